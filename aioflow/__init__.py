@@ -1,9 +1,9 @@
 """aioflow: an asyncio-native dataflow engine. Build a graph, then `await session.run()`.
 
-The names here, and in the namespaces `aioflow.nn`, `aioflow.train`, …, are the public surface; `__all__` has them all,
-and tests/test_public_names.py holds it to that. What is in other modules may change from one version to the next.
+The names here, and in the namespaces `aioflow.nn`, `aioflow.train`, …, are the public interface. `__all__` lists them,
+and tests/test_public_names.py checks that. Other modules may change from one version to the next.
 
-Each name loads its module with its first use, so that a program waits for what it needs.
+The first use of a name loads its module, so that a program loads only what it uses.
 """
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
@@ -13,7 +13,7 @@ from aioflow.preload import run_preload_hooks as _run_preload_hooks
 _run_preload_hooks()
 
 # ruff: noqa: E402, F403
-# NumPy may be imported only after the hooks.
+# NumPy may be imported only after the preload hooks.
 
 from aioflow.ops.public import _BUILDERS
 from aioflow.release import RELEASE as _RELEASE
@@ -169,7 +169,7 @@ _LATER = {
 
 _Later.answers = f"{__name__}.compatibility.missing_names"
 _load_later(__name__, _LATER)
-_load_later(f"{__name__}.errors")  # too low to do so itself
+_load_later(f"{__name__}.errors")  # a module of the lowest layer, which cannot import this function
 
 __version__ = _RELEASE
 __all__ = sorted(_LATER)

@@ -1,4 +1,4 @@
-"""`aioflow.bitwise`: functions of the bits of integers, under TensorFlow 1's names for them."""
+"""`aioflow.bitwise`: bitwise functions of integers, under TensorFlow 1's names."""
 
 from aioflow.ops.math.bitwise import bitwise_and as bitwise_and
 from aioflow.ops.math.bitwise import bitwise_or as bitwise_or

@@ -1,4 +1,4 @@
-"""Settings, as frozen dataclasses: what a session is opened with, and what one run may ask for."""
+"""Settings of sessions and of single runs, as frozen dataclasses."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from aioflow.errors import InvalidArgumentError
 
 __all__ = ["AUTO", "RunOptions", "SessionConfig", "TraceLevel"]
 
-AUTO: Final = "auto"  # of `SessionConfig.delegate`: the first engine that is installed, if any
+AUTO: Final = "auto"  # a value of `SessionConfig.delegate`: the first installed engine, if any
 
 
 class TraceLevel(enum.Enum):
-    """How much a run records in its `RunMetadata`."""
+    """The amount of detail that a run records in its `RunMetadata`."""
 
     NO_TRACE = 0
     FULL = 3
@@ -24,48 +24,48 @@ class TraceLevel(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class SessionConfig:
-    """How a session runs its steps.
+    """The settings of a session.
 
     Attributes:
-        allow_soft_placement: Place a node elsewhere when its requested device cannot run it.
+        allow_soft_placement: Place a node elsewhere if its requested device cannot run it.
         log_device_placement: Log the device of every node when a plan is made: at INFO to the logger
-            "aioflow.placement", or to the error output, as TensorFlow does, where logging is not configured at all.
+            "aioflow.placement"; or to stderr, as TensorFlow does, if logging is not configured at all.
         inline_budget: Seconds. A strand that is expected to take less runs on the event loop itself; a longer one runs
             in the device's threads.
-        yield_every: Seconds of inline work after which a run lets the event loop serve others.
+        yield_every: Seconds of inline work after which a run yields to the event loop.
         threads: Threads of each CPU device's executor, and of each kernel that it runs; 0 means one per processor,
-            which devices of one process then share.
-        switch_interval: Seconds. The interpreter's thread switch interval is lowered to it, for the whole process and
-            beyond the end of the session: a kernel's thread that runs Python keeps the event loop waiting for that
-            long, which is 5 ms by Python's own setting. It is lowered once: where the program sets it afterwards, later
-            sessions leave it alone. `restore_switch_interval` takes it back. None leaves it as it is.
+            shared by the devices of one process.
+        switch_interval: Seconds. The interpreter's thread switch interval is lowered to this value, for the whole
+            process and beyond the end of the session. A kernel's thread that runs Python blocks the event loop for up
+            to this interval, which is 5 ms by default in Python. It is lowered once: if the program sets it afterwards,
+            later sessions do not change it. `restore_switch_interval` undoes it. None leaves it unchanged.
         check_finite: Check every floating result of every node, and fail on the first that is NaN or infinite.
-        plan_cache_size: How many compiled steps are kept; the oldest goes first.
-        operation_timeout: Seconds that a run may take unless it is given its own `timeout`; None for no limit.
-        executor: "strands", or "reference" for the plain executor, which is slow: one coroutine per node. With it
-            branches and loops stay in their primitive form, and what each kernel returns is compared with what its op
-            declares: an InternalError names the node where it is not that.
-        device_count: How many devices of a type the process has, such as {"CPU": 4}. One CPU without it, and the GPUs
-            that are found. Devices of other types compute only what asks for them, unless they are counted here.
+        plan_cache_size: Maximum number of compiled steps to keep; the oldest is evicted first.
+        operation_timeout: Default of a run's `timeout`, in seconds; None for no limit.
+        executor: "strands", or "reference" for the plain executor, which is slow: one coroutine per node. With it,
+            branches and loops stay in their primitive form. The result of each kernel is compared with the declaration
+            of its op; an InternalError names the node of a mismatch.
+        device_count: Number of devices of each type in the process, such as {"CPU": 4}. The default is one CPU and the
+            GPUs that are found. Devices of other types run only nodes that request them, unless they are listed here.
         optimizations: Whether steps are optimized; or switches by the name of the pass (`compiler/optimize/passes.py`),
-            where passes that are not named stay at their default.
-        placement: The strategy for nodes that several devices could run: "auto", "greedy", "heft" or "first".
-        replace_after: After how many steps a plan is placed again from measured costs; 0 for never.
-        compression: How float32 values are sent between devices: None for as they are, "truncate" for the upper 16 bits
-            (whitepaper, 5.5), "bfloat16" or "float16" for rounding to that type.
-        fetch_to_host: Whether fetched values of a GPU come as NumPy arrays. If not, they stay where they are, and come
-            as objects with `__dlpack__`, for `torch.from_dlpack` and the like.
-        reproducible: Compute with NumPy's kernels alone, not with those of packages that are faster and round in
-            another way (docs/performance.md).
-        delegate: The engine that computes the parts of a step that it supports, in place of kernels: "onnxruntime", or
+            where passes that are not named keep their default.
+        placement: Strategy for nodes that several devices could run: "auto", "greedy", "heft" or "first".
+        replace_after: Number of steps after which a plan is placed again from measured costs; 0 for never.
+        compression: Encoding of float32 values sent between devices: None for no change, "truncate" for the upper 16
+            bits (whitepaper, 5.5), "bfloat16" or "float16" for rounding to that type.
+        fetch_to_host: Whether fetched values of a GPU are returned as NumPy arrays. If not, they stay on the GPU and
+            are returned as objects with `__dlpack__`, for `torch.from_dlpack` and the like.
+        reproducible: Compute with NumPy's kernels alone, not with those of faster packages that round differently
+            (docs/performance.md).
+        delegate: Engine that computes the parts of a step that it supports, in place of kernels: "onnxruntime", or
             "onnxruntime:PROVIDER" for an execution provider other than the CPU's; "auto" for an installed engine, if
             there is one; None for kernels alone. Engines round differently: with `reproducible`, "auto" means None, and
             naming an engine is an error.
-        max_value_bytes: The most bytes that one value may take, be it what a kernel makes or what is fetched. A view
-            counts as what a copy of it would take. A larger one is refused with ResourceExhaustedError before its
-            memory is asked for, where its size is known by then. None for half of the memory that the process may use.
-        partial_runs: How many partial runs of the session may be unfinished at a time: each is a step whose tasks and
-            values stay until it ends. One more is refused with ResourceExhaustedError.
+        max_value_bytes: Maximum size of one value, be it a kernel's result or a fetched value. A view counts as much as
+            a copy of it. A larger value raises ResourceExhaustedError, before its memory is allocated if its size is
+            known by then. None for half of the memory that the process may use.
+        partial_runs: Maximum number of unfinished partial runs of the session: each is a step whose tasks and values
+            stay until it ends. One more raises ResourceExhaustedError.
         partial_run_timeout: Seconds without a `partial_run` after which an unfinished one is stopped; the next call
             raises DeadlineExceededError. None for no limit.
     """
@@ -103,7 +103,7 @@ class SessionConfig:
             )
 
     def over(self, others: SessionConfig) -> SessionConfig:
-        """These settings, and where one is at its default that of `others`."""
+        """Return these settings, with those at their default replaced by the settings of `others`."""
         return replace(
             others, **{f.name: value for f in fields(self) if (value := getattr(self, f.name)) != _default(f)}
         )
@@ -148,8 +148,8 @@ def _or_none(check: _Check) -> _Check:
 
 _Check: TypeAlias = Callable[[Any, str], None]
 _EXECUTORS: Final = ("strands", "reference")
-# What a setting may be, as far as it can be told without the engine. The names of passes, of strategies and of
-# compressions are their own modules' affair, which look at them when the session is made.
+# Checks that do not need the engine, which this low layer cannot import. The modules of the passes, strategies and
+# compressions check their own names when the session is created.
 _CHECKS: Final[Mapping[str, _Check]] = {
     "allow_soft_placement": _switch,
     "log_device_placement": _switch,
@@ -181,11 +181,11 @@ def _default(setting: Field[object]) -> object:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What one run asks for.
+    """The options of one run.
 
     Attributes:
         trace_level: FULL records the time of every node in the `RunMetadata` of the run.
-        timeout: Seconds; as the `timeout` argument of `run`.
+        timeout: Time limit in seconds, like the `timeout` argument of `run`.
     """
 
     NO_TRACE: ClassVar[TraceLevel] = TraceLevel.NO_TRACE

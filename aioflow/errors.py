@@ -3,25 +3,25 @@
     AioflowError
     └── OpError                    carries code, node, op type, user's line, expected, actual
         ├── CancelledError         the step was stopped: session closed, or a peer step aborted it
-        │   └── ClientDisconnectedError  the client that waited for the answer has gone
-        ├── UnknownError           a kernel raised something that has no better code
+        │   └── ClientDisconnectedError  the client that waited for the response has disconnected
+        ├── UnknownError           a kernel raised an exception that has no better code
         ├── InvalidArgumentError   (ValueError) a value, shape or attribute is wrong
         │   └── DTypeError         (TypeError) a value or tensor has the wrong type or dtype
         ├── DeadlineExceededError  (TimeoutError) `timeout=` ran out
         ├── NotFoundError          (KeyError) no such node, op, kernel, file or tensor name
-        │   └── UnknownNameError   (ValueError, TypeError) a name in a call that stands for nothing; a DTypeError too
+        │   └── UnknownNameError   (ValueError, TypeError) a name in a call that refers to nothing; a DTypeError too
         ├── AlreadyExistsError     (ValueError) the name is taken
-        │   └── AlreadyRegisteredError (KeyError) there is a gradient, an op or a kernel of that name
+        │   └── AlreadyRegisteredError (KeyError) a gradient, an op or a kernel has the name
         ├── PermissionDeniedError
         ├── UnauthenticatedError
         ├── ResourceExhaustedError (MemoryError) a size or a limit was exceeded
-        ├── FailedPreconditionError  (RuntimeError) the state does not allow it: uninitialised, finalised
+        ├── FailedPreconditionError  (RuntimeError) the state does not allow it: uninitialized, finalized
         │   ├── ClosedSessionError   the session is closed
         │   └── NoSessionError     (ValueError) there is no default session; an InvalidArgumentError too
         ├── AbortedError
         ├── OutOfRangeError        (IndexError) a source has ended: a queue, a reader, an iterator, a counter
         ├── UnimplementedError     (NotImplementedError) no kernel, no gradient
-        │   └── NoGradientError    (LookupError) nobody has registered a gradient of the op
+        │   └── NoGradientError    (LookupError) the op has no registered gradient
         ├── InternalError          a bug in aioflow
         ├── UnavailableError       a peer cannot be reached
         └── DataLossError          a file is truncated or altered
@@ -78,20 +78,21 @@ class SourceLine:
 
 
 class AioflowError(Exception):
-    """Root of the tree: `except aioflow.errors.AioflowError` catches whatever the engine raises."""
+    """Root of the tree: `except aioflow.errors.AioflowError` catches every exception of the engine."""
 
 
 class OpError(AioflowError):
-    """An error with a canonical code and, where one is known, the node it belongs to.
+    """An error with a canonical code and, if known, the node that it belongs to.
 
     Attributes:
-        message: What happened, without the context below.
+        message: The error, without the context below.
         node: Name of the node, or None.
         op_type: Type of the node's op, or None.
-        source: The user's line that created the node, or None.
-        expected, actual: What was required and what came; None where that does not apply.
-        may_have_been_applied: Of the error that a step ends with: whether some of its updates may have been made. False
-            only where it is certain that none was and none will be, so that the step may be run again.
+        source: User's line that created the node, or None.
+        expected: Requirement that was not met; None if that does not apply.
+        actual: Value that was received instead; None if that does not apply.
+        may_have_been_applied: For the error of a step, whether some of its updates may have been made. False only if it
+            is certain that no update was made or will be made, so that the step may be run again.
     """
 
     code: ClassVar[int] = 2
@@ -121,10 +122,9 @@ class OpError(AioflowError):
         return self.code
 
     def at(self, node: str | None, op_type: str, source: SourceLine | None) -> OpError:
-        """Fill in the node where it is not known yet, and return self: the innermost node wins.
+        """Fill in the node if it is not known yet, and return self: the innermost node wins.
 
-        Args:
-            node: Its name, None for one that is being made and has not been given any.
+        `node` is None for a node that is being created and has no name yet.
         """
         if self.node is None and self.source is None:
             self.node, self.op_type, self.source = node, op_type, source
@@ -143,23 +143,29 @@ class OpError(AioflowError):
             parts.append(f"  op:       {self.op_type}")
         if self.source is not None:
             parts.append(f"  created:  {self.source}")
-        if "may_have_been_applied" in self.__dict__:  # somebody has looked
+        if "may_have_been_applied" in self.__dict__:  # set on the instance: the step has been checked
             parts.append(f"  applied:  {'perhaps' if self.may_have_been_applied else 'no'}")
         return "\n".join(parts)
 
 
 class CancelledError(OpError):
-    """The step was stopped from outside. (A cancelled *task* gets `asyncio.CancelledError`.)"""
+    """The step was stopped from outside.
+
+    A cancelled *task* gets `asyncio.CancelledError`.
+    """
 
     code = 1
 
 
 class ClientDisconnectedError(CancelledError):
-    """Whoever asked for the step has gone away. (Web servers write 499 for such a request.)"""
+    """The client that requested the step has disconnected.
+
+    Web servers log such a request as 499.
+    """
 
 
 class UnknownError(OpError):
-    """A kernel raised an exception that has no better code; it is the `__cause__`."""
+    """An exception of a kernel that has no better code; the exception is the `__cause__`."""
 
     code = 2
 
@@ -181,39 +187,39 @@ class DeadlineExceededError(OpError, TimeoutError):
 
 
 class NotFoundError(OpError, KeyError):
-    """Something that was named does not exist."""
+    """A named object does not exist."""
 
     code = 5
 
 
 class UnknownNameError(NotFoundError, DTypeError):
-    """A name that a call was given stands for nothing.
+    """A name in a call does not refer to anything.
 
-    For TensorFlow that is a KeyError where it is looked up, a ValueError as a fetch, a TypeError as the key of a feed.
+    TensorFlow raises a KeyError for it in a lookup, a ValueError as a fetch, a TypeError as the key of a feed.
     """
 
 
 class AlreadyExistsError(OpError, ValueError):
-    """Something of that name exists already."""
+    """An object of that name already exists."""
 
     code = 6
 
 
 class AlreadyRegisteredError(AlreadyExistsError, KeyError):
-    """A registry has something of that name already."""
+    """A registry already has an entry of that name."""
 
 
 class PermissionDeniedError(OpError, PermissionError):
-    """The caller is known, and may not do this."""
+    """The caller is authenticated but not permitted to do this."""
 
     code = 7
 
 
 class ResourceExhaustedError(OpError, MemoryError):
-    """A limit, or the memory, does not allow it.
+    """A limit or the available memory is exceeded.
 
     Attributes:
-        retry_after: About how many seconds it will take until it may be allowed, where that is known.
+        retry_after: Estimated seconds until a retry may succeed, if known.
     """
 
     code = 8
@@ -221,7 +227,7 @@ class ResourceExhaustedError(OpError, MemoryError):
 
 
 class FailedPreconditionError(OpError, RuntimeError):
-    """The state of the graph, the session or a resource does not allow it."""
+    """The state of the graph, the session or a resource does not allow the operation."""
 
     code = 9
 
@@ -231,24 +237,24 @@ class ClosedSessionError(FailedPreconditionError):
 
     @classmethod
     def refusing(cls) -> Self:
-        """For a step that is not begun on that account."""
+        """Return the error for a step that was not started because the session is closed."""
         error = cls("attempted to use a closed Session", expected="an open session", actual="closed")
         error.may_have_been_applied = False
         return error
 
 
 class NoSessionError(FailedPreconditionError, InvalidArgumentError):
-    """No session is given, and none is the default one."""
+    """No session was passed, and there is no default session."""
 
 
 class AbortedError(OpError):
-    """The step was given up because of a conflict elsewhere."""
+    """The step was aborted because of a conflict elsewhere."""
 
     code = 10
 
 
 class OutOfRangeError(OpError, IndexError):
-    """A source has ended, which stops those who read it without a fault: see `train.QueueRunner`, `Session.stream`.
+    """A source has ended, which stops its readers without a failure: see `train.QueueRunner`, `Session.stream`.
 
     An index out of bounds is an InvalidArgumentError.
     """
@@ -257,7 +263,7 @@ class OutOfRangeError(OpError, IndexError):
 
 
 class UnimplementedError(OpError, NotImplementedError):
-    """There is no kernel or gradient for this."""
+    """There is no kernel or gradient for the operation."""
 
     code = 12
 
@@ -285,6 +291,6 @@ class DataLossError(OpError):
 
 
 class UnauthenticatedError(OpError):
-    """The caller did not prove who it is."""
+    """The caller is not authenticated."""
 
     code = 16

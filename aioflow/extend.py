@@ -1,9 +1,9 @@
-"""What a package needs to add ops of its own: see docs/extending.md.
+"""The public API for packages that add ops of their own: see docs/extending.md.
 
-An op is a definition (`define_op`, with traits from `aioflow.traits`), a gradient (`gradient`, or
-`not_differentiable`), and any number of kernels (`kernel`, `binder`, `elementwise`). Builders make its nodes: `make`
-gives the one output tensor, `make_list` all of them, `make_tuple` a named tuple, and `make_op` the node; `apply_op`
-gives what fits, for an op that may be any. The `as_…` converters are for `host=` inputs.
+An op consists of a definition (`define_op`, with traits from `aioflow.traits`), a gradient (`gradient`, or
+`not_differentiable`), and any number of kernels (`kernel`, `binder`, `elementwise`). Builders create its nodes. `make`
+returns the single output tensor, `make_list` all outputs, `make_tuple` a named tuple, and `make_op` the node.
+`apply_op` chooses the form of the result by the op. The `as_…` converters are for `host=` inputs.
 """
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The namespace `aioflow.initializers`."""
+"""The public namespace `aioflow.initializers`, after `tf.initializers` of the TensorFlow 1 API."""
 
 from aioflow.ops.lookup.collections import tables_initializer as tables_initializer
 from aioflow.ops.variables.collections import global_variables_initializer as global_variables

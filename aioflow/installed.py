@@ -1,8 +1,8 @@
-"""What the installed distributions declare, read straight from their files.
+"""Entry points of the installed distributions, read directly from their files.
 
-`importlib.metadata` gives the same answers but brings `email` and `zipfile` along: 28 ms of an import, against 1.5 ms
-(measured with 89 distributions, Python 3.11). It is asked where a distribution may be in a zip file: nothing here looks
-into those.
+`importlib.metadata` returns the same but also imports `email` and `zipfile`: 28 ms of an import, against 1.5 ms
+(measured with 89 distributions, Python 3.11). Callers use it if a distribution may be in a zip file, since this module
+does not read those.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _OURS: Final = "[aioflow."
 
 
 class EntryPoint(NamedTuple):
-    """What a distribution offers: a name and "module:attribute"."""
+    """An object that a distribution declares: a name and "module:attribute"."""
 
     name: str
     target: str
 
     def load(self) -> Any:
-        """The object."""
+        """Import and return the object."""
         module, _, attributes = self.target.partition(":")
         found: Any = importlib.import_module(module)
         for attribute in attributes.split("."):
@@ -35,10 +35,10 @@ class EntryPoint(NamedTuple):
 
 
 def entry_points(group: str, path: Sequence[str] | None = None) -> list[EntryPoint]:
-    """What the distributions in these folders, by default those of `sys.path`, declare for a group of aioflow's.
+    """Return the entry points of one of aioflow's groups in these folders, by default those of `sys.path`.
 
-    The first of several versions of a distribution counts, as it does for the import itself; what two distributions
-    declare alike counts once, since aioflow may be installed under an earlier name of its distribution, too.
+    If a distribution is installed in several versions, the first one counts, as it does for the import itself. Equal
+    declarations of two distributions count once, since aioflow may also be installed under an earlier name.
     """
     folders = tuple(folder or os.curdir for folder in (sys.path if path is None else path))
     texts = _texts(folders, tuple(map(_changed, folders)))
@@ -46,7 +46,7 @@ def entry_points(group: str, path: Sequence[str] | None = None) -> list[EntryPoi
 
 
 def files_called(name: str, distribution: str) -> list[str]:
-    """The paths of a distribution's files that have this name."""
+    """Return the paths of a distribution's files that have this name."""
     wanted = _normalised(distribution)
     for folder in sys.path:
         for found, metadata in _distributions(folder or os.curdir):
@@ -59,20 +59,23 @@ def files_called(name: str, distribution: str) -> list[str]:
 
 
 def any_zipped() -> bool:
-    """Whether something on `sys.path` is a file, in which distributions may be that nothing here finds."""
+    """Return True if an entry of `sys.path` is a file: it may contain distributions that this module does not find."""
     return any(map(os.path.isfile, sys.path))
 
 
 def _changed(folder: str) -> int:
     try:
         return os.stat(folder).st_mtime_ns
-    except OSError:  # sys.path may name folders that are not there
+    except OSError:  # sys.path may name folders that do not exist
         return 0
 
 
 @cache
 def _texts(folders: tuple[str, ...], changed: tuple[int, ...]) -> list[str]:
-    """The lists of entry points in which there are any of ours."""
+    """Return the entry point files that have any of aioflow's groups.
+
+    `changed` is only part of the cache key: a folder's modification time changes when a distribution is installed.
+    """
     texts: list[str] = []
     seen: set[str] = set()
     for folder in folders:
@@ -86,11 +89,11 @@ def _texts(folders: tuple[str, ...], changed: tuple[int, ...]) -> list[str]:
 
 
 def _distributions(folder: str) -> list[tuple[str, str]]:
-    """(normalised name, metadata folder) of each distribution in a folder, in a stable order."""
+    """Return (normalized name, metadata folder) of each distribution in a folder, in a stable order."""
     try:
         with os.scandir(folder) as entries:
             found = [e for e in entries if e.name.endswith((".dist-info", ".egg-info"))]
-    except OSError:  # sys.path may name zip files and folders that are not there
+    except OSError:  # sys.path may name zip files and folders that do not exist
         return []
     return sorted((_normalised(e.name.rpartition(".")[0].partition("-")[0]), e.path) for e in found)
 

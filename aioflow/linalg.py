@@ -1,4 +1,4 @@
-"""The public namespace of linear algebra: `aioflow.linalg.inv`, `.det`, `.solve`, … under their short names."""
+"""The public namespace of linear algebra, with short names: `aioflow.linalg.inv`, `.det`, `.solve`, …."""
 
 from __future__ import annotations
 

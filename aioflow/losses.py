@@ -1,4 +1,4 @@
-"""Losses that are averaged by weights and collected: the public namespace `aioflow.losses`, after `tf.losses`."""
+"""Losses with weights, collected in the graph: the public namespace `aioflow.losses`, after `tf.losses`."""
 
 from aioflow.ops.nn.losses import (
     Reduction,

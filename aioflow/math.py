@@ -1,4 +1,4 @@
-"""`aioflow.math`: the elementwise, reduction and segment functions under TensorFlow 1's names for them."""
+"""`aioflow.math`: elementwise, reduction and segment functions, under TensorFlow 1's names."""
 
 from aioflow.ops.array.order import invert_permutation as invert_permutation
 from aioflow.ops.math.arithmetic import add as add
@@ -123,7 +123,7 @@ from aioflow.ops.nn.layers import zero_fraction as zero_fraction
 from aioflow.ops.nn.normalization import l2_normalize as l2_normalize
 from aioflow.work.later import load_later as _load_later
 
-divide_no_nan = _div_no_nan  # the name it has here
+divide_no_nan = _div_no_nan  # TensorFlow's name in this namespace
 
 __all__ = [
     "abs",

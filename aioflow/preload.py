@@ -1,7 +1,7 @@
-"""Runs what must happen before NumPy is imported: the hooks that installed backends name in `aioflow.preload`.
+"""Hooks that must run before NumPy is imported: those that installed backends declare in `aioflow.preload`.
 
-A BLAS library chooses its kernels and its thread count when it is loaded, so a backend that wants a say needs to
-speak before that. `aioflow/__init__.py` calls `run_preload_hooks` first of all.
+A BLAS library chooses its kernels and its thread count when it is loaded, so a backend must set them before that.
+`aioflow/__init__.py` calls `run_preload_hooks` before anything else.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def run_preload_hooks(path: Sequence[str] | None = None) -> tuple[str, ...]:
     for hook in find_hooks(path):
         try:
             hook.load()()
-        except Exception:  # anybody's package may be at fault here, in any way
+        except Exception:  # the hook of a third-party package may raise any error
             _log.warning("preload hook %r (%s) failed and is skipped", hook.name, hook.target, exc_info=True)
         else:
             done.append(hook.name)
@@ -36,5 +36,5 @@ def run_preload_hooks(path: Sequence[str] | None = None) -> tuple[str, ...]:
 
 
 def find_hooks(path: Sequence[str] | None = None) -> list[EntryPoint]:
-    """The hooks declared by the distributions in these folders. Zipped distributions are not looked into."""
+    """Return the hooks declared by the distributions in these folders. Zipped distributions are ignored."""
     return entry_points(GROUP, path)

@@ -1,7 +1,7 @@
-"""One builder per op, straight from its definition: `raw_ops.MatMul(a=x, b=y, transpose_a=True, name="product")`.
+"""One builder per op, made from its definition: `raw_ops.MatMul(a=x, b=y, transpose_a=True, name="product")`.
 
-Inputs and attributes are keyword arguments under the names of the signature; attributes that the inputs imply (dtypes,
-counts) are left out. The builders are made on first use from the registry, so ops that users register are here too.
+Inputs and attributes are keyword arguments under the names of the signature. Attributes that the inputs imply (dtypes,
+counts) are left out. The builders are made from the registry on first use, so ops that users register are included.
 """
 
 import typing as _typing  # under another name: there is an op called Any

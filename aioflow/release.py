@@ -1,5 +1,6 @@
-"""The name and the version of this release, where every layer can see them: files say by which release they were
-written, and messages say how to install what is optional.
+"""Name and version of this release, importable by every layer.
+
+Files record the release that wrote them, and error messages name the command that installs an optional dependency.
 """
 
 from __future__ import annotations
@@ -14,5 +15,5 @@ RELEASE: Final = "0.1.0"
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs what an optional part needs."""
+    """Return the command that installs the dependencies of an optional feature."""
     return f"pip install '{DISTRIBUTION}[{extra}]'"

@@ -14,7 +14,7 @@ from aioflow.ops.summary.summaries import text as text
 from aioflow.work.later import load_later as _load_later
 
 # ruff: noqa: TC004
-# Loaded with the first use: building summaries needs no messages.
+# Loaded on first use: building summaries needs no messages.
 if _TYPE_CHECKING:
     from aioflow.observe.file_writer import FileWriter as FileWriter
     from aioflow.observe.file_writer_cache import FileWriterCache as FileWriterCache

@@ -1,4 +1,4 @@
-"""`aioflow.traits`: what an op says of itself for the compiler, placement and backends: see docs/extending.md."""
+"""`aioflow.traits`: properties that an op declares for the compiler, placement and backends; see docs/extending.md."""
 
 from aioflow.graph.costs import FREE as FREE
 from aioflow.graph.costs import LIGHT as LIGHT

@@ -1,4 +1,4 @@
-"""Types for annotations: what ops take, what a shape or a dtype may be given as, what a session fetches."""
+"""Types for annotations: op arguments, shapes, dtypes and fetches."""
 
 from aioflow.graph.dtypes import DTypeLike
 from aioflow.graph.fetchable import Fetchable

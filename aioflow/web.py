@@ -1,6 +1,6 @@
-"""For web services of any framework: the rows that a client sends, checked, and a step that ends with its client.
+"""Helpers for web services of any framework: validate request rows, and stop a step when its client disconnects.
 
-ASGI servers do not cancel a handler whose client has gone: they only say so when they are asked.
+ASGI servers do not cancel the handler of a disconnected client; they report the disconnect only through `receive`.
 """
 
 from __future__ import annotations
@@ -23,23 +23,29 @@ T = TypeVar("T")
 
 
 def rows_of(body: Any, tensor: Tensor) -> Any:
-    """Return the rows that a client has sent, as an array that can be fed to a tensor.
+    """Return the rows of a request body as an array that can be fed to a tensor.
 
         rows = aioflow.web.rows_of(await request.body(), x)
 
-    Whatever else was sent raises one error, whose `message` is an answer for the client: JSON that is none, or nested
-    too deeply; lists of different lengths; elements of another type; numbers that the dtype does not hold, such as
-    1e300 of float32, NaN and infinities; another shape. How many bytes a body may have is for the server to limit.
+    All other input raises the same error, whose `message` is suitable as a response to the client:
+
+    - invalid JSON, or JSON that is nested too deeply
+    - lists of different lengths
+    - elements of another type
+    - numbers that the dtype cannot represent, such as 1e300 for float32, NaN and infinities
+    - another shape
+
+    The size of the body is not limited here; the server should do that.
 
     Args:
-        body: JSON as bytes or text, or the lists that it has been parsed to.
-        tensor: The placeholder: numbers, bools or strings, of shape [rows, ...].
+        body: JSON as bytes or text, or the parsed lists.
+        tensor: Placeholder of numbers, bools or strings, of shape [rows, ...].
 
     Returns:
-        An array of the tensor's dtype, of a shape that it can be fed with; strings are bytes, in UTF-8.
+        An array of the tensor's dtype and a compatible shape. Strings are UTF-8 bytes.
 
     Raises:
-        InvalidArgumentError: these are no such rows.
+        InvalidArgumentError: the body does not contain such rows.
     """
     dtype = tensor.dtype
     try:
@@ -65,7 +71,7 @@ def _no_number(name: str) -> NoReturn:
 
 
 def _types(dtype: DType) -> set[type]:
-    """Return the types of Python that an element of a dtype may have in what JSON was parsed to."""
+    """Return the Python types that JSON elements for a dtype may have."""
     if dtype.is_floating:
         return {int, float}
     if dtype.is_integer or dtype.is_quantized:
@@ -74,7 +80,7 @@ def _types(dtype: DType) -> set[type]:
 
 
 def _converted(elements: Any, dtype: DType) -> Any:
-    """Return the array of the elements. Raises ArithmeticError or ValueError where one does not fit the dtype."""
+    """Convert the elements to an array. Raise ArithmeticError or ValueError if one does not fit the dtype."""
     if dtype is string:
         texts = np.empty(elements.shape, np.object_)
         texts.reshape(-1)[:] = [text.encode() for text in elements.reshape(-1)]
@@ -94,23 +100,23 @@ def _refused(tensor: Tensor, why: str) -> InvalidArgumentError:
 
 
 async def until_disconnect(receive: Callable[[], Awaitable[Mapping[str, Any]]], work: Awaitable[T]) -> T:
-    """The result of some work, usually of a step; it is cancelled when the client of the request goes away.
+    """Await `work`, usually a step, and return its result; cancel it if the client disconnects.
 
         rows = await request.json()
         result = await aioflow.web.until_disconnect(request.receive, predict(rows))
 
-    The body of the request must have been read before, since its messages come the same way. The work runs in the task
-    of the caller: its errors come out as they are, and when the caller is cancelled, so is the work.
+    The body of the request must have been read before, since its messages arrive on the same channel. The work runs in
+    the caller's task: its errors propagate unchanged, and cancelling the caller cancels the work.
 
-    A response that streams (`StreamingResponse`) watches for the client itself. aiohttp has no `receive`: there, the
-    handler is cancelled if the application runs with `handler_cancellation=True`.
+    A response that streams (`StreamingResponse`) watches for the disconnect itself. aiohttp has no `receive`; it
+    cancels the handler if the application runs with `handler_cancellation=True`.
 
     Args:
-        receive: The ASGI receive channel; `request.receive` in Starlette and FastAPI.
-        work: Whatever can be awaited.
+        receive: ASGI receive channel; `request.receive` in Starlette and FastAPI.
+        work: Any awaitable.
 
     Raises:
-        ClientDisconnectedError: the client has gone away, and the work has been stopped.
+        ClientDisconnectedError: the client disconnected, and the work was cancelled.
         FailedPreconditionError: the body has not been read.
     """
     failure: Exception | None = None
@@ -119,25 +125,25 @@ async def until_disconnect(receive: Callable[[], Awaitable[Mapping[str, Any]]], 
             watcher = group.create_task(_watch(receive))
             try:
                 result = await work
-            except Exception as error:  # raised below: the group would put it into an ExceptionGroup
+            except Exception as error:  # raised below: the group would wrap it in an ExceptionGroup
                 failure = error
             finally:
                 watcher.cancel()
-    except ExceptionGroup as ended:  # the watcher is the only one in the group
+    except ExceptionGroup as ended:  # the watcher is the only task of the group
         raise ended.exceptions[0] from failure
     if failure is not None:
         try:
             raise failure
         finally:
-            failure = None  # whose traceback holds this frame
+            failure = None  # break the reference cycle: its traceback holds this frame
     return result
 
 
 async def _watch(receive: Callable[[], Awaitable[Mapping[str, Any]]]) -> NoReturn:
-    """Raise when the client goes away."""
+    """Raise ClientDisconnectedError when the client disconnects."""
     message = await receive()
     if message["type"] == "http.request" and not message.get("body") and not message.get("more_body"):
-        message = await receive()  # that was the end of a body that is empty
+        message = await receive()  # the previous message was the end of an empty body
     if message["type"] != "http.disconnect":
         raise FailedPreconditionError(
             "the body of the request has not been read", expected="http.disconnect", actual=message["type"]

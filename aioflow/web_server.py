@@ -1,4 +1,4 @@
-"""uvicorn inside somebody else's program: the signals and the logging are the program's."""
+"""A uvicorn server embedded in another program, which keeps its own signal handlers and logging."""
 
 from __future__ import annotations
 
@@ -18,24 +18,27 @@ from aioflow.work.threads import although_cancelled, to_its_end
 if TYPE_CHECKING:
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as Base
 else:
-    Base = object  # uvicorn has several protocols, each with an optional package
+    Base = object  # uvicorn has several protocols, which need different optional packages
 
 __all__ = ["Connection", "EmbeddedServer", "EmbeddedSettings"]
 
-_GRACE: Final = 0.3  # seconds for which an idle connection stays open when the server ends
-_PROBES: Final = (0.25, 1.0)  # seconds after which a client that sends no more is asked whether it is there
+_GRACE: Final = 0.3  # seconds for which an idle connection stays open at shutdown
+_PROBES: Final = (0.25, 1.0)  # seconds after which a client that closed its sending half is probed
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _CUT_OFF: Final = b'{"error":"the service has ended"}'
 
 
 class EmbeddedSettings(uvicorn.Config):
-    """Settings of a server. Logging is left alone: uvicorn would close the handlers that the program has."""
+    """Settings of an embedded server. They leave logging alone: uvicorn would close the handlers of the program."""
 
     def configure_logging(self) -> None:
-        """The program does that, if it wants to."""
+        """Do nothing; the program configures logging."""
 
     def load(self) -> None:
-        """Also make each connection a `Connection`, and answer requests that are cut off."""
+        """Load the application and the protocol, and wrap both.
+
+        Each connection becomes a `Connection`, and requests that are cut off get a 503.
+        """
         super().load()
         self.loaded_app = _answering_cut_off(self.loaded_app)
         protocol: Any = self.http_protocol_class
@@ -43,7 +46,7 @@ class EmbeddedSettings(uvicorn.Config):
 
 
 def _answering_cut_off(app: Any) -> Any:
-    """Return an ASGI application that answers 503 where a request of `app` is cancelled, as at the end of a server."""
+    """Return an ASGI application that responds 503 when a request of `app` is cancelled, as at shutdown."""
 
     async def answering(scope: Any, receive: Any, send: Any) -> None:
         has_begun = False
@@ -59,13 +62,13 @@ def _answering_cut_off(app: Any) -> Any:
             if scope["type"] != "http":
                 raise
             if has_begun:
-                return  # uvicorn logs that the response is not complete, and closes the connection
+                return  # uvicorn logs the incomplete response and closes the connection
             headers = [
                 (b"content-type", b"application/json"),
                 (b"content-length", b"%d" % len(_CUT_OFF)),
                 (b"connection", b"close"),
             ]
-            with contextlib.suppress(asyncio.CancelledError):  # where the client does not read
+            with contextlib.suppress(asyncio.CancelledError):  # if the client does not read
                 await send({"type": "http.response.start", "status": 503, "headers": headers})
                 await send({"type": "http.response.body", "body": _CUT_OFF})
 
@@ -73,13 +76,13 @@ def _answering_cut_off(app: Any) -> Any:
 
 
 class _State(ServerState):
-    """What the server and its connections share.
+    """The state that the server and its connections share.
 
     Attributes:
         is_leaving: Whether connections are closed after their next response.
-        has_closed: Is set when a connection has been closed, or set up.
-        set_ups: Tasks that set connections up, where a program accepts them itself: handshakes of TLS.
-        is_over: Whether the server has ended: connections that were being accepted are of no use.
+        has_closed: Event, set when a connection has been closed or set up.
+        set_ups: Tasks that set connections up if the program accepts them itself: TLS handshakes.
+        is_over: Whether the server has ended, so that connections still being accepted are dropped.
     """
 
     is_leaving = False
@@ -92,17 +95,17 @@ class _State(ServerState):
 
 
 class Connection(Base):
-    """Mix-in for a protocol of uvicorn: one connection to an `EmbeddedServer`."""
+    """Mix-in for a uvicorn protocol: one connection to an `EmbeddedServer`."""
 
     server_state: _State
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.access_log: bool = self.access_log and self.config.access_log  # uvicorn's set-up of logging would do that
-        self._requests = deque[Any]()  # of which the client has no response yet; all but the last are pipelined
+        self.access_log: bool = self.access_log and self.config.access_log  # uvicorn does that in `configure_logging`
+        self._requests = deque[Any]()  # requests without a complete response; all but the last are pipelined
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        """Drop the connection if the server has ended while it was accepted."""
+        """Set the connection up, or drop it if the server ended while it was accepted."""
         super().connection_made(transport)
         if self.server_state.is_over:
             transport.abort()
@@ -110,30 +113,31 @@ class Connection(Base):
             self.end_silence()
 
     def end_silence(self) -> None:
-        """Close the connection if nothing is sent for a while: uvicorn does so after a response alone."""
+        """Close the connection if the client sends nothing for a while."""
+        # uvicorn starts this timer only after a response.
         if not self._requests and self.timeout_keep_alive_task is None:
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
 
     def on_headers_complete(self) -> None:
-        """Remember the request."""
+        """Record the request."""
         super().on_headers_complete()
         while self._requests and self._requests[0].response_complete:
             self._requests.popleft()
-        if self.cycle is not None:  # None where the connection becomes a WebSocket
+        if self.cycle is not None:  # None if the connection becomes a WebSocket
             self._requests.append(self.cycle)
             self.cycle.keep_alive = self.cycle.keep_alive and not self.server_state.is_leaving
 
     def eof_received(self) -> bool | None:  # type: ignore[override]  # as asyncio has it
-        """Keep the connection for the responses of a client that has closed its sending half, as HTTP allows.
+        """Keep the connection open for the responses to a client that has closed its sending half, as HTTP allows.
 
-        A client that has gone sends the same, so it is probed: an interim response, which means nothing to one that is
-        there, is answered by the system of one that is not, and the next one then fails.
+        A disconnected client sends the same EOF, so the connection is probed with an interim response. A client that is
+        still connected ignores it. The system of a disconnected client resets the connection, so the next probe fails.
         """
         waiting = [request for request in self._requests if not request.response_complete]
         if self.scheme == "https" or not waiting or any(request.more_body for request in waiting):
-            return None  # TLS cannot be half closed; other requests will never be whole
+            return None  # TLS cannot be half closed, and a truncated request never completes
         waiting[-1].keep_alive = False
         if all(request.scope["http_version"] == "1.1" for request in waiting):
             for seconds in _PROBES:
@@ -148,7 +152,7 @@ class Connection(Base):
                 return
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is not HTTP, in the form of the protocol's errors."""
+        """Reject input that is not HTTP, in the JSON format of the protocol's errors."""
         body = json.dumps({"error": msg}).encode()
         head = (
             b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n"
@@ -158,9 +162,9 @@ class Connection(Base):
         self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell every request that the client has gone. uvicorn tells only the last, and with pipelining an earlier one
-        is being answered, which then writes to a closed transport.
-        """
+        """Notify every request that the client has disconnected."""
+        # uvicorn notifies only the last request. With pipelining, an earlier one is being answered, and would write to
+        # a closed transport.
         for request in self._requests:
             if not request.response_complete:
                 request.disconnected = True
@@ -170,7 +174,7 @@ class Connection(Base):
 
 
 class EmbeddedServer(uvicorn.Server):
-    """A server in an event loop whose owner keeps his signals."""
+    """A server in an event loop of a program that keeps its signal handlers."""
 
     server_state: _State
 
@@ -179,8 +183,9 @@ class EmbeddedServer(uvicorn.Server):
         self.server_state = _State()
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve until `should_exit`, then answer what has begun. Cut off what is left after that, or at once if this
-        is cancelled.
+        """Serve until `should_exit`, then answer the requests that have begun, and cut off the rest.
+
+        If this is cancelled, all requests are cut off at once.
         """
         try:
             await super().serve(sockets)
@@ -188,11 +193,12 @@ class EmbeddedServer(uvicorn.Server):
             await self._cut_off()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen. Not to be cancelled in the middle: asyncio loses a server while it makes one."""
+        """Listen. A cancellation takes effect only afterwards."""
+        # asyncio loses a server if its creation is cancelled.
         await to_its_end(super().startup(sockets))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop listening, give each client a moment for the request that it may be sending, and end."""
+        """Stop listening, wait briefly for requests that clients may be sending, and end."""
         for server in self.servers:
             server.close()
         drain = self.config.timeout_graceful_shutdown
@@ -200,8 +206,10 @@ class EmbeddedServer(uvicorn.Server):
         await super().shutdown(sockets)
 
     async def end_keep_alive(self, seconds: float) -> None:
-        """Close each connection after its next response, which says so, or when it has been idle for a while: when a
-        client has no request under way. Return when all are closed, or after so many seconds.
+        """Close each connection after its next response, which announces the close, or when it is idle for a while.
+
+        A connection is idle while its client has no request in progress. Return when all are closed, or after `seconds`
+        seconds.
         """
         state = self.server_state
         state.is_leaving = True
@@ -219,7 +227,8 @@ class EmbeddedServer(uvicorn.Server):
         for server in getattr(self, "servers", ()):
             server.close()
         aborting = asyncio.get_running_loop().call_later(_GRACE, self._abort)  # for clients that do not read
-        # A task that has just ended is in its set until the next turn, which might never come without this condition.
+        # A task that has just ended stays in its set until the next iteration of the loop. Without the `done`
+        # condition, this would be a busy loop that never yields.
         while tasks := [task for task in (*state.tasks, *state.set_ups) if not task.done()]:
             for task in tasks:
                 task.cancel()
@@ -234,5 +243,5 @@ class EmbeddedServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """None of them."""
+        """Capture no signals."""
         yield

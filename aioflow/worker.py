@@ -24,12 +24,12 @@ from aioflow.work.loops import loop_factory
 
 __all__ = ["loop_factory", "main"]
 
-_GOODBYE_SECONDS: Final = 5.0  # beyond the time of the steps, until the process ends whatever it does
+_GOODBYE_SECONDS: Final = 5.0  # seconds after the drain until the process is ended forcibly
 _PROGRAM: Final = "python -m aioflow.worker"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit status."""
+    """Run the command and return the exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["demo"]:
         name = f"{_PROGRAM} demo"
@@ -56,13 +56,13 @@ def _run(given: Sequence[str]) -> int:
     told = asyncio.Event()
     try:
         run(_serve(server, options, told), on_terminate=told.set, patience=options.drain_seconds + _GOODBYE_SECONDS)
-    except Stopped as stopped:  # which is how a worker ends, so there is nothing to say
+    except Stopped as stopped:  # the normal end of a worker, so no message
         return stopped.status
     return 0
 
 
 async def _serve(server: Server, options: WorkerOptions, told: asyncio.Event) -> None:
-    """Serve until somebody is told to end, and then until no step runs."""
+    """Serve until `told` is set, and then until no step runs."""
     async with AsyncExitStack() as stack:
         page = None
         if options.status_port is not None:
@@ -78,10 +78,10 @@ async def _serve(server: Server, options: WorkerOptions, told: asyncio.Event) ->
 
 
 def _wait_for_the_end(loop: asyncio.AbstractEventLoop, told: asyncio.Event) -> None:
-    """Until nobody holds the other end of standard input."""
+    """Wait until the other end of standard input is closed, then set `told`."""
     while os.read(0, 1 << 12):
         pass
-    with suppress(RuntimeError):  # the loop has ended first
+    with suppress(RuntimeError):  # the loop has ended already
         loop.call_soon_threadsafe(told.set)
 
 

@@ -1,8 +1,9 @@
-"""`python -m benchmarks [case …]`: time the cases against tensorflow-cpu. Without any, time everything that there is,
-with oneDNN, where that is installed, and with NumPy alone, and write RESULTS.md: ten minutes, on a machine that does
-nothing else.
+"""`python -m benchmarks [case …]`: time the cases against tensorflow-cpu.
 
-`--keep` keeps the ratios with the commit, and `--compare` says what has become slower since they were kept.
+Without cases, run all benchmarks, with oneDNN if it is installed and with NumPy alone, and write RESULTS.md. That takes
+ten minutes on an otherwise idle machine.
+
+`--keep` stores the ratios with the commit, and `--compare` reports what has become slower since they were stored.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ async def _measured(names: list[str], rounds: int) -> list[Measured]:
     import tensorflow.compat.v1 as tf  # heavy, and only this function needs it
 
     tf.disable_eager_execution()
-    tf.disable_control_flow_v2()  # loops in the form that both have
+    tf.disable_control_flow_v2()  # loops in the form that both support
     measured = []
     for name in names:
         measured.append(await measure(CASES[name], tf, aioflow, rounds))
@@ -47,7 +48,7 @@ def _everything(arguments: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    """Run the chosen cases; without any, everything."""
+    """Run the chosen cases, or all benchmarks if no case is given. Return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("cases", nargs="*", choices=[*CASES, []], help="cases to time; everything without any")
     parser.add_argument("--rounds", type=int, default=7)
@@ -55,7 +56,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if not arguments.cases:
         return _everything(arguments)
-    print(machine(), file=sys.stderr)  # the output is the table alone
+    print(machine(), file=sys.stderr)  # stdout contains only the table
     print(f"{measured_peak()}\n\n{HEAD}", flush=True)
     return reported("cases", asyncio.run(_measured(arguments.cases, arguments.rounds)), arguments)
 

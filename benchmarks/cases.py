@@ -1,4 +1,4 @@
-"""The programs that are timed, each built by one function for TensorFlow and for aioflow."""
+"""The timed programs, each built by one function for both TensorFlow and aioflow."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["CASES"]
 
 
 def scalar_add(m: Any) -> tuple[Any, dict[Any, Any]]:
-    """One addition, fed and fetched."""
+    """Build one addition, fed and fetched."""
     x = m.placeholder(m.float32, [])
     return m.add(x, 1.0), {x: 2.0}
 
 
 def chain(m: Any) -> tuple[Any, dict[Any, Any]]:
-    """2,000 dependent scalar operations, additions and multiplications in turn."""
+    """Build 2,000 dependent scalar operations, alternating additions and multiplications."""
     x = y = m.placeholder(m.float32, [])
     for _ in range(1000):
         y = m.multiply(m.add(y, 1.0), 0.5)
@@ -27,7 +27,7 @@ def chain(m: Any) -> tuple[Any, dict[Any, Any]]:
 
 
 def dag(m: Any) -> tuple[Any, dict[Any, Any]]:
-    """A random graph of 4,000 additions on 32-vectors, all of which the result needs."""
+    """Build a random graph of 4,000 additions on 32-vectors, all of which the result needs."""
     rng = random.Random(0)
     x = m.placeholder(m.float32, [32])
     nodes = [x, x * 0.5]
@@ -55,7 +55,7 @@ def _mlp(m: Any, hidden: int, batch: int) -> tuple[Any, Any, dict[Any, Any]]:
 
 
 def mlp_training(hidden: int, batch: int) -> Any:
-    """One step of gradient descent on a 784-hidden-hidden-10 network."""
+    """Return a builder of one gradient-descent step on a 784-hidden-hidden-10 network."""
 
     def build(m: Any) -> tuple[Any, dict[Any, Any]]:
         _, loss, feeds = _mlp(m, hidden, batch)
@@ -65,7 +65,7 @@ def mlp_training(hidden: int, batch: int) -> Any:
 
 
 def mlp_inference(hidden: int, batch: int) -> Any:
-    """The logits of the same network."""
+    """Return a builder of the logits of a 784-hidden-hidden-10 network."""
 
     def build(m: Any) -> tuple[Any, dict[Any, Any]]:
         logits, _, feeds = _mlp(m, hidden, batch)
@@ -92,26 +92,26 @@ def _lenet(m: Any, batch: int) -> tuple[Any, Any, dict[Any, Any]]:
 
 
 def lenet_training(m: Any) -> tuple[Any, dict[Any, Any]]:
-    """One step of gradient descent on LeNet, batch 64."""
+    """Build one gradient-descent step on LeNet, batch 64."""
     _, loss, feeds = _lenet(m, 64)
     return [m.train.GradientDescentOptimizer(0.01).minimize(loss), loss], feeds
 
 
 def lenet_inference(m: Any) -> tuple[Any, dict[Any, Any]]:
-    """The logits of LeNet, batch 64."""
+    """Build the logits of LeNet, batch 64."""
     logits, _, feeds = _lenet(m, 64)
     return logits, {k: v for k, v in feeds.items() if v.ndim == 4}
 
 
 def while_loop(m: Any) -> tuple[Any, dict[Any, Any]]:
-    """1,000 iterations of a counter and an accumulator."""
+    """Build 1,000 iterations of a counter and an accumulator."""
     limit = m.placeholder(m.int32, [])
     start = [m.constant(0), m.constant(0)]
     return m.while_loop(lambda i, total: i < limit, lambda i, total: (i + 1, total + i), start), {limit: 1000}
 
 
 def lstm_training(m: Any) -> tuple[Any, dict[Any, Any]]:
-    """One step of gradient descent on an LSTM in a `while_loop`: 128 units, 50 steps, batch 32."""
+    """Build one gradient-descent step on an LSTM in a `while_loop`: 128 units, 50 steps, batch 32."""
     steps, batch, units = 50, 32, 128
     rng = np.random.default_rng(0)
     inputs = m.placeholder(m.float32, [steps, batch, units])
@@ -139,7 +139,7 @@ def lstm_training(m: Any) -> tuple[Any, dict[Any, Any]]:
 
 
 def queue_pair(m: Any) -> tuple[Any, dict[Any, Any]]:
-    """An element goes into a queue and comes out, in one step."""
+    """Build a step that enqueues an element and dequeues it."""
     value = m.placeholder(m.float32, [])
     queue = m.FIFOQueue(10, [m.float32], shapes=[[]])
     with m.control_dependencies([queue.enqueue(value)]):

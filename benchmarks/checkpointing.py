@@ -1,10 +1,13 @@
-"""How much longer a training step takes while 500 MB of variables are written beside it.
+"""Slowdown of training steps while 500 MB of variables are written concurrently.
 
 `python -m benchmarks.checkpointing [dense] [sparse]` prints every round. A round measures steps without a write, and
-then those from the snapshot to the complete checkpoint; TensorFlow's `Saver.save` runs in a thread beside its steps.
-What counts is the longest step while it is written over the median of the steps before, in the median of the rounds: on
-a shared machine a step may be long for reasons of its own, so the longest one without a write is given too, and (on
-Linux, of aioflow, whose steps run in one thread here) the same without the time that a step waited for a processor.
+then the steps from the snapshot to the complete checkpoint. TensorFlow's `Saver.save` runs in a thread beside its
+steps.
+
+The result is the longest step during a write, divided by the median of the steps before it; the median of all rounds
+counts. On a shared machine a step may be long for other reasons, so two more figures are printed: the longest step
+without a write, and the ratio without the time that a step waited for a processor. The latter exists only on Linux and
+for aioflow, whose steps run in one thread here.
 """
 
 from __future__ import annotations
@@ -37,7 +40,10 @@ _TARGET = 2.0
 
 @dataclass(frozen=True)
 class Round:
-    """Seconds of the steps of one round, and how long the write took; and of each step, without waiting to run."""
+    """The step times of one round and the duration of its write, in seconds.
+
+    `quiet_running` and `beside_running` are the step times without the time spent waiting for a processor.
+    """
 
     quiet: list[float]
     beside: list[float]
@@ -47,16 +53,16 @@ class Round:
 
     @property
     def usual(self) -> float:
-        """The median without a write."""
+        """Median step time without a write."""
         return median(self.quiet)
 
     @property
     def ratio(self) -> float:
-        """The longest step beside the write over the median without."""
+        """Longest step during the write, divided by the median without one."""
         return max(self.beside) / self.usual
 
     def text(self) -> str:
-        """One line."""
+        """Return a one-line description."""
         running = (
             f"; without waiting for a processor: {_longest(self.quiet_running, self.quiet_running):.2f}× before, "
             f"{_longest(self.beside_running, self.quiet_running):.2f}× beside"
@@ -75,13 +81,13 @@ def _longest(steps: list[float], usual: list[float]) -> float:
 
 
 def _waited() -> float:
-    """Seconds that this thread has been ready to run and did not; 0 where the system does not say."""
+    """Return the seconds that this thread has been runnable but not running; 0 if the system does not report them."""
     path = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
     return int(path.read_text().split()[1]) / 1e9 if path.exists() else 0.0
 
 
 def dense(m: Any) -> tuple[Any, dict[Any, Any]]:
-    """Ten matrices with momentum, 524 MB in all, each updated as a whole in every step."""
+    """Build ten matrices with momentum, 524 MB in all, each updated completely in every step."""
     x = m.placeholder(m.float32, [32, 1024])
     weights = [m.get_variable(f"w{i}", [1024, 6400], initializer=m.zeros_initializer()) for i in range(10)]
     loss = sum(m.reduce_mean(m.square(m.matmul(x, w) - 1.0)) for w in weights)
@@ -90,7 +96,7 @@ def dense(m: Any) -> tuple[Any, dict[Any, Any]]:
 
 
 def sparse(m: Any) -> tuple[Any, dict[Any, Any]]:
-    """An embedding of 512 MB under a small network: 20,480 rows are looked up and updated in a step."""
+    """Build a 512 MB embedding under a small network; each step looks up and updates 20,480 rows."""
     random = np.random.default_rng(0)
     ids, y = m.placeholder(m.int64, [1024, 20]), m.placeholder(m.float32, [1024, 1])
     table = m.get_variable("table", [2_000_000, 64], initializer=m.zeros_initializer())
@@ -104,11 +110,11 @@ def sparse(m: Any) -> tuple[Any, dict[Any, Any]]:
 
 
 async def ours(build: Callable[[Any], Any], rounds: int, folder: str, incremental: bool = False) -> list[Round]:
-    """Rounds in aioflow. A first checkpoint is written before, as a training does at its beginning."""
+    """Run rounds in aioflow, after a first checkpoint as at the start of a training."""
     with af.Graph().as_default():
         train, feeds = build(af)
         saver = af.train.Saver(max_to_keep=1, incremental=incremental)
-        config = af.SessionConfig(inline_budget=100.0)  # in this thread, whose waiting can be told
+        config = af.SessionConfig(inline_budget=100.0)  # steps run in this thread, whose waiting time can be read
         async with af.Session(config=config) as session, af.train.BackgroundSaver(saver) as beside:
             await session.run(af.global_variables_initializer())
 
@@ -125,7 +131,7 @@ async def ours(build: Callable[[Any], Any], rounds: int, folder: str, incrementa
                     quiet.append(await step())
                 begun = time.perf_counter(), _waited()
                 await beside.save(session, f"{folder}/ours", number)
-                steps = [await step(begun)]  # who takes the snapshot waits for it
+                steps = [await step(begun)]  # the step time includes the snapshot
                 while beside.is_writing:
                     steps.append(await step())
                 wall = time.perf_counter() - begun[0]
@@ -135,7 +141,7 @@ async def ours(build: Callable[[Any], Any], rounds: int, folder: str, incrementa
 
 
 def theirs(build: Callable[[Any], Any], rounds: int, folder: str) -> list[Round]:
-    """Rounds in TensorFlow."""
+    """Run rounds in TensorFlow."""
     import tensorflow.compat.v1 as tf  # heavy, and only this function needs it
 
     tf.disable_eager_execution()
@@ -173,7 +179,7 @@ def theirs(build: Callable[[Any], Any], rounds: int, folder: str) -> list[Round]
 def measure(
     name: str, incremental: bool = False, rounds: int = _ROUNDS, say: Callable[[str], None] | None = None
 ) -> str:
-    """A line of the table."""
+    """Return a row of the table."""
     build = {"dense": dense, "sparse": sparse}[name]
     with tempfile.TemporaryDirectory() as folder:
         our_rounds = asyncio.run(ours(build, rounds, folder, incremental))

@@ -1,4 +1,4 @@
-"""What arranging a step costs: optimizing ResNet-50, placing 10,000 nodes on 8 devices, a step that is known."""
+"""Compilation costs: optimizing ResNet-50, placing 10,000 nodes on 8 devices, looking up a compiled step."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ import numpy as np
 
 __all__ = ["COMPILING_ROWS"]
 
-_BLOCKS = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))  # channels, blocks, stride of the first
+_BLOCKS = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))  # channels, blocks, stride of the first block
 
 
 def resnet_50(image: Any) -> Any:
-    """Class scores of ResNet-50 (K. He et al., 2015, table 1), with batch normalization as plain arithmetic."""
+    """Build the class scores of ResNet-50 (K. He et al., 2015, table 1), with batch normalization as arithmetic."""
 
     def convolved(x: Any, outputs: int, size: int, stride: int) -> Any:
         inputs = x.shape.as_list()[3]
@@ -48,7 +48,7 @@ def resnet_50(image: Any) -> Any:
 
 
 def optimizing() -> str:
-    """All passes over the inference graph."""
+    """Time all passes over the inference graph."""
     with af.Graph().as_default():
         image = af.placeholder(af.float32, [None, 224, 224, 3])
         request = StepRequest((image,), (resnet_50(image),))
@@ -65,13 +65,13 @@ def optimizing() -> str:
 
 
 def placing() -> str:
-    """Constraints and simulation."""
+    """Time the constraints and the simulation of placement."""
     seconds = dict(speed(10_000, 8, 3))
     return _row("placement of 10,000 nodes on 8 devices", seconds["constraints"] + seconds["auto"], 1.5)
 
 
 def a_known_step() -> str:
-    """Looking up a step that is compiled: the difference between `run` of a known signature and of nothing."""
+    """Time the lookup of a compiled step: `run` of a known signature, against a callable, which needs no lookup."""
     return asyncio.run(_a_known_step())
 
 

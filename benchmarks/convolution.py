@@ -1,8 +1,8 @@
-"""Measures the NumPy backend's convolutions and pools against np.matmul and against TensorFlow's own ops.
+"""Times of the NumPy backend's convolutions and pools, against np.matmul and TensorFlow's ops.
 
 Run: `python benchmarks/convolution.py [rounds]` with aioflow installed; without TensorFlow its columns stay empty. The
-candidates of a row take turns, and each number is the median of its turns. "of matmul" is the rate of the convolution
-over that of the one product of matrices with as many multiply-adds and nothing to copy.
+candidates of a row alternate, and each number is a median. "of matmul" is the rate of the convolution divided by that
+of a single matrix product with as many multiply-adds and no copies.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
-# Idle BLAS threads otherwise spin for some 25 ms after each product, on the cores of the candidate whose turn is next.
+# Idle BLAS threads otherwise spin for about 25 ms after each product, on the cores that the next candidate needs.
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "16")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -24,7 +24,7 @@ from aioflow_numpy import blas
 
 blas.choose_core_type()
 
-import numpy as np  # noqa: E402 - the choice above can only be made before
+import numpy as np  # noqa: E402 - the core type must be chosen before NumPy is imported
 
 from aioflow.graph.windows import same_padding  # noqa: E402
 from aioflow_numpy import convolution, pooling  # noqa: E402
@@ -55,7 +55,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Row:
-    """What one line of the table compares."""
+    """The calls that one row of the table compares."""
 
     name: str
     ours: Call
@@ -202,7 +202,7 @@ def _tensorflow_convolutions(x: Array, w: Array, dy: Array, stride: int) -> list
 
 
 def _matmuls(rows: int, inner: int, outputs: int) -> list[Call]:
-    """The products of the three directions, each without a copy."""
+    """Return the matrix products of the three directions, each without a copy."""
     patches, w, dy = _values(rows, inner), _values(inner, outputs), _values(rows, outputs)
     like_patches, like_w, like_dy = np.empty_like(patches), np.empty_like(w), np.empty_like(dy)
     return [
@@ -217,7 +217,7 @@ def _values(*shape: int) -> Array:
 
 
 def _measure(calls: list[Call | None], rounds: int) -> list[float | None]:
-    """The median milliseconds of each call; the calls take turns, so that a busy machine disturbs all alike."""
+    """Return the median milliseconds of each call; the calls alternate, so that other load affects all equally."""
     times: list[list[float]] = [[] for _ in calls]
     for turn in range(rounds + 2):
         for call, taken in zip(calls, times, strict=True):

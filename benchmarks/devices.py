@@ -1,7 +1,7 @@
-"""Several devices in one process: two branches side by side, and what a Send with its Recv costs.
+"""Multi-device costs in one process: two concurrent branches, and a Send with its Recv.
 
-`python -m benchmarks.devices branches` times the branches in this process; the table runs it in one whose BLAS has one
-thread, since that is decided when NumPy is imported.
+`python -m benchmarks.devices branches` times the branches in this process. The table runs it in a child process whose
+BLAS has one thread, since the thread count is fixed when NumPy is imported.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ROUNDS = 9
 
 
 def two_branches() -> str:
-    """Two chains of four products of 1,024² matrices: on two devices and on one, each with one thread."""
+    """Time two chains of four products of 1,024² matrices on two devices and on one, each with one thread."""
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "benchmarks.devices", "branches"]
     done = subprocess.run(command, check=True, env=environment, capture_output=True, text=True)
@@ -37,7 +37,7 @@ def two_branches() -> str:
 
 
 async def _branches() -> tuple[float, float]:
-    """Seconds of a step on one device and on two, medians of alternating rounds."""
+    """Return the seconds of a step on one device and on two, as medians of alternating rounds."""
     sessions = [(af.Session(graph=graph, config=config), *built) for config, graph, *built in map(_chains, (1, 2))]
     times: list[list[float]] = [[], []]
     data = (np.random.default_rng(0).standard_normal((1024, 1024)) / 32).astype(np.float32)
@@ -57,7 +57,7 @@ def _chains(devices: int) -> tuple[af.SessionConfig, af.Graph, af.Tensor, list[a
         ends = []
         for branch in range(2):
             with af.device(f"/cpu:{branch % devices}"):
-                y = x * float(branch + 1)  # the same chain twice would be computed once
+                y = x * float(branch + 1)  # differ, since identical chains would be computed once
                 for _ in range(4):
                     y = af.matmul(y, x)
                 ends.append(af.reduce_sum(y).op)
@@ -65,9 +65,9 @@ def _chains(devices: int) -> tuple[af.SessionConfig, af.Graph, af.Tensor, list[a
 
 
 def send_and_recv() -> str:
-    """A chain of 41 small nodes that changes device at each, against the same on one device: the difference a change.
+    """Time a chain of 41 small nodes that changes device at each node, minus the same chain on one device, per change.
 
-    In processor time: where others use the cores, the time on the clock says more about them.
+    The result is processor time, since wall time depends on other load on the cores.
     """
     pair = asyncio.run(_send_and_recv())
     return f"| a local Send with its Recv | — | {pair * 1e6:.1f} µs | — | ≤ 6 µs | {_verdict(pair <= 6e-6)} |"

@@ -1,6 +1,6 @@
-"""What each way of running a step saves: `python -m benchmarks.executors` prints the costs of a node in each.
+"""Savings of each executor: `python -m benchmarks.executors` prints the cost of a node in each.
 
-In processor time: where others use the cores, the time on the clock says more about them. The least of many rounds.
+The result is the minimum of many rounds, in processor time, since wall time depends on other load on the cores.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NODES = 100
 
 
 async def _least(step: Callable[[], Awaitable[Any]], rounds: int = _ROUNDS) -> float:
-    """Seconds of the quickest of the steps."""
+    """Return the seconds of the fastest step."""
     found = []
     for _ in range(rounds):
         started = time.process_time()
@@ -32,7 +32,7 @@ async def _least(step: Callable[[], Awaitable[Any]], rounds: int = _ROUNDS) -> f
 
 
 async def _tasks() -> None:
-    """As many tasks as nodes, each of which awaits the one before."""
+    """Run as many tasks as nodes, each of which awaits the one before."""
 
     async def node(sources: Sequence[asyncio.Task[None]]) -> None:
         for source in sources:
@@ -45,7 +45,7 @@ async def _tasks() -> None:
 
 
 async def _chain(executor: str) -> float:
-    """Seconds of a chain of scalar adds."""
+    """Return the seconds of a chain of scalar adds."""
     with af.Graph().as_default() as graph:
         x = y = af.placeholder(af.float32, [])
         for _ in range(_NODES):
@@ -55,7 +55,7 @@ async def _chain(executor: str) -> float:
 
 
 async def _awaited(executor: str) -> float:
-    """Seconds of a chain of async nodes that answer at once: elements are taken from a queue that has them."""
+    """Return the seconds of a chain of async nodes that never wait: dequeues from a queue that has elements."""
     with af.Graph().as_default() as graph:
         x = af.placeholder(af.float32, [_NODES])
         queue = af.FIFOQueue(_NODES, [af.float32], shapes=[[]])
@@ -69,7 +69,7 @@ async def _awaited(executor: str) -> float:
 
 
 async def _loop(executor: str, iterations: int = 1000) -> float:
-    """Seconds of an iteration of a loop that counts."""
+    """Return the seconds of an iteration of a counting loop."""
     with af.Graph().as_default() as graph:
         limit = af.placeholder(af.int32, [])
         count = af.while_loop(lambda i: i < limit, lambda i: [i + 1], [af.constant(0)])
@@ -79,24 +79,24 @@ async def _loop(executor: str, iterations: int = 1000) -> float:
 
 
 def tasks() -> str:
-    """What asyncio alone takes."""
+    """Time tasks in asyncio alone."""
     return _row("a task that awaits another one", asyncio.run(_least(_tasks)) / _NODES)
 
 
 def chains() -> str:
-    """A node of the same chain as a task with a hop to a thread, and as a line of a strand."""
+    """Time a node of a chain as a task with a thread hop, and as a line of a strand."""
     plain, strand = (asyncio.run(_chain(executor)) / _NODES for executor in ("reference", "strands"))
     return _row("a scalar add, as a task and as a line of a strand", plain, strand)
 
 
 def awaited() -> str:
-    """An async node that need not wait, as a task and off the queue of units."""
+    """Time an async node that need not wait, as a task and from the ready queue."""
     plain, unit = (asyncio.run(_awaited(executor)) / _NODES for executor in ("reference", "strands"))
     return _row("an async node that need not wait, as a task and off the queue of units", plain, unit)
 
 
 def loops() -> str:
-    """An iteration as tagged dataflow, and lifted."""
+    """Time an iteration as tagged dataflow and after loop raising."""
     primitive, lifted = (asyncio.run(_loop(executor)) for executor in ("reference", "strands"))
     return _row("an iteration of a loop that counts, as tagged dataflow and lifted", primitive, lifted)
 

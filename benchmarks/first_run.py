@@ -1,8 +1,8 @@
-"""How long the first run of a large graph holds the event loop: `python -m benchmarks.first_run [nodes …]`.
+"""Event-loop lag of the first run of a large graph: `python -m benchmarks.first_run [nodes …]`.
 
-A first run arranges the step and compiles it, which takes a second and more for some thousand nodes. Meanwhile a task
-of the same loop sleeps for a millisecond again and again: what it is late is what every other request would wait.
-Besides, the stages of the same work by processor time, and the collections of cyclic garbage.
+A first run compiles the step, which takes a second or more for some thousand nodes. Meanwhile a task of the same loop
+repeatedly sleeps for a millisecond; its delay is the time that every other request would wait. The benchmark also
+reports the processor time of each stage, and the collections of cyclic garbage.
 """
 
 from __future__ import annotations
@@ -58,17 +58,18 @@ _INTERVAL: Final = 1e-3
 
 
 def mixed(nodes: int) -> tuple[list[Any], dict[Any, Any]]:
-    """A step of about so many nodes: elementwise chains, a network's training, small variables and control flow, a
-    quarter each.
+    """Build a step of about `nodes` nodes, with four parts of equal size.
+
+    The parts are elementwise chains, a network's training, small variables, and control flow.
     """
     x = af.placeholder(af.float32, [None, _WIDTH])
-    share = nodes * 3 // 10  # of operations, some of which the step does not need
+    share = nodes * 3 // 10  # operations, some of which the step does not need
     fetches = [_chains(x, share), *_training(x, max(1, share // 18)), *_small_variables(x, share // 6)]
     return [*fetches, *_control_flow(x, share // 51)], {x: np.full((4, _WIDTH), 0.5, np.float32)}
 
 
 def _chains(x: Any, count: int) -> Any:
-    """A random graph of additions and multiplications."""
+    """Build a random graph of additions and multiplications."""
     rng = random.Random(0)
     made = [x, x * 0.5]
     for i in range(count):
@@ -78,7 +79,7 @@ def _chains(x: Any, count: int) -> Any:
 
 
 def _training(x: Any, layers: int) -> list[Any]:
-    """One step of gradient descent on so many layers."""
+    """Build one gradient-descent step on `layers` layers."""
     rng = np.random.default_rng(0)
     y = x
     for _ in range(layers):
@@ -90,7 +91,7 @@ def _training(x: Any, layers: int) -> list[Any]:
 
 
 def _small_variables(x: Any, count: int) -> list[Any]:
-    """Counters and means, as of batch normalization or metrics."""
+    """Build counters and means, like those of batch normalization or metrics."""
     mean = af.reduce_mean(x)
     found = []
     for i in range(count):
@@ -108,7 +109,7 @@ def _bent(value: Any) -> Any:
 
 
 def _control_flow(x: Any, count: int) -> list[Any]:
-    """So many branches and loops, the loops one after another."""
+    """Build `count` branches and loops, in sequence."""
     total = af.reduce_sum(x)
     value = total
     for i in range(count):
@@ -123,7 +124,7 @@ def _control_flow(x: Any, count: int) -> list[Any]:
 
 @dataclass
 class Collections:
-    """What the collector of cyclic garbage did, for each generation: how often, and for how many seconds at most."""
+    """Counts and longest durations, in seconds, of cyclic garbage collections, for each generation."""
 
     count: list[int] = field(default_factory=lambda: [0, 0, 0])
     longest: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
@@ -139,7 +140,7 @@ class Collections:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """A block in which collections are counted."""
+        """Count the collections within a block."""
         gc.callbacks.append(self)
         try:
             yield
@@ -155,9 +156,12 @@ class FirstRun:
     """One measurement, in seconds.
 
     Attributes:
-        lags: How late the loop was while variables were initialized and the step was run, the latest first.
-        clock, processor: What the first run of the step took.
-        second: What the second took, and `second_lag` how late the loop was in that and in the third.
+        lags: Lags of the loop during the initialization of variables and the first run, longest first.
+        clock: Wall time of the first run.
+        processor: Processor time of the first run.
+        second: Wall time of the second run.
+        second_lag: Longest lag of the loop during the second and third runs.
+        collections: Garbage collections during the initialization and the first run.
     """
 
     lags: Sequence[float]
@@ -169,7 +173,7 @@ class FirstRun:
 
 
 async def _watched(awaitable: Awaitable[Any]) -> tuple[list[float], float, float]:
-    """How late the loop was while something was awaited, and how long that took by the clock and the processor."""
+    """Await `awaitable`, and return the lags of the loop meanwhile, the wall time and the processor time."""
     lags: list[float] = []
     done = False
 
@@ -186,7 +190,7 @@ async def _watched(awaitable: Awaitable[Any]) -> tuple[list[float], float, float
         started, worked = time.perf_counter(), time.process_time()
         await awaitable
         seconds, busy = time.perf_counter() - started, time.process_time() - worked
-        await asyncio.sleep(20 * _INTERVAL)  # what comes right behind it is its doing
+        await asyncio.sleep(20 * _INTERVAL)  # include delays that the run causes right after its end
         done = True
     return lags, seconds, busy
 
@@ -206,7 +210,7 @@ async def _measured(nodes: int) -> FirstRun:
 
 
 def first_run(nodes: int, loop: str) -> FirstRun:
-    """A graph of about so many nodes is made, and run for the first time."""
+    """Build a graph of about `nodes` nodes and measure its first run."""
     with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
         return runner.run(_measured(nodes))
 
@@ -215,7 +219,7 @@ def first_run(nodes: int, loop: str) -> FirstRun:
 
 
 def stages(nodes: int) -> dict[str, float]:
-    """Seconds of the processor for each stage of a first run, one after another in this thread."""
+    """Return the processor time in seconds of each stage of a first run, run sequentially in this thread."""
     found: dict[str, float] = {}
 
     def timed(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -259,7 +263,7 @@ FIRST_RUN_ROWS: tuple[Callable[[], str], ...] = tuple(partial(_row, nodes, loop)
 
 
 def main() -> int:
-    """Print the table."""
+    """Print the table. Return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.first_run", description=__doc__)
     parser.add_argument("nodes", nargs="*", type=int)
     parser.add_argument("--rounds", type=int, default=5)

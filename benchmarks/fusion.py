@@ -1,7 +1,7 @@
-"""What the fusions bring: a chain of elementwise operations against NumPy, a convolution net with each one on and off,
-and the peak memory of a step of training in the order that takes less.
+"""Gains from fusion: elementwise chains against NumPy, a convolution net with each fusion on and off, peak memory.
 
-The second column is not TensorFlow's here, but what is compared with. Rounds alternate, medians are reported.
+Peak memory is that of a training step in the given order and in the order that needs less. The second column is the
+baseline of the row, here not TensorFlow. Rounds alternate, and medians are reported.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["FUSION_ROWS"]
 
 _ROUNDS = 21
 _CHAIN = 2_500_000  # elements
-_CHAIN_TARGETS = {True: 3, False: 1.6}  # in all threads, and in one
+_CHAIN_TARGETS = {True: 3, False: 1.6}  # with all threads, and with one
 _NONE = {p.name: False for p in PASSES} | {ORDER_MEMORY: False}
 _FUSIONS: Mapping[str, Sequence[str]] = {
     "no fusion": (),
@@ -40,12 +40,12 @@ _FUSIONS: Mapping[str, Sequence[str]] = {
 
 
 def config(*passes: str) -> af.SessionConfig:
-    """A session with these passes and no others."""
+    """Return a configuration with these passes only."""
     return af.SessionConfig(optimizations=_NONE | dict.fromkeys(passes, True))
 
 
 async def alternate(steps: Mapping[str, Callable[[], Awaitable[Any]]], repeats: int = 1) -> dict[str, float]:
-    """The median time of each, in seconds, over rounds in which each has its turn of some repeats."""
+    """Return the median time of each step in seconds, over rounds in which each step in turn runs `repeats` times."""
     times: dict[str, list[float]] = {name: [] for name in steps}
     for step in steps.values():
         await step()
@@ -62,13 +62,13 @@ async def alternate(steps: Mapping[str, Callable[[], Awaitable[Any]]], repeats: 
 
 
 def gated(m: Any, x: Any, y: Any) -> Any:
-    """Ten operations of an activated, gated sum, four of them with both inputs."""
+    """Build ten operations of an activated, gated sum, four of them with both inputs."""
     z = m.maximum((x + y) * 0.5, 0.0) + y
     return m.minimum(m.square(z * x - 0.3), 4.0) * y + x
 
 
 def gated_in_place(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> np.ndarray:
-    """The same in NumPy, one operation after another, all in one buffer."""
+    """Compute the same in NumPy, one operation after another, all in one buffer."""
     half, zero, shift, limit = (np.float32(v) for v in (0.5, 0.0, 0.3, 4.0))
     np.add(x, y, out=out)
     np.multiply(out, half, out=out)
@@ -84,7 +84,7 @@ def gated_in_place(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> np.ndarray:
 
 
 def chain(threads: bool) -> str:
-    """The chain against NumPy with `out=`."""
+    """Time the chain against NumPy with `out=`."""
     times, uncompiled = asyncio.run(_chain(threads))
     ratio, target = times["numpy"] / times["fused"], _CHAIN_TARGETS[threads]
     peak, rate = measured_peak().bytes, 3 * 4 * _CHAIN / times["fused"]  # two arrays are read and one is written
@@ -98,7 +98,7 @@ def chain(threads: bool) -> str:
 
 
 async def _chain(threads: bool) -> tuple[dict[str, float], float]:
-    """The times of NumPy and of the chain, and that of the chain while it is not compiled."""
+    """Return the times of NumPy and of the fused chain, and the time of the chain before it is compiled."""
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(_CHAIN).astype(np.float32) for _ in range(2))
     out = np.empty_like(a)
@@ -119,7 +119,7 @@ async def _chain(threads: bool) -> tuple[dict[str, float], float]:
                 raise RuntimeError("the chain gives other values than NumPy")
             with patch("aioflow_numpy.compiled_blocks._WORTH", float("inf")):
                 uncompiled = (await alternate({"numpy": plain, "fused": fused}, repeats=2))["fused"]
-            await fused()  # which asks for the code
+            await fused()  # this call starts the compilation
             while not BACKGROUND.wait(_ROUNDS):
                 pass
             if (await fused()).tobytes() != (await plain()).tobytes():
@@ -131,7 +131,7 @@ async def _chain(threads: bool) -> tuple[dict[str, float], float]:
 
 
 def residual_net(m: Any, image: Any) -> Any:
-    """The logits of a small residual network: a stem and six blocks of two convolutions, each normalised."""
+    """Build the logits of a small residual network: a stem and six blocks of two convolutions, each normalized."""
     rng = np.random.default_rng(0)
 
     def convolved(x: Any, outputs: int, size: int, stride: int) -> Any:
@@ -155,7 +155,7 @@ def residual_net(m: Any, image: Any) -> Any:
 
 
 def inference() -> str:
-    """What each fusion saves of a step of inference, and how far folding moves the result."""
+    """Time an inference step with each fusion, and measure how far folding changes the result."""
     times, moved = asyncio.run(_inference())
     whole = times["no fusion"]
     shares = ", ".join(f"{name} {times[name] / whole:.3f}" for name in list(_FUSIONS)[1:-1])
@@ -191,7 +191,7 @@ def _step(session: af.Session, fetches: Any, feeds: Mapping[Any, Any]) -> Callab
 
 
 def order() -> str:
-    """Peak memory of a step of gradient descent in the given order and in the one that takes less."""
+    """Measure the peak memory of a gradient-descent step in the given order and in the order that needs less."""
     (given, ordered), (estimate, better) = asyncio.run(_order())
     ratio = ordered / given
     name = (
@@ -223,7 +223,7 @@ async def _order() -> tuple[list[float], tuple[int, int]]:
 
 
 async def _peak(step: Callable[[], Awaitable[Any]]) -> float:
-    """The most that a step allocates, in bytes."""
+    """Return the peak allocation of a step, in bytes."""
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     await step()
@@ -238,12 +238,12 @@ def _row(name: str, other: float, ours: float, ratio: str, target: str, reached:
 
 
 def chain_in_threads() -> str:
-    """With all threads."""
+    """Time the chain with all threads."""
     return chain(True)
 
 
 def chain_in_one_thread() -> str:
-    """With one."""
+    """Time the chain with one thread."""
     return chain(False)
 
 

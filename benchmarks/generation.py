@@ -1,10 +1,10 @@
-"""Tokens a second of `examples/gpt2` beside a loop in NumPy, and what a large checkpoint costs.
+"""Token rates of `examples/gpt2` and of a NumPy loop, and the cost of a large checkpoint.
 
     python -m benchmarks.generation
 
-Both sides make the same tokens, the likeliest ones, with a cache of the same layout, round by round in turn; a round
-is a stream from its first token on. The medians of the time of a token are compared. NumPy's BLAS has as many threads
-as the environment says (`OPENBLAS_NUM_THREADS`); beside other work it is quicker with one. `--skip` leaves parts out:
+Both sides generate the same tokens greedily, with a cache of the same layout, in alternating rounds. A round is a
+stream from its first token on. The median times per token are compared. `OPENBLAS_NUM_THREADS` sets the number of
+threads of NumPy's BLAS; on a loaded machine one thread is faster. `--skip` leaves parts out:
 
     python -m benchmarks.generation --rounds 7 --skip weights
 """
@@ -44,7 +44,7 @@ LARGE = 1 << 30  # bytes
 
 
 async def our_stream(session: af.Session, model: Model, prompts: Array, count: int) -> tuple[list[list[int]], Array]:
-    """The tokens of all streams, and what each but the first took: by the clock, of the processor."""
+    """Return the tokens of all streams, and the time per token after the first: wall and processor time."""
     found = []
     async for tokens in generate_many(session, model, prompts.tolist(), most=count + 1, temperature=0.0):
         if not found:
@@ -56,7 +56,7 @@ async def our_stream(session: af.Session, model: Model, prompts: Array, count: i
 def plain_stream(
     config: Config, weights: Mapping[str, Array], prompts: Array, count: int
 ) -> tuple[list[list[int]], Array]:
-    """The same by NumPy."""
+    """Return the same for the NumPy model."""
     model = PlainModel(config, weights, len(prompts))
     tokens = model.logits(prompts)[:, -1].argmax(-1)[:, None]
     found = [tokens[:, 0].tolist()]
@@ -68,7 +68,10 @@ def plain_stream(
 
 
 async def measure(config: Config, rows: int, count: int, rounds: int) -> Array:
-    """Seconds for each token of all streams together, [ours, theirs] by the clock and of the processor."""
+    """Return the seconds per token of all streams together.
+
+    The array is [[ours, theirs] by wall time, [ours, theirs] by processor time].
+    """
     prompts = np.random.default_rng(rows).integers(0, config.vocab_size, (rows, PROMPT))
     model = Model(config, seed=1)
     async with af.Session(graph=model.graph) as session:
@@ -79,7 +82,7 @@ async def measure(config: Config, rows: int, count: int, rounds: int) -> Array:
         for _ in range(rounds + 1):
             ours, our_times = await our_stream(session, model, prompts, count)
             theirs, their_times = plain_stream(config, weights, prompts, count)
-            if ours != theirs:  # two logits that are equal but for rounding
+            if ours != theirs:  # two logits that differ only by rounding
                 print(f"the streams differ from token {_first_difference(ours, theirs)} on", file=sys.stderr)
             times.append(np.stack([our_times, their_times], 1))
     median_times: Array = np.median(times[1:], axis=0)
@@ -95,7 +98,7 @@ def _first_difference(ours: list[list[int]], theirs: list[list[int]]) -> int:
 
 
 async def speeds(rounds: int, count: int) -> None:
-    """Print the table of tokens a second. Processor time tells more where others use the processors, too."""
+    """Print the table of tokens per second. On a loaded machine, processor time is the better measure."""
     print("| shape | streams | NumPy, tokens/s | aioflow, tokens/s | aioflow / NumPy | of the processor's time |")
     print("|---|---|---|---|---|---|")
     for name, config in SHAPES.items():
@@ -109,7 +112,7 @@ async def speeds(rounds: int, count: int) -> None:
 
 
 async def weights(rounds: int) -> None:
-    """Print the table of a checkpoint of a GiB."""
+    """Print the table of a checkpoint of 1 GiB."""
     print("| what | graph ready | first step | peak memory / size of the file |")
     print("|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
@@ -129,7 +132,7 @@ def _child(path: Path, what: str) -> dict[str, float]:
 
 
 async def child(path: str, what: str) -> None:
-    """In a process of its own: assign the weights, run a step that uses all of them, and print the costs."""
+    """Assign the weights, run a step that uses all of them, and print the costs. Runs in a separate process."""
     before = _memory("VmRSS")
     started = time.perf_counter()
     with af.Graph().as_default() as graph:
@@ -149,7 +152,7 @@ async def child(path: str, what: str) -> None:
 
 
 def _memory(of: str) -> int:
-    """Bytes of this process in memory, with those of mapped files: "VmRSS" now, "VmHWM" at most (Linux)."""
+    """Return this process's resident bytes, including mapped files: "VmRSS" now, "VmHWM" the peak (Linux)."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(of)) * 1024
 

@@ -1,6 +1,7 @@
-"""`python -m benchmarks.gpu`: the CuPy backend on a card, beside plain CuPy and, where it is installed, PyTorch.
+"""`python -m benchmarks.gpu`: the CuPy backend on a GPU, against plain CuPy and, if installed, PyTorch.
 
-Times are medians of rounds in turn, each ended by waiting for the device. Without a GPU it says so and ends.
+Times are medians of alternating rounds, each of which ends with a device synchronization. Without a GPU it prints a
+message and exits.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ SIZE, ROUNDS = 8192, 11
 
 
 def timed(device: CupyDevice, calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Seconds a call of each, by turns."""
+    """Return the seconds per call of each, measured in alternating rounds."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     with device.streams.computing():
         for call in calls.values():
@@ -42,7 +43,7 @@ def timed(device: CupyDevice, calls: dict[str, Callable[[], Any]], repeats: int)
 
 
 def products(device: CupyDevice) -> list[str]:
-    """Large products through the kernel and by CuPy alone."""
+    """Measure large products with the kernel and with CuPy alone."""
     import ml_dtypes
 
     from aioflow.graph.dtypes import as_dtype
@@ -68,7 +69,7 @@ def products(device: CupyDevice) -> list[str]:
 
 
 def perceptron(xp: Any, x: Any, weights: list[Any]) -> tuple[Any, ...]:
-    """A training step of a small network, out of many short kernels."""
+    """Compute a training step of a small network, which consists of many short kernels."""
     hidden = [x]
     for w in weights:
         hidden.append(xp.maximum(hidden[-1] @ w, 0))
@@ -82,7 +83,7 @@ def perceptron(xp: Any, x: Any, weights: list[Any]) -> tuple[Any, ...]:
 
 
 def transformer(xp: Any, x: Any, weights: list[Any]) -> tuple[Any, ...]:
-    """One block, forwards: attention of one head and a feed-forward layer, each with a residual and a norm."""
+    """Compute the forward pass of one block: single-head attention and a feed-forward layer, with residuals, norms."""
 
     def norm(v: Any) -> Any:
         centred = v - v.mean(axis=-1, keepdims=True)
@@ -97,7 +98,7 @@ def transformer(xp: Any, x: Any, weights: list[Any]) -> tuple[Any, ...]:
 
 
 def steps(device: CupyDevice) -> list[str]:
-    """Steps captured and not, and by PyTorch where it is there."""
+    """Measure steps with and without capture, and in PyTorch if it is installed."""
     rows = []
     random = np.random.default_rng(0)
     for name, function, width, count in (("MLP step", perceptron, 256, 6), ("transformer block", transformer, 256, 6)):
@@ -110,7 +111,7 @@ def steps(device: CupyDevice) -> list[str]:
             return made
 
         captured = device.capture(run)
-        calls = {"plain": lambda: run(*own), "captured": lambda: captured(*own)}  # noqa: B023  # called in this round
+        calls = {"plain": lambda: run(*own), "captured": lambda: captured(*own)}  # noqa: B023  # called in this iteration
         times = timed(device, {**calls, **_torch(name, arrays)}, 20)
         gain = times["plain"] / times["captured"]
         shown = ", ".join(f"{k} {v * 1e6:.0f} µs" for k, v in times.items())
@@ -119,7 +120,7 @@ def steps(device: CupyDevice) -> list[str]:
 
 
 def _torch(name: str, arrays: list[Any]) -> dict[str, Callable[[], Any]]:
-    """PyTorch's eager step and its CUDA graph of the same work."""
+    """Return PyTorch's eager step and its CUDA graph of the same computation; empty without PyTorch or CUDA."""
     try:
         import torch
     except ImportError:
@@ -149,7 +150,7 @@ def _torch(name: str, arrays: list[Any]) -> dict[str, Callable[[], Any]]:
 
 
 class _TorchNames:
-    """The few names of the array namespace that the steps use, by PyTorch."""
+    """The few names of the array namespace that the steps use, implemented with PyTorch."""
 
     def __init__(self, torch: Any) -> None:
         self.exp, self.sqrt, self.float32 = torch.exp, torch.sqrt, float
@@ -157,7 +158,7 @@ class _TorchNames:
 
 
 async def copies(device: CupyDevice) -> list[str]:
-    """100 MB there and back."""
+    """Measure copies of 100 MB to the device and back."""
     value = np.ones(25_000_000, np.float32)
     array = await device.to_device(value)
     there, back = [], []
@@ -179,7 +180,7 @@ async def copies(device: CupyDevice) -> list[str]:
 
 
 def main() -> int:
-    """Print the table, or why there is none."""
+    """Print the table, or why it was skipped. Return 0."""
     try:
         backend = CupyBackend()
     except ImportError as error:

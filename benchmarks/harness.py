@@ -1,6 +1,6 @@
-"""How every case is measured: both systems in one process, round by round in turn, the median of each.
+"""The measurement of every case: both systems in one process, alternating rounds, medians.
 
-A round repeats the step for a fixed time. What is reported is a ratio, since machines differ and are shared.
+A round repeats the step for a fixed time. The result is a ratio, since machines differ and are shared.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ class Case:
     """One row: a program built by the same function in both systems.
 
     Attributes:
-        build: Takes the module (`tensorflow.compat.v1` or `aioflow`) and returns (fetches, feeds).
-        target: The ratio aioflow / TensorFlow to reach.
-        alone: The same with NumPy's kernels alone; None for no other one.
-        per: What the printed time is divided by, such as the number of nodes.
+        name: Name of the row.
+        build: Function of the module (`tensorflow.compat.v1` or `aioflow`) that returns (fetches, feeds).
+        target: Target for the ratio aioflow / TensorFlow.
+        per: Divisor of the printed time, such as the number of nodes.
         rewrite: Whether TensorFlow's graph rewriter is on.
-        executor: Which of aioflow's executors runs it; "reference" keeps branches and loops in their primitive form.
-        optimizations: As `SessionConfig`'s.
-        delegate: As `SessionConfig`'s.
+        executor: Executor of aioflow; "reference" keeps branches and loops in their primitive form.
+        optimizations: The setting of `SessionConfig`.
+        alone: Target with NumPy's kernels alone; None if it is the same.
+        delegate: The setting of `SessionConfig`.
     """
 
     name: str
@@ -52,9 +53,11 @@ class Measured:
     """The result of a case.
 
     Attributes:
-        ours, theirs: Seconds of a step.
-        flops: Of the products and convolutions of a step.
-        target: The ratio to reach with the kernels that this process has.
+        case: The case.
+        ours: Seconds of a step in aioflow.
+        theirs: Seconds of a step in TensorFlow.
+        flops: Floating-point operations of the products and convolutions of a step.
+        target: Target for the ratio with the kernels of this process.
     """
 
     case: Case
@@ -65,11 +68,11 @@ class Measured:
 
     @property
     def ratio(self) -> float:
-        """aioflow / TensorFlow."""
+        """The ratio aioflow / TensorFlow."""
         return self.ours / self.theirs
 
     def row(self, peak: Peak) -> str:
-        """A line of the table."""
+        """Return a row of the table."""
         unit = " each" if self.case.per > 1 else ""
         ours, theirs = (f"{t / self.case.per * 1e6:.2f} µs{unit}" for t in (self.ours, self.theirs))
         verdict = "yes" if self.ratio <= self.target else "**no**"
@@ -124,7 +127,7 @@ async def _rounds(
 async def alternating(
     ours: Callable[[], Awaitable[Any]], theirs: Callable[[], Any], rounds: int = 11, seconds: float = 0.3
 ) -> tuple[float, float]:
-    """Seconds of one call of each, the medians of rounds in turn."""
+    """Return the seconds of one call of each, as medians of alternating rounds."""
     our_count, their_count = await _repeats(ours, theirs, seconds)
     our_times, their_times = [], []
     for _ in range(rounds):

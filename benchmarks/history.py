@@ -1,6 +1,6 @@
-"""What was measured, kept with its commit in `benchmarks/history`, and what has become slower since.
+"""Results stored with their commit in `benchmarks/history`, and the detection of slowdowns since then.
 
-Ratios are compared, never times: machines differ, and are shared.
+Only ratios are compared, not times, since machines differ and are shared.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ __all__ = ["COMPARE", "add_options", "compared", "keep", "latest", "machine", "r
 
 COMPARE: Final = "--compare"
 _FOLDER: Final = Path(__file__).with_name("history")
-_NOISE: Final = 0.1  # by which a ratio may grow on a shared machine without anything having become slower
+_NOISE: Final = 0.1  # relative growth of a ratio that is noise on a shared machine
 
 Table = Mapping[str, Any]
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """`--keep` and `--compare`, for `reported`."""
+    """Add `--keep` and `--compare`, for `reported`."""
     parser.add_argument("--keep", action="store_true", help="keep the table, with the commit, in benchmarks/history")
     parser.add_argument(COMPARE, action="store_true", help="say what became slower since the last kept table")
 
 
 def reported(name: str, measured: Sequence[Measured], options: Namespace) -> int:
-    """Compare and keep a table as the options say; the exit status, which is 1 where something became slower."""
+    """Compare and keep a table according to the options. Return the exit status: 1 if something became slower."""
     table = _table(name, measured)
     lines: list[str] = []
     if options.compare:
         before = latest(table, _FOLDER)
         lines = compared(before, table) if before else []
         none = "nothing became slower" if before else "no such table has been kept"
-        print("\n".join(lines) or none, file=sys.stderr)  # the output is the table alone
+        print("\n".join(lines) or none, file=sys.stderr)  # stdout contains only the table
     if options.keep:
         print(f"kept: {keep(table, _FOLDER)}", file=sys.stderr)
     return 1 if lines else 0
 
 
 def machine() -> str:
-    """Describe what is measured on: the processor, its cores, Python, and the kernels that the BLAS runs."""
+    """Describe the machine: the processor, its cores, Python, and the kernels of the BLAS."""
     model = next(
         (line.split(":")[1].strip() for line in _cpuinfo() if line.startswith("model name")), platform.processor()
     )
@@ -62,7 +62,7 @@ def machine() -> str:
 
 
 def keep(table: Table, folder: Path) -> Path:
-    """Write a table into a folder. The path of its file: date, commit, name."""
+    """Write a table into a folder, and return the path of its file: date, commit, name."""
     folder.mkdir(exist_ok=True)
     path = folder / f"{table['date']}-{table['commit']}-{table['table']}.json"
     path.write_text(json.dumps(table, indent=1, ensure_ascii=False, sort_keys=True) + "\n", "utf-8")
@@ -70,14 +70,14 @@ def keep(table: Table, folder: Path) -> Path:
 
 
 def latest(table: Table, folder: Path) -> Table | None:
-    """The last table of that name that was kept, with the same kernels."""
+    """Return the latest stored table of the same name and the same kernels."""
     found: list[Table] = [json.loads(path.read_text("utf-8")) for path in folder.glob(f"*-{table['table']}.json")]
     alike = [each for each in found if each["kernels"] == table["kernels"]]
     return max(alike, key=lambda each: str(each["date"]), default=None)
 
 
 def compared(before: Table, now: Table) -> list[str]:
-    """A line for each row, of those that both tables have, whose ratio has grown by more than noise explains."""
+    """Return a line for each row of both tables whose ratio has grown by more than noise."""
     lines = []
     for row, measured in now["rows"].items():
         old = before["rows"].get(row)
@@ -103,7 +103,7 @@ def _table(name: str, measured: Sequence[Measured]) -> Table:
 
 
 def _commit() -> str:
-    """Of the checkout, with a mark where files differ from it."""
+    """Return the commit of the checkout, with a mark if the working tree differs from it."""
     asked = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--exclude=*"],
         cwd=_FOLDER.parent,

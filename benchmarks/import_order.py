@@ -1,8 +1,8 @@
-"""Training steps in processes that import NumPy before aioflow, and in ones that import it after.
+"""Training steps in processes that import NumPy before aioflow, and in processes that import it after.
 
-`python -m benchmarks.import_order` prints the rows alone. OpenBLAS reads its settings when NumPy is imported, so that
-aioflow can prepare it only where it comes first; no step may be slower for that. What processors the processes took is
-given as well: it tells of threads that wait awake, and hardly depends on what else the machine does.
+`python -m benchmarks.import_order` prints only these rows. OpenBLAS reads its settings when NumPy is imported, so
+aioflow can set them only if it is imported first. Steps must not be slower otherwise. Processor time is reported, too:
+it reveals threads that spin, and hardly depends on other load.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from benchmarks.kernels import fresh_environment
 __all__ = ["IMPORT_ORDER_ROWS", "measure"]
 
 _ROUNDS = 5
-_SECONDS = 2.0  # of steps in one process
+_SECONDS = 2.0  # duration of the steps in one process
 _ORDERS = ("numpy, aioflow", "aioflow, numpy")
 
 
 def step(name: str, hidden: int, batch: int) -> str:
-    """A step of training with either order of imports: medians over alternating fresh processes."""
+    """Time a training step with either order of imports: medians over alternating fresh processes."""
     found: dict[str, list[tuple[float, float]]] = {order: [] for order in _ORDERS}
     for i in range(_ROUNDS):
         for order in _ORDERS if i % 2 else reversed(_ORDERS):
@@ -59,12 +59,12 @@ def _in_a_process(order: str, hidden: int, batch: int) -> tuple[float, float]:
 
 
 def measure(hidden: int, batch: int) -> None:
-    """Print the median seconds of a step, and the median of the processor's, in this process."""
+    """Print the medians of a step's wall time and processor time, in seconds, in this process."""
     print(json.dumps(asyncio.run(_measure(hidden, batch))))
 
 
 async def _measure(hidden: int, batch: int) -> tuple[float, float]:
-    import aioflow as af  # it has been imported in the order that is measured
+    import aioflow as af  # already imported, in the order to measure
     from benchmarks.cases import mlp_training
 
     with af.Graph().as_default():

@@ -1,5 +1,6 @@
-"""`python -m benchmarks.imports`: what `import aioflow` takes beyond `import numpy`, in alternating fresh processes;
-and what it takes with a first graph, and with a first session and its first step.
+"""`python -m benchmarks.imports`: the time of `import aioflow` beyond `import numpy`, in alternating fresh processes.
+
+It is also measured with a first graph, and with a first session and its first step.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ _PROGRAMS: Final = {
 
 
 def import_rows() -> list[str]:
-    """Lines of a table: medians of the processor's time and of the clock's, the first with its target."""
+    """Return table rows: medians of processor time and wall time, the first row with its target."""
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in _PROGRAMS}
     for number in range(_ROUNDS + 1):
         for name, program in _PROGRAMS.items():
             times = _in_a_process(program)
-            if number:  # the first one writes bytecode
+            if number:  # the first round writes bytecode
                 found[name].append(times)
     rows = []
     for name, times in found.items():
@@ -47,7 +48,7 @@ def _in_a_process(program: str) -> tuple[float, float]:
         [sys.executable, "-c", f"{_BEGIN}\n{program}\n{_END}"],
         check=True,
         cwd=Path(__file__).parent.parent,
-        env=os.environ | {"PYTHONDONTWRITEBYTECODE": ""},  # set, it would have every process compile every module
+        env=os.environ | {"PYTHONDONTWRITEBYTECODE": ""},  # if set, every process would compile every module
         stdout=subprocess.PIPE,
         text=True,
         timeout=120,

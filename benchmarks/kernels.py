@@ -1,4 +1,4 @@
-"""Which kernels this process computes with: oneDNN's where that is there, or NumPy's alone; and its children."""
+"""The kernels of this process (oneDNN's if available, otherwise NumPy's) and of its children."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NUMPY_ALONE: Final = {SETTING: "off"}  # the environment of a process without on
 
 @cache
 def have_onednn() -> bool:
-    """Whether oneDNN's kernels are used here."""
+    """Return True if oneDNN's kernels are used here."""
     try:
         library()
     except (NotFoundError, FailedPreconditionError):
@@ -26,7 +26,10 @@ def have_onednn() -> bool:
 
 
 def fresh_environment() -> dict[str, str]:
-    """Without what this process's aioflow has chosen: a child is to find out for itself. The user's settings stay."""
+    """Return the environment without the settings that aioflow chose in this process, so that a child chooses its own.
+
+    Settings of the user are kept.
+    """
     choices = (blas.VARIABLE, blas.chosen()), (blas.TIMEOUT_VARIABLE, blas.chosen_timeout())
     ours = {variable for variable, choice in choices if choice is not None and choice.set_by == "aioflow"}
     return {name: value for name, value in os.environ.items() if name not in ours}

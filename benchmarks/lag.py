@@ -1,8 +1,8 @@
-"""`python -m benchmarks.lag`: how late the event loop serves a timer while a network trains in the same loop.
+"""`python -m benchmarks.lag`: the delay of timers in the event loop while a network trains in the same loop.
 
-Once alone on the machine, and once beside two other busy processes, since a setting of the kernels' threads that does
-well in the one may stop the loop in the other: a thread that holds the interpreter's lock and gets no processor keeps
-the loop waiting. Each in a process of its own, by asyncio's loop and by uvloop's, with oneDNN's kernels and without.
+It is measured alone on the machine, and beside two other busy processes. A setting of kernel threads that is good alone
+may block the loop on a loaded machine: a thread that holds the interpreter lock and gets no processor delays the loop.
+Each measurement runs in its own process, with asyncio's loop and uvloop, with and without oneDNN's kernels.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TARGETS: Final = {"oneDNN": 1e-3, _NUMPY: 2e-3}  # seconds, for the 99th percen
 
 
 class Lag(NamedTuple):
-    """What was measured; seconds, steps of training meanwhile, and processors that other processes have used."""
+    """The result: lags in seconds, training steps meanwhile, and the number of processors used by other processes."""
 
     p99: float
     most: float
@@ -51,7 +51,7 @@ def print_lag(loop: str, seconds: float) -> None:
 
 
 async def _lag(seconds: float) -> Lag:
-    import aioflow as af  # with the kernels that this process is to have
+    import aioflow as af  # imported here, after the environment has selected the kernels
     from benchmarks.cases import mlp_training
 
     with af.Graph().as_default():
@@ -78,8 +78,9 @@ async def _lag(seconds: float) -> Lag:
 
 
 def _busy_seconds() -> float:
-    """What all processes together have used of the processors since the machine began; the idle, and what the machine
-    was not given, are not of it. NaN where only other systems than Linux would tell.
+    """Return the processor time that all processes have used since boot, in seconds; NaN on other systems than Linux.
+
+    Idle time and time that a hypervisor gave to other machines do not count.
     """
     if sys.platform != "linux":
         return math.nan
@@ -89,7 +90,7 @@ def _busy_seconds() -> float:
 
 
 async def lag_samples(seconds: float, interval: float = 1e-3) -> list[float]:
-    """How late a timer of `interval` is, again and again for `seconds`."""
+    """Return the delays of a timer of `interval`, started repeatedly for `seconds`."""
     lags: list[float] = []
     end = time.perf_counter() + seconds
     while (now := time.perf_counter()) < end:
@@ -99,7 +100,7 @@ async def lag_samples(seconds: float, interval: float = 1e-3) -> list[float]:
 
 
 def lag_row(kernels: str, loop: str, busy: int) -> str:
-    """A line of the table: with these kernels, by this loop, beside so many busy processes."""
+    """Return a row of the table for these kernels and this loop, beside `busy` busy processes."""
     with _busy_processes(busy):
         lag = _in_a_process(kernels, loop)
     beside = f", beside {busy} busy processes" if busy else ""
@@ -124,11 +125,11 @@ def _in_a_process(kernels: str, loop: str) -> Lag:
 
 @contextmanager
 def _busy_processes(count: int) -> Iterator[None]:
-    """So many other processes that do not stop to compute while the block runs."""
+    """Run `count` other processes that compute without pause during the block."""
     with ExitStack() as stack:
         for _ in range(count):
             process = stack.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
-            stack.callback(process.kill)  # before it is waited for
+            stack.callback(process.kill)  # before `Popen.__exit__` waits for it
         yield
 
 

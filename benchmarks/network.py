@@ -1,7 +1,7 @@
-"""Messages between two processes over TCP's loopback: 100 MB one way, and the round trip of a small call.
+"""Messages between two processes over loopback TCP: 100 MB one way, and the round trip of a small call.
 
-`python -m benchmarks.network [asyncio|uvloop] [--profile]` prints both. The other process is this module too, as a
-program of its own.
+`python -m benchmarks.network [asyncio|uvloop] [--profile]` prints both. The other process runs this module as a
+program.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LOOPS: Final[Mapping[str, Callable[[], asyncio.AbstractEventLoop]]] = {
     "uvloop": uvloop.new_event_loop,
 }
 _BYTES: Final = 100_000_000
-# What tensorflow-cpu 2.21 took between two of its servers on the machine that this was first measured on.
+# GB/s of tensorflow-cpu 2.21 between two of its servers, on the machine of the first measurement.
 _TENSORFLOW_RATE: Final = 1.17
 
 
@@ -56,7 +56,7 @@ async def _serve() -> None:
 
 @asynccontextmanager
 async def _peer(loop: str) -> AsyncIterator[Channel]:
-    """A channel to a process that serves `take` and `echo`; the process ends with it."""
+    """Open a channel to a process that serves `take` and `echo`; the process ends with the channel."""
     command = [sys.executable, "-m", "benchmarks.network", loop, "--serve"]
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     if process.stdout is None:
@@ -68,7 +68,7 @@ async def _peer(loop: str) -> AsyncIterator[Channel]:
 
 
 async def _one_way(loop: str, rounds: int) -> float:
-    """Bytes a second of 100 MB to the other process, until it says that it has all."""
+    """Return the rate in bytes per second of sending 100 MB to the other process, including its acknowledgment."""
     array = np.random.default_rng(0).random(_BYTES // 8)
     times = []
     async with _peer(loop) as channel:
@@ -82,7 +82,7 @@ async def _one_way(loop: str, rounds: int) -> float:
 
 
 async def _round_trip(loop: str, rounds: int, profile: cProfile.Profile | None = None) -> float:
-    """Seconds of a call with one scalar both ways."""
+    """Return the seconds of a call with one scalar in both directions."""
     scalar, times = np.float32(1.5), []
     async with _peer(loop) as channel:
         for number in range(rounds):
@@ -98,7 +98,7 @@ async def _round_trip(loop: str, rounds: int, profile: cProfile.Profile | None =
 
 
 def one_way(loop: str = "uvloop", rounds: int = 15) -> str:
-    """A row of the table of results."""
+    """Return the row of the one-way transfer."""
     with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
         rate = runner.run(_one_way(loop, rounds)) / 1e9
     ratio, verdict = rate / _TENSORFLOW_RATE, "yes" if rate >= 2 * _TENSORFLOW_RATE else "**no**"
@@ -107,7 +107,7 @@ def one_way(loop: str = "uvloop", rounds: int = 15) -> str:
 
 
 def round_trip(loop: str = "uvloop", rounds: int = 11, profile: cProfile.Profile | None = None) -> str:
-    """A row of the table of results."""
+    """Return the row of the round trip."""
     with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
         seconds = runner.run(_round_trip(loop, rounds, profile))
     verdict = "yes" if seconds <= 100e-6 else "**no**"
@@ -118,7 +118,7 @@ NETWORK_ROWS: Final[tuple[Callable[[], str], ...]] = (one_way, round_trip)
 
 
 def main() -> int:
-    """Print both rows, or serve."""
+    """Print both rows, or serve as the other process. Return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.network", description=__doc__)
     parser.add_argument("loop", nargs="?", choices=list(LOOPS), default="uvloop")
     parser.add_argument("--serve", action="store_true", help="be the other process")

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.null_steps [N …]`: a step in which N workers do nothing, beside TensorFlow's servers.
+"""`python -m benchmarks.null_steps [N …]`: a step in which N workers do nothing, against TensorFlow's servers.
 
-Each worker is a process of its own, and so is the client, which is the chief of the cluster: what is measured is what a
-worker more costs the client. Medians of alternating rounds. `python -m benchmarks.scale` has the same step on 100
-simulated workers and more.
+Each worker is a separate process, and the client is the chief of the cluster. The benchmark measures the cost of an
+additional worker for the client, in medians of alternating rounds. `python -m benchmarks.scale` runs the same step on
+100 and more simulated workers.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _null_step(api: Any, size: int) -> Any:
 
 
 async def _round(step: Step, servers: Sequence[psutil.Process]) -> tuple[float, float, float]:
-    """Microseconds of a step: by the clock, of the client's processor, and of the workers'."""
+    """Return the microseconds of a step: wall time, processor time of the client, and of the workers."""
     busy = sum(sum(server.cpu_times()[:2]) for server in servers)
     started, began = time.perf_counter(), time.process_time()
     for _ in range(_STEPS):
@@ -67,7 +67,7 @@ def _tensorflow(chief: str, workers: Sequence[str]) -> Iterator[Step]:
     with tf.Graph().as_default():
         target = _null_step(tf, len(workers))
         config = tf.ConfigProto()
-        config.graph_options.rewrite_options.disable_meta_optimizer = True  # it removes what does nothing
+        config.graph_options.rewrite_options.disable_meta_optimizer = True  # it would remove the no-ops
         with tf.Session(server.target, config=config) as session:
             run = session.make_callable(target)
 
@@ -103,7 +103,7 @@ async def _measure(size: int, rounds: int) -> None:
 
 
 def main() -> int:
-    """Print the table."""
+    """Print the table. Return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.null_steps", description=__doc__)
     parser.add_argument("sizes", nargs="*", type=int)
     parser.add_argument("--rounds", type=int, default=9)

@@ -1,6 +1,6 @@
-"""`python -m benchmarks.others`: what is not a step of a case beside TensorFlow's.
+"""`python -m benchmarks.others`: all benchmarks other than steps against TensorFlow's.
 
-Its second column says what each is compared with.
+The second column is the baseline of each row.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""`python -m benchmarks.parameter_server`: asynchronous training by 1 parameter server and 2 workers, and TensorFlow's.
+"""`python -m benchmarks.parameter_server`: asynchronous training with 1 parameter server and 2 workers, vs. TensorFlow.
 
-The program is between-graph replication as the tutorials have it: `replica_device_setter`, a network of 784-128-10 with
-stochastic gradient descent, and a loop of `session.run` in each worker, which does not wait for the other. Each task is
-a process of its own, six in all; a round is one system's, then the other's, while the processes of the first wait. What
-is counted are steps a second of both workers together, and processor time a step of all three processes. Data are
-random unless `--data` names the folder of MNIST's files; making batches costs nothing in either case.
+The program is between-graph replication as in the tutorials: `replica_device_setter`, a 784-128-10 network with
+stochastic gradient descent, and a loop of `session.run` in each worker, independent of the other. Each task is a
+separate process, six in all. The systems alternate within a round, and the processes of the other one wait meanwhile.
+
+The results are the steps per second of both workers together, and the processor time per step of all three processes.
+Data are random unless `--data` names the folder of MNIST's files; batches cost nothing in either case.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ Step = Callable[[Array, Array], Any]
 
 
 def build(api: Any, task: int) -> tuple[Any, list[Any], list[Any]]:
-    """The initializer, the fetches of a step and its feeds, in either system."""
+    """Return the initializer, the fetches of a step and its feeds, in either system."""
     device = api.train.replica_device_setter(ps_tasks=1, worker_device=f"/job:worker/task:{task}")
     rng = np.random.default_rng(0)
 
@@ -61,7 +62,7 @@ def build(api: Any, task: int) -> tuple[Any, list[Any], list[Any]]:
 
 
 def load(folder: Path | None, batch: int) -> Iterator[tuple[Array, Array]]:
-    """Batches without end."""
+    """Yield batches indefinitely."""
     if folder is None:
         rng = np.random.default_rng(1)
         images, labels = rng.random((5000, 784), np.float32), rng.integers(0, 10, 5000).astype(np.int32)
@@ -76,7 +77,7 @@ def load(folder: Path | None, batch: int) -> Iterator[tuple[Array, Array]]:
 
 
 async def work(step: Step, batches: Iterator[tuple[Array, Array]]) -> None:
-    """Take orders from the standard input: a number of seconds to train, or a file to write a profile to."""
+    """Train for each number of seconds read from standard input, and print the steps and seconds as JSON."""
     for _ in range(20):
         await _finished(step(*next(batches)))
     print("ready", flush=True)
@@ -93,7 +94,7 @@ async def _finished(result: Any) -> Any:
 
 
 async def aioflow_worker(cluster: dict[str, list[str]], task: int, batches: Iterator[tuple[Array, Array]]) -> None:
-    """Train with aioflow as a worker."""
+    """Run as a worker that trains with aioflow."""
     import aioflow as af
 
     async with af.train.Server(cluster, "worker", task) as server:
@@ -104,7 +105,7 @@ async def aioflow_worker(cluster: dict[str, list[str]], task: int, batches: Iter
 
 
 def tensorflow_worker(cluster: dict[str, list[str]], task: int, batches: Iterator[tuple[Array, Array]]) -> None:
-    """Train with TensorFlow as a worker."""
+    """Run as a worker that trains with TensorFlow."""
     import tensorflow.compat.v1 as tf
 
     tf.disable_eager_execution()
@@ -116,7 +117,7 @@ def tensorflow_worker(cluster: dict[str, list[str]], task: int, batches: Iterato
 
 
 def serve(system: str, cluster: dict[str, list[str]]) -> None:
-    """Be a parameter server of TensorFlow's; ours is `python -m aioflow.worker`."""
+    """Run TensorFlow's parameter server; aioflow's is `python -m aioflow.worker`."""
     import tensorflow.compat.v1 as tf
 
     server = tf.train.Server(cluster, job_name="ps", task_index=0)
@@ -129,13 +130,13 @@ def serve(system: str, cluster: dict[str, list[str]]) -> None:
 
 @dataclass
 class Cluster:
-    """One system's three processes."""
+    """The three processes of one system."""
 
     server: subprocess.Popen[str]
     workers: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def round(self, seconds: float) -> tuple[float, float]:
-        """Steps a second of both workers, and processor seconds a step of all processes."""
+        """Return the steps per second of both workers, and the processor seconds per step of all processes."""
         busy = self._busy()
         for worker in self.workers:
             _pipe(worker.stdin).write(f"{seconds}\n")
@@ -157,7 +158,7 @@ def _pipe(stream: Any) -> Any:
 
 @contextmanager
 def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A process, killed at the end of the block."""
+    """Start a process and kill it at the end of the block."""
     process = subprocess.Popen([sys.executable, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         yield process
@@ -168,7 +169,7 @@ def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 @contextmanager
 def clusters(options: argparse.Namespace, systems: Sequence[str]) -> Iterator[dict[str, Cluster]]:
-    """The processes of each system, warmed up."""
+    """Start the processes of each system and warm them up."""
     from aioflow.net.cluster_spec import free_addresses
 
     with ExitStack() as stack:
@@ -184,7 +185,9 @@ def clusters(options: argparse.Namespace, systems: Sequence[str]) -> Iterator[di
             )
             tasks = [ps, *((*own, *data, "--task", str(task)) for task in range(WORKERS))]
             processes = [stack.enter_context(started(*arguments)) for arguments in tasks]
-            for process in processes:  # all have been started: a session of TensorFlow's waits for the whole cluster
+            for (
+                process
+            ) in processes:  # after all have been started: a session of TensorFlow waits for the whole cluster
                 if not _pipe(process.stdout).readline():
                     raise RuntimeError(f"a task of {system} has not started")
             found[system] = Cluster(processes[0], processes[1:])
@@ -192,7 +195,7 @@ def clusters(options: argparse.Namespace, systems: Sequence[str]) -> Iterator[di
 
 
 def compare(options: argparse.Namespace) -> None:
-    """Print the table's row."""
+    """Print the row of the table."""
     with clusters(options, SYSTEMS) as found:
         for cluster in found.values():
             cluster.round(options.seconds)
@@ -211,7 +214,7 @@ def compare(options: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    """Be a task of a cluster, or print the table."""
+    """Run as a task of a cluster, or print the table. Return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.parameter_server", description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=1.5, help="of each system's part of a round")

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.placement`: what the strategies of placement predict on seeded graphs, and what they take.
+"""`python -m benchmarks.placement`: predictions of the placement strategies on seeded graphs, and their run times.
 
-The graphs are random layers of products and elementwise nodes, of a kind that a network with many branches has. The
-predicted step is the simulator's, as a share of the best lower bound that holds for any placement: the longest path, or
-all the work evenly over the devices.
+The graphs are random layers of products and elementwise nodes, like those of networks with many branches. The
+prediction is the simulated step time, divided by the larger of two lower bounds that hold for any placement: the
+longest path, and all work evenly over the devices.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class _Alone(NamedTuple):
 
 
 def cluster_of(count: int) -> ClusterView:
-    """So many CPU devices in one process."""
+    """Return a cluster of `count` CPU devices in one process."""
     return ClusterView(tuple(f"/job:localhost/replica:0/task:0/device:CPU:{i}" for i in range(count)))
 
 
 def layered_graph(seed: int, layers: int, width: int, sizes: Sequence[int] = (32, 64, 128, 256)) -> ClientGraph:
-    """A feed, then layers in which each node reads one or two of the two layers before."""
+    """Build a feed and layers of nodes; each node reads one or two nodes of the two layers before."""
     source = random.Random(seed)
     nodes = {"feed": Node("feed", "_Arg", outputs=(OutputSpec(float32, (64, 64)),))}
     before = [["feed"], ["feed"]]
@@ -58,7 +58,7 @@ def layered_graph(seed: int, layers: int, width: int, sizes: Sequence[int] = (32
 
 
 def critical_path(problem: Problem) -> float:
-    """Seconds of the longest path if nothing had to be sent: no placement can be faster."""
+    """Return the seconds of the longest path without transfers, which is a lower bound for every placement."""
     lengths: list[float] = []
     for node, reads in enumerate(problem.reads):
         fastest = min(problem.seconds[device][node] for device in problem.feasible[problem.group[node]])
@@ -71,7 +71,7 @@ def _alone(graph: ClientGraph, cluster: ClusterView) -> list[GroupLike]:
 
 
 def _compare(seeds: Sequence[int], layers: int, width: int, devices: int) -> list[float]:
-    """For each strategy the geometric mean, over the seeds, of the predicted step over the lower bound."""
+    """Return, for each strategy, the geometric mean over the seeds of the predicted step over the lower bound."""
     shares: dict[str, list[float]] = {name: [] for name in _STRATEGIES}
     cluster = cluster_of(devices)
     for seed in seeds:
@@ -85,7 +85,7 @@ def _compare(seeds: Sequence[int], layers: int, width: int, devices: int) -> lis
 
 
 def speed(nodes: int, devices: int, rounds: int) -> list[tuple[str, float]]:
-    """Median seconds of the constraints, and of each way to choose."""
+    """Return the median seconds of the constraints, and of each strategy."""
     width = 50
     graph = layered_graph(1, nodes // width, width)
     cluster = cluster_of(devices)

@@ -1,5 +1,4 @@
-"""The transformer of `examples/gpt2` as one would write it in NumPy alone: the oracle of its tests, and what it is
-measured beside."""
+"""The transformer of `examples/gpt2` in plain NumPy: the oracle of its tests and the baseline of its benchmark."""
 
 from __future__ import annotations
 
@@ -19,8 +18,9 @@ class PlainModel:
     """A model with its cache, which each call extends.
 
     Args:
-        weights: By the names of the published checkpoints ("h.0.attn.c_attn.weight").
-        rows: How many streams there are.
+        config: Sizes of the model.
+        weights: Weights by the names of the published checkpoints ("h.0.attn.c_attn.weight").
+        rows: Number of streams.
     """
 
     def __init__(self, config: Config, weights: Mapping[str, Array], rows: int = 1) -> None:
@@ -32,11 +32,11 @@ class PlainModel:
         )
 
     def logits(self, tokens: Array) -> Array:
-        """[B, N, V] for new tokens [B, N]; where B > 1, N is 1 or all streams are of one length."""
+        """Return logits [B, N, V] for new tokens [B, N]. If B > 1, N must be 1 or all streams have the same length."""
         w, count = self.weights, tokens.shape[1]
         places = self.lengths[:, None] + np.arange(count)
         x = w["wte.weight"][tokens] + w["wpe.weight"][places]
-        # A stream sees what is not after the token itself.
+        # A token attends to itself and to earlier tokens.
         hidden = np.where(np.arange(places.max() + 1) <= places[:, None, :, None], np.float32(0), np.float32(-1e9))
         seen = hidden if hidden.any() else None
         for layer in range(self.config.n_layer):
@@ -53,7 +53,7 @@ class PlainModel:
         return result * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
 
     def _dense(self, name: str, x: Array) -> Array:
-        # As one product: of three axes, NumPy makes one for each stream.
+        # Flattened to a single product: with three axes, NumPy runs one product per stream.
         flat = x.reshape(-1, x.shape[-1]) @ self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
         result: Array = flat.reshape(*x.shape[:-1], -1)
         return result

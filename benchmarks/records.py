@@ -1,4 +1,4 @@
-"""How many records a second an input pipeline reads, parses, shuffles and batches."""
+"""Throughput of an input pipeline that reads, parses, shuffles and batches records."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TARGET = 3.0
 
 
 def write_files(folder: Path) -> list[str]:
-    """Images as bytes, with a label and a number."""
+    """Write images as bytes, each with a label and a number, and return the names of the files."""
     images = np.random.default_rng(0).integers(0, 256, (_RECORDS, _PIXELS), np.uint8)
     names = [str(folder / f"{i}.tfrecord") for i in range(_FILES)]
     for first, name in enumerate(names):
@@ -43,7 +43,7 @@ def write_files(folder: Path) -> list[str]:
 
 
 def batches(m: Any, names: list[str], together: int) -> Any:
-    """Shuffled batches of parsed records, each record once; each reader takes `together` records a step."""
+    """Build shuffled batches of parsed records, each record once; each reader reads `together` records per step."""
     queue = m.train.string_input_producer(names, num_epochs=1)
     return m.train.shuffle_batch_join(
         [_parsed(m, queue, together) for _ in range(_READERS)],
@@ -67,7 +67,7 @@ def _parsed(m: Any, queue: Any, together: int) -> list[Any]:
 
 
 async def ours(names: list[str], together: int) -> float:
-    """Seconds in aioflow."""
+    """Return the seconds in aioflow."""
     seen = 0
     with af.Graph().as_default():
         fetches = batches(af, names, together)
@@ -82,7 +82,7 @@ async def ours(names: list[str], together: int) -> float:
 
 
 def theirs(m: Any, names: list[str], together: int) -> float:
-    """Seconds in TensorFlow."""
+    """Return the seconds in TensorFlow."""
     seen = 0
     with m.Graph().as_default():
         fetches = batches(m, names, together)
@@ -108,11 +108,11 @@ def _checked(seen: int, started: float) -> float:
 
 
 def measure(together: int, what: str) -> str:
-    """A line of the table: medians of alternating rounds, each of a new graph and session."""
+    """Return a row of the table: medians of alternating rounds, each with a new graph and session."""
     import tensorflow.compat.v1 as tf  # heavy, and only this function needs it
 
     tf.disable_eager_execution()
-    tf.logging.set_verbosity(tf.logging.ERROR)  # readers and queues are deprecated there
+    tf.logging.set_verbosity(tf.logging.ERROR)  # silence the deprecation warnings of readers and queues
     our_times, their_times = [], []
     with tempfile.TemporaryDirectory() as folder:
         names = write_files(Path(folder))

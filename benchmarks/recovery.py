@@ -1,10 +1,12 @@
-"""`python -m benchmarks.recovery`: from a killed parameter server, restarted at once, to the first step after recovery.
+"""`python -m benchmarks.recovery`: the time from the kill of a parameter server to the first step after recovery.
 
-The server is a process that is killed by SIGKILL in the middle of training and started again on the same port in the
-same moment, empty. A `MonitoredTrainingSession` trains in this process; it notices, waits for the server, restores the
-last checkpoint, and goes on. What is timed begins with the kill and ends with the first step that is applied. The new
-process, Python and its imports included, is part of it, and is shown by itself, with its processor time, which other
-load on the machine changes less. `--megabytes` adds a variable of that size to what is restored.
+The server process is killed by SIGKILL during training and immediately restarted on the same port, empty. A
+`MonitoredTrainingSession` trains in this process. It detects the failure, waits for the server, restores the last
+checkpoint, and continues.
+
+The time runs from the kill to the first applied step. It includes the start of the new process with Python and its
+imports, which is also reported separately. Its processor time is printed as well, which depends less on other load.
+`--megabytes` adds a variable of that size to the restored state.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ class Recovered(NamedTuple):
     """Seconds from the kill until the new process serves, and until the first step has been applied.
 
     Attributes:
-        busy: Seconds of the processor until it serves.
+        serves: Seconds until the new process serves.
+        busy: Processor seconds of the new process until it serves.
+        first_step: Seconds until the first step has been applied.
     """
 
     serves: float
@@ -57,7 +61,7 @@ class Server:
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> tuple[float, float]:
-        """Start it, and wait until it serves; returns when it did, and how many processor seconds it took."""
+        """Start the process and wait until it serves. Return the time at that moment and the processor seconds used."""
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, *self._command, stdout=asyncio.subprocess.PIPE
         )
@@ -67,7 +71,7 @@ class Server:
         return time.perf_counter(), float(times.user + times.system)
 
     async def kill(self) -> float:
-        """End it without a warning; returns when that was."""
+        """Kill the process and return the time of the kill."""
         if self._process is None:
             raise RuntimeError("there is no server")
         killed = time.perf_counter()
@@ -77,7 +81,11 @@ class Server:
 
 
 def build(megabytes: int) -> af.Tensor:
-    """A training step of 784-128-10 on random data, with the variables on the server: the steps that are in them."""
+    """Build a training step of 784-128-10 on random data, with the variables on the server.
+
+    Returns:
+        The number of steps that the variables contain.
+    """
     rng = np.random.default_rng(0)
     device = af.train.replica_device_setter(ps_tasks=1, worker_device="/job:worker/task:0")
     with af.device(device):
@@ -96,7 +104,7 @@ def build(megabytes: int) -> af.Tensor:
 
 @asynccontextmanager
 async def training(target: str, folder: Path, megabytes: int) -> AsyncIterator[Step]:
-    """A step of monitored training, which recovers by itself; it returns the number of steps in the variables."""
+    """Yield a step of monitored training, which recovers by itself and returns the number of steps in the variables."""
     train = build(megabytes)
     async with af.train.MonitoredTrainingSession(
         target, checkpoint_dir=folder, save_checkpoint_steps=SAVED_EVERY
@@ -109,7 +117,7 @@ async def training(target: str, folder: Path, megabytes: int) -> AsyncIterator[S
 
 
 async def measure(rounds: int, megabytes: int) -> list[Recovered]:
-    """Train, kill and recover so many times."""
+    """Train, kill and recover, `rounds` times."""
     addresses = free_addresses(2)
     cluster = {"ps": addresses[:1], "worker": addresses[1:]}
     found = []
@@ -138,17 +146,17 @@ async def measure(rounds: int, megabytes: int) -> list[Recovered]:
 
 
 def check(before: int, after: int) -> None:
-    """That training went on at the last checkpoint that was complete, or behind it: the one after is being written.
+    """Check that training continued from one of the last two checkpoints; the latest may be incomplete.
 
     Raises:
-        RuntimeError: it began anew, or steps were counted that were not made.
+        RuntimeError: the training restarted, or counted steps that were not run.
     """
     if not before - 2 * SAVED_EVERY < after <= before + 1:
         raise RuntimeError(f"{before} steps before the kill, {after} after the first step of the recovery")
 
 
 def row(megabytes: int, found: list[Recovered]) -> str:
-    """A line of the table."""
+    """Return a row of the table."""
     middle, worst = median(r.first_step for r in found), max(r.first_step for r in found)
     serves, busy = median(r.serves for r in found), median(r.busy for r in found)
     ballast = f", {megabytes} MB more to restore" if megabytes else ""
@@ -159,7 +167,7 @@ def row(megabytes: int, found: list[Recovered]) -> str:
 
 
 def main() -> int:
-    """Print the table."""
+    """Print the table. Return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.recovery", description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--megabytes", type=int, default=0, help="of a variable besides the model's")

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.remote`: steps over several processes, beside TensorFlow's servers in the same minutes.
+"""`python -m benchmarks.remote`: steps over several processes, against TensorFlow's servers at the same time.
 
-The client is the chief; a parameter server and a worker are processes of their own; so it is for TensorFlow. Medians of
-alternating rounds, with the processor time of all processes in brackets, which other load on the machine does not
-change. `--profile` shows where aioflow's time goes instead.
+In both systems the client is the chief, and a parameter server and a worker are separate processes. The results are
+medians of alternating rounds, with the processor time of all processes in parentheses, which does not depend on other
+load. `--profile` shows where aioflow's time goes instead.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Step = Callable[[], Awaitable[Any]]
 
 
 class _Case(NamedTuple):
-    """What is timed: so many steps a round; for its row, the share of TensorFlow's time that is allowed."""
+    """A case: the number of steps per round, the unit of its row, and the target ratio to TensorFlow's time."""
 
     steps: int
     unit: str
@@ -60,7 +60,7 @@ _CASES: Final[Mapping[str, _Case]] = {
 
 @contextmanager
 def server_process(*arguments: str) -> Iterator[psutil.Process]:
-    """A Python process that prints a line when it serves; killed at the end of the block."""
+    """Start a Python process that prints a line when it serves; kill it at the end of the block."""
     process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE)
     try:
         if process.stdout is None or not process.stdout.readline():
@@ -72,7 +72,7 @@ def server_process(*arguments: str) -> Iterator[psutil.Process]:
 
 
 def _graph(api: Any) -> tuple[Any, Sequence[Any]]:
-    """The initializer, and what each case fetches."""
+    """Build the initializer and the fetches of each case."""
     with api.device("/job:ps/task:0"):
         scalar = api.Variable(1.0, name="scalar", use_resource=True)
         large = api.Variable(np.ones(_BYTES // 4, np.float32), name="large", use_resource=True)
@@ -92,7 +92,7 @@ def _processor_seconds(servers: Sequence[psutil.Process]) -> float:
 
 
 async def seconds_of(step: Step, steps: int, servers: Sequence[psutil.Process]) -> tuple[float, float]:
-    """Of a step: by the clock, and of the processor."""
+    """Return the wall time and the processor time of a step, in seconds."""
     busy, started = _processor_seconds(servers), time.perf_counter()
     for _ in range(steps):
         await step()
@@ -178,7 +178,7 @@ async def _profile(steps: Sequence[Step], servers: Sequence[psutil.Process]) -> 
 
 
 def main() -> int:
-    """Print the table."""
+    """Print the table. Return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.remote", description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--profile", action="store_true")

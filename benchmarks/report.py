@@ -1,7 +1,8 @@
-"""RESULTS.md, whole: every table by a program of its own, one after another, with oneDNN and with NumPy alone.
+"""The complete RESULTS.md: each table is made by its own program, one after another, with oneDNN and with NumPy alone.
 
-What a program prints is its table in Markdown; it is shown as it comes. The file is written when all have ended, also
-where one has failed: its section says so. (What compares and finds something slower has a status other than 0 as well.)
+The output of a program is a table in Markdown, and is shown as it arrives. The file is written when all programs have
+ended, even if one has failed; its section then reports the failure. The exit status of a program is also nonzero if a
+comparison finds a slowdown.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ _ROOT: Final = Path(__file__).parent.parent
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of the report.
+    """A section of the report.
 
     Attributes:
-        arguments: Of Python, whose output the part is.
-        environment: On top of the one that there is.
+        title: Heading of the section.
+        arguments: Arguments of Python for the program that prints the section.
+        environment: Additional environment variables.
     """
 
     title: str
@@ -36,7 +38,7 @@ class Section:
 
 
 def sections(cases: Sequence[str], rounds: int, options: Sequence[str]) -> list[Section]:
-    """All that there are, here. `options` are those of the tables that can be kept and compared."""
+    """Return all sections for this machine. `options` apply to the tables that can be kept and compared."""
     found = []
     kernels = {"oneDNN": {}, "NumPy alone": NUMPY_ALONE} if have_onednn() else {"NumPy alone": {}}
     for name, environment in kernels.items():
@@ -52,11 +54,13 @@ def sections(cases: Sequence[str], rounds: int, options: Sequence[str]) -> list[
 def report(
     parts: Sequence[Section], head: str, show: Callable[[str], None], run: Callable[[Section], Iterator[str | int]]
 ) -> tuple[str, int]:
-    """The text of the report, and the highest exit status of its programs.
+    """Return the text of the report, and the highest exit status of its programs.
 
     Args:
-        show: Is given every line as it comes.
-        run: Gives the lines of a program, and then its exit status, as `run_program`.
+        parts: Sections of the report.
+        head: Text before the sections.
+        show: Called with each line as it arrives.
+        run: Function that yields the lines of a program, and then its exit status, like `run_program`.
     """
     text, worst = [head], 0
     for part in parts:
@@ -70,6 +74,7 @@ def report(
                 lines.append(line)
                 show(line)
         text += [f"## {part.title}", *(["\n".join(lines)] if lines else [])]
+        # A comparison that finds a slowdown has a nonzero status too, but then it has printed its table.
         if status and not (COMPARE in part.arguments and any(line.startswith("|") for line in lines)):
             text.append(f"`python {' '.join(part.arguments)}` failed.")
             show(text[-1])
@@ -78,7 +83,7 @@ def report(
 
 
 def run_program(part: Section) -> Iterator[str | int]:
-    """The lines that the part's program prints, as they come, and its exit status."""
+    """Yield the lines that the section's program prints, as they arrive, and then its exit status."""
     with subprocess.Popen(
         [sys.executable, *part.arguments],
         cwd=_ROOT,

@@ -1,4 +1,4 @@
-"""What is not a ratio of step times: import time, peak memory, and nodes that wait."""
+"""Figures other than ratios of step times: import time, peak memory, and waiting nodes."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ __all__ = ["RESOURCE_ROWS"]
 
 
 def import_time() -> str:
-    """Seconds from the start of Python to the end of the import, less those of Python alone."""
+    """Measure the seconds from the start of Python to the end of the import, less those of Python alone."""
     times: dict[str, list[float]] = {"pass": [], "import aioflow": [], "import tensorflow": []}
     with tempfile.TemporaryDirectory() as cache:
-        # Both from compiled bytecode, as after any first import; where writing it is forbidden, into a folder of ours.
+        # Both load compiled bytecode, as after any first import. A separate cache folder works even if writing
+        # bytecode is disabled.
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
         environment["PYTHONPYCACHEPREFIX"] = cache
         for _ in range(6):
@@ -38,7 +39,7 @@ def import_time() -> str:
 
 
 def peak_memory() -> str:
-    """100 chained elementwise operations on 100 MB: peak over the input, in arrays."""
+    """Measure the peak of 100 chained elementwise operations on 100 MB, beyond the input, in arrays."""
     return asyncio.run(_peak_memory())
 
 
@@ -58,7 +59,7 @@ async def _peak_memory() -> str:
 
 
 def coroutine_nodes() -> str:
-    """1,000 `py_coroutine` nodes in one step, each of which sleeps for 50 ms: the whole step."""
+    """Time a step of 1,000 `py_coroutine` nodes, each of which sleeps for 50 ms."""
     seconds = asyncio.run(_coroutine_nodes())
     return _row("1,000 coroutine nodes that sleep 50 ms each", "—", f"{seconds:.3f} s", "—", "≤ 0.2 s", seconds <= 0.2)
 

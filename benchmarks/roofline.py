@@ -1,8 +1,8 @@
-"""How near kernels come to what this machine can do: the work of a step, and the peaks of the processor and its memory.
+"""Efficiency of kernels relative to this machine: the work of a step, and the peaks of the processor and its memory.
 
-The work is what the ops' own cost estimates count of the graph as it was built: two operations for a multiply-add of a
-product or a convolution, whatever the optimizers leave of it. The peaks are measured in the same run: products of
-matrices that stay in the cache, by the best library that is there, and copies of arrays that do not.
+The work is counted by the ops' cost estimates on the graph as it was built: two operations for a multiply-add of a
+product or a convolution, regardless of the optimizers. The peaks are measured in the same run. They are products of
+matrices that fit into the cache, by the fastest available library, and copies of arrays that do not fit.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from benchmarks.kernels import have_onednn
 
 __all__ = ["Peak", "Rates", "measured_peak", "share", "step_flops"]
 
-_EDGE: Final = 384  # three matrices of 576 KiB: in the cache of a core, and most of the time in kernels
+_EDGE: Final = 384  # three matrices of 576 KiB fit into a core's cache, yet kernels dominate the time
 _COPIED: Final = 1 << 26  # bytes: more than caches hold
 _ROUNDS: Final = 9
-_SECONDS: Final = 0.1  # of a round
+_SECONDS: Final = 0.1  # duration of a round
 
 
 class Rates(NamedTuple):
-    """With one thread, and with all."""
+    """Rates with one thread and with all threads."""
 
     one: float
     all: float
 
 
 class Peak(NamedTuple):
-    """What was measured: floating-point operations a second (float32), and bytes a second, read and written."""
+    """The measured peaks: floating-point operations per second (float32), and bytes per second, read and written."""
 
     flops: Rates
     bytes: Rates
@@ -61,7 +61,7 @@ class Peak(NamedTuple):
 
 @cache
 def measured_peak() -> Peak:
-    """Of this machine, once for the process."""
+    """Return the peaks of this machine, measured once per process."""
     library, multiply = _product()
 
     def product() -> Callable[[], object]:
@@ -77,10 +77,10 @@ def measured_peak() -> Peak:
 
 
 def _product() -> tuple[str, Callable[[Any, Any, Any], object]]:
-    """The best that there is for float32 in one thread, and its name."""
+    """Return the name of the fastest available library for float32 in one thread, and its product."""
     if not have_onednn():
         return "NumPy's BLAS", matmul_here
-    from aioflow_onednn import products  # only where there is the library
+    from aioflow_onednn import products  # only if the library is available
 
     return f"oneDNN {describe()['oneDNN'].split(' (')[0]}", lambda a, b, _: products.matmul(a, b)
 
@@ -90,7 +90,8 @@ def _rates(make: Callable[[], Callable[[], object]], work: float) -> Rates:
 
 
 def _calls_per_second(calls: list[Callable[[], object]]) -> float:
-    """Of all together, each in a thread of its own; of the best round, since what else runs only makes one slower."""
+    """Return the rate of all calls together, each in its own thread, in the best round."""
+    # The best round, since other load only makes a round slower.
     best = 0.0
     for _ in range(_ROUNDS):
         begin, counts = threading.Barrier(len(calls)), [0] * len(calls)
@@ -113,15 +114,16 @@ def _calls_per_second(calls: list[Callable[[], object]]) -> float:
 
 
 def share(flops: float, seconds: float, peak: Peak) -> str:
-    """A cell of a table: the rate of a step, and how much of the peak of all threads that is."""
+    """Return a table cell: the rate of a step, and its fraction of the peak of all threads."""
     if not flops:
         return "—"
     return f"{flops / seconds / 1e9:.1f} GFLOP/s, {flops / seconds / peak.flops.all:.0%}"
 
 
 async def step_flops(graph: af.Graph, fetches: Any, feeds: Mapping[Any, Any]) -> float:
-    """The operations of the products and convolutions of a step, each as often as it runs: of a run with the plain
-    executor, whose nodes are those of the graph.
+    """Return the operations of the products and convolutions of a step, counted each time that they run.
+
+    The step runs in the plain executor, whose nodes are those of the graph.
     """
     probe = _Counting(_pruned(fetches, feeds), [_operand(np.asarray(value)) for value in feeds.values()])
     plain = af.SessionConfig(executor="reference", optimizations=False)
@@ -141,11 +143,11 @@ def _pruned(fetches: Any, feeds: Mapping[Any, Any]) -> ClientGraph:
 
 
 class _Counting(TraceProbe):
-    """Adds up the operations of the nodes that a step runs, by the shapes that their values have.
+    """A probe that adds up the operations of the nodes that a step runs, by the shapes of their values.
 
     Args:
-        step: Its nodes.
-        feeds: In its order.
+        step: The pruned graph of the step.
+        feeds: Operands of its feeds, in its order.
     """
 
     def __init__(self, step: ClientGraph, feeds: Sequence[Operand]) -> None:
@@ -155,7 +157,7 @@ class _Counting(TraceProbe):
         self._made = {Edge(f"_arg_{i}", 0): operand for i, operand in enumerate(feeds)}
 
     def begin(self) -> Report:
-        """As `TraceProbe`."""
+        """Return the report function of `TraceProbe`, extended by the count."""
         inner = super().begin()
 
         def report(bound: BoundNode, outputs: Sequence[Any]) -> None:
@@ -171,7 +173,9 @@ class _Counting(TraceProbe):
             self.flops += 2.0 * cost.work(node.attrs, [self._read(edge) for edge in node.inputs], outputs)
 
     def _read(self, edge: Edge) -> Operand:
-        """What a node reads. Those that only steer a value are not reported, nor constants outside of their loop."""
+        """Return the operand that a node reads on an edge."""
+        # The probe does not report nodes that only are control flow, so follow their input to the value. It does not
+        # report constants outside of their loop either, which have no input.
         while edge not in self._made:
             node = self._step.nodes[edge.node]
             if not node.inputs:
@@ -181,5 +185,5 @@ class _Counting(TraceProbe):
 
 
 def _operand(value: Any) -> Operand:
-    """Of an array; what is none has no elements."""
+    """Return the operand of an array. Other values have no elements."""
     return Operand(str(getattr(value, "dtype", "")), getattr(value, "shape", (0,)), getattr(value, "nbytes", 0))

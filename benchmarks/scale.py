@@ -1,7 +1,7 @@
-"""`python -m benchmarks.scale [N …]`: what a step costs its client as the cluster grows, in a simulated cluster.
+"""`python -m benchmarks.scale [N …]`: the cost of a step for its client as the cluster grows, in a simulated cluster.
 
-All servers and the client run in this process, over simulated connections; what counts is processor time, by process:
-each callback of the event loop is charged to the process that it belongs to. docs/scale.md explains the table.
+All servers and the client run in this process, over simulated connections. The result is processor time per simulated
+process: each callback of the event loop is charged to the process that it belongs to. docs/scale.md explains the table.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from aioflow.testing.sim_process import PROCESS
 SIZES: Final = (1, 10, 100, 1000)
 STEPS: Final = 7
 
-SPENT: Final[Counter[str]] = Counter()  # nanoseconds of the processor, by host
+SPENT: Final[Counter[str]] = Counter()  # nanoseconds of processor time, by host
 MESSAGES: Final[Counter[str]] = Counter()  # sent or received, by host
 
 
 class Metered(SimLoop):
-    """Charges each callback to its process."""
+    """An event loop that charges each callback to its process."""
 
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
         return super().call_soon(_charged, callback, args, context=context)
@@ -73,7 +73,7 @@ def _counted() -> Iterator[None]:
         return done
 
     def counted_arrived(comm: Any, message: Any) -> None:
-        if message.kind.value > 2:  # no heartbeat, no goodbye
+        if message.kind.value > 2:  # neither a heartbeat nor a graceful close
             _count("in")
         arrived(comm, message)
 
@@ -87,12 +87,18 @@ def _counted() -> Iterator[None]:
 
 @dataclass
 class Row:
-    """Milliseconds of the processor, but for messages.
+    """Milliseconds of processor time, and the number of messages.
 
     Attributes:
-        connect, prepare: The client's, for connecting to all tasks, and for planning and registering the step.
-        step, messages: The client's, a step. ps, worker: Of the first ps and the first worker, a step.
-        idle: The client's, for each second in which nothing happens.
+        case: Name of the case.
+        size: Number of workers.
+        connect: Client, connecting to all tasks.
+        prepare: Client, planning and registering the step.
+        step: Client, per step.
+        messages: Messages that the client sends and receives per step.
+        worker: First worker, per step.
+        ps: First ps, per step.
+        idle: Client, per idle second.
     """
 
     case: str
@@ -111,7 +117,7 @@ class Row:
 
 
 def one_worker(size: int) -> tuple[Any, Any]:
-    """Between-graph replication: the client's step is on the ps and on one of the workers."""
+    """Build between-graph replication: the client's step is on the ps and on one of the workers."""
     with af.device("/job:ps/task:0"):
         variable = af.Variable([0.0, 0.0], name="v")
     with af.device("/job:worker/task:0"):
@@ -121,7 +127,7 @@ def one_worker(size: int) -> tuple[Any, Any]:
 
 
 def all_workers(size: int) -> tuple[Any, Any]:
-    """In-graph replication: every worker has a part, and sends what it computes to the ps."""
+    """Build in-graph replication: every worker has a part and sends its result to the ps."""
     with af.device("/job:ps/task:0"):
         variable = af.Variable([0.0, 0.0], name="v")
     deltas = []
@@ -133,7 +139,7 @@ def all_workers(size: int) -> tuple[Any, Any]:
 
 
 def null_step(size: int) -> tuple[Any, Any]:
-    """Every worker has a part in which nothing is computed or sent."""
+    """Build a step in which every worker has a part that computes and sends nothing."""
     nothing = []
     for number in range(size):
         with af.device(f"/job:worker/task:{number}"):
@@ -153,7 +159,7 @@ def _since(counter: Counter[str], before: Counter[str], host: str) -> int:
 
 
 async def measure(net: SimNet, case: str, size: int) -> Row:
-    """One case on a cluster of one ps and so many workers."""
+    """Measure one case on a cluster of one ps and `size` workers."""
     options = CommOptions(heartbeat=0.45, misses=130, close_timeout=1.0, connections=4096)
     cluster = SimCluster(net, {"ps": 1, "worker": size}, options=options)
     await cluster.start()
@@ -190,7 +196,8 @@ async def measure(net: SimNet, case: str, size: int) -> Row:
 
 
 async def _mark() -> int:
-    """What the client has spent, this very callback included."""
+    """Return the processor time of the client in nanoseconds, including the current callback."""
+    # A callback is charged when it ends, so end the current one.
     await asyncio.sleep(0)
     return SPENT["client"]
 

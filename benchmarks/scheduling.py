@@ -1,8 +1,9 @@
-"""`python -m benchmarks.scheduling`: what it saves to send large values when they are asked for.
+"""`python -m benchmarks.scheduling`: savings from sending large values only on request.
 
-One device holds the weights of a deep network as float16 and makes them float32; another one runs the network, layer
-after layer. Without requests all weights are made and sent at once and wait for their layers. The peak is what the
-process allocates in a step (by tracemalloc), the time is that of a step without it, round by round in turn.
+One device holds the weights of a deep network as float16 and casts them to float32. Another device runs the network,
+layer by layer. Without requests, all weights are cast and sent at once and wait for their layers. The peak is the
+allocation of the process in a step (by tracemalloc). The time is that of a step without tracemalloc, in alternating
+rounds.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _TWO = af.SessionConfig(device_count={"CPU": 2})
 
 
 def build(layers: int, size: int, batch: int) -> tuple[af.Tensor, af.Tensor]:
-    """The input and the output of the network."""
+    """Build the network and return its input and output."""
     source = np.random.default_rng(0)
     x = af.placeholder("float32", [batch, size])
     y = x
@@ -44,7 +45,7 @@ def build(layers: int, size: int, batch: int) -> tuple[af.Tensor, af.Tensor]:
 
 
 def times(graph: ClientGraph) -> tuple[NodeSeconds, TransferSeconds]:
-    """The expected seconds of the nodes of a graph, and of transfers, by the default calibration."""
+    """Return functions for the expected seconds of the graph's nodes and of transfers, by the default calibration."""
     costs = CostModel()
 
     def seconds(node: Node) -> float:
@@ -69,7 +70,7 @@ class Program:
         self._handle = self._worker.register_now(part, 1, _TWO)
 
     async def run(self, feeds: Sequence[Any]) -> Any:
-        """One step; returns its fetch."""
+        """Run one step and return its fetch."""
         step = Step()
         try:
             (value,) = await self._worker.run(self._handle, feeds, step)
@@ -78,7 +79,7 @@ class Program:
             step.finish()
 
     async def peak(self, feeds: Sequence[Any]) -> int:
-        """The most bytes that a step has allocated at a time."""
+        """Return the peak allocation of a step, in bytes."""
         tracemalloc.start()
         try:
             await self.run(feeds)

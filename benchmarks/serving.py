@@ -1,7 +1,7 @@
-"""`python -m benchmarks.serving`: single rows from many coroutines at once, to a multi-layer perceptron in the process.
+"""`python -m benchmarks.serving`: single rows from many concurrent coroutines, to an in-process multi-layer perceptron.
 
-All engines have the same weights and the same callers, on one event loop, and take turns; each is given by its median
-round. The lag is that of a task that sleeps for a millisecond meanwhile.
+All engines have the same weights and the same callers on one event loop, and alternate; the result of each is the
+median of its rounds. The lag is that of a task that sleeps for a millisecond meanwhile.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ __all__ = ["ENGINES", "Load", "Weights", "load", "make_weights", "show", "table"
 
 SIZES: Final = (784, 512, 512, 10)
 CALLERS: Final = 64
-TARGET: Final = 2.5  # times the best of onnxruntime
-LAG: Final = 1e-3  # seconds, of 99 in 100
+TARGET: Final = 2.5  # times the best rate of onnxruntime
+LAG: Final = 1e-3  # seconds, 99th percentile
 
 Weights = list[tuple[Any, Any]]
 Predict = Callable[[Any], Awaitable[Any]]
 
 
 def make_weights() -> Weights:
-    """Matrices and biases, random."""
+    """Return random matrices and zero biases."""
     random = np.random.default_rng(0)
     return [
         (random.normal(0, 0.05, (rows, columns)).astype(np.float32), np.zeros(columns, np.float32))
@@ -49,7 +49,7 @@ def make_weights() -> Weights:
 
 @asynccontextmanager
 async def tensorflow(weights: Weights) -> AsyncIterator[Predict]:
-    """Its session in a thread for each call."""
+    """Yield a TensorFlow session, called in a thread."""
     import tensorflow.compat.v1 as tf
 
     with tf.Graph().as_default() as graph:
@@ -92,13 +92,13 @@ def _onnx_session(weights: Weights, folder: str) -> Any:
 
 @asynccontextmanager
 async def onnxruntime_blocking(weights: Weights) -> AsyncIterator[Predict]:
-    """A call that holds the event loop."""
+    """Yield an onnxruntime session whose calls block the event loop."""
     with tempfile.TemporaryDirectory() as folder:
         session = _onnx_session(weights, folder)
 
     async def predict(rows: Any) -> Any:
         (found,) = session.run(None, {"x": rows})
-        await asyncio.sleep(0)  # or no other caller would ever have a turn
+        await asyncio.sleep(0)  # otherwise no other caller would ever run
         return found
 
     yield predict
@@ -106,7 +106,7 @@ async def onnxruntime_blocking(weights: Weights) -> AsyncIterator[Predict]:
 
 @asynccontextmanager
 async def onnxruntime_async(weights: Weights) -> AsyncIterator[Predict]:
-    """`run_async`, whose callback comes in a thread of its own."""
+    """Yield onnxruntime's `run_async`, which calls back in its own thread."""
     with tempfile.TemporaryDirectory() as folder:
         session = _onnx_session(weights, folder)
     loop = asyncio.get_running_loop()
@@ -133,7 +133,7 @@ def _settle(future: Any, results: Any, error: str) -> None:
 
 @asynccontextmanager
 async def numpy_batches(weights: Weights) -> AsyncIterator[Predict]:
-    """The least that batches can cost: no limits, no errors, nobody goes away, and it holds the event loop."""
+    """Yield batches in NumPy at minimal cost: no limits, errors or cancellation, and the event loop is blocked."""
     waiting: list[tuple[Any, asyncio.Future[Any]]] = []
     loop = asyncio.get_running_loop()
 
@@ -159,7 +159,7 @@ async def numpy_batches(weights: Weights) -> AsyncIterator[Predict]:
 
 @asynccontextmanager
 async def batched(weights: Weights, delegate: str | None = None) -> AsyncIterator[Predict]:
-    """`session.batched`, as it comes; or with an engine."""
+    """Yield `session.batched` with the default settings, or with a delegate."""
     with af.Graph().as_default() as graph:
         x = hidden = af.placeholder(af.float32, [None, SIZES[0]])
         for matrix, bias in weights[:-1]:
@@ -189,11 +189,13 @@ _THEIRS: Final = ("onnxruntime, blocking the loop", "onnxruntime `run_async`")
 
 
 class Load(NamedTuple):
-    """What one round has shown.
+    """The result of one round.
 
     Attributes:
-        rate: Requests a second. p99: Seconds until 99 of 100 were answered. lag: Of the event loop, likewise.
-        cpu: Processor time of the process for each request.
+        rate: Requests per second.
+        p99: 99th percentile of the latency, in seconds.
+        lag: 99th percentile of the event loop's lag, in seconds.
+        cpu: Processor time of the process per request, in seconds.
     """
 
     rate: float
@@ -203,7 +205,7 @@ class Load(NamedTuple):
 
 
 async def load(predict: Predict, rows: Sequence[Any], expected: Any, seconds: float) -> Load:
-    """Callers that ask again as soon as they are answered. Each answer is compared with its own."""
+    """Run callers that send the next request after each response. The last response of each is checked."""
     latencies: list[float] = []
 
     async def caller(i: int, until: float) -> None:
@@ -224,7 +226,7 @@ async def load(predict: Predict, rows: Sequence[Any], expected: Any, seconds: fl
 
 
 async def table(names: Sequence[str], rounds: int, seconds: float) -> dict[str, Load]:
-    """The median of each engine."""
+    """Return the median of each engine."""
     weights = make_weights()
     rows = [np.random.default_rng(i).random((1, SIZES[0]), np.float32) for i in range(CALLERS)]
     found: dict[str, list[Load]] = {name: [] for name in names}
@@ -238,7 +240,7 @@ async def table(names: Sequence[str], rounds: int, seconds: float) -> dict[str, 
 
 
 def show(loads: dict[str, Load]) -> None:
-    """The table, and what is to be reached."""
+    """Print the table and the targets."""
     print("| engine | requests/s | p99 | loop lag p99 | processor time a request |\n|---|---|---|---|---|")
     for name, each in loads.items():
         p99, lag = (f"{seconds * 1e3:.2f} ms" for seconds in (each.p99, each.lag))

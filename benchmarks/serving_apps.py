@@ -1,7 +1,7 @@
-"""The applications that `benchmarks.serving_http` compares: ours, and what one would write around onnxruntime by hand.
+"""The applications that `benchmarks.serving_http` compares: aioflow's, and a hand-written one around onnxruntime.
 
-Both take and give requests of the Open Inference Protocol with binary tensors, by the same functions. The model is
-where `BENCHMARK_MODEL` says: `model` in aioflow's own form, and `model.onnx`.
+Both accept and return requests of the Open Inference Protocol with binary tensors, by the same functions.
+`BENCHMARK_MODEL` is the folder of the model: `model` in aioflow's own format, and `model.onnx`.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _LENGTH = "inference-header-content-length"
 
 
 def ours() -> Any:
-    """aioflow's application."""
+    """Return aioflow's application."""
     return aioflow.serve.create_app({"mlp": f"{os.environ['BENCHMARK_MODEL']}/model"})
 
 
 def by_hand() -> Any:
-    """A session of onnxruntime, called in a thread for each request."""
+    """Return an application that calls an onnxruntime session in a thread for each request."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1  # of one row it makes nothing faster to share it out
+    options.intra_op_num_threads = 1  # more threads do not make a single row faster
     session = onnxruntime.InferenceSession(f"{os.environ['BENCHMARK_MODEL']}/model.onnx", options)
     limits = Limits()
 

@@ -1,7 +1,7 @@
 """`python -m benchmarks.serving_http`: single rows of an MLP over HTTP, from another process on loopback.
 
-Servers are up side by side and are asked in turn, round by round, from 64 connections that are kept alive; what is
-reported is the median of the rounds. Each answer is compared with its own row. CPU is that of the server and its
+All servers run at the same time and are measured in alternating rounds, over 64 keep-alive connections. The results are
+the medians of the rounds. Each response is compared with its own row. CPU is the processor time of the server and its
 children.
 """
 
@@ -53,7 +53,7 @@ _SERVERS: dict[str, tuple[str, ...]] = {
 
 
 async def _save(folder: Path) -> tuple[Any, Any]:
-    """The model in both forms; rows, and what it makes of them."""
+    """Save the model in both formats. Return rows and the model's outputs for them."""
     rng = np.random.default_rng(0)
     with af.Graph().as_default() as graph:
         x = y = af.placeholder("float32", [None, _SIZES[0]], name="x")
@@ -77,7 +77,7 @@ async def _save(folder: Path) -> tuple[Any, Any]:
 
 
 class _Connection(asyncio.Protocol):
-    """Asks again and again, one request at a time."""
+    """A client connection that sends requests continuously, one at a time."""
 
     def __init__(self, load: _Load, number: int) -> None:
         self._load = load
@@ -112,7 +112,7 @@ class _Connection(asyncio.Protocol):
 
 
 class _Load:
-    """All connections, and how long each answer took."""
+    """The state of all connections, with the latency of each response."""
 
     def __init__(self, rows: Any, expected: Any) -> None:
         self.is_on = True
@@ -207,7 +207,7 @@ def _compare(rounds: int, seconds: float) -> None:
         for number in range(rounds + 1):
             for label, (port, process) in up.items():
                 result = _round(port, process, seconds if number else 1.0, folder / "data.npz")
-                if number:  # the first is to warm up
+                if number:  # the first round is a warm-up
                     found[label].append(result)
         print("| server | requests/s | p50 | p99 | CPU per request |\n|---|---|---|---|---|")
         for label, results in found.items():
@@ -216,7 +216,7 @@ def _compare(rounds: int, seconds: float) -> None:
 
 
 def main() -> None:
-    """Compare, or be the load."""
+    """Print the comparison, or run as the load generator."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving_http", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0)

@@ -1,9 +1,11 @@
-"""`python -m benchmarks.sharded_embedding`: rows of a table over two parameter servers, beside TensorFlow's servers.
+"""`python -m benchmarks.sharded_embedding`: rows of a table over two parameter servers, against TensorFlow's servers.
 
 The table has 10 M rows of 64 float32 (2.56 GB), half on each server. A step feeds 1,024 row numbers and looks the rows
-up, or looks them up and takes a step of SGD on them. The servers are processes of their own, the client lives in the
-worker's; so it is for TensorFlow. Medians of alternating rounds, with the processor time of all processes in brackets,
-which other load on the machine does not change. `--profile` shows where the time of aioflow's client goes instead.
+up, or looks them up and applies an SGD step to them. In both systems the servers are separate processes, and the client
+runs in the worker's process.
+
+The results are medians of alternating rounds, with the processor time of all processes in parentheses, which does not
+depend on other load. `--profile` shows where the time of aioflow's client goes instead.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ _WIDTH: Final = 64
 _LOOKED_UP: Final = 1024
 _SERVERS: Final = 2
 _CASES: Final = ("look 1,024 rows up", "look 1,024 rows up and update them by SGD")
-_TARGET: Final = 0.5  # of TensorFlow's time
+_TARGET: Final = 0.5  # target ratio to TensorFlow's time
 _TENSORFLOW_SERVER: Final = """
 import sys, tensorflow.compat.v1 as tf
 cluster = {"ps": sys.argv[2:-1], "worker": sys.argv[-1:]}
@@ -43,22 +45,24 @@ print("serves", flush=True)
 server.join()
 """
 
-# Takes row numbers, and returns how long it took.
+# A step that is called with row numbers.
 Step = Callable[[Any], Awaitable[Any]]
 
 
 class _Timed(NamedTuple):
-    """Of a step: seconds by the clock, and of the processor."""
+    """The wall time and the processor time of a step, in seconds."""
 
     seconds: float
     busy: float
 
 
 def _graph(api: Any, rows: int) -> tuple[Any, Any, Sequence[Any]]:
-    """The initializer, the row numbers, and what each case fetches."""
+    """Build the initializer, the placeholder of row numbers, and the fetches of each case."""
 
     def filled(shape: Any, dtype: Any, partition_info: Any = None) -> Any:
-        return api.fill(shape, api.constant(0.5, dtype))  # zeros might be pages that the kernel has yet to find
+        return api.fill(
+            shape, api.constant(0.5, dtype)
+        )  # zeros might be pages that the operating system has not allocated yet
 
     with api.device(api.train.replica_device_setter(_SERVERS)):
         table = api.get_variable(
@@ -120,7 +124,7 @@ async def _measure(rows: int, rounds: int, steps: int, profile: bool) -> None:
     cluster = {"ps": mine[:-1], "worker": mine[-1:]}
     jobs = ["--cluster", f"ps={','.join(mine[:-1])}", "--cluster", f"worker={mine[-1]}", "--job", "ps"]
     with ExitStack() as running:
-        # First, since it holds up the event loop for as long as it takes to fill a table: heartbeats would be missed.
+        # TensorFlow first: filling its table blocks the event loop, and aioflow's heartbeats would be missed.
         theirs = None if profile else running.enter_context(_tensorflow(others, rows))
         graph = running.enter_context(af.Graph().as_default())
         servers = [
@@ -182,7 +186,7 @@ async def _profile(steps: Sequence[Step], rows: int, count: int, servers: Sequen
 
 
 def main() -> int:
-    """Print the table."""
+    """Print the table. Return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sharded_embedding", description=__doc__)
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--rounds", type=int, default=9)

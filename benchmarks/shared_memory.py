@@ -1,9 +1,14 @@
-"""`python -m benchmarks.shared_memory`: 100 MB from one process to the other, beside TensorFlow's servers.
+"""`python -m benchmarks.shared_memory`: 100 MB from one process to another, against TensorFlow's servers.
 
-Three ways: over TCP; through shared memory with one copy (a variable, which may change afterwards, is copied there);
-and through shared memory that the producer writes its result to (the negative of the variable). What the producer
-computes is part of the last case for both, so it is timed alone, too: the negative made at the other process, and not
-brought. Rounds alternate; medians, with the quartiles in brackets, and the processor time of both processes.
+There are three ways:
+
+- TCP
+- shared memory with one copy: a variable, which may change afterwards and is therefore copied
+- shared memory that the producer writes its result into: the negative of the variable
+
+The last case includes the producer's computation in both systems, so the computation is also timed alone: the negative
+is computed in the other process and not transferred. Rounds alternate. The results are medians, with quartiles in
+parentheses, and the processor time of both processes.
 """
 
 from __future__ import annotations
@@ -35,25 +40,25 @@ server = tf.train.Server({"ps": [sys.argv[1]], "worker": [sys.argv[2]]}, job_nam
 print("serves", flush=True)
 server.join()
 """
-_STEPS: Final = 3  # a round
+_STEPS: Final = 3  # per round
 _ROWS: Final = ("a variable", "a result", "the result alone")
 
 
 class _Side(NamedTuple):
-    """The steps of one system, a row each, and the process that they ask."""
+    """The steps of one system, one per row, and its server process."""
 
     steps: Sequence[Step]
     server: psutil.Process
 
 
 class _Times(NamedTuple):
-    """Milliseconds of each round: by the clock, and of the processor."""
+    """The wall time and the processor time of each round, in milliseconds."""
 
     wall: list[float]
     busy: list[float]
 
     def text(self) -> str:
-        """For the table."""
+        """Return a table cell."""
         low, _, high = quantiles(self.wall, n=4)
         return f"{median(self.wall):.1f} ms ({low:.1f} to {high:.1f}); {median(self.busy):.0f}"
 
@@ -119,7 +124,7 @@ async def _measure(rounds: int) -> None:
         for number in range(rounds + 2):
             for (name, row), found in times.items():
                 wall, busy = await seconds_of(sides[name].steps[row], _STEPS, [sides[name].server])
-                if number > 1:  # the first ones take memory from the system
+                if number > 1:  # the first rounds allocate memory from the system
                     found.wall.append(wall * 1e3)
                     found.busy.append(busy * 1e3)
     _show(times)
@@ -147,7 +152,7 @@ def _show(times: dict[tuple[str, int], _Times]) -> None:
 
 
 def main() -> int:
-    """Print the table."""
+    """Print the table. Return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.shared_memory", description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
     options = parser.parse_args()

@@ -1,6 +1,7 @@
-"""How many requests the services of `examples/web` answer, and how long that takes: each as a process of its own, asked
-from another one over loopback, by connections that stay open. And what streams of tokens save by sharing steps, in one
-process.
+"""Throughput and latency of the services in `examples/web`, and the savings of token streams from shared steps.
+
+Each service is a separate process. The client is another process, which uses loopback and keep-alive connections. The
+token streams are measured in one process.
 
     python -m benchmarks.web_examples
 """
@@ -41,7 +42,7 @@ IMAGES: Final = load_digits().images
 
 @asynccontextmanager
 async def serving(*command: str, **environment: str) -> AsyncIterator[int]:
-    """The port of a service in a process of its own, which ends with the block."""
+    """Start a service as a separate process, yield its port, and end it with the block."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-u", *command), env=os.environ | environment, stdout=PIPE, stderr=STDOUT
     )
@@ -58,19 +59,19 @@ async def serving(*command: str, **environment: str) -> AsyncIterator[int]:
 
 
 def uvicorn(app: str) -> list[str]:
-    """The command that serves an application, on a free port."""
+    """Return the command that serves an application on a free port."""
     return ["-m", "uvicorn", app, "--port", "0", "--log-level", "info", "--no-access-log"]
 
 
 def post(path: str, body: Any, options: str = "") -> bytes:
-    """A request, as it is sent."""
+    """Return the bytes of a request."""
     text = json.dumps(body)
     head = f"POST {path} HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\n{options}"
     return f"{head}Content-Length: {len(text)}\r\n\r\n{text}".encode()
 
 
 async def over_http(port: int, path: str, body: Any) -> Asking:
-    """Asks on one connection, again and again."""
+    """Open a connection and return a function that sends a request on it."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     request = post(path, body)
 
@@ -85,7 +86,7 @@ async def over_http(port: int, path: str, body: Any) -> Asking:
 
 
 async def over_http_when_ready(port: int) -> Asking:
-    """Of two models, once they are there."""
+    """Wait until the service of two models is ready, and return a function that sends it a request."""
     ask = await over_http(port, "/models/digits", IMAGES[:1].tolist())
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
         while (await client.get("/ready")).status_code != 200:  # noqa: ASYNC110  # another process
@@ -94,7 +95,7 @@ async def over_http_when_ready(port: int) -> Asking:
 
 
 async def over_websocket(port: int) -> Asking:
-    """The same with messages."""
+    """Open a WebSocket and return a function that sends a message on it."""
     from websockets.asyncio.client import connect
 
     socket = await connect(f"ws://127.0.0.1:{port}/predict", proxy=None, compression=None)
@@ -108,7 +109,7 @@ async def over_websocket(port: int) -> Asking:
 
 
 async def stream(port: int, tokens: int) -> Asking:
-    """Streams of tokens, each on a connection of its own."""
+    """Return a function that reads a stream of tokens, each on its own connection."""
     request = post("/generate", {"prompt": "Once upon a time", "tokens": tokens}, "Connection: close\r\n")
 
     async def ask() -> None:
@@ -122,7 +123,7 @@ async def stream(port: int, tokens: int) -> Asking:
 
 
 async def measure(clients: list[Asking], seconds: float) -> tuple[float, float, float]:
-    """Answers a second, and the median and 99th percentile of what they take, in ms."""
+    """Return the responses per second, and the median and 99th percentile of the latency in ms."""
     times: list[float] = []
 
     async def again_and_again(ask: Asking, until: float) -> None:
@@ -144,7 +145,7 @@ Case = tuple[str, list[str], Callable[[int], Coroutine[Any, Any, Asking]]]
 
 
 def cases() -> list[Case]:
-    """Each service: its name, the command, and who asks it."""
+    """Return each service: its name, its command, and its client."""
     rows = IMAGES[:1].tolist()
 
     def plain(port: int) -> Coroutine[Any, Any, Asking]:
@@ -167,7 +168,7 @@ def cases() -> list[Case]:
 
 
 async def main(seconds: float, clients: int, only: str) -> None:
-    """Measure all of them, one after the other."""
+    """Measure all services, one after another."""
     print(f"| service | answers a second, {clients} clients | p50, ms | p99, ms |\n|---|---|---|---|")
     with tempfile.TemporaryDirectory() as name:
         model = build()
@@ -189,7 +190,7 @@ async def main(seconds: float, clients: int, only: str) -> None:
 
 
 async def streams_in_process(count: int, tokens: int = 100) -> tuple[float, float]:
-    """Tokens per second of processor time, of so many streams at once: each in steps of its own, and in shared ones."""
+    """Return tokens per second of processor time for `count` concurrent streams: in separate and in shared steps."""
     model, prompt = Model(Config()), list(b"Once upon a time")
     async with af.Session(graph=model.graph) as session, running(Gpt2(session, model, count), count) as engine:
         await session.run(model.initializer)
@@ -212,7 +213,7 @@ async def streams_in_process(count: int, tokens: int = 100) -> tuple[float, floa
 
 
 async def show_streams() -> None:
-    """What sharing steps saves."""
+    """Print the savings from shared steps."""
     print("| streams | tokens per second of processor time, each in its own steps | in shared steps |\n|---|---|---|")
     for count in (1, 8, 32):
         alone, together = await streams_in_process(count)

@@ -1,8 +1,9 @@
-"""Between-graph replication, asynchronously: each worker has a client and a graph of its own, and its own pace.
+"""Asynchronous between-graph replication: each worker has its own client and graph, and runs at its own pace.
 
-`train.replica_device_setter` puts the variables on the parameter servers, here by their size, and all else on the
-worker. Workers read and update the variables without waiting for each other; a gradient may be of values that somebody
-has changed meanwhile. Worker 0, the chief, gives the variables their first values; the others wait for that alone.
+`train.replica_device_setter` puts the variables on the parameter servers, here balanced by size, and all other nodes on
+the worker. Workers read and update the variables without waiting for each other. A gradient may be computed from values
+that another worker has changed meanwhile. Worker 0, the chief, initializes the variables; the others wait only for
+that.
 
     python examples/asynchronous.py
 """
@@ -28,12 +29,13 @@ CLUSTER = {
 
 
 class Replica:
-    """What one worker's program builds: every worker builds the same, but for its own device.
+    """The graph of one worker; all workers build the same graph, except for the worker's device.
 
     Attributes:
+        graph: The graph.
         images, labels: A batch.
-        train: A step.
-        right: The share of labels that are guessed right.
+        train: A training step.
+        right: Fraction of labels that are predicted correctly.
     """
 
     def __init__(self, worker: int) -> None:
@@ -53,7 +55,7 @@ class Replica:
 
 
 async def work(worker: int, target: str, digits: Digits, steps: int) -> int:
-    """The program of one worker; returns how many steps it has made."""
+    """Run the program of one worker and return the number of its steps."""
     replica, batches, made = Replica(worker), np.random.default_rng(worker), 0
     stop = af.train.StopAtStepHook(last_step=steps)
     with replica.graph.as_default():
@@ -67,7 +69,7 @@ async def work(worker: int, target: str, digits: Digits, steps: int) -> int:
 
 
 async def main(steps: int = STEPS) -> float:
-    """Train, and return the share of the test digits that are guessed right."""
+    """Train, and return the accuracy on the test digits."""
     training, tests = load_digits().split()
     async with AsyncExitStack() as stack:
         servers = [

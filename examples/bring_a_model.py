@@ -1,7 +1,7 @@
 """A model from a file: load it, run it, fine-tune it, save it, export it.
 
-The file is an ONNX model that knows handwritten digits, bright on dark. The data at hand are dark on bright, which it
-does not know yet. Here it is made first, so that the example needs no download; any other would do as well.
+The file is an ONNX model that classifies handwritten digits, bright on dark. The data are dark on bright, which the
+model has not learned. The example creates the file first, so that it needs no download; any other model works as well.
 
     python examples/bring_a_model.py
 """
@@ -23,7 +23,7 @@ BATCH = 128
 
 
 async def make_file(path: Path, digits: Digits) -> None:
-    """The model that somebody else has trained."""
+    """Train a model and export it to a file, which takes the place of a downloaded model."""
     random = np.random.default_rng(0)
     with af.Graph().as_default():
         images = af.placeholder(af.float32, [None, 64], name="images")
@@ -41,13 +41,13 @@ async def make_file(path: Path, digits: Digits) -> None:
 
 
 async def share_right(session: af.Session, model: af.interop.Model, digits: Digits) -> float:
-    """How many of the digits it tells."""
+    """Return the fraction of the digits that the model classifies correctly."""
     scores = await session.run(model.outputs["scores"], {model.inputs["images"]: digits.images})
     return float(np.mean(np.argmax(scores, 1) == digits.labels))
 
 
 async def main(steps: int = STEPS) -> tuple[float, float, float]:
-    """Shares of the test digits that are guessed right: as it was loaded, fine-tuned, and exported and loaded again."""
+    """Return the accuracy on the test digits: as loaded, after fine-tuning, and after export and reload."""
     training, tests = load_digits().split()
     ours, test = (Digits(1 - each.images, each.labels) for each in (training, tests))
     batches = np.random.default_rng(1)
@@ -63,11 +63,11 @@ async def main(steps: int = STEPS) -> tuple[float, float, float]:
             train = af.train.AdamOptimizer(0.01).minimize(loss)
             initial = (
                 af.global_variables_initializer()
-            )  # made after the optimizer, it has the optimizer's variables too
+            )  # after the optimizer, so that it includes the optimizer's variables
             saver = af.train.Saver()
         async with af.Session(graph=model.graph) as session:
             await session.run(initial)
-            await model.initialize(session)  # the values of the file, whatever its format
+            await model.initialize(session)  # loads the values of the file, for every format
             before = await share_right(session, model, test)
             for _ in range(steps):
                 some = batches.integers(0, len(ours), BATCH)

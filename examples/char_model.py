@@ -1,9 +1,11 @@
 """A character model: an LSTM in a `while_loop`, trained by its gradient: `python examples/char_model.py --text FILE`.
 
-The text is cut into as many streams as the batch has rows; the state of the LSTM goes on from batch to batch. The last
-tenth of the text is held out. At the end the model writes some text of its own, in a `while_loop` again, whose every
-iteration draws a character and feeds it back. On a megabyte of Shakespeare it falls below 2 nats per character within a
-minute on two cores. `--precision bfloat16` computes the products in 16 bits: the losses are the same to two digits.
+The text is split into as many streams as the batch has rows; the state of the LSTM continues from batch to batch. The
+last tenth of the text is held out. At the end the model generates text, again in a `while_loop`: each iteration draws a
+character and feeds it back.
+
+On a megabyte of Shakespeare the loss falls below 2 nats per character within a minute on two cores. With `--precision
+bfloat16` the products are computed in 16 bits, and the losses agree to two digits.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ class Corpus:
 
     @classmethod
     def of(cls, text: str) -> Corpus:
-        """The corpus of a text, its last tenth held out."""
+        """Return the corpus of a text, with its last tenth held out."""
         alphabet = "".join(sorted(set(text)))
         position = {c: i for i, c in enumerate(alphabet)}
         codes = np.array([position[c] for c in text], np.int32)
@@ -42,11 +44,11 @@ class Corpus:
 
 
 class LSTM:
-    """One layer (Hochreiter & Schmidhuber 1997, with a forget gate), over characters.
+    """One LSTM layer over characters (Hochreiter & Schmidhuber 1997, with a forget gate).
 
     Args:
-        characters: The size of the alphabet.
-        units: The size of the state.
+        characters: Size of the alphabet.
+        units: Size of the state.
     """
 
     def __init__(self, characters: int, units: int) -> None:
@@ -58,22 +60,22 @@ class LSTM:
             self._logits = af.get_variable("logits", [units, characters])
 
     def cell(self, projected: af.Tensor, h: af.Tensor, c: af.Tensor) -> tuple[af.Tensor, af.Tensor]:
-        """The next output and state, [batch, units] each, given the input's projection [batch, 4 · units]."""
+        """Return the next output and state, [batch, units] each, from the input's projection [batch, 4 · units]."""
         gates = af.nn.bias_add(projected + af.matmul(h, self._recurrent), self._bias)
         keep, write, show, new = af.split(gates, 4, axis=1)
         c = af.sigmoid(keep + 1.0) * c + af.sigmoid(write) * af.tanh(new)
         return af.sigmoid(show) * af.tanh(c), c
 
     def project(self, characters: af.Tensor) -> af.Tensor:
-        """What a character adds to the gates."""
+        """Return the contribution of a character to the gates."""
         return af.gather(self._inputs, characters)
 
     def logits(self, h: af.Tensor) -> af.Tensor:
-        """Scores of the next character."""
+        """Return the logits of the next character."""
         return af.matmul(h, self._logits)
 
     def run(self, characters: af.Tensor, h: af.Tensor, c: af.Tensor) -> tuple[af.Tensor, af.Tensor, af.Tensor]:
-        """Outputs [time, batch, units], and the last output and state, over characters [time, batch]."""
+        """Run over characters [time, batch]; return outputs [time, batch, units], and the last output and state."""
         steps = af.shape(characters)[0]
         inputs = af.TensorArray(af.float32, size=steps).unstack(self.project(characters))
         outputs = af.TensorArray(af.float32, size=steps)
@@ -86,7 +88,7 @@ class LSTM:
         return outputs.stack(), h, c
 
     def write(self, first: af.Tensor, length: int) -> af.Tensor:
-        """`length` characters that follow the `first`, each drawn from what the model expects."""
+        """Generate `length` characters after `first`, each sampled from the model's prediction."""
         written = af.TensorArray(af.int32, size=length)
         zeros = af.zeros([1, self.units])
 
@@ -101,7 +103,7 @@ class LSTM:
 
 
 def batches(codes: Array, rows: int, steps: int) -> Iterator[tuple[Array, Array, bool]]:
-    """Characters [steps, rows], those that follow them, and whether the streams begin anew: the text, once."""
+    """Yield characters [steps, rows], the characters that follow, and True where the streams restart; the text once."""
     length = (len(codes) - 1) // rows
     streams = np.stack([codes[i * length : (i + 1) * length + 1] for i in range(rows)], axis=1)
     for start in range(0, length - steps + 1, steps):
@@ -109,7 +111,7 @@ def batches(codes: Array, rows: int, steps: int) -> Iterator[tuple[Array, Array,
 
 
 class Model:
-    """The graph of training, evaluation and writing."""
+    """The graph of training, evaluation and generation."""
 
     def __init__(self, characters: int, units: int, precision: str = "float32") -> None:
         self.lstm = LSTM(characters, units)
@@ -122,7 +124,7 @@ class Model:
             af.nn.sparse_softmax_cross_entropy_with_logits(labels=af.reshape(self.targets, [-1]), logits=logits)
         )
         optimizer: af.train.Optimizer = af.train.AdamOptimizer(3e-3)
-        if precision != "float32":  # of the products; float16 has a range so small that the loss needs a scale
+        if precision != "float32":  # of the products; the range of float16 is so small that the loss needs scaling
             enable = af.train.experimental.enable_mixed_precision_graph_rewrite
             optimizer = enable(optimizer, "dynamic" if precision == "float16" else 1, precision)
         gradients, variables = zip(*optimizer.compute_gradients(self.loss), strict=True)
@@ -132,7 +134,7 @@ class Model:
     async def losses(
         self, session: af.Session, codes: Array, rows: int, steps: int, fetch: af.Operation | None = None
     ) -> Any:
-        """The loss of batch after batch, each with `fetch` run besides."""
+        """Yield the loss of each batch, running `fetch` in the same step if given."""
         state = [np.zeros([rows, self.lstm.units], np.float32)] * 2
         for inputs, targets, anew in batches(codes, rows, steps):
             carried = [np.zeros_like(s) for s in state] if anew else state
@@ -151,7 +153,7 @@ async def train(
     most: float = np.inf,
     precision: str = "float32",
 ) -> float:
-    """Train for so long, or on so many batches; returns nats per character on the text that was held out."""
+    """Train for `seconds`, or on `most` batches. Return nats per character on the held-out text."""
     model = Model(len(corpus.alphabet), units, precision)
     text = model.lstm.write(af.constant([0]), 300)
     async with af.Session() as session:
@@ -174,7 +176,7 @@ async def train(
 
 
 def main(arguments: list[str] | None = None) -> float:
-    """Parse the command line, train, and return nats per character on the text that was held out."""
+    """Parse the command line, train, and return nats per character on the held-out text."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--text", type=Path, required=True, help="a text file")
     parser.add_argument("--units", type=int, default=128)

@@ -1,7 +1,7 @@
-"""Coroutines as nodes: a step that asks many services at once and runs a model on their answers.
+"""Coroutines as nodes: a step that calls many services concurrently and runs a model on their responses.
 
-A request names a few users. For each of them the graph asks two services, at most `LIMIT` questions at a time; one that
-does not answer in time, or drops the connection, is asked again. The answers go into a small model. All of it is one
+A request names a few users. For each user the graph calls two services, with at most `LIMIT` calls in flight. A call
+that times out or loses its connection is retried. The responses are the input of a small model. All of it is one
 `session.run`, and any number of requests may be in flight.
 
     python examples/coroutine_nodes.py
@@ -19,16 +19,16 @@ import numpy as np
 
 import aioflow as af
 
-USERS = 16  # a request names so many
+USERS = 16  # per request
 FEATURES = 8  # of a user, from each service
-LIMIT = 64  # questions at a time, of all requests together
+LIMIT = 64  # concurrent calls of all requests together
 
 REQUEST: contextvars.ContextVar[str] = contextvars.ContextVar("request", default="-")
 
 
 @dataclass
 class Service:
-    """Stands for something across the network: it takes its time, and every tenth answer gets lost."""
+    """A simulated remote service: it has a latency, and every tenth response is lost."""
 
     name: str
     seconds: float
@@ -39,7 +39,7 @@ class Service:
     _open: int = 0
 
     async def ask(self, user: Any) -> Any:
-        """The features of a user."""
+        """Return the features of a user."""
         async with self.limit:
             self.asked += 1
             lost = self.asked % 10 == 0
@@ -61,7 +61,7 @@ def _soon(attempt: int) -> float:
 
 
 def build(services: list[Service]) -> tuple[af.Tensor, af.Tensor]:
-    """The placeholder for the users of a request, and a score for each."""
+    """Return the placeholder for the users of a request, and a score for each user."""
     users = af.placeholder("int64", [USERS], name="users")
     rows = []
     for user in af.unstack(users):
@@ -85,7 +85,7 @@ def build(services: list[Service]) -> tuple[af.Tensor, af.Tensor]:
 
 
 async def serve(requests: int) -> dict[str, Any]:
-    """Answer some requests at once; returns what there is to report."""
+    """Process concurrent requests and return the figures of the report."""
     limit = asyncio.Semaphore(LIMIT)
     services = [Service("profiles", 0.005, limit), Service("purchases", 0.01, limit)]
     with af.Graph().as_default() as graph:
@@ -111,7 +111,7 @@ async def serve(requests: int) -> dict[str, Any]:
 
 
 def main(requests: int = 8) -> dict[str, Any]:
-    """Serve, and print a report."""
+    """Run the requests and print a report."""
     report = asyncio.run(serve(requests))
     print(f"{requests} requests of {USERS} users: {report['asked']} questions, {report['most']} at a time")
     print(f"{report['waited']:.2f} s of waiting took {report['seconds']:.2f} s")

@@ -1,8 +1,8 @@
-"""In-graph replication: one client, one graph, and in it a copy of the model for each worker.
+"""In-graph replication: one client and one graph, which contains a copy of the model for each worker.
 
 Each copy computes the gradients of its part of the batch; their mean updates the variables on the parameter server.
 That is the gradient of the whole batch, so the result does not depend on the number of workers. The servers are in this
-process; with `python -m aioflow.worker` and addresses of machines' ports they are processes, and nothing else changes.
+process. With `python -m aioflow.worker` and network addresses they are separate processes, without other changes.
 
     python examples/in_graph_replication.py
 """
@@ -31,9 +31,9 @@ class Model:
 
     Attributes:
         images, labels: The batch.
-        gradients: The mean over the copies, one for each variable.
+        gradients: Mean over the copies, one for each variable.
         train: A training step.
-        right: The share of labels that are guessed right.
+        right: Fraction of labels that are predicted correctly.
     """
 
     images: af.Tensor
@@ -44,7 +44,7 @@ class Model:
 
 
 def logits_of(images: af.Tensor) -> af.Tensor:
-    """The model. Its variables are made on the first call, and found again on the next ones."""
+    """Build the model's logits. The first call creates the variables; later calls reuse them."""
     with af.variable_scope("model", reuse=af.AUTO_REUSE):
         hidden = af.get_variable("hidden", [64, 64], images.dtype)
         output = af.get_variable("output", [64, 10], images.dtype)
@@ -52,7 +52,7 @@ def logits_of(images: af.Tensor) -> af.Tensor:
 
 
 def build(parts: int, server: str, worker: Callable[[int], str], dtype: af.DType = af.float32) -> Model:
-    """The graph with `parts` copies of the model, the i-th on the device `worker(i)`, and the variables on `server`."""
+    """Build `parts` copies of the model, the i-th on the device `worker(i)`, and the variables on `server`."""
     af.set_random_seed(1)
     images, labels = af.placeholder(dtype, [None, 64]), af.placeholder(af.int32, [None])
     with af.device(server):
@@ -73,7 +73,7 @@ def build(parts: int, server: str, worker: Callable[[int], str], dtype: af.DType
 
 
 async def main(steps: int = STEPS) -> float:
-    """Train, and return the share of the test digits that are guessed right."""
+    """Train, and return the accuracy on the test digits."""
     training, tests = load_digits().split()
     batches = np.random.default_rng(1)
     async with AsyncExitStack() as stack:

@@ -1,10 +1,9 @@
 """Train from record files by a pipeline of queues: `python examples/input_pipeline.py [--data DIR] [--epochs N]`.
 
-Digits are written to several TFRecord files as `Example` messages. Then several readers read them at once, some dozens
-at a time, which are parsed and decoded together; a queue shuffles and batches them, and a small network trains on the
-batches. Reading, decoding and training go on side by side: each stage waits only when its queue is full or empty. After
-so many epochs the readers find no more files, each queue gives out what it still holds, and training ends. Ctrl-C ends
-it at once.
+Digits are written to several TFRecord files as `Example` messages. Several readers then read them concurrently, in
+groups that are parsed and decoded together. A queue shuffles and batches them, and a small network trains on the
+batches. Reading, decoding and training overlap: each stage waits only when its queue is full or empty. After the last
+epoch the readers find no more files, each queue is drained, and training ends. Ctrl-C ends it at once.
 
 Without --data the digits that come with aioflow are used; with it, the folder's MNIST files: 97 % in a minute or two.
 """
@@ -30,12 +29,12 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Report:
-    """How training went.
+    """The result of training.
 
     Attributes:
-        accuracy: On the test digits.
-        seen: How often each record came.
-        rate: Records a second, training included.
+        accuracy: Accuracy on the test digits.
+        seen: Number of times that each record was read.
+        rate: Records per second, including training.
     """
 
     accuracy: float
@@ -59,7 +58,7 @@ def write_records(folder: Path, images: Array, labels: Array, shards: int) -> li
 
 
 def read_digits(names: af.FIFOQueue, pixels: int) -> list[af.Tensor]:
-    """The next records of a reader of its own, parsed and decoded to images, labels and ids."""
+    """Build a reader, and return its next records, parsed and decoded to images, labels and ids."""
     _, records = af.TFRecordReader().read_up_to(names, 32)
     number = af.FixedLenFeature([], af.int64)
     parsed = af.parse_example(records, {"image": af.FixedLenFeature([], af.string), "label": number, "id": number})
@@ -68,7 +67,7 @@ def read_digits(names: af.FIFOQueue, pixels: int) -> list[af.Tensor]:
 
 
 def pipeline(names: list[str], pixels: int, readers: int, batch: int, epochs: int) -> list[af.Tensor]:
-    """Batches of digits in random order, each digit `epochs` times. The last batch may be smaller."""
+    """Build batches of digits in random order, each digit `epochs` times. The last batch may be smaller."""
     queue = af.train.string_input_producer(names, num_epochs=epochs)
     batches: list[af.Tensor] = af.train.shuffle_batch_join(
         [read_digits(queue, pixels) for _ in range(readers)],
@@ -82,7 +81,7 @@ def pipeline(names: list[str], pixels: int, readers: int, batch: int, epochs: in
 
 
 def network(images: af.Tensor, classes: int = 10, units: int = 128) -> af.Tensor:
-    """The logits of a network with one hidden layer."""
+    """Build the logits of a network with one hidden layer."""
     with af.variable_scope("network", reuse=af.AUTO_REUSE):
         w1 = af.get_variable("w1", [images.shape.as_list()[-1], units])
         b1 = af.get_variable("b1", [units], initializer=af.zeros_initializer())
@@ -95,7 +94,7 @@ def network(images: af.Tensor, classes: int = 10, units: int = 128) -> af.Tensor
 async def train(
     names: list[str], count: int, images: Array, labels: Array, *, epochs: int, readers: int, batch: int
 ) -> Report:
-    """Train on the `count` digits in the files, `epochs` times on each, and test on the given ones."""
+    """Train `epochs` times on the `count` digits in the files, and test on the given digits."""
     with af.Graph().as_default() as graph:
         af.set_random_seed(1)
         x, y, numbers = pipeline(names, images.shape[1], readers, batch, epochs)
@@ -108,7 +107,7 @@ async def train(
         started = time.perf_counter()
         async with af.Session() as session:
             await session.run([af.global_variables_initializer(), af.local_variables_initializer()])
-            # The block ends, without an error, when the pipeline raises OutOfRangeError: there are no digits left.
+            # The block ends without an error when the pipeline raises OutOfRangeError: there are no digits left.
             async with af.train.Coordinator() as coord:
                 af.train.start_queue_runners(session, coord)
                 for number in range(1, 1 << 62):
@@ -149,7 +148,7 @@ def main(arguments: list[str] | None = None) -> Report:
 
 
 def digits_of(folder: Path | None) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """Images [n, pixels] uint8 and labels, for training and for the test."""
+    """Return images [n, pixels] uint8 and labels, for training and for the test."""
     if folder is not None:
         found: list[tuple[Array, Array]] = []
         for name in ("train", "t10k"):

@@ -32,10 +32,10 @@ class Split:
 
 
 def read_idx(path: Path) -> Array:
-    """An array of bytes in the IDX format that MNIST comes in.
+    """Read an array of bytes in MNIST's IDX format.
 
     Raises:
-        ValueError: the file is something else, or shorter than its header says.
+        ValueError: the file has another format, or is shorter than its header states.
     """
     with gzip.open(path) as file:
         data = file.read()
@@ -47,14 +47,14 @@ def read_idx(path: Path) -> Array:
 
 
 def load(folder: Path, name: str) -> Split:
-    """One of the two splits, "train" or "t10k"."""
+    """Load one of the two splits, "train" or "t10k"."""
     images = read_idx(folder / f"{name}-images-idx3-ubyte.gz")
     labels = read_idx(folder / f"{name}-labels-idx1-ubyte.gz")
     return Split(images.reshape(len(images), -1).astype(np.float32) / 255, labels.astype(np.int32))
 
 
 def dense(x: af.Tensor, units: int, name: str) -> af.Tensor:
-    """A fully connected layer."""
+    """Build a fully connected layer."""
     with af.variable_scope(name):
         weights = af.get_variable("weights", [x.shape.as_list()[-1], units])
         return af.nn.bias_add(
@@ -63,7 +63,7 @@ def dense(x: af.Tensor, units: int, name: str) -> af.Tensor:
 
 
 def mlp(images: af.Tensor, keep: af.Tensor) -> af.Tensor:
-    """Logits of a 784-512-512-10 network with dropout."""
+    """Build the logits of a 784-512-512-10 network with dropout."""
     y = images
     for layer in range(2):
         y = af.nn.dropout(af.nn.relu(dense(y, 512, f"hidden_{layer}")), rate=1.0 - keep)
@@ -71,7 +71,7 @@ def mlp(images: af.Tensor, keep: af.Tensor) -> af.Tensor:
 
 
 def lenet(images: af.Tensor, keep: af.Tensor) -> af.Tensor:
-    """Logits of a LeNet: two 5×5 convolutions with pooling, and two dense layers."""
+    """Build the logits of a LeNet: two 5×5 convolutions with pooling, and two dense layers."""
     y = af.reshape(images, [-1, 28, 28, 1])
     for layer, channels in enumerate((32, 64)):
         with af.variable_scope(f"conv_{layer}"):
@@ -84,7 +84,7 @@ def lenet(images: af.Tensor, keep: af.Tensor) -> af.Tensor:
 
 
 def batches(split: Split, size: int, rng: np.random.Generator) -> Iterator[tuple[Array, Array]]:
-    """The whole split once, in random order."""
+    """Yield the whole split once, in random order."""
     order = rng.permutation(len(split.labels))
     for start in range(0, len(order), size):
         index = order[start : start + size]
@@ -92,7 +92,7 @@ def batches(split: Split, size: int, rng: np.random.Generator) -> Iterator[tuple
 
 
 async def train(train_split: Split, test_split: Split, model: str, epochs: int, batch: int) -> float:
-    """Train for some epochs; returns the accuracy on the test split."""
+    """Train for `epochs` epochs and return the accuracy on the test split."""
     images = af.placeholder(af.float32, [None, 784])
     labels = af.placeholder(af.int32, [None])
     keep = af.placeholder_with_default(af.constant(1.0), [])

@@ -1,8 +1,8 @@
-"""Training that goes on after its parameter server was killed: checkpoints, hooks, and input with a position.
+"""Training that continues after its parameter server was killed: checkpoints, hooks, and input with a position.
 
-A parameter server, which is a process of its own, holds the variables. Half-way it is killed and started again, empty.
-The monitored session notices, makes a new session, restores the last checkpoint and goes on with the batch where that
-stood: the training ends as it would have ended undisturbed, and each batch counts once.
+A parameter server, which is a separate process, holds the variables. Halfway it is killed and restarted, empty. The
+monitored session detects the failure, creates a new session, restores the last checkpoint and continues with its batch.
+The result is the same as without the failure, and each batch counts once.
 
     python examples/monitored_training.py
 """
@@ -32,14 +32,14 @@ SAVED_EVERY = 40
 
 @dataclass(frozen=True)
 class Report:
-    """What came of the training.
+    """The result of the training.
 
     Attributes:
-        accuracy: Share of the test digits that are guessed right.
-        steps: The global step at the end.
-        counted: How often each batch is in the updates that the variables have.
-        restored: The step of the checkpoint from which it went on; None where nothing was killed.
-        weights: The weights at the end.
+        accuracy: Fraction of the test digits that are predicted correctly.
+        steps: Global step at the end.
+        counted: Number of updates by each batch that the variables contain.
+        restored: Step of the checkpoint from which training continued; None if nothing was killed.
+        weights: Weights at the end.
     """
 
     accuracy: float
@@ -50,7 +50,7 @@ class Report:
 
 
 class Model:
-    """A classifier whose variables are on the parameter server, and a count of the batches that it was trained by."""
+    """A classifier whose variables are on the parameter server, with a count of the batches that trained it."""
 
     def __init__(self) -> None:
         self.images, self.labels = af.placeholder(af.float32, [None, 64]), af.placeholder(af.int64, [None])
@@ -67,14 +67,14 @@ class Model:
         self.train = af.group(update, af.scatter_add(self.counted, self.number, 1))
 
     def batches(self, training: Digits, start: int) -> Iterator[dict[Any, Any]]:
-        """Feeds of the steps from `start` on: each step's batch depends on its number alone."""
+        """Yield the feeds of the steps from `start` on; the batch of a step depends only on its number."""
         for number in range(start, STEPS):
             some = np.random.default_rng(number).integers(0, len(training), BATCH)
             yield {self.images: training.images[some], self.labels: training.labels[some], self.number: number}
 
 
 class Restores(af.train.SessionRunHook):
-    """Notes at which step each session begins."""
+    """A hook that records the step at which each session starts."""
 
     def __init__(self) -> None:
         self.steps: list[int] = []
@@ -84,7 +84,7 @@ class Restores(af.train.SessionRunHook):
 
 
 async def main(kill: bool = True) -> Report:
-    """Train, and kill the parameter server half-way."""
+    """Train, and kill the parameter server halfway."""
     training, tests = load_digits().split()
     address = free_address()
     restores = Restores()
@@ -123,13 +123,13 @@ async def main(kill: bool = True) -> Report:
 
 @asynccontextmanager
 async def parameter_server(address: str, folder: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A process that serves at this address until the block ends, and may write checkpoints to that folder."""
+    """Run a server process at this address during the block; it may write checkpoints to `folder`."""
     arguments = ["-m", "aioflow.worker", "--cluster", f"ps={address}", "--job", "ps", "--task", "0"]
     arguments += ["--allow-dir", folder]
     process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdout=asyncio.subprocess.PIPE)
     try:
         if process.stdout is not None:
-            await process.stdout.readline()  # it says that it serves
+            await process.stdout.readline()  # the line that reports that it serves
         yield process
     finally:
         if process.returncode is None:
@@ -138,7 +138,7 @@ async def parameter_server(address: str, folder: str) -> AsyncIterator[asyncio.s
 
 
 def free_address() -> str:
-    """An address of this machine that nobody listens at."""
+    """Return an unused address of this machine."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{found.getsockname()[1]}"

@@ -1,14 +1,14 @@
-"""A backend of one's own: a device with memory of its own, which counts what crosses between it and the host.
+"""A custom backend: a device with its own memory, which counts the transfers between it and the host.
 
-The device is made of NumPy, so it runs anywhere, but its arrays behave as those of a card's library do: they never meet
-an array of the host without being asked to, and to look at one means a copy. A backend for another library has the same
-three parts: its arrays in a namespace like NumPy's, a device, and the kind of device that an entry point names:
+The device is implemented with NumPy, so it runs anywhere, but its arrays behave like those of a GPU library. They never
+mix with host arrays implicitly, and reading one means a copy. A backend for another library has the same three parts:
+its arrays in a namespace like NumPy's, a device, and the backend class that an entry point names:
 
     [project.entry-points."aioflow.backends"]
     counted = "examples.own_backend:CountedBackend"
 
-Once that is installed, `with aioflow.device("/device:COUNTED:0")` places nodes there. What a backend has to supply is
-in `aioflow.runtime.backend_api`, and this proves it:
+Once that is installed, `with aioflow.device("/device:COUNTED:0")` places nodes there. The interface of a backend is in
+`aioflow.runtime.backend_api`, and this command checks the implementation:
 
     python -m examples.own_backend
 """
@@ -34,7 +34,7 @@ from aioflow.testing.check_backend import check_backend
 
 @dataclass
 class Traffic:
-    """How many values have crossed: to the device, to the host, and those for which a kernel made the host wait."""
+    """Counts of values copied to the device and to the host, and of values that a kernel made the host wait for."""
 
     into: int = 0
     out: int = 0
@@ -45,7 +45,7 @@ class Array:
     """An array on the device, with the methods of NumPy's. Only `look` and the device itself read its memory."""
 
     __slots__ = ("__weakref__", "memory", "traffic")
-    __array_ufunc__ = None  # an operator with a NumPy scalar on its left is this one's
+    __array_ufunc__ = None  # makes NumPy scalars on the left defer to the operators of this class
 
     def __init__(self, memory: Any, traffic: Traffic) -> None:
         self.memory = np.asarray(memory)
@@ -53,11 +53,11 @@ class Array:
 
     @property
     def base(self) -> Any:
-        """Not None, which would say that nobody else has this memory: then it could be written over."""
+        """The memory, never None: if `base` were None, the runtime could overwrite the array as its only owner."""
         return self.memory
 
     def look(self) -> Any:
-        """A copy in host memory, for a kernel that needs the value."""
+        """Return a copy in host memory, for a kernel that needs the value."""
         self.traffic.looks += 1
         return self.memory.copy()
 
@@ -66,7 +66,7 @@ class Array:
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
-            raise AttributeError(name)  # NumPy asks for its own ways into an array's memory
+            raise AttributeError(name)  # NumPy's protocols for an array's memory must not be forwarded
         if name in ("item", "tolist"):
             return getattr(self.look(), name)
         found = getattr(self.memory, name)
@@ -107,7 +107,7 @@ for _name in (*_BINARY, *(f"r{name}" for name in _BINARY), "lt", "le", "gt", "ge
 
 
 def _plain(value: Any) -> Any:
-    """An argument as NumPy takes it. Raises TypeError for an array of the host."""
+    """Convert an argument for NumPy. Raise TypeError for a host array."""
     if isinstance(value, Array):
         return value.memory
     if isinstance(value, np.ndarray):
@@ -116,14 +116,14 @@ def _plain(value: Any) -> Any:
 
 
 def _wrapped(value: Any, traffic: Traffic) -> Any:
-    """What NumPy has made, with all that is an array on the device; also of rank 0, where NumPy makes a scalar."""
+    """Wrap arrays in a result of NumPy as device arrays, including scalars, which are rank-0 results."""
     if isinstance(value, np.ndarray | np.generic):
         return Array(value, traffic)
     return tuple(_wrapped(v, traffic) for v in value) if isinstance(value, tuple | list) else value
 
 
 class Numpy:
-    """A function, a ufunc or a module of NumPy's, over the arrays of the device."""
+    """A NumPy function, ufunc or module over the arrays of the device."""
 
     def __init__(self, found: Any, traffic: Traffic) -> None:
         self._found = found
@@ -143,7 +143,7 @@ class Numpy:
 
 
 class Namespace(Numpy):
-    """The namespace `xp` that kernels get. `asarray` and `array` are the ways for a host value to enter."""
+    """The namespace `xp` of kernels. Host values enter by `asarray` and `array`."""
 
     ndarray = Array
 
@@ -151,17 +151,17 @@ class Namespace(Numpy):
         super().__init__(np, traffic)
 
     def asarray(self, value: Any, dtype: Any = None) -> Array:
-        """The array itself, or a copy of a host value."""
+        """Return the array itself, or a copy of a host value."""
         return value.astype(dtype or value.dtype, copy=False) if isinstance(value, Array) else self.array(value, dtype)
 
     def array(self, value: Any, dtype: Any = None, **layout: Any) -> Array:
-        """A copy."""
+        """Return a copy."""
         self._traffic.into += not isinstance(value, Array)
         return Array(np.array(value.memory if isinstance(value, Array) else value, dtype, **layout), self._traffic)
 
 
 class CountedDevice:
-    """As `backend_api.BackendDevice`."""
+    """A device that implements `backend_api.BackendDevice`."""
 
     device_type = "COUNTED"
 
@@ -172,49 +172,49 @@ class CountedDevice:
         self._values = HostValues(self.xp.asarray)
 
     def bind(self, kernel: KernelDef, binding: Binding) -> tuple[KernelDef, Body]:
-        """Constants and shapes stay on the host until an array of the device needs them."""
+        """Bind a kernel so that constants and shapes stay on the host until an array of the device needs them."""
         return self._values.bind(kernel, binding)
 
     def generator(self, seed: int, seed2: int) -> Any:
-        """The host's, whose draws are on the device."""
+        """Return the host's generator, with its results on the device."""
         return Numpy(host().generator(seed, seed2), self.traffic)
 
     async def to_device(self, value: Any) -> Any:
-        """A copy of a host value; strings and handles stay what they are."""
+        """Return a copy of a host value; strings and handles are returned unchanged."""
         is_number = isinstance(value, np.ndarray | np.generic) and value.dtype != object
         return self.xp.array(value) if is_number else value
 
     async def to_host(self, value: Any) -> Any:
-        """A copy."""
+        """Return a copy in host memory."""
         if isinstance(value, Array):
             self.traffic.out += 1
             return value.memory.copy()
-        return np.array(value)  # it never left the host
+        return np.array(value)  # the value never left the host
 
     def on_host(self, value: Any) -> Any:
-        """For kernels that have to look."""
+        """Return a host value, for kernels that need to read it."""
         return value.look() if isinstance(value, Array) else value
 
     def copy_from(self, array: Any, other: CountedDevice) -> Any:
-        """A copy on this device."""
+        """Return a copy on this device."""
         return Array(array.memory.copy(), self.traffic)
 
     def share(self, array: Any) -> Any:
-        """The array itself, which has `__dlpack__`."""
+        """Return the array itself, which has `__dlpack__`."""
         return array
 
     def captured(self, function: Callable[..., tuple[Any, ...]], nodes: Sequence[BoundNode]) -> None:
-        """There is no faster way to call it."""
+        """Return None: there is no cheaper form of the function."""
 
     def memory(self) -> None:
-        """Nobody counts bytes."""
+        """Return None: memory is not tracked."""
 
     def close(self) -> None:
-        """Its thread ends with the process."""
+        """Do nothing; the device's thread ends with the process."""
 
 
 class CountedBackend:
-    """The kind of device: two of them."""
+    """A backend with two devices."""
 
     name = "counted"
     device_type = CountedDevice.device_type
@@ -223,22 +223,22 @@ class CountedBackend:
         self._devices = [CountedDevice(0), CountedDevice(1)]
 
     def count(self) -> int:
-        """How many there are."""
+        """Return the number of devices."""
         return len(self._devices)
 
     def describe(self, index: int) -> tuple[int | None, str]:
-        """It has no limit."""
+        """Return no memory limit, and a description of the device."""
         return None, "NumPy, with copies that are counted"
 
     def device(self, index: int, threads: int = 0) -> CountedDevice:
-        """The device of that number."""
+        """Return the device with this number."""
         if not 0 <= index < self.count():
             raise NotFoundError("there is no such device", expected=f"one of {self.count()}", actual=index)
         return self._devices[index]
 
 
 async def main() -> None:
-    """Print what is checked, and what came of it."""
+    """Print the checks and their results."""
     for result in await check_backend(CountedBackend, complete=True):
         print(f"{'ok  ' if result.problem is None else 'FAIL'} {result.about}  {result.problem or ''}".rstrip())
 

@@ -1,7 +1,7 @@
-"""Concurrent steps of one replica: several runs of the same graph in flight, each at another place in it.
+"""Concurrent steps of one replica: several runs of the same graph in flight, each at a different point.
 
-A step begins by asking a service for its examples, and waits for the answer. While one step waits, others compute. They
-read and update the same variables without locks, as asynchronous replicas do; no update is lost.
+A step first requests its examples from a service, and waits for the response. While one step waits, others compute.
+They read and update the same variables without locks, like asynchronous replicas; no update is lost.
 
     python examples/pipelined.py
 """
@@ -25,10 +25,17 @@ CLUSTER = {"ps": ["inproc://pipelined-ps"], "worker": ["inproc://pipelined-worke
 
 
 class Replica:
-    """The graph of a replica that gets its examples from a service by itself.
+    """The graph of a replica that requests its examples from a service.
 
     Attributes:
-        asking, most: How many questions are open, and how many were at once.
+        graph: The graph.
+        asking: Number of open requests.
+        most: Maximum number of open requests.
+        images: Images of the batch.
+        step: Global step.
+        train: A training step.
+        guesses: Predicted digits.
+        initialize: Initializer of the variables.
     """
 
     def __init__(self) -> None:
@@ -62,7 +69,7 @@ class Replica:
 
 
 async def train(session: af.Session, replica: Replica, steps: int, in_flight: int) -> float:
-    """Make so many steps, with at most `in_flight` at a time; returns the steps a second."""
+    """Run `steps` steps, with at most `in_flight` at a time, and return the steps per second."""
     left = iter(range(steps))
 
     async def one_after_another() -> None:
@@ -77,7 +84,7 @@ async def train(session: af.Session, replica: Replica, steps: int, in_flight: in
 
 
 async def main(steps: int = STEPS) -> list[int]:
-    """Train one step at a time, and again with several in flight; returns how many waited for the service at once."""
+    """Train with one step at a time, and again with several in flight. Return the maxima of open requests."""
     _, tests = load_digits().split()
     replica = Replica()
     async with (

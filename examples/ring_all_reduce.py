@@ -1,8 +1,8 @@
-"""Data-parallel training without a parameter server: every task has the whole model and a share of each batch.
+"""Data-parallel training without a parameter server: each task has the whole model and a part of each batch.
 
 The gradients of all tasks are averaged around a ring (`aioflow.distributed.all_reduce`), and each task applies the
-average to its own copy. The copies start alike and get the same bits in each step, so they stay alike. The tasks are
-servers in this process, so that the example needs no other; `python -m aioflow.worker` runs the same as processes.
+average to its own copy. The copies start equal and receive the same bits in each step, so they stay equal. The tasks
+are servers in this process, so the example needs no other process. `python -m aioflow.worker` runs them as processes.
 
     python examples/ring_all_reduce.py --tasks 3
 """
@@ -37,7 +37,7 @@ class Replica:
 
 
 def build(task: int) -> Replica:
-    """A network for digits of 8×8 on one task. All tasks' weights start with the same values."""
+    """Build a network for 8×8 digits on one task. The weights of all tasks start with the same values."""
     rng = np.random.default_rng(0)
     with af.device(f"/job:worker/task:{task}"), af.name_scope(f"replica_{task}"):
         images, labels = af.placeholder(af.float32, [None, 64]), af.placeholder(af.int64, [None])
@@ -51,7 +51,7 @@ def build(task: int) -> Replica:
 
 
 def update(replicas: list[Replica]) -> af.Operation:
-    """A training step of all replicas."""
+    """Build a training step of all replicas."""
     averages = af.distributed.all_reduce([replica.gradients for replica in replicas], "mean")
     optimizer = af.train.AdamOptimizer(0.003)
     steps = []
@@ -62,7 +62,7 @@ def update(replicas: list[Replica]) -> af.Operation:
 
 
 def free_addresses(count: int) -> list[str]:
-    """Addresses of this machine that nobody listens at."""
+    """Return unused addresses of this machine."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:
@@ -71,7 +71,7 @@ def free_addresses(count: int) -> list[str]:
 
 
 async def main(tasks: int = 3, steps: int = STEPS) -> list[float]:
-    """Train, and return the share of the test digits that each task's copy guesses right."""
+    """Train, and return the accuracy of each task's copy on the test digits."""
     training, tests = load_digits().split()
     batches = np.random.default_rng(1)
     cluster = af.train.ClusterSpec({"worker": free_addresses(tasks)})

@@ -1,10 +1,10 @@
-"""Sentences as vectors, by a BERT-shaped encoder (Devlin et al. 2018) with weights of Hugging Face's layout.
+"""Sentences as vectors, by a BERT-shaped encoder (Devlin et al. 2018) with weights in Hugging Face's layout.
 
     python examples/sentences.py --folder FOLDER "A man eats." "Somebody has lunch." "The sky is blue."
 
-prints how alike the sentences are. The folder has `config.json`, `model.safetensors` and `vocab.txt`, as that of
-all-MiniLM-L6-v2 does, which was trained for this (Reimers & Gurevych 2019). The weights are mapped, not copied: they
-are [out, in] there, which `transpose_b` multiplies by as they are.
+prints the similarity of the sentences. The folder has `config.json`, `model.safetensors` and `vocab.txt`. One such
+model is all-MiniLM-L6-v2, which was trained for this purpose (Reimers & Gurevych 2019). The weights are memory-mapped,
+not copied. Their layout is [out, in], which `transpose_b` uses without a copy.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes, by Hugging Face's names."""
+    """Sizes, under Hugging Face's names."""
 
     num_hidden_layers: int
     num_attention_heads: int
@@ -42,7 +42,7 @@ class Config:
 
     @classmethod
     def of(cls, folder: Path) -> Config:
-        """By the folder's `config.json`. Raises ValueError: the model has another activation."""
+        """Return the sizes of the folder's `config.json`. Raise ValueError if the model has another activation."""
         given = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         if given.get("hidden_act", "gelu") != "gelu":
             raise ValueError(f"{folder} has hidden_act={given['hidden_act']!r}, and this model has 'gelu'")
@@ -50,11 +50,11 @@ class Config:
 
 
 class WordPieces:
-    """Text as numbers of pieces of words, the longest ones that the vocabulary has (Wu et al. 2016); lower case.
+    """A tokenizer into the longest word pieces of the vocabulary (Wu et al. 2016), in lower case.
 
     Args:
-        vocabulary: The pieces, by number; those that go on with a word begin with "##".
-        most: How many pieces a text may have.
+        vocabulary: Pieces by number; pieces that continue a word begin with "##".
+        most: Maximum number of pieces of a text.
     """
 
     def __init__(self, vocabulary: Sequence[str], most: int) -> None:
@@ -62,7 +62,7 @@ class WordPieces:
         self._most = most
 
     def batch(self, texts: Sequence[str]) -> tuple[Array, Array]:
-        """(ids, mask), both int32 [texts, length of the longest]; the mask is 0 behind the end of a text."""
+        """Return (ids, mask), both int32 [texts, length of the longest]; the mask is 0 beyond the end of a text."""
         rows = [self.encode(text) for text in texts]
         ids = np.zeros((len(rows), max(map(len, rows))), np.int32)
         mask = np.zeros_like(ids)
@@ -72,7 +72,7 @@ class WordPieces:
         return ids, mask
 
     def encode(self, text: str) -> list[int]:
-        """The numbers of a text, between those of its beginning and its end."""
+        """Return the numbers of a text, between those of its start and end markers."""
         pieces = [piece for word in _words(text) for piece in self._pieces(word)]
         return [self._numbers[p] for p in ("[CLS]", *pieces[: self._most - 2], "[SEP]")]
 
@@ -91,7 +91,7 @@ class WordPieces:
 
 
 def _words(text: str) -> Iterator[str]:
-    """Words without accents, and signs, each on its own."""
+    """Yield words without accents, and punctuation signs individually."""
     plain = (c for c in unicodedata.normalize("NFD", text.lower()) if unicodedata.category(c) != "Mn")
     spaced = "".join(f" {c} " if _is_alone(c) else c for c in plain)
     return iter(spaced.split())
@@ -104,12 +104,12 @@ def _is_alone(character: str) -> bool:
 
 
 class Encoder:
-    """The graph.
+    """The graph of the encoder.
 
     Attributes:
         graph: The graph.
         ids, mask: Inputs, int32 [B, T].
-        vectors: float32 [B, hidden_size], of length 1: the mean over a text's pieces.
+        vectors: float32 [B, hidden_size], normalized mean over the pieces of each text.
     """
 
     def __init__(self, config: Config) -> None:
@@ -127,7 +127,7 @@ class Encoder:
             self.vectors = af.nn.l2_normalize(mean, -1)
 
     async def load(self, session: af.Session, folder: Path) -> None:
-        """Give the variables the weights of a folder."""
+        """Assign the weights of a folder to the variables."""
         left_out = [r"embeddings\.position_ids", r"pooler\..*"]
         await safetensors.assign(session, folder, lambda name: name.replace("/", "."), ignore=left_out, cast=True)
 
@@ -154,7 +154,7 @@ class Encoder:
         shape = af.shape(x)
 
         def part(of: str) -> af.Tensor:
-            """[B, heads, T, features]"""
+            """Return one projection of `x`, [B, heads, T, features]."""
             flat = self._dense(f"{name}/attention/self/{of}", x, size, size)
             return af.transpose(af.reshape(flat, [shape[0], shape[1], heads, -1]), [0, 2, 1, 3])
 
@@ -164,7 +164,7 @@ class Encoder:
         return af.reshape(af.transpose(found, [0, 2, 1, 3]), shape)
 
     def _dense(self, name: str, x: af.Tensor, size_in: int, size_out: int) -> af.Tensor:
-        """[B, T, in] to [B, T, out], as one product of two matrices."""
+        """Map [B, T, in] to [B, T, out], by a single product of two matrices."""
         weight = af.get_variable(f"{name}/weight", [size_out, size_in])
         bias = af.get_variable(f"{name}/bias", [size_out])
         flat = af.matmul(af.reshape(x, [-1, size_in]), weight, transpose_b=True) + bias
@@ -179,7 +179,7 @@ class Encoder:
 
 
 async def embed(folder: Path, texts: Sequence[str]) -> Array:
-    """A vector of length 1 for each text, float32 [texts, hidden_size]."""
+    """Return a vector of length 1 for each text, float32 [texts, hidden_size]."""
     config = Config.of(folder)
     vocabulary = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
     encoder = Encoder(config)
@@ -191,7 +191,7 @@ async def embed(folder: Path, texts: Sequence[str]) -> Array:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print how alike sentences are, each with each."""
+    """Print the similarity of each pair of sentences."""
     parser = argparse.ArgumentParser(description="How alike sentences are.")
     parser.add_argument("--folder", type=Path, required=True, help="config.json, model.safetensors and vocab.txt")
     parser.add_argument("sentences", nargs="+")

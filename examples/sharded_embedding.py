@@ -1,11 +1,11 @@
-"""A table of embeddings on two parameter servers, trained by a worker that only ever sees the rows it asks for.
+"""An embedding table on two parameter servers, trained by a worker that only reads the rows it needs.
 
-Numbers are to be put in order: each has a vector, and of two numbers a small network on their vectors is to say which
-is larger. The table is cut into two parts, one on each parameter server; a step sends row numbers there, gets those
-rows, and sends their gradients back. In a checkpoint the parts are one tensor, so it is restored here on one task.
+The task is to order numbers: each has a vector, and a small network on the vectors of two numbers predicts which one is
+larger. The table has two parts, one on each parameter server. A step sends row numbers there, receives those rows, and
+sends their gradients back. In a checkpoint the parts are one tensor, so the example restores it on a single task.
 
-All tasks are servers in this process, so that the example needs no other; `python -m aioflow.worker` runs the same
-tasks as processes, and the session would not know.
+All tasks are servers in this process, so the example needs no other process. `python -m aioflow.worker` runs the same
+tasks as processes, without changes to the session.
 
     python examples/sharded_embedding.py
 """
@@ -30,7 +30,7 @@ WIDTH = 8
 
 
 class Model:
-    """Which of two numbers is larger: the loss, a training step, and the share of answers that are right."""
+    """A model that predicts which of two numbers is larger: the loss, a training step, and the accuracy."""
 
     def __init__(self, parts: int) -> None:
         self.pairs = af.placeholder(af.int64, [None, 2])
@@ -47,7 +47,7 @@ class Model:
 
 
 async def main(steps: int = STEPS) -> float:
-    """Train on the cluster, and return the share of answers that are right where the checkpoint is restored."""
+    """Train on the cluster, and return the accuracy after restoring the checkpoint on one task."""
     rng = np.random.default_rng(0)
     addresses = [free_address() for _ in range(3)]
     cluster = {"ps": addresses[:2], "worker": addresses[2:]}
@@ -63,7 +63,7 @@ async def main(steps: int = STEPS) -> float:
 
 
 async def train(cluster: Mapping[str, list[str]], steps: int, rng: np.random.Generator, path: str) -> str:
-    """Train with the table on two parameter servers; returns the checkpoint."""
+    """Train with the table on two parameter servers, and return the path of the checkpoint."""
     with af.Graph().as_default():
         with af.device(af.train.replica_device_setter(cluster=cluster)):
             model = Model(parts=2)
@@ -72,7 +72,9 @@ async def train(cluster: Mapping[str, list[str]], steps: int, rng: np.random.Gen
         async with AsyncExitStack() as running:
             for task in (0, 1):
                 await running.enter_async_context(af.train.Server(cluster, "ps", task))
-            task_0 = af.train.Server(cluster, "worker", 0, allow_dirs=[Path(path).parent])  # it writes the checkpoint
+            task_0 = af.train.Server(
+                cluster, "worker", 0, allow_dirs=[Path(path).parent]
+            )  # this task writes the checkpoint
             worker = await running.enter_async_context(task_0)
             session = await running.enter_async_context(af.Session(worker.target))
             await session.run(af.global_variables_initializer())
@@ -85,13 +87,13 @@ async def train(cluster: Mapping[str, list[str]], steps: int, rng: np.random.Gen
 
 
 def pairs(rng: np.random.Generator, count: int) -> np.ndarray:
-    """Pairs of different numbers."""
+    """Return pairs of different numbers."""
     first = rng.integers(0, ROWS, count)
     return np.stack([first, (first + rng.integers(1, ROWS, count)) % ROWS], axis=1)
 
 
 def free_address() -> str:
-    """An address of this machine that nobody listens at."""
+    """Return an unused address of this machine."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{found.getsockname()[1]}"

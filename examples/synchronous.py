@@ -1,7 +1,8 @@
-"""Synchronous training with a backup worker: of three gradients a step, the first two count.
+"""Synchronous training with a backup worker: of three gradients per step, the first two count.
 
-Each worker computes its gradients and waits until the step is made, from the mean of the first two. What the slowest
-brings later is of an old step, and dropped: nobody waits for it. The last worker is slow on purpose.
+Each worker computes its gradients and waits until the step is applied, as the mean of the first two gradients. A
+gradient that arrives later belongs to an old step and is dropped, so the slowest worker delays no step. The last worker
+is slow on purpose.
 
     python examples/synchronous.py
 """
@@ -26,7 +27,7 @@ CLUSTER = {
 
 
 class Replica:
-    """What one worker's program builds: every worker builds the same, but for its own device."""
+    """The graph of one worker; all workers build the same graph, except for the worker's device."""
 
     def __init__(self, worker: int) -> None:
         setter = af.train.replica_device_setter(cluster=CLUSTER, worker_device=f"/job:worker/task:{worker}")
@@ -43,7 +44,7 @@ class Replica:
 
 
 async def work(worker: int, target: str, digits: Digits, steps: int) -> int:
-    """The program of one worker; returns how many gradients it has computed."""
+    """Run the program of one worker and return the number of gradients that it computed."""
     replica, batches, made = Replica(worker), np.random.default_rng(worker), 0
     is_chief = worker == 0
     hooks = [replica.optimizer.make_session_run_hook(is_chief), af.train.StopAtStepHook(last_step=steps)]
@@ -54,14 +55,14 @@ async def work(worker: int, target: str, digits: Digits, steps: int) -> int:
                 if worker == WORKERS - 1:
                     await asyncio.sleep(0.03)
                 made += 1
-                # When the chief stops, the wait of the others ends with OutOfRangeError, and so does their training.
+                # When the chief stops, the waiting workers get OutOfRangeError, which ends their training.
                 feeds = {replica.images: digits.images[some], replica.labels: digits.labels[some]}
                 await session.run(replica.train, feeds)
     return made
 
 
 async def main(steps: int = STEPS) -> float:
-    """Train, and return the share of the test digits that are guessed right."""
+    """Train, and return the accuracy on the test digits."""
     training, tests = load_digits().split()
     async with AsyncExitStack() as stack:
         servers = [

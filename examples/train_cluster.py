@@ -1,7 +1,7 @@
-"""One training script for a cluster of processes and for Ray: a line says which, and all else is the same.
+"""One training script for a cluster of processes and for Ray: a single line selects it.
 
-A parameter server holds the variables, and each of two workers computes the gradients of half of every batch. Whoever
-dies is started again where it was, and the session goes on from the last checkpoint: each batch counts once.
+A parameter server holds the variables, and each of two workers computes the gradients of half of every batch. A task
+that dies is restarted at the same place, and the session continues from the last checkpoint: each batch counts once.
 
     python examples/train_cluster.py
     python examples/train_cluster.py --on ray --kill worker
@@ -33,13 +33,13 @@ SAVED_EVERY = 40
 
 @dataclass(frozen=True)
 class Report:
-    """What came of the training.
+    """The result of the training.
 
     Attributes:
-        accuracy: Share of the test digits that are guessed right.
-        counted: How often each batch is in the updates that the variables have.
-        restarts: How often each task was started again.
-        weights: The weights at the end.
+        accuracy: Fraction of the test digits that are predicted correctly.
+        counted: Number of updates by each batch that the variables contain.
+        restarts: Number of restarts of each task.
+        weights: Weights at the end.
     """
 
     accuracy: float
@@ -49,7 +49,7 @@ class Report:
 
 
 class Model:
-    """A classifier whose variables are on the parameter server, and a count of the batches that it was trained by."""
+    """A classifier whose variables are on the parameter server, with a count of the batches that trained it."""
 
     def __init__(self) -> None:
         self.images, self.labels = af.placeholder(af.float32, [None, 64]), af.placeholder(af.int64, [None])
@@ -73,15 +73,15 @@ class Model:
             self.right = af.reduce_mean(af.cast(af.equal(af.argmax(logits, 1), self.labels), af.float32))
 
     def batches(self, training: Digits, start: int) -> Iterator[dict[Any, Any]]:
-        """Feeds of the steps from `start` on: each step's batch depends on its number alone."""
+        """Yield the feeds of the steps from `start` on; the batch of a step depends only on its number."""
         for number in range(start, STEPS):
             some = np.random.default_rng(number).integers(0, len(training), BATCH)
             yield {self.images: training.images[some], self.labels: training.labels[some], self.number: number}
 
 
 async def main(on: str = "processes", kill: str | None = None) -> Report:
-    """Train on "processes" or "ray", and kill the first task of a job half-way."""
-    start = af.distributed.ray.start if on == "ray" else af.distributed.processes.start  # the line
+    """Train on "processes" or "ray", and kill the first task of a job halfway."""
+    start = af.distributed.ray.start if on == "ray" else af.distributed.processes.start  # the line that selects
     training, tests = load_digits().split()
     with tempfile.TemporaryDirectory() as folder, af.Graph().as_default():
         model = Model()
@@ -103,7 +103,7 @@ async def main(on: str = "processes", kill: str | None = None) -> Report:
                 step, _ = await session.run([model.step, model.train])
                 if kill is not None and step >= KILLED_AT:
                     status = cluster.status_of(kill)
-                    os.kill(status.pid, signal.SIGKILL)  # it is on this machine
+                    os.kill(status.pid, signal.SIGKILL)  # works because the task is on this machine
                     print(f"{kill} was killed at step {step}", flush=True)
                     kill = None
         restarts = {task: status.restarts for task, status in cluster.tasks.items()}
@@ -114,7 +114,7 @@ async def main(on: str = "processes", kill: str | None = None) -> Report:
 
 
 def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--on", choices=("processes", "ray"), default="processes")
     parser.add_argument("--kill", choices=tuple(JOBS), help="kill the first task of this job half-way")

@@ -1,8 +1,7 @@
-"""A model in two halves: the lower one on one task of a cluster, the upper one on another, trained as one graph.
+"""A model in two halves, the lower on one task of a cluster and the upper on another, trained as one graph.
 
-Both tasks are servers in this process, so that the example needs no other; `python -m aioflow.worker` runs the same
-tasks as processes, and the session would not know. What goes between the halves, activations one way and gradients the
-other, goes in 16 bits.
+Both tasks are servers in this process, so the example needs no other process. `python -m aioflow.worker` runs the same
+tasks as processes, without changes to the session. Activations and gradients are sent between the halves in 16 bits.
 
     python examples/two_tasks.py
 """
@@ -23,7 +22,7 @@ HIDDEN = 96
 
 
 def build() -> tuple[af.Tensor, af.Tensor, af.Operation, af.Tensor]:
-    """Images, labels, a training step, and the share of labels that are guessed right."""
+    """Build the model; return images, labels, a training step, and the fraction of correctly predicted labels."""
     rng = np.random.default_rng(0)
     images, labels = af.placeholder(af.float32, [None, 64]), af.placeholder(af.int64, [None])
     with af.device("/job:lower/task:0"):
@@ -38,14 +37,14 @@ def build() -> tuple[af.Tensor, af.Tensor, af.Operation, af.Tensor]:
 
 
 def free_address() -> str:
-    """An address of this machine that nobody listens at."""
+    """Return an unused address of this machine."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{found.getsockname()[1]}"
 
 
 async def main(steps: int = STEPS) -> float:
-    """Train, and return the share of the test digits that are guessed right."""
+    """Train, and return the accuracy on the test digits."""
     training, tests = load_digits().split()
     batches = np.random.default_rng(1)
     cluster = af.train.ClusterSpec({"lower": [free_address()], "upper": [free_address()]})

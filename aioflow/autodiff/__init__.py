@@ -1,4 +1,4 @@
-"""Automatic differentiation: the reverse walk over the graph. The rules themselves live beside their ops."""
+"""Automatic differentiation: the reverse walk over the graph. The gradient functions are defined beside their ops."""
 
 from aioflow.autodiff.custom import NoGradient as NoGradient
 from aioflow.autodiff.custom import NotDifferentiable as NotDifferentiable

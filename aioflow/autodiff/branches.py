@@ -1,6 +1,6 @@
-"""Gradients of branches: those of the nodes in a branch are made in a branch of their own, of the same predicate.
+"""Gradients of branches: the gradients of nodes in a branch are made in a new branch with the same predicate.
 
-So they run only where the branch was taken, and can be differentiated again.
+So they run only if the branch was taken, and can be differentiated again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Branches", "merge_gradients", "switch_gradients", "zeros_for"]
 
 
 class Branches:
-    """Where the gradients of each branch of a level are made."""
+    """The contexts in which the gradients of each branch of a level are made."""
 
     def __init__(self, graph: Graph, level: Level) -> None:
         self._graph = graph
@@ -30,24 +30,24 @@ class Branches:
 
     @staticmethod
     def know(op: Operation) -> bool:
-        """Whether the Switch or Merge is that of a loop or of a `cond`, and not made by hand."""
+        """Return True if the Switch or Merge belongs to a loop or a `cond`, and was not made by hand."""
         if op.type == "Switch":
             return _is_of_loop(op) or isinstance(op.control_flow_context, CondContext)
         return all(isinstance(t.op.control_flow_context, CondContext) for t in op.inputs)
 
     @staticmethod
     def where(op: Operation) -> ControlFlowContext | None:
-        """Where the inputs of the node are: a Switch brings its input into the branch from outside."""
+        """Return the context of the node's inputs; that of a `cond`'s Switch is outside its branch."""
         context: ControlFlowContext | None = op.control_flow_context
         return context.outer if op.type == "Switch" and isinstance(context, CondContext) else context
 
     def around(self, context: ControlFlowContext | None) -> AbstractContextManager[Any]:
-        """A block that makes gradients of nodes in `context`."""
+        """Return a context manager within which gradients of nodes in `context` are made."""
         target = self.of(context)
         return nullcontext() if target is self._level.home or target is None else target.opened()
 
     def of(self, context: ControlFlowContext | None) -> ControlFlowContext | None:
-        """The branch, or what else there is, for the gradients of nodes in `context`."""
+        """Return the branch for the gradients of nodes in `context`, or the level's home if they need no branch."""
         if self._level.is_open(context) or not isinstance(context, CondContext):
             return self._level.home
         if context not in self._found:
@@ -69,14 +69,18 @@ def _is_of_loop(op: Operation) -> bool:
 
 
 def merge_gradients(branches: Branches, op: Operation, grad: Any) -> list[Any]:
-    """What flows into the two branches: the gradient, each time in that branch."""
+    """Return the gradients of the two branches: the incoming gradient, received in each branch."""
     dense = convert_to_tensor(grad)
     sides = ((t, branches.of(t.op.control_flow_context)) for t in op.inputs)
     return [side.receive(dense, t.dims) if isinstance(side, CondContext) else dense for t, side in sides]
 
 
 def switch_gradients(branches: Branches, op: Operation, incoming: Sequence[Any]) -> list[Any]:
-    """What flows out of a branch, or zeros where the other one was taken; what flows out of an iteration."""
+    """Return the gradients of a Switch's inputs.
+
+    For a branch that is the gradient of its side, merged with zeros for the other side; for a loop, that of an
+    iteration.
+    """
     data = op.inputs[0]
     if _is_of_loop(op):
         return [incoming[1], None]
@@ -90,7 +94,7 @@ def switch_gradients(branches: Branches, op: Operation, incoming: Sequence[Any])
 
 
 def zeros_for(tensor: Tensor) -> Tensor:
-    """Zeros of the tensor's shape; of the variable's, if it is the handle of one."""
+    """Return zeros of the tensor's shape; for the handle of a variable, zeros of the variable's shape."""
     dtype = handle_dtype(tensor)
     if dtype is None:
         return make("ZerosLike", tensor)
@@ -98,10 +102,10 @@ def zeros_for(tensor: Tensor) -> Tensor:
 
 
 def dense_shape_of(tensor: Tensor) -> Tensor:
-    """The shape of the tensor, or of the variable behind it, as `IndexedSlices` want it."""
+    """Return the shape of the tensor, or of the variable whose handle it is, in the form that `IndexedSlices` need."""
     return make("Shape" if handle_dtype(tensor) is None else "VariableShape", tensor)
 
 
 def as_dense(gradient: Tensor | IndexedSlices | None, like: Tensor) -> Tensor:
-    """The gradient as one tensor, zeros if there is none."""
+    """Return the gradient as one tensor, zeros if it is None."""
     return zeros_for(like) if gradient is None else convert_to_tensor(gradient)

@@ -1,4 +1,4 @@
-"""Gradients of the user's own: for an op, for a function, or for the nodes of one scope."""
+"""User-defined gradients: for an op, for a function, or for the nodes of one scope."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ R = TypeVar("R")
 
 
 class RegisterGradient:
-    """Decorator: the function is the gradient of `op_type`.
+    """Decorator that registers a function as the gradient of `op_type`.
 
-    It gets the node and one gradient per output, and returns one gradient per input (a tensor, IndexedSlices or None).
-    The name need not be that of an op: `Graph.gradient_override_map` can assign it to nodes later.
+    The function receives the node and one gradient per output. It returns one gradient per input (a tensor,
+    IndexedSlices or None). The name need not be that of an op: `Graph.gradient_override_map` can assign it to nodes
+    later.
 
     Raises:
-        AlreadyRegisteredError: the name has a gradient; a KeyError.
+        AlreadyRegisteredError: the name already has a gradient. The error is also a KeyError.
     """
 
     def __init__(self, op_type: str) -> None:
@@ -37,16 +38,16 @@ class RegisterGradient:
         self._op_type = op_type
 
     def __call__(self, f: F) -> F:
-        """Register `f`, and return it."""
+        """Register `f` and return it."""
         gradient(self._op_type, takes_slices=True)(f)
         return f
 
 
 def no_gradient(op_type: str) -> None:
-    """Declare that nothing flows back through ops of this type.
+    """Declare that no gradient flows back through ops of this type.
 
     Raises:
-        AlreadyRegisteredError: the op has a gradient; a KeyError.
+        AlreadyRegisteredError: the op already has a gradient. The error is also a KeyError.
     """
     check_text(op_type, "the name of an op")
     not_differentiable(op_type)
@@ -57,21 +58,22 @@ NoGradient: Final = no_gradient
 
 
 def custom_gradient(f: Callable[P, tuple[R, Callable[..., Any]]]) -> Callable[P, R]:
-    """Decorator: `f(*args)` returns its result and the function that computes the gradient.
+    """Decorate a function `f(*args)` that returns its result and the function that computes the gradient.
 
-    The second, `grad(*dys)`, gets one gradient per result and returns one gradient per argument. When `f` reads
-    trainable variables, it must take `variables=` as well and return a pair: the gradients with respect to the
-    arguments, and with respect to those variables.
+    The gradient function `grad(*dys)` receives one gradient per result and returns one gradient per argument. If `f`
+    reads trainable variables, `grad` must also accept `variables=`. It then returns a pair: the gradients with respect
+    to the arguments, and those with respect to these variables.
 
     Raises:
-        InvalidArgumentError: `f` does not return a pair, or `grad` returns the wrong number of gradients.
-        DTypeError: `f` reads variables, and `grad` takes no `variables`.
+        InvalidArgumentError: `grad` returns the wrong number of gradients.
+        DTypeError: `f` does not return a pair, or it reads variables and `grad` does not accept `variables`.
     """
 
     build: Callable[..., Any] = f
 
     @functools.wraps(f)
     def decorated(*args: Any, **kwargs: Any) -> Any:
+        # Copies mark the boundary of `f`: the search for the variables that `f` reads stops at them.
         inputs = [identity(convert_to_tensor(a)) for a in args]
         made = build(*inputs, **kwargs)
         if not isinstance(made, tuple) or len(made) != 2 or not callable(made[1]):
@@ -87,6 +89,7 @@ def custom_gradient(f: Callable[P, tuple[R, Callable[..., Any]]]) -> Callable[P,
                 expected="grad(*dys, variables=None)",
                 actual=f"grad{inspect.signature(grad)}",
             )
+        # One node carries everything, so the reverse walk applies `grad` there and does not visit the nodes of `f`.
         outputs = make_list("IdentityN", [*results, *inputs, *(v.handle for v in variables)])
         outputs[0].op.gradient_function = _node_gradient(grad, len(results), len(inputs), variables)
         mine = outputs[: len(results)]
@@ -98,7 +101,7 @@ def custom_gradient(f: Callable[P, tuple[R, Callable[..., Any]]]) -> Callable[P,
 def _node_gradient(
     grad: Callable[..., Any], results: int, inputs: int, variables: Sequence[Any]
 ) -> Callable[..., list[Any]]:
-    """The gradient of the node that carries results, inputs and variables; nothing flows back into the results."""
+    """Return the gradient of the node that carries results, inputs and variables; the results get None."""
 
     def node_gradient(op: Operation, *incoming: Any) -> list[Any]:
         by_variables: list[Any] = []
@@ -119,7 +122,7 @@ def _node_gradient(
 
 
 def _variables_between(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Any]:
-    """The trainable variables that `results` depend on other than through `inputs`."""
+    """Return the trainable variables that `results` depend on other than through `inputs`."""
     seen = {t.op for t in inputs}
     queue = deque(t.op for t in results if t.op not in seen)
     seen.update(queue)
@@ -139,7 +142,7 @@ def _variables_between(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> l
 
 
 def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Any]:
-    """`f` with the gradient of the identity: what flows into the result flows on to the arguments unchanged."""
+    """Return `f` with the gradient of the identity: the incoming gradients pass to the arguments unchanged."""
 
     @custom_gradient
     def passing(*args: Any, **kwargs: Any) -> Any:

@@ -1,6 +1,6 @@
-"""`gradients`: walk back from ys to xs, and let each node's rule say what flows to its inputs.
+"""`gradients`: walk back from ys to xs and apply the gradient function of each node.
 
-The method of TensorFlow (white paper, section 4.1), which `reverse` carries out.
+The method of TensorFlow (white paper, section 4.1), implemented in `reverse`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["AggregationMethod", "UnconnectedGradients", "gradients"]
 
 
 class AggregationMethod:
-    """How to sum the gradients of one tensor: accepted, but aioflow always sums them all at once."""
+    """Methods of summing the gradients of one tensor. Accepted, but aioflow always sums them all at once."""
 
     ADD_N = 0
     DEFAULT = ADD_N
@@ -35,7 +35,7 @@ class AggregationMethod:
 
 
 class UnconnectedGradients(Enum):
-    """What `gradients` returns for an x that ys do not depend on."""
+    """The result of `gradients` for an x that ys do not depend on."""
 
     NONE = "none"
     ZERO = "zero"
@@ -81,11 +81,13 @@ def gradients(
     stop_gradients: TensorLike | None = None,
     unconnected_gradients: UnconnectedGradients | str = UnconnectedGradients.NONE,
 ) -> list[Any]:
-    """The derivatives of the sum of `ys` with respect to each of `xs`.
+    """Return the derivatives of the sum of `ys` with respect to each of `xs`.
 
     Args:
-        ys, xs: A tensor or variable, or a list of them.
-        grad_ys: The gradient that flows into each of `ys`; None, or a None in the list, is all ones.
+        ys: A tensor or variable, or a list of them.
+        xs: A tensor or variable, or a list of them.
+        grad_ys: Incoming gradients of `ys`; None, or a None in the list, stands for ones.
+        name: Name scope of the gradients.
         colocate_gradients_with_ops: Put each gradient on the device of its node.
         gate_gradients: Release the gradients of a node only when all of them are computed.
         aggregation_method: Accepted for compatibility: see `AggregationMethod`.
@@ -93,13 +95,13 @@ def gradients(
         unconnected_gradients: None or zeros for the xs that no y depends on.
 
     Returns:
-        For each x a tensor of its shape, an `IndexedSlices` where x was only gathered from, or None.
+        For each x a tensor of its shape, an `IndexedSlices` if x was only gathered from, or None.
 
     Raises:
-        UnimplementedError: a node between has no gradient.
+        UnimplementedError: a node on a path has no gradient.
         DTypeError: a y is not numeric, or is complex and has no entry in `grad_ys`.
-        InvalidArgumentError: `grad_ys` does not fit `ys`, or a rule returns what does not fit its node.
-        OpError: a gradient function failed; the error names its node, and what was raised is the `__cause__`.
+        InvalidArgumentError: `grad_ys` does not fit `ys`, or the result of a gradient function does not fit its node.
+        OpError: a gradient function failed. The error names the node; the original exception is its `__cause__`.
     """
     unconnected = _unconnected(unconnected_gradients)
     _check_aggregation(aggregation_method)
@@ -115,6 +117,7 @@ def gradients(
         starting = [_seed(y, seed, i) for i, (y, seed) in enumerate(zip(outputs, seeds, strict=True))]
         options = Options(frozenset(stop), colocate_gradients_with_ops, gate_gradients)
         walk = ReverseWalk(graph, outputs, wanted, Level(None, current_context(graph)), options)
+        # Names this call in the scope: each call needs gradient arrays of its own for the TensorArrays on its paths.
         with scopes.enter_scope(graph, lambda outer: outer._replace(differentiation=outer.name)):
             walk.run(starting)
             found = [walk.gradient_of(x) for x in wanted]
@@ -128,15 +131,16 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _source(x: Any) -> Tensor:
-    """The tensor that gradients with respect to `x` flow to: a variable's handle, since every read of the variable
-    passes it.
+    """Return the tensor that gradients with respect to `x` flow to.
+
+    For a variable that is its handle, since every read of the variable has the handle as an input.
     """
     handle = getattr(x, "handle", None)
     return handle if isinstance(handle, Tensor) else convert_to_tensor(x)
 
 
 def _seed(y: Tensor, given: Any, position: int) -> Gradient:
-    """The gradient that flows into `y`."""
+    """Return the incoming gradient of `y`."""
     if not y.dtype.is_numeric and not (given is None and y.dtype.is_bool):
         raise _wrong_seed("a y is not numeric", y, "a floating, integer or complex y", y.dtype.name)
     if given is None:

@@ -21,7 +21,7 @@ def hessians(
     gate_gradients: bool = False,
     aggregation_method: int | None = None,
 ) -> list[Tensor]:
-    """For each x the matrix of second derivatives of the sum of `ys`, of shape `x.shape + x.shape`.
+    """Return for each x the matrix of second derivatives of the sum of `ys`, of shape `x.shape + x.shape`.
 
     Raises:
         InvalidArgumentError: `ys` do not depend on an x.

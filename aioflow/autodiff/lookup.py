@@ -1,4 +1,4 @@
-"""Which gradient function a node has: its own, or that of its op."""
+"""Lookup of a node's gradient function: its own, or that of its op."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ __all__ = ["lookup_gradient", "takes_slices"]
 
 
 def lookup_gradient(op: Operation) -> GradientFn | None:
-    """The gradient function for a node, None where it is declared not differentiable.
+    """Return the gradient function of a node; None if it is declared not differentiable.
 
     Raises:
-        NoGradientError: nobody registered one; the error names the node and how to add it.
+        NoGradientError: no gradient function is registered. The error names the node and how to register one.
     """
     if op.gradient_function is not None:
         return op.gradient_function
     name = _gradient_name(op)
     if name not in GRADIENTS:
-        OPS.find(name)  # it may be that of another op, which nobody has imported
+        OPS.find(name)  # imports the module of the op, which may register the gradient
     if name not in GRADIENTS:
         raise NoGradientError(
             f"no gradient is registered for op {name!r}; add one with @aioflow.RegisterGradient({name!r})"
@@ -28,7 +28,7 @@ def lookup_gradient(op: Operation) -> GradientFn | None:
 
 
 def takes_slices(op: Operation) -> bool:
-    """Whether the gradient function of a node takes IndexedSlices: one of the user's own for this very node does."""
+    """Return True if the node's gradient function accepts IndexedSlices. A user's function for a node always does."""
     return op.gradient_function is not None or _gradient_name(op) in TAKES_SLICES
 
 

@@ -1,8 +1,9 @@
 """The gradient of a while loop: a loop that runs the iterations backwards.
 
-What its body needs of the forward iterations, the forward loop keeps on stacks, values that it carries along and that
-the backward loop takes apart again. What the loop only reads from outside gets the sum over all iterations. Both loops
-are ordinary ones, so a gradient can be differentiated again, and loops in loops need no rule of their own.
+The forward loop pushes the values that the backward body needs on stacks, which are additional loop variables; the
+backward loop pops them. A tensor that the loop only reads from outside gets the sum of its gradients over all
+iterations. Both loops are ordinary loops, so a gradient can be differentiated again, and nested loops need no special
+case.
 """
 
 from __future__ import annotations
@@ -31,30 +32,31 @@ _FILLS: Final[Mapping[str, int]] = {"ZerosLike": 0, "OnesLike": 1}
 
 
 class Walk(Protocol):
-    """The reverse walk that comes to a loop, as far as the loop has to do with it: see `reverse.ReverseWalk`."""
+    """The part of the reverse walk that a loop uses: see `reverse.ReverseWalk`."""
 
     graph: Graph
 
     def inner(self, ys: Sequence[Tensor], xs: Sequence[Tensor], level: Level) -> Walk:
-        """A walk of the same call through the body of a loop."""
+        """Return a walk of the same call through the body of a loop."""
 
     def run(self, seeds: Sequence[Gradient]) -> None:
-        """Visit every step between, given what flows into `ys`."""
+        """Visit every step on a path, given the incoming gradients of `ys`."""
 
     def gradient_of(self, x: Tensor) -> Gradient | None:
-        """What has flowed to x."""
+        """Return the gradient of x, or None."""
 
     def leads_on(self, tensor: Tensor) -> bool:
-        """Whether there is an x from here on."""
+        """Return True if the tensor depends on an x."""
 
     def summed(self, tensor: Tensor) -> Gradient | None:
-        """All that has flowed to the tensor."""
+        """Return the sum of the tensor's gradients, or None."""
 
 
 class GradientLoop(WhileContext):
-    """The loop that computes the gradients of another.
+    """The loop that computes the gradients of another one.
 
-    Iteration k of n here belongs to iteration n - k there, so what it reads of the forward body comes from a stack.
+    Iteration k of n here belongs to iteration n - k of the forward loop. So values of the forward body come from a
+    stack.
     """
 
     def __init__(self, graph: Graph, name: str, forward: WhileContext) -> None:
@@ -64,13 +66,13 @@ class GradientLoop(WhileContext):
         self._shapes: dict[tuple[str, Tensor, Any], Tensor] = {}
 
     def begin_copy(self, made: Any, copies: Copies) -> None:
-        """Besides what every loop has, the loop whose gradients it computes."""
+        """Copy the reference to the forward loop, besides what every loop copies."""
         super().begin_copy(made, copies)
         made._forward = copies.context(self._forward)
         made._recalled, made._shapes = {}, {}
 
     def end_copy(self, made: Any, copies: Copies) -> None:
-        """Besides what every loop has, what it has of the forward iterations."""
+        """Copy the recalled tensors and shapes of the forward loop, besides what every loop copies."""
         super().end_copy(made, copies)
         made._recalled.update((copies.tensor(t), copies.tensor(inside)) for t, inside in self._recalled.items())
         made._shapes.update(
@@ -79,7 +81,7 @@ class GradientLoop(WhileContext):
         )
 
     def capture(self, tensor: Tensor, reader: str = "") -> Tensor:
-        """The tensor as it is to be read inside."""
+        """Return the tensor for use in this loop's body."""
         if not self._forward.holds(tensor.op):
             return super().capture(tensor, reader)
         if tensor not in self._recalled:
@@ -87,10 +89,10 @@ class GradientLoop(WhileContext):
         return self._recalled[tensor]
 
     def _recall(self, tensor: Tensor) -> Tensor:
-        """A tensor of the forward body, as it was in the iteration that this one belongs to."""
-        if tensor.op.type == "Enter":
+        """Return a tensor of the forward body with its value in the forward iteration that corresponds to this one."""
+        if tensor.op.type == "Enter":  # an invariant has the same value in every iteration
             return self.capture(tensor.op.inputs[0])
-        if tensor.op.type == "Const":
+        if tensor.op.type == "Const":  # a copy of the constant is cheaper than a stack
             with placed(self.graph, None):
                 copy = constant(tensor.op.attrs["value"], tensor.dtype)
             return super().capture(copy)
@@ -105,7 +107,7 @@ class GradientLoop(WhileContext):
         return found[0]
 
     def stand_in(self, op_type: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Tensor | None:
-        """For what depends only on a forward tensor's shape: the shape is kept then, and not the tensor."""
+        """Replace a node that depends only on a forward tensor's shape: the stack then holds shapes, not tensors."""
         tensor = inputs[0] if inputs else None
         if not traits_of(op_type).only_shapes:
             return None
@@ -127,7 +129,7 @@ class GradientLoop(WhileContext):
 
 
 def loop_gradients(walk: Walk, loop: WhileContext) -> list[tuple[Tensor, Gradient]]:
-    """What flows to the tensors that enter the loop, given what has flowed to those that leave it."""
+    """Return the gradients of the tensors that enter the loop, given those of the tensors that leave it."""
     given = {v: g for v in loop.variables if (g := walk.summed(v.leaving)) is not None}
     carried, invariants = _between(walk, loop, given)
     if not carried or not loop.back_prop:
@@ -135,6 +137,7 @@ def loop_gradients(walk: Walk, loop: WhileContext) -> list[tuple[Tensor, Gradien
     graph = walk.graph
     with graph.name_scope(f"{loop.name.rpartition('/')[2]}_grad"):
         back = GradientLoop(graph, graph.get_name_scope(), loop)
+        # The first variable of the backward loop counts its remaining iterations.
         starts = [loop.trip_count(), *(as_dense(given.get(v), v.exit) for v in carried)]
         count, *grads = back.begin(starts, [(), *(v.merge.dims for v in carried)])
         with back.opened():
@@ -156,7 +159,7 @@ def loop_gradients(walk: Walk, loop: WhileContext) -> list[tuple[Tensor, Gradien
 def _between(
     walk: Walk, loop: WhileContext, given: Mapping[LoopVariable, Any]
 ) -> tuple[list[LoopVariable], list[Tensor]]:
-    """The variables and invariants on a path from what leads on to xs to what has a gradient."""
+    """Return the variables and invariants on a path from tensors that depend on xs to variables with a gradient."""
 
     def leads_on(entering: Tensor) -> bool:
         return is_trainable(entering.dtype) and walk.leads_on(entering.op.inputs[0])
@@ -168,7 +171,10 @@ def _between(
 
 
 def _sum(back: GradientLoop, outside: Tensor, gradient: Gradient | None) -> Gradient | None:
-    """The sum over all iterations of what flows to a tensor that the loop only reads. To be called inside."""
+    """Return the sum over all iterations of the gradients of a tensor that the loop only reads.
+
+    Must be called within the body.
+    """
     if gradient is None:
         return None
     if isinstance(gradient, IndexedSlices):
@@ -187,7 +193,7 @@ def _sum_of_lists(total: Tensor, gradient: Gradient) -> Tensor:
 
 
 def _collected(back: GradientLoop, outside: Tensor, slices: IndexedSlices) -> IndexedSlices:
-    """The slices of all iterations."""
+    """Return the slices of all iterations."""
     parts = []
     for part in (slices.values, slices.indices):
         with back.outside():

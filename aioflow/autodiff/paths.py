@@ -1,4 +1,4 @@
-"""Which nodes lie on a path from xs to ys: the part of the graph that the reverse walk visits, and in what order."""
+"""The nodes on paths from xs to ys: the part of the graph that the reverse walk visits, and its order."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ __all__ = ["Level", "Paths", "Step", "find_paths", "is_own", "is_trainable"]
 
 _HANDLES: Final = (dtypes.resource, dtypes.variant)
 
-Step: TypeAlias = "Operation | WhileContext"  # what the walk takes in one step: a node, or a loop as a whole
+Step: TypeAlias = "Operation | WhileContext"  # one step of the walk: a node, or a loop as a whole
 
 
 def is_trainable(dtype: DType) -> bool:
-    """Whether gradients flow through tensors of this dtype: floating, complex, and the handles of variables."""
+    """Return True if gradients flow through tensors of this dtype: floating, complex, and the handles of variables."""
     return (dtype.is_floating and not dtype.is_narrow) or dtype.is_complex or dtype in _HANDLES
 
 
 def _may_have_gradient(tensor: Tensor) -> bool:
-    """Whether it is trainable, and not a list of handles."""
+    """Return True if the tensor is trainable and not a list of handles."""
     return is_trainable(tensor.dtype) and tensor.op.attrs.get("element_dtype") is not dtypes.resource
 
 
 def is_own(op: Operation) -> bool:
-    """Whether its gradient is its own affair, and not that of the nodes that a call stands for."""
+    """Return True if the node is differentiated itself, and not through the nodes of its expansion."""
     return op.expansion is None or op.gradient_function is not None
 
 
 class Level:
-    """The nodes among which a walk goes: those outside of all loops, or those in the body of one.
+    """The nodes of one walk: those outside of all loops, or those in the body of one.
 
-    A loop in their midst is one step, from what it returns to what enters it.
+    A loop on the level is one step, from the tensors that it returns to those that enter it.
 
     Args:
-        body: The loop whose body it is, None outside of loops.
-        home: Where the gradients are made: the branch or loop that is open there, None at the top.
-        around: Go around the loop: what a variable is in one iteration depends on what it was in the one before.
+        body: The loop whose body the level is; None outside of loops.
+        home: Context in which the gradients are made: the open branch or loop; None at the top.
+        around: Follow the back edges of the loop: a variable in one iteration depends on the iteration before.
     """
 
     def __init__(self, body: WhileContext | None, home: ControlFlowContext | None, around: bool = False) -> None:
@@ -53,6 +53,8 @@ class Level:
         self.home = home
         self._around = around
         self._open: set[ControlFlowContext | None] = {None, body}
+        # Nodes at which a walk on this level stops. With `around`, it continues at a variable's value of the iteration
+        # before.
         self._starts: dict[Operation, Tensor | None] = {}
         while home is not None:
             self._open.add(home)
@@ -64,11 +66,11 @@ class Level:
             self._starts |= {t.op: None for t in body.invariants}
 
     def is_open(self, context: ControlFlowContext | None) -> bool:
-        """Whether the level is inside of that branch or loop."""
+        """Return True if the level is inside that branch or loop."""
         return context in self._open
 
     def step(self, op: Operation) -> Step:
-        """The step that takes the node: itself, or the outermost loop of this level that it is in."""
+        """Return the step that contains the node: the node itself, or the outermost loop around it on this level."""
         found: Step = op
         context = op.control_flow_context
         while context not in self._open:
@@ -78,7 +80,7 @@ class Level:
         return found
 
     def sources(self, step: Step) -> Sequence[Tensor]:
-        """What it reads."""
+        """Return the tensors that the step reads."""
         if isinstance(step, WhileContext):
             entering = [*(v.enter for v in step.variables), *step.invariants]
             return [t.op.inputs[0] for t in entering]
@@ -89,7 +91,7 @@ class Level:
 
     @staticmethod
     def results(step: Step) -> Sequence[Tensor]:
-        """What it makes."""
+        """Return the tensors that the step produces."""
         return [v.leaving for v in step.variables] if isinstance(step, WhileContext) else step.outputs
 
 
@@ -98,9 +100,9 @@ class Paths:
     """The steps between xs and ys.
 
     Attributes:
-        pending: For each step on a path, how many gradients its consumers on paths still owe it.
+        pending: For each step on a path, the number of gradients that its consumers on paths have not yet produced.
         ends: The steps of ys that xs can reach.
-        stops: Steps whose sources get nothing: those of `stop_gradients`, and the xs with no further x upstream.
+        stops: Steps whose sources get no gradient: those of `stop_gradients`, and xs with no other x upstream.
     """
 
     pending: dict[Step, int]
@@ -109,10 +111,11 @@ class Paths:
 
 
 def find_paths(ys: Iterable[Operation], xs: Iterable[Operation], stop: Iterable[Operation], level: Level) -> Paths:
-    """The steps between `xs` and `ys`, found in time linear in what `ys` depend on."""
+    """Return the steps between `xs` and `ys`, in time linear in the number of nodes that `ys` depend on."""
     ends = list(dict.fromkeys(level.step(op) for op in ys))
     starts = list(dict.fromkeys(level.step(op) for op in xs))
     reached = _reachable(starts, _consumers(ends, level), level)
+    # Count only consumers on a path: the walk never visits others, and a step would wait for their gradients forever.
     between = _backward([step for step in ends if step in reached], reached, level)
     pending = dict.fromkeys(between, 0)
     for step in between:
@@ -125,7 +128,7 @@ def find_paths(ys: Iterable[Operation], xs: Iterable[Operation], stop: Iterable[
 
 
 def _consumers(ends: list[Step], level: Level) -> dict[Tensor, list[Step]]:
-    """Who reads each tensor, among the steps that `ends` depend on."""
+    """Return the readers of each tensor, among the steps that `ends` depend on."""
     found: dict[Tensor, list[Step]] = {}
     seen = set(ends)
     queue = deque(ends)
@@ -153,7 +156,7 @@ def _reachable(starts: list[Step], consumers: dict[Tensor, list[Step]], level: L
 
 
 def _backward(ends: list[Step], reached: set[Step], level: Level) -> list[Step]:
-    """The reached steps from which `ends` can be reached, nearest to `ends` first."""
+    """Return the reached steps from which `ends` can be reached, nearest to `ends` first."""
     found = dict.fromkeys(ends)
     queue = deque(ends)
     while queue:

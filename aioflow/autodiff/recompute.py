@@ -1,10 +1,11 @@
-"""Activations that are computed twice instead of kept: `recompute_grad` (Chen et al., "Training Deep Nets with
-Sublinear Memory Cost", 2016).
+"""`recompute_grad`: activations that are computed twice instead of kept.
 
-The function is traced once, and its body is copied twice: where it is called, and where its gradient is made. The
-second copy waits for the gradients that flow into it, so that it is not made too early, nor one with the first. It has
-only what computes. What is drawn, read or changed in the body happens once: its results are kept, so that both copies
-see the same.
+After Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016.
+
+The function is traced once and its body is copied twice: at the call, and at its gradient. The second copy waits for
+the incoming gradients, so that it is neither computed too early nor merged with the first one. It contains only
+computations. Random numbers, reads of variables and changes happen once, in the first copy; their results are kept, so
+that both copies use the same values.
 """
 
 from __future__ import annotations
@@ -36,18 +37,18 @@ R = TypeVar("R")
 
 
 def recompute_grad(f: Callable[P, R]) -> Callable[P, R]:
-    """Decorator: what `f` computes on the way to its results is not kept for the gradient, but computed again there.
+    """Decorate `f` so that its intermediate values are recomputed for the gradient instead of kept.
 
-    So a step needs less memory, for the time of a second computation: of a chain of such functions, their arguments are
-    kept and, one function after the other, what is inside. Values and gradients are the same. `f` is called once for
-    each call, and makes nodes; its tensors, arrays and variables among the arguments (also in lists, tuples and dicts)
-    are what it depends on, and it may read others.
+    A step then needs less memory, at the cost of a second computation. Of a chain of such functions only the arguments
+    are kept, plus the intermediate values of one function at a time. Values and gradients are the same. `f` is called
+    once for each call, and makes nodes. It depends on the tensors, arrays and variables among its arguments (also in
+    lists, tuples and dicts), and may read others.
 
-    What is random is drawn once. A drawn sample is kept, or what is made of it by comparing it, as `nn.dropout` does:
-    a byte for an element. What reads a variable reads it once, and what changes one does so once.
+    Random numbers are drawn once. A sample is kept; or, as for `nn.dropout`, only the outcome of comparing it, one byte
+    per element. Each variable is read once, and each change happens once.
 
     Raises, when a gradient is made:
-        UnimplementedError: `f` draws numbers, or changes something, in a branch or a loop of its own.
+        UnimplementedError: `f` draws random numbers or changes state in a branch or a loop of its own.
     """
 
     build: Callable[..., Any] = f
@@ -76,10 +77,11 @@ class _Body:
     """The traced function.
 
     Attributes:
-        first: All of it; its results, and then what is kept.
-        again: What computes, given arguments and what is kept.
-        once: The nodes that are in the first alone.
-        structure: What the Python function returned.
+        first: The whole function; its outputs are the results, followed by the kept tensors.
+        again: The computations alone, given the arguments and the kept tensors.
+        once: Nodes that only `first` contains.
+        kept: Tensors that `first` returns for `again`.
+        structure: Structure of the Python function's result.
     """
 
     def __init__(self, body: BodyContext, arguments: Sequence[Tensor], made: Any) -> None:
@@ -94,7 +96,7 @@ class _Body:
         self.again = Function(body, body.name, [*arguments, *self.kept], outputs, [], self.first.captured)
 
     def check(self) -> None:
-        """Raise UnimplementedError if something would happen twice on the way to the results."""
+        """Raise UnimplementedError if a random draw or a change of state would happen twice."""
         seen = {*self.once, *(t.op for t in self.again.inputs)}
         waiting = [t.op for t in self.again.outputs if t.op not in seen]
         seen.update(waiting)
@@ -118,7 +120,7 @@ def _happens_once(op: Operation) -> bool:
 
 
 def _narrowed(kept: Sequence[Tensor], body: BodyContext) -> list[Tensor]:
-    """The same, and in the place of a sample that is only compared with something that is known, the outcome."""
+    """Replace samples that are only compared with known values by the outcome, which is smaller."""
     readers: dict[Tensor, list[Operation]] = {}
     for op in body.nodes.values():
         for tensor in op.inputs:
@@ -152,23 +154,25 @@ def _traced(graph: Graph, name: str, build: Callable[..., Any], structure: Any, 
 
 
 def _called(body: _Body, arguments: Sequence[Tensor]) -> list[Tensor]:
-    """The results of a call, whose gradient computes the body again."""
+    """Return the results of a call whose gradient recomputes the body."""
     with body.first.graph.control_dependencies(list(body.body.waits)):
         found, _ = inline(body.first, [*arguments, *body.first.captured])
     count = len(body.again.outputs)
     results, kept = found[:count], found[count:]
+    # One node carries everything, so the reverse walk applies `_gradient` there and does not visit the first copy.
     outputs = make_list("IdentityN", [*results, *arguments, *kept, *body.first.captured])
     outputs[0].op.gradient_function = functools.partial(_gradient, body)
     return outputs[:count]
 
 
 def _gradient(body: _Body, op: Operation, *incoming: Any) -> list[Any]:
-    """What flows to the arguments, to what is kept, and to what the function reads; nothing to the results."""
+    """Return gradients for the arguments, the kept tensors and the captured tensors; None for the results."""
     body.check()
     graph, count = op.graph, len(body.again.outputs)
     given = [(y, g) for y, g in enumerate(incoming[:count]) if g is not None]
     waiting = nest.flatten([g for _, g in given])
-    with graph.name_scope("again"), graph.control_dependencies(waiting):  # in a body of its own nothing has a scope yet
+    # An explicit scope, since the body of a function has no name scope yet.
+    with graph.name_scope("again"), graph.control_dependencies(waiting):
         inputs = [identity(t) for t in op.inputs[count:]]
         results, _ = inline(body.again, inputs, body.once)
     wanted = [t for t in inputs if is_trainable(t.dtype)]

@@ -1,9 +1,9 @@
-"""The reverse walk: every node between xs and ys says what flows to its inputs, those nearest to ys first.
+"""The reverse walk: visit every node between xs and ys, nearest to ys first, and compute the gradients of its inputs.
 
-A node is visited when all its consumers on a path to ys have been, so that the gradients of a tensor that is read
-several times are all there to be summed. Nothing recurses but into the bodies of loops, and each edge is looked at a
-fixed number of times. A loop is one step of the walk (`loops`); the gradients of what is in a branch are made in a
-branch of their own (`branches`).
+A node is visited after all its consumers on a path to ys, so that all gradients of a tensor with several readers are
+available for the sum. Only the bodies of loops are visited by recursion, and each edge is followed a fixed number of
+times. A loop is one step of the walk (`loops`). The gradients of nodes in a branch are made in a new branch
+(`branches`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = ["Gradient", "Options", "ReverseWalk"]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How one call of `gradients` goes about it.
+    """The options of one call of `gradients`.
 
     Attributes:
         stop: Nodes to treat as constants.
@@ -54,10 +54,12 @@ class Options:
 
 
 class ReverseWalk:
-    """A walk from `ys` to `xs` on one level: what has flowed back so far, and which steps are ready.
+    """A walk from `ys` to `xs` on one level: the gradients so far, and the steps that are ready.
 
     Attributes:
-        graph, level, branches: Where it goes, and where the gradients of branches are made.
+        graph: The graph.
+        level: The nodes that the walk visits.
+        branches: Contexts in which the gradients of branches are made.
     """
 
     def __init__(
@@ -72,11 +74,11 @@ class ReverseWalk:
         self._parts: dict[Tensor, list[Gradient]] = {}
 
     def inner(self, ys: Sequence[Tensor], xs: Sequence[Tensor], level: Level) -> ReverseWalk:
-        """A walk of the same call through the body of a loop."""
+        """Return a walk of the same call through the body of a loop."""
         return ReverseWalk(self.graph, ys, xs, level, self._options)
 
     def run(self, seeds: Sequence[Gradient]) -> None:
-        """Visit every step between, given what flows into `ys`."""
+        """Visit every step on a path, given the incoming gradients of `ys`."""
         self._flow(zip(self._ys, seeds, strict=True))
         pending = self._paths.pending
         ready = deque(step for step in self._paths.ends if pending[step] == 0)
@@ -92,7 +94,7 @@ class ReverseWalk:
         self._check_complete()
 
     def _check_complete(self) -> None:
-        """No step is left: one would be if it depended on itself, in a loop of which only the nodes are known."""
+        """Raise UnimplementedError if steps are left: a loop that `while_loop` did not make depends on itself."""
         left = [step for step, owed in self._paths.pending.items() if owed]
         for op in left:
             if isinstance(op, Operation) and op.type == "NextIteration":
@@ -103,19 +105,20 @@ class ReverseWalk:
                 ).at(op.name, op.type, op.source)
 
     def gradient_of(self, x: Tensor) -> Gradient | None:
-        """What has flowed to `x`, summed; None where it is not connected."""
+        """Return the sum of the gradients of `x`; None if it is not connected."""
         return self.summed(x) if self.leads_on(x) else None
 
     def leads_on(self, tensor: Tensor) -> bool:
-        """Whether there is an x from here on."""
+        """Return True if the tensor depends on an x."""
         return self.level.step(tensor.op) in self._paths.pending
 
     def summed(self, tensor: Tensor) -> Gradient | None:
-        """All that has flowed to the tensor."""
+        """Return the sum of the tensor's gradients, or None."""
         parts = self._parts.get(tensor)
         if not parts:
             return None
         if len(parts) > 1:
+            # Keep the sum, so that another reader does not create its nodes again.
             parts[:] = [sum_gradients(parts)]
         return parts[0]
 
@@ -124,7 +127,7 @@ class ReverseWalk:
             self._parts.setdefault(tensor, []).append(gradient)
 
     def _visit(self, step: Step) -> Iterable[tuple[Tensor, Gradient]]:
-        """What flows to the tensors that the step reads."""
+        """Return the gradients of the tensors that the step reads."""
         if isinstance(step, WhileContext):
             with self.branches.around(step.outer):
                 found = [] if step in self._paths.stops else loop_gradients(self, step)
@@ -142,14 +145,14 @@ class ReverseWalk:
 
     @contextmanager
     def _at(self, op: Operation, context: ControlFlowContext | None) -> Iterator[None]:
-        """Make nodes where the gradients of `context` are made, on the device of `op` if that was asked for."""
+        """Make nodes in the context for gradients of `context`; with the colocation option, on the device of `op`."""
         with self.branches.around(context), ExitStack() as stack:
             if self._options.colocate:
                 stack.enter_context(self.graph.colocate_with(op))
             yield
 
     def _outgoing(self, op: Operation, incoming: list[Gradient | None]) -> list[Gradient | None]:
-        """The gradients that lead on to xs. The others are let go here, or a gate would have them computed too."""
+        """Return the gradients of inputs that depend on xs, and None for the others, which a gate would compute too."""
         found: Sequence[Gradient | None]
         if not is_own(op):
             found = incoming
@@ -163,7 +166,7 @@ class ReverseWalk:
 
 
 def _by_rule(op: Operation, incoming: list[Gradient | None]) -> list[Gradient | None]:
-    """What the node's own gradient function returns, or that of its op."""
+    """Return the result of the node's own gradient function, or of its op's."""
     function = lookup_gradient(op)
     if function is None:
         return [None] * len(op.inputs)
@@ -176,7 +179,7 @@ def _by_rule(op: Operation, incoming: list[Gradient | None]) -> list[Gradient | 
         return _as_gradients(op, function(op, *incoming))
 
 
-# What a gradient function may raise, and the error of the tree that is one too; the first row that fits decides.
+# Exceptions of gradient functions, and the OpError that is also of that type; the first match applies.
 _MEANINGS: Final[tuple[tuple[type[Exception], type[OpError]], ...]] = (
     (KeyError, NotFoundError),
     (TypeError, DTypeError),
@@ -187,7 +190,7 @@ _MEANINGS: Final[tuple[tuple[type[Exception], type[OpError]], ...]] = (
 
 @contextmanager
 def _named(op: Operation) -> Iterator[None]:
-    """Whatever a gradient function raises names the node whose gradient it was to make."""
+    """Attach the node to every error that its gradient function raises."""
     try:
         yield
     except OpError as error:
@@ -200,7 +203,7 @@ def _named(op: Operation) -> Iterator[None]:
 
 
 def _as_gradients(op: Operation, result: Any) -> list[Gradient | None]:
-    """What a gradient function returned, as one gradient per input."""
+    """Return the result of a gradient function as one gradient per input."""
     listed = list(result) if isinstance(result, list | tuple) else [result]
     if len(listed) == 1 and listed[0] is None:
         return [None] * len(op.inputs)
@@ -214,7 +217,7 @@ def _as_gradients(op: Operation, result: Any) -> list[Gradient | None]:
 
 
 def _fitted(op: Operation, tensor: Tensor, gradient: Gradient) -> Gradient:
-    """The gradient, checked against the input that it belongs to, with what is known about the input's shape."""
+    """Check the gradient against its input and return it, with the known sizes of the input's shape."""
     if isinstance(gradient, IndexedSlices) or tensor.dtype.name in ("resource", "variant"):
         return gradient
     if gradient.dtype != tensor.dtype:
@@ -235,7 +238,7 @@ def _fitted(op: Operation, tensor: Tensor, gradient: Gradient) -> Gradient:
 
 
 def _gated(outgoing: Sequence[Gradient | None]) -> list[Gradient | None]:
-    """The same gradients, each available only when all are."""
+    """Return the same gradients, each available only when all are."""
     dense = tuple_([g.values if isinstance(g, IndexedSlices) else g for g in outgoing])
     return [
         IndexedSlices(t, g.indices, g.dense_shape) if isinstance(g, IndexedSlices) else t

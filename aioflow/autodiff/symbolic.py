@@ -1,4 +1,4 @@
-"""`SymbolicGradient`, the op for the gradient of a function: a copy of the body, and the gradients in it."""
+"""`SymbolicGradient`, the op for the gradient of a function: it expands into a copy of the body and its gradients."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ __all__ = ["expand_gradient"]
 
 
 def expand_gradient(op: Operation) -> None:
-    """From the inputs of the function and the gradients of its outputs to the gradients of its inputs."""
+    """Expand the node: from the function's inputs and the gradients of its outputs to the gradients of its inputs."""
     function = find_function(op.graph, op.attrs["f"].name)
     count = len(function.inputs)
     check_call(function, op.inputs[:count])
-    inputs = [identity(t, name="input") for t in op.inputs[:count]]  # what they were computed from is no concern of it
+    # New tensors, so that the walk does not follow the nodes that computed the inputs.
+    inputs = [identity(t, name="input") for t in op.inputs[:count]]
     results, _ = inline(function, inputs)
     if len(op.inputs) != count + len(results):
         raise InvalidArgumentError(

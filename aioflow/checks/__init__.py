@@ -1,1 +1,1 @@
-"""What users give, checked and shown in messages: numbers, values in brief, the documents that messages name."""
+"""Checks and display of users' values: numbers, abbreviated values, and the documents that messages name."""

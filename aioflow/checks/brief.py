@@ -1,4 +1,4 @@
-"""How a value is shown in a message."""
+"""The display of a value in a message."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ __all__ = ["brief"]
 
 
 def brief(value: Any, most: int = 80) -> str:
-    """`repr` of the value, cut off after `most` characters."""
+    """Return `repr` of the value, truncated to `most` characters."""
     if isinstance(value, list | tuple) and len(value) > most:
-        value = value[:most]  # all of it would take its time, and is not shown
+        value = value[:most]  # formatting all of it would be slow
     try:
         text = repr(value)
     except RecursionError:

@@ -1,4 +1,4 @@
-"""Where the documents are that messages name."""
+"""The location of the documents that messages name."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ __all__ = ["document"]
 
 
 def document(name: str) -> str:
-    """The place of a document: its path where aioflow is installed, and the one from the root in a checkout."""
+    """Return the location of a document: its path if aioflow is installed, or its path from the root of a checkout."""
     installed = Path(__file__).parent.parent / "docs" / name  # where the wheel puts it
     return str(installed) if installed.exists() else f"docs/{name}"

@@ -1,4 +1,4 @@
-"""Whether a number that somebody gives is one, and within its range: limits of time, counts, sizes."""
+"""Checks of numbers from users and of their range: time limits, counts, sizes."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ __all__ = ["check_number", "check_seconds", "check_whole", "wrong_kind"]
 
 
 def check_seconds(value: Any, what: str) -> None:
-    """Raise unless `value`, which `what` names, is a time limit: None for no limit, or a number. 0 and less are over.
+    """Raise unless `value`, which `what` names, is a time limit: a number, or None for no limit.
+
+    A limit of 0 or less has already expired.
 
     Raises:
         DTypeError: it is not a number.
-        InvalidArgumentError: it is NaN, or a number that no clock has.
+        InvalidArgumentError: it is NaN, or too large for a float.
     """
     if value is not None:
         check_number(value, what, "a number of seconds, or None")
 
 
 def check_number(value: Any, what: str, expected: str = "a number", above: float | None = None) -> None:
-    """Raise if this is not a number, is NaN, or is not above a bound. Raises as `check_seconds`."""
+    """Raise if `value` is not a number, is NaN, or is not above a bound. Raises as `check_seconds`."""
+    # A bool is an int in Python, but as a number it is a mistake of the caller.
     if isinstance(value, bool) or not isinstance(value, Real):
         raise wrong_kind(value, what, expected)
     try:
@@ -38,7 +41,7 @@ def check_number(value: Any, what: str, expected: str = "a number", above: float
 
 
 def check_whole(value: Any, what: str, least: int) -> None:
-    """Raise DTypeError if this is not an int, InvalidArgumentError if it is less than `least`."""
+    """Raise DTypeError if `value` is not an int, InvalidArgumentError if it is less than `least`."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise wrong_kind(value, what, "an int")
     if int(value) < least:
@@ -46,6 +49,6 @@ def check_whole(value: Any, what: str, least: int) -> None:
 
 
 def wrong_kind(value: Any, what: str, expected: str) -> DTypeError:
-    """The error about a value, which `what` names, of a different type than is expected."""
+    """Return the error for a value of the wrong type; `what` names the value."""
     actual = f"{brief(value)} ({type(value).__name__})"
     return DTypeError(f"wrong type for {what}", expected=expected, actual=actual)

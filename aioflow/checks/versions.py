@@ -1,13 +1,13 @@
-"""Which files a release may read: the one rule of all formats of aioflow's own.
+"""The rule by which a release decides whether it can read a file; it is the same for all of aioflow's own formats.
 
-A file states the `version` of its format. Every version that there has been is read. Of a newer one a file may state
-beside that
+A file states the `version` of its format. A release reads every version that has existed so far. A file of a newer
+version may also state
 
 - `min_reader`: an earlier version, by whose rules it may be read as well;
-- `requires`: features that its reader has to know, each with the first release that does;
+- `requires`: features that its reader must support, each with the first release that does;
 - `min_release`: the first release that reads it.
 
-Fields that are not known are of no importance to this release: what is, is in `requires`.
+A release may ignore fields that it does not know, since required features are listed in `requires`.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ __all__ = ["readable_version"]
 def readable_version(
     what: str, content: Mapping[str, Any], known: Collection[int], features: Collection[str] = ()
 ) -> int:
-    """The version by whose rules to read a file.
+    """Return the version by whose rules to read a file.
 
     Args:
         what: The file, for errors.
-        content: Its fields, of which `version` is a whole number.
-        known: The versions that this release reads.
-        features: The features that it knows.
+        content: Its fields, of which `version` is an integer.
+        known: Versions that this release reads.
+        features: Features that this release supports.
 
     Raises:
-        UnimplementedError: a later release is needed; the error says which.
-        DataLossError: the fields are of other kinds.
+        UnimplementedError: a later release is needed; the error states which.
+        DataLossError: the fields have the wrong types.
     """
     version, least, release = content["version"], content.get("min_reader"), content.get("min_release")
     required = content.get("requires") or {}
@@ -62,5 +62,5 @@ def readable_version(
 
 
 def _latest(releases: Collection[str]) -> str:
-    """The last of some releases; text that is none comes first."""
+    """Return the latest of some releases; text that is not a release comes first."""
     return max(releases, key=lambda text: [int(part) for part in text.split(".") if part.isdecimal()])

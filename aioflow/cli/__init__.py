@@ -1,6 +1,6 @@
-"""The command line: what the engine offers (`ops`), how it stands on this machine (`doctor`), and a `demo`.
+"""The `aioflow` command line.
 
-Each command is a module that adds its own parser; a command returns its exit status. Only these modules print.
+Each command is a module that adds its own parser, and a command returns its exit status. Only these modules print.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status. `argv` is by default the process's own."""
+    """Run one command and return its exit status. `argv` defaults to the arguments of the process."""
     return run_command("aioflow", partial(_run, argv))
 
 

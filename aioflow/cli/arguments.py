@@ -1,4 +1,4 @@
-"""What the commands take on their command lines, refused in one line where it is wrong."""
+"""Options and argument types that several commands share. A wrong argument is reported in one line."""
 
 from __future__ import annotations
 
@@ -30,23 +30,24 @@ __all__ = [
     "up_to",
 ]
 
-_WRONG: Final = 2
+_WRONG: Final = 2  # also argparse's status
 _SIZE: Final = re.compile(r"([0-9]{1,18})(?:([KMGT])(i?)B)?")
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that refuses a command line in one line."""
+    """A parser that reports a wrong command line in one line."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong and where more is said, and exit."""
+        """Print the problem and a reference to `--help`, and exit."""
         self.exit(_WRONG, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 def add_delegate(parser: argparse.ArgumentParser | argparse._ArgumentGroup, when: str = "") -> None:
-    """Add an option for the engine of parts of steps: `delegate`, as `SessionConfig.delegate` takes it.
+    """Add an option for the engine that computes parts of steps: `delegate`, as `SessionConfig.delegate` accepts it.
 
     Args:
-        when: Behind the sentence that says what it does.
+        parser: The parser of a command.
+        when: Text to append to the first sentence of the help.
     """
     parser.add_argument(
         "--delegate",
@@ -63,7 +64,7 @@ def _engine(text: str) -> str | None:
 
 
 def add_imports(parser: argparse.ArgumentParser) -> None:
-    """An option for the modules that register a user's own ops: each is imported as the command line is read."""
+    """Add an option for modules that register the user's own ops. Parsing the command line imports them."""
     parser.add_argument(
         "--import",
         action="append",
@@ -79,27 +80,27 @@ def _imported(name: str) -> ModuleType:
         return import_module(name)
     except ModuleNotFoundError as error:
         raise argparse.ArgumentTypeError(f"{error}; it must be installed, or in a folder of PYTHONPATH") from error
-    except Exception as error:  # a module of the user's may fail in any way
+    except Exception as error:  # a user's module may raise anything
         raise argparse.ArgumentTypeError(f"{name} fails: {type(error).__name__}: {error}") from error
 
 
 def count(text: str) -> int:
-    """A number that is not negative."""
+    """Parse an integer of at least zero."""
     return _number(text, 0, None)
 
 
 def positive(text: str) -> int:
-    """A number of at least one."""
+    """Parse an integer of at least one."""
     return _number(text, 1, None)
 
 
 def up_to(most: int) -> Callable[[str], int]:
-    """A number of at least one, and at most so much."""
+    """Return a parser of integers from one to `most`."""
     return lambda text: _number(text, 1, most)
 
 
 def port(text: str) -> int:
-    """The number of a TCP port; 0 is a free one."""
+    """Parse a TCP port; 0 stands for any free one."""
     return _number(text, 0, 65535)
 
 
@@ -115,7 +116,7 @@ def _number(text: str, least: int, most: int | None) -> int:
 
 
 def size(text: str) -> int:
-    """A number of bytes: 1000000, 512MiB, 2GB."""
+    """Parse a number of bytes: 1000000, 512MiB, 2GB."""
     found = _SIZE.fullmatch(text)
     if found is None or not int(found[1]):
         raise argparse.ArgumentTypeError(f"{text!r} is not a size, such as 2GiB")
@@ -125,7 +126,7 @@ def size(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """A time that is positive and ends."""
+    """Parse a positive, finite number of seconds."""
     value = _real(text)
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
@@ -133,7 +134,7 @@ def seconds(text: str) -> float:
 
 
 def patience(text: str) -> float:
-    """A time that ends; 0 is none."""
+    """Parse a finite number of seconds of at least zero."""
     value = _real(text)
     if not 0 <= value < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
@@ -148,19 +149,19 @@ def _real(text: str) -> float:
 
 
 def file(text: str) -> Path:
-    """The path of a file or folder."""
+    """Parse the path of a file or folder."""
     if not text or "\0" in text:
         raise argparse.ArgumentTypeError(f"{text!r} is not a name")
     return Path(text)
 
 
 def stored_file(text: str) -> str:
-    """The path of a file, or its URL in a store."""
+    """Parse the path of a file, or its URL in a store."""
     return text if is_url(text) else str(file(text))
 
 
 def output_file(text: str) -> Path:
-    """The path of a file to write: found out before an hour's work is lost on it."""
+    """Parse the path of a file to write. A folder is rejected here, before the command does its work."""
     path = file(text)
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"{text} is a folder")

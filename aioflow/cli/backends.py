@@ -1,7 +1,7 @@
-"""Finds and loads the installed backends for the commands that report on them.
+"""Loading of the installed backends, for the commands that report on them.
 
-A session loads only the backends whose devices it names; a report wants all of them, and a broken one as a line of the
-report instead of an error.
+A session loads only the backends whose devices it names. A report loads all of them, and shows a broken one as a line
+instead of raising an error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["BackendReport", "describe_backend", "extra_command", "kernel_package
 
 @dataclass(frozen=True, slots=True)
 class BackendReport:
-    """One declared backend: `problem` is None where it loads, and otherwise says what to do."""
+    """One declared backend: `problem` is None if the backend loads, and otherwise states the error and the remedy."""
 
     name: str
     distribution: str
@@ -38,23 +38,26 @@ def _load(entry: metadata.EntryPoint) -> BackendReport:
     except ImportError as error:
         command = extra_command(entry.name)
         return BackendReport(entry.name, distribution, f"{error}" + (f"; {command}" if command else ""))
-    except Exception as error:  # a backend may be anybody's: whatever it raises belongs in the report
+    except Exception as error:  # third-party code: any exception belongs in the report
         return BackendReport(entry.name, distribution, f"{type(error).__name__}: {error}")
     return BackendReport(entry.name, distribution, device_type=getattr(backend, "device_type", None))
 
 
 def kernel_packages() -> list[str]:
-    """The names of the packages that have kernels for the devices of backends."""
+    """Return the names of the packages that have kernels for the devices of backends."""
     return sorted(entry.name for entry in _declared(KERNEL_PACKAGES))
 
 
 def _declared(group: str) -> Iterable[metadata.EntryPoint]:
-    """Return what distributions declare for a group, once where two declare the same: aioflow under an earlier name."""
+    """Return the entry points of a group without duplicates.
+
+    An installation of aioflow under its earlier name declares the same entry points again.
+    """
     return {(entry.name, entry.value): entry for entry in metadata.entry_points(group=group)}.values()
 
 
 def extra_command(extra: str) -> str | None:
-    """Return the command that installs what an optional part needs, or None where aioflow has no such extra."""
+    """Return the command that installs the extra, or None if aioflow has no such extra."""
     try:
         extras = metadata.metadata(DISTRIBUTION).get_all("Provides-Extra") or []
     except metadata.PackageNotFoundError:  # run from a source tree that is not installed
@@ -63,7 +66,7 @@ def extra_command(extra: str) -> str | None:
 
 
 def describe_backend(name: str) -> dict[str, str]:
-    """What a backend, or a package of kernels, says of itself by `aioflow.doctor`; empty where it says nothing."""
+    """Return what the `aioflow.doctor` entry point of a backend or kernel package reports; empty without one."""
     lines: dict[str, str] = {}
     for entry in metadata.entry_points(group="aioflow.doctor", name=name):
         try:

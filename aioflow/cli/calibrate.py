@@ -1,4 +1,4 @@
-"""`aioflow calibrate`: measure this machine for the cost model of placement, and keep the result."""
+"""`aioflow calibrate`: measure this machine for the cost model of placement, and store the result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["add_parser", "table"]
 
 
 def table(calibration: Calibration) -> Iterator[str]:
-    """The calibration in lines that people read."""
+    """Yield the calibration as readable lines."""
     for device_type, speeds in calibration.speeds.items():
         yield f"{device_type}: {speeds.overhead * 1e6:.2f} µs per node"
         for name, rate in speeds.rates.items():

@@ -1,4 +1,4 @@
-"""Clusters as they are given on a command line."""
+"""Clusters in the notation of a command line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["parse_cluster"]
 
 
 def parse_cluster(jobs: Sequence[str]) -> dict[str, list[str]]:
-    """The addresses of each job, of "ps=host:port,host:port" and so on. Raises InvalidArgumentError."""
+    """Return the addresses of each job, from texts such as "ps=host:port,host:port". Raises InvalidArgumentError."""
     found: dict[str, list[str]] = {}
     for text in jobs:
         job, equals, addresses = text.partition("=")

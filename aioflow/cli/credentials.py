@@ -1,4 +1,4 @@
-"""The options by which a process of a cluster proves itself: files only, since everybody can read command lines."""
+"""Options for the credentials of a process of a cluster: files only, since other users can read command lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CREDENTIALS: Final = ("secret_file", "tls_cert", "tls_key", "tls_ca")
 
 
 def add_credentials(parser: argparse.ArgumentParser) -> None:
-    """The options; where none of them is given the environment decides."""
+    """Add the options. If none of them is used, the environment supplies the credentials."""
     group = parser.add_argument_group(
         "beyond this machine",
         "Addresses beyond the loopback need a secret or certificates, the same for all processes of the cluster and its"
@@ -29,10 +29,12 @@ def add_credentials(parser: argparse.ArgumentParser) -> None:
 
 
 def given_credentials(options: argparse.Namespace) -> Credentials:
-    """What the options say, and else the environment.
+    """Return the credentials that the options name, or else those of the environment.
 
     Raises:
-        InvalidArgumentError, NotFoundError: a file is not what it should be.
+        InvalidArgumentError: other users may read a file, its content is wrong, or only some of the TLS files are
+            named.
+        NotFoundError: a file cannot be read.
     """
     files = [options.tls_cert, options.tls_key, options.tls_ca]
     if options.secret_file is None and not any(files):

@@ -1,4 +1,4 @@
-"""The nodes of a step that another engine computes, as the commands show them."""
+"""The nodes of a step that another engine computes, formatted for the commands."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from aioflow.compiler.delegate import Delegation
 
 __all__ = ["as_document", "as_lines", "delegation_of"]
 
-_NODES: Final = 1  # that are named for a reason
+_NODES: Final = 1  # named nodes for each reason
 
 
 def delegation_of(
     graph: af.Graph, fetches: Any, feeds: Sequence[Any], engine: str | None
 ) -> Delegation | af.errors.OpError:
-    """Return the nodes of a step that the engine of `--delegate` computes, or why the step cannot be planned here.
+    """Return the nodes of a step that the engine of `--delegate` computes, or the error if no step can be planned here.
 
     Raises:
         NotFoundError: there is no such engine.
@@ -31,7 +31,10 @@ def delegation_of(
 
 
 def as_lines(found: Delegation | af.errors.OpError) -> Iterator[str]:
-    """Yield how many nodes the engine computes, and a table of why others stay. Nothing where there is no engine."""
+    """Yield the number of nodes that the engine computes, and a table of the reasons why others stay.
+
+    Without an engine there are no lines.
+    """
     if isinstance(found, af.errors.OpError):
         yield f"  no step can be planned here: {found.message}"
         return
@@ -50,7 +53,7 @@ def as_lines(found: Delegation | af.errors.OpError) -> Iterator[str]:
 
 
 def as_document(found: Delegation | af.errors.OpError) -> dict[str, Any]:
-    """Return the same for JSON, with the names of all nodes."""
+    """Return the delegation for JSON, with the names of all nodes."""
     if isinstance(found, af.errors.OpError):
         return {"error": found.message}
     stays = [{"op": op, "reason": why, "nodes": names} for (op, why), names in _grouped(found)]

@@ -1,6 +1,6 @@
-"""`aioflow demo`: hands over to `aioflow.demo`, or says what to install for it.
+"""`aioflow demo`: run `aioflow.demo`, or print which packages it needs.
 
-The demo's options are its own: it reads the rest of the command line.
+The demo parses the rest of the command line itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`aioflow devices`: the devices that a session on this machine has, as a table."""
+"""`aioflow devices`: a table of the devices that a session on this machine has."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _row(device: DeviceAttributes) -> tuple[str, str, str, str]:
 
 
 def readable_size(count: int | None) -> str:
-    """Bytes in the largest unit that leaves at least one; "-" for None."""
+    """Return a number of bytes in the largest unit that leaves at least one; "-" for None."""
     if count is None:
         return "-"
     power = min(max(count.bit_length() - 1, 0) // 10, len(_UNITS) - 1)

@@ -1,4 +1,4 @@
-"""`aioflow doctor`: how the engine stands on this machine, as the first thing to paste into a report of a problem."""
+"""`aioflow doctor`: versions, backends and devices of this machine, to paste into a bug report."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DEMO_PACKAGES = ("starlette", "uvicorn", "httpx", "rich", "matplotlib")
 
 
 def report() -> tuple[list[tuple[str, str]], bool]:
-    """The lines as (subject, finding), and whether at least one backend is ready."""
+    """Return the lines as (subject, finding), and whether at least one backend is ready."""
     lines = [("aioflow", _version(DISTRIBUTION)), *_machine(), *((name, _version(name)) for name in _PACKAGES)]
     ready = False
     for backend in load_backends():
@@ -46,7 +46,7 @@ def _state(backend: BackendReport) -> str:
     if backend.problem is None:
         return f"from {backend.distribution}"
     command = extra_command(backend.name)
-    if command is not None and backend.problem.endswith(command):  # an optional part that nobody asked for
+    if command is not None and backend.problem.endswith(command):  # an optional part that is not installed
         return f"not installed; {command}"
     return f"NOT READY: {backend.problem}"
 
@@ -55,7 +55,7 @@ def _devices() -> Iterator[tuple[str, str]]:
     try:
         for device in list_devices():
             yield "device", f"{device.name}, {readable_size(device.memory_limit_bytes)}, {device.description}"
-    except Exception as error:  # a driver may fail in any way: that belongs in the report
+    except Exception as error:  # a driver may raise anything, which belongs in the report
         yield "devices", f"NOT READY: {type(error).__name__}: {error}"
 
 
@@ -63,7 +63,7 @@ def _machine() -> Iterator[tuple[str, str]]:
     debugging = " (asyncio debug mode: slow)" if is_debug_mode() else ""
     yield "python", f"{platform.python_version()} {platform.python_implementation()}{debugging}"
     yield "platform", platform.platform()
-    # Containers often give fewer processors than the machine has.
+    # Containers often restrict a process to fewer processors than the machine has.
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     yield "processors", f"{usable} usable of {os.cpu_count()}"
 

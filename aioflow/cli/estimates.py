@@ -1,4 +1,4 @@
-"""What a call of a model is expected to take, from shapes alone: operations, memory, seconds."""
+"""The estimated cost of a call of a model, from shapes alone: operations, memory, seconds."""
 
 from __future__ import annotations
 
@@ -32,21 +32,22 @@ _CPU: Final = "CPU"
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """One call.
+    """The estimated cost of one call.
 
     Attributes:
-        shapes: Of the inputs; an open size counts as 1.
-        made: The shapes of the outputs that follow.
-        flops: Floating-point operations: two for a multiply-add of a product or convolution, one for an element of any
-            other result.
-        moved_bytes: What the nodes read and write.
-        peak_bytes: The most that results take up at once, weights not counted.
-        seconds: One after the other, by the calibration of this machine, or by the shipped one.
-        is_calibrated: Whether it is this machine's.
-        open_nodes: How many nodes have results whose sizes only a run tells; they count as 1, too.
-        loops: How many there are, nested ones included. One iteration of each is counted.
-        made_tensors, made_bytes: Floating-point arrays that nodes make of constants alone, as if they were weights. No
-            file has them, and no survey counts them.
+        shapes: Shapes of the inputs; an unknown size counts as 1.
+        made: Shapes of the outputs that follow.
+        flops: Floating-point operations: two for each multiply-add of a product or convolution, one for each element of
+            any other result.
+        moved_bytes: Bytes that the nodes read and write.
+        peak_bytes: Peak memory of results, without weights.
+        seconds: Sum of the nodes' times, by this machine's calibration or by the default one.
+        is_calibrated: Whether `seconds` uses this machine's calibration.
+        open_nodes: Number of nodes with results whose sizes are known only at run time; these sizes also count as 1.
+        loops: Number of loops, nested ones included. One iteration of each is counted.
+        made_tensors: Number of floating-point arrays that nodes compute from constants alone, and that act as weights.
+            No file stores them, so no survey counts them.
+        made_bytes: Total size of these arrays.
     """
 
     shapes: Mapping[str, Dims]
@@ -63,11 +64,11 @@ class Estimate:
 
 
 def estimated(model: Model, signature: Signature, shapes: Mapping[str, Dims]) -> Estimate:
-    """What a call with inputs of these shapes is expected to take. A loop counts as one iteration, a branch as both.
+    """Estimate a call with inputs of these shapes. A loop counts as one iteration, a branch as both of its sides.
 
     Raises:
-        OpError: a node cannot have inputs of the shapes that follow from these; one of a branch that a call would not
-            take, perhaps.
+        OpError: a node cannot have inputs of the shapes that follow from these. It may be a node of a branch that a
+            call would not take.
     """
     request = _request(model.graph, signature, shapes)
     step, calibration = _optimized(request), find_calibration()
@@ -103,10 +104,12 @@ def estimated(model: Model, signature: Signature, shapes: Mapping[str, Dims]) ->
 
 
 def node_flops(model: Model, signature: Signature, shapes: Mapping[str, Dims]) -> dict[str, float]:
-    """The floating-point operations of each node of a call with inputs of these shapes, counted as in `Estimate`.
+    """Return the floating-point operations of each node of a call with inputs of these shapes.
+
+    They are counted as in `Estimate`.
 
     Raises:
-        OpError: as `estimated`.
+        OpError: as in `estimated`.
     """
     step = _optimized(_request(model.graph, signature, shapes))
     costs = replace(cost_model(SessionConfig(), find_calibration()), unknown_size=1)
@@ -118,7 +121,7 @@ def node_flops(model: Model, signature: Signature, shapes: Mapping[str, Dims]) -
 
 
 def _made(step: ClientGraph) -> set[str]:
-    """The nodes whose results are all that others read of what follows from constants alone."""
+    """Return the nodes that compute weights: floating-point arrays from constants alone, with non-constant readers."""
     fixed: set[str] = set()
     found: set[str] = set()
     for name, node in step.nodes.items():
@@ -128,6 +131,7 @@ def _made(step: ClientGraph) -> set[str]:
             continue
         for source in before & fixed:
             owner = step.nodes[source]
+            # A view or an identity shares the memory of its source, which is the array to count.
             while owner.inputs and (shared := traits_of(owner.op).origin(0)) is not None:
                 owner = step.nodes[owner.inputs[shared].node]
             if owner.inputs and owner.outputs and _is_weight(owner.outputs[0]):
@@ -151,10 +155,11 @@ def _flops(node: Node, inputs: list[Operand], outputs: list[Operand]) -> float:
 
 
 def _request(graph: Graph, signature: Signature, shapes: Mapping[str, Dims]) -> StepRequest:
-    """The step, of the graph itself, or of one like it in which the inputs have these shapes."""
+    """Return the step, from the graph itself, or from a copy of it in which the inputs have these shapes."""
     changed = {t.op.name: shapes[name] for name, t in signature.inputs.items() if shapes[name] != t.dims}
     feeds = list(signature.inputs.values())
     fetches = [values_of(each) for each in signature.outputs.values()]
+    # The shape of a placeholder is an attribute of its node, so other shapes need a copy of the graph.
     if changed:
         definition = graph.as_graph_def()
         nodes = [
@@ -176,5 +181,5 @@ def _optimized(request: StepRequest) -> ClientGraph:
 
 
 def _never(*_: object) -> None:
-    """Fold no constants: that takes a device."""
+    """Fold no constants, since folding needs a device."""
     return None

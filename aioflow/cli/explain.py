@@ -1,4 +1,4 @@
-"""`aioflow explain`: where the nodes of a saved graph would run, and the step that is predicted for that."""
+"""`aioflow explain`: the placement of the nodes of a saved graph, and the predicted timeline of the step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any, Final
 
-# The whole package: that is what registers the ops and the portable kernels.
+# The whole package, since importing it registers the ops and the portable kernels.
 import aioflow as af
 from aioflow.cli.arguments import add_imports, file, output_file, stored_file
 from aioflow.cli.backends import load_backends
@@ -38,13 +38,13 @@ __all__ = ["add_parser"]
 _TASK: Final = "/job:localhost/replica:0/task:0"
 _TRACED: Final = 3
 _TIMED: Final = 7
-_MOST_DEVICES: Final = 1024  # of a type
-_NAMED: Final = 4  # devices in an error
+_MOST_DEVICES: Final = 1024  # of one type
+_NAMED: Final = 4  # devices that an error names
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What is explained: a graph with what is fed and fetched."""
+    """The step to explain: a graph with its feeds and fetches."""
 
     graph: af.Graph
     request: StepRequest
@@ -91,7 +91,7 @@ def _count(text: str) -> tuple[str, int]:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    # A type of device may be explained that this machine has not: only how fast it is has to be known.
+    # A device type that this machine lacks is allowed if default speeds for it are known.
     known = {backend.device_type for backend in load_backends()} | set(DEFAULT_SPEEDS)
     counts = dict(arguments.device_count)
     for kind in counts:
@@ -109,7 +109,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _find_devices(counts: Mapping[str, int]) -> None:
-    """Raise NotFoundError where this machine does not have the devices that a run would be measured on."""
+    """Raise NotFoundError if this machine does not have the devices for a measured run."""
     present = Counter(device.device_type for device in list_devices(af.SessionConfig(device_count=counts)))
     for kind, number in counts.items():
         if present[kind] < number:
@@ -146,7 +146,7 @@ def _explain(arguments: argparse.Namespace) -> Explanation:
 
 
 async def _devices_at(target: str) -> tuple[str, ...]:
-    """The devices of the cluster of a server."""
+    """Return the devices of the cluster that a server belongs to."""
     async with af.Session(target, graph=af.Graph()) as session:
         return tuple(session.list_devices())
 
@@ -171,9 +171,9 @@ def _read(path: str, names: Sequence[str]) -> _Step:
 
 
 def _check_jobs(step: _Step) -> None:
-    """Raise InvalidArgumentError where a node asks for a job: without a cluster there are none."""
+    """Raise InvalidArgumentError if a node requests a job, since without a cluster there are no jobs."""
     own = DeviceSpec.from_string(_TASK)
-    asked: dict[str, str] = {}  # a node for each device
+    asked: dict[str, str] = {}  # one node for each requested device
     for name, node in prune(step.request).nodes.items():
         spec = DeviceSpec.from_string(node.device)
         if node.op not in BOUNDARY and not DeviceSpec(spec.job, spec.replica, spec.task).matches(own):
@@ -195,12 +195,12 @@ def _optimized(request: StepRequest, optimize: bool) -> ClientGraph:
 
 
 def _never(*_: object) -> None:
-    """Fold no constants: that takes a device."""
+    """Fold no constants, since folding needs a device."""
     return None
 
 
 async def _measure(step: _Step, target: str, config: af.SessionConfig, costs: CostModel) -> float:
-    """Median seconds of a step fed with zeros. The times of its nodes go into `costs`."""
+    """Return the median seconds of a step fed with zeros. Record the times of its nodes in `costs`."""
     size = costs.unknown_size
     feeds: Mapping[Any, Any] = {
         tensor: _zeros(tensor.name, tensor.dims, tensor.dtype, size) for tensor in step.request.feeds
@@ -223,7 +223,7 @@ async def _measure(step: _Step, target: str, config: af.SessionConfig, costs: Co
 
 
 def _initialized(graph: af.Graph, request: StepRequest, unknown_size: int) -> list[af.Operation]:
-    """Zeros for the variables of a step: a saved graph does not tell which of its nodes initialize them."""
+    """Add assignments of zeros to the step's variables: a saved graph does not tell which nodes initialize them."""
     made = []
     with graph.as_default():
         for name in [name for name, node in prune(request).nodes.items() if node.op == "VarHandleOp"]:

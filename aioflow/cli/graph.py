@@ -1,4 +1,4 @@
-"""`aioflow graph`: a picture of a model of any format, with its scopes collapsed."""
+"""`aioflow graph`: a picture of a model of any format, with collapsed scopes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Final
 
-# The whole package: that is what registers the ops and the portable kernels.
+# The whole package, since importing it registers the ops and the portable kernels.
 import aioflow as af
 from aioflow.cli import tables
 from aioflow.cli.arguments import add_imports, count, output_file, stored_file
@@ -24,7 +24,7 @@ from aioflow.observe.picture.texts import as_dot, as_json
 __all__ = ["add_parser"]
 
 _FORMS: Final[Mapping[str, Callable[[Outline, str], str]]] = {".svg": as_svg, ".dot": as_dot, ".json": as_json}
-_MOST_BOXES: Final = 4000  # a picture of more takes minutes, and nobody sees anything in it
+_MOST_BOXES: Final = 4000  # a larger picture takes minutes and is unreadable
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -84,7 +84,8 @@ def _fetches(model: Model, arguments: argparse.Namespace) -> Sequence[af.Tensor 
     signatures = _signatures(model, arguments)
     outputs = [values_of(tensor) for signature in signatures for tensor in signature.outputs.values()]
     fed = {tensor.op for signature in signatures for tensor in signature.inputs.values()}
-    for op in model.graph.get_operations():  # each after what it reads, but where a loop closes
+    # Operations come after their inputs, except for the back edges of loops, so one pass suffices.
+    for op in model.graph.get_operations():
         if any(tensor.op in fed for tensor in op.inputs):
             fed.add(op)
     return [tensor for tensor in outputs if tensor.op in fed] or outputs

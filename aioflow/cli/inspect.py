@@ -1,6 +1,6 @@
-"""`aioflow inspect`: what a model of any format has, what of it is unsupported, what a call is expected to take.
+"""`aioflow inspect`: signatures, ops and weights of a model of any format, its unsupported ops, and estimated costs.
 
-It ends with 0 if the model can be run, with 1 if it has ops that cannot be imported, and with 2 if it cannot be read.
+The exit status is 0 if the model can be run, 1 if it has ops that cannot be imported, and 2 if it cannot be read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-# The whole package: that is what registers the ops and the portable kernels.
+# The whole package, since importing it registers the ops and the portable kernels.
 import aioflow  # noqa: F401  # imported for its effect
 from aioflow.cli import tables
 from aioflow.cli.arguments import add_delegate, add_imports, stored_file
@@ -35,13 +35,13 @@ from aioflow.saved.surveys import Survey, survey
 
 __all__ = ["add_parser"]
 
-_NODES: Final = 5  # that are named of an unsupported op
-_TENSORS: Final = 20  # of weights without a graph
+_NODES: Final = 5  # named nodes for each unsupported op
+_TENSORS: Final = 20  # shown tensors of a weights file without a graph
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Found:
-    """All that there is to say."""
+    """All findings about a model."""
 
     path: str
     survey: Survey
@@ -103,7 +103,7 @@ def _found(arguments: argparse.Namespace) -> _Found:
         shapes = sized(signature, wanted)
         try:
             estimates[name] = estimated(model, signature, shapes)
-        except OpError as error:  # the rest is told all the same
+        except OpError as error:  # the other findings are still shown
             estimates[name] = error
     delegations = {
         name: delegation_of(model.graph, dict(each.outputs), list(each.all_inputs.values()), arguments.delegate)
@@ -148,7 +148,7 @@ def _sizes(surveyed: Survey) -> Iterator[str]:
 
 
 def _weights(surveyed: Survey) -> tuple[int, int]:
-    """How many parameters, and bytes, there are."""
+    """Return the number of parameters and their total bytes."""
     count = 0
     for parameter in surveyed.parameters:
         elements = 1

@@ -1,4 +1,4 @@
-"""Inputs of a model on a command line: files of NumPy, JSON in place, or made up; and sizes for open dimensions."""
+"""Inputs of a model from a command line: NumPy files, inline JSON, or generated values; sizes of open dimensions."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ __all__ = ["add_inputs", "add_shape", "all_inputs", "filled", "given_inputs", "i
 
 _OPEN: Final = ("?", "-1")
 _FILLS: Final = ("zeros", "ones", "random")
-_LIKE_JSON: Final = tuple('[{"-0123456789')
+_LIKE_JSON: Final = tuple('[{"-0123456789')  # first characters of JSON values
 _WORDS: Final = ("true", "false", "null")
-_SEED: Final = 0
+_SEED: Final = 0  # fixed, so that random inputs are the same in every run
 
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:
-    """The options for a call: which one it is, and with what."""
+    """Add the options that choose a signature and its inputs."""
     parser.add_argument(
         "--inputs",
         nargs="+",
@@ -51,10 +51,11 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
 
 
 def all_inputs(signature: Signature, arguments: argparse.Namespace) -> dict[str, Array]:
-    """The inputs of a call, as the options of `add_inputs` say.
+    """Return the inputs of a call, as the options of `add_inputs` define them.
 
     Raises:
-        InvalidArgumentError, DTypeError: as `given_inputs`, `sized` and `filled`; or an input is missing.
+        InvalidArgumentError: as in `given_inputs`, `sized` and `filled`; or an input is missing.
+        DTypeError: as in `filled`.
     """
     given = given_inputs(signature, arguments.inputs)
     shapes = sized(signature, arguments.shape)
@@ -71,7 +72,7 @@ def all_inputs(signature: Signature, arguments: argparse.Namespace) -> dict[str,
 
 
 def add_shape(parser: argparse.ArgumentParser) -> None:
-    """The option for sizes."""
+    """Add the option for the sizes of inputs."""
     parser.add_argument(
         "--shape",
         nargs="+",
@@ -84,7 +85,7 @@ def add_shape(parser: argparse.ArgumentParser) -> None:
 
 
 def input_shape(text: str) -> tuple[str, Dims]:
-    """Return the name and the sizes of "x=?,3". Raises ArgumentTypeError: it is not of that form."""
+    """Return the name and the sizes of "x=?,3". Raises ArgumentTypeError if the text is not of that form."""
     name, equals, sizes = text.rpartition("=")
     parts = [part.strip() for part in sizes.split(",") if part]
     if not equals or not name or not all(part.isdecimal() or part in _OPEN for part in parts):
@@ -93,9 +94,10 @@ def input_shape(text: str) -> tuple[str, Dims]:
 
 
 def opened_model(arguments: argparse.Namespace) -> Model:
-    """Open the model of a command, with the shapes of `--shape` where it needs some. Raises as `open_model`.
+    """Open the model of a command. Raises as `open_model`.
 
-    Otherwise they are those of one call: what is shown of the model is what its file says.
+    The shapes of `--shape` are used only for an ONNX model that cannot be imported without them. Otherwise the model
+    keeps the shapes of its file, since `--shape` describes a single call.
     """
     kind = kind_of(arguments.model)
     try:
@@ -107,7 +109,7 @@ def opened_model(arguments: argparse.Namespace) -> Model:
 
 
 def sized(signature: Signature, shapes: Sequence[tuple[str, Dims]]) -> dict[str, Dims]:
-    """The shape of each input, with the sizes that were given.
+    """Return the shape of each input, with the sizes of the command line.
 
     Raises:
         InvalidArgumentError: there is no such input, or it cannot have that shape.
@@ -131,11 +133,11 @@ def _known(signature: Signature) -> str:
 
 
 def given_inputs(signature: Signature, texts: Sequence[str]) -> dict[str, Array]:
-    """The values on a command line, by the names of the inputs.
+    """Return the values of a command line, by the names of the inputs.
 
     Raises:
-        InvalidArgumentError: one has no name, where there are several inputs, or a name that no input has; or it is
-            neither a file of NumPy nor JSON.
+        InvalidArgumentError: a value has no name although there are several inputs, or has the name of no input; or it
+            is neither a NumPy file nor JSON.
     """
     found: dict[str, Array] = {}
     for text in texts:
@@ -162,6 +164,7 @@ def _given(signature: Signature, text: str) -> dict[str, Array]:
     if len(signature.inputs) != 1:
         raise InvalidArgumentError(f"which input is {text!r}?", expected=f"NAME=VALUE, the name {_known(signature)}")
     ((only, tensor),) = signature.inputs.items()
+    # The name of a file may contain "=". Only if there is no such file, the text before it is a wrong input name.
     if equals and name.isidentifier() and not Path(text).exists():
         raise InvalidArgumentError(f"no input {name!r}", expected=_known(signature), actual=name)
     return {only: _value(only, text, tensor)}
@@ -191,7 +194,7 @@ def _value(name: str, text: str, tensor: Tensor) -> Array:
 
 
 def _as(name: str, value: Any, tensor: Tensor) -> Array:
-    """The value in the dtype of the input. NumPy's own default is double: that becomes the precision of the model."""
+    """Convert the value to the dtype of the input. Doubles, NumPy's default, become the floating dtype of the model."""
     if isinstance(value, np.ndarray) and value.dtype == np.float64 and tensor.dtype.is_floating:
         value = value.astype(tensor.dtype.np_dtype)
     if isinstance(value, np.ndarray) and value.dtype.kind in "SU":
@@ -204,7 +207,7 @@ def _as(name: str, value: Any, tensor: Tensor) -> Array:
 
 
 def _load(path: str) -> Any:
-    with file_errors(path), open(path, "rb") as file:  # NumPy does not close a damaged one
+    with file_errors(path), open(path, "rb") as file:  # opened here: NumPy does not close a damaged file
         try:
             loaded = np.load(file, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
@@ -222,11 +225,11 @@ def _load(path: str) -> Any:
 
 
 def filled(name: str, tensor: Tensor, dims: Dims, fill: str) -> Array:
-    """An input made up; an open dimension has the size 1.
+    """Return a generated input; an open dimension has the size 1.
 
     Raises:
         InvalidArgumentError: its rank is unknown.
-        ResourceExhaustedError: there is no memory for it.
+        ResourceExhaustedError: there is not enough memory.
     """
     if dims is None:
         raise InvalidArgumentError(f"input {name!r} has no known rank", expected=f"--shape {name}=…", actual="any rank")

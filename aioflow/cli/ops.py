@@ -7,7 +7,7 @@ import json
 from enum import Enum
 from typing import TYPE_CHECKING, Literal
 
-# The whole package: that is what registers the ops and the portable kernels.
+# The whole package, since importing it registers the ops and the portable kernels.
 import aioflow  # noqa: F401  # imported for its effect
 from aioflow.cli.arguments import add_imports
 from aioflow.cli.backends import load_backends
@@ -30,13 +30,14 @@ __all__ = ["OpRow", "add_parser", "list_ops"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OpRow:
-    """One line of the listing.
+    """One row of the listing.
 
     Attributes:
-        dtypes: For each type attribute the dtypes that some kernel takes; an empty list means any.
-        devices: The device types with a kernel; "any" is a portable one.
-        gradient: "none" where the op is declared not differentiable.
-        traits: What the compiler, placement and backends go by, as text: the kind first, then what is not as usual.
+        op: Name of the op.
+        dtypes: For each type attribute the dtypes that some kernel accepts; an empty list means any.
+        devices: Device types with a kernel; "any" is a portable one.
+        gradient: "none" if the op is declared not differentiable.
+        traits: The op's traits as text: the kind first, then those that differ from the default.
     """
 
     op: str
@@ -47,7 +48,7 @@ class OpRow:
 
 
 def list_ops() -> list[OpRow]:
-    """All registered ops by name, with the kernels of every backend that loads."""
+    """Return all registered ops by name, with the kernels of every backend that loads."""
     load_backends()
     return [_row(op_def) for op_def in sorted(OPS, key=lambda op_def: op_def.name)]
 
@@ -66,7 +67,7 @@ def _row(op_def: OpDef) -> OpRow:
 
 
 def _stated(traits: Traits) -> Iterator[tuple[str, str]]:
-    """What the traits say that is not said by default."""
+    """Yield the traits that differ from the default, as text."""
     for field in dataclasses.fields(traits):
         value = getattr(traits, field.name)
         if value != getattr(UNSTATED, field.name):
@@ -86,7 +87,7 @@ def _shown(value: object) -> str:
 
 
 def _dtypes(attr: str, allowed: Sequence[DType] | None, kernels: Sequence[KernelDef]) -> list[str]:
-    """The names of the dtypes that the op allows and a kernel takes; empty where neither limits them."""
+    """Return the names of the dtypes that the op allows and a kernel accepts; empty if neither restricts them."""
     limits = [kernel.dtypes.get(attr) for kernel in kernels]
     taken = None if None in limits else {dtype for limit in limits if limit is not None for dtype in limit}
     if allowed is None:

@@ -1,4 +1,4 @@
-"""`aioflow profile`: where the time of a model goes, by op and by node, over some traced steps."""
+"""`aioflow profile`: the time of a model by op and by node, from some traced steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any, Final
 
-# The whole package: that is what registers the ops and the portable kernels.
+# The whole package, since importing it registers the ops and the portable kernels.
 import aioflow as af
 from aioflow.cli import program, tables
 from aioflow.cli.arguments import add_delegate, add_imports, output_file, positive, stored_file
@@ -31,19 +31,21 @@ from aioflow.runtime.stats import NodeStats, RunMetadata
 __all__ = ["add_parser"]
 
 _STEPS: Final = 10
-_WARM: Final = 3  # steps before: the first ones compile, and measure what runs inline
+_WARM: Final = 3  # steps before, not counted: the first ones compile, and measure which strands run inline
 _SLOWEST: Final = 20
 
 
 @dataclasses.dataclass(slots=True)
 class _Row:
-    """What was spent on one op, or on one node.
+    """The cost of one op, or of one node.
 
     Attributes:
-        count: Executions a step.
-        seconds: A step.
-        share: Of all that was spent on nodes.
-        flops: A step; 0 where nobody knows.
+        name: Name of the op or node.
+        op: Name of the op.
+        count: Executions per step.
+        seconds: Seconds per step.
+        share: Share of the total time of all nodes.
+        flops: Floating-point operations per step; 0 if unknown.
     """
 
     name: str
@@ -107,7 +109,7 @@ async def _profile(arguments: argparse.Namespace) -> int:
 async def _traced(
     model: Model, signature: Signature, feeds: Mapping[Any, Any], steps: int, delegate: str | None
 ) -> tuple[list[RunMetadata], list[float], Delegation]:
-    """Return what the steps have recorded, how long each took, and the nodes that an engine computes."""
+    """Return the records of the steps, the seconds of each, and the nodes that an engine computes."""
     fetches, options = dict(signature.outputs), af.RunOptions(trace_level=af.RunOptions.FULL_TRACE)
     found, seconds = [], []
     async with af.Session(graph=model.graph, config=af.SessionConfig(delegate=delegate)) as session:
@@ -130,14 +132,14 @@ def _flops(model: Model, signature: Signature, values: Mapping[str, Any]) -> Map
     shapes = {name: getattr(value, "shape", ()) for name, value in values.items()}
     try:
         return node_flops(model, signature, shapes)
-    except OpError:  # there are shapes that only a run tells: the rest is told all the same
+    except OpError:  # some shapes are known only at run time; show times without rates
         return {}
 
 
 def _with_parts(
     nodes: Sequence[NodeStats], flops: Mapping[str, float], found: Delegation
 ) -> tuple[list[NodeStats], Mapping[str, float]]:
-    """Return the nodes and their work with each part under the name of its engine, and what it is made of."""
+    """Return the nodes and their flops, with each delegated part named after its engine and its nodes."""
     parts = {name: part for part in found.parts for name in part}
     shown, work = [], dict(flops)
     for node in nodes:
@@ -153,7 +155,7 @@ def _with_parts(
 def _rows(
     nodes: Sequence[NodeStats], flops: Mapping[str, float], steps: int, key: Callable[[NodeStats], str]
 ) -> list[_Row]:
-    """The slowest first."""
+    """Sum up the nodes by `key`, slowest first."""
     found: dict[str, _Row] = {}
     total = sum(node.duration for node in nodes if node.op not in BOUNDARY) or 1.0
     for node in nodes:
@@ -167,7 +169,7 @@ def _rows(
     return sorted(found.values(), key=lambda row: (-row.seconds, row.name))
 
 
-# -- what is shown ----------------------------------------------------------------------------------------------------
+# -- output -----------------------------------------------------------------------------------------------------------
 
 
 def _report(

@@ -1,7 +1,7 @@
-"""How every program of the package ends: by itself, by a signal, at a closed pipe, or with one line about a mistake.
+"""The end of every program of the package: normally, by a signal, at a closed pipe, or with one line about an error.
 
-A user's mistake is one line on the error output and exit status 2; a traceback is left to faults of the program. SIGINT
-is taken even where it is inherited as ignored, as in the background job of a shell: who sends it means it.
+A user's error is one line on stderr and exit status 2; tracebacks are for faults of the program. SIGINT is handled even
+if it is inherited as ignored, as in a background job of a shell, since its sender intends it.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ T = TypeVar("T")
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _ERROR_OUTPUT: Final = 2
 _LONGEST: Final = 86_400.0 * 365
-_WRONG: Final = 2  # the status of argparse, too
-_BROKEN_PIPE: Final = 128 + 13  # what a shell shows for a program that SIGPIPE has ended
+_WRONG: Final = 2  # also argparse's status
+_BROKEN_PIPE: Final = 128 + 13  # the status that a shell shows for a program ended by SIGPIPE
 
 
 class Stopped(Exception):
-    """A signal has stopped what `run` ran."""
+    """A signal has stopped the coroutine that `run` ran."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -50,7 +50,7 @@ class Stopped(Exception):
 
     @property
     def status(self) -> int:
-        """The exit status by which shells know it."""
+        """The exit status that shells use for this signal."""
         return 128 + self.number
 
 
@@ -58,20 +58,20 @@ class Stopped(Exception):
 
 
 def run_command(name: str, command: Callable[[], int]) -> int:
-    """The exit status of a command: its own, or that of what came in between, which is said in one line."""
+    """Run a command and return its exit status; print an error or an interruption in one line."""
     _prepare()
     try:
         try:
             return command()
         finally:
-            sys.stdout.flush()  # here, where it can still be said that it failed
+            sys.stdout.flush()  # here, where a failure can still be reported
     except KeyboardInterrupt:
         say(name, "interrupted")
         return Stopped(signal.SIGINT).status
     except Stopped as stopped:
         say(name, f"stopped by {stopped}")
         return stopped.status
-    except BrokenPipeError:  # whoever reads the output has enough of it
+    except BrokenPipeError:  # the reader of the output has closed the pipe
         return _BROKEN_PIPE
     except (OpError, OSError) as error:
         say(name, _in_one_line(error))
@@ -87,7 +87,7 @@ def run_command(name: str, command: Callable[[], int]) -> int:
 
 
 def _prepare() -> None:
-    """There are streams to write to, what their encoding has not is shown by its number, and SIGINT interrupts."""
+    """Open missing standard streams, escape characters that their encoding lacks, and let SIGINT interrupt."""
     _open_what_was_closed()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -97,18 +97,18 @@ def _prepare() -> None:
 
 
 def _open_what_was_closed() -> None:
-    """A program that is started without some of the standard streams would give their numbers to its sockets."""
+    """Open the null device for closed standard streams; otherwise sockets would get their file descriptors."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # gets the lowest free number
             setattr(sys, name, os.fdopen(number, "r" if name == "stdin" else "w", closefd=False))
 
 
 def say(name: str, line: str) -> None:
-    """One line on the error output."""
-    with suppress(OSError):  # there is nobody to tell
+    """Print one line on stderr."""
+    with suppress(OSError):  # stderr is closed
         print(f"{name}: {line}", file=sys.stderr, flush=True)
 
 
@@ -133,7 +133,7 @@ def _first(group: BaseExceptionGroup[Any]) -> BaseException:
 
 
 def _give_up_broken_output() -> None:
-    """What could not be written is dropped: the interpreter would try again at its end, and complain."""
+    """Discard output that cannot be written: at exit the interpreter would try again and report an error."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -149,19 +149,21 @@ def _give_up_broken_output() -> None:
 def run(
     main: Coroutine[Any, Any, T], on_terminate: Callable[[], object] | None = None, patience: float | None = None
 ) -> T:
-    """Run a coroutine to its end in the fastest loop there is.
+    """Run a coroutine to its end in the fastest available event loop.
 
-    SIGINT and SIGTERM cancel it, and a second one cuts it off; a third one, even if the event loop does not turn.
+    SIGINT and SIGTERM cancel the coroutine. A second signal ends the loop. A third one ends the program even if the
+    event loop is blocked.
 
     Args:
-        on_terminate: Called on the event loop at the first SIGTERM, which then does not count: the coroutine ends in
-            its own time, and is cancelled by the next signal.
+        main: The coroutine.
+        on_terminate: Called on the event loop at the first SIGTERM, which then does not count as a signal: the
+            coroutine ends in its own time, and the next signal cancels it.
         patience: Seconds after the first signal in which the process ends in any case, even if a thread computes
-            for ever and the event loop does not turn; where its threads are then is said on the error output.
+            forever and the event loop is blocked. The stacks of its threads are then printed on stderr.
 
     Raises:
         Stopped: a signal came, and the coroutine has ended because of it.
-        KeyboardInterrupt: more than one came.
+        KeyboardInterrupt: more than one signal came.
     """
     stop = _Stop(on_terminate, patience)
     with _handled(stop), asyncio.Runner(loop_factory=loop_factory()) as runner:
@@ -169,7 +171,7 @@ def run(
 
 
 class _Stop:
-    """The handler of signals that come while a coroutine runs."""
+    """The handler of signals that arrive while a coroutine runs."""
 
     def __init__(self, on_terminate: Callable[[], object] | None, patience: float | None) -> None:
         self._on_terminate = on_terminate
@@ -208,24 +210,27 @@ class _Stop:
             raise KeyboardInterrupt
 
     def _cut_off(self, loop: asyncio.AbstractEventLoop) -> None:
-        """End the loop. From a handler of signals, the exception would hit any line of the program."""
+        """End the loop. Called on the loop: an exception from a signal handler could hit any line of the program."""
         self._is_cut_off = True
-        loop.set_exception_handler(_ignore)  # the errors of tasks that are cut off say nothing
+        loop.set_exception_handler(_ignore)  # errors of aborted tasks carry no information
         raise KeyboardInterrupt
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
-    with suppress(RuntimeError):  # the loop is closed: the program is at its end
+    with suppress(RuntimeError):  # the loop is closed: the program is ending
+        # A signal handler runs between two instructions of the loop's thread; the threadsafe call also wakes a waiting
+        # loop.
         loop.call_soon_threadsafe(callback)
 
 
 def _ignore(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Handle an error of a loop by doing nothing."""
+    """Ignore an error of a loop."""
 
 
 def _end_within(seconds: float) -> None:
-    """The interpreter's own watchdog, which needs none of its locks, ends the process: also one that waits for its
-    threads after all is said and done.
+    """End the process after this time, by the interpreter's own watchdog.
+
+    The watchdog needs none of the interpreter's locks, so it also ends a process that waits for its threads at exit.
     """
     faulthandler.dump_traceback_later(min(seconds, _LONGEST), exit=True, file=_ERROR_OUTPUT)
 
@@ -237,11 +242,12 @@ def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]
         yield
     finally:
         for number, previous in before.items():
+            # None stands for a handler that was not installed from Python, and cannot be restored.
             signal.signal(number, signal.SIG_DFL if previous is None else previous)
 
 
 def run_demo(module: str, arguments: Sequence[str], name: str) -> int:
-    """Hand over to the `main` of a demo, whose packages are an extra that the other commands do without."""
+    """Run the `main` of a demo, whose packages are an extra that the other commands do not need."""
     try:
         status: int = importlib.import_module(module).main(arguments)
     except ModuleNotFoundError as error:

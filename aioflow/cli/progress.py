@@ -1,4 +1,4 @@
-"""What a command is doing, on a line of the error output where that is a terminal. Nothing of it is left at the end."""
+"""A progress line on stderr, if that is a terminal. The line is erased at the end."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from aioflow.compiler.place.timeline_svg import time_text
 __all__ = ["Progress", "progress"]
 
 _BAR: Final = 24  # characters
-_SECONDS: Final = 0.1  # between two times that the line is drawn
+_SECONDS: Final = 0.1  # minimum interval between two redraws
 _ERASE: Final = "\r\x1b[K"
 
 
 class Progress:
-    """The line. Times of the work are not those of the terminal: it is drawn ten times a second at the most.
+    """The progress line. It is redrawn at most ten times a second, so that the terminal does not slow down the work.
 
     Args:
-        total: How many times `advance` will be called; None where nobody knows.
-        clock: Gives seconds.
-        stream: Where it is drawn, if that is a terminal.
+        label: Text at the start of the line.
+        total: Number of calls of `advance`; None if unknown.
+        stream: Stream to draw on, if it is a terminal.
+        clock: Function that returns the seconds.
     """
 
     def __init__(
@@ -41,13 +42,13 @@ class Progress:
         self._draw()
 
     def advance(self) -> None:
-        """One more is done."""
+        """Count one more item."""
         self._done += 1
         if self._is_seen and self._clock() - self._drawn >= _SECONDS:
             self._draw()
 
     def close(self) -> None:
-        """Take the line away."""
+        """Erase the line."""
         if self._is_seen:
             self._stream.write(_ERASE)
             self._stream.flush()
@@ -71,7 +72,7 @@ class Progress:
 
 @contextmanager
 def progress(label: str, total: int | None = None) -> Iterator[Progress]:
-    """Show what is done inside of the block, on the error output. As of `Progress`."""
+    """Show the progress of the block on stderr. The arguments are those of `Progress`."""
     shown = Progress(label, total, stream=sys.stderr)
     try:
         yield shown

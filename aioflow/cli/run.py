@@ -1,4 +1,4 @@
-"""`aioflow run`: one call of a model of any format, and how long it takes."""
+"""`aioflow run`: call a model of any format once, and measure the time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-# The whole package: that is what registers the ops and the portable kernels.
+# The whole package, since importing it registers the ops and the portable kernels.
 import aioflow as af
 from aioflow.cli import program, tables
 from aioflow.cli.arguments import add_delegate, add_imports, output_file, positive, stored_file
@@ -31,11 +31,11 @@ from aioflow.interop.model import Model, Signature
 
 __all__ = ["add_parser"]
 
-_SHOWN: Final = 4  # elements of an output
+_SHOWN: Final = 4  # shown elements of an output
 
 
 class _Times(NamedTuple):
-    """Seconds."""
+    """Measured times, in seconds."""
 
     opening: float
     first: float
@@ -82,7 +82,8 @@ async def _call(arguments: argparse.Namespace) -> int:
     values = all_inputs(signature, arguments)
     feeds = {signature.all_inputs[name]: value for name, value in values.items()}
     fetches = {name: values_of(each) for name, each in signature.outputs.items()}
-    is_asked = arguments.repeat or arguments.delegate != AUTO  # to prepare an engine takes longer than one step
+    # Preparing an engine takes longer than one step.
+    is_asked = arguments.repeat or arguments.delegate != AUTO
     config = af.SessionConfig(delegate=arguments.delegate if is_asked else None)
     async with af.Session(graph=model.graph, config=config) as session:
         with progress("initializing"):
@@ -94,7 +95,7 @@ async def _call(arguments: argparse.Namespace) -> int:
         if config.delegate is not None:
             with progress("preparing"):
                 await session.prepared()
-            if arguments.delegate != AUTO:  # its results are asked for
+            if arguments.delegate != AUTO:  # the user wants the results of this engine
                 outputs = await session.run(fetches, feeds)
         times = _Times(opened - started, first - opened, await _repeated(session, fetches, feeds, arguments.repeat))
         engine = next(as_lines(session.delegation(fetches, list(feeds))), "") if config.delegate is not None else ""
@@ -118,7 +119,7 @@ async def _repeated(session: af.Session, fetches: Any, feeds: Mapping[Any, Any],
     return taken
 
 
-# -- what is shown ----------------------------------------------------------------------------------------------------
+# -- output -----------------------------------------------------------------------------------------------------------
 
 
 def _report(
@@ -141,7 +142,7 @@ def _report(
 
 
 def _kind(dtype: str, value: Any) -> tuple[str, str]:
-    if isinstance(value, list):  # of tensors, as ONNX's sequences are
+    if isinstance(value, list):  # a list of tensors, such as an ONNX sequence
         return dtype, f"a list of {len(value):,}"
     return dtype, tables.shape_text(np.shape(value))
 
@@ -160,7 +161,7 @@ def _summary(value: Any) -> str:
 
 
 def _labelled(labels: Sequence[str | int], rows: Array) -> str:
-    """The first row, with its labels."""
+    """Return the first row with its labels."""
     if not len(rows):
         return ""
     some = [f"{label}: {_element(item)}" for label, item in zip(labels[:_SHOWN], rows[0], strict=False)]
@@ -174,7 +175,7 @@ def _element(item: Any) -> str:
     return f"{item:.4g}" if isinstance(item, float | np.floating) else str(item)
 
 
-# -- what is written --------------------------------------------------------------------------------------------------
+# -- files ------------------------------------------------------------------------------------------------------------
 
 
 def _check_output(path: Path | None) -> None:
@@ -216,7 +217,7 @@ def _write(path: Path, arrays: Mapping[str, Any]) -> Path:
 
 
 def _stored(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """What a file has of an output: of a list, each item by its number."""
+    """Yield the arrays of an output by name: each item of a list has its number."""
     if isinstance(value, list):
         for number, item in enumerate(value):
             yield f"{name}.{number}", _storable(item)
@@ -225,6 +226,6 @@ def _stored(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _storable(value: Any) -> Any:
-    """Strings as NumPy has them: arrays of objects would be pickled."""
+    """Return the value as an array; strings as NumPy's byte strings, since NumPy would pickle arrays of objects."""
     array = np.asarray(value)
     return array.astype(bytes) if array.dtype == object else array

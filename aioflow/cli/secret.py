@@ -1,4 +1,4 @@
-"""`aioflow secret`: a new secret for a cluster, or of one that there is, that of its clients."""
+"""`aioflow secret`: print a new secret for a cluster, or derive the secret of a cluster's clients."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from aioflow.net.credentials import Credentials, read_secret  # which the other commands do without
+    from aioflow.net.credentials import Credentials, read_secret  # not needed by the other commands
 
     if arguments.client_of is None:
         print(secrets.token_hex(_BYTES))

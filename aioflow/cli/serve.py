@@ -1,4 +1,4 @@
-"""`aioflow serve`: models of any format behind the Open Inference Protocol, until a signal comes."""
+"""`aioflow serve`: serve models of any format by the Open Inference Protocol, until a signal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 _DRAIN_SECONDS: Final = 30.0
 _STUCK_SECONDS: Final = 30.0
-_END_SECONDS: Final = 10.0  # beyond the time of the requests: more than `Processes` takes to kill a stuck process
+_END_SECONDS: Final = 10.0  # after the drain time; longer than `Processes` takes to kill a stuck process
 _MOST_TOKEN: Final = 4096
 
 
@@ -169,7 +169,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 class _Stop:
-    """What SIGTERM calls: ends the service, once there is one."""
+    """The callback of SIGTERM: it stops the service, or lets it stop as soon as it exists."""
 
     def __init__(self) -> None:
         self.is_wanted = False
@@ -194,10 +194,11 @@ async def _serve(arguments: argparse.Namespace, stop: _Stop) -> int:
         arguments.grpc_port,
     )
     log_no_garbage()
-    gc.freeze()  # what was imported stays: to look for garbage among it would hold the event loop for longer each time
+    # Imported objects stay. Without this, each full collection would traverse them and block the event loop for longer.
+    gc.freeze()
     async with _service(arguments, models, where) as server:
         stop.action = server.stop
-        if stop.is_wanted:
+        if stop.is_wanted:  # SIGTERM arrived while the service was starting
             server.stop()
         print(f"listening at {server.url}", flush=True)
         if isinstance(server, service.Server) and server.grpc_address:
@@ -205,7 +206,7 @@ async def _serve(arguments: argparse.Namespace, stop: _Stop) -> int:
         await server.ready()
         for entry in server.index():
             print(f"{entry.name} version {entry.version} is {entry.state.value.lower()}", flush=True)
-        log_changes()  # from here on: what was there at first has just been said
+        log_changes()  # only from here on: the initial states have just been printed
         interrupted = await _until(server)
     if interrupted is not None:
         raise interrupted
@@ -216,7 +217,7 @@ def given_models(arguments: argparse.Namespace) -> dict[str, service.ModelSource
     """Return the models of a command line by name, with the shapes of their inputs.
 
     Raises:
-        InvalidArgumentError: a name is given twice, or a shape is not that of one of the models.
+        InvalidArgumentError: a name is used twice, or a shape does not belong to one of the models.
     """
     models: dict[str, service.ModelSource] = {}
     for name, source in arguments.models:
@@ -230,7 +231,7 @@ def given_models(arguments: argparse.Namespace) -> dict[str, service.ModelSource
 
 
 def _shaped(models: Mapping[str, service.ModelSource], text: str) -> tuple[str, str]:
-    """The model and the input that NAME:INPUT names; names of inputs may have colons, too."""
+    """Return the model and the input that NAME:INPUT names; names of inputs may contain colons, too."""
     name, colon, found = text.partition(":")
     if colon and found and name in models:
         return name, found
@@ -269,7 +270,7 @@ def _service(
 
 
 async def _until(server: service.Server | service.Processes) -> asyncio.CancelledError | None:
-    """Wait for the end; one that comes as a cancellation, by SIGINT, is to close the service in good order, too."""
+    """Wait for the end. Return the cancellation that SIGINT causes, so that the caller closes the service first."""
     try:
         await server.stopped()
     except asyncio.CancelledError as error:

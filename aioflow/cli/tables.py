@@ -1,4 +1,4 @@
-"""How commands show numbers and rows: thousands separated, in units, in columns, and no wider than the terminal."""
+"""Numbers and rows as commands print them: thousands separators, units, aligned columns within the terminal's width."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Final
 __all__ = ["decimal", "packed", "plural", "rows", "shape_text", "width"]
 
 _PREFIXES: Final = ((12, "T"), (9, "G"), (6, "M"), (3, "k"))
-_LEAST: Final = 24  # characters that a line has in any case
+_LEAST: Final = 24  # minimum characters of a line
 
 
 def width() -> int | None:
-    """How wide lines may be; None where nobody looks at them."""
+    """Return the maximum width of a line; None if the output is not a terminal."""
     if not sys.stdout.isatty():
         return None
     return max(_LEAST, shutil.get_terminal_size().columns)
 
 
 def decimal(value: float, unit: str) -> str:
-    """Three digits and a prefix: "4.09 GFLOP"."""
+    """Format a value with three digits and a prefix: "4.09 GFLOP"."""
     for power, prefix in _PREFIXES:
         if value >= 10**power:
             return f"{value / 10**power:.3g} {prefix}{unit}"
@@ -29,20 +29,22 @@ def decimal(value: float, unit: str) -> str:
 
 
 def plural(count: int, noun: str, nouns: str | None = None) -> str:
-    """ "1 node", "1,234 nodes"; `nouns` where that is not the noun with an s."""
+    """Format a count: "1 node", "1,234 nodes". `nouns` is the plural if that is not the noun with an s."""
     return f"{count:,} {noun if count == 1 else nouns or f'{noun}s'}"
 
 
 def shape_text(dims: Iterable[int | None] | None) -> str:
-    """[?, 3, 224, 224], with a sign for each size that is open."""
+    """Format a shape such as [?, 3, 224, 224], with "?" for each unknown size."""
     return "any rank" if dims is None else f"[{', '.join('?' if size is None else str(size) for size in dims)}]"
 
 
 def rows(table: Sequence[Sequence[str]], right: Iterable[int] = (), indent: str = "  ") -> Iterator[str]:
-    """Lines with aligned columns, the last of which is cut where the terminal ends.
+    """Yield lines with aligned columns, truncated at the width of the terminal.
 
     Args:
-        right: The columns that are aligned on the right: numbers.
+        table: The cells of each row.
+        right: Columns to align on the right, for numbers.
+        indent: Text before each line.
     """
     limit = width()
     numbers = set(right)
@@ -57,7 +59,7 @@ def rows(table: Sequence[Sequence[str]], right: Iterable[int] = (), indent: str 
 
 
 def packed(cells: Sequence[tuple[str, str]], indent: str = "  ") -> Iterator[str]:
-    """Names with values, as many beside one another as a line holds, down the columns as in a list of files."""
+    """Yield names with values, several per line, ordered down the columns as in a listing of files."""
     limit = width() or 100
     names, values = (max((len(cell[i]) for cell in cells), default=0) for i in (0, 1))
     across = max(1, (limit - len(indent) + 3) // (names + values + 4))

@@ -1,4 +1,4 @@
-"""`aioflow top`: how the servers of a cluster are, again and again: steps, what they wait for, lag, memory."""
+"""`aioflow top`: watch the servers of a cluster: steps and their waits, lag, memory."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from aioflow.net.server_status import ServerStatus
 __all__ = ["add_parser"]
 
 _INTERVAL: Final = 2.0
-_ANSWER: Final = 3.0  # seconds in which a server must answer
-_STEPS: Final = 5  # of a server that are shown, those that have run longest first
-_WAITS: Final = 3  # of each
+_ANSWER: Final = 3.0  # timeout of a server's answer, in seconds
+_STEPS: Final = 5  # shown steps of a server, longest-running first
+_WAITS: Final = 3  # shown waits of each step
 _ESCAPE: Final = "\x1b["
 _CLEAR: Final = f"{_ESCAPE}H{_ESCAPE}J"
-_ENTER: Final = f"{_ESCAPE}?1049h{_ESCAPE}?25l"  # the other screen, without a cursor
+_ENTER: Final = f"{_ESCAPE}?1049h{_ESCAPE}?25l"  # the alternate screen, without a cursor
 _LEAVE: Final = f"{_ESCAPE}?25h{_ESCAPE}?1049l"
 
 
@@ -76,7 +76,7 @@ async def _watch(arguments: argparse.Namespace) -> int:
 
 
 async def _reached(arguments: argparse.Namespace) -> RemoteCluster:
-    """The cluster, by the first of its servers that answers. Raises what the last one has failed with."""
+    """Return the cluster, connected to the first server that answers. Raises the error of the last one if none does."""
     credentials, error = given_credentials(arguments), None
     for target in _targets(arguments):
         cluster = RemoteCluster(target, timeout=_ANSWER, credentials=credentials)
@@ -118,12 +118,12 @@ async def _look(cluster: RemoteCluster) -> Mapping[str, ServerStatus | OpError]:
     return await cluster.status(_ANSWER)
 
 
-# -- what is shown ----------------------------------------------------------------------------------------------------
+# -- output -----------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def _screen(arguments: argparse.Namespace) -> Iterator[None]:
-    """The other screen of a terminal, while it is looked at."""
+    """Switch the terminal to its alternate screen for the duration of the block."""
     if arguments.json or not sys.stdout.isatty():
         yield
         return
@@ -153,7 +153,7 @@ def _show(
 
 
 def _printable(line: str) -> str:
-    """Clients name nodes: what they have written must not command the terminal."""
+    """Replace control characters: clients choose the names of nodes, which must not control the terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in line)
 
 

@@ -1,4 +1,4 @@
-"""The options of `python -m aioflow.worker`, from the command line, and what it leaves out from a file."""
+"""The options of `python -m aioflow.worker`, from the command line and from a file."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ DRAIN_SECONDS: Final = 10.0
 
 
 class WorkerOptions(NamedTuple):
-    """What a worker is told.
+    """The options of a worker.
 
     Attributes:
-        task: Which one it is, of which cluster.
-        bind: Where it listens; None for its address in the cluster.
-        cpus: How many CPU devices it has.
-        allow_dir: The folders in which graphs may open files.
-        status_port: Where it says how it is; None for nowhere.
-        drain_seconds: How long it waits for its steps when it is to end.
-        until_eof: Whether it is to end when its standard input does.
-        credentials: By what it proves itself, and others to it.
-        limits: What others may ask of it, by name.
+        task: The worker's task and its cluster.
+        bind: Address to listen at; None for the task's address in the cluster.
+        cpus: Number of CPU devices.
+        allow_dir: Folders in which graphs may open files.
+        status_port: Port of the status page; None for no status page.
+        drain_seconds: Maximum wait for running steps at shutdown.
+        until_eof: Whether the worker ends at the end of its standard input.
+        credentials: Credentials of the worker, by which it also authenticates others.
+        limits: Limits on the requests of clients and peers, by name.
     """
 
     task: ClusterTask
@@ -52,7 +52,7 @@ class WorkerOptions(NamedTuple):
     limits: Mapping[str, int | float]
 
 
-# What holds where neither the command line nor the file says otherwise.
+# Defaults of options that neither the command line nor the file sets.
 _DEFAULTS: Final[Mapping[str, Any]] = {
     "bind": None,
     "cpus": 1,
@@ -63,7 +63,7 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
 
 
 def make_parser(program: str, description: str) -> Parser:
-    """The parser of the command line. What is not given has no attribute in its result."""
+    """Return the parser of the command line. Options that are not used have no attribute in its result."""
     parser = Parser(prog=program, description=description, argument_default=argparse.SUPPRESS)
     parser.add_argument("--version", action="version", version=f"aioflow {aioflow.__version__}")
     which = parser.add_argument_group("which task of which cluster", "by default as --config or TF_CONFIG say")
@@ -99,7 +99,7 @@ def make_parser(program: str, description: str) -> Parser:
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
-    """What `[worker]` may have, too."""
+    """Add the options that the `[worker]` section of a file may also have."""
     parser.add_argument(
         "--bind",
         metavar="HOST[:PORT]",
@@ -135,10 +135,11 @@ def _task(text: str) -> int | str:
 
 
 def parse_options(parser: Parser, arguments: Sequence[str], environment: Mapping[str, str]) -> WorkerOptions:
-    """What the command line says, and where it does not, its file and the environment.
+    """Return the options of the command line; those that it leaves out come from its file and the environment.
 
     Raises:
-        InvalidArgumentError, NotFoundError: as of `cluster_task`; a setting of the file or a credential is wrong.
+        InvalidArgumentError: as in `cluster_task`; or a setting of the file or a credential is wrong.
+        NotFoundError: as in `cluster_task`; or a file of a credential cannot be read.
     """
     known, rest = parser.parse_known_args(arguments)
     if rest:
@@ -173,7 +174,7 @@ def parse_options(parser: Parser, arguments: Sequence[str], environment: Mapping
 
 
 class _FileParser(argparse.ArgumentParser):
-    """Reads the options that a file has."""
+    """A parser of the options in a file; it raises an error instead of exiting."""
 
     def error(self, message: str) -> NoReturn:
         raise InvalidArgumentError(f"{self.prog}: {message}")
@@ -181,6 +182,7 @@ class _FileParser(argparse.ArgumentParser):
 
 def _settings_of_file(path: Path, worker: Mapping[str, Any]) -> Mapping[str, Any]:
     name = f"{path}: [worker]"
+    # Settings of the file are parsed as command-line options, so that both have the same types and checks.
     parser = _FileParser(prog=name, argument_default=argparse.SUPPRESS, allow_abbrev=False, add_help=False)
     _add_settings(parser)
     known = [option[2:] for action in parser._actions for option in action.option_strings]
@@ -200,7 +202,7 @@ def _limits_of_file(path: Path, limits: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _as_options(name: str, key: str, value: Any) -> Iterator[str]:
-    """A setting as it would be on the command line."""
+    """Yield a setting in the form of command-line options."""
     for one in value if isinstance(value, list) else [value]:
         if isinstance(one, bool) or not isinstance(one, str | int | float):
             raise InvalidArgumentError(f"{name}: {key}", expected="a text, a number, or a list", actual=brief(value))

@@ -1,1 +1,1 @@
-"""What aioflow answers to names of TensorFlow's that it does not have."""
+"""Error messages for TensorFlow's names that aioflow does not have."""

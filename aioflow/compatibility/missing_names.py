@@ -1,7 +1,7 @@
-"""What a public namespace answers to a name that it does not have: whether TensorFlow has it, and what is near.
+"""The AttributeError of a public namespace for a missing name: whether TensorFlow has the name, and similar names.
 
-A program that looks for names (`hasattr`) gets its AttributeError, as from any module. Type checkers do not see this:
-to them a name that is not there is an error before the program runs.
+A program that probes for names (`hasattr`) gets its AttributeError, as from any module. Type checkers do not see this
+module: they report a missing name as an error before the program runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PACKAGE: Final = "aioflow"
 
 
 def refuse(module: str, name: str) -> NoReturn:
-    """Raise the AttributeError for a name that the package, or a namespace of it, does not have."""
+    """Raise the AttributeError for a name that the package, or one of its namespaces, does not have."""
     raise AttributeError(_answer(module, name))
 
 
@@ -49,6 +49,7 @@ def _public(module: str) -> list[str]:
 
 
 def _is_tensorflows(module: str, name: str) -> bool:
+    # A large table that only error messages need.
     from aioflow.compatibility.tensorflow_names import INNER_MODULES, MODULES, NAMES
 
     modules = INNER_MODULES.get(module, "") if module else MODULES

@@ -1,6 +1,6 @@
-"""Names of TensorFlow 1's public Python interface, by module: for the answer to a name that aioflow does not have.
+"""The names of TensorFlow 1's public Python interface, by module, for error messages about missing names.
 
-Imported when a lookup has failed, and by nothing else.
+Imported only after a lookup has failed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ resource_loader saved_model sets signal sparse spectral strings summary sysconfi
 version xla
 """
 
-# Those of the modules that aioflow has.
+# Modules within the modules that aioflow has.
 INNER_MODULES: Final[Mapping[str, str]] = {
     "dtypes": "experimental",
     "io": "gfile",
@@ -30,7 +30,7 @@ INNER_MODULES: Final[Mapping[str, str]] = {
     "train": "experimental queue_runner",
 }
 
-# Without the modules. The key "" stands for TensorFlow itself.
+# Names without modules. The key "" stands for TensorFlow itself.
 NAMES: Final[Mapping[str, str]] = {
     "": """
 AUTO_REUSE AggregationMethod Assert AttrValue COMPILER_VERSION CXX11_ABI_FLAG CXX_VERSION ConditionalAccumulator

@@ -1,8 +1,8 @@
 """`python -m aioflow.worker demo`: a parameter server and several workers, each a process, train one model together.
 
-Asynchronous data parallelism, between graphs (OSDI'16, 4.4): each worker builds the graph for itself, with its
-variables on the parameter server, and takes steps at its own pace. Half-way one of them is killed, and started again.
-Beside it, one process takes as many samples.
+Asynchronous data parallelism, between graphs (OSDI'16, 4.4). Each worker builds its own graph, with its variables on
+the parameter server, and runs steps at its own pace. Half-way one worker is killed and started again. For comparison, a
+single process trains on as many samples.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ __all__ = ["main", "run_demo"]
 
 _WORKERS: Final = 3
 _MOST_WORKERS: Final = 64
-_MOST_STEPS: Final = 1_000_000  # each is noted on the server
+_MOST_STEPS: Final = 1_000_000  # the server keeps a counter for each
 _SECONDS_TO_END: Final = 5.0
-# `python -m aioflow.worker`, but a Ctrl-C while it imports, which all processes of a terminal get, is left to the demo.
+# `python -m aioflow.worker`, except that Ctrl-C is ignored during the imports: a terminal sends it to all processes,
+# and the demo handles it.
 _AS_MODULE: Final = (
     "import runpy, signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
     "runpy.run_module('aioflow.worker', run_name='__main__', alter_sys=True)"
@@ -37,22 +38,22 @@ _AS_MODULE: Final = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo, or one worker of it; returns the exit status."""
+    """Run the demo, or one worker of it. Return the exit status."""
     parser = Parser(prog="python -m aioflow.worker demo", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--steps", type=up_to(_MOST_STEPS), default=500, help="of each worker (default %(default)s)")
     parser.add_argument("--workers", type=up_to(_MOST_WORKERS), default=_WORKERS, help="how many (default %(default)s)")
-    parser.add_argument("--cluster", action="append", help=argparse.SUPPRESS)  # of a worker that the demo has started
+    parser.add_argument("--cluster", action="append", help=argparse.SUPPRESS)  # for a worker that the demo has started
     parser.add_argument("--task", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.cluster is None:
         return run(run_demo(options.steps, options.workers))
-    with suppress(Stopped):  # the demo that has started it says so
+    with suppress(Stopped):  # the demo that has started the worker reports it
         run(train_as_worker(ClusterSpec(parse_cluster(options.cluster)), options.task, options.steps))
     return 0
 
 
 async def run_demo(steps: int, workers: int = _WORKERS) -> int:
-    """Start the processes, show what they report, kill one, and compare; returns the exit status."""
+    """Start the processes, print their reports, kill one, and compare. Return the exit status."""
     ports = free_addresses(1 + workers)
     jobs = {"ps": ports[:1], "worker": ports[1:]}
     cluster = [text for job, addresses in jobs.items() for text in ("--cluster", f"{job}={','.join(addresses)}")]
@@ -89,10 +90,14 @@ def _counted(number: int, of: int) -> str:
 
 @dataclass(slots=True)
 class _Worker:
-    """A worker's process, and the one after it where it is killed.
+    """A worker's process, and its successor if it is killed.
 
     Attributes:
-        status: With which exit status the last of them has ended.
+        cluster: Arguments that name the tasks of the cluster.
+        task: Number of the worker.
+        steps: Number of steps.
+        is_killed: Whether the worker is still to be killed half-way.
+        status: Exit status of the last process.
     """
 
     cluster: Sequence[str]
@@ -102,7 +107,7 @@ class _Worker:
     status: int = 0
 
     async def run(self) -> None:
-        """Start it, show what it reports, and kill it half-way if that is its part."""
+        """Start the process and print its reports; kill it half-way if `is_killed` is set."""
         while True:
             arguments = ["demo", *self.cluster, "--task", str(self.task), "--steps", str(self.steps)]
             async with _process(arguments) as process:
@@ -124,7 +129,7 @@ class _Worker:
 
 @asynccontextmanager
 async def _process(arguments: Sequence[str]) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A process that ends with the block."""
+    """Start a process that ends with the block."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", _AS_MODULE, *arguments, stdout=asyncio.subprocess.PIPE
     )

@@ -1,4 +1,4 @@
-"""What one worker of the cluster demo does: train on batches of its own, and note on the server which ones counted."""
+"""One worker of the cluster demo: it trains on its own batches, and records on the server which ones were applied."""
 
 from __future__ import annotations
 
@@ -28,7 +28,15 @@ class _Model:
     """Tensors of the graph.
 
     Attributes:
-        number: [] int32, of the batch that is fed; counted: [workers * steps] int32, how often each batch counts.
+        graph: The graph.
+        images: [n, 64] float32.
+        labels: [n] int32.
+        number: [] int32, number of the fed batch.
+        counted: [workers * steps] int32, how often each batch was applied.
+        loss: Scalar.
+        accuracy: Scalar.
+        train: One step of Adam, which then counts its batch.
+        initialize: Initializer of the variables.
     """
 
     graph: af.Graph
@@ -44,11 +52,12 @@ class _Model:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of the training.
+    """The outcome of the training.
 
     Attributes:
-        accuracy: Share of the test digits that are guessed right.
-        lost, repeated: How many batches are not among the updates of the variables, or more than once.
+        accuracy: Share of the test digits that are classified correctly.
+        lost: Number of batches that were never applied to the variables.
+        repeated: Number of batches that were applied more than once.
     """
 
     accuracy: float
@@ -83,16 +92,16 @@ def _dense(x: af.Tensor, units: int, name: str) -> af.Tensor:
 
 
 def _batches(digits: Digits, first: int, steps: int) -> Iterator[tuple[Any, Any]]:
-    """As many batches; each depends on its number alone."""
+    """Yield `steps` batches; each depends on its number alone."""
     for number in range(first, first + steps):
         index = np.random.default_rng(number).integers(0, len(digits), BATCH)
         yield digits.images[index], digits.labels[index]
 
 
 async def train_as_worker(cluster: af.train.ClusterSpec, task: int, steps: int) -> None:
-    """Train with the others, from where this worker was when it was killed.
+    """Train together with the other workers; after a restart, continue at the first step that was not applied.
 
-    The step that updates the variables also counts its batch, after that: what is counted has been applied.
+    The training step counts its batch after it has updated the variables: a counted batch has been applied.
     """
     workers = len(cluster.task_indices("worker"))
     setter = af.train.replica_device_setter(worker_device=f"/job:worker/task:{task}", cluster=cluster)
@@ -122,7 +131,7 @@ async def _train(session: Any, model: _Model, first: int, steps: int, done: int,
 
 
 async def evaluate(target: str, cluster: af.train.ClusterSpec, steps: int) -> Result:
-    """What the variables on the parameter server are worth; it does this by itself."""
+    """Return the accuracy of the variables on the parameter server, and the lost and repeated batches."""
     batches = len(cluster.task_indices("worker")) * steps
     model = _build(batches, af.train.replica_device_setter(worker_device="/job:ps", cluster=cluster))
     async with af.Session(target, graph=model.graph) as session:
@@ -132,7 +141,7 @@ async def evaluate(target: str, cluster: af.train.ClusterSpec, steps: int) -> Re
 
 
 async def train_alone(steps: int) -> float:
-    """The accuracy of one process after so many steps."""
+    """Return the accuracy of a single process after this number of steps."""
     model = _build(steps)
     async with af.Session(graph=model.graph) as session:
         await session.run(model.initialize)

@@ -1,4 +1,4 @@
-"""The demo's one event loop: a training loop, a web service, a client of it, and a clock that watches them all."""
+"""The demo's single event loop: a training loop, a web service, a client of it, and a monitor of the loop's lag."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SHOW_EVERY = 20  # steps
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line may say."""
+    """The options of the command line."""
 
     steps: int
     folder: Path
@@ -40,7 +40,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the demo prints at the end."""
+    """The results that the demo prints at the end."""
 
     accuracy: float
     step: int
@@ -50,7 +50,7 @@ class Outcome:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo; returns the exit status."""
+    """Run the demo. Return the exit status."""
     options = _parse(arguments)
     _find_out_whether_files_can_be_made(options.folder)
     console = _Console()
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 class _Console(Console):
     def on_broken_pipe(self) -> NoReturn:
-        """rich would exit here, in the middle of a step."""
+        """Raise BrokenPipeError. The method of rich would exit in the middle of a step."""
         raise BrokenPipeError
 
 
@@ -84,7 +84,7 @@ def _parse(arguments: Sequence[str] | None) -> Options:
 
 
 def _find_out_whether_files_can_be_made(folder: Path) -> None:
-    """Before the training, whose end would be the first to write. Raises OSError."""
+    """Raise OSError if the folder is not writable. Otherwise the first write would fail at the end of the training."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder):
         pass
@@ -97,9 +97,9 @@ def _where_it_stopped(folder: Path) -> str:
 
 
 async def run_demo(options: Options, console: Console) -> Outcome:
-    """Train, serve, ask and watch, all in the running event loop.
+    """Train, serve, send requests and measure the lag, all in the running event loop.
 
-    When the task is cancelled (Ctrl-C, SIGTERM) it writes a checkpoint first.
+    When the task is cancelled (Ctrl-C, SIGTERM), it writes a checkpoint first.
     """
     options.folder.mkdir(parents=True, exist_ok=True)
     train, test = load_digits().split(seed=0)
@@ -160,7 +160,7 @@ def _batches(digits: Digits) -> Iterator[Digits]:
 
 async def _save(model: Model, session: af.Session, folder: Path, history: History) -> str:
     path = await model.saver.save(session, str(folder / "model"), global_step=model.global_step)
-    with suppress(OSError):  # the curve is a nicety; the checkpoint is what matters
+    with suppress(OSError):  # only the checkpoint is essential, not the curve
         history.save(folder / "history.json")
     return str(path)
 

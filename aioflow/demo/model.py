@@ -1,4 +1,4 @@
-"""The demo's graph: a small classifier of 8×8 digits, its training step, and what a server asks of it."""
+"""The demo's graph: a small classifier of 8×8 digits, its training step, and its predictions for the service."""
 
 from __future__ import annotations
 
@@ -18,9 +18,17 @@ class Model:
     """Tensors of the graph.
 
     Attributes:
-        images: [n, 64] float32 in 0..1; labels: [n] int32; keep: the share of units that dropout keeps.
-        probabilities: [n, 10] float32. loss, accuracy: scalars.
-        train: One step of Adam; global_step counts them.
+        graph: The graph.
+        images: [n, 64] float32 in 0..1.
+        labels: [n] int32.
+        keep: Scalar, the share of units that dropout keeps.
+        probabilities: [n, 10] float32.
+        loss: Scalar.
+        accuracy: Scalar.
+        train: One step of Adam.
+        global_step: Number of training steps.
+        initialize: Initializer of the variables.
+        saver: Saver that keeps the last two checkpoints.
     """
 
     graph: af.Graph
@@ -37,7 +45,7 @@ class Model:
 
 
 def build(learning_rate: float = 2e-3, seed: int = 1) -> Model:
-    """The graph, built from the start."""
+    """Build the graph."""
     with af.Graph().as_default() as graph:
         af.set_random_seed(seed)
         images = af.placeholder(af.float32, [None, PIXELS], name="images")

@@ -1,4 +1,4 @@
-"""What the demo measures and shows: the loss curve, kept beside the checkpoint, and the numbers at the end."""
+"""The demo's measurements: the loss curve, kept beside the checkpoint, and the numbers at the end."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _INTERVAL = 1e-3  # seconds
 
 @dataclass(slots=True)
 class Lag:
-    """How late the event loop served a timer, in seconds, again and again."""
+    """Repeated measurements of how late the event loop ran a timer, in seconds."""
 
     samples: list[float] = field(default_factory=list)
 
 
 async def watch_lag(lag: Lag, stop: asyncio.Event) -> None:
-    """Measure until told to stop."""
+    """Measure the lag until `stop` is set."""
     while not stop.is_set():
         started = time.perf_counter()
         await asyncio.sleep(_INTERVAL)
@@ -31,7 +31,7 @@ async def watch_lag(lag: Lag, stop: asyncio.Event) -> None:
 
 
 def percentile_ms(samples: list[float], percent: float) -> float:
-    """A percentile in milliseconds; 0 where there are no samples."""
+    """Return a percentile in milliseconds; 0 if there are no samples."""
     return float(np.percentile(samples, percent)) * 1e3 if samples else 0.0
 
 
@@ -45,7 +45,7 @@ class History:
 
     @classmethod
     def load(cls, path: Path) -> History:
-        """The history in a file, or an empty one: the curve is a nicety, and no reason not to train."""
+        """Return the history in a file, or an empty one: a damaged curve must not prevent the training."""
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
             steps, losses, accuracies = ([float(x) for x in found[name]] for name in ("steps", "losses", "accuracies"))
@@ -56,7 +56,7 @@ class History:
         return cls([int(step) for step in steps], losses, accuracies)
 
     def add(self, step: int, loss: float, accuracy: float) -> None:
-        """One more point."""
+        """Add one point."""
         self.steps.append(step)
         self.losses.append(loss)
         self.accuracies.append(accuracy)
@@ -67,7 +67,7 @@ class History:
 
     def plot(self, path: Path) -> None:
         """Draw the loss and the accuracy over the steps as a PNG."""
-        from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import, and only the end needs it
+        from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import, and needed only at the end
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")

@@ -1,4 +1,4 @@
-"""The demo's web service and its client: an ASGI app that answers from the live variables, and somebody who asks."""
+"""The demo's web service and its client: an ASGI app that predicts with the live variables."""
 
 from __future__ import annotations
 
@@ -23,26 +23,29 @@ from aioflow.web_server import EmbeddedServer, EmbeddedSettings
 
 __all__ = ["Traffic", "ask_again_and_again", "make_app", "serving"]
 
-_PAUSE = 0.002  # seconds between two requests of the client: a service that is used, not one that is flooded
+_PAUSE = 0.002  # seconds between two requests of the client: realistic use, not a flood
 
 
 @dataclass(slots=True)
 class Traffic:
-    """What the client has seen: seconds of each answer, and how many were right."""
+    """The client's statistics: seconds of each response, and the number of correct ones."""
 
     latencies: list[float] = field(default_factory=list)
     right: int = 0
 
 
 def make_app(model: Model, session: af.Session) -> Starlette:
-    """`POST /predict` takes {"pixels": [[64 numbers in 0..1], …]} and answers {"digits": […], "probabilities": […]}."""
+    """Return an app that answers `POST /predict` of {"pixels": [[64 numbers in 0..1], …]}.
+
+    The response is {"digits": […], "probabilities": […]}.
+    """
     predict = session.make_callable(model.probabilities, [model.images])
 
     async def answer(request: Request) -> Response:
         try:
             pixels = af.web.rows_of((await request.json())["pixels"], model.images)
         except ClientDisconnect:
-            return Response(status_code=499)  # which nobody reads
+            return Response(status_code=499)  # the client is gone and does not read it
         except (InvalidArgumentError, LookupError, RecursionError, TypeError, ValueError) as error:
             why = getattr(error, "message", str(error))
             return JSONResponse({"error": f"expected {{'pixels': rows of {PIXELS} numbers}}: {why}"}, status_code=400)
@@ -58,10 +61,10 @@ def make_app(model: Model, session: af.Session) -> Starlette:
 
 @contextlib.asynccontextmanager
 async def serving(app: Starlette, port: int) -> AsyncIterator[str]:
-    """Serve `app` on the loopback address while the block runs; yields the base URL. Port 0 takes a free one.
+    """Serve `app` on the loopback address while the block runs, and yield the base URL. Port 0 is any free port.
 
     Raises:
-        OSError: the port is taken, or not for everybody.
+        OSError: the port is taken or needs privileges.
     """
     # The protocol is spelled out: asyncio turns Nagle's algorithm off only where the socket says that it is TCP, and
     # with it on, every answer waits 40 ms for the client's delayed acknowledgement.
@@ -69,7 +72,7 @@ async def serving(app: Starlette, port: int) -> AsyncIterator[str]:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind(("127.0.0.1", port))
-            listener.listen()  # not only when the server's task runs: whoever reads the URL may be quicker
+            listener.listen()  # before the URL is yielded: the server's task may start later than the first request
         except OSError as error:
             raise OSError(error.errno, error.strerror, f"127.0.0.1:{port}") from error
         server = EmbeddedServer(EmbeddedSettings(app, lifespan="off", access_log=False))
@@ -82,7 +85,7 @@ async def serving(app: Starlette, port: int) -> AsyncIterator[str]:
 
 
 async def ask_again_and_again(url: str, digits: Digits, traffic: Traffic, stop: asyncio.Event) -> None:
-    """Send one digit after another to the service until told to stop, and keep account."""
+    """Send one digit after another to the service until `stop` is set, and record the responses."""
     rows = digits.images.tolist()
     async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
         index = 0

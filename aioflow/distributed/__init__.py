@@ -1,13 +1,11 @@
-"""Clusters: how a program starts one, how a task finds out which it is, and what tasks do together without a parameter
-server. The public namespace `aioflow.distributed`.
-"""
+"""The public namespace `aioflow.distributed`: start a cluster, find a task's place in it, reduce across tasks."""
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from aioflow.work.later import load_later as _load_later
 
 # ruff: noqa: TC004
-# Loaded with the first use.
+# These names are loaded at their first use.
 if _TYPE_CHECKING:
     from aioflow.distributed import processes as processes
     from aioflow.distributed import ray as ray

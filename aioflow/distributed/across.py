@@ -1,7 +1,7 @@
-"""All-reduce across programs: each has a graph, a session and a tensor of its own, and meets the others in the step.
+"""All-reduce across programs, each with its own graph, session and tensors; they exchange values during the step.
 
-The ring is that of `ring.py`, but nobody sees the whole of it: a program makes its own share, and hands chunks on to
-the next by mailboxes that are kept on the tasks (`ops/queues/mailbox.py`), under the number of the step.
+The ring is that of `ring.py`, but each graph contains only its own share of it. A program passes chunks to the next one
+through mailboxes on the tasks (`ops/queues/mailbox.py`), keyed by the number of the step.
 """
 
 from __future__ import annotations
@@ -36,31 +36,33 @@ def all_reduce_across(
     shared_name: str = "all_reduce",
     name: str | None = None,
 ) -> Any:
-    """Reduce the tensors of several programs: every program that runs this in its step gets the result, the same bits.
+    """Reduce tensors across several programs: each program gets the same result, bit for bit.
 
-    For between-graph replication without a parameter server. Each of n programs calls it with its own tensors and rank
-    and else alike, and runs the step of each number once, one after the other; a run ends when all have run it, so give
-    it a time limit. A task sends 2 (n - 1) / n of the bytes, and keeps up to 2 of the last step for who repeats it.
+    For between-graph replication without a parameter server. Each of n programs calls this with its own tensors and
+    rank, and otherwise equal arguments. Each runs the step of each number once, in order. A run ends when all programs
+    have run the step, so use a time limit. A task sends 2 (n - 1) / n of the bytes, and keeps up to twice the bytes
+    of the last step, for programs that repeat it.
 
-    A step that failed may be run again under its number, with the same tensors as before, whether the others have
-    finished it or not. All may go back to an earlier number together, as after a restored checkpoint.
+    A failed step may be run again under its number, with the same tensors, whether or not the other programs have
+    finished it. All programs may return to an earlier number together, as after a restored checkpoint.
 
     Args:
-        tensors: A tensor, or a nested structure of tensors; those of one dtype go around together. Shapes need not be
-            known, but must be equal.
-        devices: The device of each program, in the order of the ring, such as "/job:worker/task:0".
-        rank: Which of them is this program's; the result is there.
-        step: The number of the step, an int64 scalar on this program's device that all programs count alike.
+        tensors: A tensor, or a nested structure of tensors; those of one dtype are packed together. Shapes need not be
+            known, but must be equal in all programs.
+        devices: Device of each program, in the order of the ring, such as "/job:worker/task:0".
+        rank: Index of this program's device; the result is there.
+        step: Number of the step, an int64 scalar on this program's device; equal in all programs.
         op: "sum", "mean", "max", "min" or "prod", elementwise.
-        shared_name: Tells one all-reduce of a step from another; the same in all programs.
+        shared_name: Name that distinguishes the all-reduces of one step; the same in all programs.
+        name: Name scope of the nodes.
 
     Returns:
         The same structure. It has no gradient.
 
     Raises:
-        InvalidArgumentError: there are no devices, `rank` is none of them, `op` is unknown. In a run: the tensors have
-            different numbers of elements.
-        DTypeError: values that cannot be reduced so (a mean of integers).
+        InvalidArgumentError: there are no devices, `rank` is out of range, or `op` is unknown. In a run: the tensors
+            have different numbers of elements.
+        DTypeError: the reduction does not support the dtype (a mean of integers).
     """
     check_list(devices, "devices")
     check_whole(rank, "rank", 0)
@@ -68,6 +70,7 @@ def all_reduce_across(
     check_op(op)
     if rank >= len(devices):
         raise InvalidArgumentError("rank is not that of a device", expected=f"less than {len(devices)}", actual=rank)
+    # The ring decides the placement: clear the caller's colocation and device first.
     with name_scope(name, "all_reduce"), default_graph().colocate_with(None), device(None), device(devices[rank]):
         row = [convert_to_tensor(leaf) for leaf in flatten(tensors)]
         columns = [Column.of((tensor,), op) for tensor in row]
@@ -82,7 +85,7 @@ def all_reduce_across(
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A program's place in the ring. Mailboxes are on the device of who takes from them, one for each hop."""
+    """A program's place in the ring. Each hop has a mailbox, on the device that takes from it."""
 
     devices: Sequence[str]
     rank: int
@@ -92,11 +95,11 @@ class _Place:
     puts: list[Operation] = field(default_factory=list)
 
     def reduce(self, columns: Sequence[Column]) -> list[Tensor]:
-        """The results of tensors of one dtype."""
+        """Return the results of tensors of one dtype."""
         count = len(self.devices)
         row = [column.tensors[0] for column in columns]
         chunks = cut(row, length_of(columns), count)
-        # Chunk c begins behind its owner c, and comes to this device after `hop` more.
+        # Chunk c starts at the device after its owner c, and arrives at this device after `hop` hops.
         value = chunks[self.rank - 1]
         for hop in range(1, count):
             value = COMBINE[self.op](self._exchange(value, f"sum_{hop}"), chunks[(self.rank - 1 - hop) % count])
@@ -108,7 +111,7 @@ class _Place:
             return [identity(result) for result in unpack(chunks, row, columns)]
 
     def _exchange(self, value: Tensor, hop: str) -> Tensor:
-        """Hand a chunk on to the next program, and take that of the one before."""
+        """Send a chunk to the next program, and return the one from the program before."""
         following = (self.rank + 1) % len(self.devices)
         with device(None), device(self.devices[following]):
             self.puts.append(mailbox_put(f"{self.shared_name}/{following}/{hop}", self.step, value))

@@ -1,4 +1,4 @@
-"""What goes around a ring: the tensors of a device, packed into one by dtype and cut into chunks, and back again."""
+"""Packing for a ring: the tensors of a device are packed into one by dtype, split into chunks, and unpacked again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["COMBINE", "Column", "by_dtype", "check_op", "cut", "length_of", "unp
 
 Combine: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
-# How two chunks become one. A mean is a sum that is divided once, by whom a chunk ends on.
+# Combination of two chunks. A mean is a sum, which the chunk's last device divides once.
 COMBINE: Final[Mapping[str, Combine]] = {
     "sum": add,
     "mean": add,
@@ -33,21 +33,26 @@ COMBINE: Final[Mapping[str, Combine]] = {
 
 
 def check_op(op: str) -> None:
-    """Raise InvalidArgumentError unless there is such a reduction."""
+    """Raise InvalidArgumentError unless `op` is a reduction."""
     if op not in COMBINE:
         raise InvalidArgumentError("unknown reduction", expected=f"one of {sorted(COMBINE)}", actual=op)
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The same tensor of all devices, and what is known of its shape."""
+    """The same tensor of all devices, with the known dimensions of its shape."""
 
     tensors: tuple[Tensor, ...]
     dims: Dims
 
     @classmethod
     def of(cls, tensors: tuple[Tensor, ...], op: str) -> Column:
-        """Check that the tensors can be reduced together."""
+        """Check that these tensors can be reduced together, and return their column.
+
+        Raises:
+            DTypeError: the reduction does not support the dtype, or the dtypes differ.
+            InvalidArgumentError: the shapes differ.
+        """
         dtype, dims = tensors[0].dtype, tensors[0].dims
         fractions = dtype.is_floating or dtype.is_complex
         if not (fractions or (dtype.is_integer and op != "mean")):
@@ -72,7 +77,7 @@ class Column:
 
 
 def by_dtype(columns: Sequence[Column]) -> list[list[int]]:
-    """The positions of the tensors that go together."""
+    """Return the positions of the tensors that are packed together."""
     packs: dict[DType, list[int]] = defaultdict(list)
     for position, column in enumerate(columns):
         packs[column.tensors[0].dtype].append(position)
@@ -80,13 +85,13 @@ def by_dtype(columns: Sequence[Column]) -> list[list[int]]:
 
 
 def length_of(columns: Sequence[Column]) -> int | None:
-    """How many elements a device's tensors have together; None where that is not known."""
+    """Return the number of elements of a device's tensors together; None if unknown."""
     lengths = [num_elements(column.dims) for column in columns]
     return sum(n for n in lengths if n is not None) if None not in lengths else None
 
 
 def cut(row: Sequence[Tensor], length: int | None, parts: int) -> list[Tensor]:
-    """All elements of a device's tensors in so many vectors, whose lengths differ by at most one."""
+    """Return all elements of a device's tensors in `parts` vectors, whose lengths differ by at most one."""
     flat = concat([reshape(tensor, [-1]) for tensor in row], 0)
     return split(flat, _sizes(length, flat, parts), num=parts) if parts > 1 else [flat]
 
@@ -99,7 +104,7 @@ def _sizes(length: int | None, flat: Tensor, parts: int) -> Any:
 
 
 def unpack(pieces: Sequence[Tensor], row: Sequence[Tensor], columns: Sequence[Column]) -> list[Tensor]:
-    """The tensors of a device again, from vectors that have all their elements."""
+    """Return the tensors of a device from the vectors of all their elements."""
     flat = concat(list(pieces), 0)
     found = [flat]
     if len(row) > 1:

@@ -1,4 +1,4 @@
-"""Clusters of processes on this machine, started and supervised by the program that trains with them."""
+"""Clusters of processes on this machine, started and supervised by a training program."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ __all__ = ["start"]
 
 _LOGGER: Final = logging.getLogger("aioflow.distributed")
 _CARDS: Final = "CUDA_VISIBLE_DEVICES"
-_READY: Final = b" serves at "  # a promise of docs/cluster.md
+_READY: Final = b" serves at "  # part of a line that docs/cluster.md specifies
 _TOO_LONG: Final = b"(a long line)"
-_END_SECONDS: Final = 3.0  # beyond the time of the steps: answers, goodbyes, the interpreter's end
+_END_SECONDS: Final = 3.0  # after the time for the steps: answers, graceful closes, exit of the interpreter
 
 
 @asynccontextmanager
@@ -43,33 +43,34 @@ async def start(
     drain_seconds: float = 10.0,
     may_lose: Collection[str] = (),
 ) -> AsyncIterator[StartedCluster]:
-    """A cluster of processes of this machine, for as long as the block runs.
+    """Start a cluster of processes on this machine for the duration of the block.
 
         async with aioflow.distributed.processes.start({"ps": 1, "worker": 2}) as cluster:
             async with aioflow.Session(cluster.target) as session:
                 ...
 
-    Each task is `python -m aioflow.worker` at an address of the loopback. One that ends is started again there, empty:
-    a `train.MonitoredTrainingSession` goes on from its last checkpoint. All end with the block, as they do at SIGTERM,
-    and also when this program is killed.
+    Each task is `python -m aioflow.worker` at a loopback address. A task that ends is started again at its address,
+    without state: a `train.MonitoredTrainingSession` resumes from its last checkpoint. All tasks end with the block, as
+    they do at SIGTERM, and also if this program is killed.
 
     Args:
-        jobs: For each job how many tasks it has, or a `Job`. GPUs (`Job.num_gpus`) are dealt out one by one, of those
-            in CUDA_VISIBLE_DEVICES if that is set.
-        max_restarts: How often each task is started again; -1 for any number of times.
-        allow_dirs: The folders in which graphs may open files on every task.
-        imports: Modules that every task imports, which register ops.
-        credentials: By what the tasks prove themselves to one another, and sessions to them; by default as the
-            environment says, or else a secret that is made for this cluster. Sessions of this process have them.
-        timeout: Seconds until all tasks serve.
-        drain_seconds: For the steps that run when the block ends.
-        may_lose: The jobs without whose tasks the block goes on, as it does in elastic training.
+        jobs: For each job the number of its tasks, or a `Job`. GPUs (`Job.num_gpus`) are assigned one by one, from
+            CUDA_VISIBLE_DEVICES if that is set.
+        max_restarts: Maximum number of restarts of each task; -1 for no limit.
+        allow_dirs: Folders in which graphs may open files on every task.
+        imports: Modules that register ops, which every task imports.
+        credentials: Credentials of the tasks, for each other and for sessions; by default those of the environment, or
+            else a new secret for this cluster. Sessions of this process use them.
+        timeout: Seconds until all tasks must serve.
+        drain_seconds: Time for steps that run when the block ends.
+        may_lose: Jobs whose tasks may be lost without ending the block, as in elastic training.
 
     Raises:
-        InvalidArgumentError, DTypeError: an argument is not as it should be.
+        InvalidArgumentError: an argument is out of range.
+        DTypeError: an argument has the wrong type.
         DeadlineExceededError: not all tasks serve in time.
-        UnavailableError: a task has ended more often than it may, and is lost. If that is while the block runs, it is
-            cancelled, and this is its error.
+        UnavailableError: a task is lost: it has ended more often than `max_restarts` allows. If that happens while the
+            block runs, the block is cancelled and raises this error.
     """
     asked = wanted(
         jobs,
@@ -84,7 +85,7 @@ async def start(
 
 
 class _Process:
-    """What there is of one task."""
+    """The state of one task's process."""
 
     def __init__(self, most: int, environment: Mapping[str, str]) -> None:
         self.restarts = Restarts(most)
@@ -93,7 +94,7 @@ class _Process:
 
 
 class _Processes:
-    """This machine as a host (`starting.host.Host`)."""
+    """A host of tasks (`starting.host.Host`) that runs them as processes of this machine."""
 
     def __init__(self, wanted: Wanted, environment: Mapping[str, str]) -> None:
         if wanted.credentials.seals_loopback:
@@ -117,7 +118,7 @@ class _Processes:
             await asyncio.sleep(pause)
             try:
                 running = process.running = await self._process(process, command(self._wanted, task, spec))
-            except OSError as error:  # no files, processes or memory are left; perhaps after a while there are
+            except OSError as error:  # out of files, processes or memory, perhaps only for a while
                 failure = str(error)
                 continue
             failure = ""
@@ -136,16 +137,17 @@ class _Processes:
         return await asyncio.create_subprocess_exec(
             sys.executable,
             *arguments,
-            stdin=asyncio.subprocess.PIPE,  # ends with this program, however that ends
+            stdin=asyncio.subprocess.PIPE,  # closed when this program ends, for whatever reason
             stdout=asyncio.subprocess.PIPE,
             env=process.environment,
-            start_new_session=True,  # a terminal's Ctrl-C is for this program, which ends them in order
+            start_new_session=True,  # keeps a terminal's Ctrl-C from the tasks: this program ends them gracefully
         )
 
     async def ended(self, task: Task) -> None:
         running = self._processes[task].running
         if running is not None:
             while line := await _line_of(running):
+                # Reading to the end also keeps the pipe from filling up, which would block the task.
                 _LOGGER.info("%s: %s", task.name, line.decode(errors="replace").rstrip())
             await running.wait()
 
@@ -171,12 +173,12 @@ async def _line_of(process: asyncio.subprocess.Process) -> bytes:
         return b""
     try:
         return await process.stdout.readline()
-    except ValueError:  # it is longer than what is kept of a line; that much of it has been dropped
+    except ValueError:  # the line exceeds the reader's limit; asyncio has dropped that much of it
         return _TOO_LONG
 
 
 def command(wanted: Wanted, task: Task, spec: ClusterSpec) -> list[str]:
-    """The arguments of a task's interpreter; no secret is among them."""
+    """Return the arguments of a task's interpreter. They contain no secret."""
     cluster = {job: ",".join(spec.task_address(job, index) for index in spec.task_indices(job)) for job in spec.jobs}
     options = [("--cluster", f"{job}={addresses}") for job, addresses in cluster.items()]
     options += [("--job", task.job), ("--task", str(task.number))]
@@ -187,10 +189,10 @@ def command(wanted: Wanted, task: Task, spec: ClusterSpec) -> list[str]:
 
 
 def environments(wanted: Wanted, environment: Mapping[str, str]) -> dict[Task, dict[str, str]]:
-    """What each task has in its environment of its own: what it proves itself by, and its cards.
+    """Return the additional environment variables of each task: its credentials and its GPUs.
 
     Raises:
-        InvalidArgumentError: there are not as many cards as are asked for, or parts of one are.
+        InvalidArgumentError: there are fewer GPUs than the jobs request, or a job requests a fraction of one.
     """
     cards = _cards(environment.get(_CARDS))
     found: dict[Task, dict[str, str]] = {}
@@ -206,5 +208,5 @@ def environments(wanted: Wanted, environment: Mapping[str, str]) -> dict[Task, d
 
 
 def _cards(visible: str | None) -> Iterator[str]:
-    """The names of the cards that this program sees; all there are where nothing is said."""
+    """Yield the names of the GPUs that this program sees; without a setting, all numbers from 0."""
     return map(str, count()) if visible is None else iter([card for card in visible.split(",") if card.strip()])

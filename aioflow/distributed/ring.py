@@ -1,10 +1,10 @@
-"""All-reduce as a graph: every device ends up with the sum of all, and no device sends more than the others.
+"""All-reduce as a graph: every device gets the sum of all, and no device sends more than the others.
 
-The ring algorithm (Patarasuk and Yuan, 2009): a tensor is cut into as many chunks as there are devices. Each chunk goes
-around once to be summed, starting behind the device that it ends on, and once more to be handed out. A device sends
-2 (n - 1) / n of the tensor, however many there are; the price is 2 (n - 1) hops one after the other. It is made of
-ordinary nodes on the tensors' devices: partition makes the transfers, and the gradient, which is that of the nodes,
-sends as much again.
+The ring algorithm (Patarasuk and Yuan, 2009) divides a tensor into as many chunks as there are devices. Each chunk
+travels the ring once to be summed, starting after the device that it ends on, and once more to be distributed. A device
+sends 2 (n - 1) / n of the tensor, however many devices there are; the price is 2 (n - 1) sequential hops. The graph
+consists of ordinary nodes on the tensors' devices: partitioning makes the transfers, and the gradient, which follows
+from the nodes, sends as much again.
 """
 
 from __future__ import annotations
@@ -28,19 +28,22 @@ __all__ = ["all_reduce"]
 
 
 def all_reduce(tensors: Sequence[Any], op: str = "sum", *, subchunks: int = 1, name: str | None = None) -> list[Any]:
-    """Reduce one tensor per device, around a ring of these devices: each gets the result, with the same bits.
+    """Reduce one tensor per device around a ring of these devices: each gets the same result, bit for bit.
 
-    One graph holds all devices, as in in-graph replication. The nodes are put where the tensors are, so each tensor
-    should have been made under a `device` of its own; the ring goes in the order of the list. A device sends
-    2 (n - 1) / n of the tensor's bytes. Differentiable; the gradient of a sum is the `all_reduce` of the gradients.
+    One graph holds all devices, as in in-graph replication. The nodes are placed with the tensors, so make each tensor
+    under a `device` of its own. The ring follows the order of the list. A device sends 2 (n - 1) / n of the tensor's
+    bytes. Differentiable; the gradient of a sum is the `all_reduce` of the gradients.
+
+    P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
 
     Args:
         tensors: For each device a tensor, or a nested structure of tensors (such as all gradients of a replica), the
-            same for all. The tensors of a structure with one dtype go around packed into one. Shapes need not be known
-            when the graph is built, but must be equal.
+            same for all. The tensors of a structure with one dtype are packed into one. Shapes need not be known when
+            the graph is built, but must be equal.
         op: "sum", "mean", "max", "min" or "prod", elementwise.
-        subchunks: Into how many parts that go around by themselves each device's chunk is cut. With more than one, some
-            are added while others are on their way; worth it for tensors of megabytes.
+        subchunks: Number of parts of each device's chunk that travel separately. With more than one, some are added
+            while others are being sent, which pays for tensors of megabytes.
+        name: Name scope of the nodes.
 
     Returns:
         A list like `tensors`: the element of each device is on that device.
@@ -48,9 +51,7 @@ def all_reduce(tensors: Sequence[Any], op: str = "sum", *, subchunks: int = 1, n
     Raises:
         InvalidArgumentError: there are no tensors, shapes differ, `op` is unknown or `subchunks` is not positive. In a
             run: the tensors have different numbers of elements.
-        DTypeError: structures or dtypes differ, or values that cannot be reduced so (a mean of integers).
-
-    P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
+        DTypeError: structures or dtypes differ, or the reduction does not support the dtype (a mean of integers).
     """
     check_list(tensors, "tensors")
     check_whole(subchunks, "subchunks", 1)
@@ -71,9 +72,10 @@ def all_reduce(tensors: Sequence[Any], op: str = "sum", *, subchunks: int = 1, n
 
 
 def _reduce(columns: Sequence[Column], op: str, subchunks: int) -> list[list[Tensor]]:
-    """For each device its results, one per column; the columns have one dtype."""
+    """Return the results of each device, one per column. The columns have one dtype."""
     rows = list(zip(*(column.tensors for column in columns), strict=True))
     length = length_of(columns)
+    # At most one chunk per element, so that no chunk is empty.
     parts = len(rows) * subchunks if length is None else max(1, min(len(rows) * subchunks, length))
     own = []
     for row in rows:
@@ -87,11 +89,17 @@ def _reduce(columns: Sequence[Column], op: str, subchunks: int) -> list[list[Ten
 
 
 def _ring(own: Sequence[Sequence[Tensor]], places: Sequence[Tensor], op: str) -> list[list[Tensor]]:
-    """For each device the reduced chunks. `own` has each device's own; `places` says where the devices are."""
+    """Return the reduced chunks of each device.
+
+    Args:
+        own: The chunks of each device.
+        places: A tensor on each device, which determines the placement of the nodes.
+        op: The reduction.
+    """
     devices, parts = len(own), len(own[0])
     reduced = [list(chunks) for chunks in own]
     for part in range(parts):
-        owner = part * devices // parts
+        owner = part * devices // parts  # consecutive parts, evenly distributed over the devices
         value = own[(owner + 1) % devices][part]
         for hop in range(2, devices + 1):
             device = (owner + hop) % devices
@@ -104,13 +112,13 @@ def _ring(own: Sequence[Sequence[Tensor]], places: Sequence[Tensor], op: str) ->
         for hop in range(1, devices):
             device = (owner + hop) % devices
             with _on(places[device]):
-                # The copy that the next one gets: without a node of its own here, it would come from the owner.
+                # A copy for the next device: without a node on this device, the value would be sent by the owner.
                 value = reduced[device][part] = identity(value)
     return reduced
 
 
 @contextmanager
 def _on(tensor: Tensor) -> Iterator[None]:
-    """Put new nodes where a tensor is."""
+    """Colocate new nodes with a tensor."""
     with colocate_with(tensor.op, ignore_existing=True):
         yield

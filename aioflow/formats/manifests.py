@@ -1,7 +1,7 @@
-"""The small file that vouches for a checkpoint: `PREFIX.manifest.json`. While there is none, there is no checkpoint.
+"""The checkpoint manifest, `PREFIX.manifest.json`: a checkpoint exists only if its manifest does.
 
-Version 1 speaks of one file with all values, version 2 of values in blocks that may be in files of earlier checkpoints.
-Which versions are read is said in `checks/versions.py`.
+Version 1 describes one file with all values. Version 2 describes values in blocks, which may be in files of earlier
+checkpoints. `checks/versions.py` states which versions can be read.
 """
 
 from __future__ import annotations
@@ -31,23 +31,26 @@ _MISSING: Final = object()
 
 
 def step_of(prefix: str) -> int | None:
-    """The step that a prefix ends in."""
+    """Return the step number that a prefix ends in, or None if it has none."""
     found = _STEP.search(prefix)
     return int(found[1]) if found else None
 
 
 def family_of(name: str) -> str:
-    """A regular expression for the names of the checkpoints of one run: this one's, with any step or none."""
+    """Return a regular expression for the names of all checkpoints of one run.
+
+    It matches `name` with any step number, and without one.
+    """
     return rf"{re.escape(_STEP.sub('', name))}(?:-\d+)?"
 
 
 def described(value: Any) -> dict[str, Any]:
-    """Dtype and shape of a tensor."""
+    """Return the dtype and shape of a tensor."""
     return {"dtype": as_dtype(value.dtype).name, "shape": list(value.shape)}
 
 
 def sealed(content: Mapping[str, Any]) -> bytes:
-    """The file with that content, and its checksum."""
+    """Return a manifest with this content and its checksum, encoded as JSON."""
     whole = {"format": _FORMAT, **content}
     return (json.dumps(whole | {"sha256": _digest(whole)}, indent=1, sort_keys=True) + "\n").encode()
 
@@ -57,12 +60,15 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 
 def read_manifest(store: Store, name: str) -> dict[str, Any]:
-    """What the manifest of a checkpoint says; `version` is the one by whose rules to read it.
+    """Read and verify the manifest of a checkpoint.
+
+    Returns:
+        The content of the manifest. `version` is the format version by whose rules to read it.
 
     Raises:
         NotFoundError: there is no such checkpoint.
         DataLossError: the manifest is damaged.
-        UnimplementedError: a later release is needed to read it.
+        UnimplementedError: only a later release can read the manifest.
     """
     path, prefix = store.path(name + MANIFEST), store.path(name)
     try:
@@ -93,10 +99,10 @@ def read_manifest(store: Store, name: str) -> dict[str, Any]:
 
 
 def files_of(manifest: Mapping[str, Any]) -> list[str]:
-    """Names of the files that a manifest refers to, beside itself.
+    """Return the names of the files that a manifest refers to, without the manifest itself.
 
     Raises:
-        ValueError: one is not the name of a file beside it.
+        ValueError: a name is not the plain name of a file in the same folder.
     """
     found = [file["name"] for file in manifest["files"]] if manifest["version"] == 2 else [manifest.get("file", "")]
     for name in found:
@@ -106,13 +112,14 @@ def files_of(manifest: Mapping[str, Any]) -> list[str]:
 
 
 def referenced_files(store: Store) -> set[str] | None:
-    """Names of the files that the manifests of a folder refer to; None where one of them cannot be read."""
+    """Return the names of all files that the manifests of a folder refer to, or None if a manifest cannot be read."""
     found: set[str] = set()
     for name in store.names():
         if name.endswith(MANIFEST) and not name.startswith("."):
+            # Without the content of every manifest, no file is known to be unused: the caller must not delete any.
             try:
                 found.update(files_of(read_manifest(store, name.removesuffix(MANIFEST))))
-            except NotFoundError:  # it was deleted just now
+            except NotFoundError:  # deleted since the folder was listed
                 continue
             except (OpError, ValueError, LookupError, TypeError):
                 return None

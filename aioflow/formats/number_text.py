@@ -1,4 +1,4 @@
-"""Numbers from text, by the rules of record formats: decimal, with blanks around, and within the dtype's range."""
+"""Parsing of decimal numbers in text formats: surrounding blanks are allowed, and the dtype's range is checked."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ __all__ = ["number_parser"]
 
 _INTEGER: Final = re.compile(rb"\s*[+-]?[0-9]+\s*")
 _FLOAT: Final = re.compile(
-    # Possessive, so that a long text that is no number is not tried again from every digit.
+    # Possessive quantifiers: a long text that is not a number is not matched again from each digit.
     rb"\s*+[+-]?(?:(?:[0-9]++\.?[0-9]*+|\.[0-9]++)(?:e[+-]?[0-9]++)?|inf(?:inity)?|nan)\s*+",
     re.IGNORECASE,
 )
 
 
-_LONGEST: Final = 4000  # digits: Python refuses to convert many more at once
+_LONGEST: Final = 4000  # in digits: Python refuses to convert much longer texts to int
 
 
 def number_parser(dtype: DType) -> Callable[[bytes], Any]:
-    """A function from text to a number of that dtype, or to None if the text is not a number."""
+    """Return a function that parses text as a number of `dtype`, or returns None if the text is not such a number."""
     if dtype.is_integer:
         return _integers(int(dtype.min), int(dtype.max))
     kind: Any = dtype.np_dtype.type

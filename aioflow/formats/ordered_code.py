@@ -1,4 +1,4 @@
-"""Names and numbers as bytes that sort as they do: the keys that TensorFlow's checkpoints have for parts of tensors."""
+"""Order-preserving encoding of names and numbers, as TensorFlow's checkpoints use it for the keys of tensor slices."""
 
 from __future__ import annotations
 
@@ -15,39 +15,47 @@ _WHOLE: Final = -1
 
 
 class Extent(NamedTuple):
-    """Which part of an axis: where it begins, and how long it is, or -1 for all of it."""
+    """The range of a slice along one axis: its start, and its length, or -1 for the whole axis."""
 
     start: int = 0
     length: int = _WHOLE
 
 
 def slice_key(name: str, extents: tuple[Extent, ...]) -> bytes:
-    """The key of a part of a tensor."""
+    """Return the table key of a slice of a tensor."""
     parts = [_number(0), _text(name.encode()), _number(len(extents))]
     parts += [_signed(extent.start) + _signed(extent.length) for extent in extents]
     return b"".join(parts)
 
 
 def _number(value: int) -> bytes:
-    """How many bytes, and the bytes, the highest first."""
+    """Encode an unsigned number: the count of its bytes, then the bytes in big-endian order."""
     size = (value.bit_length() + 7) // 8
     return bytes([size]) + value.to_bytes(size, "big")
 
 
 def _text(value: bytes) -> bytes:
-    """What a reader would take for the end is escaped."""
+    """Encode a string: escape the bytes 0x00 and 0xFF, and append the terminator."""
     return re.sub(rb"[\x00\xff]", lambda found: found[0] + bytes([255 - found[0][0]]), value) + b"\0\1"
 
 
 def _signed(value: int) -> bytes:
-    """The sign and as many more bits as there are bytes, then the number in two's complement; flipped below zero."""
+    """Encode a signed number so that the encodings sort like the numbers.
+
+    The length is a prefix of ones, one for each byte; the number follows in two's complement. For a negative number the
+    prefix is inverted.
+    """
     size = next(n for n in range(1, 11) if (~value if value < 0 else value).bit_length() <= 7 * n - 1)
-    header = ((1 << size) - 1) << (8 * size - size)  # `size` ones, the highest of which stands for the sign
+    header = ((1 << size) - 1) << (8 * size - size)  # `size` ones; the highest one also marks the sign
     return (value & (1 << 8 * size) - 1 ^ header).to_bytes(size, "big")
 
 
 def read_extents(data: bytes, begin: int, end: int) -> tuple[Extent, ...]:
-    """The extents of a TensorSliceProto. Raises DataLossError."""
+    """Return the extents of a TensorSliceProto.
+
+    Raises:
+        DataLossError: the message is damaged.
+    """
     found = []
     for number, wire, start, stop in read_fields(data, begin, end):
         if (number, wire) == (1, PIECE):
@@ -57,7 +65,11 @@ def read_extents(data: bytes, begin: int, end: int) -> tuple[Extent, ...]:
 
 
 def slice_of(extents: tuple[Extent, ...], shape: tuple[int, ...]) -> TensorSlice:
-    """The part of a tensor of that shape. Raises DataLossError: it lies outside."""
+    """Return the slice that the extents select from a tensor of this shape.
+
+    Raises:
+        DataLossError: the slice lies outside of the tensor.
+    """
     lengths = tuple(
         size if extent.length == _WHOLE else extent.length for extent, size in zip(extents, shape, strict=False)
     )

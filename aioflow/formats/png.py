@@ -1,4 +1,4 @@
-"""PNG files, where Pillow does not do: written with 8 or 16 bits, and read where several channels have 16 bits each."""
+"""PNG encoding with 8 or 16 bits per channel, and decoding of several 16-bit channels, which Pillow lacks."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from aioflow.errors import InvalidArgumentError, UnimplementedError
 __all__ = ["MOST_PIXELS", "SIGNATURE", "is_deep", "read_deep_png", "write_png"]
 
 SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
-MOST_PIXELS: Final = (1 << 29) // 3  # as many as Pillow takes: a small file may declare any number
+MOST_PIXELS: Final = (1 << 29) // 3  # Pillow's own limit; a small file may declare an image of any size
 _HEADER: Final = struct.Struct(">IIBBBBB")
-_KINDS: Final = {1: 0, 2: 4, 3: 2, 4: 6}  # the format's colour types by number of channels
+_KINDS: Final = {1: 0, 2: 4, 3: 2, 4: 6}  # the format's color types, by number of channels
 _CHANNELS: Final = {kind: count for count, kind in _KINDS.items()}
 
 
@@ -24,9 +24,9 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def write_png(image: Any, compression: int) -> bytes:
-    """The file of one image, [height, width, channels] uint8 or uint16.
+    """Encode an image, [height, width, channels] uint8 or uint16, as a PNG file.
 
-    Each row is written as its difference from the one above.
+    Each row is stored as its difference from the row above (filter type 2).
     """
     height, width, channels = image.shape
     header = _HEADER.pack(width, height, image.dtype.itemsize * 8, _KINDS[channels], 0, 0, 0)
@@ -40,16 +40,16 @@ def write_png(image: Any, compression: int) -> bytes:
 
 
 def is_deep(data: bytes) -> bool:
-    """Whether the file has 16 bits and more than one channel."""
+    """Return True if the PNG file has 16 bits per channel and more than one channel."""
     return len(data) >= 29 and data[24] == 16 and data[25] in _CHANNELS and data[25] != 0
 
 
 def read_deep_png(data: bytes) -> Any:
-    """The image of a file of 16 bits, [height, width, channels] uint16.
+    """Decode a PNG file of 16 bits per channel to [height, width, channels] uint16.
 
     Raises:
-        InvalidArgumentError: the file is damaged, or the image too large.
-        UnimplementedError: it is interlaced.
+        InvalidArgumentError: the file is damaged, or the image is too large.
+        UnimplementedError: the image is interlaced.
     """
     width, height, _, kind, _, _, interlaced = _HEADER.unpack_from(data, 16)
     if not 0 < width * height <= MOST_PIXELS:
@@ -76,7 +76,7 @@ def read_deep_png(data: bytes) -> Any:
 
 
 def _contents(data: bytes) -> list[bytes]:
-    """What the chunks with image data hold."""
+    """Return the contents of the IDAT chunks."""
     found: list[bytes] = []
     at = len(SIGNATURE)
     while at + 8 <= len(data):
@@ -88,10 +88,18 @@ def _contents(data: bytes) -> list[bytes]:
 
 
 def _unfiltered(kind: int, row: Any, above: Any, step: int) -> Any:
-    """The bytes of a row, from how they differ from their neighbours `step` to the left and in the row above."""
+    """Undo the filter of one row.
+
+    Args:
+        kind: The filter type, 0 to 4.
+        row: The filtered bytes: differences from a prediction by neighboring bytes.
+        above: The decoded row above.
+        step: Bytes per pixel, the distance to the neighbor on the left.
+    """
     if kind == 0:
         return row
     if kind == 1:
+        # The sums wrap around in uint8, as the format requires.
         return np.cumsum(row.reshape(-1, step), axis=0, dtype=np.uint8).reshape(-1)
     if kind == 2:
         return row + above
@@ -109,7 +117,7 @@ def _mean(left: int, above: int, corner: int) -> int:
 
 
 def _paeth(left: int, above: int, corner: int) -> int:
-    """The neighbour that is nearest to `left + above - corner`."""
+    """Return the neighbor that is nearest to `left + above - corner` (the Paeth predictor)."""
     to_left, to_above, to_corner = abs(above - corner), abs(left - corner), abs(left + above - 2 * corner)
     if to_left <= to_above and to_left <= to_corner:
         return left

@@ -1,5 +1,7 @@
-"""The wire format of protocol buffers, as far as the messages here need it: varints, fixed 32 and 64 bits, and pieces
-with a length. Whatever does not fit is refused: lengths beyond the end, varints of more than ten bytes, groups.
+"""The wire format of protocol buffers, as far as aioflow needs it.
+
+It supports varints, fixed 32 and 64 bits, and length-delimited fields. Everything else is rejected: lengths beyond the
+end, varints of more than ten bytes, groups.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ MASK64: Final = 2**64 - 1
 
 
 def damaged(what: str) -> DataLossError:
-    """The error of a message that cannot be read."""
+    """Return the error for a message that cannot be decoded."""
     return DataLossError(f"damaged message: {what}")
 
 
@@ -35,7 +37,7 @@ def damaged(what: str) -> DataLossError:
 
 
 def read_number(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """The number, and where the next thing is."""
+    """Read a varint. Return its value and the position after it."""
     if at < end and data[at] < 0x80:
         return data[at], at + 1
     value = shift = 0
@@ -51,8 +53,12 @@ def read_number(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def read_fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Field number, wire type, begin and end of the contents (for a varint: its value, and 0) of each field."""
+    """Yield field number, wire type, and begin and end of the contents of each field.
+
+    For a varint, the last two are its value and 0.
+    """
     while at < end:
+        # Most tags are one byte: they are decoded without a call.
         tag = data[at]
         at += 1
         if tag >= 0x80:
@@ -77,7 +83,7 @@ def read_fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int,
 
 
 def write_number(value: int) -> bytes:
-    """A number of at most 64 bits, without sign, as a varint."""
+    """Encode an unsigned number of at most 64 bits as a varint."""
     made = bytearray()
     while value >= 0x80:
         made.append(value & 0x7F | 0x80)
@@ -87,5 +93,5 @@ def write_number(value: int) -> bytes:
 
 
 def write_piece(field: int, data: bytes) -> bytes:
-    """A field that holds bytes: text, a message, or packed numbers."""
+    """Encode a length-delimited field: text, a message, or packed numbers."""
     return write_number(field << 3 | PIECE) + write_number(len(data)) + data

@@ -1,7 +1,7 @@
-"""What readers read: one open file each, which gives (key, value) records in order. Everything here blocks.
+"""Record sources: each has one open file and returns its (key, value) records in order. All calls block.
 
-A source may be stopped inside of a record (`stopping.checkpoint`) and goes on there when it is asked again, which is
-why none is a generator.
+A source may be stopped inside a record (`stopping.checkpoint`) and continues there at the next call. A generator cannot
+be resumed after an exception, so no source is one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PIECE: Final = 1 << 18
 
 class _File(Protocol):
     def close(self) -> object:
-        """Close it."""
+        """Close the file."""
 
 
 T = TypeVar("T", bound=_File)
@@ -36,36 +36,40 @@ class Source(Protocol):
     """The records of one work item."""
 
     def next(self) -> Record | None:
-        """The next record, or None at the end. Raises OpError."""
+        """Return the next record, or None at the end.
+
+        Raises:
+            OpError: the next record cannot be read.
+        """
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close the open file, if any."""
 
 
 class IdentityRecord:
-    """The work item itself, as key and value."""
+    """One record: the work item itself, as key and value."""
 
     def __init__(self, work: bytes) -> None:
         self._work: bytes | None = work
 
     def next(self) -> Record | None:
-        """The one record, and then None."""
+        """Return the record at the first call, then None."""
         work, self._work = self._work, None
         return None if work is None else (work, work)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there is no open file."""
 
 
 class WholeFile:
-    """The file's contents, under its name."""
+    """One record: the name of a file as key, its contents as value."""
 
     def __init__(self, work: bytes, folders: AllowedFolders = ANYWHERE) -> None:
         self._work: bytes | None = work
         self._folders = folders
 
     def next(self) -> Record | None:
-        """The one record, and then None."""
+        """Return the record at the first call, then None."""
         work = self._work
         if work is None:
             return None
@@ -74,15 +78,14 @@ class WholeFile:
         return work, contents
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there is no open file."""
 
 
 class _Opening:
-    """A source with a file, which is closed with it: by `close`, or when nobody holds it any more. Where both are found
-    to be garbage at once, a file that comes first would complain that it is open.
+    """A source with an open file, closed by `close` or when the source is garbage-collected.
 
-    At the end of the process a file is closed, too, unless a thread is still reading it, from a pipe perhaps: it would
-    be waited for.
+    At interpreter exit the file is closed too, unless a thread is reading it, perhaps from a pipe: closing it would
+    wait for that thread.
     """
 
     def __init__(self) -> None:
@@ -90,7 +93,11 @@ class _Opening:
         self._opened: _File | None = None
 
     def next(self) -> Record | None:
-        """The next record, or None at the end. Raises OpError."""
+        """Return the next record, or None at the end.
+
+        Raises:
+            OpError: the next record cannot be read.
+        """
         with self._reading:
             return self._next()
 
@@ -104,6 +111,8 @@ class _Opening:
         raise NotImplementedError
 
     def _kept(self, file: T) -> T:
+        # A finalizer instead of the file's own destructor: if source and file become garbage together and the file is
+        # collected first, it would issue a ResourceWarning.
         self._opened, self._closing = file, weakref.finalize(self, _close_unless_read, file, self._reading)
         return file
 
@@ -117,7 +126,7 @@ def _close_unless_read(file: _File, reading: threading.Lock) -> None:
 
 
 class TextLines(_Opening):
-    """The lines after the first `skip`, without their ends, under "name:line", counted from one."""
+    """The lines of a file after the first `skip`, without line ends, under "name:line", counted from one."""
 
     def __init__(self, work: bytes, skip: int, folders: AllowedFolders = ANYWHERE) -> None:
         super().__init__()
@@ -127,7 +136,7 @@ class TextLines(_Opening):
         self._path = path_text(work)
         self._skip = skip
         self._number = 0
-        self._begun = bytearray()  # a line of which there is more to come
+        self._begun = bytearray()  # the beginning of a line that is not read completely yet
 
     def _next(self) -> Record | None:
         with file_errors(self._path):
@@ -154,7 +163,7 @@ class TextLines(_Opening):
 
 
 class TFRecords(_Opening):
-    """The records of a TFRecord file, under "name:byte"."""
+    """The records of a TFRecord file, under the key "name:byte"."""
 
     def __init__(self, work: bytes, compression: str, folders: AllowedFolders = ANYWHERE) -> None:
         super().__init__()
@@ -173,8 +182,9 @@ class TFRecords(_Opening):
 
 
 class FixedLengthRecords(_Opening):
-    """Pieces of `record` bytes, each `hop` (or `record`) bytes after the last, between header and footer; under
-    "name:number", counted from zero. A piece that is cut short at the end is left out.
+    """Records of `record` bytes between header and footer, under the key "name:number", counted from zero.
+
+    Each record starts `hop` (or `record`) bytes after the last one. An incomplete record at the end is omitted.
     """
 
     def __init__(
@@ -194,7 +204,8 @@ class FixedLengthRecords(_Opening):
         self._path = path_text(work)
         self._compression = compression
         self._size = record
-        self._window_size = record + footer  # what lies ahead of a record, the footer must not be taken for one
+        # A record is returned only once `footer` more bytes are read, so that the footer is not taken for a record.
+        self._window_size = record + footer
         self._hop = hop or record
         self._skip = header
         self._window = bytearray()
@@ -213,7 +224,7 @@ class FixedLengthRecords(_Opening):
         return found
 
     def _fill(self, stream: ByteStream) -> bool:
-        """Read until the window is full; whether it is."""
+        """Read until the window is full. Return False if the file ends before."""
         while self._skip:
             piece = self._read(stream, self._skip)
             if not piece:

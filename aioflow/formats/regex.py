@@ -1,5 +1,7 @@
-"""Patterns and rewrites of RE2, the library that TensorFlow's ops use: a match is found in a time that is linear in the
-text, whatever the pattern. Texts are bytes; what is not UTF-8 matches no class and no `.`.
+"""Patterns and rewrites of RE2, the library that TensorFlow's ops use.
+
+Matching takes time linear in the length of the text, for every pattern. Texts are bytes. Bytes that are not UTF-8 match
+no character class and no `.`.
 """
 
 from __future__ import annotations
@@ -13,12 +15,12 @@ from aioflow.work.stopping import checkpoint
 
 __all__ = ["Rewrite", "compiled_pattern", "compiled_rewrite", "replaced"]
 
-# Pieces of text, and the numbers of groups that go between them.
+# Literal text, and the numbers of the groups that are inserted.
 Rewrite: TypeAlias = tuple[bytes | int, ...]
 
 
 def _re2() -> Any:
-    """The library, imported with the first pattern: it takes longer than the rest of the kernels together."""
+    """Import RE2 with the first pattern: the import takes longer than that of all other kernels together."""
     try:
         return importlib.import_module("re2")
     except ImportError as error:
@@ -31,14 +33,14 @@ def _re2() -> Any:
 
 @lru_cache(maxsize=256)
 def compiled_pattern(pattern: bytes) -> Any:
-    """The pattern, with the methods `fullmatch` and `search` for bytes.
+    """Compile a pattern. The result has the methods `fullmatch` and `search` for bytes.
 
     Raises:
-        InvalidArgumentError: it is not valid.
+        InvalidArgumentError: the pattern is not valid.
     """
     re2 = _re2()
     options = re2.Options()
-    options.log_errors = False  # it goes where the caller hears of it
+    options.log_errors = False  # the error is raised to the caller instead
     try:
         return re2.compile(pattern, options)
     except re2.error as error:
@@ -55,17 +57,17 @@ def _text(message: Any) -> str:
 
 @lru_cache(maxsize=256)
 def compiled_rewrite(rewrite: bytes, groups: int) -> Rewrite:
-    r"""A replacement with `\0` to `\9`.
+    r"""Parse a replacement text with `\0` to `\9`.
 
     Raises:
-        InvalidArgumentError: it names a group that the pattern does not have, or ends in a backslash.
+        InvalidArgumentError: the text names a group that the pattern does not have, or ends in a backslash.
     """
     first, *others = rewrite.split(b"\\")
     made: list[bytes | int] = [first]
     while others:
         piece = others.pop(0)
         number = piece[:1]
-        if not piece and others:  # nothing between two backslashes: they stand for one
+        if not piece and others:  # two backslashes stand for one
             made.append(b"\\" + others.pop(0))
         elif number.isdigit() and int(number) <= groups:
             made += int(number), piece[1:]
@@ -77,13 +79,13 @@ def compiled_rewrite(rewrite: bytes, groups: int) -> Rewrite:
 
 
 def replaced(text: bytes, pattern: Any, rewrite: Rewrite, everywhere: bool) -> bytes:
-    """The text with the first match, or every one, rewritten: `RE2::Replace` and `RE2::GlobalReplace`."""
+    """Replace the first match, or every match, like `RE2::Replace` and `RE2::GlobalReplace`."""
     made: list[bytes] = []
     at, last = 0, -1
     while at <= len(text) and (match := pattern.search(text, at)) is not None:
         begin, end = match.span()
         made.append(text[at:begin])
-        if begin == end == last:  # nothing is not found right behind what has been found
+        if begin == end == last:  # RE2 ignores an empty match directly after another match
             at = begin + _character(text, begin)
             made.append(text[begin:at])
             at = max(at, begin + 1)
@@ -97,7 +99,7 @@ def replaced(text: bytes, pattern: Any, rewrite: Rewrite, everywhere: bool) -> b
 
 
 def _character(text: bytes, at: int) -> int:
-    """How many bytes the character there has; 1 where it is not UTF-8, 0 at the end."""
+    """Return the length in bytes of the character at a position: 1 if it is not UTF-8, 0 at the end."""
     for size in range(1, 5):
         try:
             if len(text[at : at + size].decode()) == 1:

@@ -1,5 +1,7 @@
-"""TensorFlow's checkpoints of version 1: a table, or one for each shard, of tensors in parts, as messages. They are
-read and not written. The layout is in tensorflow/core/util/saved_tensor_slice.proto.
+"""TensorFlow's checkpoints of version 1, read only.
+
+A checkpoint is one table, or one for each shard, of slices of tensors as messages. The layout is in
+tensorflow/core/util/saved_tensor_slice.proto.
 
 Everything here blocks: call it from a thread.
 """
@@ -33,19 +35,20 @@ _SHARD: Final = re.compile(r"-(\d{5})-of-(\d{5})")
 
 
 def plain_prefix(name: str) -> str:
-    """The prefix of a checkpoint, given by that or by the pattern of its shards."""
+    """Return the prefix of a checkpoint, given the prefix or the pattern of its shards."""
     return _PATTERN.sub("", name)
 
 
 def table_files(store: Store, name: str) -> list[str]:
-    """Names of the tables of a checkpoint; none where there is no such checkpoint, or not all of it.
+    """Return the names of the tables of a checkpoint; an empty list if it does not exist or a shard is missing.
 
     Args:
-        name: Its prefix, or the pattern of its shards, by which TensorFlow calls it: "model-?????-of-00002".
+        store: The folder.
+        name: The prefix, or the pattern of the shards, as TensorFlow names them: "model-?????-of-00002".
     """
     name = plain_prefix(name)
     if (store.size(name) or 0) >= len(MAGIC):
-        with suppress(FailedPreconditionError), store.open(name) as file:  # it may be a folder
+        with suppress(FailedPreconditionError), store.open(name) as file:  # the name may be that of a folder
             file.seek(-len(MAGIC), 2)
             return [name] if file.read() == MAGIC else []
     shards = {other: _SHARD.fullmatch(other[len(name) :]) for other in store.names() if other.startswith(name)}
@@ -56,18 +59,18 @@ def table_files(store: Store, name: str) -> list[str]:
 
 @dataclass(slots=True)
 class _Saved:
-    """A tensor, and which parts of it are in which file."""
+    """A tensor, and the files that hold its slices."""
 
     entry: BundleEntry
     places: list[tuple[str, tuple[Extent, ...]]] = field(default_factory=list)
 
 
 class SliceTables:
-    """Reads tensors from a checkpoint, one at a time.
+    """A reader of single tensors from a checkpoint.
 
     Attributes:
-        tensors: What is known of each, by name.
-        path: Of the first table.
+        tensors: The entry of each tensor, by name.
+        path: Path of the first table.
 
     Raises:
         DataLossError: a table is truncated or altered; the error names it.
@@ -103,11 +106,11 @@ class SliceTables:
         return _OpenTable(self._store, file)
 
     def read(self, name: str) -> Array:
-        """One tensor, in an array of its own.
+        """Read one tensor into a new array.
 
         Raises:
             DataLossError: a file is damaged.
-            UnimplementedError: of a dtype that cannot be read.
+            UnimplementedError: the dtype cannot be read.
         """
         saved = self._saved[name]
         try:
@@ -136,7 +139,7 @@ class SliceTables:
 
 
 class _OpenTable:
-    """`with _OpenTable(store, file) as table:` The file is open in between."""
+    """Context manager: a `Table` over a file of the store, open inside the block."""
 
     def __init__(self, store: Store, file: str) -> None:
         self._size = store.size(file) or 0
@@ -158,7 +161,7 @@ class _OpenTable:
 
 
 def _described(data: bytes, begin: int, end: int) -> tuple[str, BundleEntry]:
-    """A SavedSliceMeta."""
+    """Decode a SavedSliceMeta."""
     name, shape, kind = "", tuple[int, ...](), 0
     slices: list[tuple[Extent, ...]] = []
     for number, wire, start, stop in read_fields(data, begin, end):
@@ -177,7 +180,7 @@ def _described(data: bytes, begin: int, end: int) -> tuple[str, BundleEntry]:
 
 
 def _data(value: bytes) -> bytes:
-    """The TensorProto of a SavedTensorSlices."""
+    """Return the bytes of the TensorProto of a SavedTensorSlices."""
     return b"".join(
         value[first:last]
         for begin, end in _pieces(value, 0, len(value), 2)

@@ -1,4 +1,4 @@
-"""Snappy, to be read alone: what old tables are compressed with. A block says first how long it is when it is whole."""
+"""Snappy decompression, for old tables. A block begins with its decompressed size."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ __all__ = ["decompress"]
 
 
 def decompress(data: bytes, limit: int) -> bytes:
-    """The whole block.
+    """Decompress a block.
 
     Args:
-        limit: The most bytes that it may have.
+        data: The compressed block.
+        limit: Maximum decompressed size, in bytes.
 
     Raises:
-        DataLossError: it is damaged, or larger than that.
+        DataLossError: the block is damaged, or larger than `limit`.
     """
     size, at = read_number(data, 0, len(data))
     if size > limit:
@@ -40,7 +41,10 @@ def decompress(data: bytes, limit: int) -> bytes:
 
 
 def _literal(data: bytes, length: int, at: int) -> tuple[int, int]:
-    """How long a piece of plain bytes is, and where it begins. Lengths from 60 on are in the next one to four bytes."""
+    """Return the length of a literal, and the position of its bytes.
+
+    Lengths from 60 on are in the next one to four bytes.
+    """
     if length >= 60:
         wide = length - 59
         length, at = int.from_bytes(data[at : at + wide], "little"), at + wide
@@ -50,7 +54,7 @@ def _literal(data: bytes, length: int, at: int) -> tuple[int, int]:
 
 
 def _copy(data: bytes, tag: int, at: int) -> tuple[int, int, int]:
-    """Length, and distance back, of a piece that was there before; where the next thing is."""
+    """Return the length of a copy, its distance back, and the position after the element."""
     wide = (0, 1, 2, 4)[tag & 3]
     if at + wide > len(data):
         raise _damaged("a copy beyond the end")

@@ -1,10 +1,10 @@
-"""Tables of sorted keys and values, in LevelDB's layout: what the indexes of TensorFlow's checkpoints are.
+"""Tables of sorted keys and values, in LevelDB's layout: the indexes of TensorFlow's checkpoints.
 
-A table is blocks, each with a byte for its compression and a checksum after it; a block that says where the others are;
-and a footer that says where that is. In a block a key leaves out what it shares with the one before it, except at the
-restart points, whose places are at the block's end.
+A table consists of blocks, each followed by a byte for its compression and a checksum; an index block with the
+positions of the others; and a footer with the position of the index. A key in a block omits the prefix that it shares
+with the key before it, except at the restart points, whose positions are at the end of the block.
 
-Bytes in and bytes out: nothing here opens a file.
+The functions work on bytes and open no files.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ __all__ = ["MAGIC", "Table", "write_table"]
 MAGIC: Final = struct.pack("<Q", 0xDB4775248B80FB57)
 _FOOTER: Final = 48
 _TRAILER: Final = 5
-_BLOCK: Final = 1 << 18  # bytes after which a new block is begun
-_LARGEST: Final = 1 << 30  # bytes of a block, and of all keys and values, when they are whole
-_SHARED: Final = 64  # bytes of keys for each of a block: writers leave out what is shared in at most 15 of 16
-_RESTART: Final = 16  # keys from one restart point to the next
+_BLOCK: Final = 1 << 18  # size in bytes at which a new block is started
+_LARGEST: Final = 1 << 30  # maximum size in bytes of a decompressed block, and of all keys and values
+_SHARED: Final = 64  # maximum bytes of keys per byte of a block: writers share prefixes in at most 15 of 16 keys
+_RESTART: Final = 16  # keys between two restart points
 _PLAIN, _SNAPPY = 0, 1
 
 
 class _Handle(NamedTuple):
-    """Where a block is."""
+    """The position of a block."""
 
     offset: int
     size: int
@@ -56,14 +56,14 @@ def _damaged(why: str) -> DataLossError:
 
 
 class Table:
-    """A table, of which as much is read as is asked for.
+    """A table, of which only the requested blocks are read.
 
     Args:
-        size: How many bytes it has.
-        read: Gives those from some place on, so many of them.
+        size: Size of the table, in bytes.
+        read: Returns the bytes at an offset, given the offset and their number.
 
     Raises:
-        DataLossError: it is truncated or altered. Blocks are checked when they are read.
+        DataLossError: the table is truncated or altered. A block is verified when it is read.
     """
 
     def __init__(self, size: int, read: Callable[[int, int], bytes]) -> None:
@@ -74,17 +74,21 @@ class Table:
             raise _damaged("it does not end as a table does")
         about, at = _handle(footer[:-8], 0)
         where, _ = _handle(footer[:-8], at)
-        self._block(about)  # nothing is told there that matters here, but it is to be whole
+        self._block(about)  # the metaindex has no content that is needed here, but must be intact
         self._blocks = [(key, _handle(value, 0)[0]) for key, value in self._entries(where)]
         _require_order([key for key, _ in self._blocks])
 
     @classmethod
     def of(cls, data: bytes) -> Table:
-        """The table that these bytes are. Raises DataLossError."""
+        """Open the table that these bytes hold.
+
+        Raises:
+            DataLossError: the table is truncated or altered.
+        """
         return cls(len(data), lambda begin, size: data[begin : begin + size])
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values, in the order of the keys.
+        """Yield keys and values, in the order of the keys.
 
         Raises:
             DataLossError: a block is damaged, or the keys are not in order.
@@ -102,7 +106,11 @@ class Table:
                 yield key, value
 
     def find(self, key: bytes) -> bytes | None:
-        """The value of a key, None where it has none; only the block is read in which it would be. As `items`."""
+        """Return the value of a key, or None if there is no such key. Reads only the block that would hold the key.
+
+        Raises:
+            DataLossError: the block is damaged.
+        """
         low, high = 0, len(self._blocks)
         while low < high:
             middle = (low + high) // 2
@@ -124,7 +132,7 @@ class Table:
             raise _damaged("more restart points than the block has room for")
         at, key = 0, b""
         left = _SHARED * len(block)
-        for _ in batches(block):  # an entry has three bytes at least
+        for _ in batches(block):  # an entry has at least three bytes, so this bounds the loop
             if at >= end:
                 break
             shared, at = read_number(block, at, end)
@@ -148,13 +156,14 @@ class Table:
         data = self._read(where.offset, size)
         if len(data) != size:
             raise _damaged("a block that is cut off")
-        block, stored = data[:-4], int.from_bytes(data[-4:], "little")  # the first with the byte for its compression
+        block, stored = data[:-4], int.from_bytes(data[-4:], "little")  # `block` includes the byte for its compression
         if masked_crc32c(block) != stored:
             raise _damaged(f"the block at {where.offset} has another checksum than {stored:#010x}")
         if block[-1] == _PLAIN:
             return block[:-1]
         if block[-1] == _SNAPPY:
-            return decompress(block[:-1], min(_LARGEST, 64 * where.size + 64))  # no piece of it stands for more
+            # No Snappy element expands by more than a factor of 64.
+            return decompress(block[:-1], min(_LARGEST, 64 * where.size + 64))
         raise _damaged(f"a block of compression {block[-1]}")
 
 
@@ -168,7 +177,7 @@ def _require_order(keys: Iterable[bytes]) -> None:
 
 
 class _BlockWriter:
-    """One block, entry by entry."""
+    """A writer of one block."""
 
     def __init__(self, interval: int) -> None:
         self._interval = interval
@@ -193,17 +202,17 @@ class _BlockWriter:
         self.last = key
 
     def sealed(self) -> bytes:
-        """The block, and what follows it."""
+        """Return the block with its compression byte and checksum."""
         restarts = self._restarts or [0]
         block = bytes(self._made) + struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts)) + bytes([_PLAIN])
         return block + struct.pack("<I", masked_crc32c(block))
 
 
 def write_table(entries: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The table of these keys and values, which are in the order of the keys.
+    """Return the table of these keys and values, which must be in the order of the keys.
 
     Raises:
-        InvalidArgumentError: they are not.
+        InvalidArgumentError: the keys are not in order.
     """
     made = bytearray()
     index, block = _BlockWriter(1), _BlockWriter(_RESTART)

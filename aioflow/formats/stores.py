@@ -1,8 +1,8 @@
-"""Where checkpoints are kept: a folder of this machine, or one of a store that `fsspec` reaches by a URL.
+"""The storage of checkpoints: a local folder, or a folder of a store that `fsspec` reaches by a URL.
 
-Of a store little is asked, so that any will do: an object appears under its name when all of it has been written, or it
-is no harm that a part of it does, since nothing refers to it yet. Only `put` must replace a small object at once, which
-object stores do. A URL of a file (`file:///folder/model`) is a path.
+The requirements on a store are small. An object becomes visible when all of it is written; a visible part of one does
+no harm, since nothing refers to it yet. Only `put` must replace a small object atomically, which object stores do. A
+URL of a file (`file:///folder/model`) is treated as a path.
 
 Everything here blocks: call it from a thread.
 """
@@ -55,73 +55,86 @@ class Upload(Protocol):
     """A new file that is being written.
 
     Attributes:
-        file: To write to.
+        file: The file object to write to.
     """
 
     file: BinaryIO
 
     def flush(self) -> None:
-        """All is written: in a folder of this machine, have it on the disk, so that `commit` only renames the file."""
+        """Flush the complete file to the disk if it is local, so that `commit` only renames it."""
 
     def commit(self) -> None:
-        """All is written: let it appear under its name."""
+        """Publish the complete file under its name."""
 
 
 class Store(Protocol):
     """One folder with files."""
 
     def path(self, name: str) -> str:
-        """What a file is called in messages, and in full."""
+        """Return the full name of a file, also for messages."""
 
     def read(self, name: str) -> bytes:
-        """A small file. Raises NotFoundError."""
+        """Read a small file.
+
+        Raises:
+            NotFoundError: there is no such file.
+        """
 
     def put(self, name: str, data: bytes) -> None:
-        """Replace a small file: after a crash it has the old contents or the new ones."""
+        """Replace a small file atomically: after a crash it has the old or the new contents."""
 
     def open(self, name: str) -> BinaryIO:
-        """A file, open for reading. Raises NotFoundError."""
+        """Open a file for reading.
+
+        Raises:
+            NotFoundError: there is no such file.
+        """
 
     def creating(self, name: str) -> Any:
-        """`with store.creating(name) as upload:` An `Upload`; unless it is committed there, nothing of it stays."""
+        """Return a context manager that yields an `Upload`. An uncommitted file is discarded at its end."""
 
     def staging(self, name: str, data: bytes) -> AbstractContextManager[Upload]:
-        """`with store.staging(name, data) as upload:` Like `put` at `upload.commit()`, but a folder of this machine has
-        room for it from the beginning of the block.
+        """Return a context manager that yields an `Upload` of `data`, which acts like `put` at `commit`.
+
+        A local folder allocates the space at the start of the block.
         """
 
     def size(self, name: str) -> int | None:
-        """How many bytes a file has; None where there is no such file."""
+        """Return the size of a file in bytes, or None if there is no such file."""
 
     def modified(self, name: str) -> float | None:
-        """When a file was written, in seconds since 1970; None where there is none, or that is not known."""
+        """Return the modification time in seconds since 1970, or None if the file is missing or the time unknown."""
 
     def remove(self, name: str) -> None:
-        """Delete a file, if it is there."""
+        """Delete a file if it exists."""
 
     def names(self) -> list[str]:
-        """Names of the files, sorted; none where there is no such folder."""
+        """Return the names of the files, sorted; an empty list if there is no such folder."""
 
     def remove_unfinished(self, names: str) -> None:
-        """Delete what killed writers have left of files whose names match, where it is certain that they were."""
+        """Delete what killed writers left of files whose names match, if the writers have certainly ended."""
 
     def held(self, names: Iterable[str], *, alone: bool) -> AbstractContextManager[Mapping[str, bool]]:
-        """A block in which files do not disappear (or, `alone`, in which nobody makes sure that they do not).
+        """Lock files against deletion (shared), or for deletion (`alone`), inside a block.
 
         Yields:
-            Those that are there, and that nobody holds alone (or at all); False where that cannot be told.
+            The files that exist and that could be locked. The value is False where the store cannot lock.
         """
 
 
 class StoredFile:
-    """A file of a store, for those who only read it."""
+    """A file of a store, for reading."""
 
     def __init__(self, store: Store, name: str) -> None:
         self._store = store
         self._name = name
 
     def open(self, mode: str = "rb") -> BinaryIO:
-        """Open it for reading. Raises NotFoundError."""
+        """Open the file for reading.
+
+        Raises:
+            NotFoundError: there is no such file.
+        """
         return self._store.open(self._name)
 
     def __str__(self) -> str:
@@ -129,14 +142,15 @@ class StoredFile:
 
 
 def store_of(path: str | os.PathLike[str], folders: AllowedFolders = ANYWHERE) -> tuple[Store, str]:
-    """The folder of a file, and the file's name in it.
+    """Return the folder of a file, and the name of the file in it.
 
     Args:
-        folders: Where the files of that folder may be.
+        path: A path, or a URL.
+        folders: The folders that the file may be in.
 
     Raises:
-        PermissionDeniedError: not there.
-        UnimplementedError: `fsspec`, or what it needs for this kind of URL, is not installed.
+        PermissionDeniedError: the file is not in an allowed folder.
+        UnimplementedError: `fsspec`, or the package that it needs for this kind of URL, is not installed.
     """
     text = os.fspath(path)
     if is_url(text):
@@ -148,20 +162,20 @@ def store_of(path: str | os.PathLike[str], folders: AllowedFolders = ANYWHERE) -
 
 
 def store_at(folder: str | os.PathLike[str]) -> Store:
-    """A folder. Raises as `store_of`."""
+    """Return the store for a folder, a path or a URL. Raises the errors of `store_of`."""
     text = os.fspath(folder)
     return _Remote(text.rstrip("/")) if is_url(text) else Folder(local_path(text))
 
 
 def joined(folder: str | os.PathLike[str], name: str) -> str:
-    """The full name of a file; `name` may be one already."""
+    """Return the full name of a file in a folder; `name` may be a full name already."""
     text = os.fspath(folder)
     if is_url(name):
         return name
     return f"{text.rstrip('/')}/{name}" if is_url(text) else str(local_path(text) / local_path(name))
 
 
-# -- this machine -----------------------------------------------------------------------------------------------------
+# -- local folders ----------------------------------------------------------------------------------------------------
 
 
 class _FolderUpload:
@@ -181,18 +195,18 @@ class _FolderUpload:
 
 
 class Folder:
-    """A `Store` on this machine."""
+    """A `Store` in the local file system."""
 
     def __init__(self, path: Path, folders: AllowedFolders = ANYWHERE) -> None:
         self._path = path
-        self._folders = folders  # a link in this one may lead elsewhere
+        self._folders = folders  # a link in this folder may lead outside of it
 
     def path(self, name: str) -> str:
         return str(self._path / name)
 
     @contextmanager
     def _entry(self, name: str = "", *, make: bool = False) -> Iterator[tuple[Path, int | None]]:
-        """Name a file for the system: by its path, or by its name and the descriptor of the folder that it is in."""
+        """Yield the path of a file, or its name and a descriptor of its folder if access is restricted."""
         path = self._path / name
         with file_errors(path), self._folders.folder(str(self._path), make=make) as dir_fd:
             yield path if dir_fd is None else Path(name), dir_fd
@@ -244,13 +258,17 @@ class Folder:
             os.unlink(file, dir_fd=dir_fd)
 
     def rename(self, name: str, new: str) -> None:
-        """Rename a file, which replaces another one, and have that on the disk. Raises NotFoundError."""
+        """Rename a file, replacing an existing one, and flush the rename to the disk.
+
+        Raises:
+            NotFoundError: there is no such file.
+        """
         with self._entry(name) as (file, dir_fd):
             os.replace(file, file.with_name(new), src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
             flush_directory(file.parent, dir_fd)
 
     def has_writer(self, name: str) -> bool | None:
-        """Whether a living process is writing a file of `creating`; None where that cannot be told."""
+        """Return True if a living process is writing a file of `creating`; None if that is unknown."""
         with self._entry(name) as (file, dir_fd):
             return has_writer(file, dir_fd)
 
@@ -268,14 +286,14 @@ class Folder:
 
     @contextmanager
     def held(self, names: Iterable[str], *, alone: bool) -> Iterator[Mapping[str, bool]]:
-        if not (files := list(names)):  # the folder may be missing
+        if not (files := list(names)):  # with no files to lock, the folder may be missing
             yield {}
             return
         with self._entry() as (folder, dir_fd), held(folder, files, alone=alone, dir_fd=dir_fd) as found:
             yield found
 
 
-# -- elsewhere --------------------------------------------------------------------------------------------------------
+# -- stores -----------------------------------------------------------------------------------------------------------
 
 
 class _RemoteUpload:
@@ -285,7 +303,7 @@ class _RemoteUpload:
         self.done = False
 
     def flush(self) -> None:
-        """Only `commit` makes it last."""
+        """Do nothing: only `commit` makes the file durable."""
 
     def commit(self) -> None:
         with _errors(self._path):
@@ -294,21 +312,21 @@ class _RemoteUpload:
 
 
 class _Put:
-    """An upload of a small file that is made at once when it is committed."""
+    """An upload of a small file, written as a whole at `commit`."""
 
     def __init__(self, store: Store, name: str, data: bytes) -> None:
         self.file: BinaryIO = BytesIO(data)
         self._put = partial(store.put, name, data)
 
     def flush(self) -> None:
-        """Only `commit` makes it last."""
+        """Do nothing: only `commit` makes the file durable."""
 
     def commit(self) -> None:
         self._put()
 
 
 class _Remote:
-    """A `Store` by `fsspec`."""
+    """A `Store` over `fsspec`."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -333,7 +351,7 @@ class _Remote:
         with _errors(self.path(name)):
             try:
                 self._system.pipe_file(self._at(name), data)
-            except FileNotFoundError:  # a store that has folders
+            except FileNotFoundError:  # the store has real folders, and this one is missing
                 self._system.makedirs(self._folder, exist_ok=True)
                 self._system.pipe_file(self._at(name), data)
 
@@ -361,7 +379,7 @@ class _Remote:
         return nullcontext(_Put(self, name, data))
 
     def _drop(self, file: Any, name: str) -> None:
-        """What was begun is of no use. That it cannot be taken away is no error beside the one that is on its way."""
+        """Discard an incomplete upload. Errors are ignored: the original error is being raised."""
         with suppress(Exception):
             file.close()
         with suppress(Exception):
@@ -392,6 +410,7 @@ class _Remote:
 
     def names(self) -> list[str]:
         with _errors(self._url):
+            # Another process may have written files since the last listing.
             self._system.invalidate_cache(self._folder)
             try:
                 found = self._system.ls(self._folder, detail=False)
@@ -400,10 +419,10 @@ class _Remote:
             return sorted(path.rstrip("/").rpartition("/")[2] for path in found)
 
     def remove_unfinished(self, names: str) -> None:
-        """There is nothing to tell whether their writers live."""
+        """Do nothing: a store does not show whether a writer is alive."""
 
     def held(self, names: Iterable[str], *, alone: bool) -> AbstractContextManager[Mapping[str, bool]]:
-        return nullcontext(dict.fromkeys(names, False))  # there are no locks
+        return nullcontext(dict.fromkeys(names, False))  # stores have no locks
 
 
 def _fsspec() -> Any:
@@ -420,14 +439,14 @@ def _fsspec() -> Any:
 
 @contextmanager
 def _errors(path: str) -> Iterator[None]:
-    """Turn what a store says of a file into the error of the matching code, which names it."""
+    """Translate an error of a store into the matching `OpError`, which names the file."""
     try:
         yield
     except OpError:
         raise
     except ImportError as error:
         raise UnimplementedError(f"{path} cannot be reached: {error}", expected="its package", actual="none") from error
-    except tuple(_KINDS) as error:  # without a number, mostly
+    except tuple(_KINDS) as error:  # mostly without errno
         kind = next(kind for known, kind in _KINDS.items() if isinstance(error, known))
         raise kind(f"{str(error) or type(error).__name__}: {path}") from error
     except OSError:

@@ -1,4 +1,4 @@
-"""Hashes of strings that are the same in every process, and in TensorFlow: MurmurHash64A, and SipHash with a key."""
+"""String hashes that are equal in every process and in TensorFlow: MurmurHash64A, and SipHash with a key."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _MASK: Final = 2**64 - 1
 _SEED: Final = 0xDECAFCAFFE
 _FACTOR: Final = 0xC6A4A7935BD1E995
 _SHIFT: Final = 47
-_WORDS: Final = 4096  # between two checkpoints
+_WORDS: Final = 4096  # words between two checkpoints
 
 
 def murmur_hash(data: bytes, seed: int = _SEED) -> int:
-    """Austin Appleby's MurmurHash64A, as an unsigned number."""
+    """Return Austin Appleby's MurmurHash64A, as an unsigned number."""
     state = seed ^ (len(data) * _FACTOR & _MASK)
     whole = len(data) & ~7
     for (word,) in batches(struct.iter_unpack("<Q", data[:whole]), _WORDS):
@@ -45,7 +45,7 @@ def _round(a: int, b: int, c: int, d: int) -> tuple[int, int, int, int]:
 
 
 def sip_hash(data: bytes, key: tuple[int, int]) -> int:
-    """SipHash-2-4 by Jean-Philippe Aumasson and Daniel J. Bernstein, as an unsigned number."""
+    """Return SipHash-2-4 by Jean-Philippe Aumasson and Daniel J. Bernstein, as an unsigned number."""
     low, high = (part & _MASK for part in key)
     state = (
         low ^ 0x736F6D6570736575,

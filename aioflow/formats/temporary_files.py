@@ -1,13 +1,13 @@
-"""Files that appear whole or not at all: written under another name beside the one that they get in the end.
+"""Atomically written files: a file is written under a temporary name beside its final one, then renamed.
 
-A process that is killed leaves the other name behind, and the next writer takes it away. Which of them belong to a
-writer that lives is told by a lock that each writer has on its own: it ends with the process, however that ends, and
-with the processes that were forked from it meanwhile. Where there are no locks (some network file systems), nothing is
-taken away; where an open file cannot be deleted (Windows), that tells as well. Files that others may refer to are held
-by the same locks, by who refers to them and by who deletes them.
+A killed process leaves its temporary file behind, and the next writer of that name removes it. Each writer holds a lock
+on its temporary file, so that files of living writers are recognized. The lock ends with the process and with all
+processes forked from it meanwhile. Without locks (some network file systems), nothing is removed. On Windows an open
+file cannot be deleted, which serves as a lock. Files that others may refer to are protected by the same locks: readers
+that refer to a file and processes that delete it hold one.
 
-Everything here blocks on the disk: call it from a thread. A function with a `dir_fd` takes, with it, names of that
-folder instead of paths, and follows no links there.
+Everything here blocks on the disk: call it from a thread. A function with a `dir_fd` takes names in that folder instead
+of paths, and follows no links there.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ __all__ = [
     "write_atomically",
 ]
 
-locks: Any = None  # where the system has none, as on Windows
+locks: Any = None  # None if the system has no such locks, as on Windows
 with suppress(ImportError):
     locks = import_module("fcntl")
 
 
 class TemporaryFile:
-    """A new file, open for writing, locked, and under a name that tells what it is.
+    """A new file: locked, open for writing, and under a recognizable temporary name.
 
     Attributes:
-        file: To write to.
-        path: Its name.
+        file: The file object to write to.
+        path: The temporary name.
     """
 
     def __init__(self, path: Path, file: BinaryIO, dir_fd: int | None = None) -> None:
@@ -56,17 +56,17 @@ class TemporaryFile:
         self._dir_fd = dir_fd
 
     def publish(self, final: Path) -> None:
-        """Flush it to the disk and rename it. It stays locked until the end of the block that it was made by."""
+        """Flush the file to the disk and rename it. It stays locked until the end of the block of `temporary_file`."""
         self.file.flush()
         os.fsync(self.file.fileno())
         if locks is None:
-            self.file.close()  # an open file cannot be renamed there
+            self.file.close()  # Windows cannot rename an open file
         os.replace(self.path, final, src_dir_fd=self._dir_fd, dst_dir_fd=self._dir_fd)
 
 
 @contextmanager
 def temporary_file(path: Path, dir_fd: int | None = None) -> Iterator[TemporaryFile]:
-    """A new file beside `path`, which is gone at the end of the block unless it was published by then."""
+    """Create a file beside `path`. It is deleted at the end of the block unless it was published."""
     temporary = _created(path, dir_fd)
     try:
         with temporary.file:
@@ -86,15 +86,15 @@ def _created(path: Path, dir_fd: int | None) -> TemporaryFile:
             locks.flock(file, locks.LOCK_EX)
         if os.fstat(file.fileno()).st_nlink:
             return TemporaryFile(temporary, file, dir_fd)
-        file.close()  # before it was locked, somebody has taken it for an abandoned one
+        file.close()  # another writer removed it as abandoned before it was locked
 
 
 def has_writer(path: Path, dir_fd: int | None = None) -> bool | None:
-    """Whether a process that lives has a file of `temporary_file` in its hands; None where that cannot be told."""
+    """Return True if a living process has a file of `temporary_file` open; None if that is unknown."""
     if locks is None:
         return None
     try:
-        # Locks of network file systems need one that may be written.
+        # Network file systems require a writable file for an exclusive lock.
         with open(path, "r+b", opener=relative_to(dir_fd)) as file:
             locks.flock(file, locks.LOCK_EX | locks.LOCK_NB)
     except BlockingIOError:
@@ -108,10 +108,17 @@ def has_writer(path: Path, dir_fd: int | None = None) -> bool | None:
 def held(
     directory: Path, names: Iterable[str], *, alone: bool, dir_fd: int | None = None
 ) -> Iterator[Mapping[str, bool]]:
-    """A block in which nobody else holds files of a directory, or nobody else holds them alone.
+    """Lock files of a directory inside a block: exclusively if `alone`, otherwise shared.
+
+    Args:
+        directory: The directory, for paths.
+        names: Names of the files.
+        alone: Whether to lock exclusively, before a deletion.
+        dir_fd: Descriptor of the directory, if names are relative to it.
 
     Yields:
-        Those files that are there and in nobody's hands; False where there are no locks to tell that.
+        The files that exist and that no other process holds a conflicting lock on. The value is False if there are no
+        locks to establish that.
     """
     with ExitStack() as stack:
         found = {}
@@ -120,7 +127,7 @@ def held(
                 mode = "r+b" if alone else "rb"
                 file = stack.enter_context(open(directory / name, mode, opener=unblocking(relative_to(dir_fd))))
                 if locks is None:
-                    file.close()  # an open one could not be deleted
+                    file.close()  # otherwise it could not be deleted
                     found[name] = False
                     continue
                 locks.flock(file, (locks.LOCK_EX if alone else locks.LOCK_SH) | locks.LOCK_NB)
@@ -129,17 +136,17 @@ def held(
             except OSError:
                 found[name] = False
             else:
-                if os.fstat(file.fileno()).st_nlink:  # otherwise it was deleted just now
+                if os.fstat(file.fileno()).st_nlink:  # otherwise it was deleted before it was locked
                     found[name] = True
         yield found
 
 
 def kept_file(path: Path) -> BinaryIO | None:
-    """Hold a file until what this returns is closed: whoever would hold it alone finds that it is in use.
+    """Protect a file from deletion with a shared lock, until the returned file is closed.
 
     Returns:
-        The file, open for reading; None where somebody has it alone, about to delete it, where it is gone, and where
-        there are no locks.
+        The file, open for reading. None if it is missing, if another process has locked it for deletion, or if there
+        are no locks.
     """
     if locks is None:
         return None
@@ -153,15 +160,17 @@ def kept_file(path: Path) -> BinaryIO | None:
 
 
 def remove_abandoned(directory: Path, names: str, dir_fd: int | None = None) -> None:
-    """Delete the temporary files of writers that are no more.
+    """Delete the temporary files of writers that have ended.
 
     Args:
-        names: A regular expression for the names that they were to get.
+        directory: The directory, for paths.
+        names: A regular expression for the final names of the files.
+        dir_fd: Descriptor of the directory, if names are relative to it.
     """
     temporary = re.compile(rf"\.(?:{names})\.[0-9a-f]{{12}}\.tmp")
-    with suppress(OSError):  # who may write into a directory may not list it
+    with suppress(OSError):  # a directory may be writable without being listable
         for name in filter(temporary.fullmatch, names_in(directory, dir_fd)):
-            with suppress(OSError):  # it is gone already, or in somebody's hands
+            with suppress(OSError):  # it is gone already, or locked
                 _remove(directory / name, dir_fd)
 
 
@@ -175,17 +184,17 @@ def _remove(path: Path, dir_fd: int | None) -> None:
 
 
 def write_atomically(path: Path, data: bytes, dir_fd: int | None = None) -> None:
-    """Replace the file by `data`: after a crash it has the old contents or the new ones."""
+    """Replace the contents of a file: after a crash it has the old or the new ones."""
     with replacing(path, dir_fd) as file:
         file.write(data)
 
 
 @contextmanager
 def replacing(path: Path, dir_fd: int | None = None) -> Iterator[BinaryIO]:
-    """A block that writes a file, which takes the place of `path` when the block ends without an error.
+    """Yield a file to write, which replaces `path` when the block ends without an error.
 
     Raises:
-        InvalidArgumentError: there is something else than a file.
+        InvalidArgumentError: `path` exists and is not a file.
     """
     with file_errors(path):
         if _is_no_file(path, dir_fd):
@@ -198,7 +207,10 @@ def replacing(path: Path, dir_fd: int | None = None) -> Iterator[BinaryIO]:
 
 
 def _is_no_file(path: Path, dir_fd: int | None) -> bool:
-    """Whether there is a folder; or a device, whose name would be a file's from then on."""
+    """Return True if the path is a folder or a device.
+
+    Renaming a file to the path of a device would replace the device by a regular file.
+    """
     try:
         mode = os.stat(path, dir_fd=dir_fd, follow_symlinks=dir_fd is None).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -207,7 +219,7 @@ def _is_no_file(path: Path, dir_fd: int | None) -> bool:
 
 
 def flush_directory(path: Path, dir_fd: int | None = None) -> None:
-    """Make renames in the directory lasting, where the system lets a directory be opened."""
+    """Make renames in a directory durable, if the system allows opening a directory."""
     try:
         descriptor = os.open(path, os.O_RDONLY, dir_fd=dir_fd)
     except OSError:
@@ -215,6 +227,6 @@ def flush_directory(path: Path, dir_fd: int | None = None) -> None:
     try:
         os.fsync(descriptor)
     except OSError:
-        pass  # some file systems refuse it; the renames are ordered there
+        pass  # some file systems reject it; their renames are ordered
     finally:
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Folders that appear whole or not at all, as the files of `temporary_files.py` do: made under another name beside."""
+"""Atomically created folders: filled under a temporary name beside the final one, like `temporary_files.py`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["TemporaryFolder", "locked_folder", "temporary_folder"]
 
 
 class TemporaryFolder:
-    """A new folder under a name that tells what it is.
+    """A new folder under a recognizable temporary name.
 
     Attributes:
-        path: Its name.
+        path: The temporary name.
     """
 
     def __init__(self, path: Path, final: Path) -> None:
@@ -29,10 +29,10 @@ class TemporaryFolder:
         self._final = final
 
     def publish(self) -> None:
-        """Give it its name, in the place of an empty folder, or none. Files in it are on the disk already.
+        """Rename the folder to its final name, which may be an empty folder. The files in it must be flushed already.
 
         Raises:
-            AlreadyExistsError: there is something of that name.
+            AlreadyExistsError: the final name is in use.
         """
         flush_directory(self.path)
         try:
@@ -46,9 +46,9 @@ class TemporaryFolder:
 
 @contextmanager
 def temporary_folder(final: Path) -> Iterator[TemporaryFolder]:
-    """A new folder beside `final`, which is gone at the end of the block unless it was published by then.
+    """Create a folder beside `final`. It is deleted at the end of the block unless it was published.
 
-    What killed writers of the same have left behind is taken away.
+    Remains of killed writers of the same folder are removed.
     """
     with file_errors(final), ExitStack() as stack:
         final.parent.mkdir(parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ def temporary_folder(final: Path) -> Iterator[TemporaryFolder]:
 
 @contextmanager
 def locked_folder(path: Path) -> Iterator[None]:
-    """A block that only one at a time is in for a folder, as far as there are locks. It waits for the others."""
+    """Hold an exclusive lock on a folder inside a block, and wait for it. Without support for locks, does nothing."""
     with ExitStack() as stack:
         with suppress(OSError):
             _lock(path, True, stack)
@@ -66,14 +66,14 @@ def locked_folder(path: Path) -> Iterator[None]:
 
 
 def _made(final: Path, stack: ExitStack) -> Path:
-    """A new folder, locked, and gone when the stack is left."""
+    """Create and lock a folder, which is deleted when the stack is left."""
     while True:
         path = final.with_name(f".{final.name}.{secrets.token_hex(6)}.tmp")
         path.mkdir()
         stack.callback(shutil.rmtree, path, ignore_errors=True)
         with suppress(OSError):
             _lock(path, True, stack)
-        if path.is_dir():  # otherwise somebody took it for an abandoned one before it was locked
+        if path.is_dir():  # otherwise another writer removed it as abandoned before it was locked
             return path
 
 
@@ -83,7 +83,7 @@ def _lock(path: Path, wait: bool, stack: ExitStack) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     stack.callback(os.close, descriptor)
     locks.flock(descriptor, locks.LOCK_EX | (0 if wait else locks.LOCK_NB))
-    # A child that was forked meanwhile has the descriptor too, and would hold the lock for as long as it lives.
+    # A forked child inherits the descriptor and would hold the lock for its lifetime, so unlock explicitly.
     stack.callback(locks.flock, descriptor, locks.LOCK_UN)
 
 
@@ -91,6 +91,6 @@ def _remove_abandoned(final: Path) -> None:
     temporary = re.compile(rf"\.{re.escape(final.name)}\.[0-9a-f]{{12}}\.tmp")
     with suppress(OSError), os.scandir(final.parent) as entries:
         for entry in [e for e in entries if temporary.fullmatch(e.name)]:
-            with suppress(OSError), ExitStack() as stack:  # it is in somebody's hands, or a file
+            with suppress(OSError), ExitStack() as stack:  # it is locked, or a file
                 _lock(Path(entry.path), False, stack)
                 shutil.rmtree(entry.path, ignore_errors=True)

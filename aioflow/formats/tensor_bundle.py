@@ -1,8 +1,10 @@
-"""TensorFlow's checkpoints of version 2: `PREFIX.index`, a table of what there is, and `PREFIX.data-00000-of-00001`, or
-several of those, with the bytes. The layout is in tensorflow/core/util/tensor_bundle and tensor_bundle.proto.
+"""TensorFlow's checkpoints of version 2: `PREFIX.index` and one or more `PREFIX.data-00000-of-00001`.
 
-Where an object graph was saved, which names its values by the path to them, the variables' own names stand for them
-too.
+The index is a table of the tensors; the data files hold their bytes. The layout is in
+tensorflow/core/util/tensor_bundle and tensor_bundle.proto.
+
+A checkpoint with an object graph names its values by their path in that graph; `TensorBundle.aliases` maps the names of
+the variables to these keys.
 
 Everything here blocks: call it from a thread.
 """
@@ -32,26 +34,26 @@ from aioflow.work.stopping import batches, blocks, claim
 __all__ = ["INDEX", "OBJECT_GRAPH", "BundleEntry", "TensorBundle", "shard_name"]
 
 INDEX: Final = ".index"
-OBJECT_GRAPH: Final = "_CHECKPOINTABLE_OBJECT_GRAPH"  # the name of the tensor that has it
+OBJECT_GRAPH: Final = "_CHECKPOINTABLE_OBJECT_GRAPH"  # name of the tensor that holds the object graph
 _PIECE: Final = 1 << 20
 _MAX_INDEX: Final = 1 << 30
 _MAX_SHARDS: Final = 1 << 20
 
 
 def shard_name(name: str, shard: int, shards: int) -> str:
-    """What the file with the bytes of a shard is called."""
+    """Return the name of the data file of a shard."""
     return f"{name}.data-{shard:05d}-of-{shards:05d}"
 
 
 @dataclass(frozen=True, slots=True)
 class BundleEntry:
-    """What the index says of one tensor.
+    """The index entry of one tensor.
 
     Attributes:
         kind: Number of its dtype.
         shape: Sizes.
-        shard, offset, size, crc: Where its bytes are, and their checksum.
-        slices: The parts that it was saved in, if it was; then the bytes are theirs.
+        shard, offset, size, crc: Position of its bytes, and their checksum.
+        slices: The slices that the tensor was saved in, if any; the slices have entries of their own then.
     """
 
     kind: int
@@ -64,19 +66,23 @@ class BundleEntry:
 
     @property
     def dtype(self) -> DType:
-        """Dtype of the tensor. Raises UnimplementedError: there is no such dtype here."""
+        """Dtype of the tensor.
+
+        Raises:
+            UnimplementedError: aioflow has no such dtype.
+        """
         try:
-            return as_dtype(self.kind % 100)  # a reference to a variable is written as the dtype plus 100
+            return as_dtype(self.kind % 100)  # TensorFlow numbers a reference to a variable as the dtype plus 100
         except InvalidArgumentError as error:
             raise UnimplementedError("a dtype that is not known here", actual=f"number {self.kind}") from error
 
 
 class TensorBundle:
-    """Reads tensors from a checkpoint, one at a time. The index is read when it is opened.
+    """A reader of single tensors from a checkpoint. The constructor reads the index.
 
     Attributes:
-        tensors: What is known of each, by name.
-        path: Of the index.
+        tensors: The index entry of each tensor, by name.
+        path: Path of the index.
 
     Raises:
         NotFoundError: there is no such checkpoint.
@@ -99,7 +105,7 @@ class TensorBundle:
             raise self._damaged("it cannot be read", "the index of a checkpoint", _told(error)) from error
 
     def aliases(self) -> Mapping[str, str]:
-        """What else its tensors are called: the names of variables, where an object graph was saved.
+        """Return the keys of tensors by the names of their variables, if an object graph was saved.
 
         Raises:
             DataLossError: the object graph is damaged.
@@ -113,12 +119,12 @@ class TensorBundle:
         return {name: key for name, key in names.items() if name not in self.tensors and key in self.tensors}
 
     def read(self, name: str) -> Array:
-        """One tensor, in an array of its own.
+        """Read one tensor into a new array.
 
         Raises:
             NotFoundError: a file is missing.
             DataLossError: the bytes are not those that were written.
-            UnimplementedError: of a dtype that cannot be read.
+            UnimplementedError: the dtype cannot be read.
         """
         entry = self.tensors[name]
         try:
@@ -199,7 +205,7 @@ def _read_into(file: BinaryIO, part: Array) -> int:
 
 
 def _header(data: bytes) -> tuple[int, bool]:
-    """How many shards there are, and whether the bytes of numbers are in the other order."""
+    """Return the number of shards, and whether numbers are big-endian."""
     fields = {number: begin for number, wire, begin, _ in read_fields(data, 0, len(data)) if wire == VARINT}
     shards, order = fields.get(1, 0), fields.get(2, 0)
     if not 0 < shards <= _MAX_SHARDS or order not in (0, 1):
@@ -208,7 +214,12 @@ def _header(data: bytes) -> tuple[int, bool]:
 
 
 def read_entry(data: bytes) -> BundleEntry:
-    """A BundleEntryProto. Raises DataLossError, InvalidArgumentError."""
+    """Decode a BundleEntryProto.
+
+    Raises:
+        DataLossError: the message is damaged.
+        InvalidArgumentError: the shape is not fully known.
+    """
     numbers: dict[int, int] = {}
     shape: tuple[int, ...] = ()
     crc, slices = 0, list[tuple[Extent, ...]]()
@@ -233,16 +244,20 @@ def _require_crc(crc: int, stored: int) -> None:
 
 
 def _strings(data: Array, count: int, stored: int, order: Literal["little", "big"]) -> Array:
-    """First all lengths, then their checksum, then what is in them.
+    """Decode strings: all lengths, then the checksum of the lengths, then the contents.
 
     Args:
-        order: Of the bytes of the checksum, and of the numbers that it is of: as they were in the writer's memory.
+        data: The bytes of the tensor.
+        count: Number of strings.
+        stored: The stored checksum of the tensor.
+        order: Byte order of the writer's memory, which applies to the checksum of the lengths and to its input.
     """
     raw, at = data.tobytes(), 0
     if count > len(raw):
         raise DataLossError("the lengths are cut off", expected=f"{count} of them", actual=f"{len(raw)} bytes")
     lengths: list[int] = []
     for _ in batches(range(count)):
+        # The lengths are stored as varints, but their checksum is over fixed-width integers.
         length, at = read_number(raw, at, len(raw))
         lengths.append(length)
     crc = crc32c(b"".join(_length_bytes(lengths, order)))
@@ -260,12 +275,16 @@ def _strings(data: Array, count: int, stored: int, order: Literal["little", "big
 
 
 def _length_bytes(lengths: list[int], order: Literal["little", "big"]) -> Iterator[bytes]:
-    """What the checksum of the lengths is of."""
+    """Yield the bytes that the checksum of the lengths covers."""
     return (length.to_bytes(4 if length < 1 << 32 else 8, order) for length in lengths)
 
 
 def variable_names(graph: bytes) -> dict[str, str]:
-    """The keys of values by the full names of their variables, those that stand for one alone. Raises DataLossError."""
+    """Return the keys of values by the full names of their variables. A name with several keys is omitted.
+
+    Raises:
+        DataLossError: the object graph is damaged.
+    """
     found: dict[str, set[str]] = {}
     for number, wire, begin, end in read_fields(graph, 0, len(graph)):
         for field, kind, start, stop in read_fields(graph, begin, end) if (number, wire) == (1, PIECE) else ():

@@ -1,4 +1,4 @@
-"""Writes TensorFlow's checkpoints of version 2, in one shard. The index, which comes last, commits them."""
+"""Writer of TensorFlow's checkpoints of version 2, in one shard. The index is written last, as the commit."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ __all__ = ["SUFFIXES", "bundle_files", "write_bundle"]
 
 _HEADER: Final = write_number(1 << 3) + write_number(1) + write_piece(3, write_number(1 << 3) + write_number(1))
 _SHARD: Final = r"\.data-\d{5}-of-\d{5}"
-SUFFIXES: Final = rf"(?:{re.escape(INDEX)}|{_SHARD})"  # a regular expression for what files' names end with
+SUFFIXES: Final = rf"(?:{re.escape(INDEX)}|{_SHARD})"  # a regular expression for the suffixes of the files
 
 
 def write_bundle(prefix: str, tensors: Mapping[str, Any], folders: AllowedFolders = ANYWHERE) -> None:
-    """Write a checkpoint that TensorFlow reads, replacing one of the same prefix. Missing directories are made.
+    """Write a checkpoint in TensorFlow's format, replacing one of the same prefix. Creates missing directories.
 
-    A crash leaves the old checkpoint, or none of that prefix: two files cannot be replaced at once. A failure, as where
-    the disk is full, leaves the old checkpoint in a folder of this machine, or none of that prefix in a store.
+    A crash leaves the old checkpoint or none of that prefix, since two files cannot be replaced atomically. A failure,
+    for example a full disk, leaves the old checkpoint in a local folder, or none of that prefix in a store.
 
     Args:
         prefix: A path, or a URL for `fsspec`.
-        tensors: Arrays, or what is read row by row (`Rows`).
-        folders: Where it may be.
+        tensors: Arrays, or values that are read row by row (`Rows`).
+        folders: The folders that the checkpoint may be in.
 
     Raises:
         PermissionDeniedError, ResourceExhaustedError, …: the file system refuses; the error names the file.
@@ -49,7 +49,7 @@ def write_bundle(prefix: str, tensors: Mapping[str, Any], folders: AllowedFolder
     store.remove_unfinished(f"{family_of(name)}{SUFFIXES}")
     file = shard_name(name, 0, 1)
     entries = [(b"", _HEADER)]
-    committing = is_url(prefix)  # where what is opened may have replaced the file of before
+    committing = is_url(prefix)  # opening an object of a store may already replace the old one
     try:
         with store.creating(file) as upload:
             offset = 0
@@ -60,7 +60,7 @@ def write_bundle(prefix: str, tensors: Mapping[str, Any], folders: AllowedFolder
             with store.staging(name + INDEX, write_table(entries)) as index:
                 upload.flush()
                 committing = True
-                store.remove(name + INDEX)  # so that it never speaks of bytes that are not there
+                store.remove(name + INDEX)  # so that the old index never refers to new data
                 upload.commit()
                 index.commit()
     except BaseException:
@@ -76,21 +76,21 @@ def write_bundle(prefix: str, tensors: Mapping[str, Any], folders: AllowedFolder
 
 
 def _remove_half(store: Store, name: str) -> None:
-    """Remove a checkpoint whose writing has failed. That this fails as well is no error beside the one on its way."""
+    """Remove a checkpoint whose writing has failed. Errors are ignored: the original error is being raised."""
     with suppress(OpError):
         for file in bundle_files(store, name):
             store.remove(file)
 
 
 def bundle_files(store: Store, name: str) -> list[str]:
-    """Names of the files of a checkpoint, the index first."""
+    """Return the names of the files of a checkpoint, the index first."""
     shard = re.compile(re.escape(name) + _SHARD)
     index = [name + INDEX] if store.size(name + INDEX) is not None else []
     return index + [file for file in store.names() if shard.fullmatch(file)]
 
 
 def _write(file: BinaryIO, name: str, value: Any) -> tuple[int, int]:
-    """How many bytes a value takes, and their checksum."""
+    """Write a value. Return its size in bytes and its checksum."""
     size = crc = 0
     if as_dtype(value.dtype) is dtypes.string:
         pieces, crc = _string_pieces([bytes(item) for item in np.asarray(value).reshape(-1)])
@@ -107,7 +107,10 @@ def _write(file: BinaryIO, name: str, value: Any) -> tuple[int, int]:
 
 
 def _string_pieces(items: list[bytes]) -> tuple[Iterator[bytes], int]:
-    """The lengths, their checksum and the strings; the checksum of all that, the lengths as fixed numbers in it."""
+    """Return the lengths, their checksum and the strings, with the checksum of the whole.
+
+    The whole's checksum covers the lengths as fixed-width integers, although they are written as varints.
+    """
     fixed = b"".join(len(item).to_bytes(4 if len(item) < 1 << 32 else 8, "little") for item in items)
     own = disguised(crc := crc32c(fixed)).to_bytes(4, "little")
     whole = crc32c(own, crc)
@@ -117,7 +120,7 @@ def _string_pieces(items: list[bytes]) -> tuple[Iterator[bytes], int]:
 
 
 def _entry(value: Any, offset: int, size: int, crc: int) -> bytes:
-    """A BundleEntryProto."""
+    """Encode a BundleEntryProto."""
     sizes = b"".join(write_piece(2, write_number(1 << 3) + write_number(length)) for length in value.shape)
     fields = [(1, as_dtype(value.dtype).as_datatype_enum), (4, offset), (5, size)]
     numbers = b"".join(write_number(field << 3) + write_number(number) for field, number in fields if number)

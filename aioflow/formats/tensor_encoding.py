@@ -1,7 +1,7 @@
-"""Tensors as bytes: what a value is stored as, and its bytes piece by piece.
+"""Encoding of tensors as bytes, in pieces.
 
-Dtypes that the `safetensors` layout lacks are stored as ones that it has (complex numbers as pairs of floats, strings
-as lengths and bytes, numbers of fewer than 8 bits as bytes).
+Dtypes that the `safetensors` layout lacks are stored as others: complex numbers as pairs of floats, strings as lengths
+and bytes, numbers of fewer than 8 bits as bytes.
 """
 
 from __future__ import annotations
@@ -52,20 +52,21 @@ CODES: Final[Mapping[DType, str]] = {
     dtypes.float8_e4m3fn: "F8_E4M3",
     dtypes.float8_e8m0fnu: "F8_E8M0",
 }
-# What other programs write of a dtype that is stored as another one here, and dtypes that there are not, by their bits.
+# The first group adds codes that other programs write, for dtypes that aioflow stores as another one.
 BY_CODE: Final = {
     **{code: dtype for dtype, code in CODES.items()},
     "C64": dtypes.complex64,
     "F8_E4M3FNUZ": dtypes.float8_e4m3fnuz,
     "F8_E5M2FNUZ": dtypes.float8_e5m2fnuz,
 }
+# Codes of dtypes that aioflow lacks, with their width in bits.
 UNKNOWN: Final[Mapping[str, int]] = {"F6_E2M3": 6, "F6_E3M2": 6, "F4": 4}
 _PAIRS: Final[Mapping[DType, DType]] = {dtypes.complex64: dtypes.float32, dtypes.complex128: dtypes.float64}
-PIECE: Final = 1 << 20  # bytes that are hashed, read or written at a time
+PIECE: Final = 1 << 20  # bytes hashed, read or written at a time
 
 
 class Rows(Protocol):
-    """An array that is read some rows at a time, in order, and once."""
+    """An array that is read once, in order, some rows at a time."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -73,24 +74,24 @@ class Rows(Protocol):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the elements, which are numbers."""
+        """Dtype of the elements, which are numbers."""
 
     def rows(self, start: int, stop: int) -> Array:
-        """Some rows, one after the other in memory."""
+        """Return the rows from `start` to `stop`, contiguous in memory."""
 
     def release(self, stop: int) -> None:
-        """The rows before `stop` will not be read again."""
+        """Release the rows before `stop`: they are not read again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """What a tensor is stored as.
+    """The encoded form of a tensor.
 
     Attributes:
-        code, shape: In the terms of the `safetensors` layout.
-        nbytes: How many bytes there are.
+        code, shape: Dtype code and shape in the `safetensors` layout.
+        nbytes: Number of bytes.
         logical: The dtype that the program sees.
-        source: The bytes, or where they come from.
+        source: The bytes, or the source of them.
     """
 
     code: str
@@ -100,8 +101,11 @@ class Encoded:
     source: Array | Rows
 
     def pieces(self, size: int = PIECE) -> Iterator[Array]:
-        """The bytes, some at a time; all pieces but the last are of `size` bytes if that is a multiple of a row's or
-        of an element's."""
+        """Yield the bytes in pieces.
+
+        All pieces but the last have `size` bytes if that is a multiple of the size of a row, or of an element for an
+        array.
+        """
         source = self.source
         if isinstance(source, np.ndarray):
             yield from (source[part] for part in blocks(self.nbytes, size))
@@ -113,15 +117,15 @@ class Encoded:
 
 
 def is_stored_as_another(dtype: DType) -> bool:
-    """Whether the layout lacks the dtype, and another one stands for it."""
+    """Return True if the layout lacks the dtype and another dtype represents it."""
     return dtype is dtypes.string or dtype in _PAIRS or (dtype.is_narrow and dtype not in CODES)
 
 
 def encode(name: str, value: Array | Rows) -> Encoded:
-    """How a tensor is stored.
+    """Return the encoded form of a tensor.
 
     Raises:
-        InvalidArgumentError: a dtype that cannot be stored.
+        InvalidArgumentError: the dtype cannot be stored.
     """
     dtype = logical = as_dtype(value.dtype)
     if dtype is dtypes.string:
@@ -144,10 +148,10 @@ def encode(name: str, value: Array | Rows) -> Encoded:
 
 
 def decode(data: Array, dtype: DType, shape: tuple[int, ...]) -> Array:
-    """The tensor with these bytes.
+    """Return the tensor with these bytes.
 
     Raises:
-        ValueError: they are not of that dtype and shape.
+        ValueError: the bytes do not fit the dtype and shape.
     """
     if dtype is dtypes.string:
         items = _unpack_strings(data, math.prod(shape))
@@ -160,7 +164,7 @@ def decode(data: Array, dtype: DType, shape: tuple[int, ...]) -> Array:
 
 
 def pieces(data: Array) -> Iterator[memoryview]:
-    """The bytes of a flat array, a few at a time: files may be large, and disks slow."""
+    """Yield the bytes of a flat array in pieces, since files may be large and disks slow."""
     return (data.data[part] for part in blocks(data.nbytes, PIECE))
 
 

@@ -1,9 +1,10 @@
 """Files of named tensors in the `safetensors` layout: eight bytes of header length, a JSON header, then raw data.
 
-It is written and read here rather than by the library of that name, so that a file can be written without a second copy
-of the data in memory, hashed on the way, flushed to the disk before it gets its name, and read one tensor at a time.
-What dtypes really are, where they are stored as others, is in the header's metadata. Files of other programs have
-neither that nor digests, and are read as they are.
+This module does not use the library of that name, so that a file is written without a second copy of the data in
+memory, and hashed at the same time. It is flushed to the disk before it is renamed, and tensors are read one at a time.
+
+The metadata of the header holds the logical dtypes of tensors that are stored as another dtype, and digests. Files of
+other programs have neither, and are read without.
 """
 
 from __future__ import annotations
@@ -47,17 +48,17 @@ _METADATA: Final = "__metadata__"
 _LOGICAL: Final = "aioflow.dtypes"
 _DIGESTS: Final = "aioflow.sha256"
 _MAX_HEADER: Final = 100 * 2**20  # the layout's own limit
-_MAX_RANK: Final = 64  # of NumPy
+_MAX_RANK: Final = 64  # NumPy's limit
 _MAX_BYTES: Final = 2**63
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """What a file says of one tensor.
+    """The header entry of one tensor.
 
     Attributes:
-        dtype, shape: As the program sees it.
-        begin, end: Where its bytes are, counted from the end of the header.
+        dtype, shape: Dtype and shape as the program sees them.
+        begin, end: Range of its bytes, counted from the end of the header.
     """
 
     dtype: DType
@@ -72,20 +73,21 @@ def write_tensors(
     streamed: bool = False,
     metadata: Mapping[str, str] | None = None,
 ) -> tuple[bytes, dict[str, str]]:
-    """Write the tensors, each byte of which is read once, and return the header with the SHA-256 of each.
+    """Write the tensors, reading each byte once. Return the header, and the SHA-256 of each tensor.
 
     Args:
-        file: Open for writing, at its beginning.
-        streamed: Whether the file cannot go back there. The header, which comes first, lacks the digests then.
-        metadata: What else is to be in the header, for whoever reads the file.
+        file: A file open for writing, at its beginning.
+        tensors: Arrays, or values that are read row by row, by name.
+        streamed: Whether the file cannot seek. The header, which comes first, has no digests then.
+        metadata: Additional entries for the header's metadata.
 
     Raises:
-        InvalidArgumentError: a dtype that cannot be stored, or a name that the layout keeps for itself.
+        InvalidArgumentError: a dtype cannot be stored, or a tensor has the name that the layout reserves.
     """
     if _METADATA in tensors:
         raise InvalidArgumentError("no tensor can have that name", expected="another name", actual=_METADATA)
     encoded = {name: encode(name, array) for name, array in tensors.items()}
-    # Wide elements first, so that each tensor is aligned; then by name, so that equal contents give equal files.
+    # Wide elements first aligns each tensor; the order by name makes equal contents equal files.
     order = sorted(encoded, key=lambda name: (-BY_CODE[encoded[name].code].size, name))
     logical = {
         name: {"dtype": value.logical.name, "shape": list(tensors[name].shape)}
@@ -102,13 +104,14 @@ def write_tensors(
             "data_offsets": [offset, offset + value.nbytes],
         }
         offset += value.nbytes
-    digests = {} if streamed else dict.fromkeys(tensors, "0" * 64)  # as long as those that take their place
+    # Placeholders, of the same length as the digests that replace them.
+    digests = {} if streamed else dict.fromkeys(tensors, "0" * 64)
     raw = _header(entries, logical, digests, metadata or {})
     file.write(struct.pack("<Q", len(raw)))
     file.write(raw)
     digests = {name: _written(file, encoded.pop(name)) for name in order}
     if not streamed:
-        # With the digests in it, the header stands for the contents, and a file vouches for itself.
+        # With the digests in it, the header identifies the contents, and a file can be verified on its own.
         raw = _header(entries, logical, digests, metadata or {})
         file.seek(8)
         file.write(raw)
@@ -140,13 +143,13 @@ def _digest(data: Array) -> str:
 
 
 class TensorFile:
-    """Reads tensors from a file, one at a time. The header is checked when it is opened; the data when it is read.
+    """A reader of single tensors from a file. The constructor checks the header; `read` checks the data.
 
     Attributes:
-        tensors: What can be read, by name.
-        refused: The dtypes of tensors that are there and cannot be read, by name.
-        digests: The SHA-256 of each tensor, where the writer has left it.
-        metadata: What else the writer has put into the header.
+        tensors: The readable tensors, by name.
+        refused: The dtypes of tensors that cannot be read, by name.
+        digests: The SHA-256 of each tensor, if the writer stored it.
+        metadata: Other metadata of the header.
 
     Raises:
         NotFoundError: there is no such file.
@@ -207,11 +210,11 @@ class TensorFile:
         return found
 
     def entry(self, name: str) -> StoredTensor:
-        """What the file says of one tensor.
+        """Return the header entry of one tensor.
 
         Raises:
             NotFoundError: no tensor has that name.
-            UnimplementedError: it has a dtype that there is not.
+            UnimplementedError: aioflow lacks the dtype of the tensor.
         """
         entry = self.tensors.get(name)
         if entry is not None:
@@ -227,10 +230,11 @@ class TensorFile:
         )
 
     def read(self, name: str) -> Array:
-        """One tensor, in an array of its own.
+        """Read one tensor into a new array.
 
         Raises:
-            NotFoundError, UnimplementedError: as `entry`.
+            NotFoundError: no tensor has that name.
+            UnimplementedError: aioflow lacks the dtype of the tensor.
             DataLossError: the bytes are not those that were written.
             AbortedError: the file was replaced since it was opened.
         """
@@ -250,32 +254,32 @@ class TensorFile:
         return self._decoded(name, data)
 
     def map(self, name: str) -> Array:
-        """One tensor as a read-only array over the file itself, which is read where and when the array is.
+        """Return one tensor as a read-only array over the mapped file. Pages are read on access.
 
-        Strings are copied. Digests are not looked at, since that would read all of it.
+        Strings are copied. Digests are not verified, since that would read the whole tensor.
 
         Raises:
-            NotFoundError, UnimplementedError, AbortedError: as `read`.
-            DataLossError: the bytes are no values of the dtype.
+            NotFoundError, UnimplementedError, AbortedError: as for `read`.
+            DataLossError: the bytes are not values of the dtype.
         """
         entry = self.entry(name)
         return self._decoded(name, self.map_whole()[self._start + entry.begin : self._start + entry.end])
 
     def map_whole(self) -> Array:
-        """All bytes of the file, mapped: from then on it matters no more what becomes of its name.
+        """Return all bytes of the file, mapped. The mapping stays valid if the file is deleted or replaced.
 
         Raises:
-            AbortedError: as `read`.
+            AbortedError: the file was replaced since it was opened.
         """
         if self._bytes is None:
             self._bytes = self._mapped()
         return self._bytes
 
     def check(self, name: str) -> None:
-        """Compare a tensor with the digest that its writer has left, which reads all of it, by way of the mapped file.
+        """Verify a tensor against its stored digest, if any. Reads the whole tensor through the mapped file.
 
         Raises:
-            NotFoundError, UnimplementedError, AbortedError: as `read`.
+            NotFoundError, UnimplementedError, AbortedError: as for `read`.
             DataLossError: the bytes are not those that were written.
         """
         entry, digest = self.entry(name), self.digests.get(name)
@@ -336,5 +340,5 @@ def _identity(file: BinaryIO) -> tuple[int, int, int] | None:
     try:
         status = os.fstat(file.fileno())
     except (OSError, AttributeError):
-        return None  # a store's
+        return None  # a file of a store has no descriptor
     return status.st_dev, status.st_ino, status.st_mtime_ns

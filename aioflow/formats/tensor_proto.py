@@ -32,9 +32,9 @@ _DTYPE, _SHAPE = 1, 2
 
 
 def encode_tensor(value: Any, dtype: DType) -> bytes:
-    """The message of an array."""
+    """Encode an array as a TensorProto."""
     array = value if isinstance(value, np.ndarray) else np.asarray(value, dtype=dtype.np_dtype)
-    # A size of zero is written out too, which proto3 would leave out, so that each dimension is a piece.
+    # proto3 would omit a size of zero; it is written out so that each dimension has a field.
     sizes = b"".join(write_piece(2, write_number(1 << 3) + write_number(size) if size else b"") for size in array.shape)
     head = write_number(_DTYPE << 3) + write_number(dtype.as_datatype_enum) + write_piece(_SHAPE, sizes)
     if dtype is dtypes.string:
@@ -44,16 +44,16 @@ def encode_tensor(value: Any, dtype: DType) -> bytes:
 
 
 def decode_tensor(data: bytes, dtype: DType) -> Any:
-    """The array that a message holds.
+    """Decode the array in a TensorProto.
 
     Raises:
-        InvalidArgumentError: it is not a TensorProto, or has a different dtype.
+        InvalidArgumentError: the bytes are not a TensorProto, or have a different dtype.
     """
     try:
         return _decode(data, dtype)
     except InvalidArgumentError:
         raise
-    except (DataLossError, OverflowError, TypeError, ValueError) as error:  # the last three are NumPy's
+    except (DataLossError, OverflowError, TypeError, ValueError) as error:  # NumPy raises the last three
         raise InvalidArgumentError("not a TensorProto", expected="its bytes", actual=data[:60]) from error
 
 
@@ -72,10 +72,10 @@ def _decode(data: bytes, dtype: DType) -> Any:
 
 
 def tensor_elements(data: bytes, dtype: DType, shape: tuple[int, ...]) -> Any:
-    """The array of that dtype and shape whose elements a message holds, whatever it says of them itself.
+    """Decode the elements of a message as an array of `dtype` and `shape`, ignoring the message's own.
 
     Raises:
-        InvalidArgumentError, DataLossError, OverflowError, TypeError, ValueError: it does not hold them.
+        InvalidArgumentError, DataLossError, OverflowError, TypeError, ValueError: the elements do not fit.
     """
     field, content = field_of(dtype), b""
     pieces = list[tuple[int, Any]]()
@@ -88,7 +88,7 @@ def tensor_elements(data: bytes, dtype: DType, shape: tuple[int, ...]) -> Any:
             pieces.append((wire, begin if wire == VARINT else data[begin:end]))
     check_strangers(dtype, sorted(numbers))
     count = math.prod(shape)
-    claim(count * dtype.np_dtype.itemsize)  # one element may stand for all
+    claim(count * dtype.np_dtype.itemsize)  # one element may stand for all, so the message's size is no bound
     if field is STRINGS:
         found = np.empty(count, object)
         found[:] = strings([piece for wire, piece in pieces if wire == PIECE], content, count, claim)
@@ -109,19 +109,30 @@ def _name(kind: int) -> str:
 
 
 def read_shape(data: bytes, begin: int, end: int) -> tuple[int, ...]:
-    """The sizes in a TensorShapeProto. Raises InvalidArgumentError, DataLossError."""
+    """Return the sizes in a TensorShapeProto.
+
+    Raises:
+        InvalidArgumentError: a size is unknown.
+        DataLossError: the message is damaged.
+    """
     sizes: list[int] = []
     for number, wire, start, stop in read_fields(data, begin, end):
         if number == 2 and wire == PIECE:
             found = [value for field, kind, value, _ in read_fields(data, start, stop) if (field, kind) == (1, VARINT)]
             sizes.append(found[-1] if found else 0)
-    if math.prod(max(1, size) for size in sizes) >= 2**63:  # one that is not known is negative, so 2**63 or more
+    # An unknown size is negative, which as an unsigned varint is at least 2**63.
+    if math.prod(max(1, size) for size in sizes) >= 2**63:
         raise InvalidArgumentError("a serialized tensor has a size that is not known", expected="sizes", actual=sizes)
     return tuple(sizes)
 
 
 def _listed(pieces: list[tuple[int, Any]], field: Field) -> Any:
-    """The numbers in a field, one by one or packed, as an array of its own type. Raises DataLossError, ValueError."""
+    """Return the numbers in a field, separate or packed, as an array of the field's own type.
+
+    Raises:
+        DataLossError: the field has another wire type, or is damaged.
+        ValueError: the bytes are not a whole number of elements.
+    """
     alone = {4: FIXED32, 8: FIXED64}.get(field.stored.itemsize, VARINT) if field.stored.kind == "f" else VARINT
     strange = [wire for wire, _ in pieces if wire not in (PIECE, alone)]
     if strange or (field.stored == np.uint8 and any(wire != PIECE for wire, _ in pieces)):
@@ -138,7 +149,7 @@ def _listed(pieces: list[tuple[int, Any]], field: Field) -> Any:
 
 def _unpacked(piece: bytes) -> Iterator[int]:
     at = 0
-    for _ in batches(piece):  # there are no more numbers than bytes
+    for _ in batches(piece):  # a number has at least one byte, so this bounds the loop
         if at == len(piece):
             break
         value, at = read_number(piece, at, len(piece))

@@ -1,7 +1,7 @@
-"""Which part of a whole tensor a tensor is: the `shape_and_slices` of the ops that save and restore.
+"""Slices of tensors: the `shape_and_slices` of the ops that save and restore.
 
-The text names the sizes of the whole, then for each axis where the part begins and how long it is, `-` for all of it:
-"10 4 0,5:-" are the first five rows of a [10, 4] tensor. An empty text stands for the whole.
+The text lists the sizes of the whole tensor, then begin and length for each axis, or `-` for the whole axis:
+"10 4 0,5:-" means the first five rows of a [10, 4] tensor. An empty text means the whole tensor.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from aioflow.errors import InvalidArgumentError
 
 __all__ = ["TensorSlice", "check_cover", "parse_slice"]
 
-_FEW: Final = 64  # slices, each of which is compared with each
+_FEW: Final = 64  # slices that are compared pairwise
 _PRIME: Final = 2**61 - 1
 
 
@@ -25,8 +25,8 @@ class TensorSlice:
     """A box of a larger tensor.
 
     Attributes:
-        full_shape: Sizes of the whole.
-        offset, shape: Where the part begins, and its sizes.
+        full_shape: Sizes of the whole tensor.
+        offset, shape: Begin and sizes of the slice.
     """
 
     full_shape: tuple[int, ...]
@@ -35,26 +35,26 @@ class TensorSlice:
 
     @property
     def text(self) -> str:
-        """As the ops take it."""
+        """The text form that the ops accept."""
         sizes = "".join(f"{size} " for size in self.full_shape)
         return sizes + ":".join(f"{o},{s}" for o, s in zip(self.offset, self.shape, strict=True))
 
     @property
     def index(self) -> tuple[slice, ...]:
-        """The part as an index into the whole."""
+        """The slice as an index into the whole tensor."""
         return tuple(slice(o, o + s) for o, s in zip(self.offset, self.shape, strict=True))
 
     def overlaps(self, other: TensorSlice) -> bool:
-        """Whether the two have an element in common."""
+        """Return True if the two slices have an element in common."""
         mine, theirs = zip(self.offset, self.shape, strict=True), zip(other.offset, other.shape, strict=True)
         return all(max(a, b) < min(a + n, b + m) for (a, n), (b, m) in zip(mine, theirs, strict=True))
 
 
 def parse_slice(text: str) -> TensorSlice | None:
-    """What a text says; None for an empty one, which stands for the whole tensor.
+    """Parse a text; an empty one returns None and stands for the whole tensor.
 
     Raises:
-        InvalidArgumentError: it says nothing of that kind, or the part lies outside.
+        InvalidArgumentError: the text is not a slice, or the slice lies outside of the tensor.
     """
     if not text:
         return None
@@ -77,7 +77,7 @@ def _pair(text: str) -> tuple[int, int]:
 
 
 def check_cover(name: str, parts: Sequence[TensorSlice]) -> None:
-    """Require that the parts make up one whole tensor, each element once.
+    """Require that the slices partition one whole tensor.
 
     Raises:
         InvalidArgumentError: they do not.
@@ -106,11 +106,12 @@ def check_cover(name: str, parts: Sequence[TensorSlice]) -> None:
 
 
 def _check_many(name: str, parts: Sequence[TensorSlice]) -> None:
-    """As `check_cover`, in a time that grows as their number does.
+    """Like `check_cover`, in time linear in the number of slices.
 
-    With a number for each place of each axis, the product of (number of the end - number of the begin) over the axes is
-    the same for a box as for any boxes that make it up, in sum. Of others it is not, but by a chance of 2**-55: nobody
-    knows the numbers before.
+    Each position of each axis is assigned a random number. The measure of a box is the product over the axes of the
+    number of the end minus the number of the begin. It is additive: the measures of boxes that partition the whole add
+    up to the measure of the whole. For other boxes they do so with a probability of 2**-55, since the numbers cannot
+    be predicted.
     """
     full = parts[0].full_shape
     numbers: list[dict[int, int]] = [{} for _ in full]

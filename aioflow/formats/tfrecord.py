@@ -37,20 +37,20 @@ _WINDOWS: Final = {"ZLIB": zlib.MAX_WBITS, "GZIP": zlib.MAX_WBITS + 16}
 
 
 class ByteStream(Protocol):
-    """What record files are read from."""
+    """The interface of a source of record files."""
 
     def read(self, size: int, /) -> bytes:
-        """At most `size` bytes; fewer only at the end."""
+        """Return at most `size` bytes; fewer only at the end."""
 
     def read1(self, size: int, /) -> bytes:
-        """At most `size` bytes, of those that can be had without waiting for all of them; none only at the end."""
+        """Return at most `size` bytes, without waiting for all of them; no bytes only at the end."""
 
     def close(self) -> None:
         """Close the file."""
 
 
 class _Inflated:
-    """The contents of a compressed file: one zlib stream, or gzip members one after another."""
+    """The contents of a compressed file: one zlib stream, or a sequence of gzip members."""
 
     def __init__(self, file: BufferedReader, window: int) -> None:
         self._file = file
@@ -75,7 +75,7 @@ class _Inflated:
         return taken
 
     def _inflate(self) -> bool:
-        """Decompress some more; whether there was more."""
+        """Decompress the next piece. Return False at the end of the data."""
         inflater = self._inflater
         packed = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
         packed = packed or self._file.read1(_CHUNK)
@@ -96,11 +96,12 @@ class _Inflated:
 
 
 def open_stream(path: str, compression: str = "", opener: Opener | None = None) -> ByteStream:
-    """Open a file for reading, decompressed on the way.
+    """Open a file for reading, with decompression.
 
     Args:
+        path: The file.
         compression: "", "GZIP" or "ZLIB".
-        opener: Opens it in the place of `os.open`.
+        opener: Replaces `os.open`.
 
     Raises:
         NotFoundError, PermissionDeniedError, …: the file cannot be opened.
@@ -113,7 +114,7 @@ def open_stream(path: str, compression: str = "", opener: Opener | None = None) 
 
 
 def _size(stream: Any) -> int | None:
-    """How many bytes there are, of a file that is not compressed; None where that is not known, as of a pipe."""
+    """Return the size of an uncompressed regular file in bytes; None for others, such as a pipe."""
     if isinstance(stream, _Inflated):
         return None
     status = os.fstat(stream.fileno())
@@ -126,10 +127,10 @@ def _check_compression(compression: str) -> None:
 
 
 class RecordFile:
-    """Reads the records of one file in order, and checks them.
+    """A reader of the records of one file, in order, with their checksums verified.
 
     Attributes:
-        offset: Where the next record starts, counted in decompressed bytes.
+        offset: Position of the next record, in decompressed bytes.
     """
 
     def __init__(self, path: str, compression: str = "", opener: Opener | None = None) -> None:
@@ -137,14 +138,14 @@ class RecordFile:
         self.offset = 0
         self._stream = open_stream(path, compression, opener)
         self._limit = _size(self._stream)
-        self._buffer = b""  # what has been read of the file, and how much of that has been used
+        self._buffer = b""  # bytes read ahead of the records; `_used` of them are consumed
         self._used = 0
 
     def read(self) -> bytes | None:
-        """The next record, or None at the end.
+        """Return the next record, or None at the end.
 
         Raises:
-            DataLossError: it is truncated or altered; the file is of no more use then.
+            DataLossError: the record is truncated or altered; the reader cannot be used further.
         """
         start = self._used
         if len(self._buffer) < start + _HEADER.size and not self._fetch(_HEADER.size, may_end=True):
@@ -165,14 +166,15 @@ class RecordFile:
         return data
 
     def _check_limit(self, end: int) -> None:
-        """A length that is made up must not make this look for more than the file has."""
+        """Raise if a record would end beyond the file, so that a corrupted length does not read all of it."""
         if self._limit is not None and end > self._limit:
             raise self._lost("is truncated", f"{end} bytes", f"{self._limit} bytes")
 
     def _fetch(self, size: int, may_end: bool = False) -> bool:
-        """Read on until `size` bytes lie ahead in the buffer, piece by piece; False at the end of the file.
+        """Read pieces until the buffer has `size` unused bytes. Return False at the end of the file.
 
-        A size that is made up must not get its memory in advance, nor may records that are there wait for later ones.
+        Memory is not allocated in advance, since a corrupted length may be huge. Nor do complete records wait for later
+        ones.
         """
         pieces = [self._buffer[self._used :]]
         found = len(pieces[0])
@@ -185,7 +187,7 @@ class RecordFile:
                     checkpoint()
         except (EOFError, zlib.error) as error:
             raise self._lost("cannot be decompressed", "whole data", error) from error
-        finally:  # one who is stopped here goes on here
+        finally:  # keep what was read, so that a stopped read can continue
             self._buffer, self._used = b"".join(pieces), 0
         if found < size and not (may_end and not found):
             raise self._lost("is truncated", f"{size} bytes", f"{found} bytes")
@@ -210,7 +212,7 @@ class RecordFile:
 
 
 class TFRecordCompressionType:
-    """How a record file is compressed as a whole."""
+    """The compression of a whole record file."""
 
     NONE: ClassVar[int] = 0
     ZLIB: ClassVar[int] = 1
@@ -221,11 +223,11 @@ _COMPRESSIONS: Final[dict[Any, str]] = {None: "", 0: "", 1: "ZLIB", 2: "GZIP", "
 
 
 class TFRecordOptions:
-    """How record files are written and read.
+    """Options for writing and reading record files.
 
     Args:
         compression_type: "", "GZIP", "ZLIB", or a member of `TFRecordCompressionType`.
-        compression_level: 0 to 9; the library's default without it.
+        compression_level: 0 to 9; None for zlib's default.
     """
 
     def __init__(self, compression_type: Any = None, *, compression_level: int | None = None) -> None:
@@ -238,26 +240,26 @@ class TFRecordOptions:
 
     @classmethod
     def get_compression_type_string(cls, options: Any) -> str:
-        """The compression of `options`, which may be such an object, a type, a name, or None."""
+        """Return the compression of `options`: a `TFRecordOptions`, a type, a name, or None."""
         return cls.of(options).compression_type
 
     @classmethod
     def of(cls, options: Any) -> TFRecordOptions:
-        """`options` itself, or made of a compression type."""
+        """Return `options` itself, or make one from a compression type."""
         return options if isinstance(options, TFRecordOptions) else cls(options)
 
 
 def framed(data: bytes) -> bytes:
-    """A record as files have it: with its length and checksums."""
+    """Return a record with its length and checksums, as it is stored in files."""
     length = struct.pack("<Q", len(data))
     checksums = [_CHECKSUM.pack(masked_crc32c(part)) for part in (length, data)]
     return b"".join((length, checksums[0], data, checksums[1]))
 
 
 class TFRecordWriter:
-    """Writes records to a file, which it replaces. Also a context manager, which closes it.
+    """A writer of records to a file, which is replaced. As a context manager, it closes the file.
 
-    Writing blocks: call it from a thread where an event loop must go on.
+    Writing blocks: call it from a thread if an event loop must not be blocked.
 
     Args:
         path: The file.
@@ -283,14 +285,14 @@ class TFRecordWriter:
         self._put(framed(record if isinstance(record, bytes) else bytes(memoryview(record))))
 
     def flush(self) -> None:
-        """Hand what has been written so far to the operating system."""
+        """Pass all data written so far to the operating system."""
         if self._packer is not None:
             self._put(self._packer.flush(zlib.Z_SYNC_FLUSH), packed=True)
         with file_errors(self._path):
             self._open().flush()
 
     def close(self) -> None:
-        """Finish the file. Closing twice does no harm."""
+        """Finish and close the file. Idempotent."""
         if self._file is None:
             return
         try:
@@ -321,7 +323,9 @@ class TFRecordWriter:
 
 
 def tf_record_iterator(path: str | os.PathLike[str], options: Any = None) -> Iterator[bytes]:
-    """The records of a file, in order. Reading blocks: iterate in a thread where an event loop must go on.
+    """Yield the records of a file, in order.
+
+    Reading blocks: iterate in a thread if an event loop must not be blocked.
 
     Raises:
         NotFoundError: there is no such file.

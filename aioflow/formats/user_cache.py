@@ -1,4 +1,4 @@
-"""Where the user's caches are, by the customs of the platform."""
+"""The user's cache folder, by the conventions of the platform."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["cache_folder"]
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
-    """This user's cache folder of aioflow, which need not be there; a relative path where the user has no home."""
+    """Return this user's cache folder of aioflow, which may not exist; a relative path if the user has no home."""
     home = Path(environ.get("HOME") or environ.get("USERPROFILE") or ".")
     if platform == "win32":
         folder = Path(environ.get("LOCALAPPDATA") or home / "AppData" / "Local")

@@ -1,4 +1,4 @@
-"""WAV files of 16 bits, which the messages of audio summaries hold."""
+"""WAV files of 16 bits, for audio summaries."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _HIGHEST, _LOWEST, _SCALE = 32767, -32768, 32768
 
 
 def write_wav(samples: Any, rate: int) -> bytes:
-    """The file of one sound.
+    """Encode a sound as a WAV file.
 
     Args:
-        samples: [frames, channels] float32 from -1 to 1; what is louder is cut off. NaN becomes silence.
-        rate: Frames a second.
+        samples: [frames, channels] float32 from -1 to 1; louder samples are clipped. NaN becomes silence.
+        rate: Frames per second.
 
     Raises:
-        InvalidArgumentError: there are no channels, or numbers that the format has no room for.
+        InvalidArgumentError: there are no channels, or a number exceeds the format's fields.
     """
     frames, channels = samples.shape
     size = frames * channels * 2
@@ -34,8 +34,9 @@ def write_wav(samples: Any, rate: int) -> bytes:
             actual=f"{frames} frames of {channels} channels at {rate}",
         )
     wide = samples.astype(np.float32) * np.float32(_SCALE)
-    rounded = np.copysign(np.floor(np.abs(wide) + np.float32(0.5)), wide)  # a half goes away from zero
+    rounded = np.copysign(np.floor(np.abs(wide) + np.float32(0.5)), wide)  # round half away from zero
     data: bytes = np.nan_to_num(np.clip(rounded, _LOWEST, _HIGHEST)).astype("<i2").tobytes()
-    a_second, a_frame = rate * channels * 2 % (1 << 32), channels * 2 % (1 << 16)  # as far as there is room for them
+    # Wraps around if the fields are too small.
+    a_second, a_frame = rate * channels * 2 % (1 << 32), channels * 2 % (1 << 16)
     parts = (b"RIFF", 36 + size, b"WAVE", b"fmt ", 16, 1, channels, rate, a_second, a_frame, 16)
     return _HEADER.pack(*parts, b"data", size) + data

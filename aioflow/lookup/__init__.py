@@ -1,4 +1,4 @@
-"""`aioflow.lookup`: tables of values by key, under TensorFlow 1's names for them."""
+"""`aioflow.lookup`: tables of values by key, under TensorFlow 1's names."""
 
 from aioflow.lookup import experimental as experimental
 from aioflow.ops.lookup.initializers import KeyValueTensorInitializer as KeyValueTensorInitializer

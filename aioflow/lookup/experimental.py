@@ -1,4 +1,4 @@
-"""`aioflow.lookup.experimental`: tables that steps change, under TensorFlow's names for them."""
+"""`aioflow.lookup.experimental`: tables that steps can change, under TensorFlow's names."""
 
 from aioflow.ops.lookup.mutable import DenseHashTable as DenseHashTable
 from aioflow.ops.lookup.mutable import MutableHashTable as MutableHashTable

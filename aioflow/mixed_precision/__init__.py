@@ -1,5 +1,6 @@
-"""`aioflow.mixed_precision`: training in 16 bits with variables of 32, under TensorFlow 1's names, which
-`aioflow.train.experimental` has as well.
+"""`aioflow.mixed_precision`: training in 16 bits with variables of 32, under TensorFlow 1's names.
+
+The same names are also in `aioflow.train.experimental`.
 """
 
 # ruff: noqa: F403

@@ -1,4 +1,4 @@
-"""`aioflow.mixed_precision.experimental`: loss scales, under the names that TensorFlow had for them first."""
+"""`aioflow.mixed_precision.experimental`: loss scales, under TensorFlow's earlier names."""
 
 # ruff: noqa: TC004
 from typing import TYPE_CHECKING as _TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""What is to be seen of a program from outside: event files for TensorBoard, traces of steps, spans."""
+"""The observation of a program from outside: event files for TensorBoard, traces of steps, spans."""
 
 from __future__ import annotations
 

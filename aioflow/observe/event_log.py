@@ -1,11 +1,11 @@
-"""Events on their way to files: put in from anywhere without waiting, written by a thread.
+"""A queue of events for event files: any thread adds events without waiting, and a background thread writes them.
 
-The thread takes all that waits and appends it at once. It begins with the first event and ends when none has come for a
-while, so that a log that nobody closes holds nothing. Whoever flushes writes what waits himself, in a thread of his
-own choice; so it does not matter whether the log's own thread lives, as after a fork.
+The thread takes all waiting events and appends them at once. It starts with the first event and ends when no event
+arrives for a while, so a log that is never closed holds no thread. A flush writes the waiting events itself, in the
+thread that calls it. So flushing works even if the log's own thread is not alive, as after a fork.
 
-What cannot be written stays, up to a number of bytes. The next flush tries again, in a new file, and raises what it
-meets with.
+Events that cannot be written stay in the queue, up to a number of bytes. The next flush tries again, in a new file, and
+raises the error.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["EventLog"]
 
 _LOGGER: Final = logging.getLogger("aioflow.summary")
 _IDLE: Final = 5.0  # seconds that the thread waits for another event before it ends
-_LEAST: Final = 64  # bytes that an event counts for at least
+_LEAST: Final = 64  # minimum size of an event in the accounting, in bytes
 _VERSION: Final = "brain.Event:2"
 
 
@@ -43,11 +43,11 @@ class EventLog:
     """A series of event files in one folder.
 
     Args:
-        logdir: A folder, or the URL of one in a store.
-        max_bytes: How much may wait.
-        flush_secs: Seconds after which events in a store are written; in a folder they are at once.
-        suffix: The end of the files' names.
-        clock: Gives seconds since 1970.
+        logdir: A folder, or its URL in a store.
+        max_bytes: Maximum size of the waiting events.
+        flush_secs: Seconds after which events in a store are written; in a folder they are written at once.
+        suffix: End of the files' names.
+        clock: Function that returns seconds since 1970.
     """
 
     def __init__(
@@ -65,42 +65,42 @@ class EventLog:
         _LOGS.add(self)
 
     def _begin(self) -> None:
-        self._changed = threading.Condition(threading.RLock())  # guards what follows
+        self._changed = threading.Condition(threading.RLock())  # guards the following attributes
         self._queue: deque[_Waiting] = deque()
         self._bytes = 0
-        self._due = 0.0  # when the first of them is to be written, by the system's steady clock
+        self._due = 0.0  # time at which the first event is to be written, by the monotonic clock
         self._thread: threading.Thread | None = None
-        self._failed = False  # the thread waits for somebody to look at the error
-        self._unmade: Exception | None = None  # what an event that could not be made has failed with
-        self._writing = threading.RLock()  # held by who writes
+        self._failed = False  # True after a failed write: no thread runs until the next flush
+        self._unmade: Exception | None = None  # error of an event that could not be made
+        self._writing = threading.RLock()  # held while writing
         self._file: EventFile | None = None
 
     def after_fork(self) -> None:
-        """What waits is the parent's to write; a child has files of its own."""
+        """Start empty in a forked child, with files of its own: the parent writes its own waiting events."""
         self._begin()
 
     @property
     def closed(self) -> bool:
-        """Whether it takes no events."""
+        """True if the log accepts no events."""
         return self._closed
 
     @property
     def waiting(self) -> int:
-        """How many events wait."""
+        """Number of waiting events."""
         return len(self._queue)
 
-    # -- putting in ---------------------------------------------------------------------------------------------------
+    # -- queueing -----------------------------------------------------------------------------------------------------
 
     def put(self, made: Callable[[], bytes], size: int) -> None:
-        """Have an event written. Does not wait.
+        """Queue an event. Does not wait.
 
         Args:
-            made: Gives its bytes, in another thread. What it raises is raised by the next flush.
-            size: About how many.
+            made: Function that returns the event's bytes, called in another thread. The next flush raises its errors.
+            size: Approximate number of bytes.
 
         Raises:
             FailedPreconditionError: the log is closed.
-            ResourceExhaustedError: too much is waiting.
+            ResourceExhaustedError: too many bytes are waiting.
         """
         size = max(size, _LEAST)
         with self._changed:
@@ -126,7 +126,7 @@ class EventLog:
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        """The thread."""
+        """Write events until `_wait` ends the thread."""
         while self._wait():
             try:
                 self._write()
@@ -136,7 +136,7 @@ class EventLog:
                     self._failed = True
 
     def _wait(self) -> bool:
-        """Whether there is something to write, when it is time for that; False to end the thread."""
+        """Wait until it is time to write, and return True; return False to end the thread."""
         with self._changed:
             while self._failed or not self._queue or self._seconds_left() > 0:
                 seconds = self._seconds_left() if self._queue else _IDLE
@@ -150,15 +150,15 @@ class EventLog:
         return max(0.0, self._due - time.monotonic()) if self._in_store else 0.0
 
     def begin(self) -> None:
-        """Begin a file in a folder, so that a folder that cannot be written to is found out now. Blocks."""
+        """Begin a file in a folder, so that an error of an unwritable folder is raised now. Blocks."""
         if not self._in_store:
             self._write(begins=True)
 
     def flush(self) -> None:
-        """Write what waits. Blocks.
+        """Write the waiting events. Blocks.
 
         Raises:
-            OpError: it cannot be written, and waits on; or an event could not be made, which is gone.
+            OpError: events cannot be written and stay in the queue; or an event could not be made and is lost.
         """
         with self._changed:
             self._failed = False
@@ -169,7 +169,7 @@ class EventLog:
             raise error
 
     def close(self) -> None:
-        """`flush`, and take no more events. Blocks. Raises as `flush`, and what could not be written is gone."""
+        """Flush, and accept no more events. Blocks. Raises as `flush`; events that could not be written are lost."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -186,7 +186,7 @@ class EventLog:
                 self._file = None
 
     def reopen(self) -> None:
-        """Take events again, in a new file."""
+        """Accept events again, in a new file."""
         self._closed = False
 
     def _write(self, begins: bool = False) -> None:
@@ -197,6 +197,7 @@ class EventLog:
                 self._file = new_event_file(self.logdir, self.clock(), self._suffix)
             events = [event for waiting in batch if (event := self._made(waiting))]
             if self._file.is_new and (events or begins):
+                # As in TensorFlow's files, the first event states the version of the format.
                 events.insert(0, self._version())
             if events:
                 self._append(self._file, b"".join(map(framed, events)))
@@ -206,7 +207,7 @@ class EventLog:
                     self._bytes -= each.size
 
     def _append(self, file: EventFile, data: bytes) -> None:
-        self._file = None  # where it cannot be written to, and in a store, the next one is another
+        self._file = None  # after a failed write, and in a store, the next write begins another file
         file.append(data)
         if not self._in_store:
             self._file = file
@@ -230,7 +231,7 @@ _LOGS: Final[WeakSet[EventLog]] = WeakSet()
 
 @atexit.register
 def _write_the_rest() -> None:
-    """A program that ends without closing its writers loses nothing that it has put in."""
+    """Write the waiting events at exit, so that a program that does not close its writers loses none."""
     for log in list(_LOGS):
         try:
             if log.waiting:

@@ -1,4 +1,4 @@
-"""Event files, read back."""
+"""Reading of event files."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["summary_iterator"]
 
 
 def summary_iterator(path: str | os.PathLike[str]) -> Iterator[Message]:
-    """The `Event` messages of a file, in order. Reading blocks: iterate in a thread where an event loop must go on.
+    """Yield the `Event` messages of a file, in order. Reading blocks: beside an event loop, iterate in a thread.
 
     Raises:
         NotFoundError: there is no such file.
-        DataLossError: a record is truncated or altered, or is no event.
+        DataLossError: a record is truncated or altered, or is not an event.
     """
     for record in tf_record_iterator(path):
         yield parse("Event", record)

@@ -1,4 +1,4 @@
-"""`FileWriter`: summaries, graphs and run metadata into event files, without waiting for the disk."""
+"""`FileWriter`: write summaries, graphs and run metadata into event files, without waiting for the disk."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _MAX_BYTES: Final = 1 << 28
 
 
 class Written:
-    """What `FileWriter.add_…` returns. Awaiting it waits until no more than `max_queue` events are to be written.
+    """The result of `FileWriter.add_…`. Awaiting it waits until at most `max_queue` events are unwritten.
 
-    Whoever adds events faster than the disk takes them awaits it; others need not.
+    A program that adds events faster than the disk writes them awaits it; other programs need not.
     """
 
     def __init__(self, log: EventLog, max_queue: int) -> None:
@@ -37,7 +37,7 @@ class Written:
         self._max_queue = max_queue
 
     def __await__(self) -> Generator[Any, None, None]:
-        """Raises: what the disk refuses."""
+        """Wait until few enough events are unwritten. Raises the errors of `FileWriter.flush`."""
         return self._wait().__await__()
 
     async def _wait(self) -> None:
@@ -48,19 +48,20 @@ class Written:
 class FileWriter:
     """Writes event files into a folder: `async with FileWriter(logdir, graph) as writer:`.
 
-    The methods that add something return at once, and may be called from any thread. A thread of the writer does the
-    rest, so that the event loop never waits for the disk. The block begins a file, and ends when all is written.
+    The methods that add events return at once, and may be called from any thread. A thread of the writer writes the
+    events, so that the event loop never waits for the disk. The block begins a file, and ends when all events are
+    written.
 
     Args:
-        logdir: The folder, or the URL of one in a store, as for checkpoints.
+        logdir: The folder, or its URL in a store, as for checkpoints.
         graph: Added as by `add_graph`.
-        max_queue: How many events may wait before awaiting the result of an `add_…` waits, too.
+        max_queue: Number of events that may wait before awaiting the result of an `add_…` waits, too.
         flush_secs: Seconds after which events are uploaded to a store. Those in a folder are written at once.
-        graph_def: An older name for `graph`, where it is a definition.
-        filename_suffix: The end of the files' names.
+        graph_def: An older name for `graph`, for a definition.
+        filename_suffix: End of the files' names.
         session: Not supported: events are written by the process that has the writer.
-        max_bytes: How much may wait at all: an `add_…` beyond that raises ResourceExhaustedError.
-        clock: Gives the time of the events, in seconds since 1970.
+        max_bytes: Maximum size of all waiting events: an `add_…` beyond it raises ResourceExhaustedError.
+        clock: Function that returns the time of an event, in seconds since 1970.
     """
 
     def __init__(
@@ -93,24 +94,24 @@ class FileWriter:
             self.add_graph(graph, graph_def=graph_def)
 
     def get_logdir(self) -> str:
-        """The folder."""
+        """Return the folder."""
         return self._log.logdir
 
     # -- adding -------------------------------------------------------------------------------------------------------
 
     def add_summary(self, summary: bytes | Message, global_step: SupportsInt | None = None) -> Written:
-        """Add what a summary op has returned, or a `Summary`.
+        """Add the result of a summary op, or a `Summary`.
 
         Raises:
             InvalidArgumentError: it is neither.
-            FailedPreconditionError, ResourceExhaustedError: the writer is closed, or too much is waiting. So it is of
-                all the methods that add something.
+            FailedPreconditionError: the writer is closed. All methods that add events raise this.
+            ResourceExhaustedError: too many bytes are waiting. All methods that add events raise this.
         """
         data = _bytes_of(summary, "Summary")
         event = message("Event")()
         event.summary.CopyFrom(_parsed("Summary", data))
         for value in event.summary.value:
-            if value.tag in self._described:  # readers take the first
+            if value.tag in self._described:  # readers use the first occurrence
                 value.ClearField("metadata")
         added = self._add(event, global_step, len(data))
         self._described.update(value.tag for value in event.summary.value)
@@ -119,10 +120,10 @@ class FileWriter:
     def add_graph(
         self, graph: Graph | GraphDef | None = None, global_step: SupportsInt | None = None, graph_def: Any = None
     ) -> Written:
-        """Add a graph as it is when it is written, a moment later, with static shapes; or a definition.
+        """Add a graph with static shapes, in its state when it is written, a moment later; or a definition.
 
-        Readers such as TensorFlow's can import what is written: an op that TensorFlow lacks is a `PyFunc` whose token
-        is the name of the op.
+        Readers such as TensorFlow's can import it: an op that TensorFlow lacks becomes a `PyFunc` whose token is the
+        name of the op.
 
         Raises:
             DTypeError: it is neither.
@@ -145,18 +146,18 @@ class FileWriter:
         return self._add(event, global_step, 0, made)
 
     def add_meta_graph(self, meta_graph_def: Message, global_step: SupportsInt | None = None) -> Written:
-        """Add a `MetaGraphDef`, as `train.export_meta_graph` makes it. Raises DTypeError where it is none."""
+        """Add a `MetaGraphDef`, as `train.export_meta_graph` makes it. Raises DTypeError for another type."""
         data = _bytes_of(meta_graph_def, "MetaGraphDef")
         return self._add(message("Event")(meta_graph_def=data), global_step, len(data))
 
     def add_run_metadata(
         self, run_metadata: RunMetadata | Message, tag: str, global_step: SupportsInt | None = None
     ) -> Written:
-        """Add what a traced run has recorded, which TensorBoard shows with the graph, under a name of its own.
+        """Add the record of a traced run under a tag. TensorBoard shows it with the graph.
 
         Raises:
             InvalidArgumentError: the tag was used before.
-            DTypeError: this is no `RunMetadata`.
+            DTypeError: it is not a `RunMetadata`.
         """
         check_text(tag, "the tag of run metadata")
         if tag in self._runs:
@@ -171,14 +172,14 @@ class FileWriter:
         return added
 
     def add_session_log(self, session_log: Message, global_step: SupportsInt | None = None) -> Written:
-        """Add a `SessionLog`: where one says START, TensorBoard forgets what earlier sessions wrote of later steps."""
+        """Add a `SessionLog`. At a START, TensorBoard discards the later steps of earlier sessions."""
         data = _bytes_of(session_log, "SessionLog")
         event = message("Event")()
         event.session_log.MergeFromString(data)
         return self._add(event, global_step, len(data))
 
     def add_event(self, event: Message) -> Written:
-        """Add an `Event` as it is, its time included. Raises DTypeError where it is none."""
+        """Add an `Event` unchanged, including its time. Raises DTypeError for another type."""
         data = _bytes_of(event, "Event")
         self._log.put(lambda: data, len(data))
         return Written(self._log, self._max_queue)
@@ -195,30 +196,30 @@ class FileWriter:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     async def flush(self) -> None:
-        """Wait until all that was added is written.
+        """Wait until all added events are written.
 
         Raises:
-            PermissionDeniedError, ResourceExhaustedError, …: the system refuses, now; the error names the file. The
-                events are kept, and the next flush tries again.
+            PermissionDeniedError, ResourceExhaustedError, …: the system refuses to write; the error names the file. The
+            events are kept, and the next flush tries again.
             OpError: a graph has no published form. It is left out.
         """
         if not self._log.closed:
             await in_thread(self._log.flush)
 
     async def close(self) -> None:
-        """`flush`, and take nothing more until `reopen`. Closing twice does no harm.
+        """Flush, and accept no more events until `reopen`. Idempotent.
 
-        Raises: as `flush`, and what could not be written is lost; the error says how many events.
+        Raises as `flush`. Events that could not be written are lost; the error states their number.
         """
         if not self._log.closed:
             await in_thread(self._log.close)
 
     def reopen(self) -> None:
-        """Go on after `close`, in a new file."""
+        """Accept events again after `close`, in a new file."""
         self._log.reopen()
 
     async def __aenter__(self) -> FileWriter:
-        """Begin a file in the folder. Raises PermissionDeniedError, …: there cannot be one."""
+        """Begin a file in the folder. Raises PermissionDeniedError, … if that is not possible."""
         await in_thread(self._log.begin)
         return self
 
@@ -234,7 +235,7 @@ class FileWriter:
 
 
 def _bytes_of(given: Any, name: str) -> bytes:
-    """The bytes of a message, which may be one of another library's, or have been serialized already."""
+    """Return the bytes of a message, which may come from another library or be serialized already."""
     if isinstance(given, bytes) and name == "Summary":
         return given
     if not is_message(given, name):

@@ -1,4 +1,4 @@
-"""One writer for a folder, which all hooks of a program share."""
+"""A cache of writers by folder, which all hooks of a program share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class FileWriterCache:
 
     @classmethod
     def get(cls, logdir: str | os.PathLike[str]) -> FileWriter:
-        """The writer of a folder; where there is none, a new one, with the default graph."""
+        """Return the writer of a folder. If it has none, create one with the default graph."""
         folder = os.fspath(logdir)
         with cls._guard.lock:
             if folder not in cls._writers:
@@ -29,7 +29,7 @@ class FileWriterCache:
 
     @classmethod
     async def clear(cls) -> None:
-        """Close all writers, and forget them. Raises what the first that fails does, when all have been tried."""
+        """Close all writers and remove them. Raises the first error after all have been tried."""
         with cls._guard.lock:
             writers = list(cls._writers.values())
             cls._writers.clear()

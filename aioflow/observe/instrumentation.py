@@ -15,25 +15,25 @@ __all__ = ["Instrumentation", "instrument"]
 
 
 class _Reporting(Protocol):
-    """What is needed of a session."""
+    """The part of a session that `instrument` uses."""
 
     def report_spans(self, spans: Spans | None) -> None: ...
 
 
 class _TracerProvider(Protocol):
-    """What is needed of OpenTelemetry's."""
+    """The part of OpenTelemetry's tracer provider that `instrument` uses."""
 
     def get_tracer(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
 class Instrumentation:
-    """What `instrument` has begun. `remove`, or the end of a `with` block, ends it."""
+    """The handle of a call of `instrument`. `remove`, or the end of a `with` block, ends the reporting."""
 
     def __init__(self, remove: Callable[[], None]) -> None:
         self._remove = remove
 
     def remove(self) -> None:
-        """Report no more spans."""
+        """Stop reporting spans."""
         self._remove()
 
     def __enter__(self) -> Self:
@@ -48,15 +48,15 @@ class Instrumentation:
 def instrument(session: _Reporting | None = None, *, tracer_provider: _TracerProvider | None = None) -> Instrumentation:
     """Report each step as a span to OpenTelemetry.
 
-    A step is a span "aioflow.step" with its fetches and devices, within whatever span its caller is in. On several
-    workers each part is a span "aioflow.part" in it, whose context goes to the worker: if that process has called
-    `instrument()`, too, its own span of the part is within the client's. An error is recorded at each span that it has
-    passed, with the node.
+    A step is a span "aioflow.step" with its fetches and devices, a child of its caller's span. On several workers each
+    part is a span "aioflow.part" within it, and its context is sent to the worker. If that process has also called
+    `instrument()`, its own span of the part is a child of the client's. An error is recorded, with its node, in each
+    span that it passes through.
 
     Args:
-        session: Whose steps are reported. Without it: those of all sessions of this process, and the parts that its
-            servers run for others.
-        tracer_provider: Where to; by default OpenTelemetry's global one.
+        session: Session to report. By default all sessions of this process, and the parts that its servers run for
+            other processes.
+        tracer_provider: Provider to report to; by default OpenTelemetry's global one.
 
     Raises:
         UnimplementedError: opentelemetry-api is not installed (the extra `telemetry`).

@@ -1,4 +1,4 @@
-"""Spans as OpenTelemetry has them. Only its API is needed: the program that wants to see them brings the rest."""
+"""OpenTelemetry spans. Only the API package is needed; the program chooses an SDK and exporters."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from aioflow.release import RELEASE
 
 __all__ = ["OpenTelemetrySpans"]
 
-_MOST_NAMES: Final = 16  # of fetches and of devices: an attribute is for people
+_MOST_NAMES: Final = 16  # maximum number of fetches and of devices: people read these attributes
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 _TRACEPARENT: Final = "traceparent"
 
 
 class OpenTelemetrySpans:
-    """As of `runtime.spans.Spans`.
+    """Spans of OpenTelemetry, with the interface of `runtime.spans.Spans`.
 
     Args:
-        provider: Where spans go; None for the global one.
+        provider: Provider of the spans; None for the global one.
     """
 
     def __init__(self, provider: TracerProvider | None = None) -> None:
         self._tracer = get_tracer("aioflow", RELEASE, tracer_provider=provider)
 
     def step(self, fetches: Sequence[str], devices: Sequence[str]) -> AbstractContextManager[None]:
-        """A step of a session."""
+        """Open the span of a step of a session."""
         names = {"aioflow.fetches": list(fetches[:_MOST_NAMES]), "aioflow.devices": list(devices[:_MOST_NAMES])}
         return self._span("aioflow.step", SpanKind.INTERNAL, names)
 
     def part(self, task: str) -> AbstractContextManager[None]:
-        """Its part on a worker, for the client."""
+        """Open the client's span of a step's part on a worker."""
         return self._span("aioflow.part", SpanKind.CLIENT, {"aioflow.task": task})
 
     def served(self, task: str, step: int, traceparent: str) -> AbstractContextManager[None]:
-        """The same on the worker."""
+        """Open the worker's span of a part."""
         context = _PROPAGATOR.extract({_TRACEPARENT: traceparent}, Context())
         attributes: dict[str, str | Sequence[str]] = {"aioflow.task": task, "aioflow.step": str(step)}
         return self._span("aioflow.part", SpanKind.SERVER, attributes, context)
 
     def traceparent(self) -> str | None:
-        """The current span."""
+        """Return the current span as a `traceparent` header, or None."""
         carrier: dict[str, str] = {}
         _PROPAGATOR.inject(carrier)
         return carrier.get(_TRACEPARENT)

@@ -1,4 +1,4 @@
-"""What a traced run has recorded, as the `RunMetadata` message that TensorBoard shows beside the graph."""
+"""The records of a traced run as the `RunMetadata` message that TensorBoard shows beside the graph."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ __all__ = ["run_metadata_message"]
 
 
 def run_metadata_message(run_metadata: RunMetadata) -> Message:
-    """The message: for each device its nodes, with their times from the start of the step and the size of their
-    outputs.
-    """
+    """Return the message: for each device its nodes, with times relative to the start of the step and output sizes."""
     made = message("RunMetadata")()
     for device in run_metadata.step_stats:
         stats = made.step_stats.dev_stats.add(device=device.device)

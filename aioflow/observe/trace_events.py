@@ -1,7 +1,7 @@
-"""A traced step in the format that Perfetto and chrome://tracing read (the "Trace Event Format").
+"""Traced steps in the format of Perfetto and chrome://tracing (the "Trace Event Format").
 
-A process is a task, a thread is a lane of one of its devices. Bars of a lane may only follow one another, so what waits
-while something else runs in the same thread, as a Recv does, has lanes of its own. Times are microseconds.
+A process is a task, and a thread is a lane of one of its devices. The bars of a lane must not overlap. Nodes that wait
+while other nodes run in the same thread, such as Recv, therefore have their own lanes. Times are in microseconds.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from aioflow.runtime.stats import NodeStats, RunMetadata, StepStats
 __all__ = ["chrome_trace"]
 
 _MICROSECONDS: Final = 1e6
-_WITHIN: Final = 1e-3  # microseconds: an arrow ends so long before the end of its bar, to be inside of it
-_SENDING: Final = 2e-9  # seconds that a value takes at least
+_WITHIN: Final = 1e-3  # microseconds by which an arrow ends before its bar does, so that it ends inside the bar
+_SENDING: Final = 2e-9  # seconds: the least time that a transfer takes
 
 
 def chrome_trace(step: RunMetadata | Sequence[StepStats], graph: Graph | None = None) -> dict[str, Any]:
-    """The trace as data for JSON: a bar for each node, and an arrow from each Send to its Recv.
+    """Return the trace as data for JSON: a bar for each node, and an arrow from each Send to its Recv.
 
         metadata = aioflow.RunMetadata()
         await session.run(y, options=RunOptions(trace_level=RunOptions.FULL_TRACE), run_metadata=metadata)
         json.dump(aioflow.observe.chrome_trace(metadata), file)
 
-    The clocks of tasks were compared when the step was traced, to what an answer takes, which may be more than a Send,
-    so a task whose values would have come before they were sent is drawn later by as much.
+    Tracing compares the clocks of the tasks only to within the round-trip time, which may exceed the time of a Send. If
+    the values of a task would arrive before they were sent, the task is therefore drawn later by the difference.
 
     Args:
-        step: What a run with `RunOptions(trace_level=FULL)` has recorded.
-        graph: With it, arrows go from each node to those that read it, too; it has not what optimizations have made.
+        step: Records of a run with `RunOptions(trace_level=FULL)`.
+        graph: If given, draw arrows from each node to its readers, too. Nodes that optimizations made are not in it.
     """
     stats = step.step_stats if isinstance(step, RunMetadata) else step
     bars = _bars(_aligned(stats))
@@ -52,7 +52,7 @@ def chrome_trace(step: RunMetadata | Sequence[StepStats], graph: Graph | None = 
 
 @dataclass(frozen=True, slots=True)
 class _Bar:
-    """A node, with where it is drawn."""
+    """A node and its place in the drawing."""
 
     device: str
     node: NodeStats
@@ -77,7 +77,7 @@ class _Bar:
 
 
 def _aligned(stats: Sequence[StepStats]) -> list[StepStats]:
-    """The same with clocks by which each value is sent before it arrives, beginning at 0."""
+    """Return the records with clocks shifted so that each value is sent before it arrives, starting at 0."""
     later = _shifts(stats)
     moved = [_moved(device, later[_task(device.device)]) for device in stats]
     first = min((node.start for device in moved for node in device.nodes), default=0.0)
@@ -89,10 +89,10 @@ def _moved(device: StepStats, seconds: float) -> StepStats:
 
 
 def _shifts(stats: Sequence[StepStats]) -> dict[str, float]:
-    """By how many seconds each task is to be later: the least such that a Recv ends after its Send has begun.
+    """Return the seconds by which to shift each task: the least for which each Recv ends after its Send began.
 
-    These are differences of the tasks' shifts with lower bounds, so the longest path to each task from any other is the
-    answer (Bellman and Ford). Clocks that contradict one another, by their drift, leave some bound unmet.
+    The constraints are lower bounds on differences of shifts, so the longest path to each task solves them
+    (Bellman-Ford). If the clocks contradict one another because of drift, some bound stays unmet.
     """
     later = {_task(device.device): 0.0 for device in stats}
     sent: dict[tuple[str, int], tuple[str, float]] = {}
@@ -133,7 +133,7 @@ def _bars(stats: Sequence[StepStats]) -> list[_Bar]:
 
 
 def _lanes(nodes: Iterable[NodeStats]) -> dict[str, list[NodeStats]]:
-    """The nodes by lanes, in each of which one follows the other."""
+    """Return the nodes by lane, such that the nodes of a lane do not overlap."""
     lanes: dict[str, list[NodeStats]] = {}
     for node in sorted(nodes, key=lambda node: (node.start, node.start + node.duration)):
         base = f"{node.thread} - waits" if node.op == RECV else node.thread
@@ -151,7 +151,7 @@ def _lanes(nodes: Iterable[NodeStats]) -> dict[str, list[NodeStats]]:
 def _names(bars: Sequence[_Bar]) -> Iterator[dict[str, Any]]:
     processes = {bar.process: _task(bar.device) for bar in bars}
     for number, name in sorted(processes.items()):
-        label = name.strip("/").replace("/", " ")  # of a name with slashes Perfetto shows what is behind the last
+        label = name.strip("/").replace("/", " ")  # Perfetto shows only what follows the last slash
         yield {"ph": "M", "name": "process_name", "pid": number, "args": {"name": label}}
         yield {"ph": "M", "name": "process_sort_index", "pid": number, "args": {"sort_index": number}}
     threads = {(bar.process, bar.thread): bar.lane for bar in bars}
@@ -162,9 +162,10 @@ def _names(bars: Sequence[_Bar]) -> Iterator[dict[str, Any]]:
 
 
 def _events(bar: _Bar, sent: float) -> Iterator[dict[str, Any]]:
-    """A bar; of a Recv that began before its Send did, two: Perfetto takes the later of two bars for an arrow's end."""
+    """Yield the bar of a node; two bars for a Recv that began before its Send."""
     node, start, end = bar.node, bar.start, bar.start + bar.duration
     details = {"name": node.node, "op": node.op, "device": bar.device, "output_bytes": node.output_bytes}
+    # Of two bars at the end of an arrow, Perfetto attaches the arrow to the later one.
     if start < sent < end:
         wait = {"ph": "X", "cat": "Wait", "name": f"{node.op} waits", "ts": start, "dur": sent - start}
         yield {**wait, **bar.place, "args": details}
@@ -173,7 +174,10 @@ def _events(bar: _Bar, sent: float) -> Iterator[dict[str, Any]]:
 
 
 def _arrows(pairs: Iterable[tuple[str, _Bar, _Bar]], kind: str, first: int) -> Iterator[dict[str, Any]]:
-    """Arrows with numbers from `first`, from the middle of one bar, or what comes before, to the end of another."""
+    """Yield arrows, numbered from `first`, from the middle of one bar to the end of another.
+
+    If the second bar ends before that middle, the arrow starts at that end, but not before the first bar.
+    """
     for number, (name, source, target) in enumerate(pairs, first):
         arrow = {"cat": kind, "name": name, "id": number}
         end = target.start + target.duration - min(_WITHIN, target.duration / 2)
@@ -183,7 +187,7 @@ def _arrows(pairs: Iterable[tuple[str, _Bar, _Bar]], kind: str, first: int) -> I
 
 
 def _transfers(bars: Sequence[_Bar]) -> Iterator[tuple[str, _Bar, _Bar]]:
-    """Each Send with its Recv, in loops those of the same iteration."""
+    """Yield each Send with its Recv; in loops, those of the same iteration."""
     sent: defaultdict[str, list[_Bar]] = defaultdict(list)
     in_order = sorted(bars, key=lambda bar: bar.start)
     for bar in in_order:
@@ -198,7 +202,7 @@ def _transfers(bars: Sequence[_Bar]) -> Iterator[tuple[str, _Bar, _Bar]]:
 
 
 def _ends(stats: Iterable[StepStats], op: str) -> Iterator[tuple[tuple[str, int], str, NodeStats]]:
-    """The nodes of that op: the edge of each and how often it has been there, its device, and the node."""
+    """Yield the nodes of that op, each with its edge and the number of earlier nodes of that edge, and its device."""
     times: defaultdict[str, int] = defaultdict(int)
     for device in stats:
         for node in device.nodes:

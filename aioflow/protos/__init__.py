@@ -1,7 +1,7 @@
 """TensorFlow's published messages, as protocol buffers under their own full names.
 
-They are declared by tables here (`graphs`, `models`, `events`), in a pool of their own, so that TensorFlow may be in
-the same process. The protobuf package is imported with the first use of a message.
+Tables declare them (`graphs`, `models`, `events`) in a separate descriptor pool, so that TensorFlow may be loaded in
+the same process. The protobuf package is imported when a message is first used.
 """
 
 from aioflow.protos.messages import Message as Message

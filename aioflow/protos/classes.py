@@ -1,4 +1,4 @@
-"""Classes of messages that are public names: with the first of them protobuf is imported."""
+"""Message classes that are public names. Importing this module imports protobuf."""
 
 from aioflow.protos.messages import Message, message
 
@@ -17,8 +17,9 @@ __all__ = [
 
 
 def _public(name: str) -> Message:
-    """The class of a message, which says that it is from here: protobuf says of none, and `help` and pickle ask it."""
+    """Return the class of a message, with this module as its `__module__`."""
     made = message(name)
+    # protobuf leaves `__module__` unset, but `help` and pickle need it.
     made.__module__ = __name__
     return made
 

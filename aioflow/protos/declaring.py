@@ -1,13 +1,15 @@
-"""Messages of protocol buffers from a table, a line for each message, enum or service:
+"""Protocol buffer messages from a table, with a line for each message, enum or service.
 
     NodeDef: 1 name string; 3 input string*; 5 attr <string,AttrValue>; kind { 7 i int64; 8 s bytes }
     enum DataType: 0 DT_INVALID; 1 DT_FLOAT
     service Health: Check HealthCheckRequest HealthCheckResponse; Watch HealthCheckRequest HealthCheckResponse*
 
-A field is its number, its name and its type: a scalar, a message or an enum of the table, one of another package with
-its package's name, a `*` for a repeated one, `<key,value>` for a map. Braces are a oneof. A method is its name and the
-two messages that it takes and gives, a `*` for a stream of them. A line that is indented goes on with the one before.
-What is inside a message has that message's name before a dot.
+- A field is its number, name and type. The type is a scalar, or a message or enum of the table. A type of another
+  package has the package as prefix. `*` marks a repeated field, and `<key,value>` is a map.
+- Braces are a oneof.
+- A method is its name, its request message and its response message. `*` marks a stream of messages.
+- An indented line continues the one before.
+- The name of a nested message or enum is prefixed with that of the outer message and a dot.
 """
 
 from __future__ import annotations
@@ -33,11 +35,13 @@ _METHOD: Final = re.compile(r"(\w+) (\w+)(\*?) (\w+)(\*?)")
 
 
 def declare(file: str, package: str, table: str, dependencies: Iterable[str]) -> Any:
-    """The FileDescriptorProto of a table.
+    """Return the FileDescriptorProto of a table.
 
     Args:
-        file: The name that the pool knows it by.
-        dependencies: The files that it needs.
+        file: Name of the file in the descriptor pool.
+        package: Package of the messages.
+        table: Table of messages, enums and services.
+        dependencies: Names of the files that it imports.
     """
     made = descriptor_pb2.FileDescriptorProto(
         name=file, package=package, syntax="proto3", dependency=list(dependencies)
@@ -64,7 +68,7 @@ def declare(file: str, package: str, table: str, dependencies: Iterable[str]) ->
 
 
 def _lines(table: str) -> Iterator[tuple[str, str]]:
-    """The head and the rest of each line, outer messages before those inside them."""
+    """Yield the head and the rest of each line, outer messages before those nested in them."""
     joined = table.replace("\n    ", " ").strip().split("\n")
     heads = [line.partition(":") for line in joined if line]
     yield from sorted(((head, rest) for head, _, rest in heads), key=lambda line: line[0].count("."))
@@ -77,7 +81,7 @@ def _add_methods(service: Any, prefix: str, text: str) -> None:
 
 
 class _Fields:
-    """Gives one message its fields."""
+    """A builder that adds fields to one message."""
 
     def __init__(self, message: Any, prefix: str, name: str, enums: set[str]) -> None:
         self._message = message
@@ -109,7 +113,7 @@ class _Fields:
         self._set_type(field, kind.removesuffix("*"))
 
     def _map_entry(self, name: str, kinds: str) -> str:
-        """The message of a map's entries, inside the message that has the map."""
+        """Declare the entry message of a map, nested in the message that has the map, and return its name."""
         entry = self._message.nested_type.add(name="".join(part.capitalize() for part in name.split("_")) + "Entry")
         entry.options.map_entry = True
         for number, (part, kind) in enumerate(zip(("key", "value"), kinds.split(","), strict=True), 1):

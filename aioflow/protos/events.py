@@ -1,4 +1,4 @@
-"""The messages of event files, which TensorBoard reads: summaries, graphs, and what a traced step has measured."""
+"""Messages of the event files that TensorBoard reads: summaries, graphs, and measurements of traced steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The messages that graphs are written in: nodes, attributes, constants, functions, signatures of ops."""
+"""Messages that describe graphs: nodes, attributes, constants, functions, op signatures."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 __all__ = ["MESSAGES"]
 
-# Numbered from 1 on. Each has a twin for references, 100 later.
+# Numbered from 1. The reference type of each has its number plus 100.
 _TYPES: Final = (
     *("FLOAT", "DOUBLE", "INT32", "UINT8", "INT16", "INT8", "STRING", "COMPLEX64", "INT64", "BOOL", "QINT8"),
     *("QUINT8", "QINT32", "BFLOAT16", "QINT16", "QUINT16", "UINT16", "COMPLEX128", "HALF", "RESOURCE"),

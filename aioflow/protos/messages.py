@@ -1,4 +1,4 @@
-"""The classes of the messages, made when the first of them is asked for."""
+"""Message classes, created on first use."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from aioflow.work.forking import not_forked
 
 __all__ = ["Message", "enum", "is_message", "message", "pool"]
 
-Message: TypeAlias = Any  # protobuf makes its classes at run time
+Message: TypeAlias = Any  # protobuf creates its classes at run time
 
 _PACKAGE: Final = "tensorflow"
-_MAKING: Final = threading.RLock()  # classes of two pools do not fit one another, so there is only one
+_MAKING: Final = threading.RLock()  # classes of two pools are incompatible, so only one pool may be made
 
 
 def pool() -> Any:
-    """The descriptors of all messages, and of protobuf's own that they need."""
+    """Return the pool with the descriptors of all messages, including those of protobuf that they need."""
     with not_forked(), _MAKING:
         return _made()
 
@@ -42,10 +42,10 @@ def _made() -> Any:
 
 @functools.cache
 def message(name: str) -> Message:
-    """The class of a message: "GraphDef", or "AttrValue.ListValue" for one inside another.
+    """Return the class of a message: "GraphDef", or "AttrValue.ListValue" for a nested one.
 
     Raises:
-        KeyError: no table has it.
+        KeyError: no table declares the message.
     """
     from google.protobuf import message_factory
 
@@ -54,10 +54,10 @@ def message(name: str) -> Message:
 
 @functools.cache
 def enum(name: str) -> Any:
-    """An enum, with `Name(number)` and `Value(name)`: "DataType", or "SaverDef.CheckpointFormatVersion".
+    """Return an enum, with `Name(number)` and `Value(name)`: "DataType", or "SaverDef.CheckpointFormatVersion".
 
     Raises:
-        KeyError: no table has it.
+        KeyError: no table declares the enum.
     """
     from google.protobuf.internal import enum_type_wrapper
 
@@ -65,6 +65,6 @@ def enum(name: str) -> Any:
 
 
 def is_message(value: Any, name: str) -> bool:
-    """Whether this is such a message, of this pool or of another (TensorFlow's own, or tensorboard's)."""
+    """Return True if `value` is a message of that name, of this pool or another (TensorFlow's or tensorboard's)."""
     full_name = getattr(getattr(type(value), "DESCRIPTOR", None), "full_name", "")
     return full_name in (f"{_PACKAGE}.{name}", f"tensorboard.{name}")

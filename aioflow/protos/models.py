@@ -1,4 +1,4 @@
-"""The messages around a graph: what a model is saved in, what checkpoints are, what belongs to a training program."""
+"""Messages of saved models, checkpoints and training programs."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ enum VariableAggregation: 0 VARIABLE_AGGREGATION_NONE; 1 VARIABLE_AGGREGATION_SU
 enum BundleHeaderProto.Endianness: 0 LITTLE; 1 BIG
 """
 
-# The codes of errors are in a package of their own.
+# The error codes belong to the package `tensorflow.error`.
 ERRORS: Final = """
 enum Code: 0 OK; 1 CANCELLED; 2 UNKNOWN; 3 INVALID_ARGUMENT; 4 DEADLINE_EXCEEDED; 5 NOT_FOUND; 6 ALREADY_EXISTS;
     7 PERMISSION_DENIED; 8 RESOURCE_EXHAUSTED; 9 FAILED_PRECONDITION; 10 ABORTED; 11 OUT_OF_RANGE; 12 UNIMPLEMENTED;

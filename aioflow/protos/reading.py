@@ -1,4 +1,4 @@
-"""Messages from bytes and text that may come from anywhere, and back."""
+"""Parsing and serialization of messages. The input may come from an untrusted source."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from aioflow.protos.messages import Message, message, pool
 
 __all__ = ["parse", "parse_text", "read", "to_bytes", "to_text"]
 
-# A file is text if it begins with the name of a field and what follows one. Binary ones begin with the tag of a field.
+# A file is text if it begins with a field name and a delimiter. A binary file begins with the tag of a field.
 _TEXT: Final = re.compile(rb"(?:\xef\xbb\xbf)?(?:\s|#[^\n]*\n)*[a-z_]{3,}\s*[:{<]")
 
-# Strings and comments of a text, and a string all of whose escapes are C's. The rest is read by protobuf, which lets
-# Python decode strings: that only warns of an escape that it does not know, where TensorFlow refuses the text.
+# Strings and comments of a text, and a string whose escapes are all valid in C. They are checked here because protobuf
+# leaves decoding to Python, which only warns of an unknown escape, whereas TensorFlow rejects the text.
 _PIECE: Final = re.compile(r"""#[^\n]*|"(?:[^"\\\n]++|\\.)*+"|'(?:[^'\\\n]++|\\.)*+'""")
 _ESCAPED: Final = re.compile(r"""(?:[^\\]++|\\(?:[\\'"abfnrtvuUx]|[0-3][0-7]{0,2}|[4-7][0-7]?(?![0-7])))*+""")
 
 
 def parse(name: str, data: bytes) -> Message:
-    """The message of that name which `data` encodes. Nested to a depth of at most 100, as protobuf has it.
+    """Return the message of that name that `data` encodes. protobuf limits nesting to a depth of 100.
 
     Raises:
-        DataLossError: the bytes are no such message.
+        DataLossError: the bytes do not encode such a message.
     """
     from google.protobuf.message import DecodeError
 
@@ -34,10 +34,10 @@ def parse(name: str, data: bytes) -> Message:
 
 
 def parse_text(name: str, text: str | bytes) -> Message:
-    """The message of that name which is written as text. An `Any` may hold each of the messages here.
+    """Return the message of that name in text format. An `Any` may contain any message declared here.
 
     Raises:
-        DataLossError: the text is no such message.
+        DataLossError: the text is not such a message.
     """
     from google.protobuf import text_format
 
@@ -52,7 +52,7 @@ def parse_text(name: str, text: str | bytes) -> Message:
 
 
 def _check_escapes(text: str) -> None:
-    """Raise ValueError for a string with an escape that is none."""
+    """Raise ValueError if a string contains an invalid escape."""
     if "\\" not in text:
         return
     for piece in _PIECE.finditer(text):
@@ -63,18 +63,18 @@ def _check_escapes(text: str) -> None:
 
 
 def read(name: str, data: bytes) -> Message:
-    """The message, from bytes or from text, whichever it is. Raises DataLossError."""
+    """Return the message, from bytes or text, detected by the content. Raise DataLossError if it is malformed."""
     return parse_text(name, data) if _TEXT.match(data) else parse(name, data)
 
 
 def to_bytes(value: Message) -> bytes:
-    """The bytes of a message: the same for equal ones."""
+    """Return the bytes of a message; equal messages have equal bytes."""
     data: bytes = value.SerializeToString(deterministic=True)
     return data
 
 
 def to_text(value: Message) -> str:
-    """A message as text that people can read."""
+    """Return a message in protobuf's text format."""
     from google.protobuf import text_format
 
     text: Any = text_format.MessageToString(value, descriptor_pool=pool())

@@ -1,4 +1,4 @@
-"""What is asked to be saved, checked: the calls of a model, its assets, its variables."""
+"""Validation of the arguments of `save`: signatures and variables of a model."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def stored(signature: Signature) -> StoredSignature:
 
 
 def variables_of(graph: Graph, definition: GraphDef) -> tuple[tuple[Weight, ...], list[Operation]]:
-    """The variables of a definition, and their handles."""
+    """Return the variables of a definition, and the operations of their handles."""
     handles = [graph.get_operation_by_name(node.name) for node in definition.nodes if node.op == VARIABLE]
     known = _known(graph)
     trained = {v.handle.op for v in graph.get_collection(GraphKeys.TRAINABLE_VARIABLES) if hasattr(v, "handle")}
@@ -82,7 +82,7 @@ def _known(graph: Graph) -> dict[Operation, Any]:
 
 
 def reads_of(graph: Graph, handles: list[Operation]) -> list[Tensor]:
-    """A read of each variable, which can be fetched."""
+    """Return a fetchable read of each variable."""
     known = _known(graph)
     plain = _plain_reads(graph) if any(handle not in known for handle in handles) else {}
     reads = []
@@ -100,7 +100,7 @@ def _value(graph: Graph, variable: Any) -> Tensor:
 
 
 def _plain_reads(graph: Graph) -> dict[Operation, Tensor]:
-    """For each handle a read of it that can be fetched, and waits for nothing."""
+    """Return, for each handle that has one, a fetchable read without control inputs."""
     return {
         op.inputs[0].op: op.outputs[0]
         for op in graph.get_operations()

@@ -1,6 +1,6 @@
-"""Large constants: they are in the file of the weights, under names of their own, and the graph says under which.
+"""Large constants: stored in the file of the weights under names of their own, to which the graph refers.
 
-A graph stays small that way, a constant is mapped as the weights are, and equal ones are there once.
+The graph stays small, constants are mapped like the weights, and equal ones are stored once.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from aioflow.graph.graphdef import GraphDef, NodeDef, TensorData
 
 __all__ = ["LARGE", "with_constants", "without_constants"]
 
-LARGE: Final = 4096  # bytes: what has fewer stays in the graph
-_STORED: Final = "_stored_"  # before the name of an attribute: what the file calls its value
+LARGE: Final = 4096  # in bytes: smaller constants stay in the graph
+_STORED: Final = "_stored_"  # prefix of an attribute whose value is the name of a stored constant
 
 
 def without_constants(definition: GraphDef) -> tuple[GraphDef, dict[str, Array]]:
-    """The definition without its large constants, and these by the names that they have instead.
+    """Return the definition without its large constants, and the constants by name.
 
-    The name says where the first such constant is: "constant:node:attribute", or "constant:function:node:attribute". No
-    variable has such a name, since nodes have no colons in theirs.
+    The name states where the first such constant is: "constant:node:attribute", or "constant:function:node:attribute".
+    No variable has such a name, since names of nodes contain no colons.
     """
     names: dict[TensorData, str] = {}
 
@@ -48,15 +48,18 @@ def _without(node: NodeDef, where: str, names: dict[TensorData, str]) -> NodeDef
 
 
 def _is_large(value: TensorData) -> bool:
-    """Quantized ones stay where they are: among the weights they would be plain integers."""
+    """Return True if the constant is moved to the weights.
+
+    Quantized constants stay in the graph: among the weights they would be plain integers.
+    """
     return not isinstance(value.data, tuple) and len(value.data) >= LARGE and not value.dtype.is_quantized
 
 
 def with_constants(definition: GraphDef, read: Callable[[str], Array]) -> GraphDef:
-    """The definition with the constants that it speaks of, each of which is asked for once.
+    """Return the definition with its stored constants. Calls `read` once for each name.
 
     Raises:
-        DataLossError: it speaks of what cannot be a constant.
+        DataLossError: the name of a constant is not text.
     """
     found: dict[str, TensorData] = {}
     for name in _spoken_of(definition):

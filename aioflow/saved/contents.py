@@ -1,8 +1,8 @@
-"""What is in a folder, all of it of one version, whoever replaces the model meanwhile.
+"""The contents of a folder, all of one version even if the model is replaced during the read.
 
-The files of a version are there for as long as a reader on this machine shows that he is using it (`Place.keep`). In a
-store nobody can tell, and the files of the version before the present one stay; so what the graph is going to open by
-its name, the assets, is copied to this machine.
+On a local disk, the files of a version remain as long as a reader marks it as in use (`Place.keep`). A store has no
+such marks; there the files of the version before the present one remain. So the assets, which the graph opens by name,
+are copied from a store to a local folder.
 """
 
 from __future__ import annotations
@@ -33,11 +33,13 @@ _ATTEMPTS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """One version.
+    """The contents of one version.
 
     Attributes:
-        weights: Whose file is open; None where there are none.
-        assets: For each tensor that is a path, the path of a file of this machine.
+        manifest: The manifest.
+        definition: The graph.
+        weights: The weights, with their file open; None if the model has no weights.
+        assets: Path of a local file, by the name of the tensor that holds the path.
     """
 
     manifest: Manifest
@@ -47,14 +49,15 @@ class Contents:
 
 
 def open_folder(place: Place, kept: ExitStack) -> Contents:
-    """The manifest, the definition, the weights and the assets of a folder, which are there as they were written.
+    """Read the manifest, the definition, the weights and the assets of a folder, and verify them.
 
     Args:
-        kept: Keeps the version in the folder until it is left.
+        place: The folder.
+        kept: Keeps the files of the version until this stack is left.
 
     Raises:
         AbortedError: the model is replaced faster than it can be read.
-        OpError: as `load`.
+        OpError: as for `load`.
     """
     data = place.manifest()
     for _ in range(_ATTEMPTS):
@@ -64,6 +67,7 @@ def open_folder(place: Place, kept: ExitStack) -> Contents:
                 found = _opened(place, data, attempt)
             except OpError as error:
                 failure = error
+            # An error, or a mix of versions, may come from a replacement meanwhile: then try the latest version.
             latest = place.manifest()
             if latest == data:
                 if failure is not None:
@@ -110,7 +114,8 @@ def _assets(place: Place, manifest: Manifest, kept: ExitStack) -> dict[str, str]
         return {asset.tensor: place.path(asset.file.name) for asset in manifest.assets}
     if not files:
         return {}
-    with not_forked():  # see `aioflow_numpy.compiled.process`: a lock of Python's is taken
+    # tempfile takes a lock of Python's, which must not be held at a fork; see `aioflow_numpy.compiled.process`.
+    with not_forked():
         folder = tempfile.mkdtemp(prefix="aioflow-assets-")
     kept.callback(_remove, folder, generation())
     paths = {name: os.path.join(folder, name.removeprefix(f"{ASSETS}/")) for name in files}
@@ -120,5 +125,5 @@ def _assets(place: Place, manifest: Manifest, kept: ExitStack) -> dict[str, str]
 
 
 def _remove(folder: str, process: int) -> None:
-    if process == generation():  # otherwise this is a child, and the folder its parent's
+    if process == generation():  # in a forked child, the folder belongs to the parent
         shutil.rmtree(folder, ignore_errors=True)

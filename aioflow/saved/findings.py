@@ -1,4 +1,4 @@
-"""What a survey of a model file says, and which constants of a graph are weights."""
+"""The result of a survey of a model file, and the criterion for constants that are weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aioflow.saved.opening import Kind
 
 __all__ = ["Parameter", "Survey", "constants", "count", "counted", "is_weight", "parameter"]
 
-# Dtypes of constants that are sizes, indices, masks, words. Weights are floating-point numbers, or integers of a byte.
+# Dtypes of sizes, indices, masks and words. Weights are floating-point numbers, or integers of one byte.
 _NO_WEIGHTS: Final = frozenset(
     {"bool", "int16", "int32", "int64", "uint16", "uint32", "uint64", "object", "string", "resource", "variant"}
 )
@@ -23,7 +23,7 @@ _NO_WEIGHTS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One tensor of weights. `dtype` is the file's name for it, `size` its bytes."""
+    """One tensor of weights. `dtype` is the file's name for its dtype, `size` its size in bytes."""
 
     name: str
     dtype: str
@@ -33,15 +33,15 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What is in a file.
+    """The contents of a model file.
 
     Attributes:
         kind: The format.
-        producer: What wrote it, for people; "" where it does not say.
-        versions: Of what, as the file calls it: {"format": "1"}, {"IR": "8", "opset": "17"}.
-        ops: How many nodes of each op there are, those of functions and branches included.
+        producer: The program that wrote the file, for display; "" if unknown.
+        versions: Version numbers, under the file's names for them: {"format": "1"}, {"IR": "8", "opset": "17"}.
+        ops: Number of nodes of each op, including those in functions and branches.
         parameters: Weights: values of variables, and constants that are weights (`is_weight`).
-        unsupported: Nodes of ops that nobody has registered, where that can be told.
+        unsupported: Nodes of ops that are not registered, if the format allows finding them.
     """
 
     kind: Kind
@@ -53,20 +53,22 @@ class Survey:
 
 
 def parameter(name: str, dtype: str, shape: Iterable[int | None], each: int) -> Parameter:
-    """A tensor with so many bytes an element; a size that is not known counts as none."""
+    """Return the entry of a tensor with `each` bytes per element. An unknown size counts as 0."""
     sizes = tuple(size or 0 for size in shape)
     return Parameter(name, dtype, sizes, count(sizes) * each)
 
 
 def is_weight(dtype: str, shape: Iterable[int]) -> bool:
-    """Whether a constant counts as weights: floating-point or complex numbers, or integers of at most eight bits, as
-    quantized weights are, and more than one. Wider integers are sizes, axes and indices, booleans are masks.
+    """Return True if a constant counts as weights.
+
+    Weights are floating-point or complex numbers, or integers of at most eight bits, as in quantized models, with more
+    than one element. Wider integers are sizes, axes and indices; booleans are masks.
     """
     return dtype not in _NO_WEIGHTS and count(shape) > 1
 
 
 def constants(definition: GraphDef) -> Iterator[Parameter]:
-    """Constants that are weights, as those of a frozen graph are."""
+    """Yield the constants that are weights, like those of a frozen graph."""
     for node in (*definition.nodes, *(node for function in definition.functions for node in function.nodes)):
         for value in node.attrs.values():
             if isinstance(value, TensorData) and is_weight(value.dtype.name, value.shape):
@@ -74,11 +76,11 @@ def constants(definition: GraphDef) -> Iterator[Parameter]:
 
 
 def counted(definition: GraphDef) -> Mapping[str, int]:
-    """How many nodes of each op there are."""
+    """Return the number of nodes of each op."""
     nodes = [*definition.nodes, *(node for function in definition.functions for node in function.nodes)]
     return Counter(node.op for node in nodes)
 
 
 def count(shape: Iterable[int]) -> int:
-    """How many elements there are."""
+    """Return the number of elements."""
     return int(np.prod([int(size) for size in shape], dtype=object))

@@ -1,7 +1,7 @@
-"""The file that makes a folder a model, `aioflow.json`: what is there, how the model is called, who may read it.
+"""The manifest of a model folder, `aioflow.json`: its files, its signatures, and the releases that can read it.
 
-It is written last, and vouches for every other file by size and SHA-256. Which versions are read is said in
-`checks/versions.py`. What is read here may come from anywhere: a name is that of a file in the folder, or refused.
+It is written last, and holds size and SHA-256 of every other file. `checks/versions.py` states which versions can be
+read. The content is untrusted: each name must be that of a file in the folder.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ __all__ = [
 ]
 
 MANIFEST: Final = "aioflow.json"
-ASSETS: Final = "assets"  # the folder of the assets
+ASSETS: Final = "assets"  # folder of the assets
 VERSION: Final = 1
-FEATURES: Final[frozenset[str]] = frozenset()  # that a reader may have to know; none so far
+FEATURES: Final[frozenset[str]] = frozenset()  # features that a reader may need to know; the format has no features yet
 _FORMAT: Final = "aioflow.model"
 _DTYPES: Final = {dtype.name: dtype for dtype in ALL}
 _NAME: Final = re.compile(r"[^/\\\0:]{1,255}")
 _MAX_RANK: Final = 64
-# In JSON a line ends between values only, so that what stands on one line is the same.
+# JSON breaks lines only between values, so joining the lines of an innermost list or object does not change it.
 _INNERMOST: Final = re.compile(r"[\[{][^\[\]{}]*[\]}]")
 _LINE: Final = re.compile(r"\n\s*")
 
@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 class StoredFile(NamedTuple):
-    """A file of the folder: its name, how many bytes it has, and their SHA-256."""
+    """A file of the folder: name, size in bytes, and SHA-256."""
 
     name: str
     size: int
@@ -56,7 +56,7 @@ class StoredFile(NamedTuple):
 
 
 class TensorInfo(NamedTuple):
-    """An input or output: the name that the signature gives it, the tensor in the graph, and what it is."""
+    """An input or output of a signature: its name there, the name of the tensor in the graph, dtype and shape."""
 
     name: str
     tensor: str
@@ -65,7 +65,7 @@ class TensorInfo(NamedTuple):
 
 
 class StoredSignature(NamedTuple):
-    """One way to call the model."""
+    """One signature of the model."""
 
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
@@ -73,7 +73,7 @@ class StoredSignature(NamedTuple):
 
 
 class Weight(NamedTuple):
-    """A variable: the node of its handle, which is its name in the checkpoint too, what it is, and who changes it."""
+    """A variable: the name of its handle's node, which is also its name in the checkpoint, dtype and shape."""
 
     name: str
     dtype: DType
@@ -82,7 +82,7 @@ class Weight(NamedTuple):
 
 
 class Asset(NamedTuple):
-    """A file that the graph reads by a path that it has in a tensor."""
+    """A file of the model, and the tensor that holds its path."""
 
     tensor: str
     file: StoredFile
@@ -90,15 +90,14 @@ class Asset(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a folder is.
+    """The description of a model folder.
 
     Attributes:
-        graph, ops: The definition, and what its producer knew of its ops.
-        weights: The manifest of the checkpoint with the values of the variables; None where there are no variables.
+        graph, ops: The definition, and the producer's defaults for the attributes of its ops.
+        weights: The manifest of the checkpoint with the values of the variables; None without variables.
         producer: The release that wrote it.
-        version: Of the format; when read, the one by whose rules it was.
-        replaced: The files of earlier versions that may still be there, for readers who have begun with these; of each
-            its `files`.
+        version: The format version; after reading, the version whose rules applied.
+        replaced: The files of earlier versions that may still exist for their readers: the `files` of each.
     """
 
     signatures: Mapping[str, StoredSignature]
@@ -114,14 +113,14 @@ class Manifest:
 
     @property
     def files(self) -> list[str]:
-        """Names of the files that it vouches for, beside those of the checkpoint: first the graph's."""
+        """Names of the files that the manifest covers, without those of the checkpoint; the graph's is first."""
         found = [self.graph.name, self.ops.name, *(asset.file.name for asset in self.assets)]
         return [*found, self.weights.name] if self.weights else found
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def to_bytes(self) -> bytes:
-        """The file."""
+        """Encode the manifest as JSON, with its checksum."""
         content: dict[str, Any] = {
             "format": _FORMAT,
             "version": VERSION,
@@ -151,14 +150,15 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, data: bytes, path: str) -> Manifest:
-        """What a file says.
+        """Decode a manifest.
 
         Args:
-            path: What the file is called in errors.
+            data: The contents of the file.
+            path: Name of the file in errors.
 
         Raises:
-            DataLossError: it is truncated or altered, or says what cannot be.
-            UnimplementedError: a later release is needed to read it.
+            DataLossError: the manifest is truncated, altered or inconsistent.
+            UnimplementedError: only a later release can read it.
         """
         try:
             content = json.loads(data)
@@ -183,7 +183,7 @@ class Manifest:
 
 
 def sealed(content: Mapping[str, Any]) -> bytes:
-    """The file with that content, and its checksum."""
+    """Return a JSON file with this content and its checksum."""
     text = json.dumps({**content, "sha256": _digest(content)}, indent=1)
     return (_INNERMOST.sub(lambda found: _LINE.sub(" ", found[0]), text) + "\n").encode()
 
@@ -200,7 +200,7 @@ def _described(variable: Weight) -> dict[str, Any]:
     return {**variable._asdict(), "dtype": variable.dtype.name}
 
 
-# -- what a field may be: each of these raises ValueError, LookupError or TypeError where it is something else ---------
+# -- validation: each function raises ValueError, LookupError or TypeError for a malformed value ----------------------
 
 
 def _manifest(content: Mapping[str, Any], version: int) -> Manifest:
@@ -224,7 +224,7 @@ def _signature(content: Mapping[str, Any]) -> StoredSignature:
 
 
 def _each(items: Any, read: Callable[[Any], T], key: str) -> tuple[T, ...]:
-    """A list without two of one name."""
+    """Decode a list, and require that the names of its items are distinct."""
     if not isinstance(items, list):
         raise TypeError(f"not a list: {brief(items)}")
     found = tuple(read(item) for item in items)

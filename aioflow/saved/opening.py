@@ -1,6 +1,6 @@
-"""Models of every format that is read: what a path holds is told by its contents, whatever it is called.
+"""Models of every supported format. The format is detected from the contents of a path, not from its name.
 
-What reads a format is imported with the first model of it: some need packages that others do without.
+The reader of a format is imported with the first model of that format, since some readers need optional packages.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ __all__ = [
 
 
 class Kind(NamedTuple):
-    """A format.
+    """A model format.
 
     Attributes:
-        name: For people.
-        open: Reads a model, as "module:function"; "" where there is nothing to call in it.
+        name: Name for display.
+        open: The function that reads a model, as "module:function"; "" if the format has no signatures to call.
     """
 
     name: str
@@ -76,22 +76,22 @@ _WHOLE: Final = ("model.safetensors", "model.safetensors.index.json")
 _TEXT: Final = re.compile(rb"\s*(?:#[^\n]*\n\s*)*(?:node|versions|library)\s*[:{]")
 _META_TEXT: Final = re.compile(rb"\s*(?:#[^\n]*\n\s*)*(?:\w+_def|asset_file_def)\s*[:{]")
 _CHECKPOINT_FILE: Final = re.compile(rf"(.+)(?:\.index|\.data-\d{{5}}-of-\d{{5}}|{re.escape(MANIFEST_SUFFIX)}|\.meta)")
-_SHARD: Final = re.compile(r"(.+)(?<!\.data)-\d{5}-of-\d{5}")  # of TensorFlow's first version
-_FIELDS: Final = 64  # of a message that are looked at
+_SHARD: Final = re.compile(r"(.+)(?<!\.data)-\d{5}-of-\d{5}")  # shards of TensorFlow's checkpoints of version 1
+_FIELDS: Final = 64  # maximum number of fields of a message that are inspected
 _LENGTH, _VARINT = 2, 0  # wire types
-_SKIPPED: Final = {1: 8, 5: 4}  # and what others have
+_SKIPPED: Final = {1: 8, 5: 4}  # other wire types, with the size of their values
 
 
 def kind_of(path: str | os.PathLike[str]) -> Kind:
-    """The format of what is there. Nothing but its first bytes is read.
+    """Detect the format of a path. Reads at most 512 bytes of a file, and the tags of 64 fields.
 
     Raises:
-        NotFoundError: there is nothing.
-        InvalidArgumentError: it is no model that is known here.
+        NotFoundError: the path does not exist.
+        InvalidArgumentError: the format is unknown.
     """
     text = os.fspath(path)
     if is_url(text):
-        return AIOFLOW  # other formats are files of this machine
+        return AIOFLOW  # other formats must be local files
     place = local_path(text)
     if checkpoint_prefix(place) is not None:
         return CHECKPOINT
@@ -107,9 +107,9 @@ def kind_of(path: str | os.PathLike[str]) -> Kind:
 
 
 def checkpoint_prefix(place: Path) -> str | None:
-    """The prefix of the checkpoint that is meant by that name or by that of one of its files; None where it is none."""
+    """Return the prefix of the checkpoint with that prefix or that file, or None if there is no such checkpoint."""
     if place.name.endswith((".safetensors", ".safetensors.index.json", ".meta")):
-        return None  # which it is for itself
+        return None  # such a file is a model or weights of its own, even beside a checkpoint
     for pattern in (_CHECKPOINT_FILE, _SHARD):
         if (found := pattern.fullmatch(str(place))) and _is_prefix(found[1]):
             return found[1]
@@ -121,16 +121,16 @@ def _is_prefix(text: str) -> bool:
 
 
 def checkpoints_in(folder: Path) -> list[str]:
-    """The prefixes of the checkpoints in a folder, last the newest: what the state file says, or else by their times.
+    """Return the prefixes of the checkpoints in a folder, the newest last, by the state file or by modification times.
 
-    Of TensorFlow's first version those are found that the state file names, or that have a meta graph beside them.
+    Checkpoints of TensorFlow's version 1 are found if the state file names them, or if a meta graph is beside them.
     """
     with file_errors(folder):
         parts = [pattern.fullmatch(str(entry)) for entry in folder.iterdir() for pattern in (_CHECKPOINT_FILE, _SHARD)]
     prefixes = {part[1]: committing_file(part[1]) for part in parts if part is not None and _is_prefix(part[1])}
     times = {prefix: Path(file).stat().st_mtime_ns for prefix, file in prefixes.items() if file is not None}
     found = sorted(times, key=lambda prefix: (times[prefix], prefix))
-    with suppress(OpError):  # another file may have that name
+    with suppress(OpError):  # a file of another kind may have the state file's name
         if (latest := latest_checkpoint(folder)) is not None:
             newest = str(folder / plain_prefix(Path(latest).name))
             return [*(prefix for prefix in found if prefix != newest), newest]
@@ -138,7 +138,7 @@ def checkpoints_in(folder: Path) -> list[str]:
 
 
 def whole_weights(place: Path) -> Path | None:
-    """What says which tensors there are at a path, where it is an index, or a folder that has one or a whole file."""
+    """Return the file that lists all tensors of a path: an index, or a whole file or index in a folder; else None."""
     if not place.is_dir():
         return place if place.name.endswith(".safetensors.index.json") else None
     return next((place / name for name in _WHOLE if (place / name).exists()), None)
@@ -181,9 +181,12 @@ def _kind_of_file(place: Path) -> Kind | None:
 
 
 def _kind_of_message(fields: Mapping[int, int], is_whole: bool, is_meta: bool) -> Kind | None:
-    """Of a protocol buffer, by its fields with their wire types; and by its name, where a graph has no saver."""
+    """Detect the format of a protocol buffer by its fields and their wire types.
+
+    A graph without a saver is a meta graph only if the file is named like one.
+    """
     if fields.get(1) == _VARINT and fields.get(7) == _LENGTH:
-        return ONNX  # its version and its graph, of which the end may be missing: who reads it says so
+        return ONNX  # its version and its graph; a truncated file is ONNX too, and its reader reports the error
     if not is_whole:
         return None
     if fields.get(1) == _VARINT and fields.get(2) == _LENGTH:
@@ -194,7 +197,10 @@ def _kind_of_message(fields: Mapping[int, int], is_whole: bool, is_meta: bool) -
 
 
 def _fields(file: BinaryIO, size: int) -> tuple[dict[int, int], bool]:
-    """The fields of a message, none if they make no sense; and whether the file goes on to the end of the last."""
+    """Return the wire types of a message's fields, and whether the file includes the end of the last field.
+
+    The dictionary is empty if a wire type is invalid.
+    """
     found: dict[int, int] = {}
     for _ in range(_FIELDS):
         tag = _varint(file)
@@ -225,17 +231,18 @@ def _varint(file: BinaryIO) -> int | None:
 def open_model(
     path: str | os.PathLike[str], kind: Kind | None = None, shapes: Mapping[str, ShapeLike] | None = None
 ) -> Model:
-    """The model at a path, whatever its format. Blocks on the disk.
+    """Load the model at a path, of any format. Blocks on the disk.
 
     Args:
-        kind: Its format, where that is known.
-        shapes: Shapes of inputs by name, for an ONNX model whose file does not say them.
+        path: A path, or the URL of a folder in a store.
+        kind: The format, if known.
+        shapes: Shapes of inputs by name, for an ONNX model whose file does not specify them.
 
     Raises:
-        UnsupportedError: it has ops that cannot be imported; the error lists them all.
-        InvalidArgumentError: shapes are given for another format, or for no input; or it is no model, or weights alone,
-            or a meta graph, which does not say how it is called.
-        OpError: as what reads the format.
+        UnsupportedError: the model has ops that cannot be imported; the error lists them all.
+        InvalidArgumentError: shapes are given for another format, or for no input; or the path is not a model. Weights
+            alone and meta graphs are not models, since they have no signatures.
+        OpError: the error of the format's reader.
     """
     found = kind or kind_of(path)
     if not found.open:
@@ -252,7 +259,7 @@ def open_model(
         )
     place = Path(path) if not is_url(os.fspath(path)) else None
     if place is not None and place.is_file() and found in (SAVED_MODEL, AIOFLOW):
-        path = place.parent  # its file was given
+        path = place.parent  # the path of the file in the folder was given
     module, _, function = found.open.partition(":")
     reader: Callable[..., Model] = getattr(import_module(module), function)
     return reader(path, shapes=shapes) if shapes else reader(path)
@@ -262,19 +269,20 @@ def open_model(
 
 
 def missing_ops(definition: GraphDef) -> list[UnsupportedOp]:
-    """The nodes of a definition whose ops nobody has registered, those of its functions included."""
+    """Return the nodes of a definition, including its functions, whose ops are not registered."""
     functions = {function.name for function in definition.functions}
     nodes = [*definition.nodes, *(node for function in definition.functions for node in function.nodes)]
     return [UnsupportedOp(node.op, node.name) for node in nodes if node.op not in OPS and node.op not in functions]
 
 
 def open_graph(path: str | os.PathLike[str]) -> Model:
-    """The graph in a file of `train.write_graph`, or of TensorFlow. It does not say how it is called: its inputs are
-    its placeholders, and its outputs what nobody reads.
+    """Load a graph definition of `train.write_graph` or of TensorFlow.
+
+    A definition has no signature: the inputs are its placeholders, the outputs are tensors that no node reads.
 
     Raises:
-        UnsupportedError: it has ops that are not registered.
-        OpError: as `train.read_graph` and `import_graph_def`.
+        UnsupportedError: the graph has ops that are not registered.
+        OpError: as for `train.read_graph` and `import_graph_def`.
     """
     definition = read_graph(path)
     missing = missing_ops(definition)

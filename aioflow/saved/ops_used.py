@@ -1,9 +1,9 @@
-"""What a folder says of the ops that its graph uses, so that another release can tell what is new in it.
+"""The record of the ops that a graph uses, by which another release recognizes new attributes.
 
-A release may give an op a new attribute, with a default that leaves the op as it was. A definition of an earlier
-release lacks that attribute, and the default fills it in. A definition of a later one has it: an earlier release drops
-it where it has that default, which only the writer knows. So the defaults are written down, in the form of a definition
-whose nodes stand for ops.
+A release may add an attribute to an op, with a default that leaves the op unchanged. A definition of an earlier release
+lacks the attribute, and the default applies. A definition of a later release has it. An earlier release may drop it if
+it has its default value, which only the writer knows. So the writer records the defaults, as a definition with one node
+per op.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["ops_used", "without_new_attributes"]
 
 
 def ops_used(definition: GraphDef) -> GraphDef:
-    """The ops of a definition, with the defaults of their attributes."""
+    """Return the ops of a definition, with the defaults of their attributes."""
     nodes = [*definition.nodes, *(node for function in definition.functions for node in function.nodes)]
     names = sorted({node.op for node in nodes if node.op in OPS})
     return GraphDef(tuple(NodeDef(f"op/{name}", name, attrs=_defaults(name)) for name in names))
@@ -36,7 +36,7 @@ def _plain(value: Any) -> Any:
 
 
 def without_new_attributes(definition: GraphDef, ops: GraphDef) -> GraphDef:
-    """The definition without attributes that are not known here and have the defaults that its producer's ops give."""
+    """Return the definition without unknown attributes that have the default values recorded in `ops`."""
     defaults = {op.op: op.attrs for op in ops.nodes}
     functions = tuple(replace(function, nodes=_known(function.nodes, defaults)) for function in definition.functions)
     return replace(definition, nodes=_known(definition.nodes, defaults), functions=functions)

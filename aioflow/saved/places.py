@@ -1,4 +1,4 @@
-"""The files of a folder: read within it alone, and checked against what its manifest says of them."""
+"""Files of a model folder: read only from within the folder, and verified against its manifest."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _MAX_GRAPH: Final = 1 << 34
 
 
 class Place:
-    """A folder of this machine, or of a store.
+    """A local folder, or a folder in a store.
 
     Attributes:
-        name: In full.
+        name: Its full path or URL.
         is_remote: Whether it is in a store.
     """
 
@@ -38,21 +38,25 @@ class Place:
         self.name = text.rstrip("/") if self.is_remote else os.path.abspath(local_path(text))
 
     def followed(self) -> Place:
-        """The folder itself, where this is a link, which may lead to another one tomorrow."""
+        """Return the folder itself if this is a link, whose target may change later."""
         return self if self.is_remote else Place(os.path.realpath(self.name))
 
     def path(self, name: str) -> str:
-        """The full name of a file."""
+        """Return the full name of a file."""
         return joined(self.name, name)
 
     def store(self, name: str = "") -> tuple[Store, str]:
-        """Where a file is, and its name there."""
+        """Return the store that holds a file, and the file's name there."""
         inner, _, last = name.rpartition("/")
         folder = self.path(inner) if inner else self.name
         return store_at(folder), last
 
     def manifest(self) -> bytes:
-        """The manifest. Raises NotFoundError: this is not a folder with a model."""
+        """Read the manifest.
+
+        Raises:
+            NotFoundError: the folder is not a model.
+        """
         store, name = self.store(MANIFEST)
         if store.size(name) is None:
             raise NotFoundError(f"there is no model in {self.name}", expected=f"a file {MANIFEST}", actual="none")
@@ -63,12 +67,12 @@ class Place:
         return data
 
     def read(self, file: StoredFile) -> bytes:
-        """A file that the manifest speaks of.
+        """Read and verify a file that the manifest lists.
 
         Raises:
-            NotFoundError: it is not there.
-            DataLossError: it is not the one that was written.
-            PermissionDeniedError: it is a link that leads out of the folder.
+            NotFoundError: the file is missing.
+            DataLossError: the file is not the one that was written.
+            PermissionDeniedError: the file is a link that leads out of the folder.
         """
         if file.size > _MAX_GRAPH:
             raise ResourceExhaustedError(
@@ -79,19 +83,19 @@ class Place:
         return contents.getvalue()
 
     def check(self, file: StoredFile) -> None:
-        """Raises as `read`, without keeping what is read."""
+        """Verify a file without keeping its contents. Raises the errors of `read`."""
         for _ in self._checked(file):
             pass
 
     def fetch(self, file: StoredFile, path: str) -> None:
-        """Copy a file to a path of this machine. Raises as `read`, and as the file system refuses."""
+        """Copy a file to a local path, and verify it. Raises the errors of `read` and of the file system."""
         with file_errors(path), open(path, "xb") as target:
             target.writelines(self._checked(file))
 
     def keep(self, name: str, kept: ExitStack) -> None:
-        """Show that a file is in use until the stack is left, to others of this machine; of a store nobody can tell.
+        """Mark a local file as in use by this process until the stack is left. Raises the errors of `check_inside`.
 
-        Raises as `check_inside`.
+        In a store this has no effect, since stores have no locks.
         """
         self.check_inside(name)
         file = None if self.is_remote else kept_file(Path(self.path(name)))
@@ -116,11 +120,11 @@ class Place:
             )
 
     def check_inside(self, name: str) -> None:
-        """Raise where a file is none, or is a link that leads out of the folder.
+        """Raise unless a path is a regular file inside the folder.
 
         Raises:
-            DataLossError: it is a folder, a pipe, a device.
-            PermissionDeniedError: it is somewhere else.
+            DataLossError: it is a folder, a pipe or a device.
+            PermissionDeniedError: it is a link that leads out of the folder.
         """
         if self.is_remote:
             return
@@ -131,7 +135,7 @@ class Place:
                 raise PermissionDeniedError(
                     f"{path} is a link that leads out of the folder", expected=f"a file in {self.name}", actual=real
                 )
-            if not stat.S_ISREG(os.stat(real).st_mode):  # a pipe would be waited for
+            if not stat.S_ISREG(os.stat(real).st_mode):  # opening a pipe would block
                 raise DataLossError(f"{path} is no file", expected="a file", actual="something else")
 
     def _open(self, name: str) -> BinaryIO:
@@ -141,13 +145,13 @@ class Place:
 
 
 def pieces(file: BinaryIO) -> Iterator[bytes]:
-    """The contents of a file, a part at a time."""
+    """Yield the contents of a file in pieces."""
     while piece := file.read(PIECE):
         yield piece
 
 
 def copied(source: BinaryIO, target: BinaryIO) -> tuple[int, str]:
-    """Copy a file; returns how many bytes it has, and their SHA-256."""
+    """Copy a file. Return its size in bytes and its SHA-256."""
     digest, size = hashlib.sha256(), 0
     for piece in pieces(source):
         checkpoint()

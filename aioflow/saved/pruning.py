@@ -1,7 +1,6 @@
-"""The part of a graph that goes into a folder: what the signatures need, as a definition that stands by itself.
+"""The part of a graph that a model folder stores: a self-contained definition of what the signatures need.
 
-What is fed is a placeholder there. Which device a node asked for is forgotten: a model says what is computed, and
-whoever loads it has other machines.
+Inputs become placeholders. Device requests of nodes are dropped, since a model is loaded on other machines.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ VARIABLE: Final = "VarHandleOp"
 
 
 def ref_of(tensor: Tensor) -> InputRef:
-    """How a definition names a tensor."""
+    """Return the reference by which a definition names a tensor."""
     return InputRef(tensor.op.name, tensor.value_index)
 
 
 def pruned(graph: Graph, signatures: Mapping[str, Signature], assets: Iterable[Tensor]) -> GraphDef:
-    """The definition that the signatures need, with a placeholder for each asset's path.
+    """Return the definition that the signatures need, with a placeholder for each asset's path.
 
     Raises:
-        UnsupportedError: nodes that stand for what only this process has; the error lists all.
-        InvalidArgumentError: an output is inside of what a call of a function stands for.
+        UnsupportedError: nodes depend on state that only this process has; the error lists them all.
+        InvalidArgumentError: an output is inside the body of a function call.
     """
     whole = graph.as_graph_def()
     nodes = {node.name: node for node in whole.nodes}
@@ -52,7 +51,7 @@ def pruned(graph: Graph, signatures: Mapping[str, Signature], assets: Iterable[T
         if ref.node not in computed and len(tensor.op.outputs) == 1
     }
     for ref in given:
-        if ref.node not in stand_ins:  # several outputs, of which another may be computed
+        if ref.node not in stand_ins:  # another output of the node may be computed, so the node stays
             _walk(nodes, [ref], set(paths), computed)
     kept = [stand_ins.get(node.name) or node for node in whole.nodes if node.name in computed or node.name in stand_ins]
     functions = functions_of(kept, graph.functions)
@@ -66,7 +65,7 @@ def _placeholder(name: str, dtype: dtypes.DType, dims: Dims) -> NodeDef:
 
 
 def _walk(nodes: Mapping[str, NodeDef], roots: list[InputRef], fed: set[InputRef], found: dict[str, None]) -> None:
-    """Add the nodes that compute `roots`, from what is fed."""
+    """Add to `found` the nodes that compute `roots` from the tensors in `fed`."""
     waiting = [ref for ref in roots if ref not in fed]
     while waiting:
         name = waiting.pop().node
@@ -79,13 +78,13 @@ def _walk(nodes: Mapping[str, NodeDef], roots: list[InputRef], fed: set[InputRef
                 actual=name,
             )
         if nodes[name].op == PLACEHOLDER and any(ref.node == name for ref in fed):
-            continue  # who only waits for it
+            continue  # reached by a control edge only
         found[name] = None
         waiting += [ref for ref in nodes[name].refs() if ref not in fed]
 
 
 def _anywhere(node: NodeDef, names: set[str]) -> NodeDef:
-    """The node without the device that it asked for, and beside those only that are there."""
+    """Return the node without its device, and with only those colocation constraints whose nodes exist."""
     attrs = dict(node.attrs)
     groups: Any = attrs.pop("_class", ())
     beside = tuple(g for g in groups if not g.startswith("loc:@") or g.removeprefix("loc:@") in names)
@@ -100,7 +99,7 @@ def _check(nodes: Iterable[NodeDef], inner: Iterable[NodeDef], fed: set[str]) ->
 
 
 def _cannot_travel(op: str, inside: bool = False) -> str:
-    """Why a node cannot be in a folder; "" where it can."""
+    """Return the reason why a node cannot be saved, or "" if it can."""
     traits = traits_of(op)
     if op == VARIABLE:
         return "a variable that a function has made for itself" if inside else ""

@@ -1,7 +1,7 @@
-"""`load`: the model in a folder that `save` wrote, in a graph of its own.
+"""`load`: load a model that `save` wrote, into a graph of its own.
 
-A folder may come from anywhere, so nothing in it is believed: each file is compared with what the manifest says of it,
-the graph is checked as every definition is, and the signatures and weights are compared with the graph.
+A folder is untrusted. Each file is verified against the manifest, the graph is checked like every definition, and the
+signatures and weights are checked against the graph.
 """
 
 from __future__ import annotations
@@ -44,31 +44,30 @@ __all__ = ["load"]
 
 
 def load(folder: str | os.PathLike[str]) -> Model:
-    """The model in a folder. Blocks on the disk: in a coroutine, `await asyncio.to_thread(aioflow.saved.load, folder)`.
+    """Load the model in a folder. Blocks on the disk: in a coroutine, use `asyncio.to_thread`.
 
-        model = aioflow.saved.load("model")
+        model = await asyncio.to_thread(aioflow.saved.load, "model")
         async with aioflow.Session(graph=model.graph) as session:
             await model.initialize(session)
             values = await session.run(model.outputs, {model.inputs["x"]: x})
 
-    What is loaded is one version of the model, and stays so while the graph lives, whoever replaces it in its folder.
-    In a store that holds until it has been replaced twice: then `initialize` is an error. The assets of a model in a
-    store are copied to a temporary folder, which goes with the graph.
+    The loaded version stays valid while the graph lives, even if the model is replaced in its folder. In a store it
+    stays valid until the model has been replaced twice: then `initialize` raises an error. The assets of a model in a
+    store are copied to a temporary folder, which is deleted with the graph.
 
-    The values of the variables are read by `initialize`, or by the initializers of the variables, and not before; the
-    entries of the tables by `initialize`, or by `tables_initializer()`.
-    Large constants lie over the mapped file, which is read once for that, to compare them with their digests. A model
-    is a program: its graph may read and write files as every graph may. Nothing in the folder is ever executed besides
-    its graph.
+    `initialize`, or the initializers of the variables, read the values of the variables, which are not read before. The
+    entries of the tables are read by `initialize` or by `tables_initializer()`. Large constants are arrays over the
+    mapped file, which is read once to verify their digests. A model is a program: its graph may read and write files
+    like any graph. Nothing else in the folder is executed.
 
     Args:
         folder: A path, or the URL of a folder in a store.
 
     Raises:
-        NotFoundError: there is no model, or a file of it is missing; or an op of it is registered by nobody.
+        NotFoundError: there is no model, a file of it is missing, or an op of it is not registered.
         DataLossError: a file is truncated, altered, or does not fit the others; the error names it.
         PermissionDeniedError: a file is a link that leads out of the folder.
-        UnimplementedError: it needs a later release, which the error names.
+        UnimplementedError: only a later release, which the error names, can read the model.
         InvalidArgumentError: the graph does not fit the ops of this release; the error names the node.
         AbortedError: the model is replaced faster than it can be read.
     """
@@ -100,7 +99,7 @@ def _model(place: Place, contents: Contents) -> Model:
 
 
 def _with_paths(definition: GraphDef, paths: Mapping[str, str]) -> GraphDef:
-    """The definition with constants for the paths of assets."""
+    """Return the definition with constants for the paths of assets."""
     placeholders = {node.name for node in definition.nodes if node.op == PLACEHOLDER}
     constants: dict[str, NodeDef] = {}
     for tensor, path in paths.items():
@@ -179,7 +178,7 @@ def _check_weight(handle: Any, weight: Weight) -> None:
 
 
 def _restored(graph: Graph, prefix: str, weights: tuple[Weight, ...]) -> list[Tensor]:
-    """Nodes that read the values: the initial values of the variables."""
+    """Return the outputs of a node that reads the values: the initial values of the variables."""
     with graph.as_default(), graph.name_scope("restored"):
         names = constant([weight.name for weight in weights], dtypes.string, name="tensor_names")
         slices = constant([""] * len(weights), dtypes.string, name="slices")
@@ -188,7 +187,7 @@ def _restored(graph: Graph, prefix: str, weights: tuple[Weight, ...]) -> list[Te
 
 
 def _is_value(op: Any) -> bool:
-    """Whether it is the read that stood for a variable in the program that built the graph."""
+    """Return True if the op is the read that represents a variable in the program that built the graph."""
     if op.type != "ReadVariableOp" or op.waits_for:
         return False
     return bool(op.name == f"{op.inputs[0].op.name}/Read/ReadVariableOp")
@@ -205,7 +204,10 @@ async def _initialize(
     weights: StoredWeights | None,
     session: Session,
 ) -> None:
-    """From a file of this machine the variables take the mapped memory, where they are in this process."""
+    """Initialize variables and tables.
+
+    Values in a local file become arrays over the mapped memory, if the variables are in this process.
+    """
     mapped = None if weights is None else await in_thread(weights.values, list(variables), effects=False)
     initializers = [variable.initializer for variable in variables.values()] if mapped is None else []
     try:

@@ -1,8 +1,8 @@
-"""One version of a model takes the place of another: by the manifest, at once, beside any number of readers.
+"""Atomic replacement of one version of a model by another, while any number of readers use the old one.
 
-A version is marked as in use by whoever holds its graph's file (`Place.keep`), and its files stay then; the manifest of
-the next one says so (`replaced`), and the next save takes away what nobody uses any more. Where there are no locks to
-tell that, as in a store, only what was replaced before the present save goes.
+A reader marks a version as in use by a shared lock on the file of its graph (`Place.keep`). The files of such a version
+remain: the next manifest lists them (`replaced`), and the next save deletes those that are no longer in use. Without
+locks, as in a store, a save deletes only versions that were replaced by earlier saves.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BEING_WRITTEN: Final = re.compile(r"\.version(-[0-9a-f]{12})\.[0-9a-f]{12}\.tmp
 
 
 def replace_manifest(place: Place, manifest: Manifest) -> None:
-    """Let a version whose files are there take the place of the present one, if there is one."""
+    """Make a version whose files are written the present one."""
     store, name = place.store(MANIFEST)
     with nullcontext() if place.is_remote else locked_folder(Path(place.name)):
         before = _manifest_before(place)
@@ -39,7 +39,7 @@ def replace_manifest(place: Place, manifest: Manifest) -> None:
         left = earlier if present is None else (*earlier, present)
         store.put(name, replace(manifest, replaced=left).to_bytes())
         for names in left:
-            # What cannot be deleted stays in the list, and the next save tries again: the model has been saved.
+            # A file that cannot be deleted stays in the list, and the next save tries again. The model has been saved.
             with suppress(OpError):
                 _forget(place, names, was_present=names is present)
 
@@ -48,7 +48,7 @@ def _manifest_before(place: Place) -> Manifest | None:
     try:
         return Manifest.from_bytes(place.manifest(), place.path(MANIFEST))
     except OpError:
-        return None  # there is none; or a damaged one is replaced, and nothing is known of its files
+        return None  # there is no manifest; or it is damaged, so that the files of its version are unknown
 
 
 def _is_there(place: Place, names: Sequence[str]) -> bool:
@@ -57,12 +57,13 @@ def _is_there(place: Place, names: Sequence[str]) -> bool:
 
 
 def _forget(place: Place, names: Sequence[str], was_present: bool) -> None:
-    """Delete the files of a version, unless somebody is using it."""
+    """Delete the files of a version unless the version is in use."""
     store, graph = place.store(names[0])
     with store.held([graph], alone=True) as mine:
+        # Without locks, readers of the version that was just replaced cannot be detected: keep it until the next save.
         if graph not in mine or (was_present and not mine[graph]):
             return
-        for name in reversed(names):  # the graph's, by which the rest is found, last
+        for name in reversed(names):  # the graph's file last: it shows that the version exists
             if name.endswith(CHECKPOINT_MANIFEST):
                 remove_checkpoint(place.path(name.removesuffix(CHECKPOINT_MANIFEST)))
             else:
@@ -72,15 +73,16 @@ def _forget(place: Place, names: Sequence[str], was_present: bool) -> None:
 
 @contextmanager
 def being_written(place: Place, mark: str) -> Iterator[None]:
-    """A block that writes a version whose files have `mark` in their names. It removes what killed saves have left.
+    """Write a version whose files have `mark` in their names, inside a block. First remove remains of killed saves.
 
-    A file in the folder, locked for as long as the process lives, tells later saves of it; in a store nothing does.
+    A file in the folder, locked for as long as the process lives, shows later saves that this one is running. A store
+    has no such file.
     """
     if place.is_remote:
         yield
         return
     folder = Path(place.name)
-    with suppress(OSError):  # it is only for tidiness
+    with suppress(OSError):  # the cleanup is optional
         for name in os.listdir(folder):
             if (match := _BEING_WRITTEN.fullmatch(name)) and has_writer(folder / name) is False:
                 if not _may_be_present(place, match[1]):
@@ -92,7 +94,7 @@ def being_written(place: Place, mark: str) -> Iterator[None]:
 
 @contextmanager
 def unless_it_fails(place: Place, mark: str) -> Iterator[None]:
-    """A block that writes a version whose files have a mark in their names: they go if it does not come to its end."""
+    """Remove the files with `mark` in their names if the block fails."""
     had_assets = not place.is_remote and os.path.lexists(place.path(ASSETS))
     try:
         yield
@@ -106,12 +108,12 @@ def _remove_version(place: Place, mark: str, keeps_assets: bool = False) -> None
     for folder in (ASSETS, ""):
         _remove_marked(place, folder, mark)
     if not place.is_remote and not keeps_assets:
-        with suppress(OSError):  # there is none, or other files are in it
+        with suppress(OSError):  # it does not exist, or has other files
             os.rmdir(place.path(ASSETS))
 
 
 def _may_be_present(place: Place, mark: str) -> bool:
-    """Whether the manifest speaks of that version; also where that cannot be told."""
+    """Return True if the manifest refers to the version with this mark, or cannot be read."""
     try:
         return mark.encode() in place.manifest()
     except NotFoundError:
@@ -121,7 +123,7 @@ def _may_be_present(place: Place, mark: str) -> bool:
 
 
 def _remove_marked(place: Place, folder: str, mark: str) -> None:
-    # Beside the error that is on its way it is no other one that something cannot be taken away.
+    # Errors are ignored: the original error is being raised.
     with suppress(OpError):
         store, _ = place.store(f"{folder}/" if folder else "")
         for name in store.names():

@@ -1,4 +1,4 @@
-"""The file of the weights in a folder: values of variables, and large constants, each compared with its digest."""
+"""The weights of a model folder: values of variables, and large constants, each verified against its digest."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ __all__ = ["StoredWeights"]
 
 
 class StoredWeights:
-    """The checkpoint of a folder, whose manifest is as it was written, and whose files are in the folder.
+    """The checkpoint of a folder. Its manifest is verified, and its files are inside the folder.
 
-    A file of this machine is mapped from the beginning: whatever becomes of its name, the values are those of then.
+    A local file is mapped by the constructor: the values stay valid if the file is replaced or deleted.
 
     Attributes:
         prefix: The full name of the checkpoint.
 
     Raises:
-        OpError: as `Place.read`; it leads out of the folder, is damaged, or needs a later release.
+        OpError: as for `Place.read`; a file leads out of the folder, is damaged, or needs a later release.
     """
 
     def __init__(self, place: Place, weights: StoredFile) -> None:
@@ -39,21 +39,21 @@ class StoredWeights:
             if isinstance(error, OpError):
                 raise
             raise DataLossError(f"{self.prefix} is damaged", expected="a checkpoint", actual=str(error)) from error
-        # None in a store, and where the values are in blocks.
+        # None in a store, and for a checkpoint with values in blocks.
         self._file = None if place.is_remote or manifest["version"] != 1 else data_file(self.prefix, manifest)
         if self._file is not None:
             self._file.map_whole()
 
     def are_there(self) -> bool:
-        """Whether nobody has deleted it."""
+        """Return True if the checkpoint has not been deleted."""
         return self._store.size(self._name + CHECKPOINT_MANIFEST) is not None
 
     def constant(self, name: str) -> Array:
-        """A constant: over the mapped file, or in memory of its own where there is nothing to map.
+        """Read a constant: as an array over the mapped file, or in memory of its own without one.
 
         Raises:
-            NotFoundError: there is none of that name.
-            DataLossError: its bytes are not those that were written.
+            NotFoundError: there is no constant of that name.
+            DataLossError: the bytes are not those that were written.
         """
         if self._file is not None:
             self._file.check(name)
@@ -62,7 +62,7 @@ class StoredWeights:
         return self._reader.read(name)
 
     def values(self, names: list[str]) -> safetensors.Weights | None:
-        """The values of variables over the mapped file; None where there is nothing to map.
+        """Return the values of variables over the mapped file, or None without one.
 
         Raises:
             DataLossError: the file has been changed since it was written.

@@ -1,4 +1,4 @@
-"""What a model file has, told without importing it: also of models that cannot be imported."""
+"""Surveys: the contents of a model file, found without importing it, even if it cannot be imported."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ __all__ = ["Survey", "survey"]
 
 
 def survey(path: str | os.PathLike[str], kind: Kind) -> Survey:
-    """What a model of that format has. Blocks on the disk.
+    """Survey a model of a given format. Blocks on the disk.
 
     Raises:
-        OpError: it is damaged, or the package that reads the format is not installed.
+        OpError: the model is damaged, or the package that reads the format is not installed.
     """
     return _SURVEYS[kind](os.fspath(path))
 
@@ -72,7 +72,7 @@ def _graph(path: str) -> Survey:
     )
 
 
-# -- formats of others ------------------------------------------------------------------------------------------------
+# -- other formats ----------------------------------------------------------------------------------------------------
 
 
 def _onnx(path: str) -> Survey:
@@ -108,7 +108,7 @@ def _onnx(path: str) -> Survey:
 
 
 def _text(name: str | bytes) -> str:
-    """A name of a protocol buffer, which comes as bytes where it is not UTF-8."""
+    """Decode a name of a protocol buffer, which is bytes if it is not UTF-8."""
     return name if isinstance(name, str) else name.decode(errors="backslashreplace")
 
 

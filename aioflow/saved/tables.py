@@ -1,4 +1,4 @@
-"""Lookup tables in a folder: all their keys and values are among its weights, whatever the tables got them from."""
+"""Lookup tables of a model folder: their keys and values are stored among the weights, whatever their initializers."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ __all__ = ["columns_of", "exports", "table_initializers"]
 
 
 def columns_of(graph: Graph, definition: GraphDef) -> list[SavedColumn]:
-    """What is stored of the tables of a definition, whose names are those of the graph's nodes."""
+    """Return the stored columns of the tables of a definition, whose names are those of the graph's nodes."""
     nodes = [graph.get_operation_by_name(node.name) for node in definition.nodes if is_kept_table(node.op)]
     return [column for node in nodes for column in _columns(node)]
 
 
 def _columns(node: Operation) -> list[SavedColumn]:
-    """The keys and the values. No node has a name with a colon, so that these are no variable's names."""
+    """Return the columns for keys and values. Their names contain a colon, so they never equal a variable's name."""
     table = ExportedTable(node.outputs[0], node.attrs["key_dtype"], node.attrs["value_dtype"])
     return table.columns(f"{node.name}:table")
 
 
 def exports(columns: list[SavedColumn]) -> list[Tensor]:
-    """What gives the columns, both of a table at one moment."""
+    """Return tensors with the columns. Both columns of a table come from one export, so they are consistent."""
     made: dict[ExportedTable, list[Tensor]] = {}
     for column in columns:
         if column.table not in made:
@@ -37,14 +37,15 @@ def exports(columns: list[SavedColumn]) -> list[Tensor]:
 
 
 def table_initializers(graph: Graph, prefix: str | None) -> list[Operation]:
-    """Nodes that give the tables of a graph their entries; they join the collection TABLE_INITIALIZERS.
+    """Create operations that fill the tables of a graph, and add them to the collection TABLE_INITIALIZERS.
 
     Args:
-        prefix: Of the checkpoint with the weights; None where there is none.
+        graph: The graph.
+        prefix: Prefix of the checkpoint with the weights; None if there is no checkpoint.
 
     Raises:
-        DataLossError: there is none.
-        NotFoundError, DTypeError: it does not have what the tables need.
+        DataLossError: there are tables, but no checkpoint.
+        NotFoundError, DTypeError: the checkpoint lacks columns, or has other dtypes.
     """
     tables = [_columns(node) for node in graph.get_operations() if is_kept_table(node.type)]
     columns = [column for table in tables for column in table]

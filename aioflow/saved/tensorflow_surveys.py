@@ -1,4 +1,4 @@
-"""What is in TensorFlow's SavedModels and meta graphs."""
+"""Surveys of TensorFlow's SavedModels and meta graphs."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ __all__ = ["meta_graph_file", "saved_model_folder"]
 
 
 def saved_model_folder(path: str) -> Survey:
-    """A SavedModel, by its folder or its file."""
+    """Survey a SavedModel, given its folder or its file."""
     place = Path(path) if Path(path).is_dir() else Path(path).parent
     metas = list(saved_model(store_at(place), str(place)).meta_graphs)
     tags = sorted({tag for meta in metas for tag in meta.meta_info_def.tags})
-    frozen = {each: None for meta in metas for each in constants(_needed(meta))}  # what several graphs have, once
+    # A dictionary, so that constants that several graphs share are listed once, in order.
+    frozen = {each: None for meta in metas for each in constants(_needed(meta))}
     versions = {"tags": ", ".join(tags)} if metas else {}
     for meta in metas:
         versions["graph"] = str(meta.graph_def.versions.producer)
@@ -43,13 +44,19 @@ def saved_model_folder(path: str) -> Survey:
 
 
 def _needed(meta: Message) -> GraphDef:
-    """What the signatures need. Other constants may be what variables begin with, beside what the checkpoint has."""
+    """Return the part of the graph that the signatures need.
+
+    Other constants may be initial values of variables, which the checkpoint has as well.
+    """
     graph = pruned(meta.graph_def, Parts.of(meta).tensors())
     return definition_and_refused(graph, meta.meta_info_def.stripped_op_list)[0]
 
 
 def _variables(prefix: str, metas: Iterable[Message]) -> Iterator[Parameter]:
-    """What the checkpoint has; of a variable that the program had by several objects, what the functions read."""
+    """Yield the values in the checkpoint.
+
+    If several objects share a variable, only the value that the functions read is included.
+    """
     if not checkpoint_exists(prefix):
         return
     objects = checkpointed_objects(prefix)
@@ -68,7 +75,7 @@ def _variables(prefix: str, metas: Iterable[Message]) -> Iterator[Parameter]:
 
 
 def meta_graph_file(path: str) -> Survey:
-    """A MetaGraphDef: its variables are what nodes say of them, and its constants what they begin with."""
+    """Survey a MetaGraphDef, without its checkpoint: its variables by their nodes, or else its constants."""
     meta = read_meta_graph(path)
     definition, refused = definition_and_refused(meta.graph_def, meta.meta_info_def.stripped_op_list)
     nodes = modernized(definition.nodes)

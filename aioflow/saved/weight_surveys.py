@@ -1,4 +1,4 @@
-"""What files of weights alone have: safetensors, and checkpoints of ours and of TensorFlow's."""
+"""Surveys of files with weights only: safetensors, and checkpoints of aioflow and TensorFlow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["checkpoint", "values", "weights"]
 
 
 def weights(path: str) -> Survey:
-    """A file, the files that an index names, or, in a folder that does not say which belong together, each file."""
+    """Survey safetensors: a file, the files of an index, or all files of a folder without an index."""
     place = Path(path)
     whole = whole_weights(place)
     if whole is not None:
@@ -36,7 +36,7 @@ def _described(opened: safetensors.Weights, name: str, prefix: str = "") -> Para
 
 
 def checkpoint(path: str) -> Survey:
-    """A checkpoint, or the newest one of a folder."""
+    """Survey a checkpoint, or the newest one of a folder."""
     place = Path(path)
     if not place.is_dir():
         prefix = checkpoint_prefix(place) or path
@@ -48,7 +48,7 @@ def checkpoint(path: str) -> Survey:
 
 
 def values(prefix: str) -> Iterator[Parameter]:
-    """What a checkpoint has, besides how the objects of a program are connected."""
+    """Yield the tensors of a checkpoint, without its object graph."""
     reader = CheckpointReader(prefix)
     for name in reader.names():
         if name != OBJECT_GRAPH:

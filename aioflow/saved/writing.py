@@ -1,7 +1,7 @@
-"""`save`: a folder with a model, which appears whole or not at all.
+"""`save`: write a model to a folder atomically.
 
-A new folder is made beside and renamed. One that is replaced, or is in a store, where nothing is renamed, gets files
-with names that no others ever had, and then the manifest that speaks of them, at once (`replacing.py`).
+A new local folder is filled under a temporary name and renamed. An existing model, or one in a store, which cannot
+rename, gets files with names that are new, and then the manifest that refers to them, atomically (`replacing.py`).
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ Signatures: TypeAlias = Mapping[str, Signature | tuple[Mapping[str, Any], Mappin
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """What goes into a folder.
+    """The content of a model folder.
 
     Attributes:
-        constants: The large ones of the definition, by the names that it has for them.
-        assets: The tensors with the files whose paths they have.
+        constants: The large constants of the definition, by their names in the file.
+        assets: Path of the file, by the name of the tensor that holds the path.
     """
 
     definition: GraphDef
@@ -68,38 +68,36 @@ async def save(
     assets: Mapping[Tensor, str | os.PathLike[str]] | None = None,
     overwrite: bool = False,
 ) -> str:
-    """Save a model: what its signatures need of the graph, the values of the variables, the entries of the tables, and
-    files that the graph reads.
+    """Save a model: the graph that its signatures need, values of variables, entries of tables, and assets.
 
         await aioflow.saved.save(session, "model", aioflow.saved.Signature({"x": x}, {"y": y}))
 
-    The values are those of one moment. They are not copied for that, where the variables are in the memory of this
-    process and the model has no tables: a step that changes them meanwhile pays for what it changes. Devices are not
-    saved: a model says what is
-    computed, not where.
+    The values are those of one moment. If the variables are in the memory of this process and the model has no tables,
+    the values are not copied: a step that changes a variable during the save copies what it changes. Devices are not
+    saved: a model describes the computation, not its placement.
 
     Args:
         session: A session of the graph, in which its variables have values.
-        folder: A path, or the URL of a folder in a store. Missing folders around it are made.
-        signatures: The ways to call it: one `Signature`, which becomes "serving_default", or several by name, each a
-            `Signature` or a pair of dictionaries, of inputs and of outputs, from names to tensors.
-        assets: For each string scalar that is the path of a file, that file. It is copied into the folder, and the
-            scalar is the path of the copy where the model is loaded.
-        overwrite: Replace a model that is there, at once. Whoever is loading it meanwhile gets the one or the other.
-            The files of what is replaced stay while somebody on this machine has it loaded, and in a store until the
-            next save. A save that fails or is cancelled leaves the model as it was; what a killed one has left in
-            a folder, the next one removes.
+        folder: A path, or the URL of a folder in a store. Missing parent folders are created.
+        signatures: One `Signature`, which becomes "serving_default", or several by name. Each is a `Signature`, or a
+            pair of dictionaries, of inputs and of outputs, from names to tensors.
+        assets: For each string scalar that is the path of a file, that file. The file is copied into the folder, and
+            the scalar is the path of the copy where the model is loaded.
+        overwrite: Replace an existing model, atomically: a concurrent `load` returns the old or the new one. The files
+            of the old model stay while it is loaded on this machine, and in a store until the next save. A save that
+            fails or is cancelled leaves the model as it was; the next save removes the remains of a killed one from a
+            folder.
 
     Returns:
         The folder.
 
     Raises:
-        UnsupportedError: the model needs what only this process has: Python functions, queues, placeholders
-            that are no inputs; the error lists all of that.
-        AlreadyExistsError: there is something of that name; with `overwrite`, something other than a model.
-        NotFoundError: an asset is not there.
+        UnsupportedError: the model needs state that only this process has: Python functions, queues, placeholders that
+            are not inputs; the error lists it all.
+        AlreadyExistsError: the folder has a model, and `overwrite` is false; or it is not empty and not a model.
+        NotFoundError: an asset is missing.
         InvalidArgumentError: a signature or an asset does not fit the graph.
-        UnimplementedError: the path of an asset is the value of a variable, as TensorFlow 2 has it.
+        UnimplementedError: the path of an asset is the value of a variable, as in TensorFlow 2.
         FailedPreconditionError: a variable has no value, or a table no entries.
         PermissionDeniedError, ResourceExhaustedError, …: the file system refuses; the error names the file.
     """
@@ -135,8 +133,10 @@ async def save(
 
 
 async def _values(session: Session, handles: list[Operation], entries: list[Tensor]) -> list[Any]:
-    """What variables and tables have at one moment: variables of this process without a copy, to be read while it is
-    written, unless there are tables, which are read in the same step.
+    """Return the values of variables and tables at one moment.
+
+    Without tables, variables of this process are returned as snapshots, read when the file is written. Tables are
+    fetched, together with the variables, by one step.
     """
     if session.closed:
         raise ClosedSessionError.refusing()
@@ -156,7 +156,7 @@ async def _values(session: Session, handles: list[Operation], entries: list[Tens
 
 
 def _check_free(place: Place, overwrite: bool) -> None:
-    """Raise AlreadyExistsError where the folder cannot be written."""
+    """Raise AlreadyExistsError if the folder must not be written."""
     store, _ = place.store(MANIFEST)
     is_model = store.size(MANIFEST) is not None
     if is_model and not overwrite:
@@ -166,7 +166,7 @@ def _check_free(place: Place, overwrite: bool) -> None:
 
 
 def _check_assets(paths: list[str]) -> None:
-    """Raise NotFoundError where one is missing, before anything is read or written."""
+    """Raise NotFoundError if a file is missing, before anything is read or written."""
     for path in dict.fromkeys(paths):
         store, name = store_of(path)
         if store.size(name) is None:
@@ -195,10 +195,11 @@ def _write(place: Place, content: _Content, tensors: Mapping[str, Any], overwrit
 
 
 class _Writer:
-    """Writes one model into a folder.
+    """The writer of one model folder.
 
     Args:
-        mark: What the names of its files have that others' have not.
+        place: The folder.
+        mark: A suffix of the file names that no other version has.
     """
 
     def __init__(self, place: Place, mark: str) -> None:
@@ -206,8 +207,8 @@ class _Writer:
         self._mark = mark
 
     def write(self, content: _Content, tensors: Mapping[str, Any]) -> Manifest:
-        """All files but the manifest, which is returned."""
-        assets = self._assets(content.assets)  # first: what is not there is no cause to write all the rest
+        """Write all files but the manifest, and return the manifest."""
+        assets = self._assets(content.assets)  # first, so that a missing file fails before the rest is written
         checkpoint()
         graph = self._put(f"graph{self._mark}.aiograph", content.definition.to_bytes())
         ops = self._put(f"ops{self._mark}.json", ops_used(content.definition).to_json().encode())

@@ -1,3 +1,1 @@
-"""Tools for those who extend aioflow: evaluation by the reference executor, and checks that a new op can be put
-through.
-"""
+"""Tools for extending aioflow: evaluation by the reference executor, and checks of new ops."""

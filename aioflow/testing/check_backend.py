@@ -1,9 +1,9 @@
-"""A conformance suite for backends: what the run-time relies on, checked against NumPy through the public protocol.
+"""A conformance suite for backends: the runtime's requirements, checked against NumPy through the public protocol.
 
     from aioflow.testing.check_backend import check_backend
     report = await check_backend(MyBackend)
 
-Each check is a coroutine over a fresh backend, so that a failing one says what is wrong and the others still run.
+Each check is a coroutine over a fresh backend, so a failing check does not affect the others.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DTYPES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One check: its name, what it is about, and what went wrong, or None."""
+    """The result of one check: its name, its subject, and the problem, or None."""
 
     name: str
     about: str
@@ -46,13 +46,14 @@ class CheckResult:
 
 
 async def check_backend(factory: Callable[[], Backend], *, complete: bool = False) -> list[CheckResult]:
-    """Run all checks on the first device of the backend that `factory` makes.
+    """Run all checks on the first device of the backend that `factory` creates.
 
     Args:
-        complete: Run all checks even if one fails, and return what was found, instead of raising.
+        factory: Creates the backend, once for each check.
+        complete: Whether to run all checks even if one fails, and report problems in the results instead of raising.
 
     Raises:
-        InternalError: a check failed; the error has what was expected and what came.
+        InternalError: a check failed; the error has the expected and the actual value.
     """
     results: list[CheckResult] = []
     for check in CHECKS:
@@ -87,7 +88,7 @@ def _expect_array(what: str, actual: Any, expected: Any) -> None:
 
 
 async def round_trip(backend: Backend, device: BackendDevice) -> None:
-    """Arrays of every dtype, and of the shapes (), (0, 3) and large ones, come back as they went."""
+    """Check that arrays of every dtype, also of shape (), with no elements and large ones, survive a round trip."""
     for dtype in _DTYPES:
         value = np.arange(24).reshape(2, 3, 4).astype(dtype)
         for given in (value, value[1, 2, 3], value[:0], value[:, ::2].transpose(2, 0, 1)):
@@ -98,7 +99,10 @@ async def round_trip(backend: Backend, device: BackendDevice) -> None:
 
 
 async def snapshots(backend: Backend, device: BackendDevice) -> None:
-    """What the caller does to a value afterwards changes nothing on the device; nor do changes there change a fetch."""
+    """Check that host values and device values are independent copies.
+
+    Later changes of the original do not reach the device, and changes of a fetched value do not reach the next fetch.
+    """
     value = np.arange(1000, dtype=np.float32)
     array = await device.to_device(value)
     value[:] = -1
@@ -109,7 +113,7 @@ async def snapshots(backend: Backend, device: BackendDevice) -> None:
 
 
 async def seen_by_the_host(backend: Backend, device: BackendDevice) -> None:
-    """A kernel may look at a value: all of it by `on_host`, one element by `bool` and `int`, too."""
+    """Check that kernels can read values: all elements with `on_host`, one element also with `bool` and `int`."""
     vector, seven = np.array([3, 1, 2], np.int32), np.array(7, np.int64)
     array, one = await device.to_device(vector), await device.to_device(seven)
 
@@ -124,7 +128,7 @@ async def seen_by_the_host(backend: Backend, device: BackendDevice) -> None:
 
 
 async def many_at_once(backend: Backend, device: BackendDevice) -> None:
-    """Copies in both directions at once, many of them, are not mixed up."""
+    """Check that many concurrent copies in both directions are not mixed up."""
     values = [np.full((i + 1, 300), i, np.int32) for i in range(64)]
     async with asyncio.TaskGroup() as tg:
         copies = [tg.create_task(_there_and_back(device, value)) for value in values]
@@ -140,7 +144,7 @@ async def _there_and_back(device: BackendDevice, value: Any) -> Any:
 
 
 async def runs_in_order(backend: Backend, device: BackendDevice) -> None:
-    """A function sees what was computed and copied before it, and a fetch what it computed."""
+    """Check that a function sees everything computed and copied before it, and a fetch sees the function's result."""
     xp = device.xp
     array = await device.to_device(np.zeros(5000, np.float32))
     for i in range(20):
@@ -149,7 +153,7 @@ async def runs_in_order(backend: Backend, device: BackendDevice) -> None:
 
 
 async def errors_come_back(backend: Backend, device: BackendDevice) -> None:
-    """What a function raises is raised where it is awaited, and the device goes on."""
+    """Check that a function's error is raised where it is awaited, and that the device can be used afterwards."""
 
     def fails() -> None:
         raise NotFoundError("on purpose")
@@ -164,7 +168,7 @@ async def errors_come_back(backend: Backend, device: BackendDevice) -> None:
 
 
 async def cancellation_waits(backend: Backend, device: BackendDevice) -> None:
-    """A cancelled run asks its step to stop, and returns only when the function has ended."""
+    """Check that a cancelled run asks its step to stop, and returns only when the function has ended."""
     step, seen, loop = Step(), asyncio.Event(), asyncio.get_running_loop()
     ended: list[bool] = []
 
@@ -186,7 +190,7 @@ async def cancellation_waits(backend: Backend, device: BackendDevice) -> None:
 
 _X: Final = np.linspace(-2, 2, 24, dtype=np.float32).reshape(4, 6)
 
-# Ops with inputs, attributes, and the result by NumPy.
+# Ops with inputs, attributes, and the result of NumPy.
 _KERNELS: Final[tuple[tuple[str, Sequence[Any], dict[str, Any], Any], ...]] = (
     ("AddV2", (_X, _X[0]), {}, _X + _X[0]),
     ("Relu", (_X,), {}, np.maximum(_X, 0)),
@@ -201,12 +205,13 @@ _KERNELS: Final[tuple[tuple[str, Sequence[Any], dict[str, Any], Any], ...]] = (
 
 
 async def kernels_follow_their_ops(backend: Backend, device: BackendDevice) -> None:
-    """Every kernel that was registered has the inputs and attributes of its op."""
+    """Check that every registered kernel has the inputs and attributes of its op."""
+    # Loading compares each kernel with the definition of its op, and raises on a mismatch.
     KERNELS.load()
 
 
 async def kernels_compute(backend: Backend, device: BackendDevice) -> None:
-    """Kernels from every family give NumPy's results."""
+    """Check that kernels of every family compute NumPy's results."""
     for op, inputs, attrs, expected in _KERNELS:
         body, converters = _bound(device, op, inputs, attrs)
         arrays = [await device.to_device(i) for i in inputs]
@@ -220,7 +225,7 @@ def _call(body: Body, converters: Sequence[Converter | None], arrays: Sequence[A
 
 
 async def takes_host_values(backend: Backend, device: BackendDevice) -> None:
-    """Shapes are on the host, and what is on the host may meet an array of the device, be it a constant or not."""
+    """Check that shapes are on the host, and that kernels combine host values, constant or not, with device arrays."""
     array, row = await device.to_device(_X), _X[0]
     for constant in (None, row):
         body, _ = _bound(device, "AddV2", (_X, row), {}, (None, constant))
@@ -251,7 +256,7 @@ def _bound(
 
 
 async def says_what_it_is(backend: Backend, device: BackendDevice) -> None:
-    """Names, a count, and memory figures that fit one another."""
+    """Check that names, the device count and memory figures are consistent."""
     _expect("the backend has a name and a type", bool(backend.name and backend.device_type), True)
     count = backend.count()
     _expect("it has the device that it gave", count is None or count >= 1, True)
@@ -265,7 +270,7 @@ async def says_what_it_is(backend: Backend, device: BackendDevice) -> None:
 
 
 async def closes_twice(backend: Backend, device: BackendDevice) -> None:
-    """`close` returns when nothing is running, and a second one does nothing."""
+    """Check that `close` returns when no call is running, and that a second `close` does nothing."""
     await device.to_host(await device.to_device(np.ones(10)))
     device.close()
     device.close()

@@ -1,7 +1,7 @@
-"""What every transport must do, as code: `await check_comm(factory)` holds one to the contract in `aioflow.net.comm`.
+"""A conformance suite for transports: `await check_comm(factory)` checks the contract in `aioflow.net.comm`.
 
-The factory connects two comms for the time of a block. `connected(address)` is one for any address that `listen` and
-`connect` know. Nothing here depends on how fast the machine is.
+The factory connects two comms for the duration of a block. `connected(address)` is a factory for any address that
+`listen` and `connect` support. No check depends on the speed of the machine.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["CHECKS", "Check", "Factory", "check_comm", "connected"]
 Factory: TypeAlias = Callable[[CommOptions, CommOptions], AbstractAsyncContextManager[tuple[Comm, Comm]]]
 Check: TypeAlias = Callable[[Factory], Awaitable[None]]
 
-_SECONDS: Final = 60.0  # for one check: nothing may hang
+_SECONDS: Final = 60.0  # timeout of one check, which detects a hang
 _MIB: Final = 1 << 20
 
 
@@ -41,11 +41,11 @@ async def check_comm(factory: Factory) -> None:
     """Run every check.
 
     Args:
-        factory: Takes the options of the two ends and connects them.
+        factory: Connects two comms, given the options of both ends.
 
     Raises:
-        InternalError: the transport breaks the contract; the message says how.
-        TimeoutError: something hangs.
+        InternalError: the transport violates the contract; the message states how.
+        TimeoutError: a check hangs.
     """
     for check in CHECKS:
         async with asyncio.timeout(_SECONDS):
@@ -53,7 +53,7 @@ async def check_comm(factory: Factory) -> None:
 
 
 def connected(address: str) -> Factory:
-    """The factory that listens at an address and connects to it."""
+    """Return the factory that listens at an address and connects to it."""
 
     @asynccontextmanager
     async def factory(first: CommOptions, second: CommOptions) -> AsyncIterator[tuple[Comm, Comm]]:
@@ -122,11 +122,11 @@ async def _collect(comm: Comm, count: int) -> list[Message]:
     return [await _receive(comm) for _ in range(count)]
 
 
-# ── what arrives ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── delivery ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def check_dtypes(factory: Factory) -> None:
-    """Every dtype of numbers and bools, in every kind of shape and memory layout."""
+    """Check that every numeric and bool dtype arrives, in shapes and memory layouts of every kind."""
     bits = np.random.default_rng(0).integers(0, 256, 2 * 3 * 4 * 16, np.uint8)
     tensors: list[Any] = []
     for dtype in ALL:
@@ -150,7 +150,7 @@ async def check_dtypes(factory: Factory) -> None:
 
 
 async def check_strings(factory: Factory) -> None:
-    """Byte strings of any content and length."""
+    """Check that byte strings of any content and length arrive."""
     items = [b"", b"\x00", b"a\x00", bytes(range(256)), b"x" * 200_000, "ü".encode()]
     square = np.array(items[:4], dtype=object).reshape(2, 2)
     scalar = np.empty((), dtype=object)
@@ -162,7 +162,7 @@ async def check_strings(factory: Factory) -> None:
 
 
 async def check_headers(factory: Factory) -> None:
-    """Headers are any plain document; kind and request number come through."""
+    """Check that headers with any plain document arrive, and that kind and request number are kept."""
     document: dict[str, Any] = {
         "a": [None, True, -(2**63), 2**64 - 1, 1.5, "ü", [], {}],
         "": {"nested": [[1], {"x": "y"}]},
@@ -179,7 +179,7 @@ async def check_headers(factory: Factory) -> None:
 
 
 async def check_order(factory: Factory) -> None:
-    """Messages of all sizes arrive in the order in which they were sent."""
+    """Check that messages of all sizes arrive in the order in which they were sent."""
     sizes = [3, 70_000, 0, 1, 3 * _MIB, 64, 65, 65_536, 65_537, 2 * _MIB, 5] * 6
     sent = [_push(i, np.full(size, i % 251, np.uint8)) for i, size in enumerate(sizes)]
     received = await _exchange(factory, *sent)
@@ -189,7 +189,7 @@ async def check_order(factory: Factory) -> None:
 
 
 async def check_large(factory: Factory) -> None:
-    """100 MB in one message, with other tensors around."""
+    """Check that 100 MB arrive in one message, together with other tensors."""
     array = np.arange(12_500_000.0)
     (message,) = await _exchange(factory, _push(1, np.arange(3, dtype=np.int8), array, np.float32(2.5)))
     _require(np.array_equal(message.tensors[1], array), "a large tensor's values changed")
@@ -197,7 +197,7 @@ async def check_large(factory: Factory) -> None:
 
 
 async def check_ownership(factory: Factory) -> None:
-    """What the sender does to its array after `send` does not reach the receiver."""
+    """Check that changes of the sender's array after `send` do not reach the receiver."""
     for size in (10, 100_000, 8 * _MIB):
         async with factory(CommOptions(), CommOptions()) as (first, second), asyncio.TaskGroup() as tg:
             received = tg.create_task(_receive(second))
@@ -208,7 +208,10 @@ async def check_ownership(factory: Factory) -> None:
 
 
 async def check_both_ways(factory: Factory) -> None:
-    """Many tasks send large and small messages both ways at once: each arrives once, those of one task in order."""
+    """Check that many tasks can send large and small messages both ways at once.
+
+    Each message arrives once, and those of one task arrive in order.
+    """
 
     async def send(comm: Comm, task: int) -> None:
         for i in range(10):
@@ -232,7 +235,7 @@ async def check_both_ways(factory: Factory) -> None:
 
 
 async def check_urgent(factory: Factory) -> None:
-    """An urgent message sent during a large one arrives whole, as does the large one."""
+    """Check that an urgent message sent during a large one arrives whole, as does the large one."""
     async with factory(CommOptions(), CommOptions()) as (first, second), asyncio.TaskGroup() as tg:
         large = tg.create_task(first.send(_push(1, np.ones(16 * _MIB, np.uint8))))
         await asyncio.sleep(0)
@@ -245,7 +248,10 @@ async def check_urgent(factory: Factory) -> None:
 
 
 async def check_post(factory: Factory) -> None:
-    """What is posted arrives once, whole and in order; what would have to wait is refused and can be sent."""
+    """Check that posted messages arrive once, whole and in order, and that `post` refuses a message that has to wait.
+
+    The refused message can be sent with `send`.
+    """
     options = CommOptions(limits=Limits(unread_bytes=_MIB))
     async with factory(options, options) as (first, second), asyncio.TaskGroup() as tg:
         posted = 0
@@ -261,11 +267,11 @@ async def check_post(factory: Factory) -> None:
         _require(whole, "what was posted has changed")
 
 
-# ── how it ends ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── closing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def check_close(factory: Factory) -> None:
-    """After `close` the peer receives what was sent and then None, and neither end can send."""
+    """Check that after `close` the peer receives all sent messages and then None, and that neither end can send."""
     async with factory(CommOptions(), CommOptions()) as (first, second):
         for i in range(50):
             await first.send(_push(i, np.zeros(20_000, np.uint8)))
@@ -283,7 +289,7 @@ async def check_close(factory: Factory) -> None:
 
 
 async def check_abort(factory: Factory) -> None:
-    """An abort is an UnavailableError that names the peer, for who waits and for who comes later."""
+    """Check that an abort raises UnavailableError with the name of the peer, in waiting and in later calls."""
     async with factory(CommOptions(), CommOptions()) as (first, second), asyncio.TaskGroup() as tg:
         waiting = tg.create_task(_fails(UnavailableError, "an abort ends nothing", second.receive(), second.peer))
         await asyncio.sleep(0)
@@ -295,7 +301,7 @@ async def check_abort(factory: Factory) -> None:
 
 
 async def check_failed_block(factory: Factory) -> None:
-    """A block that fails aborts its comm; one that ends closes it."""
+    """Check that a block that fails aborts its comm, and that a block that ends closes it."""
     async with factory(CommOptions(), CommOptions()) as (first, second):
         try:
             async with first:
@@ -311,7 +317,7 @@ async def check_failed_block(factory: Factory) -> None:
 
 
 async def check_abort_in_message(factory: Factory) -> None:
-    """An abort, or a cancelled send, in the middle of a large message: the peer sees all of it or an error."""
+    """Check that after an abort or a cancelled send during a large message, the peer gets the whole or an error."""
     for cancel in (True, False):
         async with factory(CommOptions(), CommOptions()) as (first, second), asyncio.TaskGroup() as tg:
             array = np.ones(64 * _MIB, np.uint8)
@@ -338,7 +344,7 @@ async def _tolerant(sending: Awaitable[None]) -> None:
 
 
 async def check_waiting_sender(factory: Factory) -> None:
-    """Who waits for a peer that does not read is told when the connection ends."""
+    """Check that a sender that waits for a peer that does not read fails when the connection ends."""
     options = CommOptions(limits=Limits(unread_bytes=1000))
     async with factory(options, options) as (first, second), asyncio.TaskGroup() as tg:
 
@@ -353,7 +359,7 @@ async def check_waiting_sender(factory: Factory) -> None:
 
 
 async def _settled(progress: Callable[[], Any], rounds: int) -> None:
-    """Wait until nothing has happened for so many rounds."""
+    """Wait until `progress()` has not changed for `rounds` rounds."""
     before, quiet = progress(), 0
     while quiet < rounds:
         await asyncio.sleep(0.002)
@@ -362,7 +368,7 @@ async def _settled(progress: Callable[[], Any], rounds: int) -> None:
 
 
 async def check_cancelled_receive(factory: Factory) -> None:
-    """A cancelled `receive` takes nothing with it, even if it is cancelled as a message arrives."""
+    """Check that a cancelled `receive` loses no message, even if it is cancelled as a message arrives."""
     async with factory(CommOptions(), CommOptions()) as (first, second), asyncio.TaskGroup() as tg:
         for i in range(20):
             receiving = tg.create_task(second.receive())
@@ -378,7 +384,7 @@ async def check_cancelled_receive(factory: Factory) -> None:
 
 
 async def check_two_receivers(factory: Factory) -> None:
-    """A second task that receives is refused, and the first goes on."""
+    """Check that a second concurrent `receive` is refused, and that the first continues."""
     async with factory(CommOptions(), CommOptions()) as (first, second), asyncio.TaskGroup() as tg:
         receiving = tg.create_task(_receive(second))
         await asyncio.sleep(0)
@@ -387,11 +393,11 @@ async def check_two_receivers(factory: Factory) -> None:
         _require((await receiving).request == 5, "the first receiver was disturbed")
 
 
-# ── what is refused ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── rejection ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def check_refused(factory: Factory) -> None:
-    """What cannot be sent is refused where it is sent, and the connection goes on."""
+    """Check that messages that cannot be sent are refused at the sender, and that the connection stays usable."""
     objects = np.array([object()], dtype=object)
     text = np.array(["text"], dtype=object)
     kinds: list[tuple[type[AioflowError], Message]] = [
@@ -417,7 +423,7 @@ async def check_refused(factory: Factory) -> None:
 
 
 async def check_limits(factory: Factory) -> None:
-    """A message over the receiver's limit ends the connection there with an error that says which."""
+    """Check that a message over a limit of the receiver ends the connection, with an error that names the limit."""
     strict = CommOptions(limits=Limits(tensor_bytes=1000, header_bytes=200, rank=2, tensors=3, strings=4))
     messages = [
         _push(1, np.zeros(1001, np.uint8)),
@@ -435,7 +441,7 @@ async def check_limits(factory: Factory) -> None:
 
 
 async def check_backpressure(factory: Factory) -> None:
-    """A sender waits for a receiver that does not read, and all arrives once it does."""
+    """Check that a sender waits for a receiver that does not read, and that all messages arrive once it reads."""
     count, sent = 300, 0
     options = CommOptions(limits=Limits(unread_bytes=_MIB))
     async with factory(options, options) as (first, second), asyncio.TaskGroup() as tg:
@@ -454,7 +460,7 @@ async def check_backpressure(factory: Factory) -> None:
 
 
 async def check_names(factory: Factory) -> None:
-    """Each end knows the incarnation of the other, and has a name for it."""
+    """Check that each end knows the incarnation of the other, and has a name for it."""
     async with factory(CommOptions(incarnation=5), CommOptions(incarnation=2**64 - 1)) as (first, second):
         found = (first.peer_incarnation, second.peer_incarnation)
         _require(found == (2**64 - 1, 5), "the incarnations are wrong", (2**64 - 1, 5), found)

@@ -1,7 +1,10 @@
-"""What every worker must do, as code: `await check_worker(factory)` holds one to `aioflow.runtime.worker.WorkerAPI`.
+"""The contract of a worker, as executable checks: `await check_worker(factory)` tests one against `WorkerAPI`.
 
-The factory opens one or two workers for the time of a block. `in_process()` is one for the worker of a local session,
-`served(scheme)` for two servers that are reached by connections, `beside()` for two of which one is used without.
+The contract is `aioflow.runtime.worker.WorkerAPI`. A factory opens one or two workers for the duration of a block:
+
+- `in_process()`: the worker of a local session.
+- `served(scheme)`: two servers, both reached over connections.
+- `beside()`: two servers, the first one used without a connection.
 """
 
 from __future__ import annotations
@@ -46,17 +49,17 @@ Factory: TypeAlias = Callable[[], AbstractAsyncContextManager[Workers]]
 Check: TypeAlias = Callable[[Workers], Awaitable[None]]
 Assign: TypeAlias = Callable[[Node], str]
 
-_SECONDS: Final = 60.0  # for one check: nothing may hang
+_SECONDS: Final = 60.0  # the limit of one check, so that a hang becomes a TimeoutError
 _STEPS: Final = itertools.count(1)
 _NUMBERS: Final = itertools.count(1)
 
 
 async def check_worker(factory: Factory) -> None:
-    """Run every check; those of steps on two workers where the factory gives two.
+    """Run every check. The checks of steps on two workers run only if the factory opens two.
 
     Raises:
-        InternalError: the worker breaks the contract; the message says how.
-        TimeoutError: something hangs.
+        InternalError: the worker breaks the contract; the message states how.
+        TimeoutError: a check hangs.
     """
     async with factory() as workers:
         pass
@@ -69,7 +72,7 @@ async def check_worker(factory: Factory) -> None:
 
 
 def in_process() -> Factory:
-    """The worker of a local session."""
+    """Return a factory of one worker, that of a local session."""
 
     @asynccontextmanager
     async def factory() -> AsyncIterator[Workers]:
@@ -96,7 +99,7 @@ async def _channel(server: Server) -> AsyncIterator[Channel]:
 
 
 def served(scheme: str) -> Factory:
-    """Two servers behind connections, "inproc" or "tcp"."""
+    """Return a factory of two servers behind connections; `scheme` is "inproc" or "tcp"."""
 
     @asynccontextmanager
     async def factory() -> AsyncIterator[Workers]:
@@ -109,7 +112,7 @@ def served(scheme: str) -> Factory:
 
 
 def beside() -> Factory:
-    """Two servers; the client uses the first one without a connection, as a session does in its process."""
+    """Return a factory of two servers, the first of which the client uses without a connection, as a session does."""
 
     @asynccontextmanager
     async def factory() -> AsyncIterator[Workers]:
@@ -125,7 +128,7 @@ def beside() -> Factory:
     return factory
 
 
-# ── what the checks are written with ─────────────────────────────────────────────────────────────────────────────────
+# ── helpers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _require(condition: bool, what: str, expected: Any = None, actual: Any = None) -> None:
@@ -134,7 +137,7 @@ def _require(condition: bool, what: str, expected: Any = None, actual: Any = Non
 
 
 async def _failure(kind: type[AioflowError], what: str, awaitable: Awaitable[Any]) -> Any:
-    """The error; there must be one of that kind."""
+    """Return the error that `awaitable` raises. Raise InternalError if it does not raise one of this kind."""
     try:
         result = await awaitable
     except kind as error:
@@ -148,7 +151,7 @@ def _bits(values: Sequence[Any]) -> list[Any]:
 
 
 async def _plan(workers: Workers, request: StepRequest, assign: Assign | None = None) -> Plan:
-    """The plan of a step; without `assign` everything is on the first device."""
+    """Return the plan of a step; without `assign` all nodes are on the first device."""
     first = (await workers[0].state()).devices[0]
     graph = prune(request)
     nodes = {name: replace(node, device=assign(node) if assign else first) for name, node in graph.nodes.items()}
@@ -178,7 +181,7 @@ async def _prepared(workers: Workers, fetches: Sequence[Any], feeds: Sequence[An
 
 
 def _halves(devices: Sequence[str], names: Mapping[str, int]) -> Assign:
-    """Nodes whose names begin so on the device of that number, all others on the first."""
+    """Return a placement by name: `names` maps a prefix to a device index; all other nodes go to the first device."""
 
     def assign(node: Node) -> str:
         return devices[next((n for name, n in names.items() if node.name.startswith(name)), 0)]
@@ -194,7 +197,7 @@ async def _devices(workers: Workers) -> list[str]:
 
 
 async def fetches_come_in_order(workers: Workers) -> None:
-    """What is fetched comes in the order of the request, whatever the order of the nodes; a feed may be unused."""
+    """Check that fetches come in the order of the request, whatever the order of the nodes. A feed may be unused."""
     with af.Graph().as_default():
         x, unused, y = (af.placeholder("float32", [2], name=name) for name in ("x", "unused", "y"))
         plan = await _prepared(workers, [y * 2.0, x + 1.0, y], [x, unused, y])
@@ -204,7 +207,7 @@ async def fetches_come_in_order(workers: Workers) -> None:
 
 
 async def values_keep_their_types(workers: Workers) -> None:
-    """Every kind of value comes back as it is from a local session."""
+    """Check that every kind of value returns with the type that a local session returns."""
     given: list[Any] = [
         np.float32(1.5),
         np.array([], np.float64),
@@ -227,7 +230,7 @@ async def values_keep_their_types(workers: Workers) -> None:
 
 
 async def fetched_values_belong_to_the_caller(workers: Workers) -> None:
-    """Changing what was fetched changes nothing else."""
+    """Check that a change of a fetched array does not change the variable."""
     with af.Graph().as_default():
         v = af.Variable([1.0, 2.0], name="kept")
         init = await _prepared(workers, [v.initializer])
@@ -240,7 +243,7 @@ async def fetched_values_belong_to_the_caller(workers: Workers) -> None:
 
 
 async def state_outlives_steps(workers: Workers) -> None:
-    """Variables are the worker's."""
+    """Check that variables belong to the worker, not to a step."""
     with af.Graph().as_default():
         v = af.Variable(1.0, name="counter")
         init = await _prepared(workers, [v.initializer])
@@ -253,7 +256,7 @@ async def state_outlives_steps(workers: Workers) -> None:
 
 
 async def an_unknown_handle_is_refused(workers: Workers) -> None:
-    """A part that was never registered, or is no longer, cannot be run; the others can."""
+    """Check that a part that was never registered, or was deregistered, cannot be run, while other parts can."""
     worker = workers[0]
     with af.Graph().as_default():
         plans = [await _plan(workers, StepRequest((), (af.constant(v),))) for v in (1.0, 2.0)]
@@ -267,7 +270,7 @@ async def an_unknown_handle_is_refused(workers: Workers) -> None:
 
 
 async def the_number_of_feeds_is_checked(workers: Workers) -> None:
-    """Feeds that are too few or too many are refused, also where some of them are not read."""
+    """Check that too few or too many feeds are rejected, even if some of them are not read."""
     worker = workers[0]
     with af.Graph().as_default():
         x, unused = (af.placeholder("float32", [], name=name) for name in ("x", "unused"))
@@ -284,7 +287,7 @@ async def the_number_of_feeds_is_checked(workers: Workers) -> None:
 
 
 async def state_counts(workers: Workers) -> None:
-    """`state` says what is registered."""
+    """Check that `state` reports the number of registered parts."""
     worker = workers[0]
     before = await worker.state()
     with af.Graph().as_default():
@@ -298,7 +301,7 @@ async def state_counts(workers: Workers) -> None:
 
 
 async def steps_run_at_once(workers: Workers) -> None:
-    """Steps do not wait for one another: one that waits for another one's element gets it."""
+    """Check that steps run concurrently: a step that waits for an element receives it from another step."""
     with af.Graph().as_default():
         queue = af.FIFOQueue(10, [af.float32], shapes=[()], shared_name="check")
         x = af.placeholder("float32", [])
@@ -313,7 +316,10 @@ async def steps_run_at_once(workers: Workers) -> None:
 
 
 async def an_error_names_its_node(workers: Workers) -> None:
-    """A kernel's error keeps its class, its node and the line that made it; the worker goes on."""
+    """Check that a kernel's error keeps its class, its node and the line that created the node.
+
+    The worker must be able to run the step again.
+    """
     with af.Graph().as_default():
         x = af.placeholder("float32", [None])
         bad = af.reshape(x, [2, 2], name="bad")
@@ -326,19 +332,19 @@ async def an_error_names_its_node(workers: Workers) -> None:
 
 
 async def _stuck(workers: Workers) -> StepOfParts:
-    """A step that waits forever."""
+    """Register a step that waits forever."""
     with af.Graph().as_default():
         queue = af.FIFOQueue(1, [af.float32], shapes=[()])
         return await _prepared(workers, [queue.dequeue(name="waits")])
 
 
 async def _until_running(worker: WorkerAPI, steps: int = 1) -> None:
-    while (await worker.state()).running < steps:  # noqa: ASYNC110  # in another process, maybe
+    while (await worker.state()).running < steps:  # noqa: ASYNC110  # the step may run in another process
         await asyncio.sleep(0.001)
 
 
 async def an_aborted_step_stops(workers: Workers) -> None:
-    """`abort` ends a step by its id, with the given error; another step goes on."""
+    """Check that `abort` ends the step with this id, with the given error, and leaves another step running."""
     worker, plan = workers[0], await _stuck(workers)
     first, second = Step(id=next(_STEPS)), Step(id=next(_STEPS))
     async with asyncio.TaskGroup() as tg:
@@ -351,11 +357,11 @@ async def an_aborted_step_stops(workers: Workers) -> None:
         await worker.abort(second.id, CancelledError("another reason"))
     _require("the reason for it" in str(error), "the error is a different one", "the reason for it", str(error))
     _require("another reason" in str(other.result()), "the error is a different one", "another reason", other.result())
-    await worker.abort(99, CancelledError("nothing"))  # a step that nobody knows
+    await worker.abort(99, CancelledError("nothing"))  # an unknown step is ignored
 
 
 async def cancelling_leaves_nothing(workers: Workers) -> None:
-    """A caller that is cancelled is told when nothing is running any more, and the element remains for others."""
+    """Check that a cancelled call ends only when nothing of its step runs any more."""
     worker, plan = workers[0], await _stuck(workers)
     async with asyncio.TaskGroup() as tg:
         run = tg.create_task(_run(plan))
@@ -368,7 +374,7 @@ async def cancelling_leaves_nothing(workers: Workers) -> None:
 
 
 async def a_stopped_step_stops(workers: Workers) -> None:
-    """`Step.stop`, as closing a session does it."""
+    """Check that `Step.stop` ends a step, as closing a session does."""
     worker, plan = workers[0], await _stuck(workers)
     step = Step(id=next(_STEPS))
     async with asyncio.TaskGroup() as tg:
@@ -383,7 +389,7 @@ async def a_stopped_step_stops(workers: Workers) -> None:
 
 
 async def large_tensors_go_both_ways(workers: Workers) -> None:
-    """20 MB in and out, beside small steps."""
+    """Check that 20 MB pass in and out, beside small steps."""
     with af.Graph().as_default():
         x = af.placeholder("float32", [None])
         large = await _prepared(workers, [-x], [x])
@@ -417,7 +423,7 @@ SINGLE_CHECKS: Final[tuple[Check, ...]] = (
 
 
 async def tensors_cross_both_ways(workers: Workers) -> None:
-    """Values go from each worker to the other in one step, in several steps at once."""
+    """Check that values pass from each worker to the other within one step, in several concurrent steps."""
     devices = await _devices(workers)
     with af.Graph().as_default():
         x = af.placeholder("float32", [2], name="x")
@@ -437,7 +443,7 @@ async def tensors_cross_both_ways(workers: Workers) -> None:
 
 
 async def dead_values_and_loops_cross(workers: Workers) -> None:
-    """A branch and a loop over two workers give what they give on one device."""
+    """Check that a branch and a loop over two workers return the values that they return on one device."""
     devices = await _devices(workers)
     with af.Graph().as_default():
         n = af.placeholder("int32", [], name="n")
@@ -456,7 +462,7 @@ async def dead_values_and_loops_cross(workers: Workers) -> None:
 
 
 async def a_failure_stops_both(workers: Workers) -> None:
-    """Where one worker fails while the other one waits for it, the caller gets the failure, and nothing is left."""
+    """Check that a failure of one worker reaches the caller while the other one waits for it, and that both stop."""
     devices = await _devices(workers)
     with af.Graph().as_default():
         x = af.placeholder("float32", [None], name="x")
@@ -472,7 +478,7 @@ async def a_failure_stops_both(workers: Workers) -> None:
 
 
 async def large_tensors_cross(workers: Workers) -> None:
-    """20 MB from worker to worker."""
+    """Check that 20 MB pass from worker to worker."""
     devices = await _devices(workers)
     with af.Graph().as_default():
         x = af.fill([5_000_000], 0.5, name="there_x")

@@ -1,4 +1,4 @@
-"""Evaluate tensors without a session, by the reference executor: for tests of ops and kernels."""
+"""Evaluation of tensors without a session, by the reference executor: for tests of ops and kernels."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ __all__ = ["Evaluation", "evaluate"]
 
 
 class Evaluation:
-    """Tensors that are evaluated any number of times, each time with variables and random numbers of its own.
+    """Tensors that can be evaluated any number of times, each time with fresh variables and random numbers.
 
     Args:
-        fed: The tensors that get a value each time.
+        fetches: Tensors to evaluate.
+        fed: Tensors that are fed a value each time.
         targets: Operations to run as well.
-        resources, state: Kept by the caller to evaluate several steps over the same variables.
+        resources: Resources to use instead of fresh ones, to evaluate several steps over the same variables.
+        state: State of the kernels to use instead of fresh state, for the same purpose.
     """
 
     def __init__(
@@ -47,8 +49,9 @@ class Evaluation:
         self._runner: Reference | Dataflow | None = None
 
     async def run(self, values: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
-        """What is fetched, as NumPy arrays, when `values` are fed, one for each of `fed`."""
+        """Feed `values`, one for each of `fed`, and return the fetches as NumPy arrays."""
         runner = self._runner or self._bound()
+        # Stateful kernels keep their state in the bound graph, so the next evaluation has to bind a new one.
         self._runner = None if self._has_state else runner
         arrays = [to_array(value, tensor.dtype) for value, tensor in zip(values, self._fed, strict=True)]
         step = Step()
@@ -71,18 +74,21 @@ def evaluate(
     resources: ResourceManager | None = None,
     state: dict[str, Any] | None = None,
 ) -> list[np.ndarray[Any, Any]]:
-    """The values of `fetches` as NumPy arrays.
+    """Return the values of `fetches` as NumPy arrays.
 
     Args:
-        feeds: Values of fed tensors.
+        fetches: Tensors to evaluate.
+        feeds: Values of the fed tensors.
         targets: Operations to run as well.
-        resources, state: Kept by the caller to evaluate several steps over the same variables.
+        resources: Resources to use instead of fresh ones, to evaluate several steps over the same variables.
+        state: State of the kernels to use instead of fresh state, for the same purpose.
     """
     fed = dict(feeds or {})
     evaluation = Evaluation(fetches, tuple(fed), targets, resources, state)
     found: list[np.ndarray[Any, Any]] = []
 
-    async def run() -> None:  # with no result, of which `asyncio.run` would have the text made
+    # The result goes into `found`: `asyncio.run` would format the repr of a returned one.
+    async def run() -> None:
         found.extend(await evaluation.run(tuple(fed.values())))
 
     asyncio.run(run())

@@ -1,4 +1,4 @@
-"""Check a gradient against central differences in float64: an oracle that knows nothing of the gradient's rule."""
+"""A check of gradients against central differences in float64, independent of the gradient functions under test."""
 
 from __future__ import annotations
 
@@ -30,9 +30,15 @@ def check_gradients(
     """Compare `gradients` of `build(*tensors)` with central differences.
 
     Args:
-        build: Makes one tensor, or a sequence of them, from placeholders that have the dtypes and shapes of `inputs`.
-        wrt: Positions of the inputs to differentiate with respect to; by default all floating ones (give them as
+        build: Function that returns one tensor, or a sequence of them, from placeholders that have the dtypes and
+            shapes of `inputs`.
+        *inputs: Values at which the gradients are compared.
+        wrt: Positions of the inputs to differentiate with respect to; by default all floating ones (pass them as
             float64).
+        delta: Distance of each of the two points from the input.
+        rtol: Relative tolerance of the comparison.
+        atol: Absolute tolerance of the comparison.
+        seed: Seed of the random gradients of the outputs.
 
     Raises:
         InternalError: the gradients differ; the error shows both.
@@ -83,6 +89,7 @@ async def _differences(
             moved = [a.copy() for a in arrays]
             moved[position][index] += step
             sides.append(await loss(moved))
-            await asyncio.sleep(0)  # a graph with state is bound anew by each, which takes long where it is large
+            # A stateful graph is bound again by each evaluation. For a large one that takes long.
+            await asyncio.sleep(0)
         result[index] = (sides[0] - sides[1]) / (2 * delta)
     return result

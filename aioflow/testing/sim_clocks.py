@@ -1,8 +1,8 @@
-"""The clocks that hot code reads by itself, replaced for a simulation by virtual time.
+"""The clocks that hot code reads directly, replaced by virtual time during a simulation.
 
-Such code (how long a strand took, for how long the loop has been kept) reads `perf_counter` and `monotonic` straight
-from its module, since a look-up of a clock would cost what is being measured. In virtual time a computation takes none,
-so what depends on its length is the same every time.
+Such code measures how long a strand took or how long the loop has been occupied. It reads `perf_counter` and
+`monotonic` from its own module, since looking up a clock would cost as much as what it measures. In virtual time a
+computation takes no time, so decisions that depend on durations are the same in every run.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Final
 
 import aioflow.net.remote_cluster
 import aioflow.net.server
-import aioflow.session.session  # noqa: F401  # all before a simulation: what is loaded in one would read the real clocks
+import aioflow.session.session  # noqa: F401  # loaded before a simulation: later imports would bind the real clocks
 from aioflow.testing.virtual_clock import VirtualClockLoop
 
 __all__ = ["clocks_of"]
 
 _CLOCKS: Final = {"perf_counter": time.perf_counter, "monotonic": time.monotonic}
-_OURS: Final = "aioflow"  # the engine, and its backends
+_OURS: Final = "aioflow"  # a prefix: the engine and its backends
 
 
 @contextmanager
 def clocks_of(loop: VirtualClockLoop) -> Iterator[None]:
-    """In the block, modules of aioflow that have imported a clock by its name read the loop's time."""
+    """Make aioflow's modules that have imported a clock by name read the loop's time, for the duration of the block."""
     found = [
         (module, name, clock)
         for key, module in list(sys.modules.items())

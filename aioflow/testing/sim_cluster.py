@@ -1,4 +1,4 @@
-"""A whole cluster in a simulated network: a host for each task, whose program is a `train.Server`."""
+"""A whole cluster in a simulated network: one host for each task, which runs a `train.Server`."""
 
 from __future__ import annotations
 
@@ -21,26 +21,27 @@ __all__ = ["SIMULATED", "SimCluster", "host_of"]
 T = TypeVar("T")
 
 _PORT: Final = 2222
-# What a session or a server needs to run the same again: nothing depends on how long anything takes.
+# Settings of a session or server for repeatable runs: no decision depends on measured durations.
 SIMULATED: Final = SessionConfig(inline_budget=1e9, yield_every=1e9, threads=1)
 
 
 def host_of(task: Task) -> str:
-    """The name of a task's host."""
+    """Return the name of a task's host."""
     return f"{task.job}{task.number}"
 
 
 class SimCluster:
-    """The servers of a cluster, each on a host of its own, on whose disk graphs may open files.
+    """The servers of a cluster, each on a host of its own. Graphs may open files on the host's disk.
 
     Args:
-        jobs: How many tasks each job has.
-        config: Of the servers; `SIMULATED` with what differs from it.
-        options: Of the connections to them; the servers' own by default.
+        net: The network.
+        jobs: Number of tasks of each job.
+        config: Settings of the servers, by default `SIMULATED`; replace fields of that to change some of them.
+        options: Options of the connections to the servers; by default the servers' own.
 
     Attributes:
         spec: The cluster.
-        servers: Those that run, by the names of their hosts.
+        servers: The running servers, by the names of their hosts.
     """
 
     def __init__(
@@ -68,11 +69,11 @@ class SimCluster:
         return [host.name for host in self._hosts.values()]
 
     def target(self, host: str) -> str:
-        """What a session is opened with that begins at this host's server."""
+        """Return the target with which to open a session at this host's server."""
         return f"aioflow://{self._net.host(host).address}:{_PORT}"
 
     async def start(self) -> None:
-        """Start all servers; returns when they listen."""
+        """Start all servers. Return when they listen."""
         for task, host in self._hosts.items():
             host.start(self._program(task, host), "server")
         for event in list(self._ready.values()):
@@ -88,6 +89,7 @@ class SimCluster:
             )
             chance = self._net.random(f"threads {host.name}")
             for device in server.worker.devices.values():
+                # A copy, since the backend object is shared with the devices of other servers in this process.
                 device.backend = copy.copy(device.backend)
                 setattr(device.backend, "executor", _Threads(chance))  # noqa: B010  # read-only in the protocol
             async with server:
@@ -102,7 +104,7 @@ class SimCluster:
         return serve
 
     async def stop(self) -> None:
-        """Stop all servers that run, and wait for what is left of those that were killed."""
+        """Stop all running servers, and wait for the remaining tasks of those that were killed."""
         processes = [host.process for host in self._hosts.values() if host.process is not None]
         for process in processes:
             for task in list(process.tasks):
@@ -113,9 +115,7 @@ class SimCluster:
 
 
 class _Threads:
-    """The executor of a simulated device: a call takes effect in one moment, some time after it was made, and is known
-    of some time after that.
-    """
+    """The executor of a simulated device: a call runs at one moment, after a random delay and before another one."""
 
     def __init__(self, chance: Any) -> None:
         self._chance = chance
@@ -130,7 +130,7 @@ class _Threads:
         except asyncio.CancelledError:
             step.stop()
             raise
-        except Stopped:  # within the call: what it has sent could not be delivered
+        except Stopped:  # raised within the call: a value that it sent could not be delivered
             step.halt()
         return result
 

@@ -1,7 +1,7 @@
-"""The disks of simulated hosts: real folders, whose writes fail when the simulation says so.
+"""The disks of simulated hosts: real folders, whose writes fail on the simulation's request.
 
-A file counts as written once it was flushed to the disk, which is where a failing disk says so, and where a process
-that was killed in the meantime comes to its end.
+Faults take effect at `os.fsync`: a file counts as written once it was flushed. There a failing disk raises its error. A
+killed process gets an error there, too, so that it writes no further.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ __all__ = ["simulated_disks"]
 
 @contextmanager
 def simulated_disks() -> Iterator[None]:
-    """In the block, what simulated processes flush fails where their host's disk does; it takes no time."""
+    """Make `os.fsync` in simulated processes fail if the disk of their host does, for the duration of the block.
+
+    In simulated processes it flushes nothing, so it takes no time.
+    """
     flush = os.fsync
 
     def flush_here(file: int) -> None:

@@ -1,4 +1,4 @@
-"""What goes wrong in a simulated network, and when: a schedule that follows from the network's seed."""
+"""Faults of a simulated network: a schedule that follows from the network's seed."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ __all__ = ["FAULTS", "Fault", "FaultSchedule"]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong.
+    """One fault.
 
     Attributes:
-        at: Virtual seconds after the schedule's beginning; seconds: for how long.
+        at: Start, in virtual seconds after the start of the schedule.
+        seconds: Duration, in virtual seconds.
         kind: One of `FAULTS`.
-        hosts: Whom it befalls: one host, or two for what is between them.
-        hard: The worse of two forms.
+        hosts: The affected hosts: one, or two for a fault of the links between them.
+        hard: True for the worse of two forms.
     """
 
     at: float
@@ -78,7 +79,7 @@ async def _disk(net: SimNet, fault: Fault) -> None:
     net.break_disk(host, None)
 
 
-# How many hosts a fault takes, and what it does. What it has done is undone when it ends.
+# For each kind, the number of hosts and the function that applies the fault, waits, and undoes it.
 FAULTS: Final[Mapping[str, tuple[int, _Form]]] = {
     "partition": (2, _partition),
     "drop": (2, _drop),
@@ -87,14 +88,14 @@ FAULTS: Final[Mapping[str, tuple[int, _Form]]] = {
     "crash": (1, _crash),
     "disk": (1, _disk),
 }
-_ALONE: Final = ("pause", "crash")
+_ALONE: Final = ("pause", "crash")  # kinds that must not overlap on one host
 
 
 class FaultSchedule:
     """Faults of a network.
 
     Args:
-        faults: In any order. No host is paused or crashed twice at a time: a fault that comes too early waits.
+        faults: The faults, in any order. A host is not paused or crashed twice at a time: the second fault waits.
     """
 
     def __init__(self, faults: Sequence[Fault]) -> None:
@@ -110,17 +111,21 @@ class FaultSchedule:
         kinds: Sequence[str] = tuple(FAULTS),
         spare: Sequence[str] = (),
     ) -> FaultSchedule:
-        """A schedule of so many faults, by the network's seed.
+        """Return a random schedule that follows from the network's seed.
 
         Args:
-            within: Seconds in which they begin.
-            spare: Hosts that are neither paused nor crashed.
+            net: The network, for its seed.
+            hosts: Names of the hosts.
+            count: Number of faults.
+            within: Seconds within which the faults begin.
+            kinds: Kinds of faults to choose from.
+            spare: Names of hosts that are neither paused nor crashed.
         """
         chance = net.random("faults")
         return cls([_fault(chance, hosts, within, kinds, spare) for _ in range(count)])
 
     async def run(self, net: SimNet) -> None:
-        """Let them happen; returns when the last one is over."""
+        """Apply the faults at their times. Return when the last one is over."""
         busy = {host: asyncio.Lock() for fault in self.faults for host in fault.hosts}
         begin = net.loop.time()
 

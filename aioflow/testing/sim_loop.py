@@ -1,4 +1,4 @@
-"""The event loop of a simulated network: virtual time, simulated connections, and processes that stand still."""
+"""The event loop of a simulated network: virtual time, simulated connections, and processes that can be paused."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ __all__ = ["SimLoop"]
 
 
 class SimLoop(VirtualClockLoop):
-    """One loop for all processes of a network. What runs on it knows which is its own by its context.
+    """One loop for all processes of a network. Code that runs on it finds its process in its context.
 
     Attributes:
-        net: The network, which sets it.
+        net: The network, which sets this attribute.
     """
 
     net: SimNet
@@ -37,11 +37,11 @@ class SimLoop(VirtualClockLoop):
 
     @property
     def process(self) -> object:
-        """The process that runs now."""
+        """The process that runs now; outside any, the loop."""
         return PROCESS.get() or self
 
     def make_task(self, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
-        """A task, of its process."""
+        """Return a new task, registered with its process."""
         task = super().make_task(coroutine, **options)
         context = options.get("context")
         process = PROCESS.get() if context is None else context.get(PROCESS)
@@ -49,14 +49,14 @@ class SimLoop(VirtualClockLoop):
             process.started(task)
         return task
 
-    # -- processes that stand still ------------------------------------------------------------------------------------
+    # -- paused processes ----------------------------------------------------------------------------------------------
 
     def stop_process(self, process: SimProcess) -> None:
-        """Run nothing of it from the next turn on."""
+        """Pause a process: run none of its callbacks from the next turn of the loop on."""
         self._still.setdefault(process, [])
 
     def continue_process(self, process: SimProcess) -> None:
-        """Go on: first what it was told meanwhile, then the timers that are late."""
+        """Resume a process: first its pending callbacks, then its overdue timers."""
         for handle in self._still.pop(process, ()):
             if isinstance(handle, asyncio.TimerHandle):
                 heapq.heappush(self._scheduled, handle)
@@ -66,7 +66,7 @@ class SimLoop(VirtualClockLoop):
     def _run_once(self) -> None:
         if self._still:
             self._set_aside()
-        super()._run_once()  # type: ignore[misc]  # asyncio's own; typeshed leaves it out
+        super()._run_once()  # type: ignore[misc]  # asyncio's private method; typeshed omits it
 
     def _set_aside(self) -> None:
         for waiting in (self._ready, self._scheduled):
@@ -81,7 +81,7 @@ class SimLoop(VirtualClockLoop):
     # -- connections ---------------------------------------------------------------------------------------------------
 
     async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> Any:
-        """Hosts are known by their addresses."""
+        """Return `host` and `port` as an address, without a lookup: hosts are addressed directly."""
         return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (host, port))]
 
     async def create_connection(
@@ -93,7 +93,7 @@ class SimLoop(VirtualClockLoop):
     async def create_server(
         self, protocol_factory: Callable[[], Any], host: Any = None, port: Any = None, **options: Any
     ) -> Any:
-        """Listen at a port of the process's host. Raises OSError."""
+        """Listen on a port of the process's host. Raises OSError."""
         process = _running_process()
         if not process.alive or port in process.host.listeners:
             raise OSError(98, f"port {port} of {process.host.name} is taken, or the process is dead")

@@ -1,4 +1,4 @@
-"""A network of hosts in one process, with virtual time and a seed: whole clusters run in it, and fail in it.
+"""A network of hosts in one process, with virtual time and a seed, for tests of whole clusters and their failures.
 
     def test_a_cluster() -> None:
         simulate(story, seed=7)
@@ -7,8 +7,8 @@
         host = net.host("ps")
         ...
 
-What runs is aioflow's own `net/`: servers, channels and `TcpComm` over transports of this module. Everything that
-happens by chance follows from the seed, so the same seed gives the same run, event by event.
+The code under test is aioflow's own `net/`: servers, channels and `TcpComm`, over simulated transports. All randomness
+follows from the seed, so the same seed repeats the same run, event by event.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["SimNet", "simulate"]
 
 T = TypeVar("T")
 
-_GIVE_UP: Final = 127.0  # seconds that a system tries to connect to a host that does not answer
+_GIVE_UP: Final = 127.0  # seconds after which a system gives up connecting to a host that does not answer
 _TRY_AGAIN: Final = 0.2
 _LONGEST: Final = 3600.0
 
@@ -48,11 +48,14 @@ def simulate(
 ) -> T:
     """Run `main(net)` in a simulated network and return its result.
 
+    An error that `main` raises gets a note with the seed and the trace of events.
+
     Args:
-        replay: The command that runs this seed again. An error that `main` raises has a note with it, and with all
-            that has happened.
-        disk: A folder in which each host gets one of its own.
-        limit: Virtual seconds, after which it ends with TimeoutError.
+        main: Coroutine function that receives the network.
+        seed: Seed of all randomness.
+        replay: Command that repeats this run, for the note of an error.
+        disk: Folder in which each host gets a folder of its own.
+        limit: Virtual seconds after which the run ends with TimeoutError.
 
     Raises:
         InternalError: a deadlock.
@@ -71,7 +74,7 @@ def simulate(
 
 
 def _first_of(error: BaseException) -> BaseException:
-    """The error itself, where it went through groups of tasks on its way."""
+    """Return the first error that is not an exception group: task groups wrap the error on its way out."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
@@ -86,13 +89,14 @@ class SimNet:
     """A simulated network.
 
     Args:
-        seed: Where all chance comes from.
-        disk: As of `simulate`.
+        loop: The loop of all processes.
+        seed: Seed of all randomness.
+        disk: Folder in which each host gets a folder of its own, as in `simulate`.
 
     Attributes:
-        trace: What has happened.
-        hosts: By name.
-        group: The tasks of all programs.
+        trace: Events so far.
+        hosts: Hosts by name.
+        group: Tasks of all programs.
     """
 
     def __init__(self, loop: SimLoop, seed: int, disk: Path | None = None) -> None:
@@ -107,15 +111,16 @@ class SimNet:
         self._numbers = itertools.count(1)
         self._disk = disk
         self._chance = self.random("net")
+        # Chosen once per seed, so that a series of seeds covers fast and slow networks, with and without split writes.
         self._pace = self._chance.choice((0.2, 1.0, 1.0, 5.0))
         self._cut = self._chance.choice((0.0, 0.1, 0.6))
 
     def random(self, name: str) -> random.Random:
-        """A source of chance of its own: one draw more from it changes nothing for the others."""
+        """Return an independent random source: one draw more from it does not change the draws of the others."""
         return random.Random(f"{self.seed}/{name}")
 
     def host(self, name: str) -> SimHost:
-        """The host of that name, new where there is none."""
+        """Return the host with this name; create it if the network does not have it yet."""
         host = self.hosts.get(name)
         if host is None:
             disk = None if self._disk is None else self._disk / name
@@ -126,11 +131,11 @@ class SimNet:
         return host
 
     def note(self, host: str, what: object) -> None:
-        """Something that the program did, for the trace."""
+        """Record an event of the program in the trace."""
         self.trace.add(host, "did", what)
 
     def link(self, source: str, destination: str) -> Link:
-        """The way from one host to another."""
+        """Return the link from one host to another."""
         found = self._links.get((source, destination))
         if found is None:
             chance = self.random(f"link {source} {destination}")
@@ -145,7 +150,7 @@ class SimNet:
     async def connect(
         self, process: SimProcess, factory: Callable[[], Any], address: tuple[str, int]
     ) -> tuple[SimTransport, Any]:
-        """What `loop.create_connection` does in a process. Raises OSError."""
+        """Connect a process to a listener, as `loop.create_connection` does. Raises OSError."""
         host = self._by_address.get(address[0])
         if not process.alive or host is None:
             raise OSError(101, f"the network cannot be reached, or there is no host at {address[0]}")
@@ -162,6 +167,7 @@ class SimNet:
         near, far = connected(name, process, listener.process, (there, back), (own, address))
         self.trace.add(process.name, "connects", name)
         self.loop.call_soon(lambda: far.begin(listener.accept()), context=listener.context)
+        # Registered before the connection is complete, so that a crash of either process in between closes its end.
         listener.process.ends[far] = None
         process.ends[near] = None
         try:
@@ -176,7 +182,7 @@ class SimNet:
         return near, protocol
 
     async def _pass(self, link: Link, until: float, host: SimHost) -> None:
-        """The time of one packet; where it is lost, of those that are sent again."""
+        """Wait for the delay of one packet. While the packet would be lost, wait for its retransmissions."""
         await asyncio.sleep(link.delay())
         while link.blocked or host.down:
             if self.loop.time() > until:
@@ -186,7 +192,7 @@ class SimNet:
     # -- faults --------------------------------------------------------------------------------------------------------
 
     def partition(self, source: str, destination: str, *, both: bool = True) -> None:
-        """Hold what goes from one host to another, until `heal`."""
+        """Hold the traffic from one host to another until `heal`, by default in both directions."""
         self.trace.add("-", "partition", f"{source} {'<->' if both else '->'} {destination}")
         self.link(source, destination).blocked = True
         if both:
@@ -196,7 +202,9 @@ class SimNet:
         """End the partition between two hosts, or all partitions.
 
         Args:
-            reset: What was held is lost, and the connections that it belonged to are reset. Otherwise it arrives.
+            source: One of the hosts; None ends all partitions.
+            destination: The other host.
+            reset: Drop the held traffic and reset its connections. By default the held traffic arrives.
         """
         self.trace.add("-", "heal", f"{source or 'all'} - {destination or 'all'}{' by resets' if reset else ''}")
         pair = {source, destination}
@@ -208,7 +216,7 @@ class SimNet:
             link.release()
 
     def drop(self, one: str, other: str) -> None:
-        """Reset all connections between two hosts; what is on its way is lost."""
+        """Reset all connections between two hosts. Data in transit is lost."""
         self.trace.add("-", "drop", f"{one} - {other}")
         for process in (self.hosts[one].process, self.hosts[other].process):
             for end in list(process.ends) if process is not None else ():
@@ -216,31 +224,34 @@ class SimNet:
                     end.reset()
 
     def slow(self, source: str, destination: str, factor: float) -> None:
-        """Make the way from one host to another slower by a factor, in latency and bandwidth; one below 1 undoes it."""
+        """Multiply the latency of the link from one host to another by `factor`, and divide its bandwidth by it.
+
+        A factor below 1 undoes an earlier one.
+        """
         self.trace.add("-", "slow", f"{source} -> {destination} by {factor:g}")
         link = self.link(source, destination)
         link.latency, link.jitter, link.bandwidth = link.latency * factor, link.jitter * factor, link.bandwidth / factor
 
     def break_disk(self, name: str, error: int | None = errno.EIO) -> None:
-        """Let what is written on a host's disk fail from now on, or None: let it be written again."""
+        """Make writes to a host's disk fail from now on. With None they succeed again."""
         self.trace.add(name, "disk", "is well" if error is None else f"fails with {errno.errorcode[error]}")
         self.hosts[name].disk_error = error
 
     def pause(self, name: str) -> None:
-        """Stop a host's process in its tracks, as SIGSTOP does: its system goes on, and its timers will be late."""
+        """Pause a host's process as SIGSTOP does: the host's system goes on, and the process's timers fire late."""
         self.trace.add(name, "pause")
         self.hosts[name].paused_at = self.loop.time()
         self.loop.stop_process(self._process(name))
 
     def resume(self, name: str) -> None:
-        """Let a paused process go on."""
+        """Resume a paused process."""
         self.trace.add(name, "resume")
         self.hosts[name].stood_still = self.paused_seconds(name)
         self.hosts[name].paused_at = None
         self.loop.continue_process(self._process(name))
 
     def paused_seconds(self, name: str) -> float:
-        """For how long the processes of a host have stood still until now."""
+        """Return the total seconds for which the processes of a host have been paused until now."""
         host = self.hosts[name]
         return host.stood_still + (0.0 if host.paused_at is None else self.loop.time() - host.paused_at)
 
@@ -248,7 +259,8 @@ class SimNet:
         """Kill a host's process. Its disk stays as it is.
 
         Args:
-            silent: Switch the host off: its peers hear nothing until it is started again.
+            name: Name of the host.
+            silent: Switch the host off: its peers receive nothing until it is started again.
         """
         self.trace.add(name, "crash", "in silence" if silent else "")
         process, host = self._process(name), self.hosts[name]
@@ -257,7 +269,7 @@ class SimNet:
         self.loop.continue_process(process)
 
     async def restart(self, name: str) -> None:
-        """Start a host's program again, as a new process."""
+        """Start a host's program again as a new process."""
         await self.hosts[name].again()
         self.trace.add(name, "restart")
 
@@ -270,13 +282,13 @@ class SimNet:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def open_connections(self) -> Iterator[str]:
-        """The ends that are open, by process and name."""
+        """Yield the open ends of connections, by process and name."""
         for host in self.hosts.values():
             if host.process is not None:
                 yield from (f"{host.process.name}: {end.name}" for end in host.process.ends)
 
     def running_tasks(self) -> Iterator[str]:
-        """The tasks of processes that have not ended."""
+        """Yield the unfinished tasks of processes, by process and name."""
         for host in self.hosts.values():
             if host.process is not None:
                 yield from (f"{host.process.name}: {task.get_name()}" for task in host.process.tasks)

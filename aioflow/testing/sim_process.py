@@ -22,7 +22,7 @@ Program: TypeAlias = Callable[[], Coroutine[Any, Any, Any]]
 
 @dataclass(eq=False)
 class SimListener:
-    """As much of an `asyncio.Server` as comms use."""
+    """The part of `asyncio.Server` that comms use."""
 
     process: SimProcess
     port: int
@@ -31,10 +31,10 @@ class SimListener:
     context: Context
 
     async def start_serving(self) -> None:
-        """Do nothing: it accepts from the beginning."""
+        """Do nothing: the listener accepts from the start."""
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         if self.process.host.listeners.get(self.port) is self:
             del self.process.host.listeners[self.port]
 
@@ -43,9 +43,10 @@ class SimProcess:
     """One start of a program on a host.
 
     Attributes:
-        context: In which its program runs, and all that it starts.
-        tasks: Those that have not ended. ends: Its ends of open connections.
-        alive: Whether it has not been killed.
+        context: Context of the program and of all that it starts.
+        tasks: The unfinished tasks.
+        ends: The process's ends of open connections.
+        alive: Whether the process has not been killed.
     """
 
     def __init__(self, host: SimHost, number: int) -> None:
@@ -61,16 +62,18 @@ class SimProcess:
         self.context.run(PROCESS.set, self)
 
     def started(self, task: asyncio.Task[Any]) -> None:
-        """A task is its own."""
+        """Register a task as one of this process."""
         self.tasks[task] = None
+        # In an empty context, so that the callback runs even while this process is paused.
         task.add_done_callback(lambda task: self.tasks.pop(task, None), context=Context())
 
     def kill(self, silent: bool) -> None:
-        """End it in the middle of whatever it does. Nothing of it reaches the network or its disk any more; its tasks
-        are cancelled, so that none of them is left in the simulation.
+        """Kill the process at once: none of its output reaches the network or its disk any more.
+
+        Its tasks are cancelled, so that none of them is left in the simulation.
 
         Args:
-            silent: The whole host is gone: peers hear nothing, where otherwise its system closes the connections.
+            silent: The whole host is gone: peers receive nothing. Otherwise the host's system closes the connections.
         """
         self.alive = False
         self.host.listeners.clear()
@@ -83,7 +86,7 @@ class SimProcess:
             task.cancel()
 
     async def ended(self) -> None:
-        """Wait until nothing of it is left. Cancels again what a dying task has started."""
+        """Wait until the process has no tasks left. Cancel tasks again that dying tasks have started."""
         while self.tasks:
             await asyncio.wait([next(iter(self.tasks))], timeout=1.0)
             if not self.alive:
@@ -95,12 +98,13 @@ class SimHost:
     """A machine.
 
     Attributes:
-        address: Of the loopback network, which has enough of them.
-        disk: A folder of its own, or None where the network has none.
-        process: What runs there; None before the first start.
+        address: An address of the loopback network, which has enough of them.
+        disk: Folder of this host, or None if the network has no disks.
+        process: The process that was started last; None before the first start.
         down: Whether the host itself is switched off.
-        disk_error: The `errno` that its disk gives to those who write, or None.
-        paused_at, stood_still: Since when its process is paused, and for how long it was paused before.
+        disk_error: The `errno` with which writes to its disk fail, or None.
+        paused_at: Virtual time at which its process was paused, or None.
+        stood_still: Seconds for which its processes were paused before.
     """
 
     def __init__(self, net: SimNet, name: str, number: int, disk: Path | None) -> None:
@@ -120,12 +124,15 @@ class SimHost:
         self._port = 40_000
 
     def next_port(self) -> int:
-        """A port for the near end of a connection."""
+        """Return an unused port for the near end of a connection."""
         self._port += 1
         return self._port
 
     def start(self, program: Program, name: str = "main") -> asyncio.Task[Any]:
-        """Run a program as a new process, or as one more task of the one that runs; it is what `restart` runs again."""
+        """Run a program as a new process, or as one more task of the running process.
+
+        `restart` runs the program that started the process.
+        """
         if self.process is None or not self.process.alive:
             self._starts += 1
             self.process = SimProcess(self, self._starts)
@@ -134,7 +141,7 @@ class SimHost:
         return self.net.group.create_task(program(), name=f"{self.name}: {name}", context=self.process.context.copy())
 
     async def call(self, work: Callable[[], Awaitable[Any]]) -> Any:
-        """What a coroutine function gives that runs in the host's process."""
+        """Run a coroutine function in the host's process and return its result."""
 
         async def program() -> Any:
             return await work()
@@ -142,11 +149,12 @@ class SimHost:
         return await self.start(program)
 
     async def again(self) -> asyncio.Task[Any]:
-        """Start the program again, once nothing is left of the process that was killed."""
+        """Start the program again, once the killed process has no tasks left."""
         if self.process is None or self._program is None:
             raise RuntimeError(f"nothing has run on {self.name} yet")
         before = self.process
         await before.ended()
+        # The host is up again and does not know these connections: it answers data of its peers with resets.
         for end in before.silent_ends:
             end.answer()
         return self.start(self._program, self._name)

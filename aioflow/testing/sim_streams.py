@@ -1,8 +1,8 @@
-"""Connections of a simulated network, below asyncio's transports: what the two systems' sockets and the wire do.
+"""Connections of a simulated network, below asyncio's transports: the sockets of both systems and the wire.
 
-Bytes of a connection that lives are neither lost nor reordered: each direction is one queue, and one timer for what is
-first in it. What is seeded is when they arrive and in what pieces. A receiver that does not read (its process stands
-still, or `pause_reading`) fills the window of the connection, and then the sender is paused as by a real socket.
+A living connection neither loses nor reorders bytes: each direction is one queue, with one timer for its first item.
+Arrival times and the split into pieces are random, by the seed. A receiver that does not read (its process is paused,
+or called `pause_reading`) fills the window of the connection; the sender is then paused, as by a real socket.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Link", "SimSocket", "SimTransport", "connected"]
 _FIN: Final = b""
 _RST: Final = None
 _LONGEST_READ: Final = 256 << 10
-_SMALLEST_SEND: Final = 2 << 10  # TCP, too, waits for room rather than to send a few bytes at a time
+_SMALLEST_SEND: Final = 2 << 10  # TCP also waits for room rather than sending a few bytes at a time
 
 
 @dataclass(eq=False)
@@ -32,12 +32,14 @@ class Link:
     """One direction between two hosts.
 
     Attributes:
-        latency: Seconds that every byte takes at least.
-        jitter: The mean of what comes on top of it.
-        bandwidth: Bytes a second.
-        cut: The chance that what is written at once arrives in pieces.
-        window: Bytes of a connection that may be on their way or unread.
-        blocked: Whether nothing passes for now.
+        chance: Random source of this link.
+        latency: Minimum delay of every byte, in seconds.
+        jitter: Mean of the random additional delay, in seconds.
+        cut: Probability that one write arrives in pieces.
+        bandwidth: Bytes per second.
+        window: Maximum number of bytes of a connection in transit or unread.
+        blocked: Whether the link holds all traffic for now.
+        waiting: Callbacks that resume the queues held by a blocked link.
     """
 
     chance: random.Random
@@ -50,11 +52,11 @@ class Link:
     waiting: list[Callable[[], None]] = field(default_factory=list)
 
     def delay(self) -> float:
-        """Seconds for what is sent now."""
+        """Return the delay of data that is sent now, in seconds."""
         return self.latency + self.chance.expovariate(1.0) * self.jitter
 
     def release(self) -> None:
-        """Let pass what was held."""
+        """Unblock the link and resume its queues."""
         self.blocked = False
         waiting, self.waiting = self.waiting, []
         for go_on in waiting:
@@ -62,25 +64,25 @@ class Link:
 
 
 class SimSocket:
-    """As much of a socket as comms ask of one."""
+    """The part of a socket that comms use."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._address = address
 
     def setsockopt(self, *options: Any) -> None:
-        """Nothing: packets are not kept back here."""
+        """Do nothing: the simulation does not delay packets to merge them."""
 
     def fileno(self) -> int:
-        """-1: there is no file."""
+        """Return -1: there is no file descriptor."""
         return -1
 
     def getsockname(self) -> tuple[str, int]:
-        """The address."""
+        """Return the address."""
         return self._address
 
 
 class _Pipe:
-    """What is on its way to one end of a connection."""
+    """The data in transit to one end of a connection."""
 
     def __init__(self, link: Link, loop: asyncio.AbstractEventLoop, destination: SimTransport) -> None:
         self.link = link
@@ -89,7 +91,7 @@ class _Pipe:
         self._queue: deque[tuple[float, bytes | None]] = deque()
         self._last = 0.0
         self._armed = False
-        self.used = 0  # bytes on their way, or not read yet
+        self.used = 0  # bytes in transit or unread
         self.dead = False
 
     @property
@@ -97,11 +99,12 @@ class _Pipe:
         return self.link.window - self.used
 
     def push(self, data: bytes | None) -> None:
-        """Bytes, an end of file, or a reset."""
+        """Send bytes, an end of file (no bytes), or a reset (None)."""
         if self.dead:
             return
         self.used += len(data or b"")
         for piece in self._pieces(data):
+            # Never before the previous item: a connection does not reorder data, whatever the random delays.
             due = max(self._last, self._loop.time() + self.link.delay())
             self._last = due + len(piece or b"") / self.link.bandwidth
             self._queue.append((self._last, piece))
@@ -118,6 +121,7 @@ class _Pipe:
     def _arm(self) -> None:
         if self._queue and not self._armed:
             self._armed = True
+            # In an empty context: the wire goes on while the process at either end is paused.
             self._loop.call_at(self._queue[0][0], self._arrive, context=Context())
 
     def _arrive(self) -> None:
@@ -131,7 +135,7 @@ class _Pipe:
         self._arm()
 
     def drop(self) -> None:
-        """Nothing of it arrives any more."""
+        """Discard the data in transit, and all that is sent later."""
         self.dead = True
         self._queue.clear()
 
@@ -140,9 +144,13 @@ class SimTransport(asyncio.Transport):
     """One end of a connection.
 
     Args:
-        process: Whose it is.
-        name: Of the connection, for the trace.
-        context: In which the protocol is called.
+        process: The process that owns this end.
+        name: Name of the connection, for the trace.
+        address: Address of this end.
+        peer: Address of the other end.
+
+    Attributes:
+        context: Context in which the protocol is called.
     """
 
     def __init__(self, process: SimProcess, name: str, address: tuple[str, int], peer: tuple[str, int]) -> None:
@@ -158,20 +166,20 @@ class SimTransport(asyncio.Transport):
         self._reading = True
         self._scheduled = False
         self._writing_paused = False
-        self._ending = False  # whether an end of file follows what is not sent yet
-        self._ended = False  # whether it was sent
+        self._ending = False  # True if an end of file follows the unsent bytes
+        self._ended = False  # True if the end of file was sent
         self._closing = False
         self.near = process.host.name
         self.far = ""
         self.gone = False
-        self.silent = False  # whether nobody is there to answer what arrives
+        self.silent = False  # True if the host is switched off, so that arriving data is not answered by a reset
         self.out: _Pipe
         self.other: SimTransport
 
-    # -- what the protocol uses ----------------------------------------------------------------------------------------
+    # -- for the protocol ----------------------------------------------------------------------------------------------
 
     def begin(self, protocol: Any) -> None:
-        """The connection is there. Called in the process."""
+        """Attach the protocol to the established connection. Must be called in the context of the process."""
         self._protocol = protocol
         self._process.ends[self] = None
         protocol.connection_made(self)
@@ -232,7 +240,7 @@ class SimTransport(asyncio.Transport):
             self.out.push(_FIN)
 
     def made_room(self) -> None:
-        """The other end has read something."""
+        """Continue sending after the other end has read."""
         if self._unsent and not self.gone:
             self._loop.call_soon(self._go_on, context=self.context)
 
@@ -250,7 +258,7 @@ class SimTransport(asyncio.Transport):
     # -- in ------------------------------------------------------------------------------------------------------------
 
     def arrived(self, data: bytes | None) -> None:
-        """Bytes, an end of file (no bytes), or a reset (None) are here, in the system of the process."""
+        """Accept bytes, an end of file (no bytes), or a reset (None) on behalf of the process's system."""
         if data is _RST:
             self._process.net.trace.add(self._process.name, "reset", self.name)
             self._unread.clear()
@@ -314,7 +322,7 @@ class SimTransport(asyncio.Transport):
             self._protocol.connection_lost(error)
 
     def _hang_up(self) -> None:
-        """What the system tells the other end: a reset where something that has arrived was never read."""
+        """Notify the other end of the close: by a reset if received data was never read, else by an end of file."""
         if any(self._unread):
             self.out.push(_RST)
         elif not self._ended:
@@ -322,11 +330,11 @@ class SimTransport(asyncio.Transport):
             self.out.push(_FIN)
 
     def answer(self) -> None:
-        """The system that was silent is there again, and knows nothing of the connection."""
+        """Respond again after the host was switched on: data that arrives is answered by a reset."""
         self.silent = self.out.dead = False
 
     def cut(self, silent: bool, error: Exception) -> None:
-        """The process has died: the system closes the socket, or nobody is there any more."""
+        """Close this end because its process died. If `silent`, the host is gone too, and the other end is not told."""
         if self.gone:
             return
         if silent:
@@ -342,7 +350,7 @@ class SimTransport(asyncio.Transport):
             self._loop.call_soon(self._protocol.connection_lost, error, context=self.context)
 
     def reset(self) -> None:
-        """What is between the ends has lost the connection: both are told, and what was on its way is gone."""
+        """Reset this end as if the network had lost the connection. Data in transit from it is lost."""
         self.out.drop()
         self._loop.call_soon(self.arrived, _RST, context=Context())
 
@@ -350,7 +358,7 @@ class SimTransport(asyncio.Transport):
 def connected(
     name: str, near: SimProcess, far: SimProcess, links: tuple[Link, Link], addresses: tuple[tuple[str, int], ...]
 ) -> tuple[SimTransport, SimTransport]:
-    """The two ends of a connection from `near` to `far`, over the links there and back."""
+    """Return the two ends of a connection from `near` to `far`, over the links there and back."""
     loop = asyncio.get_running_loop()
     one = SimTransport(near, name, addresses[0], addresses[1])
     two = SimTransport(far, name, addresses[1], addresses[0])

@@ -1,4 +1,4 @@
-"""What happened in a simulation, in order: its hash tells whether two runs were the same, its story what went on."""
+"""The events of a simulation, in order: a hash that tells whether two runs were the same, and a readable story."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Final
 
 __all__ = ["Trace"]
 
-_ROUTINE: Final = frozenset({"bytes", "end of file"})  # what every message brings
+_ROUTINE: Final = frozenset({"bytes", "end of file"})  # kinds that each message causes
 _LINES: Final = 400
 
 
 class Trace:
-    """Events by the virtual clock. Labels never depend on where an object is in memory.
+    """Events by the virtual clock. Labels never contain memory addresses.
 
     Args:
-        clock: Gives the virtual seconds.
+        clock: Function that returns the virtual seconds.
 
     Attributes:
-        count: How many events there were.
+        count: Number of events.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -30,7 +30,7 @@ class Trace:
         self.count = 0
 
     def add(self, host: str, kind: str, label: object = "") -> None:
-        """Something has happened."""
+        """Record an event."""
         self.count += 1
         line = f"{self._clock():.9f} {self.count} {host} {kind} {label}"
         self._hash.update(line.encode())
@@ -39,9 +39,9 @@ class Trace:
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of all that has happened."""
+        """The SHA-256 of all events."""
         return self._hash.hexdigest()
 
     def story(self) -> str:
-        """The events, the latest 400 of them, without those that only say that bytes have arrived."""
+        """Return the latest 400 events as text, without arrivals of bytes and of ends of files."""
         return "\n".join(self._lines)

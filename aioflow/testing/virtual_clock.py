@@ -1,10 +1,10 @@
-"""An asyncio event loop whose time passes when nothing else can happen: tests of waiting that do not wait.
+"""An asyncio event loop with virtual time: tests of waiting that do not wait.
 
-When nothing is ready the clock jumps to the next timer. When there is none either, nothing can ever happen again: that
-is a deadlock, and an error that says where each task is waiting. The rest is asyncio's own loop. What comes from other
-threads or from sockets is not waited for, so there must be none; a function for an executor runs at once, on the loop.
+When no callback is ready, the clock jumps to the next timer. If there is no timer either, the loop has a deadlock and
+raises an error that lists where each task is waiting. The rest is asyncio's own loop. Events of other threads or of
+sockets are not waited for, so a program must not depend on them. A function for an executor runs at once, on the loop.
 
-A run is the same every time: time starts at 0, chance comes from one seed, and tasks hash by their number, since
+A run is repeatable: time starts at 0, randomness comes from one seed, and tasks hash by their number, since
 `asyncio.TaskGroup` cancels its tasks in the order of a set.
 """
 
@@ -28,10 +28,11 @@ Ts = TypeVarTuple("Ts")
 
 
 def run_virtual(main: Coroutine[Any, Any, T], seed: int = 0) -> T:
-    """Run a coroutine by a virtual clock, as `asyncio.run` does by the real one, and return its result.
+    """Run a coroutine with a virtual clock, as `asyncio.run` does with the real one, and return its result.
 
     Args:
-        seed: Of `VirtualClockLoop.random`.
+        main: The coroutine.
+        seed: Seed of `VirtualClockLoop.random`.
 
     Raises:
         InternalError: a deadlock; the error lists the tasks with the lines at which they wait.
@@ -44,7 +45,7 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
     """A loop whose `time` is virtual, in seconds from 0.
 
     Attributes:
-        random: The source of chance for what runs on the loop; no other part of the loop draws from it.
+        random: Random source for code that runs on the loop; the loop itself does not draw from it.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -55,18 +56,18 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
         self.set_task_factory(lambda _, coroutine, **options: self.make_task(coroutine, **options))
 
     def make_task(self, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
-        """What `create_task` makes."""
+        """Return a new task for `create_task`."""
         return _Task(next(self._numbers), coroutine, self, **options)
 
     def time(self) -> float:
-        """Virtual seconds since the loop was made."""
+        """Return the virtual seconds since the loop was created."""
         return self._now
 
     def pass_time(self, seconds: float | None) -> None:
-        """Nothing is ready for so long; None means forever.
+        """Advance the clock by the time in which no callback is ready; None means forever.
 
         Raises:
-            InternalError: it would be forever.
+            InternalError: a deadlock: `seconds` is None.
         """
         if seconds is None:
             waiting = sorted((t for t in asyncio.all_tasks(self) if not t.done()), key=hash)
@@ -78,7 +79,7 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
         self._now += max(0.0, seconds)
 
     def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
-        """Call the function now."""
+        """Call the function at once and return a finished future."""
         future: asyncio.Future[T] = self.create_future()
         try:
             future.set_result(func(*args))
@@ -87,28 +88,28 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
         return future
 
     def call_in_thread(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
-        """Call the function now: what `threads.in_thread` does on this loop."""
+        """Call the function at once: `threads.in_thread` uses this method on this loop."""
         return function(*args)
 
 
 class _Jump(selectors.SelectSelector):
-    """What the loop calls when it would wait: time passes instead."""
+    """A selector that lets virtual time pass where the loop would wait."""
 
     def __init__(self, loop: VirtualClockLoop) -> None:
         super().__init__()
         self._loop = loop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Nothing of what is registered is ever ready."""
+        """Let `timeout` pass and report no events: registered files are never ready."""
         self._loop.pass_time(timeout)
         return []
 
 
 class _Task(asyncio.Task[Any]):
-    """A task whose hash does not depend on where it is in memory."""
+    """A task whose hash does not depend on its memory address."""
 
     def __init__(self, number: int, coroutine: Any, loop: asyncio.AbstractEventLoop, **options: Any) -> None:
-        self._number = number  # first: the task is put into a set when it is made
+        self._number = number  # set first: `super().__init__` puts the task into a set
         super().__init__(coroutine, loop=loop, **options)
 
     def __hash__(self) -> int:
@@ -116,7 +117,7 @@ class _Task(asyncio.Task[Any]):
 
 
 def _place(task: asyncio.Task[Any]) -> str:
-    """The innermost line at which a task is suspended."""
+    """Return the innermost line at which a task is suspended."""
     place = "its start"
     current: Any = task.get_coro()
     while current is not None:

@@ -1,1 +1,1 @@
-"""Work that may take long: whether it is to go on, calls in threads, copies, forks, and what is open around it."""
+"""Support for long-running work: cancellation, calls in threads, copies, forks, and context stacks."""

@@ -1,20 +1,20 @@
-"""How what is made to stay is kept out of the way of Python's collector of cyclic garbage.
+"""Postponement of full garbage collections while many long-lived objects are created.
 
-Arranging a step makes some twenty objects for each node, which stay as long as the step is known, and no garbage in
-cycles. But they count: when a quarter more objects have survived than there were, Python looks at all objects of the
-process, which takes 60 ms and more for 100,000 of them, and lets no thread run meanwhile. So while a step is arranged,
-what has been looked at once is old (`gc.freeze` and `gc.unfreeze`, which move all objects to the oldest generation
-without looking at any), and the look at everything waits for what the program itself makes afterwards.
+Compiling a step creates about twenty objects per node. They live as long as the step is known, and are not cyclic
+garbage. But they count: when the survivors exceed a quarter of the existing objects, Python runs a full collection,
+which takes 60 ms or more per 100,000 objects and blocks all threads. So while a step is compiled, objects that have
+survived one collection are moved to the oldest generation. `gc.freeze` and `gc.unfreeze` do so without traversing any
+object. The full collection then waits for objects that the program itself creates afterwards.
 
-The collector stays on: young cycles are found as ever, `gc.collect()` finds all, and nothing is left changed behind the
-block, wherever it ends. (`gc.disable` is for the whole process, and who enables it again has to look at all that was
-made meanwhile.) Where the program has frozen objects itself, the second half would undo that, so nothing is done: there
-a look at everything passes over these. Nor is anything done when the process has grown to twice its size since the last
-such look: there may be garbage by now.
+The collector stays enabled: young cycles are found as usual, `gc.collect()` finds all, and no setting is changed after
+the block. (`gc.disable` applies to the whole process, and enabling the collector again means traversing all objects
+created meanwhile.) If the program has frozen objects itself, `gc.unfreeze` would undo that, so the module does nothing;
+full collections skip frozen objects anyway. It also does nothing if the process has doubled in size since the last full
+collection, since there may be garbage by then.
 
-Sessions that are closed and steps that are dropped are cycles, and may hold large arrays. So once there have been any,
-and half as many objects were made as there were, a look is taken before the next step is arranged: that is about as
-often as Python itself would take one, which counts by quarters, but of what has outlived two generations.
+Closed sessions and dropped steps are cycles, and may hold large arrays. So after any were dropped, a full collection
+runs before the next step is compiled, once half as many objects were created as existed. Python itself would run one
+about as often: it counts by quarters, but only objects that have survived two generations.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ from aioflow.work.forking import Locked
 
 __all__ = ["full_collections_postponed", "garbage_was_left"]
 
-_PYTHONS: Final = 1000  # objects: Python 3.12 freezes some 400 when it starts, of which nobody need know
-_LITTLE: Final = 1_000_000  # pieces of memory, about 100 MB, by which any process may grow
-_OF_AN_OBJECT: Final = 2  # such pieces, as a rule
+_PYTHONS: Final = 1000  # frozen objects: Python 3.12 freezes about 400 at its start, which do not count
+_LITTLE: Final = 1_000_000  # memory blocks, about 100 MB, by which any process may grow
+_OF_AN_OBJECT: Final = 2  # memory blocks per object, as a rule
 
 
 class _Postponing(Locked):
-    """Who is called around each collection while blocks run."""
+    """The callback that the collector calls around each collection while blocks run."""
 
     def __init__(self) -> None:
         super().__init__()
         self._blocks = 0
         self._frozen = False
-        self._looks = -1  # at everything, when it was last asked
+        self._looks = -1  # number of full collections at the last check
         self._size = 0
-        self._left = -1  # looks at everything that had been taken when something was let go
-        self._aged = 0  # objects that were made old without a look at everything, since the last one
+        self._left = -1  # number of full collections at the time when garbage was left
+        self._aged = 0  # objects moved to the oldest generation since the last full collection
 
     def after_fork(self) -> None:
-        """The threads that were in blocks are the parent's."""
+        """Reset the count of blocks: the threads in blocks are the parent's."""
         super().after_fork()
         self._blocks = 0
         self._remove()
 
     def begin(self) -> None:
-        """A block begins."""
+        """Start a block."""
         if self._has_much_garbage():
-            gc.collect()  # without the lock, since it may call what closes sessions
+            gc.collect()  # without the lock, since a finalizer may close sessions
         with self.lock:
             self._blocks += 1
             if self._blocks == 1 and not self._has_doubled():
@@ -64,18 +64,18 @@ class _Postponing(Locked):
                 self._make_all_old()
 
     def end(self) -> None:
-        """A block ends."""
+        """End a block."""
         with self.lock:
             self._blocks -= 1
             if not self._blocks:
                 self._remove()
 
     def garbage_was_left(self) -> None:
-        """Something was let go."""
+        """Note that objects were dropped that may be garbage."""
         self._left = _looks()
 
     def __call__(self, phase: str, info: Mapping[str, Any]) -> None:
-        """As of `gc.callbacks`."""
+        """Handle an event of `gc.callbacks`."""
         if phase == "stop":
             self._make_all_old()
 
@@ -86,7 +86,8 @@ class _Postponing(Locked):
     def _make_all_old(self) -> None:
         if not self._is_frozen():
             self._aged += len(gc.get_objects(0)) + len(gc.get_objects(1))
-            list(map(call, (gc.freeze, gc.unfreeze)))  # at once: between the two no other thread freezes anything
+            # In one call, so that no other thread freezes objects between the two.
+            list(map(call, (gc.freeze, gc.unfreeze)))
 
     def _has_much_garbage(self) -> bool:
         self._note_looks()
@@ -94,9 +95,10 @@ class _Postponing(Locked):
         return self._left == self._looks and self._aged > many and gc.isenabled() and not self._is_frozen()
 
     def _is_frozen(self) -> bool:
-        """Whether the program has frozen objects; once it has, that is not asked again.
+        """Return True if the program has frozen objects.
 
-        Python counts them each time, in 17 ms for a million objects, and lets no other thread run meanwhile.
+        A positive result is cached: Python counts them each time, in 17 ms for a million objects, and blocks other
+        threads.
         """
         self._frozen = self._frozen or gc.get_freeze_count() > _PYTHONS
         return self._frozen
@@ -112,7 +114,7 @@ class _Postponing(Locked):
 
 
 def _looks() -> int:
-    """How many looks at everything have been taken."""
+    """Return the number of full collections so far."""
     return int(gc.get_stats()[2]["collections"])
 
 
@@ -120,13 +122,13 @@ _POSTPONING: Final = _Postponing()
 
 
 def garbage_was_left() -> None:
-    """Something was let go that may be garbage now: once much is made besides, a look at everything is taken."""
+    """Note that objects were dropped that may be garbage: `full_collections_postponed` collects it in time."""
     _POSTPONING.garbage_was_left()
 
 
 @contextmanager
 def full_collections_postponed() -> Iterator[None]:
-    """A block that makes many objects to stay, in which the collector looks only at those that are young."""
+    """Postpone full collections inside a block that creates many long-lived objects; young objects are collected."""
     _POSTPONING.begin()
     try:
         yield

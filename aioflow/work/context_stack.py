@@ -1,12 +1,11 @@
-"""What is open around a piece of code: graphs, sessions, scopes. One stack of entries for each context.
+"""Stacks of the graphs, sessions and scopes that are open around a piece of code, one stack for each context.
 
-A program may leave a block in another context than it entered it in: a server starts and stops in two tasks, a
-generator is closed by whoever drops it, or by the garbage collector. A context variable's `reset` raises there. So
-nothing is ever reset: who leaves an entry says so on the entry itself, wherever that happens, and whoever looks passes
-over it.
+A block may be left in another context than it was entered in: a server starts and stops in two tasks, or a generator is
+closed by another task or by the garbage collector. There a context variable's `reset` raises an error. So nothing is
+reset: leaving a block marks its entry, in any context, and lookups skip marked entries.
 
-One case is no such thing: a task that is started inside a block, which is then left where it was entered. The task's
-context is a copy, and the task keeps what it was started in.
+There is one exception: a task is started inside a block, and the block is then left in the context that it was entered
+in. The task's context is a copy, and the task keeps the value that it was started with.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ T = TypeVar("T")
 
 
 class _Thread(threading.local):
-    """A mark of each thread. (The numbers of threads are given again.)"""
+    """An object that identifies each thread; the system reuses thread numbers."""
 
     def __init__(self) -> None:
         self.mark = object()
@@ -35,8 +34,9 @@ _THREAD = _Thread()
 
 
 def _here() -> object:
-    """Stands for the running task, or for the event loop between its tasks, or for a thread without one."""
-    asyncio = sys.modules.get("asyncio")  # whoever runs a loop has it; who makes graphs need not wait for it
+    """Return an identity of the running task, or of the event loop between tasks, or of a thread without a loop."""
+    # Not imported here: a running loop has imported it, and building graphs need not wait for it.
+    asyncio = sys.modules.get("asyncio")
     running_loop = getattr(asyncio, "_get_running_loop", None)
     loop = None if running_loop is None else running_loop()
     if asyncio is None or loop is None:
@@ -48,9 +48,9 @@ class Entry(Generic[T]):
     """One block that was entered.
 
     Attributes:
-        value: What is open in it; None once it was left.
-        home: Where it was entered.
-        rest: What tasks keep of it that were started inside, once it was left at home: the value, or a weak reference.
+        value: The value that is open in it; None once the block was left.
+        home: Identity of the task or thread in which it was entered.
+        rest: Once the block was left there: the value, or a weak reference, for tasks that were started inside.
     """
 
     __slots__ = ("home", "rest", "value")
@@ -62,14 +62,14 @@ class Entry(Generic[T]):
 
 
 class ContextStack(Generic[T]):
-    """The entries that are open, for each context.
+    """The open entries, for each context.
 
     Args:
-        name: Of the context variable.
-        weak: Whether a task that keeps an entry which was left is no reason to keep its value alive.
+        name: Name of the context variable.
+        weak: Whether tasks keep only a weak reference to the value of a block that was left.
 
     Attributes:
-        entries: Gives the stack as it is here, the outermost first; some of it may have been left.
+        entries: Returns the stack of this context, the outermost entry first; some of its blocks may have been left.
     """
 
     def __init__(self, name: str, *, weak: bool) -> None:
@@ -79,18 +79,19 @@ class ContextStack(Generic[T]):
         self._weak = weak
 
     def enter(self, value: T) -> Entry[T]:
-        """Open a block around what this context does from now on."""
+        """Enter a block in this context, with this value."""
         entry = Entry(value)
         around = self.entries()
         for other in around:
-            if other.value is None:  # it was left somewhere else: a context that lives on would collect ever more
+            # Left in another context. Without this, the stack of a long-lived context would grow.
+            if other.value is None:
                 around = tuple(e for e in around if self.seen(e) is not None)
                 break
         self._set((*around, entry))
         return entry
 
     def leave(self, entry: Entry[T]) -> None:
-        """Close it, in whatever context, thread or order. To do so again changes nothing."""
+        """Leave a block, in any context, thread or order. Idempotent."""
         stack = self.entries()
         held = True
         if stack and stack[-1] is entry:
@@ -107,7 +108,7 @@ class ContextStack(Generic[T]):
 
     @contextmanager
     def inside(self, value: T) -> Iterator[T]:
-        """A block in which the value is open."""
+        """Open a value inside a block."""
         entry = self.enter(value)
         try:
             yield value
@@ -115,7 +116,7 @@ class ContextStack(Generic[T]):
             self.leave(entry)
 
     def seen(self, entry: Entry[T]) -> T | None:
-        """What is open in an entry of the stack, as seen from here."""
+        """Return the value of an entry of the stack, as seen from this context."""
         value = entry.value
         if value is not None:
             return value
@@ -125,14 +126,14 @@ class ContextStack(Generic[T]):
         return kept
 
     def __iter__(self) -> Iterator[T]:
-        """What is open here, the innermost first."""
+        """Yield the open values of this context, the innermost first."""
         for entry in reversed(self.entries()):
             value = self.seen(entry)
             if value is not None:
                 yield value
 
     def innermost(self) -> T | None:
-        """What is open here and nothing else inside it, or None."""
+        """Return the innermost open value of this context, or None."""
         for entry in reversed(self.entries()):
             value = entry.value
             if value is None:
@@ -142,5 +143,5 @@ class ContextStack(Generic[T]):
         return None
 
     def innermost_of(self, entries: Container[Entry[T]]) -> Entry[T] | None:
-        """The innermost of these entries that this context is in, or None."""
+        """Return the innermost of these entries that this context is in, or None."""
         return next((entry for entry in reversed(self.entries()) if entry in entries), None)

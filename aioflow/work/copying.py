@@ -11,17 +11,17 @@ from aioflow.work.stopping import blocks, checkpoint, claim
 
 __all__ = ["copied", "copy_into", "native", "put", "row_blocks"]
 
-_BLOCK: Final = 4 << 20  # bytes, copied within milliseconds even where every page is new
-_TILE: Final = 128  # rows and columns of a matrix that are in the cache at once, in both orders
-_NARROW: Final = 512  # rows or columns of a matrix that is as quickly copied row by row
-_OBJECTS: Final = 1 << 16  # elements, each of which is counted once more while nothing else can run
+_BLOCK: Final = 4 << 20  # in bytes: copied within milliseconds even if every page is new
+_TILE: Final = 128  # rows and columns of a matrix that fit into the cache in both orders
+_NARROW: Final = 512  # rows or columns up to which copying row by row is as fast
+_OBJECTS: Final = 1 << 16  # elements of dtype object: their reference counts are changed while no other thread can run
 
 
 def copied(value: Any) -> Any:
-    """A copy of an array, in row-major order.
+    """Return a copy of an array, in row-major order.
 
     Raises:
-        ResourceExhaustedError: it would be larger than a value may be (a view may be larger than its memory).
+        ResourceExhaustedError: the copy would exceed the limit of a value (a view may be larger than its memory).
     """
     if type(value) is not np.ndarray or value.nbytes <= _BLOCK:
         return value.copy()
@@ -32,12 +32,12 @@ def copied(value: Any) -> Any:
 
 
 def native(array: Any) -> Any:
-    """The array, or a copy where it is not in the byte order of the processor, in which memory is read and written."""
+    """Return the array, or a copy in native byte order if it has another one."""
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def copy_into(target: Any, source: Any) -> None:
-    """Copy an array into one of the same shape, cast without checks if need be, with checkpoints."""
+    """Copy an array into one of the same shape, with unchecked casts and with checkpoints."""
     most = _OBJECTS if target.dtype.hasobject else max(1, _BLOCK // max(target.itemsize, source.itemsize))
     if target.size <= most or not target.ndim:
         np.copyto(target, source, casting="unsafe")
@@ -56,7 +56,7 @@ def copy_into(target: Any, source: Any) -> None:
 
 
 def _turn_into(target: Any, source: Any) -> None:
-    """`copy_into` for a transposed matrix: row by row, each element would be alone on its line of the cache."""
+    """Copy a transposed matrix by tiles: row by row, each element would be on a cache line of its own."""
     for rows in blocks(len(target), _TILE):
         for begin in range(0, target.shape[1], _TILE):
             tile = (rows, slice(begin, begin + _TILE))
@@ -64,7 +64,7 @@ def _turn_into(target: Any, source: Any) -> None:
 
 
 def put(target: Any, source: Any) -> None:
-    """`target[...] = source` for one of the same shape, an array of whatever device."""
+    """Assign `target[...] = source` for arrays of the same shape, on any device."""
     if type(source) is np.ndarray and source.nbytes > _BLOCK:
         copy_into(target, source)
     else:
@@ -72,6 +72,6 @@ def put(target: Any, source: Any) -> None:
 
 
 def row_blocks(array: Any) -> Iterator[slice]:
-    """Slices of the first dimension, each of a block at most, or of one row, with a checkpoint between them."""
+    """Yield slices of the first dimension, each of at most a block or of one row, with a checkpoint between them."""
     row = max(1, array.nbytes // max(1, len(array)))
     return blocks(len(array), max(1, _BLOCK // row))

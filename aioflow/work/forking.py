@@ -1,8 +1,9 @@
-"""What a forked child makes anew.
+"""Renewal of locks, queues and threads in forked children.
 
-A child has its parent's memory and only the thread that forked. A lock that another thread held stays locked forever,
-a queue has lost who took from it, and sockets and event loops are the parent's still. So whatever has such a thing for
-longer than a step registers here; what cannot be made anew refuses by `check_process`.
+A child has its parent's memory, but only the thread that forked. A lock that another thread held stays locked forever,
+the threads that serve a queue are missing, and sockets and event loops still belong to the parent. So every object with
+such state that lives longer than a step registers here. An object that cannot be renewed refuses use with
+`check_process`.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ F = TypeVar("F", bound=Callable[[], Any])
 
 
 class Forks(Protocol):
-    """What is told of a fork."""
+    """An object that is notified of forks."""
 
     def after_fork(self) -> None:
-        """This is the child now, and no other thread runs."""
+        """Renew the state. Called in the child, where no other thread runs."""
 
 
 class _Process:
-    """How many forks lie between this process and the one that imported aioflow."""
+    """Number of forks between this process and the one that imported aioflow."""
 
     def __init__(self) -> None:
         self.generation = 0
@@ -42,14 +43,14 @@ _KNOWN: Final[WeakSet[Any]] = WeakSet()
 
 
 def in_child(function: F) -> F:
-    """Call `function()` in every child that is forked from now on; may be used as a decorator."""
+    """Call `function()` in every child that is forked from now on. Usable as a decorator."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=function)
     return function
 
 
 def renew_in_child(known: Forks) -> None:
-    """Tell `known`, which is not kept alive, of every fork."""
+    """Call `known.after_fork()` in every child. The registry holds only a weak reference."""
     _KNOWN.add(known)
 
 
@@ -61,21 +62,23 @@ def _tell() -> None:
 
 
 class _Imports:
-    """The blocks that forks wait for: one at a time, since packages with cycles of imports, as NumPy, cannot be
-    imported by several threads at once. But whoever is importing already does not wait for its turn: another thread may
-    be in a block, and wait for the module whose lock is held here.
+    """The blocks that forks wait for, one at a time.
+
+    Packages with import cycles, such as NumPy, cannot be imported by several threads at once. But a thread that is
+    already importing does not wait for its turn: the thread in the block may wait for a module whose lock this thread
+    holds.
     """
 
     def __init__(self) -> None:
         self._turn = threading.RLock()
-        self._lock = threading.RLock()  # taken as such: an interrupt would leave a condition locked
+        self._lock = threading.RLock()  # used directly: an interrupt can leave a condition locked
         self._changed = threading.Condition(self._lock)
-        self._threads: dict[object, int] = {}  # of each block
-        self._aside: dict[object, int] = {}  # the blocks of the thread that forks
+        self._threads: dict[object, int] = {}  # the thread of each block
+        self._aside: dict[object, int] = {}  # blocks of the forking thread, during the fork
 
     @contextmanager
     def block(self) -> Iterator[None]:
-        """A block."""
+        """Run a block."""
         mark = object()
         with nullcontext() if _is_importing() else self._turn:
             try:
@@ -88,12 +91,13 @@ class _Imports:
                     self._changed.notify_all()
 
     def is_here(self) -> bool:
-        """Whether this thread is in a block."""
+        """Return True if this thread is in a block."""
         return threading.get_ident() in list(self._threads.values())
 
     def before_fork(self) -> None:
-        """Wait until no other thread is in a block, and let none begin one. Blocks of this thread do not count, nor do
-        they for another one that wants to fork.
+        """Wait until no other thread is in a block, and keep new blocks from starting.
+
+        Blocks of this thread do not count, neither here nor for another thread that waits to fork.
         """
         self._lock.acquire()
         here = threading.get_ident()
@@ -107,18 +111,18 @@ class _Imports:
             self._aside = aside
 
     def after_fork(self) -> None:
-        """In both processes."""
+        """Allow blocks again. Called in both processes."""
         self._threads.update(self._aside)
         self._lock.release()
 
     def after_fork_in_child(self) -> None:
-        """As `after_fork`. Who had the turn, and no block yet, is the parent's."""
+        """Like `after_fork`. Also renews the turn, which a thread of the parent may hold."""
         self._turn = threading.RLock()
         self.after_fork()
 
 
 def _is_importing() -> bool:
-    """Whether this thread is in the middle of an import, and so holds a module's lock."""
+    """Return True if this thread is inside an import, and thus holds the lock of a module."""
     imports, frame = vars(_bootstrap), sys._getframe(1)
     while frame.f_globals is not imports:
         if frame.f_back is None:
@@ -135,31 +139,33 @@ if hasattr(os, "register_at_fork"):
 
 
 def not_forked() -> AbstractContextManager[None]:
-    """While the block runs, other threads that fork wait. For imports: Python's lock of a module that was half imported
-    stays locked in a child, and whoever imports it there waits forever.
+    """Delay forks by other threads while the block runs, for imports.
+
+    Python's lock of a module that is half imported stays locked in a child, where importing the module would wait
+    forever.
     """
     return _IMPORTS.block()
 
 
 class Locked:
-    """What several threads use, under its `lock`. In a child the lock is free, whoever held it in the parent."""
+    """An object shared by threads under its `lock`, which is renewed in a child."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         renew_in_child(self)
 
     def after_fork(self) -> None:
-        """As `Forks`."""
+        """Renew the lock in a child."""
         self.lock = threading.RLock()
 
 
 def generation() -> int:
-    """A number that is a different one in a child."""
+    """Return a number that differs between a process and its forked children."""
     return _PROCESS.generation
 
 
 def check_process(made_in: int, what: str) -> None:
-    """Raise FailedPreconditionError unless `what` was made in this process, whose `generation` was `made_in` then."""
+    """Raise FailedPreconditionError unless `what` was made in this process; `made_in` was its `generation` then."""
     if made_in != _PROCESS.generation:
         raise FailedPreconditionError(
             f"{what} was made before this process was forked; its threads and connections are the parent's",

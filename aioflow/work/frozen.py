@@ -1,4 +1,4 @@
-"""Arrays over memory that nobody writes to any more: whoever keeps one need not copy it."""
+"""Arrays over memory that is never written to again, so that they can be kept without a copy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 
 class _Frozen:
-    """Holds the memory. It is at the bottom of each such array, which is known by it and cannot be made writable."""
+    """The holder of the memory.
+
+    It is the base of each frozen array. It identifies the array as frozen, and keeps it from being made writable.
+    """
 
     __slots__ = ("__array_interface__", "_memory")
 
@@ -28,12 +31,12 @@ class _Frozen:
 
 
 def freeze(memory: Any) -> Array:
-    """A flat read-only array of the bytes of contiguous memory, which nobody may write to from now on."""
+    """Return a flat read-only array over contiguous memory, which must not be written to from now on."""
     return np.asarray(_Frozen(memory))
 
 
 def is_frozen(value: Any) -> bool:
-    """Whether this is an array made by `freeze`, or a view of one, that lies in rows and is aligned."""
+    """Return True if this is an aligned, row-major array made by `freeze`, or such a view of one."""
     if type(value) is not np.ndarray or not value.flags.c_contiguous or not value.flags.aligned:
         return False
     base: Any = value.base

@@ -1,7 +1,7 @@
-"""Imports that were cut off: by an interrupt, or by an error in the middle of a module.
+"""Detection of imports that were aborted by an interrupt, or by an error inside a module.
 
-Python forgets such a module and executes it anew with the next import. What it had registered by then is still there,
-and must give way to what it registers now: else one Ctrl-C in the wrong moment would be the end of the process.
+Python drops such a module and executes it again with the next import. Its earlier registrations still exist and must be
+replaced by the new ones. Otherwise one Ctrl-C at the wrong moment would break the process permanently.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _NOWHERE: Final[Namespace] = {}
 
 
 def importing() -> Namespace:
-    """The names of the module whose code is being executed here: the innermost one, where one imports another."""
+    """Return the namespace of the innermost module whose code is being executed."""
     frame = sys._getframe(1)
     while frame.f_code.co_name != "<module>":
         if frame.f_back is None:
@@ -26,7 +26,7 @@ def importing() -> Namespace:
 
 
 def gives_way(before: Namespace, now: Namespace) -> bool:
-    """Whether what was registered from `before` is of an import that was cut off and is made up for now."""
+    """Return True if a registration from `before` is left from an aborted import of the module that is now imported."""
     name = now.get("__name__")
     module = sys.modules.get(name) if isinstance(name, str) else None
     return before is not now and before.get("__name__") == name and getattr(module, "__dict__", None) is now

@@ -1,4 +1,4 @@
-"""A thread that prepares things for later steps, such as code or the models of another engine."""
+"""A background thread for jobs that prepare later steps, such as compiling code or models of another engine."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ _LOGGER: Final = logging.getLogger("aioflow.work")
 
 
 class JobThread:
-    """A queue of jobs that one thread does, one after another. The thread is there only while there is work. A forked
-    child begins without jobs.
+    """A queue of jobs, run by one thread in order. The thread exists only while there are jobs.
+
+    A forked child starts without jobs.
 
     Args:
-        name: Of the thread.
+        name: Name of the thread.
         settle_in: Called first in the thread.
-        daemon: Whether the interpreter ends without waiting for the job that is running. A daemon that it stops inside
-            of native code aborts the process. Jobs that are queued are not begun in either case.
+        daemon: Whether the interpreter exits without waiting for the running job. A daemon thread that is stopped
+            inside native code aborts the process. Queued jobs are not started in either case.
     """
 
     def __init__(self, name: str, settle_in: Callable[[], None], daemon: bool) -> None:
@@ -34,15 +35,16 @@ class JobThread:
         renew_in_child(self)
 
     def after_fork(self) -> None:
-        """Begin anew in the child, which does not have the parent's thread."""
+        """Reset the state in a child, which does not have the parent's thread."""
         self._changing = threading.Lock()
         self._jobs: deque[Callable[[], None]] = deque()
         self._thread: threading.Thread | None = None
         self._waiters: list[Callable[[], None]] = []
 
     def begin(self, job: Callable[[], None]) -> bool:
-        """Have a job done; return False where no thread can be started now. May be called from any thread, and never
-        waits for a job.
+        """Queue a job. Return False if no thread can be started now.
+
+        May be called from any thread, and never waits for a job.
         """
         with self._changing:
             self._jobs.append(job)
@@ -51,21 +53,21 @@ class JobThread:
             self._thread = thread = threading.Thread(target=self._serve, name=self._name, daemon=self._daemon)
         try:
             thread.start()
-        except RuntimeError:  # there may be no more threads, or the interpreter is ending
+        except RuntimeError:  # no more threads are available, or the interpreter is exiting
             with self._changing:
-                self._jobs.remove(job)  # others stay queued for the next thread
+                self._jobs.remove(job)  # other jobs stay queued for the next thread
                 waiters = self._stopped()
             _wake(waiters)
             return False
         return True
 
     def drop(self) -> None:
-        """Forget the jobs that are not begun."""
+        """Drop the jobs that have not started."""
         with self._changing:
             self._jobs.clear()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until all jobs are done; return whether they are."""
+        """Wait until all jobs are done, with a timeout. Return True if they are."""
         over = threading.Event()
         if self._tell(over.set):
             over.wait(seconds)
@@ -83,7 +85,7 @@ class JobThread:
             await over.wait()
 
     def _tell(self, waiter: Callable[[], None]) -> bool:
-        """Call `waiter()` when all jobs are done; return False where they are."""
+        """Call `waiter()` when all jobs are done. Return False if they are done already."""
         with self._changing:
             if self._thread is not None:
                 self._waiters.append(waiter)
@@ -96,18 +98,18 @@ class JobThread:
                 job()
             except Exception:
                 _LOGGER.exception("a job of the thread %r has failed", self._name)
-            del job  # with what it holds
+            del job  # release the objects that the job holds
 
     def _next(self) -> Callable[[], None] | None:
         with self._changing:
             if self._jobs and threading.main_thread().is_alive():
                 return self._jobs.popleft()
-            waiters = self._stopped()  # under the same lock: what is queued from now on starts a new thread
+            waiters = self._stopped()  # under the same lock, so that a job queued from now on starts a new thread
         _wake(waiters)
         return None
 
     def _stopped(self) -> list[Callable[[], None]]:
-        """Note that no thread runs; return the waiters. Call with the lock."""
+        """Note that no thread runs, and return the waiters. Call with the lock held."""
         self._thread = None
         waiters, self._waiters = self._waiters, []
         return waiters

@@ -1,6 +1,6 @@
-"""Names of a package whose modules are loaded when somebody first asks for one, so that the import does not wait.
+"""Lazily loaded names of a package, which keep `import` fast.
 
-To type checkers the package imports them under `if TYPE_CHECKING:`, so a name that is not there is an error as before.
+For type checkers the package imports the names under `if TYPE_CHECKING:`, so an unknown name is still an error.
 """
 
 from __future__ import annotations
@@ -21,17 +21,15 @@ _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Later:
-    """The `__getattr__` of such a package.
+    """The `__getattr__` of a package with lazily loaded names.
 
     Args:
-        package: Its name.
-        homes: For each name the module that has it, or the module that it is; "module:name" where it has another name
-            there.
-        extra: The package, and the extra of ours that brings it, without which there are no such names.
+        package: Name of the package.
+        homes: For each name, the module that has it, or the module that it is; "module:name" if the name differs there.
+        extra: The package that the names need, which is also the name of aioflow's extra that installs it.
 
     Attributes:
-        answers: The module whose `refuse` raises AttributeError for a name that is in no such package, with what may
-            have been meant.
+        answers: The module whose `refuse` raises AttributeError with suggestions, for an unknown name.
     """
 
     answers: ClassVar[str] = ""
@@ -54,11 +52,11 @@ class Later:
                 raise
             raise not_installed(f"{self._package}.{name}", self._extra, error) from error
         value = module if home == f"{self._package}.{name}" else getattr(module, own or name)
-        setattr(sys.modules[self._package], name, value)  # nobody asks here again
+        setattr(sys.modules[self._package], name, value)  # so that the next access does not call this function
         return value
 
     def names(self) -> list[str]:
-        """What `dir` shows."""
+        """Return the names for `dir`."""
         return sorted({*vars(sys.modules[self._package]), *self._homes})
 
     def _refuse(self, name: str) -> NoReturn:
@@ -68,8 +66,9 @@ class Later:
 
 
 def homes(modules: Mapping[str, str]) -> dict[str, str]:
-    """For each name where it is, from the names of each module, separated by spaces; "name=own" where it has another
-    name there.
+    """Return the module of each name, from the names of each module, separated by spaces.
+
+    "name=own" stands for a name that the module calls `own`.
     """
     found = {}
     for module, names in modules.items():
@@ -80,17 +79,17 @@ def homes(modules: Mapping[str, str]) -> dict[str, str]:
 
 
 def load_later(package: str, homes: Mapping[str, str] = _NONE, extra: str | None = None) -> None:
-    """Let the package, which is being imported, have these names, each from the module that it stands with.
+    """Register lazily loaded names with the package that is being imported, each with its module.
 
-    Where `extra` is not installed, a package that an extra of ours of the same name brings, asking for one of the names
-    raises UnimplementedError, which says how to install it.
+    If the names need the package `extra`, which aioflow's extra of the same name installs, and it is missing, access to
+    a name raises UnimplementedError with the command to install it.
     """
     later = Later(package, homes, extra)
     vars(sys.modules[package]).update(__getattr__=later, __dir__=later.names)
 
 
 def not_installed(what: str, extra: str, error: ImportError) -> UnimplementedError:
-    """What to raise where something needs the package of an extra, which is not there."""
+    """Return the error for a feature that needs the package of an extra, which is not installed."""
     return UnimplementedError(
         f"{what} needs the {extra} package, which is not installed: {install_command(extra)}",
         expected=extra,

@@ -1,7 +1,7 @@
-"""How thousands of objects are freed so that other threads run meanwhile.
+"""Gradual release of thousands of objects, so that other threads run meanwhile.
 
-What nobody holds any more is freed at once, with all that it alone held: 10 ms for the nodes of a graph of 20,000, in
-which no other thread gets the interpreter's lock, and an event loop waits.
+Dropping the last reference to a container frees all objects that only it holds at once. For the nodes of a graph of
+20,000 this takes 10 ms, in which no other thread gets the interpreter's lock and an event loop is blocked.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ __all__ = ["let_go"]
 
 
 def let_go(*held: list[Any] | dict[Any, Any]) -> None:
-    """Empty lists and dictionaries that nobody else uses, item by item."""
+    """Empty lists and dictionaries item by item. Nothing else may use them."""
     for items in held:
         pop = items.popitem if isinstance(items, dict) else items.pop
         while items:

@@ -1,4 +1,4 @@
-"""Choose the event loop of this package's programs."""
+"""The choice of the event loop for this package's programs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ __all__ = ["is_debug_mode", "loop_factory"]
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return the constructor of the fastest event loop there is; None for that of asyncio.
-
-    In debug mode, uvloop reads the running frame when an async generator is garbage, and Python 3.11 crashes if that
-    happens while it makes a coroutine.
-    """
+    """Return the constructor of the fastest event loop that is installed; None for asyncio's own."""
+    # In debug mode, uvloop reads the running frame when an async generator is garbage. Python 3.11 crashes if that
+    # happens while it creates a coroutine.
     if is_debug_mode() and sys.version_info < (3, 12):
         return None
     try:
@@ -26,6 +24,6 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def is_debug_mode() -> bool:
-    """Return whether new event loops are in asyncio's debug mode, which is slow."""
+    """Return True if new event loops are in asyncio's debug mode, which is slow."""
     by_environment = not sys.flags.ignore_environment and bool(os.environ.get("PYTHONASYNCIODEBUG"))
     return sys.flags.dev_mode or by_environment

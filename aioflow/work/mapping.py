@@ -1,4 +1,4 @@
-"""Files mapped into memory and not kept open: Python's `mmap` keeps a descriptor for each, and those are few."""
+"""Memory-mapped files without an open descriptor; Python's `mmap` keeps one for each, and descriptors are limited."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ __all__ = ["mapped", "mapped_file"]
 
 
 def mapped(fd: int, size: int, *, writable: bool = False, private: bool = False) -> memoryview:
-    """The first bytes of a file. They stay mapped for as long as the view, or anything made over it, is there.
+    """Map the first `size` bytes of a file. They stay mapped as long as the view, or any object over it, exists.
 
     Args:
-        private: Whether what is written here stays here.
+        fd: Descriptor of the file, which may be closed afterwards.
+        size: Number of bytes.
+        writable: Whether the memory can be written to.
+        private: Whether writes stay in this mapping instead of reaching the file.
 
     Raises:
-        OSError: they cannot be mapped.
+        OSError: the file cannot be mapped.
     """
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     address = _system().mmap(None, size, protection, mmap.MAP_PRIVATE if private else mmap.MAP_SHARED, fd, 0)
@@ -33,10 +36,10 @@ def mapped(fd: int, size: int, *, writable: bool = False, private: bool = False)
 
 
 def mapped_file(fd: int, size: int) -> memoryview:
-    """The first bytes of a file that is only read, on any system. They are there as long as the view, as in `mapped`.
+    """Map the first `size` bytes of a file for reading, on any system. Their lifetime is as for `mapped`.
 
     Raises:
-        OSError: they cannot be mapped.
+        OSError: the file cannot be mapped.
     """
     if os.name == "posix":
         return mapped(fd, size)

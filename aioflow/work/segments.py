@@ -1,13 +1,13 @@
-"""Memory that other processes of the same user can map: lent as arrays, and used again once nobody holds them.
+"""Memory that other processes of the same user can map, exported as arrays and reused when an array is gone.
 
-A segment is a file without a name, in memory (`memfd`): it is gone when the last process that maps it is, however that
-ends. It cannot shrink, so nobody who reads it is cut off, and nobody but its maker can write to it. Fresh pages have to
-be cleared, which takes longer than the copy that follows; so what comes back waits here to be lent again.
+A segment is a file without a name, in memory (`memfd`). The system frees it when the last process that maps it ends, in
+whatever way. It cannot shrink, so its readers never lose mapped pages, and only its maker can write to it. Fresh pages
+must be cleared by the system, which takes longer than the copy that follows, so returned segments are kept for reuse.
 
-Behind the bytes that are lent is one page of the maker's, of which the first byte says that the segment is no longer
-used: whoever keeps it mapped for the next array lets go of it then.
+One page of the maker's follows the exported bytes. Its first byte marks the segment as retired: processes that keep it
+mapped for the next array unmap it then.
 
-A forked child has the arrays of its parent, over the same memory: what is lent at that time is never lent again.
+A forked child has its parent's arrays over the same memory, so segments that are exported at a fork are never reused.
 """
 
 from __future__ import annotations
@@ -45,78 +45,77 @@ __all__ = [
 
 NAME: Final = "aioflow"
 TRAILER: Final = mmap.PAGESIZE
-_FUTURE_WRITE: Final = (
-    0x10  # F_SEAL_FUTURE_WRITE: no writing but by the mapping that is there; Python has no name for it
-)
+# F_SEAL_FUTURE_WRITE, which Python has no name for: only mappings that exist already can write.
+_FUTURE_WRITE: Final = 0x10
 _SEALS: Final = 0x1 | 0x2 | 0x4 | _FUTURE_WRITE  # and F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW
 Array: TypeAlias = np.ndarray[Any, Any]
-_MOST: Final = 96  # segments of a process: each takes a file descriptor
+_MOST: Final = 96  # segments of a process: each uses a file descriptor
 _NUMBERS: Final = itertools.count(1)
 
 
 class Segment:
-    """Memory of this process that others can map.
+    """Memory of this process that other processes can map.
 
     Args:
-        size: Bytes that can be lent, of which none is taken from the system yet.
+        size: Number of bytes for arrays. No memory is allocated yet.
 
     Attributes:
-        number: Which one it is, of all that this process has had.
-        fd: Its file, for as long as the segment is there.
-        spoiled: Whether it is never lent again.
+        number: Serial number among all segments of this process.
+        fd: Descriptor of its file, valid as long as the segment exists.
+        spoiled: Whether it must never be reused.
 
     Raises:
-        OSError: there is no room for it, or the system knows no such files.
+        OSError: there is no room for it, or the system has no such files.
     """
 
     def __init__(self, size: int) -> None:
         if sys.platform != "linux":
             raise OSError("there are no sealed files in memory")
-        import fcntl  # not on every platform
+        import fcntl  # not available on every platform
 
         self.made_in = generation()
         self.number = next(_NUMBERS)
         self.size = size - size % -TRAILER
         self.spoiled = False
-        self.since = 0.0  # when it came back
+        self.since = 0.0  # time of its return, on the monotonic clock
         self.fd = os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         weakref.finalize(self, os.close, self.fd).atexit = False
         os.ftruncate(self.fd, self.size + TRAILER)
         self.memory = mapped(self.fd, self.size + TRAILER, writable=True)
-        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)  # after the one mapping that may write
+        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)  # the seals allow no writable mapping after this one
         self.address = int(np.frombuffer(self.memory, np.uint8).__array_interface__["data"][0])
         self._reserved = 0
 
     @property
     def file_bytes(self) -> int:
-        """Of its file: what can be lent, and the trailer."""
+        """Size of its file: the bytes for arrays, and the trailer."""
         return self.size + TRAILER
 
     @property
     def is_mine(self) -> bool:
-        """Whether this process has made it, and not the one that it was forked from."""
+        """True if this process made the segment, not the parent that it was forked from."""
         return self.made_in == generation()
 
     def reserve(self, stop: int) -> None:
-        """Take its first bytes from the system, which kills a process that writes where it has none to give.
+        """Allocate the first `stop` bytes now. Without memory, a later write would kill the process.
 
         Raises:
-            OSError: it has none.
+            OSError: there is no memory.
         """
         if stop > self._reserved:
             os.posix_fallocate(self.fd, self._reserved, stop - self._reserved)
             self._reserved = stop
 
     def retire(self) -> None:
-        """Let those who have it mapped know that it is not used any more."""
+        """Tell processes that have the segment mapped that it is not used any more."""
         if self.is_mine:
             self.memory[self.size] = 1
 
 
 class Loan(np.ndarray[Any, Any]):
-    """An array over a segment; all others over it have it for their base."""
+    """An array over a segment. All other arrays over the segment have this one as their base."""
 
-    home: Segments | None = None  # of views of a loan, which are not lent themselves
+    home: Segments | None = None  # None for views of the array, which are not exported themselves
     segment: Segment | None = None
 
     def __del__(self, is_over: Callable[[], bool] = sys.is_finalizing) -> None:
@@ -125,7 +124,7 @@ class Loan(np.ndarray[Any, Any]):
 
 
 def loan_of(array: Array) -> Loan | None:
-    """What an array rests on, where that is a segment of this process."""
+    """Return the exported array that an array is a view of, if its segment belongs to this process."""
     base: Any = array
     while isinstance(base, np.ndarray):
         if isinstance(base, Loan) and base.segment is not None:
@@ -135,14 +134,14 @@ def loan_of(array: Array) -> Loan | None:
 
 
 class Segments:
-    """Those of a process. May be used from any thread.
+    """The segments of a process. Thread-safe.
 
     Args:
-        kept: Bytes that wait here at most; the oldest go first.
-        smallest: Bytes below which an array is not worth it.
+        kept: Maximum bytes kept for reuse; the oldest segments are released first.
+        smallest: Size in bytes below which an array gets no segment.
 
     Attributes:
-        borrowers: How many connections there are to processes that can map them.
+        borrowers: Number of connections to processes that can map the segments.
     """
 
     def __init__(self, kept: int, smallest: int) -> None:
@@ -156,40 +155,42 @@ class Segments:
         spoil_at_fork(self)
 
     def after_fork(self) -> None:
-        """Another thread may have held the lock, and what is here is the parent's."""
+        """Reset the state in a child: a thread of the parent may hold the lock, and the segments are the parent's."""
         self._lock = threading.Lock()
         self._waiting.clear()
         self._lent.clear()
         self.borrowers = 0
 
     def spoil(self) -> None:
-        """What is lent now is in the memory of a child, too."""
+        """Mark the segments that are exported now as not reusable, since a child has them in its memory."""
         for segment in list(self._lent.values()):
             segment.spoiled = True
 
     def connected(self, change: int) -> None:
-        """So many borrowers more."""
+        """Change the number of importing connections by `change`."""
         with self._lock:
             self.borrowers += change
 
     @property
     def waiting(self) -> int:
-        """Bytes that wait to be lent again."""
+        """Bytes that are kept for reuse."""
         return sum(segment.size for segment in list(self._waiting))
 
     @property
     def lent(self) -> int:
-        """Bytes that are lent."""
+        """Bytes that are exported."""
         return sum(segment.size for segment in list(self._lent.values()))
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, reserve: bool = True) -> Array | None:
-        """As `numpy.empty`; None where the array is too small, or there is no segment for it.
+        """Return an array like `numpy.empty`; None if it is too small, or no segment is available.
 
-        What is sent to a process that can map it is not copied. So nobody may write to it after that.
+        Sending the array to a process that can map it does not copy it. So the array must not be written to after it is
+        sent.
 
         Args:
-            reserve: Whether its memory is taken from the system now. If not, `Segment.reserve` comes before the first
-                byte is written.
+            shape: Shape of the array.
+            dtype: Its dtype.
+            reserve: Whether to allocate the memory now. Otherwise call `Segment.reserve` before the first write.
         """
         nbytes = math.prod(shape) * dtype.itemsize
         if nbytes < self.smallest or dtype.hasobject:
@@ -211,6 +212,7 @@ class Segments:
         with self._lock:
             best = None
             for segment in self._waiting:
+                # At most a quarter larger than needed, so that little memory is wasted.
                 fits = nbytes <= segment.size <= nbytes + nbytes // 4 + TRAILER
                 if fits and (best is None or segment.size < best.size):
                     best = segment
@@ -227,11 +229,11 @@ class Segments:
             return None
 
     def give(self, segment: Segment) -> None:
-        """Nobody uses the segment any more."""
+        """Return a segment that is no longer in use."""
         if not segment.is_mine:
             return
         self._lent.pop(segment.number, None)
-        # An array may end anywhere, within `_take` too: then the segment is let go, since waiting would be for ever.
+        # An array's finalizer may run at any point, also inside `_take`. Waiting for the lock there would deadlock.
         if segment.spoiled or _FORKS.going_on or not self._lock.acquire(blocking=False):
             segment.retire()
             return
@@ -247,7 +249,7 @@ class Segments:
             self._lock.release()
 
     def trim(self, seconds: float) -> None:
-        """Let go of what has waited for so long."""
+        """Release the segments that have been kept for `seconds` without use."""
         if not self._waiting:
             return
         now = time.monotonic()
@@ -257,14 +259,14 @@ class Segments:
 
 
 class _Spoils(Protocol):
-    """What is told that a child is about to have the same memory."""
+    """An object that is notified before the memory of the process is copied to a child."""
 
     def spoil(self) -> None:
-        """No array that is lent now may be lent again."""
+        """Mark the arrays that are exported now as not reusable."""
 
 
 class _Forks:
-    """Told around every fork; in between, too, nothing that comes back may be lent again."""
+    """Fork hooks. Segments that return during a fork are not reused either."""
 
     def __init__(self) -> None:
         self.going_on = 0
@@ -292,18 +294,18 @@ _FORKS: Final = _Forks()
 
 
 def spoil_at_fork(known: _Spoils) -> None:
-    """Tell `known`, which is not kept alive, of every fork before it."""
+    """Call `known.spoil()` around every fork. The registry holds only a weak reference."""
     _FORKS.told.add(known)
 
 
 def is_forking() -> bool:
-    """Whether a child is being made now."""
+    """Return True while a fork is in progress."""
     return _FORKS.going_on > 0
 
 
 @lru_cache(maxsize=1)
 def has_segments() -> bool:
-    """Whether this system has such files, and shows those of one process to another."""
+    """Return True if this system has sealed files in memory, and shows those of one process to another."""
     try:
         segment = Segment(1)
         return os.readlink(f"/proc/self/fd/{segment.fd}").startswith(f"/memfd:{NAME}")

@@ -1,17 +1,22 @@
-"""What the system's scheduler is told of the threads that run kernels: whoever wakes up need not wait for a tick.
+"""Scheduler time slices of kernel threads, so that threads that wake up run without waiting for a timer tick.
 
-Linux looks who is next when a timer of its own ticks, every 4 ms with usual settings. A thread that wakes in between,
-as the event loop's does, takes the processor at once only where it is owed some and its turn, the *slice*, ends before
-that of the thread that runs. Kernels keep all processors busy, so the loop often waited for a tick. Since Linux 6.12 a
-thread may ask for a slice of its own, without any privilege. A longer one does not change how much of a processor a
-thread gets, but all that wake with shorter slices go before it.
+Linux picks the next thread at a timer tick, every 4 ms with usual settings. A thread that wakes in between, such as the
+event loop's, preempts the running one only under two conditions. The scheduler owes it processor time, and its turn,
+the *slice*, ends before that of the running thread. Kernels keep all processors busy, so the loop often waited for a
+tick. Since Linux 6.12 a thread may request a slice of its own, without any privilege. A longer slice does not change
+the thread's share of a processor, but threads with shorter slices run first when they wake.
 
-Measured on two processors, a network training in the loop by oneDNN, the 99th percentile of the loop's lag: 3.9 ms, and
-1.0 to 1.2 with slices of 10 ms (30 and 100 did as well, 3 less); beside two busy processes (by NumPy) 6.2 and 6.4; as
-many steps in both. Tried and left: a lower priority (nice 5: 0.6 ms, but half of the steps beside the busy processes),
-the lowest (SCHED_IDLE: a thread that held the interpreter's lock was not let run for a second, and the loop waited for
-it), SCHED_BATCH (0.7 to 1.1 ms; short steps took a quarter longer beside the busy processes), and a shorter switch
-interval of the interpreter (worse: whoever waits for its lock has just used the processor, and is owed nothing).
+Measured on two processors, with a network training in the loop by oneDNN: the 99th percentile of the loop's lag was
+3.9 ms, and 1.0 to 1.2 ms with slices of 10 ms. Slices of 30 and 100 ms did as well, of 3 ms less. Beside two busy
+processes (by NumPy) it was 6.2 and 6.4 ms. The number of steps was the same in both cases. Alternatives that were
+rejected:
+
+- A lower priority (nice 5): 0.6 ms, but half of the steps beside the busy processes.
+- The lowest priority (SCHED_IDLE): a thread with the interpreter's lock did not run for a second, and the loop waited
+  for the lock.
+- SCHED_BATCH: 0.7 to 1.1 ms; short steps took a quarter longer beside the busy processes.
+- A shorter switch interval of the interpreter: worse, since a thread that waits for the lock has just used the
+  processor, and is owed no time.
 """
 
 from __future__ import annotations
@@ -26,14 +31,15 @@ from typing import Final
 
 __all__ = ["ask_for_long_slice"]
 
-_SLICE: Final = 10_000_000  # ns; Linux's own are 0.7 to 2.8 ms, and the ticks between
-_RESET_ON_FORK: Final = 1  # SCHED_FLAG_RESET_ON_FORK: threads and processes that this one begins have Linux's own
-# The number of the system call sched_setattr, which C libraries have no function for (glibc before 2.41).
+_SLICE: Final = 10_000_000  # in ns; Linux's own slices are 0.7 to 2.8 ms, and end at timer ticks
+# SCHED_FLAG_RESET_ON_FORK: threads and processes that this thread starts have Linux's default slice.
+_RESET_ON_FORK: Final = 1
+# Numbers of the system call sched_setattr, for which C libraries have no function (glibc before 2.41).
 _SETATTR: Final = {"x86_64": 314, "aarch64": 274, "riscv64": 274, "ppc64le": 355, "s390x": 345}
 
 
 class _Attributes(ctypes.Structure):
-    """struct sched_attr of linux/sched/types.h, in its first version."""
+    """The struct sched_attr of linux/sched/types.h, in its first version."""
 
     _fields_ = (
         ("size", ctypes.c_uint32),
@@ -48,15 +54,15 @@ class _Attributes(ctypes.Structure):
 
 
 def ask_for_long_slice() -> None:
-    """Have this thread give way to all that wake up, where the system knows of that; its priority stays as it is."""
-    if sys.platform != "linux" or sys.maxsize < 2**32:  # a program of 32 bits has other numbers
+    """Request a long slice for this thread, if the system supports it. Its priority does not change."""
+    if sys.platform != "linux" or sys.maxsize < 2**32:  # 32-bit programs have other system call numbers
         return
     number = _SETATTR.get(platform.machine())
-    with suppress(OSError):  # a system that forbids it
-        if number is None or os.sched_getscheduler(0) != os.SCHED_OTHER:  # the user has chosen another way
+    with suppress(OSError):  # the system may forbid it
+        if number is None or os.sched_getscheduler(0) != os.SCHED_OTHER:  # the user has chosen another policy
             return
         nice = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
         size = ctypes.sizeof(_Attributes)
         wanted = _Attributes(size, os.SCHED_OTHER, _RESET_ON_FORK, nice, 0, _SLICE, 0, 0)
-        # Whether it was granted does not matter: a thread without it runs as threads do.
+        # The result is not checked: without the slice, the thread is scheduled as usual.
         ctypes.CDLL(None).syscall(ctypes.c_long(number), ctypes.c_int(0), ctypes.byref(wanted), ctypes.c_uint(0))

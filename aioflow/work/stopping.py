@@ -1,8 +1,8 @@
-"""How work that may take long asks whether it is to go on, and whether there is room for what it is about to make.
+"""Cooperative cancellation of long-running work, and limits on the size of values.
 
-Whoever runs kernels tells their thread what it works on (`doing`). A loop in a kernel that may take long calls
-`checkpoint` between two blocks, and what makes a value of a size that it reads from its inputs calls `claim` before. In
-a thread that works on nothing in particular, a checkpoint does nothing.
+The code that runs kernels sets the work of their thread (`doing`). A loop in a kernel that may take long calls
+`checkpoint` between two blocks. A kernel that creates a value of a size read from its inputs calls `claim` first. In a
+thread without work, a checkpoint does nothing.
 """
 
 from __future__ import annotations
@@ -40,33 +40,35 @@ __all__ = [
 T = TypeVar("T")
 R = TypeVar("R")
 
-COPY_RATE: Final = 2e9  # bytes a second that are copied into fresh memory, on the slower of today's machines
-_MOMENT: Final = 1e-3  # seconds that work may hold up an event loop
+COPY_RATE: Final = 2e9  # bytes per second of copies into fresh memory, on the slower of today's machines
+_MOMENT: Final = 1e-3  # seconds for which work may block an event loop
 
 
 class Stopped(BaseException):
-    """The work was asked to stop. Whoever asked does not wait for a result. (No `except Exception` is to stop this.)"""
+    """The work was asked to stop, and no caller waits for its result.
+
+    It derives from BaseException, so that no `except Exception` catches it.
+    """
 
 
 class Elsewhere(BaseException):
-    """The work turned out to be too much for the event loop that it was begun on: begin it again in a thread."""
+    """The work takes too long for the event loop that it was started on: start it again in a thread."""
 
 
-# As `SessionConfig.max_value_bytes`, in the context of a step that has set it.
+# Like `SessionConfig.max_value_bytes`, in the context of a step that has set it.
 _LIMIT: Final[ContextStack[int]] = ContextStack("aioflow_value_limit", weak=False)
 
 
 class Work:
-    """What a thread is working on. This one is never asked to stop.
+    """The work of a thread. An object of this class is never asked to stop.
 
     Args:
-        limit: The most bytes that a value may take; None for what the context says, or else `largest_value`.
-        effects: As the attribute, where nothing else is said.
+        limit: Maximum size of a value in bytes; None for the context's limit, or else `largest_value`.
+        effects: Initial value of the attribute, to which it returns after each critical section.
 
     Attributes:
-        effects: Whether what the thread does at the moment changes something that others see. Only a call that does not
-            may be left behind.
-        watchers: Called, on the event loop of who waits, when the work is asked to stop.
+        effects: Whether the current call changes state that others see. Only a call without effects may be abandoned.
+        watchers: Called when the work is asked to stop, on the event loop of the waiting caller.
     """
 
     __slots__ = ("_rests", "effects", "limit", "watchers")
@@ -78,32 +80,33 @@ class Work:
 
     @property
     def requested(self) -> bool:
-        """Whether it was asked to stop."""
+        """True if the work was asked to stop."""
         return False
 
     def stop(self) -> None:
-        """Ask it to stop."""
+        """Ask the work to stop."""
 
     def check(self) -> None:
-        """Raise, if it is to stop."""
+        """Raise if the work is to stop."""
 
     def act(self) -> None:
-        """What comes next has an effect: it is not begun where the work is to stop, and is waited for.
+        """Start a critical section, whose code has effects. A caller waits for its end, and does not abandon it.
 
         Raises:
-            Stopped: it is to stop.
+            Stopped: the work is to stop.
         """
-        self.effects = True  # and then look: who leaves a call behind asks it to stop, and then looks at this
+        # Set before the check: a caller that abandons a call requests the stop first, then reads `effects`.
+        self.effects = True
         if self.requested:
             self.effects = self._rests
             raise Stopped
 
     def acted(self) -> None:
-        """What had an effect has ended."""
+        """End a critical section."""
         self.effects = self._rests
 
     def admit(self, size: int, seconds: float) -> None:
-        """Raise, if a value of `size` bytes, which takes so long to make, is not to be made here."""
+        """Raise unless a value of `size` bytes, which takes `seconds` to compute, may be created here."""
         limit = largest_value() if self.limit is None else self.limit
         if size > limit:
             raise ResourceExhaustedError(
@@ -114,7 +117,7 @@ class Work:
 
 
 class Stoppable(Work):
-    """Work that ends at its next checkpoint when it is asked to stop."""
+    """Work that ends at its next checkpoint after it was asked to stop."""
 
     __slots__ = ("_requested",)
 
@@ -124,27 +127,27 @@ class Stoppable(Work):
 
     @property
     def requested(self) -> bool:
-        """Whether it was asked to stop."""
+        """True if the work was asked to stop."""
         return self._requested
 
     def stop(self) -> None:
-        """Ask it to stop. Call on the event loop of who waits for it."""
+        """Ask the work to stop. Call on the event loop of the waiting caller."""
         self._requested = True
         for watcher in list(self.watchers):
             watcher()
 
     def check(self) -> None:
-        """Raises Stopped."""
+        """Raise Stopped if the work was asked to stop."""
         if self._requested:
             raise Stopped
 
 
 class Brief(Work):
-    """Work on an event loop, which others wait for: what takes longer than a moment is given up there, unless it has
-    had an effect.
+    """Bounded work on an event loop, which it blocks: it is aborted if it takes too long and has had no effects.
 
     Args:
-        seconds: How long that is.
+        limit: Maximum size of a value in bytes, as for `Work`.
+        seconds: Maximum duration.
     """
 
     __slots__ = ("_seconds", "_until")
@@ -155,16 +158,16 @@ class Brief(Work):
         self._seconds = seconds
 
     def check(self) -> None:
-        """Raises Elsewhere."""
+        """Raise Elsewhere if the time is over."""
         if perf_counter() > self._until:
             raise Elsewhere
 
     def act(self) -> None:
-        """From here on it can only go on."""
+        """Start a critical section. It lifts the time limit, since the work cannot be started again afterwards."""
         self._until = self._seconds = float("inf")
 
     def admit(self, size: int, seconds: float) -> None:
-        """Raises Elsewhere; ResourceExhaustedError where the value is to be made nowhere."""
+        """Raise Elsewhere if the value takes too long, or ResourceExhaustedError if it exceeds the limit."""
         super().admit(size, seconds)
         if max(size / COPY_RATE, seconds) > self._seconds:
             raise Elsewhere
@@ -178,12 +181,12 @@ _this_thread: Final = _ThisThread()
 
 
 def current_work() -> Work | None:
-    """What this thread is working on."""
+    """Return the work of this thread."""
     return _this_thread.work
 
 
 def doing(work: Work | None, function: Callable[..., R], *args: Any) -> R:
-    """`function(*args)`, as a part of that work."""
+    """Call `function(*args)` as a part of `work`."""
     before = _this_thread.work
     _this_thread.work = work
     try:
@@ -193,23 +196,27 @@ def doing(work: Work | None, function: Callable[..., R], *args: Any) -> R:
 
 
 def checkpoint() -> None:
-    """Go on, unless this thread's work is to stop: then raise what ends it. Costs about 100 ns."""
+    """Raise if this thread's work is to stop. Costs about 100 ns."""
     work = _this_thread.work
     if work is not None:
         work.check()
 
 
 def claim(size: int, seconds: float = 0.0) -> None:
-    """A value of `size` bytes is about to be made, in so many seconds if it takes longer than to write it.
+    """Raise unless a value of `size` bytes may be created.
+
+    Args:
+        size: Size of the value.
+        seconds: Time to compute the value, if that takes longer than to write it.
 
     Raises:
-        ResourceExhaustedError: it is larger than a value may be.
+        ResourceExhaustedError: the value exceeds the limit.
     """
     (_this_thread.work or Work()).admit(size, seconds)
 
 
 class acting:
-    """`with acting():` What is done in the block has an effect: see `Work.act`. Checkpoints in it do nothing."""
+    """A critical section, `with acting():`, for code with effects: see `Work.act`. Checkpoints in it do nothing."""
 
     __slots__ = ("_work",)
 
@@ -226,7 +233,7 @@ class acting:
 
 
 def blocks(total: int, size: int) -> Iterator[slice]:
-    """The slices, of at most `size`, that make up `total` elements, with a checkpoint before each but the first."""
+    """Yield slices of at most `size` that cover `total` elements, with a checkpoint before each but the first."""
     for start in range(0, total, size):
         if start:
             checkpoint()
@@ -234,7 +241,7 @@ def blocks(total: int, size: int) -> Iterator[slice]:
 
 
 def batches(items: Sequence[T] | Iterable[T], size: int = 1024) -> Iterator[T]:
-    """The items one by one, with a checkpoint after each `size` of them."""
+    """Yield the items, with a checkpoint after each `size` of them."""
     for number, item in enumerate(items):
         if not (number + 1) % size:
             checkpoint()
@@ -243,7 +250,7 @@ def batches(items: Sequence[T] | Iterable[T], size: int = 1024) -> Iterator[T]:
 
 @contextmanager
 def value_limit(limit: int | None) -> Iterator[None]:
-    """A block in which no value may take more bytes; None where nothing is said."""
+    """Limit the size of values to `limit` bytes inside a block; None for no change."""
     if limit is None:
         yield
         return
@@ -253,8 +260,9 @@ def value_limit(limit: int | None) -> Iterator[None]:
 
 @cache
 def largest_value() -> int:
-    """The most bytes that a value may take where nothing is said: half of the memory that this process may use. (Twice
-    that is needed to copy it.) Where the memory is not known, there is no limit.
+    """Return the default limit of a value in bytes: half of the memory that this process may use.
+
+    A copy of such a value needs the other half. If the memory is unknown, there is no limit.
     """
     found = [_physical_memory(), *_group_limits(), *_own_limits()]
     return min((size for size in found if size is not None), default=2**63) // 2
@@ -268,7 +276,7 @@ def _physical_memory() -> int | None:
 
 
 def _group_limits() -> Iterator[int]:
-    """What the control group of a container allows."""
+    """Yield the limits of a container's control group."""
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         try:
             text = (Path("/sys/fs/cgroup") / name).read_text().strip()
@@ -279,7 +287,7 @@ def _group_limits() -> Iterator[int]:
 
 
 def _own_limits() -> Iterator[int]:
-    """What this process may take: of addresses, and of memory that it may write to."""
+    """Yield the limits of this process, on its address space and its data segment."""
     try:
         import resource
     except ImportError:

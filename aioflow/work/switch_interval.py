@@ -1,7 +1,7 @@
-"""The interpreter's thread switch interval, which is one for the whole process.
+"""The interpreter's thread switch interval, which applies to the whole process.
 
-A kernel's thread that runs Python keeps the event loop waiting for that long, and Python's own 5 ms are felt there. So
-the first worker of the process lowers it, and the program can take it back.
+A kernel thread that runs Python code blocks the event loop for one interval, and Python's default of 5 ms is
+noticeable. So the first worker of the process lowers the interval, and the program can restore it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["lower_switch_interval", "restore_switch_interval"]
 
 
 class _Lowered(NamedTuple):
-    """What the interval was before it was lowered, and to what it was lowered, in seconds."""
+    """The interval before and after it was lowered, in seconds."""
 
     before: float
     to: float
@@ -23,20 +23,21 @@ _lowered: _Lowered | None = None
 
 
 def lower_switch_interval(seconds: float) -> None:
-    """Lower the interval to `seconds`; it is never raised, and left alone where the program has set it since."""
+    """Lower the interval to `seconds`. It is never raised, and stays as it is if the program has set it since."""
     global _lowered
     known, now = _lowered, sys.getswitchinterval()
     if seconds >= now or (known is not None and known.to != now):
         return
     sys.setswitchinterval(seconds)
-    _lowered = _Lowered(now if known is None else known.before, sys.getswitchinterval())  # which counts in whole µs
+    # Read back, since Python stores the interval in whole microseconds.
+    _lowered = _Lowered(now if known is None else known.before, sys.getswitchinterval())
 
 
 def restore_switch_interval() -> None:
-    """Give the interpreter back the thread switch interval that it had before the first session of this process.
+    """Restore the thread switch interval that the interpreter had before the first session of this process.
 
-    A session lowers it to `SessionConfig.switch_interval`, once and for the whole process. Where the program has set it
-    itself since, it stays as it is. A session that is opened later lowers it again, but for one with
+    A session lowers it to `SessionConfig.switch_interval`, once and for the whole process. If the program has set it
+    itself since, it does not change. A session that is opened later lowers it again, except one with
     `switch_interval=None`.
     """
     global _lowered

@@ -1,12 +1,12 @@
-"""Calls in threads: how to hop there and back without losing a cancellation, and without being held up by a call.
+"""Calls in threads that do not lose cancellations, and that can be abandoned.
 
-Written out rather than taken from `concurrent.futures`, because a step pays for the hop every time: one future and one
-wake-up of the loop instead of two futures, a condition variable and a chain of callbacks take a third off it. And the
-threads of that module hold up the end of the interpreter until their last call has ended, which it need not ever do.
+The module does not use `concurrent.futures`, because every step pays for the calls. One future and one wake-up of the
+loop, instead of two futures, a condition variable and a chain of callbacks, cost a third less. And threads of that
+module delay the exit of the interpreter until their last call has ended, which may be never.
 
-A call that is asked to stop ends at its next checkpoint. One that does not come to any (it waits for a file that never
-says anything, or is inside of a library) is left behind, if it changes nothing that others see: nobody waits for it any
-more, and another thread takes the place of its own.
+A call that is asked to stop ends at its next checkpoint. A call may never reach one: it reads a pipe without any data,
+or is inside a library. It is abandoned if it has no effects that others see: the caller stops waiting, and a new thread
+replaces the call's own.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ __all__ = [
 
 T = TypeVar("T")
 
-GRACE: Final = 0.05  # seconds that a call has to come to a checkpoint before it is left behind
-_PRIORITY: Final = 10  # levels that a quiet thread is below others: a tenth of a processor's time where they want it
+GRACE: Final = 0.05  # seconds to reach a checkpoint before a call is abandoned
+_PRIORITY: Final = 10  # nice levels below other threads: a tenth of a processor's time if others want it
 _QUEUED, _RUNNING, _ENDED, _WITHDRAWN, _LEFT = range(5)
 
 
 class LeftBehind(Exception):
-    """What was asked to stop is still running in its thread, and nobody waits for it any more.
+    """The call was asked to stop, but is still running in its thread, and the caller no longer waits for it.
 
-    It is the cause of the `asyncio.CancelledError` of a caller who was cancelled; another one gets it itself.
+    For a caller that was cancelled, this is the cause of the `asyncio.CancelledError`. Other callers get it directly.
 
     Attributes:
-        call: What is running.
+        call: The running call.
     """
 
     def __init__(self, call: Call) -> None:
@@ -59,18 +59,18 @@ class LeftBehind(Exception):
 
     @classmethod
     def behind(cls, error: BaseException) -> LeftBehind | None:
-        """The one that an exception is or stands for."""
+        """Return the LeftBehind that an exception is, or is caused by."""
         found = error if isinstance(error, cls) else error.__cause__
         return found if isinstance(found, cls) else None
 
 
 class Call:
-    """One call on its way through a thread. Everything but `perform` happens on the caller's loop.
+    """One call in a thread. All methods but `perform` run on the caller's loop.
 
     Attributes:
-        work: What it is a part of.
-        future: What comes of it, for a caller who waits from the beginning.
-        thread: The thread that performs it; 0 before that.
+        work: The work that the call is a part of.
+        future: The result, for the caller.
+        thread: Identity of the thread that runs the call; 0 before that.
     """
 
     __slots__ = (
@@ -89,20 +89,20 @@ class Call:
         self._delivered = False
         self._late: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._result: tuple[Any, BaseException | None] = (None, None)  # of one that was left behind
+        self._result: tuple[Any, BaseException | None] = (None, None)  # the outcome and error of an abandoned call
         self._rejoining: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[Any]]] = []
         self.future: asyncio.Future[Any] = self._loop.create_future()
         self.thread = 0
 
     @property
     def left(self) -> bool:
-        """Whether it was left behind, whether or not it has ended since."""
+        """True if the call was abandoned, even if it has ended since."""
         return self._state == _LEFT
 
     # -- in the thread -------------------------------------------------------------------------------------------------
 
     def perform(self) -> bool:
-        """Call the function and send what comes of it to the loop. Returns whether the thread has more to do."""
+        """Call the function and send the outcome to the loop. Return True if the thread has more to do."""
         with self._lock:
             if self._state != _QUEUED:
                 return True
@@ -111,7 +111,7 @@ class Call:
         made: list[Any] = []  # the outcome and the error
         try:
             made += (doing(self.work, self._function, *self._args), None)
-        except StopIteration as raised:  # a future cannot carry one
+        except StopIteration as raised:  # a future cannot carry StopIteration
             error = RuntimeError("a function for a thread raised StopIteration")
             error.__cause__ = raised
             made += (None, error)
@@ -121,7 +121,7 @@ class Call:
         try:
             return self._end(made)
         finally:
-            del self, made  # the error's traceback holds this frame, and would hold the step's values by it
+            del self, made  # the error's traceback holds this frame, which would keep the values of the step alive
 
     def _end(self, made: list[Any]) -> bool:
         with self._lock:
@@ -133,7 +133,7 @@ class Call:
                 self._delivered = True
         self._args = ()
         if stays:
-            with suppress(RuntimeError):  # the loop was closed: there is nobody left to tell
+            with suppress(RuntimeError):  # the loop was closed, so no caller waits
                 self._loop.call_soon_threadsafe(self._deliver, made)
         for loop, future in self._rejoining:
             with suppress(RuntimeError):
@@ -144,25 +144,25 @@ class Call:
 
     def _deliver(self, made: list[Any]) -> None:
         outcome, error = made
-        made.clear()  # the thread may be long in coming to its end, and must not keep the value alive meanwhile
+        made.clear()  # the thread may take long to return, and must not keep the value alive
         self._delivered = True
         if self._timer is not None:
             self._timer.cancel()
         if self._late is not None:
-            if not self._late.done():  # it is, where a second cancellation comes in this very turn of the loop
+            if not self._late.done():  # done already if a second cancellation arrives in the same turn of the loop
                 self._late.set_result(None)
-        else:  # where the future is done, the caller was cancelled in this very turn of the loop and will not wait
+        else:  # if the future is done, the caller was cancelled in the same turn of the loop and does not wait
             _settle(self.future, outcome, error)
 
     def withdraw(self) -> bool:
-        """Take it back; False if a thread has begun with it."""
+        """Withdraw the call. Return False if a thread has started it."""
         with self._lock:
             if self._state == _QUEUED:
                 self._state = _WITHDRAWN
         return self._state == _WITHDRAWN
 
     def ask(self) -> None:
-        """Its work has been asked to stop: take it back, or else see to it that nobody waits forever."""
+        """React to a request to stop: withdraw the call, or make sure that the caller does not wait forever."""
         if self.withdraw():
             _settle(self.future, None, Stopped())
         elif self._timer is None and not self._delivered:
@@ -172,7 +172,7 @@ class Call:
         if self._delivered:
             return
         with self._lock:
-            # Work that is about to have effects says so first and then looks whether it is to stop, which it is by now.
+            # Work that starts a critical section sets `effects`, then reads the request to stop, which is set by now.
             if self._state == _RUNNING and not self.work.effects:
                 self._state = _LEFT
         if not self.left:
@@ -186,14 +186,14 @@ class Call:
             _settle(self.future, None, LeftBehind(self))
 
     async def end(self) -> None:
-        """Wait until the thread is done with it or it is left behind, whoever else cancels meanwhile."""
+        """Wait until the call has ended or is abandoned, ignoring further cancellation."""
         if not self._delivered and not self.left:
             self._late = self._loop.create_future()
             await although_cancelled(self._late)
             self._late = None
 
     async def rejoin(self) -> Any:
-        """What comes of a call that was left behind, for one who waits for it after all, on whatever loop."""
+        """Wait for the outcome of an abandoned call, on any loop."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         with self._lock:
@@ -206,9 +206,7 @@ class Call:
 
 
 async def although_cancelled(future: asyncio.Future[Any]) -> None:
-    """Wait until it is done, for one who was cancelled, or has failed, and raises that afterwards: whoever cancels him
-    meanwhile asks again for what is on its way already.
-    """
+    """Wait for `future`, ignoring further cancellation; the caller re-raises its own error afterwards."""
     while not future.done():
         with suppress(asyncio.CancelledError):
             await asyncio.wait([future])
@@ -239,12 +237,12 @@ def _settle(future: asyncio.Future[Any], outcome: Any, error: BaseException | No
 
 
 class Threads:
-    """Threads that are started when there is work for them, up to a number.
+    """Threads that are started on demand, up to a limit.
 
     Args:
-        name: The beginning of their names.
-        limit: How many there may be.
-        begin: Called in each first of all.
+        name: Prefix of their names.
+        limit: Maximum number of threads.
+        begin: Called first in each thread.
     """
 
     def __init__(self, name: str, limit: int, begin: Callable[[], None] | None = None) -> None:
@@ -262,21 +260,26 @@ class Threads:
         self._busy = 0
 
     def after_fork(self) -> None:
-        """None of the threads is in a child. What they were at is the parent's business."""
+        """Reset the state in a child, which has none of the threads."""
         self._begin()
 
     async def call(self, work: Work, function: Callable[..., T], *args: Any, critical: bool = False) -> T:
-        """`function(*args)` in a thread, as a part of `work`.
+        """Call `function(*args)` in a thread, as a part of `work`.
 
-        When the awaiting task is cancelled the work is asked to stop, and this returns (by raising) only when the
-        function has, or if it has not begun, or if it is left behind.
+        If the awaiting task is cancelled, the work is asked to stop. The cancellation is raised once the function has
+        returned, or at once if it has not started. A call without effects that does not return is abandoned.
 
         Args:
-            critical: Begin it in any case, also where the caller is cancelled before a thread is free.
+            work: The work that the call is a part of.
+            function: The function.
+            *args: Its arguments.
+            critical: Whether to run the call even if the caller is cancelled before a thread is free.
 
         Raises:
-            LeftBehind, Stopped: it is, or the work was asked to stop, and not by a cancellation of the caller. What was
-                asked to stop before is not begun.
+            LeftBehind: the work was asked to stop, other than by a cancellation of the caller, and the call is
+                abandoned.
+            Stopped: the work was asked to stop, other than by a cancellation of the caller. If it was asked before, the
+                function is not started.
         """
         if work.requested:
             raise Stopped
@@ -286,7 +289,7 @@ class Threads:
         self._submit(call)
         try:
             result: T = await call.future
-            del call.future  # the thread may hold the call for a while yet, and must not hold its result
+            del call.future  # the thread may hold the call for a while, and must not hold its result
         except asyncio.CancelledError:
             work.stop()
             if critical or not call.withdraw():
@@ -296,7 +299,7 @@ class Threads:
             raise
         finally:
             work.watchers.remove(call.ask)
-            if not call.left and process == generation():  # a child drops what its parent awaits
+            if not call.left and process == generation():  # in a forked child, the counters are new
                 with self._lock:
                     self._busy -= 1
             del call  # as in `perform`
@@ -316,7 +319,7 @@ class Threads:
             threading.Thread(target=self._serve, name=f"aioflow{self._name}_{self._number}", daemon=True).start()
 
     def replace(self) -> None:
-        """One of the threads has been left behind with its call."""
+        """Account for a thread that was abandoned with its call."""
         with self._lock:
             self._started -= 1
             self._busy -= 1
@@ -338,24 +341,26 @@ async def in_thread(
     quiet: bool = False,
     critical: bool = False,
 ) -> T:
-    """`function(*args)` in a thread for calls that wait, in the context of the caller.
+    """Call `function(*args)` in a thread for blocking calls, in the context of the caller.
 
     Args:
-        critical: Run it to its end although the caller is cancelled, which is raised afterwards; the result, or the
-            error, of the function is lost then. For clean-up, and for effects that belong together.
-        quiet: In one that leaves the processors to all others, where the system lets a thread do so: for what may take
-            long beside something that is not to notice it.
-        effects: Whether it changes anything that others see. If it does, and the caller is cancelled, this waits until
-            the call has ended; one without effects may be left behind.
-        work: What it is a part of, if it is not something of its own.
+        function: The function.
+        *args: Its arguments.
+        effects: Whether it changes state that others see. If it does, a cancelled caller waits until the call has
+            ended. A call without effects may be abandoned.
+        work: The work that the call is a part of; by default its own.
+        quiet: Whether to use a thread of low priority, where the system supports that: for long calls that must not
+            slow down other threads.
+        critical: Whether to run it to its end although the caller is cancelled. The cancellation is raised afterwards,
+            and the result or error of the function is lost. For clean-up, and for effects that belong together.
 
     Raises:
-        LeftBehind, Stopped: as `Threads.call`.
+        LeftBehind, Stopped: as for `Threads.call`.
     """
     if work is None:
         work = Work() if critical else Stoppable(effects=effects)
     at_once: Callable[..., T] | None = getattr(asyncio.get_running_loop(), "call_in_thread", None)
-    if at_once is not None:  # a loop on which nothing comes from other threads
+    if at_once is not None:  # a loop that never receives events from other threads, such as `testing.virtual_clock`'s
         return at_once(doing, work, function, *args)
     threads = _quiet_threads() if quiet else _waiting_threads()
     return await threads.call(work, copy_context().run, function, *args, critical=critical)
@@ -363,7 +368,7 @@ async def in_thread(
 
 @cache
 def _waiting_threads() -> Threads:
-    """As many as asyncio has in a loop's pool."""
+    """Return the threads for blocking calls, as many as in the default executor of an asyncio loop."""
     return Threads("-calls", min(32, (os.cpu_count() or 1) + 4))
 
 
@@ -373,7 +378,7 @@ def _quiet_threads() -> Threads:
 
 
 def is_loops_thread() -> bool:
-    """Whether an event loop is running in this thread."""
+    """Return True if an event loop is running in this thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -382,9 +387,9 @@ def is_loops_thread() -> bool:
 
 
 def step_back() -> None:
-    """Leave the processors to all other threads from now on, and so does what this one starts.
+    """Lower the priority of this thread, and of the threads and processes that it starts, permanently.
 
-    Linux alone has priorities of threads that need no privilege; there is no way back from a lower one.
+    Only Linux has priorities of threads that need no privilege. Raising a priority again needs one.
     """
     if sys.platform == "linux":
         with suppress(OSError):

@@ -1,7 +1,7 @@
-"""Two ops of one's own, in a module that is no part of aioflow: definition, gradient, kernel and builder of each.
+"""Two custom ops in a module outside of aioflow: definition, gradient, kernel and builder of each.
 
-`SoftSquare` is √(1 + scale·x²) − 1: a parabola near zero, straight far out. `Delayed` passes its input on after a
-pause; its kernel is a coroutine, so a step may wait for many of them at once, and the event loop goes on meanwhile.
+`SoftSquare` is √(1 + scale·x²) − 1: a parabola near zero, linear far from zero. `Delayed` returns its input after a
+delay. Its kernel is a coroutine, so a step may wait for many of them concurrently without blocking the event loop.
 
     python examples/custom_op/softsquare.py
 """
@@ -42,11 +42,12 @@ def _soft_square_gradient(op: af.Operation, grad: af.Tensor) -> af.Tensor:
 
 
 def soft_square(x: Any, scale: float = 1.0, name: str | None = None) -> af.Tensor:
-    """√(1 + scale·x²) − 1, elementwise.
+    """Compute √(1 + scale·x²) − 1, elementwise.
 
     Args:
-        x: Floating point, of any shape.
-        scale: The curvature at zero.
+        x: Floating-point tensor of any shape.
+        scale: Curvature at zero.
+        name: Name of the node.
     """
     return extend.make("SoftSquare", x, scale=scale, name=name)
 
@@ -68,15 +69,15 @@ def _delayed_gradient(op: af.Operation, grad: af.Tensor) -> af.Tensor:
 
 
 def delayed(x: Any, seconds: float, name: str | None = None) -> af.Tensor:
-    """`x`, after a pause."""
+    """Return `x` after a delay of `seconds`."""
     return extend.make("Delayed", x, seconds=seconds, name=name)
 
 
-# ── using them ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── usage ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def fit(steps: int = 60) -> float:
-    """The middle of a few points, with an outlier among them, as the minimum of the soft squares."""
+    """Return the center of a few points with an outlier, as the minimum of the soft squares."""
     points = af.constant([1.0, 1.1, 0.9, 50.0])
     middle = af.Variable(0.0, name="middle")
     loss = af.reduce_sum(soft_square(points - middle, scale=4.0))
@@ -89,7 +90,7 @@ async def fit(steps: int = 60) -> float:
 
 
 async def wait_for_many(count: int = 50, seconds: float = 0.05) -> float:
-    """How long one step takes that waits for `count` pauses."""
+    """Return the duration of one step that waits for `count` delays."""
     total = af.add_n([delayed(float(i), seconds) for i in range(count)])
     async with af.Session() as session:
         begin = time.perf_counter()

@@ -1,9 +1,9 @@
-"""A GPT-2-shaped transformer that writes, token by token: `python -m examples.gpt2 --prompt "Once upon a time"`.
+"""A GPT-2-shaped transformer that generates text: `python -m examples.gpt2 --prompt "Once upon a time"`.
 
-Its weights are random by a seed, or those of a folder in Hugging Face's layout (`--folder FOLDER`: `config.json`,
-`model.safetensors`, `vocab.json` and `merges.txt`), which are mapped and not copied. Without a vocabulary bytes are
-tokens.
+Its weights are random with a seed, or loaded from a folder in Hugging Face's layout (`--folder FOLDER`: `config.json`,
+`model.safetensors`, `vocab.json` and `merges.txt`). Loaded weights are memory-mapped, not copied. Without a vocabulary,
+each byte is a token.
 
-`model.py` has the graph, `generation.py` the streams of tokens and their caches, `folder.py` what is read from a
-folder, `tokenizer.py` text as tokens.
+`model.py` has the graph, `generation.py` the token streams and their caches, `folder.py` reads a folder, and
+`tokenizer.py` converts text to tokens.
 """

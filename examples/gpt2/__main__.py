@@ -1,4 +1,4 @@
-"""The command line: see the package."""
+"""The command line; see the package."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from examples.gpt2.model import Config, Model
 
 
 async def write(options: argparse.Namespace) -> str:
-    """Print a text piece by piece, and return it."""
+    """Generate a text, print it incrementally, and return it."""
     folder: Path | None = options.folder
     tokenizer = tokenizer_of(folder)
     model = Model(Config() if folder is None else config_of(folder), options.seed)
@@ -47,7 +47,7 @@ async def write(options: argparse.Namespace) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> str:
-    """Write a text by the command line's options, and return it."""
+    """Generate a text according to the command line, and return it."""
     parser = argparse.ArgumentParser(description="Write a text, token by token.")
     parser.add_argument("--folder", type=Path, help="config.json, model.safetensors, and perhaps a vocabulary")
     parser.add_argument("--prompt", default="Once upon a time")

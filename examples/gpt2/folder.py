@@ -1,4 +1,4 @@
-"""A folder in Hugging Face's layout: the sizes, the names of the weights, and the vocabulary."""
+"""Model folders in Hugging Face's layout: sizes, names of weights, and vocabulary."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from examples.gpt2.tokenizer import BytePairs, Bytes, Tokenizer
 
 __all__ = ["config_of", "load", "tokenizer_of"]
 
-# What the graph has fixed, and how a file may say otherwise.
+# Settings that the graph does not support other values of.
 _FIXED = {
     "activation_function": "gelu_new",
     "scale_attn_by_inverse_layer_idx": False,
     "tie_word_embeddings": True,
     "n_inner": None,
 }
-# Masks that older files have, and the embedding once more.
+# Masks in older files, and a second copy of the embedding.
 _LEFT_OUT = [r".*\.attn\.(masked_)?bias", r"lm_head\.weight"]
 
 
 def config_of(folder: Path) -> Config:
-    """The sizes by `config.json`. Raises ValueError: the model is of another kind."""
+    """Return the sizes of `config.json`. Raise ValueError if the model has unsupported settings."""
     given: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     for key, value in _FIXED.items():
         if given.get(key, value) != value:
@@ -35,12 +35,12 @@ def config_of(folder: Path) -> Config:
 
 
 def tokenizer_of(folder: Path | None) -> Tokenizer:
-    """That of the folder, or bytes where there is none."""
+    """Return the tokenizer of the folder, or one of bytes if there is no vocabulary."""
     return BytePairs.of(folder) if folder is not None and (folder / "vocab.json").exists() else Bytes()
 
 
 async def load(session: af.Session, model: Model, folder: Path) -> None:
-    """Give the variables the weights of a folder, which are mapped. Half-precision weights become float32."""
+    """Assign the memory-mapped weights of a folder to the variables. Half-precision weights become float32."""
     weights = safetensors.open(folder)
     prefix = "transformer." if any(name.startswith("transformer.") for name in weights) else ""
     await safetensors.assign(

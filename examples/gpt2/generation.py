@@ -1,4 +1,4 @@
-"""Streams of tokens, as async generators: the cache of a stream is an array of its own, which its steps are fed."""
+"""Streams of tokens as async generators. The cache of a stream is a separate array, which is fed to its steps."""
 
 from __future__ import annotations
 
@@ -20,53 +20,55 @@ Array = np.ndarray[Any, Any]
 class Cache:
     """The keys and values of some streams.
 
-    Each step is fed a view of it and gives back the rows of its new tokens, so nothing of the past is copied, and what
-    a cancelled step would have added is not there.
+    Each step is fed a view of the cache and returns the rows of its new tokens. The past is therefore never copied, and
+    a cancelled step leaves no trace.
 
     Attributes:
-        lengths: How many tokens each stream has.
+        lengths: Number of tokens of each stream.
     """
 
     def __init__(self, config: Config, rows: int) -> None:
         self.lengths = np.zeros(rows, np.int32)
-        # Pages that nothing has been written to take no memory.
+        # Pages that have not been written use no memory.
         self._rows = np.zeros(
             (config.n_layer, 2, rows, config.n_head, config.n_positions, config.head_size), np.float32
         )
 
     def past(self, rows: slice = slice(None), length: int | None = None) -> Array:
-        """What the next step of these streams is fed: [L, 2, B, H, T, D], T as given or that of the longest of them."""
+        """Return the feed of the next step of these streams: [L, 2, B, H, T, D].
+
+        T is `length`, by default that of the longest of these streams.
+        """
         return self._rows[:, :, rows, :, : self.lengths[rows].max() if length is None else length, :]
 
     def add(self, new: Array, row: int | None = None) -> None:
-        """Keys and values of new tokens [L, 2, B, H, N, D], of all streams or of one."""
+        """Add keys and values of new tokens [L, 2, B, H, N, D], of all streams or of one."""
         for i in range(len(self.lengths)) if row is None else [row]:
             self.add_row(new[:, :, i if row is None else 0], i)
 
     def add_row(self, new: Array, row: int) -> None:
-        """Keys and values of new tokens of a stream: [L, 2, H, N, D]."""
+        """Add keys and values of new tokens of one stream: [L, 2, H, N, D]."""
         end = self.lengths[row] + new.shape[-2]
         self._rows[:, :, row, :, self.lengths[row] : end] = new
         self.lengths[row] = end
 
     def clear(self, row: int) -> None:
-        """Another stream begins in this row. Of the one before nothing is left, not even what would only be multiplied
-        by 0: that may be infinite.
-        """
+        """Clear a row for a new stream."""
+        # Masked values are multiplied by 0, which does not remove infinities, so overwrite them.
         self._rows[:, :, row, :, : self.lengths[row]] = 0
         self.lengths[row] = 0
 
 
 @dataclass(frozen=True)
 class _Drawing:
-    """How tokens are drawn."""
+    """The sampling settings."""
 
     temperature: float
     top_k: int
     seed: int
 
     def feeds(self, step: Step, number: tuple[int, int]) -> dict[af.Tensor, Any]:
-        """What a step is fed; each has other random numbers, by its own number."""
+        """Return the sampling feeds of a step; its number selects its random numbers."""
         seed = np.array([self.seed, number[0] * 65_537 + number[1]], np.int32)
         return {step.temperature: np.float32(self.temperature), step.top_k: np.int32(self.top_k), step.seed: seed}
 
@@ -81,15 +83,16 @@ async def generate_many(
     top_k: int = 40,
     seed: int = 0,
 ) -> AsyncGenerator[list[int], None]:
-    """One more token of each stream, again and again, by one step for all of them.
+    """Yield the next token of each stream, repeatedly, with one step for all streams.
 
     Args:
-        session: Of the model's graph, with values in the variables. Others may use it at the same time.
-        prompts: The tokens of each stream so far, one at least.
-        most: How many tokens to make; fewer if a stream comes to the model's last position.
-        temperature: Above 1 for more variety, below for less; 0 for the likeliest token, always.
-        top_k: How many of the likeliest tokens to draw from.
-        seed: Equal seeds give equal streams.
+        session: Session of the model's graph, with initialized variables. It may be used concurrently.
+        model: The model.
+        prompts: Tokens of each stream so far, at least one.
+        most: Maximum number of tokens to generate; fewer if a stream reaches the model's last position.
+        temperature: Above 1 for more variety, below for less; 0 always selects the likeliest token.
+        top_k: Number of likeliest tokens to sample from.
+        seed: Equal seeds yield equal streams.
     """
     config = model.config
     cache = Cache(config, len(prompts))
@@ -112,7 +115,7 @@ async def generate_many(
 async def _run(
     session: af.Session, step: Step, cache: Cache, tokens: list[list[int]], draw: _Drawing, number: tuple[int, int]
 ) -> tuple[Array, list[int]]:
-    """Read tokens, and draw the next ones: the cache's new rows, and these."""
+    """Read tokens and select the next ones. Return the new rows of the cache and the selected tokens."""
     feeds = {step.tokens: np.array(tokens, np.int32), step.lengths: cache.lengths, step.past: cache.past()}
     if draw.temperature > 0:
         feeds |= draw.feeds(step, number)
@@ -123,7 +126,7 @@ async def _run(
 async def generate(
     session: af.Session, model: Model, prompt: Sequence[int], **options: Any
 ) -> AsyncGenerator[int, None]:
-    """The tokens that come after `prompt`, one by one. Options as of `generate_many`."""
+    """Yield the tokens that follow `prompt`, one by one. `options` are those of `generate_many`."""
     async with aclosing(generate_many(session, model, [prompt], **options)) as streams:
         async for (token,) in streams:
             yield token

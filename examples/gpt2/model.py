@@ -1,7 +1,7 @@
-"""The graph of a GPT-2-shaped transformer (Radford et al. 2019): one that goes on from what it has computed before.
+"""The graph of a GPT-2-shaped transformer (Radford et al. 2019), which continues from cached keys and values.
 
-A call reads `new` tokens of each stream, behind `past` tokens of which it gets the keys and values. It gives back those
-of the new tokens, and keeps nothing: the caller has the cache, so any number of streams may use one session.
+A call reads new tokens of each stream, after past tokens whose keys and values it is fed. It returns the keys and
+values of the new tokens and keeps no state: the caller has the cache, so any number of streams can use one session.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ __all__ = ["Config", "Model", "Step"]
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes, by Hugging Face's names.
+    """Sizes, under Hugging Face's names.
 
     Attributes:
-        n_layer, n_head: Blocks, and heads of attention in each.
-        n_embd: The width.
-        n_positions: How many tokens a stream may have.
-        vocab_size: How many tokens there are.
-        layer_norm_epsilon: What is added to a variance.
+        n_layer: Number of blocks.
+        n_head: Number of attention heads per block.
+        n_embd: Width.
+        n_positions: Maximum number of tokens of a stream.
+        vocab_size: Number of tokens in the vocabulary.
+        layer_norm_epsilon: Constant added to variances.
     """
 
     n_layer: int = 4
@@ -36,24 +37,24 @@ class Config:
 
     @property
     def head_size(self) -> int:
-        """Features of a head."""
+        """Number of features of a head."""
         return self.n_embd // self.n_head
 
 
 @dataclass(frozen=True)
 class Step:
-    """Inputs and outputs of one call; L layers, B streams, H heads of D features, N new tokens, T past ones.
+    """Inputs and outputs of one call; L layers, B streams, H heads of D features, N new tokens, T past tokens.
 
     Attributes:
         tokens: int32 [B, N].
-        lengths: int32 [B], how many past tokens each stream has; what its cache has behind them is not looked at.
+        lengths: int32 [B], the number of past tokens of each stream; the rest of its cache is ignored.
         past: float32 [L, 2, B, H, T, D], keys and values.
-        new: float32 [L, 2, B, H, N, D], those of the new tokens.
-        logits: float32 [B, N, V], of the token after each.
-        last_logits: float32 [B, V], of the token after the last.
-        likeliest: int32 [B], the token that is the likeliest to come next.
-        temperature, top_k, seed: Scalars, and int32 [2]: how the next tokens are drawn.
-        next_tokens: int32 [B], drawn from the `top_k` likeliest.
+        new: float32 [L, 2, B, H, N, D], keys and values of the new tokens.
+        logits: float32 [B, N, V], logits of the token after each new token.
+        last_logits: float32 [B, V], logits of the token after the last.
+        likeliest: int32 [B], the likeliest next token.
+        temperature, top_k, seed: Sampling settings: scalars, and int32 [2].
+        next_tokens: int32 [B], sampled from the `top_k` likeliest.
     """
 
     tokens: af.Tensor
@@ -71,21 +72,21 @@ class Step:
 
 @dataclass(frozen=True)
 class _Masks:
-    """What is added to scores: of past tokens that a stream does not have, and of new ones that come later."""
+    """Masks added to scores: for past tokens that a stream does not have, and for later new tokens."""
 
     behind: af.Tensor | None
     after: af.Tensor | None
 
 
 class Model:
-    """A model in a graph of its own.
+    """A model with its own graph.
 
     Attributes:
         graph: The graph.
-        config: Its sizes.
-        prompt: The step that reads a prompt: one stream, any number of new tokens.
-        one: The step that reads one token of one stream.
-        many: The step that reads one token of each of several streams, whose pasts may be of different lengths.
+        config: Sizes.
+        prompt: Step that reads a prompt: one stream, any number of new tokens.
+        one: Step that reads one token of one stream.
+        many: Step that reads one token of each of several streams, with pasts of different lengths.
     """
 
     def __init__(self, config: Config, seed: int = 0) -> None:
@@ -98,7 +99,10 @@ class Model:
             self.initializer = af.global_variables_initializer()
 
     def _step(self, rows: int | None, count: int | None, equal: bool) -> Step:
-        """A step of so many streams and new tokens; `equal` where the cache has nothing behind their past tokens."""
+        """Build a step of `rows` streams and `count` new tokens.
+
+        `equal` states that the cache has nothing beyond the past tokens, so no mask is needed.
+        """
         c = self.config
         tokens = af.placeholder(af.int32, [rows, count], name="tokens")
         lengths = af.placeholder(af.int32, [rows], name="lengths")
@@ -144,12 +148,12 @@ class Model:
         return af.matmul(x, weight) + self._variable(f"{name}/bias", [size_out], af.zeros_initializer())
 
     def _attention(self, x: af.Tensor, past: af.Tensor, masks: _Masks, split: list[int]) -> tuple[af.Tensor, af.Tensor]:
-        """What the new tokens get from those before them and from themselves; and their keys and values."""
+        """Return the attention output of the new tokens, and their keys and values."""
         width = self.config.n_embd
         mixed = af.reshape(self._dense("attn/c_attn", x, width, 3 * width), split)
         mixed = af.transpose(mixed, [2, 0, 3, 1, 4])
         query, new = mixed[0] * (1 / math.sqrt(self.config.head_size)), mixed[1:]
-        # The past is not joined with the new, which would copy it. The new come first, where their number is known.
+        # Past and new are not concatenated, which would copy the past. New tokens come first: their number is known.
         to_new = af.matmul(query, new[0], transpose_b=True)
         to_past = af.matmul(query, past[0], transpose_b=True)
         if masks.after is not None:
@@ -170,12 +174,12 @@ class Model:
 
 
 def _behind(lengths: af.Tensor, width: af.Tensor) -> af.Tensor:
-    """[B, 1, 1, T], which hides what is behind the past tokens of a stream."""
+    """Return the mask [B, 1, 1, T] that hides everything beyond the past tokens of a stream."""
     return _hiding(af.expand_dims(af.expand_dims(af.sequence_mask(lengths, width), 1), 1))
 
 
 def _after(count: af.Tensor) -> af.Tensor:
-    """[N, N], which hides from each new token those after it."""
+    """Return the mask [N, N] that hides later tokens from each new token."""
     return _hiding(af.sequence_mask(af.range(1, count + 1), count))
 
 
@@ -184,7 +188,7 @@ def _hiding(seen: af.Tensor) -> af.Tensor:
 
 
 def _draw(logits: af.Tensor) -> tuple[af.Tensor, af.Tensor, af.Tensor, af.Tensor]:
-    """(temperature, top_k, seed, tokens): a token of each row, by the largest of logits with Gumbel noise."""
+    """Return (temperature, top_k, seed, tokens): a token for each row, the maximum of the logits with Gumbel noise."""
     temperature = af.placeholder_with_default(af.constant(1.0), [], name="temperature")
     top_k = af.placeholder_with_default(af.constant(1), [], name="top_k")
     seed = af.placeholder_with_default(af.constant([0, 0]), [2], name="seed")

@@ -14,39 +14,39 @@ from typing import Final, Protocol
 __all__ = ["BytePairs", "Bytes", "Tokenizer"]
 
 _CONTRACTION: Final = re.compile(r"'(?:s|t|re|ve|m|ll|d)")
-# Of a text in which each character stands for its kind: Letters, Numbers, Others, Whitespace, and the space itself.
-# Whitespace leaves its last character to the word behind it.
+# Matches a text in which each character is replaced by its kind: Letter, Number, Other, Whitespace, or the space
+# itself. Whitespace leaves its last character to the following word.
 _WORD: Final = re.compile(r" ?L+| ?N+| ?O+|[ W]+(?![LNO])|[ W]+")
 
 
 class Tokenizer(Protocol):
-    """Text as numbers."""
+    """A mapping between text and token numbers."""
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text."""
+        """Return the tokens of a text."""
 
     def decode(self, tokens: Iterable[int]) -> bytes:
-        """The text of tokens, in UTF-8; a token may be a part of a character."""
+        """Return the text of tokens in UTF-8; a token may be a part of a character."""
 
 
 class Bytes:
-    """Each byte is a token."""
+    """A tokenizer with one token per byte."""
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text."""
+        """Return the tokens of a text."""
         return list(text.encode())
 
     def decode(self, tokens: Iterable[int]) -> bytes:
-        """The text of tokens."""
+        """Return the text of tokens."""
         return bytes(tokens)
 
 
 class BytePairs:
-    """Bytes that are joined by rules, words at a time.
+    """A tokenizer that merges bytes by rules, word by word.
 
     Args:
-        vocabulary: The number of each token, whose bytes are written as printable characters.
-        merges: Pairs of tokens that become one, the most important first.
+        vocabulary: Number of each token, whose bytes are written as printable characters.
+        merges: Pairs of tokens to merge, the most important first.
     """
 
     def __init__(self, vocabulary: Mapping[str, int], merges: Sequence[tuple[str, str]]) -> None:
@@ -59,18 +59,21 @@ class BytePairs:
 
     @classmethod
     def of(cls, folder: Path) -> BytePairs:
-        """That of a folder with `vocab.json` and `merges.txt`."""
+        """Return the tokenizer of a folder with `vocab.json` and `merges.txt`."""
         vocabulary = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
         lines = (folder / "merges.txt").read_text(encoding="utf-8").split("\n")
         rules = [line.split(" ") for line in lines if line and not line.startswith("#version")]
         return cls(vocabulary, [(first, second) for first, second in rules])
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text."""
+        """Return the tokens of a text."""
         return [number for word in words(text) for number in self._joined(word)]
 
     def decode(self, tokens: Iterable[int]) -> bytes:
-        """The text of tokens. A token that is not made of bytes, such as the end of a text, stands for its name."""
+        """Return the text of tokens.
+
+        A token that does not consist of bytes, such as the end of a text, yields its name.
+        """
         return b"".join(self._decoded(self._tokens[int(number)]) for number in tokens)
 
     def _decoded(self, token: str) -> bytes:
@@ -88,7 +91,7 @@ class BytePairs:
 
 
 def _joined(parts: list[str], first: str, second: str) -> list[str]:
-    """With each such pair as one, from the left."""
+    """Merge each occurrence of the pair, from the left."""
     result: list[str] = []
     for part in parts:
         if part == second and result and result[-1] == first:
@@ -99,12 +102,12 @@ def _joined(parts: list[str], first: str, second: str) -> list[str]:
 
 
 def words(text: str) -> list[str]:
-    """The pieces of a text that are encoded on their own; together they are the text."""
+    """Split a text into pieces that are encoded separately; concatenated, they are the text."""
     kinds = "".join(map(_kind, text))
     found, at = [], 0
     while at < len(text):
         match = _CONTRACTION.match(text, at) or _WORD.match(kinds, at)
-        assert match is not None  # every kind begins a word
+        assert match is not None  # every kind starts a word
         found.append(text[at : match.end()])
         at = match.end()
     return found
@@ -118,7 +121,7 @@ def _kind(character: str) -> str:
 
 
 def _signs() -> dict[int, str]:
-    """A printable character for each byte: itself, or one beyond the first 256."""
+    """Return a printable character for each byte: the byte itself, or a character beyond the first 256."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
     return {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}

@@ -1,8 +1,9 @@
-"""aioflow inside web services: small programs, each whole, each tested as a process of its own by clients that cancel,
-go away and send nonsense.
+"""aioflow in web services: complete small programs.
 
-`with_starlette.py`, `with_fastapi.py` and `with_aiohttp.py` answer requests from a model whose concurrent callers share
-steps; `with_websockets.py` takes messages instead of requests; `two_models.py` has two models and their versions in one
-process; `tokens/` streams what a language model writes. `digits.py` is the model that they serve, `bodies.py` reads
-requests.
+Each is tested as a separate process, with clients that cancel, disconnect and send invalid input.
+
+`with_starlette.py`, `with_fastapi.py` and `with_aiohttp.py` serve a model whose concurrent callers share steps.
+`with_websockets.py` accepts messages instead of requests. `two_models.py` has two models and their versions in one
+process. `tokens/` streams the output of a language model. `digits.py` is the model that they serve, and `bodies.py`
+reads requests.
 """

@@ -1,4 +1,4 @@
-"""What clients send, read with a limit."""
+"""Request bodies, read with a size limit."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["read_body", "read_json"]
 
 
 async def read_body(request: Request, most: int = 1 << 20) -> bytearray:
-    """Return the body, of `most` bytes at most.
+    """Return the body, of at most `most` bytes.
 
     Raises:
-        HTTPException: it is too long (413).
-        ClientDisconnect: the client has gone away in the middle of it.
+        HTTPException: the body is too long (413).
+        ClientDisconnect: the client disconnected before the end of the body.
     """
     body = bytearray()
     async for chunk in request.stream():
@@ -27,7 +27,12 @@ async def read_body(request: Request, most: int = 1 << 20) -> bytearray:
 
 
 async def read_json(request: Request) -> Any:
-    """Return the body as JSON. Raises what `read_body` raises, and HTTPException (400): it is no JSON."""
+    """Return the body as JSON.
+
+    Raises:
+        HTTPException: the body is too long (413), or is not JSON (400).
+        ClientDisconnect: the client disconnected before the end of the body.
+    """
     try:
         return json.loads(await read_body(request))
     except (RecursionError, ValueError) as error:

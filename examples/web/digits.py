@@ -1,4 +1,4 @@
-"""What the services answer from: the classifier of the demo."""
+"""The model behind the services: the classifier of the demo."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STEPS: Final = 150
 
 
 async def restore_or_train(session: af.Session, model: Model, folder: Path = FOLDER) -> None:
-    """Give the variables the values of the newest checkpoint. Where there is none, train for a second and save one."""
+    """Restore the newest checkpoint. If there is no checkpoint, train for a second and save one."""
     checkpoint = af.train.latest_checkpoint(folder)
     if checkpoint is not None:
         await model.saver.restore(session, checkpoint)
@@ -32,6 +32,6 @@ async def restore_or_train(session: af.Session, model: Model, folder: Path = FOL
 
 
 def numbers_of(statistics: BatchStatistics) -> dict[str, Any]:
-    """What is to be shown of them, as JSON takes it."""
+    """Return the statistics in a form that JSON can encode."""
     numbers = {each.name: getattr(statistics, each.name) for each in dataclasses.fields(statistics)}
     return numbers | {"sizes": {str(size): count for size, count in statistics.sizes.items()}}

@@ -1,4 +1,4 @@
-"""Two small models of digits, in folders of `aioflow.saved`: what `two_models.py` begins with."""
+"""Two small models of digits, saved by `aioflow.saved`: the initial models of `two_models.py`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ __all__ = ["make_models"]
 
 
 async def make_models(folder: Path) -> None:
-    """Train and save `digits` (pixels [n, 64] → probabilities [n, 10]), versions 1 and 2, and `strokes` (pixels [n, 64]
-    → distances [n]), version 1.
+    """Train and save `digits`, versions 1 and 2, and `strokes`, version 1.
+
+    `digits` maps pixels [n, 64] to probabilities [n, 10], `strokes` maps pixels [n, 64] to distances [n].
     """
     for number, units in enumerate((8, 32), 1):
         await _make_digits(folder / "digits" / str(number), units)
@@ -38,7 +39,7 @@ async def _make_digits(folder: Path, units: int) -> None:
 
 
 async def _make_strokes(folder: Path) -> None:
-    """An autoencoder: what it gives back unlike what it got is no digit."""
+    """Train and save an autoencoder; an image with a large reconstruction error is not a digit."""
     digits = load_digits()
     with af.Graph().as_default() as graph:
         af.set_random_seed(1)

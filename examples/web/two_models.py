@@ -1,18 +1,18 @@
-"""Two models and their versions in one process, in an application of one's own.
+"""Two models and their versions in one process, in a custom application.
 
     uvicorn examples.web.two_models:app
     curl http://127.0.0.1:8000/models/digits -d "[[$(printf '0.5,%.0s' $(seq 63))0.5]]"
     curl -X PUT http://127.0.0.1:8000/models/digits
     curl http://127.0.0.1:8000/inference/v2/models/digits
 
-The folder `MODELS` has `NAME/VERSION` as `aioflow.saved.save` writes them; where there is none, the program makes one
-with two versions of `digits` and one of `strokes`, which says how little an image looks like a digit. Every version has
-a session of its own, so its variables are its own; threads are those of the process, whatever the number of sessions.
-Weights have one budget, `MEMORY` bytes: what does not fit is refused before it is read.
+The folder `MODELS` has `NAME/VERSION` as `aioflow.saved.save` writes them. If it does not exist, the program creates it
+with two versions of `digits` and one of `strokes`, which measures how little an image looks like a digit. Each version
+has its own session, and therefore its own variables. All sessions share the threads of the process. Weights have one
+budget, `MEMORY` bytes: models that do not fit are rejected before they are read.
 
-`/ready` is 503 until the newest version of each model is loaded and warm. `PUT` loads the newest there now is: requests
-come to it when it is warm, and what has come before is answered by the version before. The same models are there by the
-Open Inference Protocol, for whoever speaks that.
+`/ready` is 503 until the newest version of each model is loaded and warm. `PUT` loads the newest existing version. It
+receives requests once it is warm; the previous version answers earlier requests. The same models are also available by
+the Open Inference Protocol.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ repository = Repository({name: FOLDER / name for name in NAMES}, memory_budget=M
 
 @contextlib.asynccontextmanager
 async def lifespan(app: Starlette) -> AsyncIterator[None]:
-    """The server listens at once; `/ready` says when it may be used."""
+    """Load the models while the server listens; `/ready` reports when they can be used."""
     if not FOLDER.exists():
         await make_models(FOLDER)
     async with repository, asyncio.TaskGroup() as group:
@@ -64,20 +64,20 @@ async def lifespan(app: Starlette) -> AsyncIterator[None]:
 
 
 async def start(app: Starlette) -> None:
-    """Load each model. What cannot be loaded is not ready, and the index of the repository says why."""
+    """Load each model. A model that cannot be loaded is not ready, and the index of the repository has the reason."""
     for name in NAMES:
         with contextlib.suppress(OpError):
             await repository.load(name)
 
 
 async def ready(request: Request) -> Response:
-    """Whether it may be used, and what there is."""
+    """Return the readiness and the index of the models."""
     index = [(each.name, each.version, each.state.value, each.reason) for each in repository.index()]
     return JSONResponse(index, 200 if repository.is_ready else 503)
 
 
 async def predict(request: Request) -> Response:
-    """`POST` rows of 64 numbers. The version stays while it is used, whatever is loaded meanwhile."""
+    """Handle `POST` of rows of 64 numbers. The version is kept while it is in use, even if another is loaded."""
     body = await read_body(request)
     with repository.used(request.path_params["name"]) as model:
         call = model.calls[model.signature_name]
@@ -89,31 +89,31 @@ async def predict(request: Request) -> Response:
 
 
 async def load(request: Request) -> Response:
-    """`PUT`: the newest version takes over."""
+    """Handle `PUT`: replace the model by its newest version."""
     await repository.load(request.path_params["name"])
     return Response(status_code=204)
 
 
 async def unload(request: Request) -> Response:
-    """`DELETE`: the model leaves, when what has come to it is answered."""
+    """Handle `DELETE`: unload the model after its requests have been answered."""
     await repository.unload(request.path_params["name"])
     return Response(status_code=204)
 
 
-# What an error is to a client; the nearest class counts.
+# Status by error class; the most derived class applies.
 STATUS: Final[dict[type[Exception], int]] = {
     InvalidArgumentError: 400,
     NotFoundError: 404,
     ResourceExhaustedError: 503,
     UnavailableError: 503,
-    ClientDisconnectedError: 499,  # which nobody reads
+    ClientDisconnectedError: 499,  # not read by the client
     ClientDisconnect: 499,
     OpError: 500,
 }
 
 
 async def failed(request: Request, error: Exception) -> Response:
-    """The status of the table, and what happened."""
+    """Return the error's status in the table, and its message."""
     status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
     return JSONResponse(
         {"error": getattr(error, "message", "")}, status, {"Retry-After": "1"} if status == 503 else None

@@ -1,7 +1,8 @@
 """Digits, in aiohttp: `python -m examples.web.with_aiohttp --port 8000`.
 
-With `handler_cancellation=True` aiohttp cancels the handler of a client who has gone, and so what it waits for: a row
-that has not been computed never is. `cleanup_ctx` holds the session for as long as the application lives.
+With `handler_cancellation=True` aiohttp cancels the handler of a disconnected client, and with it the pending
+prediction: rows that have not been computed yet are dropped. `cleanup_ctx` keeps the session open for the lifetime of
+the application.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ model = build()
 
 
 async def model_of(app: web.Application) -> AsyncIterator[None]:
-    """A session that is opened before the server listens, and closed when the last request has been answered."""
+    """Open a session before the server listens, and close it after the last request has been answered."""
     async with af.Session(graph=model.graph) as session:
         await restore_or_train(session, model)
         async with session.batched(model.probabilities, [model.images], max_batch_size=64) as app[PREDICT]:
@@ -32,7 +33,7 @@ async def model_of(app: web.Application) -> AsyncIterator[None]:
 
 
 async def predict(request: web.Request) -> web.Response:
-    """`POST` rows of 64 numbers; the answer has a row of 10 probabilities for each."""
+    """Handle `POST` of rows of 64 numbers; return a row of 10 probabilities for each."""
     try:
         rows = af.web.rows_of(await request.read(), model.images)
         answer = await request.app[PREDICT](rows, timeout=float(request.query.get("timeout", "60")))
@@ -47,12 +48,12 @@ async def predict(request: web.Request) -> web.Response:
 
 
 async def statistics(request: web.Request) -> web.Response:
-    """What has been answered, and what waits."""
+    """Return the numbers of answered and waiting requests."""
     return web.json_response(numbers_of(request.app[PREDICT].statistics()))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Serve until SIGTERM or Ctrl-C; what has begun is answered first."""
+    """Serve until SIGTERM or Ctrl-C; requests that have begun are answered first."""
     parser = argparse.ArgumentParser(description="Answer requests from a classifier of digits.")
     parser.add_argument("--port", type=int, default=8000)
     options = parser.parse_args(arguments)

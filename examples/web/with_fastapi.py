@@ -1,10 +1,10 @@
-"""Digits, in FastAPI: models of pydantic in and out, a dependency with `yield`, work behind the response, a stream.
+"""Digits, in FastAPI: pydantic models for input and output, a dependency with `yield`, a background task, a stream.
 
     uvicorn examples.web.with_fastapi:app
 
-`/predict` answers from what callers share. `/learn` makes a training step on the same variables: a dependency lets one
-request at a time do so, and a background task saves a checkpoint, from which the service goes on when it is started
-again. `/predict/lines` answers row by row, as they are computed.
+`/predict` answers from steps that callers share. `/learn` runs a training step on the same variables: a dependency
+admits one request at a time, and a background task saves a checkpoint, which the service restores when it is restarted.
+`/predict/lines` responds with some rows at a time, as they are computed.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ Rows = Annotated[list[Pixels], Field(min_length=1, max_length=1000)]
 
 
 class Images(BaseModel):
-    """Digits to be recognized."""
+    """Digits to recognize."""
 
     pixels: Rows
 
 
 class Lesson(Images):
-    """Digits that are known."""
+    """Digits with known labels."""
 
     labels: Annotated[list[Annotated[int, Field(ge=0, le=9)]], Field(min_length=1)]
 
 
 class Answer(BaseModel):
-    """The likeliest digit of each row, and how likely it is."""
+    """The likeliest digit of each row, and its probability."""
 
     digits: list[int]
     probabilities: list[float]
@@ -58,7 +58,7 @@ class Learnt(BaseModel):
 
 
 class Trainer:
-    """Training steps, and checkpoints of what they have learnt."""
+    """Training steps and checkpoints of their results."""
 
     def __init__(self, session: af.Session) -> None:
         self._session = session
@@ -67,20 +67,23 @@ class Trainer:
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[Trainer]:
-        """A block that one caller at a time is in."""
+        """Enter a block that is exclusive to one caller at a time."""
         async with self._learning:
             yield self
 
     async def learn(self, lesson: Lesson) -> Learnt:
-        """One step."""
+        """Run one training step."""
         feeds = {model.images: af.web.rows_of(lesson.pixels, model.images), model.labels: lesson.labels}
         _, loss = await self._session.run([model.train, model.loss], feeds)
         return Learnt(loss=float(loss), step=int(await self._session.run(model.global_step)))
 
     async def save(self, step: int) -> None:
-        """A checkpoint that has this step. Steps go on meanwhile: it has the values of one moment."""
+        """Save a checkpoint that includes this step.
+
+        Steps may run meanwhile; the checkpoint is a consistent snapshot.
+        """
         async with self._saving:
-            if step > self._saved:  # else one that was written meanwhile has it
+            if step > self._saved:  # else a newer checkpoint includes it
                 now = int(await self._session.run(model.global_step))
                 await model.saver.save(self._session, FOLDER / "model", now)
                 self._saved = now
@@ -88,7 +91,7 @@ class Trainer:
 
 @contextlib.asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """The server listens when the model is there and warm; background tasks end before the session does."""
+    """Load and warm up the model before the server listens; background tasks end before the session does."""
     async with af.Session(graph=model.graph) as session:
         await restore_or_train(session, model)
         app.state.trainer = Trainer(session)
@@ -101,20 +104,20 @@ app = FastAPI(lifespan=lifespan)
 
 
 def predictor(request: Request) -> Batched:
-    """What all callers share."""
+    """Return the batched call that all requests share."""
     found: Batched = request.app.state.predict
     return found
 
 
 async def trainer(request: Request) -> AsyncIterator[Trainer]:
-    """The trainer, for one request at a time: the next one's turn comes when this one's function has returned."""
+    """Yield the trainer to one request at a time; the next request waits until this one's function has returned."""
     async with request.app.state.trainer.turn() as found:
         yield found
 
 
 @app.post("/predict")
 async def predict(images: Images, request: Request, call: Annotated[Batched, Depends(predictor)]) -> Answer:
-    """Answer all rows at once."""
+    """Return the predictions for all rows at once."""
     rows = af.web.rows_of(images.pixels, model.images)
     return _answer(await af.web.until_disconnect(request.receive, call(rows, timeout=30.0)))
 
@@ -125,7 +128,7 @@ def _answer(probabilities: Any) -> Answer:
 
 @app.post("/predict/lines")
 async def predict_lines(images: Images, call: Annotated[Batched, Depends(predictor)]) -> StreamingResponse:
-    """A line of JSON for each 16 rows, as soon as they are computed, less urgent than what others ask for."""
+    """Stream a line of JSON for each 16 rows as they are computed, with lower priority than other requests."""
     rows = af.web.rows_of(images.pixels, model.images)
     parts = [rows[begin : begin + 16] for begin in range(0, len(rows), 16)]
     return StreamingResponse(_lines(parts, call), media_type="application/x-ndjson")
@@ -140,42 +143,44 @@ async def _lines(parts: Sequence[Any], call: Batched) -> AsyncIterator[str]:
 async def learn(
     lesson: Lesson, tasks: BackgroundTasks, turn: Annotated[Trainer, Depends(trainer, scope="function")]
 ) -> Learnt:
-    """One training step; a checkpoint is written when the response has been sent."""
+    """Run one training step; a checkpoint is written after the response has been sent."""
     learnt = await turn.learn(lesson)
     tasks.add_task(turn.save, learnt.step)
     return learnt
 
 
-# -- what an error is to a client ------------------------------------------------------------------------------------
+# -- error responses ------------ ------------------------------------------------------------------------------------
 
 
 @app.exception_handler(RequestValidationError)
 async def unfit(request: Request, error: RequestValidationError) -> Response:
-    """What was wrong, without what was sent: FastAPI's own answer repeats it, and fails where that is NaN."""
+    """Return the errors without the input."""
+    # FastAPI's own response repeats the input, and fails if that contains NaN.
     detail = [{"where": list(each["loc"]), "what": each["msg"]} for each in error.errors()[:10]]
     return JSONResponse({"detail": detail}, 422)
 
 
 @app.exception_handler(InvalidArgumentError)
 async def wrong(request: Request, error: InvalidArgumentError) -> Response:
-    """What only the model could tell; `str(error)` would say where in this program it was noticed, too."""
+    """Return an error that only the model could detect."""
+    # Not `str(error)`, which would also reveal where in this program it was raised.
     return JSONResponse({"detail": error.message}, 400)
 
 
 @app.exception_handler(ResourceExhaustedError)
 async def full(request: Request, error: ResourceExhaustedError) -> Response:
-    """More waits than may: whoever comes again later is welcome."""
+    """Return 503 because the queue is full; the client may retry later."""
     after = math.ceil(error.retry_after or 1.0)
     return JSONResponse({"detail": "too many requests"}, 503, {"Retry-After": str(after)})
 
 
 @app.exception_handler(DeadlineExceededError)
 async def late(request: Request, error: DeadlineExceededError) -> Response:
-    """It was not answered in time."""
+    """Return 504 because the deadline has passed."""
     return JSONResponse({"detail": "not answered in time"}, 504)
 
 
 @app.exception_handler(ClientDisconnectedError)
 async def gone(request: Request, error: ClientDisconnectedError) -> Response:
-    """Nobody reads this."""
+    """Return a response that the disconnected client does not read."""
     return Response(status_code=499)

@@ -1,11 +1,11 @@
-"""Digits, in Starlette: a session that lives as long as the application, and callers who share its steps.
+"""Digits, in Starlette: a session with the lifetime of the application, and callers that share its steps.
 
     uvicorn examples.web.with_starlette:app
     curl "http://127.0.0.1:8000/predict?timeout=0.5" -d "[[$(printf '0.5,%.0s' $(seq 63))0.5]]"
 
-The server listens once `lifespan` has come to its `yield`: when the variables are there and each size of batch that
-clients may make has been run. Until then connections wait or are refused, whichever the listening socket does. When the
-server is stopped, requests that have come are answered, and then the session is closed.
+The server listens when `lifespan` reaches its `yield`. The variables then have their values, and each batch size that
+clients may cause has been run. Until then connections wait or are refused, depending on the listening socket. When the
+server is stopped, the received requests are answered, and then the session is closed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ model = build()
 
 @contextlib.asynccontextmanager
 async def lifespan(app: Starlette) -> AsyncIterator[None]:
-    """The session, and what callers share."""
+    """Open the session and the batched call that all requests share."""
     async with af.Session(graph=model.graph) as session:
         await restore_or_train(session, model)
         async with session.batched(model.probabilities, [model.images], max_batch_size=64) as app.state.predict:
@@ -43,7 +43,7 @@ async def lifespan(app: Starlette) -> AsyncIterator[None]:
 
 
 async def predict(request: Request) -> Response:
-    """`POST` rows of 64 numbers; the answer has a row of 10 probabilities for each. `?timeout=` is in seconds."""
+    """Handle `POST` of rows of 64 numbers; return a row of 10 probabilities for each. `?timeout=` is in seconds."""
     call = request.app.state.predict
     rows = af.web.rows_of(await read_body(request), model.images)
     answer = await af.web.until_disconnect(request.receive, call(rows, timeout=_timeout(request)))
@@ -59,31 +59,32 @@ def _timeout(request: Request) -> float | None:
 
 
 async def statistics(request: Request) -> Response:
-    """What has been answered, and what waits."""
+    """Return the numbers of answered and waiting requests."""
     return JSONResponse(numbers_of(request.app.state.predict.statistics()))
 
 
-# -- what an error is to a client ------------------------------------------------------------------------------------
+# -- error responses ------------ ------------------------------------------------------------------------------------
 
 
 async def wrong(request: Request, error: Exception) -> Response:
-    """The client's own fault; `str(error)` would say where in this program it was noticed, too."""
+    """Return 400 with the expected input."""
+    # Not `str(error)`, which would also reveal where in this program it was raised.
     return JSONResponse({"error": getattr(error, "message", ""), "expected": str(getattr(error, "expected", ""))}, 400)
 
 
 async def full(request: Request, error: Exception) -> Response:
-    """More waits than may: whoever comes again later is welcome."""
+    """Return 503 because the queue is full; the client may retry later."""
     after = getattr(error, "retry_after", None) or 0.0
     return JSONResponse({"error": "too many requests"}, 503, {"Retry-After": str(max(1, round(after)))})
 
 
 async def late(request: Request, error: Exception) -> Response:
-    """It was not answered in time."""
+    """Return 504 because the deadline has passed."""
     return JSONResponse({"error": "not answered in time"}, 504)
 
 
 async def gone(request: Request, error: Exception) -> Response:
-    """Nobody reads this."""
+    """Return a response that the disconnected client does not read."""
     return Response(status_code=499)
 
 

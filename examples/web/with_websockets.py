@@ -1,16 +1,17 @@
-"""Digits over a WebSocket, in Starlette: each message is a request, and many may be on their way.
+"""Digits over a WebSocket, in Starlette: each message is a request, and several may be in flight.
 
     uvicorn examples.web.with_websockets:app
     websockets ws://127.0.0.1:8000/predict
 
-The second, a client for a terminal, comes with `pip install websockets`, as does what uvicorn speaks WebSockets with.
+The second command is a terminal client. It comes with `pip install websockets`, as does uvicorn's WebSocket support.
 
-A client sends `{"id": 1, "pixels": [[…]]}`, rows of 64 numbers in 0..1, and gets `{"id": 1, "probabilities": [[…]]}` or
-`{"id": 1, "error": "…"}`, in the order in which they are ready; where the queue is full, `retry_after` says when to ask
-again. Of each client `IN_FLIGHT` messages are worked on at a time; the next ones are not read, so that they wait with
-the client (TCP's own back pressure), and nobody fills the queue that all share. What a client has asked for ends with
-its connection. When the server stops it closes connections with code 1012: what has not been answered is to be asked
-again elsewhere.
+A client sends `{"id": 1, "pixels": [[…]]}`, rows of 64 numbers in 0..1. It receives `{"id": 1, "probabilities": [[…]]}`
+or `{"id": 1, "error": "…"}`, in the order of completion. If the queue is full, `retry_after` is the time until a retry.
+
+At most `IN_FLIGHT` messages of a client are processed at a time. Further messages are not read, so they wait at the
+client (TCP back pressure), and a single client cannot fill the shared queue. Pending requests of a client are cancelled
+when its connection ends. When the server stops it closes connections with code 1012: clients should repeat unanswered
+requests elsewhere.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from aioflow.session.batching import Batched
 from examples.web.digits import build, restore_or_train
 
 IN_FLIGHT: Final = 32
-UNSUPPORTED_DATA: Final = 1003  # the code by which a connection is closed for what is no text
+UNSUPPORTED_DATA: Final = 1003  # close code for messages that are not text
 
 model = build()
 
 
 @contextlib.asynccontextmanager
 async def lifespan(app: Starlette) -> AsyncIterator[None]:
-    """The server listens when the model is there and warm."""
+    """Load and warm up the model before the server listens."""
     async with af.Session(graph=model.graph) as session:
         await restore_or_train(session, model)
         async with session.batched(model.probabilities, [model.images], max_batch_size=64) as app.state.predict:
@@ -55,8 +56,8 @@ async def converse(socket: WebSocket) -> None:
     async def answer(text: str) -> None:
         reply = json.dumps(await _reply(socket.app.state.predict, text))
         async with sending:
-            if socket.application_state is WebSocketState.CONNECTED:  # else a message has failed to be sent before
-                with contextlib.suppress(WebSocketDisconnect):  # whoever reads the messages notices, too
+            if socket.application_state is WebSocketState.CONNECTED:  # otherwise an earlier send has failed
+                with contextlib.suppress(WebSocketDisconnect):  # the reading loop detects the disconnect, too
                     await socket.send_text(reply)
         room.release()
 
@@ -83,7 +84,7 @@ async def _reply(call: Batched, text: str) -> dict[str, Any]:
         number = order["id"]
         rows = af.web.rows_of(order["pixels"], model.images)
         return {"id": number, "probabilities": (await call(rows, timeout=30.0)).tolist()}
-    except ResourceExhaustedError as error:  # all clients together ask for too much
+    except ResourceExhaustedError as error:  # the shared queue is full
         return {"id": number, "error": error.message, "retry_after": error.retry_after}
     except OpError as error:
         return {"id": number, "error": error.message}

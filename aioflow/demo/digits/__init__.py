@@ -1,4 +1,4 @@
-"""The real data set that ships with aioflow, so that the demo, the examples and the tests need no download."""
+"""A real data set that ships with aioflow, so that the demo, the examples and the tests need no download."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Digits:
         """Shuffle by the seed and divide into (train, test).
 
         Raises:
-            ValueError: the fraction is not between 0 and 1, or leaves one side empty.
+            ValueError: the fraction is not between 0 and 1, or one side would be empty.
         """
         tests = round(len(self) * test_fraction) if 0 < test_fraction < 1 else 0
         if not 0 < tests < len(self):
@@ -52,7 +52,10 @@ class Digits:
 
 
 def load_digits() -> Digits:
-    """The 1,797 digits of UCI optdigits' test set (E. Alpaydin, C. Kaynak; CC BY 4.0), see README.md in this folder."""
+    """Load the 1,797 digits of the test set of UCI optdigits.
+
+    By E. Alpaydin, C. Kaynak; CC BY 4.0. See README.md in this folder.
+    """
     packed = importlib.resources.files(__name__).joinpath("optdigits.npz").read_bytes()
     # allow_pickle=False is NumPy's default; it is spelled out because a data file must never run code.
     with np.load(io.BytesIO(packed), allow_pickle=False) as arrays:

@@ -1,4 +1,4 @@
-"""Clusters whose tasks are actors of Ray, which places and supervises them; tensors go by aioflow's own TCP."""
+"""Clusters whose tasks are Ray actors. Ray places and supervises them; tensors use aioflow's own TCP connections."""
 
 from __future__ import annotations
 
@@ -34,33 +34,39 @@ async def start(
     drain_seconds: float = 10.0,
     may_lose: Collection[str] = (),
 ) -> AsyncIterator[StartedCluster]:
-    """A cluster of actors, for as long as the block runs.
+    """Start a cluster of Ray actors for the duration of the block.
 
         jobs = {"ps": 1, "worker": aioflow.distributed.Job(4, num_cpus=2, num_gpus=1)}
         async with aioflow.distributed.ray.start(jobs, strategy="SPREAD") as cluster:
             async with aioflow.Session(cluster.target) as session:
                 ...
 
-    The program is connected to the Ray cluster that it has chosen by `ray.init`, or to the one that `ray.init()` finds
-    or starts. Each task is an actor in a bundle of one placement group, with the resources of its `Job`; its GPUs are
-    those that Ray gives it. An actor that dies is started again by Ray on its node, at its address, empty: a
-    `train.MonitoredTrainingSession` goes on from its last checkpoint. If the node is gone, the task is lost. Actors and
+    The program uses the Ray cluster that it has chosen by `ray.init`, or else the one that `ray.init()` finds or
+    starts. Each task is an actor in a bundle of one placement group, with the resources of its `Job` and the GPUs that
+    Ray assigns. Ray restarts an actor that dies on its node, at its address, without state: a
+    `train.MonitoredTrainingSession` resumes from its last checkpoint. If the node is gone, the task is lost. Actors and
     placement group end with the block, and with this program.
 
     Args:
-        strategy: Of the placement group: "PACK", "SPREAD", "STRICT_PACK" or "STRICT_SPREAD".
-        bind: Where the workers listen if that is not their node's address, such as "0.0.0.0".
-        timeout: Seconds until all tasks serve, and in which Ray starts an actor again.
-        jobs, max_restarts, allow_dirs, imports, credentials, drain_seconds, may_lose: As of
-            `aioflow.distributed.processes.start`. Folders and certificates are those of the nodes.
+        jobs: As in `aioflow.distributed.processes.start`.
+        strategy: Strategy of the placement group: "PACK", "SPREAD", "STRICT_PACK" or "STRICT_SPREAD".
+        bind: Host to listen at if that is not the node's address, such as "0.0.0.0".
+        max_restarts: As in `aioflow.distributed.processes.start`.
+        allow_dirs: As in `aioflow.distributed.processes.start`; folders of the nodes.
+        imports: As in `aioflow.distributed.processes.start`.
+        credentials: As in `aioflow.distributed.processes.start`; certificate files are those of the nodes.
+        timeout: Seconds until all tasks must serve, and in which Ray must restart an actor.
+        drain_seconds: As in `aioflow.distributed.processes.start`.
+        may_lose: As in `aioflow.distributed.processes.start`.
 
     Raises:
         UnimplementedError: Ray is not installed: `pip install 'aioflow-engine[ray]'`.
-        InvalidArgumentError, DTypeError: an argument is not as it should be.
-        DeadlineExceededError: Ray has no room for all tasks in time, or they do not serve.
-        UnavailableError: a task is lost: its node is gone, or it has ended more often than it may. If that is while the
-            block runs, it is cancelled, and this is its error. A cluster that is started again goes on from the last
-            checkpoint.
+        InvalidArgumentError: an argument is out of range.
+        DTypeError: an argument has the wrong type.
+        DeadlineExceededError: Ray has no room for all tasks in time, or they do not serve in time.
+        UnavailableError: a task is lost: its node is gone, or it has ended more often than `max_restarts` allows. If
+            that happens while the block runs, the block is cancelled and raises this error. A cluster that is started
+            again resumes from the last checkpoint.
     """
     check_strategy(strategy)
     asked = wanted(
@@ -78,7 +84,7 @@ async def start(
 
 
 def _ray() -> Any:
-    """The library: it takes a third of a second."""
+    """Import Ray, which takes a third of a second."""
     try:
         ray = import_module("ray")
         for part in ("exceptions", "util.placement_group", "util.scheduling_strategies"):
@@ -94,7 +100,7 @@ def _ray() -> Any:
 
 @asynccontextmanager
 async def _connected() -> AsyncIterator[Any]:
-    """Ray, connected to a cluster; if that was not so before, only for the block."""
+    """Yield Ray, connected to a cluster. A connection made here ends with the block."""
     ray = await in_thread(_ray)
     if ray.is_initialized():
         yield ray

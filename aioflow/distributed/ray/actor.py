@@ -1,7 +1,7 @@
-"""A task of a cluster as an actor of Ray: the worker is the actor's own process.
+"""A task of a cluster as a Ray actor: the worker runs in the actor's own process.
 
-So what Ray counts, limits, kills and starts again is the worker, its GPUs are those that Ray has given the actor, and
-nothing can outlive it, as a child of the actor might. The worker is the ordinary `train.Server`, on the actor's loop.
+So the process that Ray counts, limits, kills and restarts is the worker, and its GPUs are those of the actor. No child
+process can outlive the actor. The worker is the ordinary `train.Server`, on the actor's event loop.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ _AGAIN: Final = "to leave the block and start the cluster again: training goes o
 
 
 class WorkerActor:
-    """One task. Ray makes it anew when its process has died; then it knows nothing, until `begin` is called.
+    """One task. Ray creates the actor again if its process dies; it then has no state until `begin` is called.
 
     Args:
-        job, number: Of the task.
+        job: Job of the task.
+        number: Number of the task in its job.
         imports: Modules that register ops.
     """
 
@@ -40,14 +41,14 @@ class WorkerActor:
         for module in imports:
             import_module(module)
 
-    def __repr__(self) -> str:  # which Ray puts before each line of the log
+    def __repr__(self) -> str:  # the prefix of Ray's log lines
         return f"{self._task.job}:{self._task.number}"
 
     async def place(self, bind: str | None) -> str:
-        """Its address: that of the node, with a free port, which is kept until it begins.
+        """Return the task's address: the node's host with a free port, which is reserved until the worker begins.
 
         Args:
-            bind: The host to listen at, if it is not the node's address.
+            bind: Host to listen at, if it is not the node's address.
         """
         host = _node_address()
         if self._reservation is None:
@@ -55,7 +56,7 @@ class WorkerActor:
         return join_host(host, split_host(self._reservation.place)[1])
 
     async def begin(self, orders: Mapping[str, Any]) -> dict[str, Any]:
-        """Serve, unless it does. The error that keeps it from that is part of the result."""
+        """Start serving if it does not serve yet. An error is returned as part of the result."""
         try:
             if self._server is None:
                 self._server = await self._serving(orders)
@@ -85,17 +86,17 @@ class WorkerActor:
         try:
             await server.start()
         except BaseException:
-            await server.stop()  # which else would keep the address within this process
+            await server.stop()  # otherwise the server would keep the address within this process
             raise
         return server
 
     async def ended(self) -> None:
-        """Return when it serves no more."""
+        """Wait until the worker serves no more."""
         if self._server is not None:
             await self._server.join()
 
     async def drain(self, seconds: float) -> None:
-        """As `Server.drain`."""
+        """Drain the server, as `Server.drain` does."""
         if self._server is not None:
             await self._server.drain(seconds)
 

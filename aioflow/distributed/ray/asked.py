@@ -1,4 +1,4 @@
-"""What is asked of Ray, as plain data: a bundle of resources for each task, and the options of its actor."""
+"""Requests to Ray as plain data: a bundle of resources for each task, and the options of its actor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ def check_strategy(strategy: str) -> None:
 
 
 def bundles(jobs: Mapping[str, Job]) -> list[dict[str, float]]:
-    """The resources of each task's bundle, in the order of `tasks_of`. Raises InvalidArgumentError: one has none."""
+    """Return the resources of each task's bundle, in the order of `tasks_of`.
+
+    Raises InvalidArgumentError if a task needs no resources.
+    """
     found = []
     for task in tasks_of(jobs):
         bundle = {name: amount for name, amount in _amounts(jobs[task.job]).items() if amount}
@@ -39,7 +42,10 @@ def _amounts(job: Job) -> dict[str, float]:
 
 
 def actor_options(job: Job, max_restarts: int) -> dict[str, Any]:
-    """Of `ray.remote(…).options`. Ray repeats no call: the supervisor does, and so it sees that there was a restart."""
+    """Return the options for `ray.remote(…).options`.
+
+    Ray repeats no call of a restarted actor. The supervisor does, and so notices the restart.
+    """
     return {
         "num_cpus": job.num_cpus,
         "num_gpus": job.num_gpus,
@@ -50,7 +56,10 @@ def actor_options(job: Job, max_restarts: int) -> dict[str, Any]:
 
 
 def orders(wanted: Wanted, task: Task, spec: ClusterSpec, bind: str | None) -> dict[str, Any]:
-    """What an actor is told when it is to serve, as plain data. Never part of what makes the actor: Ray keeps that."""
+    """Return the arguments with which an actor starts serving, as plain data.
+
+    They are never part of the actor's constructor arguments, since Ray stores those.
+    """
     known = wanted.credentials
     return {
         "cluster": spec.as_dict(),

@@ -1,7 +1,7 @@
-"""Ray as a host of tasks: a placement group with a bundle for each, and an actor in each bundle.
+"""Ray as a host of tasks: a placement group with one bundle per task, and an actor in each bundle.
 
-A bundle keeps its actor on its node. So an actor that Ray has started again has the address that it had, and takes its
-port again; only a node that is gone takes the address along.
+A bundle keeps its actor on its node. So a restarted actor keeps its address and binds its port again. If the node is
+gone, the address is lost too.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ __all__ = ["RayHost", "in_thread"]
 T = TypeVar("T")
 
 _LOGGER: Final = logging.getLogger("aioflow.distributed")
-_SOON: Final = 5.0  # seconds until it is said that Ray has no room
+_SOON: Final = 5.0  # seconds until a warning that Ray has no room
 _PAUSE: Final = 0.1  # seconds between attempts
-_DRAIN_SECONDS: Final = 3.0  # beyond the time of the steps: answers, goodbyes
-_END_SECONDS: Final = 5.0  # for actors that have been killed
-_LINE: Final = 300  # characters of what Ray says
+_DRAIN_SECONDS: Final = 3.0  # after the time for the steps: answers, graceful closes
+_END_SECONDS: Final = 5.0  # wait for killed actors
+_LINE: Final = 300  # maximum characters of a line of Ray's message
 
 
 class RayHost:
     """A placement group and its actors (`starting.host.Host`).
 
     Args:
-        ray: The module, which is connected to a cluster.
-        wanted: What is to be started.
-        strategy: Of the placement group.
-        bind: The host at which the workers listen, if it is not their node's address.
-        patience: Seconds in which Ray starts an actor again.
+        ray: The module, connected to a cluster.
+        wanted: The tasks to start.
+        strategy: Strategy of the placement group.
+        bind: Host at which the workers listen, if it is not their node's address.
+        patience: Seconds in which Ray must restart an actor.
 
     Raises:
         InvalidArgumentError: a task needs no resources.
@@ -92,7 +92,7 @@ class RayHost:
         self._group = make()
 
     def _make_actors(self) -> None:
-        """Some tens of milliseconds each the first time, when Ray exports the class."""
+        """Create the actors. Each takes some tens of milliseconds the first time, when Ray exports the class."""
         made = self._ray.remote(WorkerActor)
         strategies = self._ray.util.scheduling_strategies
         for index, task in enumerate(tasks_of(self._wanted.jobs)):
@@ -116,7 +116,7 @@ class RayHost:
                     error = decode_error(answer["error"], task.name)
                     if not isinstance(error, AlreadyExistsError):
                         raise error
-                    found = error.message  # somebody has its port, perhaps the process that was before it
+                    found = error.message  # the port is in use, perhaps by the task's previous process
                     await asyncio.sleep(_PAUSE)
         except TimeoutError as error:
             if not limit.expired():
@@ -128,7 +128,7 @@ class RayHost:
             ) from error
 
     async def _answer(self, task: Task, ask: Callable[[Any], Any]) -> Any:
-        """What the actor answers, which may have to be started again first. Raises UnavailableError: it is lost."""
+        """Return an actor's answer, after its restart if necessary. Raise UnavailableError if the task is lost."""
         errors = self._ray.exceptions
         while True:
             try:
@@ -149,7 +149,7 @@ class RayHost:
         try:
             await self._actors[task].ended.remote()
         except errors.ActorUnavailableError:
-            return  # its process has died, and Ray starts it again
+            return  # its process has died, and Ray restarts it
         except errors.RayError as error:
             raise self._lost(task, error) from error
 
@@ -176,20 +176,18 @@ class RayHost:
 
 
 async def _gone(call: Any) -> None:
-    """Until Ray says that there is no such actor, which is what comes of a call of one that has been killed."""
+    """Wait for a call of a killed actor, which fails once Ray reports that the actor is gone."""
     await call
 
 
 def _brief(error: Exception) -> str:
-    """The first line, and the last, in which there is the error of an actor that could not be made."""
+    """Return the first and the last line of a message; the last has the error of an actor's constructor."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return " … ".join(line[:_LINE] for line in dict.fromkeys((lines[0], lines[-1])))
 
 
 async def in_thread(call: Callable[[], T]) -> T:
-    """The result of a call that blocks. Where this is cancelled, it waits for the call, so that what that makes is
-    known.
-    """
+    """Return the result of a blocking call. If cancelled, wait for the call first, so that its result is recorded."""
     running = asyncio.get_running_loop().run_in_executor(None, call)
     try:
         return await asyncio.shield(running)

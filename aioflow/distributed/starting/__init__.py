@@ -1,1 +1,1 @@
-"""Clusters that a program starts and supervises: what is the same for all places where tasks can run."""
+"""Clusters that a program starts and supervises: the part that is the same for all hosts of tasks."""

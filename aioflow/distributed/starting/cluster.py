@@ -1,4 +1,4 @@
-"""A cluster that this program has started, as a training script sees it."""
+"""A cluster that this program has started, as a training script uses it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ _HEALTH_SECONDS: Final = 5.0
 
 @dataclass(slots=True)
 class TaskStatus:
-    """A task, as far as its supervisor knows.
+    """The supervisor's knowledge of a task.
 
     Attributes:
-        address: Where it serves, "host:port": the same for as long as the cluster lives.
+        address: Address at which it serves, "host:port": the same for the lifetime of the cluster.
         state: "begins", "serves", or "lost" if it will not be started again.
-        node, pid: The machine and the process; "" and 0 before there was one.
-        restarts: How often it was started again.
+        node: Its machine; "" before the first start.
+        pid: Its process; 0 before the first start.
+        restarts: Number of restarts.
     """
 
     address: str
@@ -36,13 +37,13 @@ class TaskStatus:
 
 
 class StartedCluster:
-    """The tasks, where they are, and how they are.
+    """The tasks of a cluster, their addresses and their status.
 
     Attributes:
-        spec: Who is where.
-        credentials: By what a client proves itself to them: sessions of this program need not be told, those of others
-            do. Whoever has them cannot say that he is one of the tasks.
-        tasks: Each task by its full name.
+        spec: The addresses of all tasks.
+        credentials: Credentials for clients of the tasks. Sessions of this program find them themselves; sessions of
+            other programs need them. They do not suffice to pose as a task.
+        tasks: The status of each task by its full name.
     """
 
     def __init__(self, spec: ClusterSpec, credentials: Credentials) -> None:
@@ -58,23 +59,23 @@ class StartedCluster:
 
     @property
     def target(self) -> str:
-        """What a session is opened with: the first task of the first job, by the names of the jobs."""
+        """The target for a session: the first task of the first job, by the names of the jobs."""
         return self.target_of(*next(self.spec.tasks()))
 
     def target_of(self, job_name: str, task_index: int = 0) -> str:
-        """The same for a task of one's choice. Raises UnknownNameError."""
+        """Return the target for a session at this task. Raises UnknownNameError."""
         return f"aioflow://{self.spec.task_address(job_name, task_index)}"
 
     def status_of(self, job_name: str, task_index: int = 0) -> TaskStatus:
-        """How a task is. Raises UnknownNameError."""
+        """Return the status of a task. Raises UnknownNameError."""
         self.spec.task_address(job_name, task_index)
         return self.tasks[Task(job_name, task_index).name]
 
     async def health(self, seconds: float = _HEALTH_SECONDS) -> Mapping[str, WorkerState | OpError]:
-        """What each task says of itself, or why it says nothing, as of `Session.health`.
+        """Return the state that each task reports, or the error of one that does not answer, as `Session.health` does.
 
         Raises:
-            UnavailableError: nobody can be reached, each within so many seconds.
+            UnavailableError: no task can be reached; each is tried for `seconds`.
         """
         last: OpError = UnavailableError("the cluster has no tasks")
         for task in self.spec.tasks():

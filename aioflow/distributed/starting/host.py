@@ -1,4 +1,4 @@
-"""What it takes to run the tasks of a cluster somewhere: on this machine as processes, or elsewhere."""
+"""The interface of a host that runs the tasks of a cluster: this machine with processes, or another place."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ __all__ = ["Host", "Running", "Wanted"]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be started.
+    """The tasks to start.
 
     Attributes:
-        jobs: What the tasks are.
-        credentials: By what they prove themselves to one another, and to clients.
-        allow_dirs: The folders in which graphs may open files on every task.
-        imports: Modules that each task imports, which register ops.
-        max_restarts: How often a task is started again; -1 for any number of times.
-        drain_seconds: For the steps that run when the cluster is to end.
+        jobs: The tasks of each job.
+        credentials: Credentials of the tasks, for each other and for clients.
+        allow_dirs: Folders in which graphs may open files on every task.
+        imports: Modules that register ops, which each task imports.
+        max_restarts: Maximum number of restarts of a task; -1 for no limit.
+        drain_seconds: Time for steps that run when the cluster is to end.
     """
 
     jobs: Mapping[str, Job]
@@ -38,8 +38,8 @@ class Running(NamedTuple):
     """The process of a task.
 
     Attributes:
-        node: The machine, as whoever runs it there calls it.
-        pid: Its number there.
+        node: Machine, by the name that the host uses.
+        pid: Number of the process there.
     """
 
     node: str
@@ -47,28 +47,28 @@ class Running(NamedTuple):
 
 
 class Host(Protocol):
-    """Where tasks run. All methods are called on one event loop, and any number at a time."""
+    """A place where tasks run. All methods are called on one event loop, and concurrently."""
 
     async def place(self, seconds: float) -> Mapping[Task, str]:
-        """Find a place for each task, and an address that it keeps: it is begun there again, whatever befalls it.
+        """Find a place and a permanent address for each task: it is always started again at this address.
 
         Raises:
-            DeadlineExceededError: there are not enough within so many seconds.
-            OpError: there are none.
+            DeadlineExceededError: there are not enough places within `seconds`.
+            OpError: there are no places.
         """
 
     async def begin(self, task: Task, spec: ClusterSpec) -> Running:
-        """Have a task serve, for the first time or again, and return when it does.
+        """Start serving a task, for the first time or again, and return when it serves.
 
         Raises:
-            OpError: it cannot, and will not: the task is lost.
+            OpError: the task is lost: it cannot be started again.
         """
 
     async def ended(self, task: Task) -> None:
-        """Return when the task serves no more. Raises OpError: it is lost."""
+        """Wait until the task serves no more. Raise OpError if it is lost."""
 
     async def drain(self, task: Task) -> None:
-        """Have a task begin no more steps, and end when those that run have."""
+        """Make a task accept no more steps, and end when its running steps have ended."""
 
     async def close(self) -> None:
-        """End whatever is left, at once."""
+        """End all that is left at once."""

@@ -1,4 +1,4 @@
-"""What the tasks of a cluster are to be, before it is known where they are."""
+"""Descriptions of the tasks of a cluster, before their addresses are known."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aioflow.net.cluster_spec import ClusterSpec, Task
 
 __all__ = ["Job", "Jobs", "device_count", "read_jobs", "tasks_of"]
 
-_STANDS_FOR: Final = "0.0.0.0:0"  # an address, until there is one
+_STANDS_FOR: Final = "0.0.0.0:0"  # placeholder for an address that is not known yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +22,15 @@ class Job:
     """The tasks of a job, which are all alike.
 
     Attributes:
-        count: How many there are.
-        num_cpus: How many processors are set aside for each, as Ray counts them; processes take what is there.
-        num_gpus: How many GPUs each task has to itself; with Ray also a part of one, such as 0.5.
-        resources: What else Ray is to set aside for each, {name: amount}.
-        cpu_devices: How many CPU devices each task has.
+        count: Number of tasks.
+        num_cpus: Processors to reserve for each task, as Ray counts them; processes do not reserve any.
+        num_gpus: GPUs that each task has to itself; with Ray also a fraction, such as 0.5.
+        resources: Further resources for Ray to reserve for each task, {name: amount}.
+        cpu_devices: Number of CPU devices of each task.
 
     Raises:
         InvalidArgumentError: a number is out of range.
-        DTypeError: something is no number.
+        DTypeError: a value is not a number.
     """
 
     count: int = 1
@@ -53,11 +53,11 @@ Jobs: TypeAlias = Mapping[str, int | Job]
 
 
 def read_jobs(jobs: Jobs) -> dict[str, Job]:
-    """The jobs in the order of a ClusterSpec; a number is that of tasks.
+    """Return the jobs in the order of a ClusterSpec. A number stands for a job with that many tasks.
 
     Raises:
-        InvalidArgumentError: there are none, or a name is not one of a job.
-        DTypeError: something is neither a number nor a Job.
+        InvalidArgumentError: there are no jobs, or a name is not a valid job name.
+        DTypeError: a value is neither a number nor a Job.
     """
     given: Any = jobs
     if not isinstance(given, Mapping):
@@ -76,11 +76,11 @@ def read_jobs(jobs: Jobs) -> dict[str, Job]:
 
 
 def tasks_of(jobs: Mapping[str, Job]) -> list[Task]:
-    """All tasks, job by job."""
+    """Return all tasks, job by job."""
     return [Task(name, index) for name, job in jobs.items() for index in range(job.count)]
 
 
 def device_count(job: Job) -> dict[str, int]:
-    """As of `SessionConfig`: no GPUs where none are asked for, whoever else may see them."""
+    """Return the devices for `SessionConfig.device_count`: no GPUs if the job requests none, visible or not."""
     found = {"CPU": job.cpu_devices} if job.num_gpus else {"CPU": job.cpu_devices, "GPU": 0}
     return dict(SessionConfig(device_count=found).device_count)

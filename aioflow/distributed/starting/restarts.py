@@ -1,4 +1,4 @@
-"""How often a process is started again, and after which pause: arithmetic on times that are given."""
+"""The policy of restarts of a process: maximum number and pauses, computed from given times."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ __all__ = ["Restarts"]
 
 _PAUSE: Final = 0.1  # seconds before the second of two quick restarts
 _LONGEST_PAUSE: Final = 10.0
-_QUICK: Final = 10.0  # what has lived longer has not failed at its start
+_QUICK: Final = 10.0  # seconds; a process that has lived longer has not failed at its start
 
 
 class Restarts:
-    """Of one process.
+    """The restarts of one process.
 
     Args:
-        most: So many at most; -1 for any number.
+        most: Maximum number of restarts; -1 for no limit.
 
     Attributes:
-        count: How many there were.
+        count: Number of restarts so far.
     """
 
     def __init__(self, most: int) -> None:
@@ -28,7 +28,7 @@ class Restarts:
         self._quick = 0  # in a row
 
     def next(self, now: float) -> float | None:
-        """It is to begin, again if it has before: after how many seconds; None if it may not."""
+        """Register a start or restart at time `now`. Return the pause before it in seconds; None if none is allowed."""
         if self._begun is None:
             self._begun = now
             return 0.0

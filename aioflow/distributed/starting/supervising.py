@@ -1,9 +1,8 @@
-"""Starts the tasks of a cluster on a host, begins them again when they end, and ends them with the block.
+"""Supervision: start the tasks of a cluster on a host, restart them when they end, and end them with the block.
 
-A keeper for each task is all there is to supervision: it has the task begin, waits until it has ended, and begins it
-again, at the address that it had. So the other tasks and all sessions find it where it was; that its variables are gone
-they learn from the number of its process. A task that is lost for good would be waited for in vain: it ends the block
-with its error.
+Supervision is one keeper per task. A keeper starts the task, waits until it has ended, and starts it again at the same
+address. So the other tasks and all sessions find it where it was; the number of its process tells them that its
+variables are gone. Waiting for a task that is lost for good would never end, so it ends the block with its error.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from aioflow.net.remote_step import outcomes
 __all__ = ["supervised", "wanted"]
 
 _LOGGER: Final = logging.getLogger("aioflow.distributed")
-_END_SECONDS: Final = 15.0  # beyond the time of the steps, for tasks to end
+_END_SECONDS: Final = 15.0  # after the time for the steps, for tasks to end
 
 
 def wanted(
@@ -39,10 +38,13 @@ def wanted(
     max_restarts: int,
     drain_seconds: float,
 ) -> Wanted:
-    """What a caller asks for. Without credentials it is those of the environment, or a secret that is made here.
+    """Return the tasks to start.
+
+    Without `credentials` they get those of the environment, or else a new secret.
 
     Raises:
-        InvalidArgumentError, DTypeError: something is not as it should be.
+        InvalidArgumentError: a value is out of range.
+        DTypeError: a value has the wrong type.
     """
     check_whole(max_restarts, "max_restarts", -1)
     check_number(drain_seconds, "the time for the steps that run", "a number of seconds")
@@ -56,11 +58,13 @@ def wanted(
 async def supervised(
     host: Host, wanted: Wanted, *, timeout: float, may_lose: Collection[str]
 ) -> AsyncIterator[StartedCluster]:
-    """A cluster of what is wanted, for as long as the block runs; each task serves when it begins.
+    """Yield a cluster that runs for the duration of the block.
 
     Args:
-        timeout: Seconds until all tasks serve.
-        may_lose: The jobs without whose tasks the block goes on.
+        host: Host on which the tasks run.
+        wanted: The tasks to start.
+        timeout: Seconds until all tasks must serve.
+        may_lose: Jobs whose tasks may be lost without ending the block.
 
     Raises:
         DeadlineExceededError: not all tasks serve in time.
@@ -80,11 +84,12 @@ async def supervised(
         supervisor = _Supervisor(host, StartedCluster(_spec(addresses), known), may_lose)
         with introduced(map(comm_address, addresses.values()), known):
             async with supervisor.keeping():
+                # Finding the places has used part of the time limit.
                 await supervisor.all_serve(until - clock())
                 yield supervisor.cluster
     finally:
         try:
-            with suppress(TimeoutError):  # whoever does not end in order is ended
+            with suppress(TimeoutError):  # `close` kills tasks that do not drain in time
                 async with asyncio.timeout(wanted.drain_seconds + _END_SECONDS):
                     await outcomes(host.drain(task) for task in placed)
         finally:
@@ -109,7 +114,7 @@ class _Supervisor:
         self._serving = {task: asyncio.Event() for task in cluster.spec.tasks()}
 
     async def all_serve(self, seconds: float) -> None:
-        """Wait until each task has begun. Raises DeadlineExceededError, which names those that have not."""
+        """Wait until each task serves. Raise DeadlineExceededError, which names the tasks that do not."""
         try:
             async with asyncio.timeout(seconds):
                 for event in self._serving.values():
@@ -120,7 +125,7 @@ class _Supervisor:
 
     @asynccontextmanager
     async def keeping(self) -> AsyncIterator[None]:
-        """A block with the keepers. Raises the error of a task that is lost, or else what the block raises."""
+        """Run the keepers for the duration of the block. Raise the error of a lost task, or else the block's own."""
         raised: BaseException | None = None
         try:
             async with asyncio.TaskGroup() as group:
@@ -133,12 +138,13 @@ class _Supervisor:
                 finally:
                     for keeper in keepers:
                         keeper.cancel()
+        # The group wraps every error; the caller expects the lost task's error, or the one that the block raised.
         except BaseExceptionGroup:
             if self._lost is None and raised is None:
                 raise
         else:
             return
-        if self._lost is not None:  # for which the block was cancelled, if it has not failed before
+        if self._lost is not None:  # a lost task cancels the block, unless the block has failed before
             raise self._lost from (None if isinstance(raised, asyncio.CancelledError) else raised)
         if raised is not None:
             raise raised
@@ -155,7 +161,7 @@ class _Supervisor:
                 await self._host.ended(task)
                 status.state = "begins"
                 _LOGGER.warning("%s has ended", task.name)
-        except Exception as error:  # not only of the task: the host may be broken
+        except Exception as error:  # not only errors of the task: the host may fail
             status.state = "lost"
             if isinstance(error, OpError) and task.job in self._may_lose and self._serving[task].is_set():
                 _LOGGER.warning("%s is lost, and training goes on without it: %s", task.name, error.message)

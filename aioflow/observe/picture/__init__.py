@@ -1,1 +1,1 @@
-"""Graphs as pictures: what is worth a box (`outline`), where the boxes are (`layers`), and files (`svg`, `dot`)."""
+"""Pictures of graphs: the choice of boxes (`outline`), their positions (`layers`), and files (`svg`, `texts`)."""

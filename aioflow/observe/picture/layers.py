@@ -1,9 +1,12 @@
-"""Where the boxes of a directed graph go: in layers from top to bottom, with few crossings and straight edges.
+"""Positions of the boxes of a directed graph: in layers from top to bottom, with few crossings and straight edges.
 
-The method is that of Sugiyama, Tagawa and Toda (IEEE Transactions on Systems, Man, and Cybernetics 11, 1981), in four
-steps: edges that close cycles are turned around; each box goes below all that leads to it, edges over several layers
-being cut by points; each layer is sorted by the means of its neighbours; and then boxes move as near to these means as
-their widths allow, which is a regression with monotone results, solved exactly by pooling neighbours that are too near.
+The method is that of Sugiyama, Tagawa and Toda (IEEE Transactions on Systems, Man, and Cybernetics 11, 1981):
+
+1. Edges that close cycles are reversed.
+2. Each box is placed below all its predecessors. Edges over several layers get a point in each layer between.
+3. Each layer is sorted by the mean positions of the neighbors.
+4. Boxes move as near to these means as their widths allow. That is an isotonic regression, solved exactly by pooling
+neighbors that are too near.
 """
 
 from __future__ import annotations
@@ -19,15 +22,15 @@ __all__ = ["Layout", "Place", "laid_out"]
 
 _SWEEPS: Final = 12
 _MOVES: Final = 40
-_STRAIGHT: Final = 8.0  # how much more an edge over several layers wants to be straight than a box to be in the middle
-_POINT: Final = 10.0  # the width of an edge where it passes a layer
+_STRAIGHT: Final = 8.0  # weight of keeping a long edge straight, relative to centering a box
+_POINT: Final = 10.0  # width of an edge at a layer that it passes
 
 _Node: TypeAlias = str | tuple[str, str, int]
 _Layers: TypeAlias = list[list[_Node]]
 
 
 class Place(NamedTuple):
-    """The middle of a box, and its layer."""
+    """The center of a box, and its layer."""
 
     x: float
     layer: int
@@ -35,12 +38,12 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where everything is.
+    """The positions of boxes and edges.
 
     Attributes:
-        places: Of the boxes.
-        paths: Of each edge, the points at which it passes the layers between its ends, in its own direction.
-        turned: The edges that go upwards.
+        places: Positions of the boxes.
+        paths: For each edge, the points at which it passes the layers between its ends, in its own direction.
+        turned: Edges that point upwards.
     """
 
     places: Mapping[str, Place]
@@ -49,12 +52,12 @@ class Layout:
 
 
 def laid_out(widths: Mapping[str, float], edges: Collection[tuple[str, str]], gap: float) -> Layout:
-    """Places for boxes of these widths.
+    """Return the positions of boxes of these widths.
 
     Args:
-        widths: The boxes, in the order in which they stand side by side where nothing else matters.
-        edges: From one to another; none from a box to itself.
-        gap: Between two boxes.
+        widths: Width of each box. The order is that of boxes side by side unless other rules decide.
+        edges: Pairs of source and target; no box has an edge to itself.
+        gap: Space between two boxes.
     """
     turned = _closing(widths, edges)
     down = {(target, source) if (source, target) in turned else (source, target) for source, target in edges}
@@ -76,13 +79,13 @@ def laid_out(widths: Mapping[str, float], edges: Collection[tuple[str, str]], ga
 
 
 def _closing(boxes: Collection[str], edges: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
-    """The edges that close a cycle, as a walk in depth meets them."""
+    """Return the edges that close a cycle in a depth-first walk."""
     after: defaultdict[str, list[str]] = defaultdict(list)
     for source, target in edges:
         after[source].append(target)
     entered = {target for _, target in edges}
     found: set[tuple[str, str]] = set()
-    state: dict[str, bool] = {}  # whether the walk is still in it
+    state: dict[str, bool] = {}  # True while the box is on the walk's path
     for root in sorted(boxes, key=lambda box: box in entered):
         if root in state:
             continue
@@ -104,7 +107,7 @@ def _closing(boxes: Collection[str], edges: Collection[tuple[str, str]]) -> set[
 
 
 def _ranks(boxes: Collection[str], down: Collection[tuple[str, str]]) -> dict[str, int]:
-    """The layers: below all that comes before, and what nothing leads to right above the first that it leads to."""
+    """Return the layer of each box: below all its predecessors; without any, right above its first successor."""
     before: dict[str, list[str]] = {box: [] for box in boxes}
     after: dict[str, list[str]] = {box: [] for box in boxes}
     for source, target in down:
@@ -113,7 +116,7 @@ def _ranks(boxes: Collection[str], down: Collection[tuple[str, str]]) -> dict[st
     left = {box: len(sources) for box, sources in before.items()}
     ready = [box for box in boxes if not left[box]]
     found = dict.fromkeys(boxes, 0)
-    for box in ready:  # which grows
+    for box in ready:  # the list grows within the loop
         for target in after[box]:
             found[target] = max(found[target], found[box] + 1)
             left[target] -= 1
@@ -128,7 +131,7 @@ def _ranks(boxes: Collection[str], down: Collection[tuple[str, str]]) -> dict[st
 def _cut(
     boxes: Collection[str], down: Collection[tuple[str, str]], layer_of: Mapping[str, int]
 ) -> tuple[_Layers, list[tuple[_Node, _Node]]]:
-    """The layers with the points in which edges pass them, and the links from each layer to the next."""
+    """Return the layers with the points at which edges pass them, and the links from each layer to the next."""
     layers: _Layers = [[] for _ in range(max(layer_of.values(), default=-1) + 1)]
     for box in boxes:
         layers[layer_of[box]].append(box)
@@ -160,7 +163,7 @@ def _neighbours(links: Collection[tuple[_Node, _Node]]) -> tuple[_Near, _Near]:
 
 
 def _sorted(layers: _Layers, above: _Near, below: _Near) -> _Layers:
-    """The layers in the order with the fewest crossings that some sweeps find."""
+    """Return the layers in the order with the fewest crossings found by some sweeps."""
     best, fewest = layers, _crossings(layers, below)
     for sweep in range(_SWEEPS):
         downwards = sweep % 2 == 0
@@ -177,7 +180,7 @@ def _sorted(layers: _Layers, above: _Near, below: _Near) -> _Layers:
 
 
 def _by_means(layer: Sequence[_Node], near: _Near, positions: Mapping[_Node, int]) -> list[_Node]:
-    """Sorted by the mean position of the neighbours; who has none stays where it is."""
+    """Sort by the mean position of the neighbors; nodes without neighbors keep their position."""
     means: dict[_Node, float] = {}
     for index, node in enumerate(layer):
         found = [positions[other] for other in near.get(node, ())]
@@ -204,13 +207,14 @@ def _crossings(layers: _Layers, below: _Near) -> int:
 def _moved(
     layers: _Layers, above: _Near, below: _Near, widths: Mapping[_Node, float], gap: float
 ) -> dict[_Node, float]:
-    """The middle of each, near to those of its neighbours."""
+    """Return the center of each node, near the centers of its neighbors."""
     x: dict[_Node, float] = {}
     for layer in layers:
         left = 0.0
         for node in layer:
             x[node] = left + widths.get(node, _POINT) / 2
             left += widths.get(node, _POINT) + gap
+    # The first moves align each layer with one neighbor in turn. The later ones use both, so that the positions settle.
     for move in range(_MOVES):
         order = layers if move % 2 == 0 else layers[::-1]
         for layer in order:
@@ -232,7 +236,7 @@ def _move(
     widths: Mapping[_Node, float],
     gap: float,
 ) -> None:
-    """Move a layer to the means of the neighbours, as near as its order and widths allow."""
+    """Move a layer towards the means of its neighbors, as far as its order and widths allow."""
     offsets, offset = [], 0.0
     wishes, weights = [], []
     for index, node in enumerate(layer):
@@ -243,15 +247,15 @@ def _move(
         pulls = [_STRAIGHT if is_point and isinstance(other, tuple) else 1.0 for other in others]
         wish = sum(p * x[other] for p, other in zip(pulls, others, strict=True)) / sum(pulls) if others else x[node]
         wishes.append(wish - offset)
-        weights.append(sum(pulls) or 0.01)
+        weights.append(sum(pulls) or 0.01)  # a box without neighbors gives way to the others
         offsets.append(offset)
     for node, value, shift in zip(layer, _monotone(wishes, weights), offsets, strict=True):
         x[node] = value + shift
 
 
 def _monotone(wishes: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """The increasing numbers that are nearest to these, by weighted squares."""
-    pools: list[tuple[float, float, int]] = []  # mean, weight, how many
+    """Return the nondecreasing sequence nearest to these numbers by weighted least squares."""
+    pools: list[tuple[float, float, int]] = []  # mean, weight, number of elements
     for wish, weight in zip(wishes, weights, strict=True):
         pools.append((wish, weight, 1))
         while len(pools) > 1 and pools[-2][0] > pools[-1][0]:

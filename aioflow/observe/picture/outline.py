@@ -1,7 +1,6 @@
-"""What a picture of a graph shows: nodes and collapsed scopes as boxes, what goes between them, and nothing else.
+"""The content of a graph picture: nodes and collapsed scopes as boxes, and the edges between the boxes.
 
-What follows from no input (weights, and what is worked out from them) has no box: it is counted in the box that reads
-it.
+Nodes that depend on no input (weights, and values computed from them) have no box: the box that reads them counts them.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from aioflow.graph.traits import Effect
 
 __all__ = ["Box", "Outline", "outline"]
 
-_WORTH_READING: Final = 40  # boxes: how deep scopes are opened where nobody says it
+_WORTH_READING: Final = 40  # boxes; limits the default depth of opened scopes
 
 
 @dataclass(slots=True)
@@ -27,13 +26,13 @@ class Box:
     """One box.
 
     Attributes:
-        name: Of the node, or of the scope.
-        title: What stands largest in it: the op, or the last part of the scope's name.
-        nodes: How many nodes it stands for; 1 for a node of its own.
-        ops: How many of each op there are.
-        weights: How many nodes that follow from no input are read, and not shown.
-        output: The dtype and shape of its first output that somebody else reads, or "".
-        device: That they are on; "" where they are on several, or it is not known.
+        name: Name of the node or scope.
+        title: Main label: the op, or the last part of the scope's name.
+        nodes: Number of nodes that the box represents; 1 for a single node.
+        ops: Number of nodes of each op.
+        weights: Number of hidden nodes that the box reads and that depend on no input.
+        output: Dtype and shape of the first output that another box reads, or "".
+        device: Device of its nodes; "" if they are on several devices or it is unknown.
         role: "input", "output", "scope" or "node".
     """
 
@@ -49,12 +48,12 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """A picture without places.
+    """A graph picture before layout.
 
     Attributes:
-        boxes: By name, in the order of the graph.
-        edges: From box to box: the tensors that go there, none where one only waits for the other.
-        depth: To which scopes are opened.
+        boxes: Boxes by name, in the order of the graph.
+        edges: Tensors that each edge carries, by source and target box; empty for a pure control dependency.
+        depth: Number of scope levels that are opened.
     """
 
     boxes: Mapping[str, Box]
@@ -70,14 +69,15 @@ def outline(
     devices: Mapping[str, str] | None = None,
     opened: Collection[str] = (),
 ) -> Outline:
-    """What to draw of a graph.
+    """Return the boxes and edges to draw for a graph.
 
     Args:
-        inputs: What is fed: it has boxes of its own, and what leads to it is left out.
-        fetches: Only what they need is drawn; all of the graph where there are none.
-        depth: How many levels of scopes are opened; by default as many as leave a picture that can be read.
-        devices: The devices of nodes by name; by default those that the nodes ask for.
-        opened: Scopes that are opened however deep they are.
+        graph: Graph to draw.
+        inputs: Fed tensors. Each has its own box, and the nodes that would compute it are left out.
+        fetches: Draw only the nodes that these need; the whole graph if there are no fetches.
+        depth: Number of scope levels to open; by default, as many as keep the picture readable.
+        devices: Devices of nodes, by name; by default, the devices that the nodes request.
+        opened: Scopes to open at any depth.
     """
     fed = {tensor.op for tensor in inputs}
     kept = _needed(fetches, fed) if fetches else graph.get_operations()
@@ -92,7 +92,7 @@ def outline(
 
 
 def _needed(fetches: Iterable[Tensor | Operation], fed: Collection[Operation]) -> list[Operation]:
-    """The nodes that the fetches need, in the order in which they were made."""
+    """Return the nodes that the fetches need, in order of creation."""
     waiting = [fetch.op if isinstance(fetch, Tensor) else fetch for fetch in fetches]
     found: set[Operation] = set()
     while waiting:
@@ -109,7 +109,10 @@ def _needed(fetches: Iterable[Tensor | Operation], fed: Collection[Operation]) -
 def _weights(
     kept: Iterable[Operation], fed: Collection[Operation], wanted: Collection[Operation]
 ) -> dict[Operation, int]:
-    """What follows from no input, with how many nodes of no input each stands for; none of them is fetched."""
+    """Return the nodes that depend on no input and are not fetched.
+
+    The value of each is the number of nodes without inputs that it represents.
+    """
     found: dict[Operation, int] = {}
     for op in kept:
         if op in fed or op in wanted or not _is_still(op):
@@ -121,13 +124,13 @@ def _weights(
 
 
 def _is_still(op: Operation) -> bool:
-    """Whether a node gives the same each time, until somebody assigns something: a weight does."""
+    """Return True if a node has the same value in each step until an assignment, as weights do."""
     effect = traits_of(op.type).effect
     return bool(op.outputs) and (effect in (Effect.NONE, Effect.READS) or traits_of(op.type).is_resident)
 
 
 def _home(op: Operation, depth: int, opened: Collection[str] = ()) -> str:
-    """The box that a node is in."""
+    """Return the name of the box that contains a node."""
     parts = op.name.split("/")
     while 0 < depth < len(parts) and "/".join(parts[:depth]) in opened:
         depth += 1
@@ -149,13 +152,13 @@ class _Outlining:
         self._depth = depth
         self._devices = devices
         self._opened = opened
-        self._own = {*fed, *wanted}  # have boxes of their own, however deep they are
+        self._own = {*fed, *wanted}  # have their own boxes at any depth
 
     def _home(self, op: Operation) -> str:
         return op.name if op in self._own else _home(op, self._depth, self._opened)
 
     def finish(self) -> Outline:
-        """All of it."""
+        """Return the complete outline."""
         boxes: dict[str, Box] = {}
         placed: defaultdict[str, set[str]] = defaultdict(set)
         edges: dict[tuple[str, str], dict[Tensor, None]] = {}

@@ -1,6 +1,6 @@
-"""A picture of a graph as one SVG file that needs nothing else; names and counts are tooltips, too.
+"""A graph picture as one self-contained SVG file, with names and counts as tooltips.
 
-For a page that shows it there are classes: `box`, `scope` (with its name as `data-scope`) and `edge`.
+A page that embeds it can use the classes `box`, `scope` (with its name as `data-scope`) and `edge`.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ __all__ = ["COLOURS", "as_svg", "colours"]
 
 _MARGIN: Final = 24.0
 _GAP: Final = 22.0  # between boxes of a layer
-_HEIGHT: Final = {1: 28.0, 2: 44.0, 3: 58.0}  # of a box with so many lines
+_HEIGHT: Final = {1: 28.0, 2: 44.0, 3: 58.0}  # height of a box by its number of lines
 _LINE: Final = 14.0
 _ROOM: Final = 34.0  # between layers
-_CROWD: Final = 3.0  # more of it for each edge that passes
+_CROWD: Final = 3.0  # extra room for each edge that passes
 _MOST_ROOM: Final = 90.0
-_TITLE: Final = 7.6  # pixels a letter
+_TITLE: Final = 7.6  # pixels per letter
 _TEXT: Final = 6.0
 _LEAST: Final = 64.0
-_LONGEST: Final = 34  # letters of a name
+_LONGEST: Final = 34  # letters of a label
 _HEAD: Final = 30.0
 _LEGEND: Final = 22.0
-_OPS: Final = 12  # of a scope, in its tooltip
+_OPS: Final = 12  # ops listed in the tooltip of a scope
 
-# Fills with black text readable on each: by device, or by what a box is where nothing is placed.
+# Fills on which black text is readable: by device, or by the role of a box if nothing is placed.
 COLOURS: Final = ("#8ecae6", "#ffd166", "#b7e4c7", "#e5989b", "#cdb4db", "#f4a261", "#d4e09b", "#a3c4f3")
 _ROLES: Final = {"input": "#d8f3dc", "output": "#ffe5b4", "scope": "#e7ecef", "node": "#ffffff"}
 
@@ -45,8 +45,8 @@ class _Drawn(NamedTuple):
 
 
 def as_svg(outline: Outline, title: str) -> str:
-    """The picture of an outline."""
-    title = "".join(sign if sign.isprintable() else "\ufffd" for sign in title)  # XML has no way to write all others
+    """Return the outline as the text of an SVG file."""
+    title = "".join(sign if sign.isprintable() else "\ufffd" for sign in title)  # XML cannot express all the others
     drawn = {name: _sized(box) for name, box in outline.boxes.items()}
     edges = list(outline.edges)
     layout = laid_out({name: each.width for name, each in drawn.items()}, edges, _GAP)
@@ -65,7 +65,7 @@ def as_svg(outline: Outline, title: str) -> str:
 
 
 def colours(outline: Outline) -> dict[str, str]:
-    """A fill for each device; none where there is none, or one alone."""
+    """Return a fill for each device; empty unless there are at least two devices."""
     devices = sorted({box.device for box in outline.boxes.values() if box.device})
     if len(devices) < 2:
         return {}
@@ -95,7 +95,10 @@ def _short(text: str) -> str:
 def _rows(
     drawn: Mapping[str, _Drawn], layout: Layout, edges: Sequence[tuple[str, str]]
 ) -> tuple[list[float], list[float]]:
-    """The top of each layer, and its height: with more room between two where many edges go from one to the other."""
+    """Return the top and the height of each layer.
+
+    The gap between two layers grows with the number of edges that cross it.
+    """
     count = 1 + max((place.layer for place in layout.places.values()), default=-1)
     heights = [0.0] * count
     for name, place in layout.places.items():
@@ -194,7 +197,7 @@ def _side(place: Place, drawn: _Drawn, tops: Sequence[float], heights: Sequence[
 
 
 def _curve(points: Sequence[tuple[float, float]]) -> str:
-    """Through the points, vertical at each."""
+    """Return an SVG path through the points, vertical at each."""
     (x, y), *rest = [(x + _MARGIN, y) for x, y in points]
     parts = [f"M{x:.1f},{y:.1f}"]
     for to_x, to_y in rest:

@@ -1,4 +1,4 @@
-"""An outline as text for other programs: Graphviz's language, and JSON."""
+"""Outlines as text for other programs: the Graphviz language and JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SHAPES = {"input": "ellipse", "output": "ellipse", "scope": "box3d", "node": "b
 
 
 def as_dot(outline: Outline, title: str) -> str:
-    """For `dot` and its kin."""
+    """Return the outline as input for `dot` and the other Graphviz programs."""
     return "\n".join(_dot(outline, title)) + "\n"
 
 
@@ -41,7 +41,7 @@ def _quoted(text: str) -> str:
 
 
 def as_json(outline: Outline, title: str) -> str:
-    """Boxes and edges, as they are drawn."""
+    """Return the boxes and edges that are drawn, as JSON."""
     boxes = [
         {
             "name": box.name,

@@ -1,4 +1,4 @@
-"""The model and its caches: a row of one cache for each slot."""
+"""The model and its caches: one cache with a row for each slot."""
 
 from __future__ import annotations
 
@@ -17,32 +17,33 @@ Array = np.ndarray[Any, Any]
 
 
 class Computing(Protocol):
-    """What an engine runs. One call of it is in progress at a time.
+    """The model interface that an engine uses. Calls are never concurrent.
 
     Attributes:
-        positions: How many tokens a stream may have.
-        vocabulary: How many tokens there are.
+        positions: Maximum number of tokens of a stream.
+        vocabulary: Number of tokens in the vocabulary.
     """
 
     positions: int
     vocabulary: int
 
     def clear(self, slot: int) -> None:
-        """Another stream begins there."""
+        """Clear a slot for a new stream."""
 
     async def read(self, slot: int, tokens: Sequence[int]) -> Array:
-        """Read tokens of a prompt behind what has been read in that slot: [V], logits of the next one."""
+        """Read the next tokens of a prompt in a slot; return the logits [V] of the following token."""
 
     async def write(self, tokens: Mapping[int, int]) -> Mapping[int, Array]:
-        """Read one token in each of some slots, in one step: for each of them [V], logits of the next one."""
+        """Read one token in each of some slots, in one step; return the logits [V] of the following token for each."""
 
 
 class Gpt2:
     """The transformer of `examples/gpt2`.
 
     Args:
-        session: Of the model's graph, with values in the variables.
-        slots: How many streams there may be.
+        session: Session of the model's graph, with initialized variables.
+        model: The model.
+        slots: Maximum number of streams.
     """
 
     def __init__(self, session: af.Session, model: Model, slots: int) -> None:
@@ -53,11 +54,11 @@ class Gpt2:
         self._cache = Cache(model.config, slots)
 
     def clear(self, slot: int) -> None:
-        """Another stream begins there."""
+        """Clear a slot for a new stream."""
         self._cache.clear(slot)
 
     async def read(self, slot: int, tokens: Sequence[int]) -> Array:
-        """Read tokens of a prompt behind what has been read in that slot: [V], logits of the next one."""
+        """Read the next tokens of a prompt in a slot; return the logits [V] of the following token."""
         step, cache, here = self._model.prompt, self._cache, slice(slot, slot + 1)
         feeds = {step.tokens: [tokens], step.lengths: cache.lengths[here], step.past: cache.past(here)}
         new, logits = await self._session.run([step.new, step.last_logits], feeds)
@@ -66,10 +67,10 @@ class Gpt2:
         return row
 
     async def write(self, tokens: Mapping[int, int]) -> Mapping[int, Array]:
-        """Read one token in each of some slots, in one step: for each of them [V], logits of the next one.
+        """Read one token in each of some slots, in one step; return the logits [V] of the following token for each.
 
-        The step has all slots up to the last of these, since rows that lie together are fed without a copy. To it the
-        others are empty, and what it computes for them is looked at by nobody.
+        The step includes all slots up to the last one used, since contiguous rows are fed without a copy. It treats the
+        other slots as empty, and their results are ignored.
         """
         count, slots = max(tokens) + 1, list(tokens)
         step = self._model.one if count == 1 else self._model.many

@@ -1,4 +1,4 @@
-"""Many streams of tokens from one model: the task that runs its steps, and what a stream's reader holds."""
+"""Many token streams from one model: the task that runs its steps, and the reader's handle of a stream."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Choice:
-    """How a token is chosen.
+    """The sampling settings of a stream.
 
     Attributes:
-        temperature: Above 1 for more variety, below for less; 0 for the likeliest token, always.
-        top_k: How many of the likeliest tokens to draw from.
-        seed: Equal seeds give equal streams, whatever the others do.
+        temperature: Above 1 for more variety, below for less; 0 always selects the likeliest token.
+        top_k: Number of likeliest tokens to sample from.
+        seed: Equal seeds yield equal streams, independent of other streams.
     """
 
     temperature: float = 0.0
@@ -41,26 +41,28 @@ class Choice:
     seed: int = 0
 
     def __call__(self, logits: Array, number: int) -> int:
-        """The stream's token of that number, by the logits [V]."""
+        """Return the stream's token of that number, from the logits [V]."""
         if not self.temperature:
             return int(logits.argmax())
         best = np.argpartition(-logits, min(self.top_k, len(logits)) - 1)[: self.top_k]
-        noise = np.random.default_rng([self.seed, number]).gumbel(size=len(logits))  # one a token, in whatever order
+        noise = np.random.default_rng([self.seed, number]).gumbel(
+            size=len(logits)
+        )  # for the whole vocabulary, since the order of `best` is unspecified
         return int(best[(logits[best] / self.temperature + noise[best]).argmax()])
 
 
 class Tokens:
-    """A stream, for who reads it: an async iterator. `Engine.begin` makes it, and leaving its block ends the stream.
+    """The reader's handle of a stream: an async iterator. `Engine.begin` creates it; leaving its block ends the stream.
 
         with engine.begin(prompt, 100) as tokens:
             async for token in tokens: ...
 
-    It is made whether or not it is read: whoever reads slowly holds up nobody.
+    Tokens are generated even if they are not read, so a slow reader delays no other stream.
 
-    Raises, as an iterator:
-        DeadlineExceededError: its time limit has passed.
-        ClosedSessionError: the engine has ended.
-        OpError: a step of it failed.
+    Raises:
+        DeadlineExceededError: when iterated, after its time limit has passed.
+        ClosedSessionError: when iterated, after the engine has ended.
+        OpError: when iterated, after a step of the stream has failed.
     """
 
     def __init__(self, slots: Slots, stream: Stream, choice: Choice) -> None:
@@ -79,7 +81,7 @@ class Tokens:
         made = await self._made.get()
         if isinstance(made, int):
             return made
-        self._made.put_nowait(made)  # for who asks again
+        self._made.put_nowait(made)  # for later calls
         if made is None:
             raise StopAsyncIteration
         raise made
@@ -95,14 +97,14 @@ class Tokens:
     # -- for the engine ------------------------------------------------------------------------------------------------
 
     def limit(self, seconds: float) -> None:
-        """End the stream when so many have passed."""
+        """End the stream after `seconds` seconds."""
         error = DeadlineExceededError(
             "the stream was not at its end in time", expected=f"at most {seconds} s", actual="still being made"
         )
         self._timer = asyncio.get_running_loop().call_later(seconds, self.end, error)
 
     def give(self, logits: Array) -> None:
-        """The next token, by its logits [V]."""
+        """Select the next token from its logits [V], and add it."""
         self.last = self.choice(logits, self.stream.made)
         self._made.put_nowait(self.last)
         self._slots.wrote(self.stream)
@@ -110,18 +112,18 @@ class Tokens:
             self.end()
 
     def end(self, error: OpError | None = None) -> None:
-        """Nothing more comes, on account of that error if there is one. Its slot is free."""
+        """End the stream, with the error if there is one, and free its slot."""
         if self._is_over:
             return
         self._is_over = True
         self._slots.leave(self.stream)
-        self._made.put_nowait(copy.copy(error))  # which may be that of many
+        self._made.put_nowait(copy.copy(error))  # copied, since several streams may share the error
         if self._timer is not None:
             self._timer.cancel()
 
 
 class Engine:
-    """Makes the tokens of all streams. `running` makes it."""
+    """The generator of the tokens of all streams; created by `running`."""
 
     def __init__(self, computing: Computing, slots: Slots) -> None:
         self._computing = computing
@@ -136,22 +138,22 @@ class Engine:
         prompt: Sequence[int],
         most: int,
         *,
-        choice: Choice = Choice(),  # it is frozen
+        choice: Choice = Choice(),  # a shared default is safe, since the class is frozen
         timeout: float | None = None,
         client: str = "",
     ) -> Tokens:
-        """A new stream. It waits in line if there is no slot free.
+        """Begin a new stream. It waits in the queue if no slot is free.
 
         Args:
-            prompt: The tokens that it goes on from.
-            most: How many to make; fewer if the stream comes to the model's last position.
-            choice: How they are chosen.
-            timeout: Seconds that the whole stream may take, in line and after.
-            client: Whose it is: clients take turns in the line.
+            prompt: Tokens to continue.
+            most: Maximum number of tokens to generate; fewer if the stream reaches the model's last position.
+            choice: Sampling settings.
+            timeout: Time limit of the whole stream in seconds, including the wait.
+            client: Client of the stream; waiting clients take turns.
 
         Raises:
             InvalidArgumentError: the prompt does not fit.
-            ResourceExhaustedError: the line is full.
+            ResourceExhaustedError: the queue is full.
             ClosedSessionError: the engine has ended.
         """
         if self._is_closed:
@@ -172,20 +174,20 @@ class Engine:
         return tokens
 
     def statistics(self) -> SlotsStatistics:
-        """How many streams there are."""
+        """Return the numbers of streams."""
         return self._slots.statistics()
 
     async def run(self) -> None:
-        """Step after step, until it is cancelled."""
+        """Run steps until cancelled."""
         try:
             while True:
-                await asyncio.sleep(0)  # steps that take microseconds need not wait for anything
+                await asyncio.sleep(0)  # short steps never suspend, so let other tasks run
                 self._forget()
                 for stream in self._slots.place():
                     if stream.slot is not None:
                         self._computing.clear(stream.slot)
                 if not await self._read() | await self._write():
-                    self._wake.clear()  # nothing has come since: there was no other's turn in between
+                    self._wake.clear()  # no stream can have arrived since: no other task has run
                     await self._wake.wait()
         finally:
             self._is_closed = True
@@ -197,7 +199,7 @@ class Engine:
             del self._tokens[stream]
 
     async def _read(self) -> bool:
-        """Read a piece of a prompt; whether there was one. The last piece of it gives a first token."""
+        """Read a piece of a prompt and return True if there was one. The last piece of a prompt yields a token."""
         piece = self._slots.next_piece()
         if piece is None:
             return False
@@ -212,7 +214,7 @@ class Engine:
         return True
 
     async def _write(self) -> bool:
-        """Make a token of each stream that has been read; whether there was one."""
+        """Generate a token of each stream whose prompt has been read. Return True if there was one."""
         writing = self._slots.writing()
         if not writing:
             return False
@@ -234,12 +236,13 @@ class Engine:
 async def running(
     computing: Computing, slots: int, *, piece: int = 32, most_waiting: int = 64
 ) -> AsyncIterator[Engine]:
-    """An engine that runs in the block. At its end streams that have not ended are ended.
+    """Run an engine during the block. At its end, the remaining streams are ended.
 
     Args:
-        slots: How many streams are made at once.
-        piece: How many tokens of a prompt are read between two steps.
-        most_waiting: How many streams may wait in line.
+        computing: The model.
+        slots: Number of streams that are generated at once.
+        piece: Number of prompt tokens that are read between two steps.
+        most_waiting: Maximum number of streams in the queue.
     """
     engine = Engine(computing, Slots(slots, piece, most_waiting))
     async with asyncio.TaskGroup() as group:

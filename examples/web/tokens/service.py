@@ -3,9 +3,9 @@
     uvicorn examples.web.tokens.service:app
     curl -N http://127.0.0.1:8000/generate -d '{"prompt": "Once upon a time", "tokens": 50}'
 
-Each token is an event `{"token": 105, "text": "i"}`, and the last event is `end` or `error`. Where the line is full the
-answer is 503. A client that goes away frees its slot at once. When the service is stopped, streams that have begun are
-written to their ends (`--timeout-graceful-shutdown` says for how long).
+Each token is an event `{"token": 105, "text": "i"}`, and the last event is `end` or `error`. If the queue is full, the
+response is 503. A client that disconnects frees its slot at once. When the service is stopped, streams that have begun
+are completed, within the time of `--timeout-graceful-shutdown`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from examples.web.tokens.engine import Choice, Engine, Tokens, running
 FOLDER: Final = Path(os.environ["MODEL"]) if "MODEL" in os.environ else None
 SLOTS: Final = int(os.environ.get("SLOTS", "8"))
 MOST_WAITING: Final = int(os.environ.get("MOST_WAITING", "64"))
-# What a client may ask for, and what it gets where it does not: least, most, default.
+# Numeric options of a request: minimum, maximum, default.
 NUMBERS: Final[dict[str, tuple[float, float, float]]] = {
     "tokens": (1, 4096, 50),
     "temperature": (0.0, 100.0, 0.0),
@@ -51,7 +51,7 @@ NUMBERS: Final[dict[str, tuple[float, float, float]]] = {
 
 @contextlib.asynccontextmanager
 async def lifespan(app: Starlette) -> AsyncIterator[None]:
-    """The server listens when the model is there and has been run once."""
+    """Load the model and run it once before the server listens."""
     model = Model(Config() if FOLDER is None else config_of(FOLDER))
     async with af.Session(graph=model.graph) as session:
         if FOLDER is None:
@@ -65,7 +65,7 @@ async def lifespan(app: Starlette) -> AsyncIterator[None]:
 
 
 async def warm_up(engine: Engine) -> None:
-    """Steps of one stream and of two have been compiled when this returns."""
+    """Run steps of one stream and of two streams, so that both are compiled."""
 
     async def write(tokens: Tokens) -> None:
         async for _ in tokens:
@@ -77,7 +77,7 @@ async def warm_up(engine: Engine) -> None:
 
 
 async def generate(request: Request) -> Response:
-    """`POST` a JSON object with a prompt and perhaps some of `NUMBERS`."""
+    """Handle `POST` of a JSON object with a prompt, and optionally some of `NUMBERS`."""
     try:
         order = await read_json(request)
         if not isinstance(order, dict) or not isinstance(order.get("prompt"), str):
@@ -96,7 +96,7 @@ async def generate(request: Request) -> Response:
     except (InvalidArgumentError, UnicodeEncodeError) as error:
         raise HTTPException(400, str(error)) from error
     except ClientDisconnect:
-        return Response(status_code=499)  # which nobody reads
+        return Response(status_code=499)  # not read by the client
     return EventStream(stream, tokenizer)
 
 
@@ -111,7 +111,7 @@ def _number(order: dict[str, Any], name: str) -> float:
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events, one for each token. The stream ends with the response, whether or not that has begun."""
+    """Server-sent events, one for each token. The stream ends with the response, even if that has not begun."""
 
     def __init__(self, tokens: Tokens, tokenizer: Tokenizer) -> None:
         self._tokens = tokens
@@ -120,7 +120,7 @@ class EventStream(StreamingResponse):
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
+        """Send the response."""
         with self._tokens:
             await super().__call__(scope, receive, send)
 
@@ -141,7 +141,7 @@ def _event(data: dict[str, Any], kind: str = "message") -> str:
 
 
 async def statistics(request: Request) -> Response:
-    """How many streams there are."""
+    """Return the numbers of streams."""
     return JSONResponse(asdict(request.app.state.engine.statistics()))
 
 

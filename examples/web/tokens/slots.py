@@ -1,8 +1,9 @@
-"""Which stream is where, and what is to be computed next: no event loop, no arrays, no clock.
+"""The schedule of the streams: which slot each has, and what is computed next. No event loop, arrays or clock.
 
-There are so many slots. A stream waits in line until one is free. In it its prompt is read, piece by piece; then each
-step makes a token of it, together with all the others that have been read. Between two steps at most one piece of one
-prompt is read, and the prompts take turns: a long one holds up neither the streams that write nor a short one.
+The number of slots is fixed. A stream waits in a queue until a slot is free. Its prompt is then read, piece by piece.
+After that, each step generates a token of it, together with all other streams whose prompts have been read. Between two
+steps at most one piece of one prompt is read, and the prompts take turns. A long prompt therefore delays neither
+streams that generate nor a short prompt.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ __all__ = ["Piece", "Slots", "SlotsStatistics", "Stream"]
 
 
 class Stream:
-    """Tokens that are being made.
+    """A stream of generated tokens.
 
     Args:
-        prompt: What it begins with, one token at least.
-        most: How many tokens to make.
-        client: Whose it is. Clients take turns in the waiting line, whatever the number of their streams.
+        prompt: Tokens to continue, at least one.
+        most: Number of tokens to generate.
+        client: Client of the stream. Clients take turns in the queue, regardless of their number of streams.
 
     Attributes:
-        slot: Where it is; None while it waits in line, and when it has left.
-        read: How much of its prompt has been read.
-        made: How many tokens have been made.
-        has_left: Nothing more is made of it.
+        slot: Slot of the stream; None while it waits, and after it has left.
+        read: Number of prompt tokens that have been read.
+        made: Number of tokens that have been generated.
+        has_left: Whether the stream has ended.
     """
 
     __slots__ = ("client", "has_left", "made", "most", "prompt", "read", "slot")
@@ -52,7 +53,7 @@ class Stream:
 
     @property
     def is_read(self) -> bool:
-        """Whether the whole prompt has been."""
+        """True if the whole prompt has been read."""
         return self.read == len(self.prompt)
 
 
@@ -67,7 +68,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SlotsStatistics:
-    """How many streams write, are read, and wait in line; how many slots are free."""
+    """The numbers of streams that generate, that read their prompts, and that wait; and the number of free slots."""
 
     writing: int
     reading: int
@@ -76,12 +77,12 @@ class SlotsStatistics:
 
 
 class Slots:
-    """Places streams.
+    """The assignment of streams to slots.
 
     Args:
-        count: How many slots there are.
-        piece: How many tokens of a prompt are read at once.
-        most_waiting: How many streams may wait in line.
+        count: Number of slots.
+        piece: Number of prompt tokens that are read at once.
+        most_waiting: Maximum number of waiting streams.
     """
 
     def __init__(self, count: int, piece: int = 32, most_waiting: int = 64) -> None:
@@ -94,17 +95,17 @@ class Slots:
         self.count = count
         self._piece = piece
         self._most_waiting = most_waiting
-        self._free = list(range(count))  # a heap: the lowest goes first, so that those in use are close together
-        self._lines: dict[str, deque[Stream]] = {}  # by client, whose turn is next first; none is empty
+        self._free = list(range(count))  # a heap: the lowest is used first, to keep used slots contiguous
+        self._lines: dict[str, deque[Stream]] = {}  # by client, the next turn first; never empty
         self._waiting = 0
-        self._reading: deque[tuple[int, Stream]] = deque()  # with their slots, whose turn is next first
+        self._reading: deque[tuple[int, Stream]] = deque()  # with their slots, the next turn first
         self._writing: dict[int, Stream] = {}  # by slot
 
     def join(self, stream: Stream) -> None:
-        """A stream has come.
+        """Add a stream to the queue.
 
         Raises:
-            ResourceExhaustedError: as many wait in line as may.
+            ResourceExhaustedError: the queue is full.
         """
         if self._waiting >= self._most_waiting + len(self._free):
             raise ResourceExhaustedError(
@@ -114,7 +115,7 @@ class Slots:
         self._waiting += 1
 
     def leave(self, stream: Stream) -> None:
-        """Nobody wants this stream any more, or it is at its end: its slot is free."""
+        """Remove a stream that is complete or no longer wanted, and free its slot. Idempotent."""
         if stream.has_left:
             return
         stream.has_left = True
@@ -132,7 +133,7 @@ class Slots:
         stream.slot = None
 
     def place(self) -> list[Stream]:
-        """Give free slots to who waits; the streams that have got one. To be called between two steps."""
+        """Assign free slots to waiting streams and return these streams. Must be called between two steps."""
         placed = []
         while self._free and self._lines:
             client, line = next(iter(self._lines.items()))
@@ -147,7 +148,7 @@ class Slots:
         return placed
 
     def next_piece(self) -> Piece | None:
-        """What of which prompt is to be read next. `was_read` must follow, or `leave`."""
+        """Return the piece of a prompt to read next. A call of `was_read` or `leave` must follow."""
         if not self._reading:
             return None
         slot, stream = self._reading[0]
@@ -155,7 +156,7 @@ class Slots:
         return Piece(stream, slot, stream.read, min(stream.read + self._piece, len(stream.prompt)))
 
     def was_read(self, piece: Piece) -> bool:
-        """A piece has been read. Returns whether the stream has been read to its end, and writes from now on."""
+        """Record that a piece was read. Return True if its prompt is complete, so that the stream now generates."""
         stream = piece.stream
         if stream.slot is None:
             return False
@@ -167,20 +168,20 @@ class Slots:
         return True
 
     def writing(self) -> dict[int, Stream]:
-        """The streams of which the next step makes a token each, by slot."""
+        """Return the streams that generate a token in the next step, by slot."""
         return dict(self._writing)
 
     def wrote(self, stream: Stream) -> None:
-        """A token of it was made. After its last one it leaves."""
+        """Record that a token of the stream was generated. The stream leaves after its last token."""
         stream.made += 1
         if stream.made == stream.most:
             self.leave(stream)
 
     def everybody(self) -> list[Stream]:
-        """All that have not left."""
+        """Return all streams that have not left."""
         waiting = [stream for line in self._lines.values() for stream in line]
         return [*self._writing.values(), *(stream for _, stream in self._reading), *waiting]
 
     def statistics(self) -> SlotsStatistics:
-        """How it stands."""
+        """Return the current numbers of streams and free slots."""
         return SlotsStatistics(len(self._writing), len(self._reading), self._waiting, len(self._free))
