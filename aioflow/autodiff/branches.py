@@ -17,8 +17,6 @@ from aioflow.ops.control.contexts import CondContext, ControlFlowContext, placed
 from aioflow.ops.core import identity
 from aioflow.ops.variables.state import handle_dtype
 
-__all__ = ["Branches", "merge_gradients", "switch_gradients", "zeros_for"]
-
 
 class Branches:
     """The contexts in which the gradients of each branch of a level are made."""

@@ -15,8 +15,6 @@ from aioflow.graph.opdef import gradient, not_differentiable
 from aioflow.ops.apply import convert_to_tensor, make_list
 from aioflow.ops.core import identity
 
-__all__ = ["NoGradient", "NotDifferentiable", "RegisterGradient", "custom_gradient", "grad_pass_through", "no_gradient"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
 R = TypeVar("R")

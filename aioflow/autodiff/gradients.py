@@ -22,8 +22,6 @@ from aioflow.ops.control.contexts import current_context
 from aioflow.ops.scoping import name_scope
 from aioflow.ops.sparse.indexed_slices import Gradient, convert_to_tensor_or_indexed_slices
 
-__all__ = ["AggregationMethod", "UnconnectedGradients", "gradients"]
-
 
 class AggregationMethod:
     """Methods of summing the gradients of one tensor. Accepted, but aioflow always sums them all at once."""

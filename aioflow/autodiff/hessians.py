@@ -10,8 +10,6 @@ from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import format_dims, num_elements
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 
-__all__ = ["hessians"]
-
 
 def hessians(
     ys: TensorLike,

@@ -6,8 +6,6 @@ from aioflow.errors import NoGradientError
 from aioflow.graph.opdef import GRADIENTS, OPS, TAKES_SLICES, GradientFn
 from aioflow.graph.operation import Operation
 
-__all__ = ["lookup_gradient", "takes_slices"]
-
 
 def lookup_gradient(op: Operation) -> GradientFn | None:
     """Return the gradient function of a node; None if it is declared not differentiable.

@@ -26,8 +26,6 @@ from aioflow.ops.control.contexts import Copies, LoopVariable, WhileContext, pla
 if TYPE_CHECKING:
     from aioflow.ops.sparse.indexed_slices import Gradient
 
-__all__ = ["GradientLoop", "loop_gradients"]
-
 _FILLS: Final[Mapping[str, int]] = {"ZerosLike": 0, "OnesLike": 1}
 
 

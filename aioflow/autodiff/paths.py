@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from aioflow.graph.dtypes import DType
     from aioflow.graph.graph import Tensor
 
-__all__ = ["Level", "Paths", "Step", "find_paths", "is_own", "is_trainable"]
-
 _HANDLES: Final = (dtypes.resource, dtypes.variant)
 
 Step: TypeAlias = "Operation | WhileContext"  # one step of the walk: a node, or a loop as a whole

@@ -30,8 +30,6 @@ from aioflow.ops.function.copying import inline
 from aioflow.ops.function.effects import ordered_effects
 from aioflow.ops.function.tracing import plain_name
 
-__all__ = ["recompute_grad"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -35,8 +35,6 @@ from aioflow.ops.control.contexts import ControlFlowContext, WhileContext
 from aioflow.ops.core import tuple_
 from aioflow.ops.sparse.indexed_slices import Gradient, convert_to_tensor_or_indexed_slices, sum_gradients
 
-__all__ = ["Gradient", "Options", "ReverseWalk"]
-
 
 @dataclass(frozen=True, slots=True)
 class Options:

@@ -11,8 +11,6 @@ from aioflow.ops.function.calls import stand_for
 from aioflow.ops.function.copying import inline
 from aioflow.ops.function.library import check_call, find_function
 
-__all__ = ["expand_gradient"]
-
 
 def expand_gradient(op: Operation) -> None:
     """Expand the node: from the function's inputs and the gradients of its outputs to the gradients of its inputs."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["brief"]
-
 
 def brief(value: Any, most: int = 80) -> str:
     """Return `repr` of the value, truncated to `most` characters."""

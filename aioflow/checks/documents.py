@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["document"]
-
 
 def document(name: str) -> str:
     """Return the location of a document: its path if aioflow is installed, or its path from the root of a checkout."""

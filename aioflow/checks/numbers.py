@@ -9,8 +9,6 @@ from typing import Any
 from aioflow.checks.brief import brief
 from aioflow.errors import DTypeError, InvalidArgumentError
 
-__all__ = ["check_number", "check_seconds", "check_whole", "wrong_kind"]
-
 
 def check_seconds(value: Any, what: str) -> None:
     """Raise unless `value`, which `what` names, is a time limit: a number, or None for no limit.

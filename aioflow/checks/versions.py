@@ -19,8 +19,6 @@ from aioflow.checks.brief import brief
 from aioflow.errors import DataLossError, UnimplementedError
 from aioflow.release import RELEASE
 
-__all__ = ["readable_version"]
-
 
 def readable_version(
     what: str, content: Mapping[str, Any], known: Collection[int], features: Collection[str] = ()

@@ -14,22 +14,6 @@ from typing import Final, NoReturn
 from aioflow.config import AUTO
 from aioflow.formats.stores import is_url
 
-__all__ = [
-    "Parser",
-    "add_delegate",
-    "add_imports",
-    "count",
-    "file",
-    "output_file",
-    "patience",
-    "port",
-    "positive",
-    "seconds",
-    "size",
-    "stored_file",
-    "up_to",
-]
-
 _WRONG: Final = 2  # also argparse's status
 _SIZE: Final = re.compile(r"([0-9]{1,18})(?:([KMGT])(i?)B)?")
 

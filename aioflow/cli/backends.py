@@ -13,8 +13,6 @@ from importlib import metadata
 from aioflow.release import DISTRIBUTION, install_command
 from aioflow.runtime.device import ENTRY_POINTS, KERNEL_PACKAGES
 
-__all__ = ["BackendReport", "describe_backend", "extra_command", "kernel_packages", "load_backends"]
-
 
 @dataclass(frozen=True, slots=True)
 class BackendReport:

@@ -14,8 +14,6 @@ from aioflow.kernels.registry import HOST
 from aioflow.runtime.calibrate import calibrate
 from aioflow.runtime.device import host, present_devices
 
-__all__ = ["add_parser", "table"]
-
 
 def table(calibration: Calibration) -> Iterator[str]:
     """Yield the calibration as readable lines."""

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from aioflow.errors import InvalidArgumentError
 
-__all__ = ["parse_cluster"]
-
 
 def parse_cluster(jobs: Sequence[str]) -> dict[str, list[str]]:
     """Return the addresses of each job, from texts such as "ps=host:port,host:port". Raises InvalidArgumentError."""

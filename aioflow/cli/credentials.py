@@ -10,8 +10,6 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.net.credentials import Credentials, read_secret
 from aioflow.net.tls import Tls
 
-__all__ = ["CREDENTIALS", "add_credentials", "given_credentials"]
-
 CREDENTIALS: Final = ("secret_file", "tls_cert", "tls_key", "tls_ca")
 
 

@@ -10,8 +10,6 @@ import aioflow as af
 from aioflow.cli import tables
 from aioflow.compiler.delegate import Delegation
 
-__all__ = ["as_document", "as_lines", "delegation_of"]
-
 _NODES: Final = 1  # named nodes for each reason
 
 

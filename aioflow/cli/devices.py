@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from aioflow.runtime.device_list import DeviceAttributes
 
-__all__ = ["add_parser", "readable_size"]
-
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 

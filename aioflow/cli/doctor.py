@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Iterator
 
-__all__ = ["add_parser", "report"]
-
 _PACKAGES = ("numpy", "ml_dtypes", "msgpack", "protobuf", "google-crc32c", "google-re2", "uvloop")
 _DEMO_PACKAGES = ("starlette", "uvicorn", "httpx", "rich", "matplotlib")
 

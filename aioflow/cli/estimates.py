@@ -25,8 +25,6 @@ from aioflow.interop.model import Model, Signature
 from aioflow.ops.importer import import_graph_def
 from aioflow.session.planner import cost_model
 
-__all__ = ["Estimate", "estimated", "node_flops"]
-
 _CPU: Final = "CPU"
 
 

@@ -33,8 +33,6 @@ from aioflow.runtime.device_list import list_devices
 from aioflow.session.planner import cost_model
 from aioflow.train.graph_io import read_graph
 
-__all__ = ["add_parser"]
-
 _TASK: Final = "/job:localhost/replica:0/task:0"
 _TRACED: Final = 3
 _TIMED: Final = 7

@@ -21,8 +21,6 @@ from aioflow.observe.picture.outline import Outline, outline
 from aioflow.observe.picture.svg import as_svg
 from aioflow.observe.picture.texts import as_dot, as_json
 
-__all__ = ["add_parser"]
-
 _FORMS: Final[Mapping[str, Callable[[Outline, str], str]]] = {".svg": as_svg, ".dot": as_dot, ".json": as_json}
 _MOST_BOXES: Final = 4000  # a larger picture takes minutes and is unreadable
 

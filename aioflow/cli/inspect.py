@@ -33,8 +33,6 @@ from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
 from aioflow.saved.opening import kind_of
 from aioflow.saved.surveys import Survey, survey
 
-__all__ = ["add_parser"]
-
 _NODES: Final = 5  # named nodes for each unsupported op
 _TENSORS: Final = 20  # shown tensors of a weights file without a graph
 

@@ -22,8 +22,6 @@ from aioflow.interop.model import Model, Signature
 from aioflow.interop.unsupported import UnsupportedError
 from aioflow.saved.opening import ONNX, kind_of, open_model
 
-__all__ = ["add_inputs", "add_shape", "all_inputs", "filled", "given_inputs", "input_shape", "opened_model", "sized"]
-
 _OPEN: Final = ("?", "-1")
 _FILLS: Final = ("zeros", "ones", "random")
 _LIKE_JSON: Final = tuple('[{"-0123456789')  # first characters of JSON values

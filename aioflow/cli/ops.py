@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from aioflow.graph.traits import Traits
     from aioflow.kernels.registry import KernelDef
 
-__all__ = ["OpRow", "add_parser", "list_ops"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OpRow:

@@ -28,8 +28,6 @@ from aioflow.observe import chrome_trace
 from aioflow.ops.delegated import DELEGATED
 from aioflow.runtime.stats import NodeStats, RunMetadata
 
-__all__ = ["add_parser"]
-
 _STEPS: Final = 10
 _WARM: Final = 3  # steps before, not counted: the first ones compile, and measure which strands run inline
 _SLOWEST: Final = 20

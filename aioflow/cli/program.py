@@ -24,14 +24,6 @@ from aioflow.errors import OpError
 from aioflow.release import install_command
 from aioflow.work.loops import loop_factory
 
-__all__ = [
-    "Stopped",
-    "run",
-    "run_command",
-    "run_demo",
-    "say",
-]
-
 T = TypeVar("T")
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)

@@ -11,8 +11,6 @@ from typing import Final, TextIO
 
 from aioflow.compiler.place.timeline_svg import time_text
 
-__all__ = ["Progress", "progress"]
-
 _BAR: Final = 24  # characters
 _SECONDS: Final = 0.1  # minimum interval between two redraws
 _ERASE: Final = "\r\x1b[K"

@@ -29,8 +29,6 @@ from aioflow.graph.arrays import Array
 from aioflow.graph.labelled import labels_of, values_of
 from aioflow.interop.model import Model, Signature
 
-__all__ = ["add_parser"]
-
 _SHOWN: Final = 4  # shown elements of an output
 
 

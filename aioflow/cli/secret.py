@@ -10,8 +10,6 @@ from aioflow.cli.arguments import file
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["add_parser"]
-
 _BYTES: Final = 32
 
 

@@ -24,8 +24,6 @@ from aioflow.serve.options import BATCH
 from aioflow.serve.quiet import log_changes, log_no_garbage
 from aioflow.serve.sources import parse_source
 
-__all__ = ["add_parser", "given_models"]
-
 T = TypeVar("T")
 
 _DRAIN_SECONDS: Final = 30.0

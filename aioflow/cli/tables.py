@@ -7,8 +7,6 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-__all__ = ["decimal", "packed", "plural", "rows", "shape_text", "width"]
-
 _PREFIXES: Final = ((12, "T"), (9, "G"), (6, "M"), (3, "k"))
 _LEAST: Final = 24  # minimum characters of a line
 

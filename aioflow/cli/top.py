@@ -24,8 +24,6 @@ from aioflow.net.cluster_spec import ClusterSpec
 from aioflow.net.remote_cluster import RemoteCluster
 from aioflow.net.server_status import ServerStatus
 
-__all__ = ["add_parser"]
-
 _INTERVAL: Final = 2.0
 _ANSWER: Final = 3.0  # timeout of a server's answer, in seconds
 _STEPS: Final = 5  # shown steps of a server, longest-running first

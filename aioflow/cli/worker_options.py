@@ -21,8 +21,6 @@ from aioflow.net.comm import CommOptions
 from aioflow.net.credentials import Credentials
 from aioflow.net.limit_settings import parse_limit, with_limits
 
-__all__ = ["WorkerOptions", "make_parser", "parse_options"]
-
 DRAIN_SECONDS: Final = 10.0
 
 

@@ -15,8 +15,6 @@ from aioflow import _NAMESPACES
 from aioflow.checks.documents import document
 from aioflow.graph.suggestions import did_you_mean, near_names
 
-__all__ = ["refuse"]
-
 _PACKAGE: Final = "aioflow"
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["INNER_MODULES", "MODULES", "NAMES"]
-
 MODULES: Final = """
 app audio autograph bitwise compat config contrib data debugging distribute distributions dtypes errors estimator
 experimental feature_column flags gfile graph_util image initializers io keras layers linalg lite logging lookup

@@ -12,8 +12,6 @@ from typing import Final, TypeAlias
 
 from aioflow.compiler.ir import ClientGraph, Edge, Node
 
-__all__ = ["Guard", "guards", "may_be_dead"]
-
 Guard: TypeAlias = frozenset[tuple[Edge, bool]]
 _ALIVE: Final[Guard] = frozenset()
 _UNKNOWN: Final[Guard] = frozenset({(Edge("", 0), True)})  # no Merge removes it

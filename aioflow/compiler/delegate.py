@@ -32,8 +32,6 @@ from aioflow.ops.delegated import DELEGATED
 from aioflow.ops.onnx_node import ONNX_NODE
 from aioflow.work.letting_go import let_go
 
-__all__ = ["Delegate", "Delegation", "Region", "Staying", "delegated", "regions", "stays", "with_constants"]
-
 _CONSTANT: Final = "Const"
 
 

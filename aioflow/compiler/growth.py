@@ -10,8 +10,6 @@ from aioflow.graph.shapes import Dims
 from aioflow.kernels.registry import KernelDef
 from aioflow.ops.math.broadcasting import broadcast
 
-__all__ = ["grows", "may_grow"]
-
 
 def grows(node: Node, kernel: KernelDef, graph: ClientGraph) -> bool:
     """Return whether broadcasting may make the result larger than each input."""

@@ -17,8 +17,6 @@ from aioflow.graph.opdef import traits_of
 from aioflow.graph.shapes import Dims
 from aioflow.graph.traits import Effect, Role
 
-__all__ = ["BODY", "ClientGraph", "Edge", "Node", "OutputSpec", "Part", "Plan", "worth_a_thread"]
-
 BODY: Final = "_body"  # the attribute that holds the function that a node calls
 _MANY: Final = 32  # nodes; each takes about 0.2 ms
 

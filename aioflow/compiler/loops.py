@@ -11,8 +11,6 @@ from aioflow.graph.boundary import RETVAL
 from aioflow.graph.opdef import traits_of
 from aioflow.graph.traits import Role
 
-__all__ = ["LoopFrame", "check_frames", "frames_behind", "settled"]
-
 
 @dataclass(eq=False, slots=True)
 class LoopFrame:

@@ -9,8 +9,6 @@ from aioflow.graph.boundary import RECV, SEND
 from aioflow.graph.device_spec import task_of
 from aioflow.graph.opdef import traits_of
 
-__all__ = ["Messages", "messages", "unanswered"]
-
 
 class Messages(NamedTuple):
     """The numbers of messages of a step.

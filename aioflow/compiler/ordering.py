@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from aioflow.compiler.ir import Node
 
-__all__ = ["in_order"]
-
 
 def in_order(nodes: Mapping[str, Node], followers: Mapping[str, Sequence[str]] | None = None) -> dict[str, Node]:
     """Return the nodes in topological order, as close as possible to the given order; back edges are ignored.

@@ -23,8 +23,6 @@ from aioflow.graph.opdef import traits_of
 from aioflow.graph.shapes import num_elements
 from aioflow.kernels.registry import KERNELS
 
-__all__ = ["PackOptions", "pack_sends", "waits_for_others"]
-
 _OPAQUE: Final = ("string", "resource", "variant")
 
 _Key: TypeAlias = tuple[str, str, int]  # destination device, dtype, and the set of nodes waited for

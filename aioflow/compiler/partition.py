@@ -29,8 +29,6 @@ from aioflow.graph.dtypes import float32, int32
 from aioflow.graph.opdef import OPS, traits_of
 from aioflow.ops.transfer import COMPRESSIONS
 
-__all__ = ["edge_of", "partition"]
-
 # Returns whether a node and its inputs are also computed on the second device instead of being sent there.
 Recompute: TypeAlias = Callable[[ClientGraph, Node, str], bool]
 

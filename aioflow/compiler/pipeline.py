@@ -31,8 +31,6 @@ from aioflow.compiler.verify import verify
 from aioflow.ops.delegated import DELEGATED
 from aioflow.work.letting_go import let_go
 
-__all__ = ["CompileOptions", "compile_step"]
-
 
 def _never(*_: object) -> None:
     return None

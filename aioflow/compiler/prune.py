@@ -21,8 +21,6 @@ from aioflow.graph.boundary import ARG, RETVAL
 from aioflow.graph.calls import waited_for
 from aioflow.graph.graph import Operation, Tensor
 
-__all__ = ["StepRequest", "prune"]
-
 
 @dataclass(frozen=True, slots=True)
 class StepRequest:

@@ -37,8 +37,6 @@ from aioflow.graph.rows import (
 from aioflow.graph.tensor import Tensor
 from aioflow.graph.traits import Effect, Role
 
-__all__ = ["RowVerdict", "row_verdict"]
-
 _LONGEST: Final = 4096  # elements; values that are longer are not tracked
 _PASSES: Final = 100  # most passes over the nodes; a loop within a loop needs a few
 _HANDED_ON: Final = frozenset({Role.ENTER, Role.SWITCH})  # control flow ops that pass a handle on

@@ -36,8 +36,6 @@ from aioflow.graph.dtypes import float32
 from aioflow.graph.opdef import traits_of
 from aioflow.kernels.registry import KERNELS
 
-__all__ = ["ScheduleOptions", "schedule_receives"]
-
 _EMPTY: Final = OutputSpec(float32, (0,))
 _MOST_NODES: Final = 64  # most nodes that are delayed for one value
 _ATTEMPTS: Final = 2  # the second attempt requests twice as early

@@ -20,8 +20,6 @@ from aioflow.kernels.registry import HOST, KERNELS
 from aioflow.ops.apply import output_specs
 from aioflow.ops.importer import by_name
 
-__all__ = ["assuming_sizes", "by_values", "telling", "with_shapes"]
-
 _ASSUMED: Final = 46_080  # 2**10 * 45: assumed for an unknown size; large, and divisible by most divisors
 
 

@@ -8,8 +8,6 @@ from aioflow.compiler.ir import ClientGraph, Node
 from aioflow.graph.boundary import GIVES_BACK
 from aioflow.graph.opdef import traits_of
 
-__all__ = ["mark_takes"]
-
 
 def mark_takes(graph: ClientGraph) -> ClientGraph:
     """Return the graph with the nodes marked that take elements away (`Binding.gives_back`).

@@ -21,17 +21,6 @@ from aioflow.graph.boundary import ARG, RECV, RETVAL, SEND
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.opdef import traits_of
 
-__all__ = [
-    "Forecast",
-    "Key",
-    "NodeSeconds",
-    "Timeline",
-    "TransferSeconds",
-    "forecast",
-    "known_bytes",
-    "share_memory",
-]
-
 # A node of a plan: its device and its name there. Constants, feeds and loop invariants exist on several devices.
 Key: TypeAlias = tuple[str, str]
 NodeSeconds: TypeAlias = Callable[[Node], float]

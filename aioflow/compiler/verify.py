@@ -13,8 +13,6 @@ from aioflow.graph.opdef import OPS
 from aioflow.graph.shapes import is_compatible
 from aioflow.graph.signature.arguments import ArgDef
 
-__all__ = ["verify"]
-
 
 def verify(graph: ClientGraph, whole: bool = True) -> ClientGraph:
     """Check order, edges, arity and dtypes, and return the graph.

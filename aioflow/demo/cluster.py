@@ -23,8 +23,6 @@ from aioflow.cli.program import Stopped, run
 from aioflow.demo.cluster_worker import BATCH, Result, evaluate, train_alone, train_as_worker
 from aioflow.net.cluster_spec import ClusterSpec, free_addresses
 
-__all__ = ["main", "run_demo"]
-
 _WORKERS: Final = 3
 _MOST_WORKERS: Final = 64
 _MOST_STEPS: Final = 1_000_000  # the server keeps a counter for each

@@ -15,8 +15,6 @@ import aioflow as af
 from aioflow.demo.digits import Digits, load_digits
 from aioflow.demo.model import PIXELS
 
-__all__ = ["BATCH", "Result", "evaluate", "train_alone", "train_as_worker"]
-
 BATCH: Final = 64
 _HIDDEN: Final = 96
 _CLASSES: Final = 10

@@ -22,8 +22,6 @@ from aioflow.demo.model import Model, build
 from aioflow.demo.report import History, Lag, percentile_ms, watch_lag
 from aioflow.demo.service import Traffic, ask_again_and_again, make_app, serving
 
-__all__ = ["Options", "main", "run_demo"]
-
 _BATCH = 64
 _KEEP = 0.8
 _SHOW_EVERY = 20  # steps

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 import aioflow as af
 
-__all__ = ["PIXELS", "Model", "build"]
-
 PIXELS = 64
 _CLASSES = 10
 _HIDDEN = (128, 64)

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-__all__ = ["History", "Lag", "percentile_ms", "watch_lag"]
-
 _INTERVAL = 1e-3  # seconds
 
 

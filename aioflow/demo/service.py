@@ -21,8 +21,6 @@ from aioflow.demo.model import PIXELS, Model
 from aioflow.errors import InvalidArgumentError
 from aioflow.web_server import EmbeddedServer, EmbeddedSettings
 
-__all__ = ["Traffic", "ask_again_and_again", "make_app", "serving"]
-
 _PAUSE = 0.002  # seconds between two requests of the client: realistic use, not a flood
 
 

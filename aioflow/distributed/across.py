@@ -24,8 +24,6 @@ from aioflow.ops.nest import flatten, pack
 from aioflow.ops.queues.mailbox import mailbox_put, mailbox_take
 from aioflow.ops.scoping import control_dependencies, device, name_scope
 
-__all__ = ["all_reduce_across"]
-
 
 def all_reduce_across(
     tensors: Any,

@@ -18,8 +18,6 @@ from aioflow.ops.array.shape import reshape, shape, size
 from aioflow.ops.math.arithmetic import add, maximum, minimum, multiply
 from aioflow.ops.math.division import floordiv
 
-__all__ = ["COMBINE", "Column", "by_dtype", "check_op", "cut", "length_of", "unpack"]
-
 Combine: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 # Combination of two chunks. A mean is a sum, which the chunk's last device divides once.

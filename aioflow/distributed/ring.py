@@ -24,8 +24,6 @@ from aioflow.ops.math.division import divide
 from aioflow.ops.nest import check_same_structure, flatten, pack
 from aioflow.ops.scoping import colocate_with, name_scope
 
-__all__ = ["all_reduce"]
-
 
 def all_reduce(tensors: Sequence[Any], op: str = "sum", *, subchunks: int = 1, name: str | None = None) -> list[Any]:
     """Reduce one tensor per device around a ring of these devices: each gets the same result, bit for bit.

@@ -27,8 +27,6 @@ from urllib.parse import unquote
 from aioflow.errors import InvalidArgumentError, PermissionDeniedError
 from aioflow.formats.files import file_errors, names_in, relative_to
 
-__all__ = ["ANYWHERE", "AllowedFolders", "is_url", "local_path"]
-
 _URL: Final = re.compile(r"([a-z][a-z0-9+.-]+)(?:::|://)")
 _PATH: Final = re.compile(r"(?:file|local)://")
 _TO_GIVE: Final = "python -m aioflow.worker --allow-dir FOLDER, or train.Server(…, allow_dirs=[FOLDER])"

@@ -45,16 +45,6 @@ from aioflow.formats.tensor_file import TensorFile, write_tensors
 from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType
 
-__all__ = [
-    "CheckpointReader",
-    "checkpoint_exists",
-    "committing_file",
-    "data_file",
-    "remove_checkpoint",
-    "remove_unfinished",
-    "write_checkpoint",
-]
-
 _DATA: Final = ".safetensors"
 _PENDING: Final = ".safetensors.pending"
 

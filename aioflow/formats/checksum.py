@@ -8,8 +8,6 @@ import google_crc32c
 
 from aioflow.graph.arrays import Array
 
-__all__ = ["crc32c", "disguised", "masked_crc32c"]
-
 _DELTA: Final = 0xA282EAD8
 
 

@@ -8,8 +8,6 @@ from typing import Final
 
 from aioflow.errors import InvalidArgumentError
 
-__all__ = ["split_record"]
-
 _SPECIAL: Final = re.compile(rb'["\r\n]')
 _QUOTE: Final = ord('"')
 _LINE_END: Final = re.compile(rb"[\r\n]")

@@ -17,8 +17,6 @@ from aioflow.errors import FailedPreconditionError
 from aioflow.formats.files import file_errors
 from aioflow.formats.stores import is_url, joined, local_path, store_of
 
-__all__ = ["EventFile", "new_event_file"]
-
 _NUMBERS: Final = itertools.count()
 
 

@@ -24,19 +24,6 @@ from aioflow.formats.protobuf import (
     write_piece,
 )
 
-__all__ = [
-    "FeatureList",
-    "Kind",
-    "Layouts",
-    "Place",
-    "decode_example",
-    "decode_sequence_example",
-    "encode_example",
-    "encode_sequence_example",
-    "find_sequence_example",
-    "values_at",
-]
-
 Kind: TypeAlias = Literal["bytes", "float", "int64"]
 Span: TypeAlias = tuple[int, int]
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["fingerprint"]
-
 _MASK: Final = 2**64 - 1
 _K0: Final = 0xC3A5C85C97CB3127
 _K1: Final = 0xB492B66FBE98F273

@@ -24,20 +24,6 @@ from aioflow.errors import (
 )
 from aioflow.work.stopping import blocks, checkpoint, claim
 
-__all__ = [
-    "PIECE",
-    "Opener",
-    "check_private",
-    "file_errors",
-    "names_in",
-    "open_file",
-    "path_text",
-    "read_whole",
-    "relative_to",
-    "unblocking",
-    "write_whole",
-]
-
 Opener: TypeAlias = Callable[[str, int], int]  # like the `opener` of `open`
 
 PIECE: Final = 1 << 20  # bytes read or written at a time

@@ -43,8 +43,6 @@ from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.work.stopping import claim
 
-__all__ = ["BlockFiles", "files_if_any", "forget_files", "forgotten_if_it_fails", "tidy_blocks", "write_increment"]
-
 _BLOCK: Final = 1 << 17  # bytes; about 500 rows of an embedding, for 32 digits in the manifest
 _DIGITS: Final = 32  # digits of a block's SHA-256 in the manifest
 _LIVE: Final = 0.25  # a file with a smaller share in use is not referred to again

@@ -17,8 +17,6 @@ from aioflow.errors import DataLossError, NotFoundError, OpError, UnknownNameErr
 from aioflow.formats.stores import Store
 from aioflow.graph.dtypes import as_dtype
 
-__all__ = ["MANIFEST", "described", "family_of", "files_of", "read_manifest", "referenced_files", "sealed", "step_of"]
-
 MANIFEST: Final = ".manifest.json"
 _FORMAT: Final = "aioflow.checkpoint"
 _STEP: Final = re.compile(r"-(\d+)$")

@@ -8,8 +8,6 @@ from typing import Any, Final
 
 from aioflow.graph.dtypes import DType
 
-__all__ = ["number_parser"]
-
 _INTEGER: Final = re.compile(rb"\s*[+-]?[0-9]+\s*")
 _FLOAT: Final = re.compile(
     # Possessive quantifiers: a long text that is not a number is not matched again from each digit.

@@ -9,8 +9,6 @@ from aioflow.errors import DataLossError
 from aioflow.formats.protobuf import PIECE, VARINT, read_fields
 from aioflow.formats.tensor_slice import TensorSlice
 
-__all__ = ["Extent", "read_extents", "slice_key", "slice_of"]
-
 _WHOLE: Final = -1
 
 

@@ -10,8 +10,6 @@ import numpy as np
 
 from aioflow.errors import InvalidArgumentError, UnimplementedError
 
-__all__ = ["MOST_PIXELS", "SIGNATURE", "is_deep", "read_deep_png", "write_png"]
-
 SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 MOST_PIXELS: Final = (1 << 29) // 3  # Pillow's own limit; a small file may declare an image of any size
 _HEADER: Final = struct.Struct(">IIBBBBB")

@@ -11,19 +11,6 @@ from typing import Final
 
 from aioflow.errors import DataLossError
 
-__all__ = [
-    "FIXED32",
-    "FIXED64",
-    "MASK64",
-    "PIECE",
-    "VARINT",
-    "damaged",
-    "read_fields",
-    "read_number",
-    "write_number",
-    "write_piece",
-]
-
 VARINT, FIXED64, PIECE, FIXED32 = 0, 1, 2, 5
 MASK64: Final = 2**64 - 1
 

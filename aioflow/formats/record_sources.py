@@ -17,8 +17,6 @@ from aioflow.formats.files import file_errors, path_text, read_whole
 from aioflow.formats.tfrecord import ByteStream, RecordFile, open_stream
 from aioflow.work.stopping import checkpoint, claim
 
-__all__ = ["FixedLengthRecords", "IdentityRecord", "Record", "Source", "TFRecords", "TextLines", "WholeFile"]
-
 Record: TypeAlias = tuple[bytes, bytes]
 
 _PIECE: Final = 1 << 18

@@ -13,8 +13,6 @@ from typing import Any, TypeAlias
 from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.work.stopping import checkpoint
 
-__all__ = ["Rewrite", "compiled_pattern", "compiled_rewrite", "replaced"]
-
 # Literal text, and the numbers of the groups that are inserted.
 Rewrite: TypeAlias = tuple[bytes | int, ...]
 

@@ -28,8 +28,6 @@ from aioflow.formats.tensor_slice import check_cover
 from aioflow.graph.arrays import Array
 from aioflow.work.stopping import claim
 
-__all__ = ["SliceTables", "plain_prefix", "table_files"]
-
 _PATTERN: Final = re.compile(r"-\?{5}-of-\d{5}$")
 _SHARD: Final = re.compile(r"-(\d{5})-of-(\d{5})")
 

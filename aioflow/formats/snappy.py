@@ -5,8 +5,6 @@ from __future__ import annotations
 from aioflow.errors import DataLossError
 from aioflow.formats.protobuf import read_number
 
-__all__ = ["decompress"]
-
 
 def decompress(data: bytes, limit: int) -> bytes:
     """Decompress a block.

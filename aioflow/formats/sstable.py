@@ -20,8 +20,6 @@ from aioflow.formats.protobuf import read_number, write_number
 from aioflow.formats.snappy import decompress
 from aioflow.work.stopping import batches, checkpoint, claim
 
-__all__ = ["MAGIC", "Table", "write_table"]
-
 MAGIC: Final = struct.pack("<Q", 0xDB4775248B80FB57)
 _FOOTER: Final = 48
 _TRAILER: Final = 5

@@ -8,8 +8,6 @@ from typing import Final
 
 from aioflow.work.stopping import batches
 
-__all__ = ["murmur_hash", "sip_hash"]
-
 _MASK: Final = 2**64 - 1
 _SEED: Final = 0xDECAFCAFFE
 _FACTOR: Final = 0xC6A4A7935BD1E995

@@ -25,18 +25,6 @@ from typing import Any, BinaryIO
 from aioflow.errors import InvalidArgumentError
 from aioflow.formats.files import file_errors, names_in, relative_to, unblocking
 
-__all__ = [
-    "TemporaryFile",
-    "flush_directory",
-    "has_writer",
-    "held",
-    "kept_file",
-    "remove_abandoned",
-    "replacing",
-    "temporary_file",
-    "write_atomically",
-]
-
 locks: Any = None  # None if the system has no such locks, as on Windows
 with suppress(ImportError):
     locks = import_module("fcntl")

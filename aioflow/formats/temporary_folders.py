@@ -14,8 +14,6 @@ from aioflow.errors import AlreadyExistsError
 from aioflow.formats.files import file_errors
 from aioflow.formats.temporary_files import flush_directory, locks
 
-__all__ = ["TemporaryFolder", "locked_folder", "temporary_folder"]
-
 
 class TemporaryFolder:
     """A new folder under a recognizable temporary name.

@@ -31,8 +31,6 @@ from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.work.stopping import batches, blocks, claim
 
-__all__ = ["INDEX", "OBJECT_GRAPH", "BundleEntry", "TensorBundle", "shard_name"]
-
 INDEX: Final = ".index"
 OBJECT_GRAPH: Final = "_CHECKPOINTABLE_OBJECT_GRAPH"  # name of the tensor that holds the object graph
 _PIECE: Final = 1 << 20

@@ -23,8 +23,6 @@ from aioflow.graph import dtypes
 from aioflow.graph.dtypes import as_dtype
 from aioflow.work.stopping import batches, checkpoint
 
-__all__ = ["SUFFIXES", "bundle_files", "write_bundle"]
-
 _HEADER: Final = write_number(1 << 3) + write_number(1) + write_piece(3, write_number(1 << 3) + write_number(1))
 _SHARD: Final = r"\.data-\d{5}-of-\d{5}"
 SUFFIXES: Final = rf"(?:{re.escape(INDEX)}|{_SHARD})"  # a regular expression for the suffixes of the files

@@ -21,19 +21,6 @@ from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.work.copying import copied, native
 from aioflow.work.stopping import blocks
 
-__all__ = [
-    "BY_CODE",
-    "CODES",
-    "PIECE",
-    "UNKNOWN",
-    "Encoded",
-    "Rows",
-    "decode",
-    "encode",
-    "is_stored_as_another",
-    "pieces",
-]
-
 CODES: Final[Mapping[DType, str]] = {
     dtypes.bool_: "BOOL",
     dtypes.uint8: "U8",

@@ -42,8 +42,6 @@ from aioflow.work.frozen import freeze
 from aioflow.work.mapping import mapped_file
 from aioflow.work.stopping import claim
 
-__all__ = ["StoredTensor", "TensorFile", "write_tensors"]
-
 _METADATA: Final = "__metadata__"
 _LOGICAL: Final = "aioflow.dtypes"
 _DIGESTS: Final = "aioflow.sha256"

@@ -26,8 +26,6 @@ from aioflow.graph.tensor_fields import CONTENT, STRINGS, Field, check_strangers
 from aioflow.work.copying import native
 from aioflow.work.stopping import batches, claim
 
-__all__ = ["decode_tensor", "encode_tensor", "read_shape", "tensor_elements"]
-
 _DTYPE, _SHAPE = 1, 2
 
 

@@ -14,8 +14,6 @@ from typing import Final
 
 from aioflow.errors import InvalidArgumentError
 
-__all__ = ["TensorSlice", "check_cover", "parse_slice"]
-
 _FEW: Final = 64  # slices that are compared pairwise
 _PRIME: Final = 2**61 - 1
 

@@ -19,17 +19,6 @@ from aioflow.formats.checksum import masked_crc32c
 from aioflow.formats.files import Opener, file_errors
 from aioflow.work.stopping import checkpoint, claim
 
-__all__ = [
-    "ByteStream",
-    "RecordFile",
-    "TFRecordCompressionType",
-    "TFRecordOptions",
-    "TFRecordWriter",
-    "framed",
-    "open_stream",
-    "tf_record_iterator",
-]
-
 _HEADER: Final = struct.Struct("<QI")
 _CHECKSUM: Final = struct.Struct("<I")
 _CHUNK: Final = 1 << 18

@@ -7,8 +7,6 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["cache_folder"]
-
 
 def cache_folder(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
     """Return this user's cache folder of aioflow, which may not exist; a relative path if the user has no home."""

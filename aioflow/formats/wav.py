@@ -9,8 +9,6 @@ import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 
-__all__ = ["write_wav"]
-
 _HEADER: Final = struct.Struct("<4sI4s4sIHHIIHH4sI")
 _HIGHEST, _LOWEST, _SCALE = 32767, -32768, 32768
 

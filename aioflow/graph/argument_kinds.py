@@ -7,8 +7,6 @@ from typing import Any
 
 from aioflow.checks.numbers import wrong_kind
 
-__all__ = ["check_callable", "check_kind", "check_list", "check_text", "whole_number", "whole_numbers"]
-
 
 def check_kind(value: Any, kinds: type | tuple[type, ...], what: str, expected: str) -> None:
     """Raise DTypeError unless `value`, called `what` in the message, is of one of these kinds."""

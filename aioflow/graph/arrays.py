@@ -16,8 +16,6 @@ from aioflow.graph.dtypes import DType, can_cast_feed
 from aioflow.work.copying import copy_into, native, row_blocks
 from aioflow.work.stopping import batches, blocks
 
-__all__ = ["Array", "blank", "check_depth", "holds_bytes", "string_array", "takes_long", "to_array"]
-
 _MANY: Final = 1 << 12  # Python values that take some hundred microseconds to convert
 _LARGE: Final = 1 << 18  # bytes of an array that take as long to cast
 _DEEPEST: Final = 64  # most dimensions of a NumPy array

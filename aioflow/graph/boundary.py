@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["ARG", "BOUNDARY", "GIVES_BACK", "PARTIAL_FEED", "PARTIAL_FETCH", "RECV", "RETVAL", "SEND"]
-
 # Inputs and outputs of a step, each with its index, so that a part of a plan is complete in itself.
 ARG: Final = "_Arg"
 RETVAL: Final = "_Retval"

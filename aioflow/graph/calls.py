@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from aioflow.graph.operation import Operation
     from aioflow.graph.tensor import Tensor
 
-__all__ = ["EXPANDERS", "calls_around", "expander", "resolved", "visible", "waited_for"]
-
 # The function that expands calls of an op: it sets the call's `expansion` and `finish`.
 EXPANDERS: Final[dict[str, Callable[[Operation], None]]] = {}
 

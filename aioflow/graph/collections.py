@@ -9,8 +9,6 @@ from typing import Any
 from aioflow.graph.argument_kinds import check_kind, check_text
 from aioflow.work.forking import Locked
 
-__all__ = ["Collections"]
-
 
 class Collections(Locked):
     """The collections of a graph, as a base class."""

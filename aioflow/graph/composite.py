@@ -11,8 +11,6 @@ from aioflow.graph.operation import Operation
 from aioflow.graph.shapes import Dims
 from aioflow.graph.tensor import Tensor
 
-__all__ = ["CompositeTensor"]
-
 
 class CompositeTensor:
     """A value that consists of tensors, such as `IndexedSlices` and `SparseTensor`.

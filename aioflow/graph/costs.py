@@ -11,20 +11,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-__all__ = [
-    "FREE",
-    "LIGHT",
-    "MULTIPLYING_RATES",
-    "PER_ELEMENT",
-    "Cost",
-    "Operand",
-    "Work",
-    "moved",
-    "nothing",
-    "read",
-    "written",
-]
-
 
 class Operand(NamedTuple):
     """One input or output: its dtype's name, its shape without unknown sizes, and its bytes."""

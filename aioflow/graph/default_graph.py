@@ -12,8 +12,6 @@ from aioflow.graph.operation import Operation
 from aioflow.graph.scopes import innermost_graph
 from aioflow.work.forking import Locked
 
-__all__ = ["default_graph", "get_default_graph", "graph_of", "reset_default_graph"]
-
 
 class _ProcessDefault(Locked):
     """The default graph outside of `as_default` blocks."""

@@ -8,8 +8,6 @@ import aioflow
 from aioflow.errors import DTypeError, NoSessionError
 from aioflow.work.context_stack import ContextStack
 
-__all__ = ["SESSIONS", "check_session", "current_session", "session_for"]
-
 SESSIONS: Final[ContextStack[aioflow.Session]] = ContextStack("aioflow_sessions", weak=True)
 
 

@@ -24,18 +24,6 @@ from aioflow.graph.names import NAME, NODE_NAME
 from aioflow.graph.shapes import Dims
 from aioflow.work.frozen import is_frozen
 
-__all__ = [
-    "MAX_DEPTH",
-    "AttrValue",
-    "FunctionArg",
-    "FunctionDef",
-    "FunctionRef",
-    "InputRef",
-    "NodeDef",
-    "TensorData",
-    "require",
-]
-
 AttrValue: TypeAlias = "bool | int | float | str | DType | TensorData | FunctionRef | tuple[AttrValue, ...] | None"
 
 _OP: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.>]*")

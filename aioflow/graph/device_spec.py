@@ -12,8 +12,6 @@ from typing import Any, Final
 
 from aioflow.errors import InvalidArgumentError
 
-__all__ = ["DeviceSpec", "task_of"]
-
 _PART: Final = re.compile(
     r"/(?:job:(?P<job>[A-Za-z][\w.\-]*|\*)|replica:(?P<replica>\d+|\*)|task:(?P<task>\d+|\*)"
     r"|device:(?P<type>[A-Za-z]\w*|\*)(?::(?P<index>\d+|\*))?"

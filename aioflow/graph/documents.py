@@ -11,8 +11,6 @@ from aioflow.errors import InvalidArgumentError, OpError
 from aioflow.graph.definitions import MAX_DEPTH, FunctionArg, FunctionDef, FunctionRef, NodeDef, TensorData, require
 from aioflow.graph.dtypes import ALL, DType
 
-__all__ = ["VERSION", "from_document", "to_document"]
-
 VERSION: Final = 1
 _DTYPES: Final = {dtype.name: dtype for dtype in ALL}
 

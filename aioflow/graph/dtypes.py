@@ -17,42 +17,6 @@ import numpy.typing as npt
 
 from aioflow.errors import DTypeError
 
-__all__ = [
-    "DType",
-    "DTypeLike",
-    "as_dtype",
-    "bfloat16",
-    "bool_",
-    "can_cast_feed",
-    "complex64",
-    "complex128",
-    "float4_e2m1fn",
-    "float8_e4m3b11fnuz",
-    "float8_e4m3fn",
-    "float8_e4m3fnuz",
-    "float8_e5m2",
-    "float8_e5m2fnuz",
-    "float8_e8m0fnu",
-    "float16",
-    "float32",
-    "float64",
-    "int2",
-    "int4",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "resource",
-    "string",
-    "uint2",
-    "uint4",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-]
-
-
 _FORMS: Final = (str, type, np.dtype, int)  # types of values that a DType is compared with
 # Accepted by `as_dtype`, but TensorFlow has no dtype for them, so no DType equals them.
 _UNEQUAL: Final = (int, complex, str, bytes)

@@ -12,8 +12,6 @@ from typing import TypeAlias
 
 from aioflow.errors import InvalidArgumentError
 
-__all__ = ["Equation", "Label", "parse_equation"]
-
 Label: TypeAlias = str | int
 ELLIPSIS = "..."
 

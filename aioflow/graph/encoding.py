@@ -20,8 +20,6 @@ import msgpack
 from aioflow.errors import DataLossError, InvalidArgumentError, UnimplementedError
 from aioflow.release import RELEASE
 
-__all__ = ["MAGIC", "Document", "from_bytes", "from_text", "to_bytes", "to_text"]
-
 Document: TypeAlias = Any
 
 MAGIC: Final = b"aiograph"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar
 
-__all__ = ["Fetchable"]
-
 T_co = TypeVar("T_co", covariant=True)
 
 

@@ -10,8 +10,6 @@ from typing import Final
 
 from aioflow.errors import InvalidArgumentError
 
-__all__ = ["refuse_foreign"]
-
 _LENGTH: Final = rb"[\x80-\xff]{0,9}[\x00-\x7f]"  # a varint
 _SPACE: Final = rb"\s*(?:#[^\n]*\n\s*)*"
 _FORMS: Final = (

@@ -11,8 +11,6 @@ from aioflow.graph.composite import CompositeTensor
 from aioflow.graph.shapes import Dims
 from aioflow.graph.tensor import Tensor
 
-__all__ = ["IndexedSlices", "IndexedSlicesValue"]
-
 
 class IndexedSlicesValue(NamedTuple):
     """The fetched value of `IndexedSlices`."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["GraphKeys"]
-
 
 class GraphKeys:
     """Names of the standard collections."""

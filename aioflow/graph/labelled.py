@@ -10,8 +10,6 @@ from aioflow.graph.composite import CompositeTensor
 from aioflow.graph.shapes import Dims, TensorShape
 from aioflow.graph.tensor import Tensor
 
-__all__ = ["LabelledTensor", "labels_of", "values_of"]
-
 
 class LabelledTensor(CompositeTensor):
     """A tensor of shape [rows, labels], fetched as a list of dictionaries by label. Ops read its values.

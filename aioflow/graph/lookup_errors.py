@@ -12,16 +12,6 @@ if TYPE_CHECKING:
     from aioflow.graph.graph import Graph
     from aioflow.graph.operation import Operation
 
-__all__ = [
-    "needs_tensor",
-    "no_node",
-    "no_output",
-    "no_tensor",
-    "not_a_tensor_name",
-    "not_an_element",
-    "of_another_graph",
-]
-
 
 def of_another_graph(graph: Graph, op: Operation, what: str) -> InvalidArgumentError:
     """Return the error for a node of another graph than `graph`, or for its tensor, described by `what`."""

@@ -12,8 +12,6 @@ from aioflow.graph.graphdef import GraphDef
 from aioflow.graph.opdef import OPS
 from aioflow.graph.signature.arguments import ArgDef
 
-__all__ = ["importable", "lowered"]
-
 _SHAPES: Final = "_output_shapes"
 
 _Rule: TypeAlias = Callable[[NodeDef], list[NodeDef]]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["NAME", "NODE_NAME", "SCOPE_NAME"]
-
 NAME: Final = r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*"
 NODE_NAME: Final = re.compile(NAME)
 # A nested scope's name follows "parent/", so any of these characters may be its first.

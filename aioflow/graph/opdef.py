@@ -34,23 +34,6 @@ if TYPE_CHECKING:
     from aioflow.graph.indexed_slices import IndexedSlices
     from aioflow.graph.tensor import Tensor
 
-__all__ = [
-    "GRADIENTS",
-    "LOADING",
-    "OPS",
-    "REGISTERING",
-    "TAKES_SLICES",
-    "OpDef",
-    "ShapeContext",
-    "ShapeFn",
-    "both_merged",
-    "define_op",
-    "gradient",
-    "not_differentiable",
-    "traits_of",
-]
-
-
 # Expected time to load the modules of a family, in seconds. On an event loop, a thread loads them instead.
 LOADING: Final = 0.1
 # Held by the thread that loads definitions or kernels of aioflow; other threads wait for it. Third-party modules are

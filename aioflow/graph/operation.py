@@ -13,8 +13,6 @@ from aioflow.graph.opdef import OpDef
 from aioflow.graph.shapes import TensorShape
 from aioflow.graph.tensor import Tensor
 
-__all__ = ["Operation"]
-
 
 class Operation:
     """A node of the graph.

@@ -22,8 +22,6 @@ from aioflow.errors import NotFoundError
 from aioflow.graph.graph import Graph
 from aioflow.work.forking import in_child
 
-__all__ = ["PythonFunction", "RetryPolicy", "find_function", "is_proof", "keep_function", "proof"]
-
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:

@@ -19,27 +19,6 @@ if TYPE_CHECKING:
     from aioflow.graph.operation import Operation
     from aioflow.graph.shapes import Dims
 
-__all__ = [
-    "FIXED",
-    "NOTHING",
-    "NO_RANK",
-    "OPEN",
-    "OTHER",
-    "SIZED",
-    "Count",
-    "Kind",
-    "Open",
-    "RowContext",
-    "RowRule",
-    "Rows",
-    "Symbol",
-    "aligned",
-    "as_value",
-    "each_element",
-    "joined",
-    "passed",
-]
-
 
 class Kind(IntEnum):
     """The dependence of a tensor on the batch. If several kinds are joined, the result is the greatest."""

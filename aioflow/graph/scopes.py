@@ -22,18 +22,6 @@ from aioflow.graph.operation import Operation
 from aioflow.graph.tensor import Tensor
 from aioflow.work.context_stack import ContextStack, Entry
 
-__all__ = [
-    "Body",
-    "Context",
-    "Controller",
-    "Scope",
-    "body_of",
-    "current_scope",
-    "enter_graph",
-    "enter_scope",
-    "innermost_graph",
-]
-
 DeviceLike: TypeAlias = str | DeviceSpec | Callable[[Operation], Any] | None
 
 

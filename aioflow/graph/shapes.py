@@ -15,20 +15,6 @@ import numpy.typing as npt
 
 from aioflow.errors import DTypeError, InvalidArgumentError
 
-__all__ = [
-    "MAX_RANK",
-    "Dimension",
-    "Dims",
-    "ShapeLike",
-    "TensorShape",
-    "broadcast_dims",
-    "common_dims",
-    "dims_of",
-    "is_compatible",
-    "merge_dims",
-    "num_elements",
-]
-
 Dims: TypeAlias = tuple[int | None, ...] | None
 MAX_RANK: Final = 64  # the maximum rank of a NumPy array
 

@@ -16,17 +16,6 @@ if TYPE_CHECKING:
     from aioflow.graph.shapes import Dims
     from aioflow.graph.tensor import Tensor
 
-__all__ = [
-    "LONGEST_KNOWN",
-    "StaticValue",
-    "constant_value",
-    "integers_only",
-    "known_by",
-    "moving",
-    "partial_shape",
-    "partial_value",
-]
-
 # Returns the outputs, given the values of the inputs. The rule may return None or raise NumPy's errors. The value is
 # then unknown, and a step that runs the op reports the error.
 Rule: TypeAlias = "Callable[[Operation, list[Array]], Array | list[Array] | None]"

@@ -14,8 +14,6 @@ from typing import Any, TypeAlias
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.shapes import Dims, format_dims
 
-__all__ = ["IndexItem", "spelled_out", "strided_dims", "strided_index"]
-
 IndexItem: TypeAlias = slice | int | EllipsisType | None
 
 

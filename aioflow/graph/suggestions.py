@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-__all__ = ["did_you_mean", "near_names"]
-
 _CUTOFF: Final = 0.7  # of difflib's ratio: names less similar than this mislead
 _SHORT_CUTOFF: Final = 0.66  # for names of up to three letters, where one letter is a third of the name
 _COUNT: Final = 3

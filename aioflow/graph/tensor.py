@@ -15,8 +15,6 @@ from aioflow.graph.dtypes import DType
 from aioflow.graph.shapes import Dims, ShapeLike, TensorShape, format_dims, merge_dims
 from aioflow.work.forking import not_forked
 
-__all__ = ["OPERATORS", "Tensor"]
-
 _OPERATOR_MODULES: Final = {"getitem": "aioflow.ops.array.slices", "matmul": "aioflow.ops.linalg.products"}
 
 

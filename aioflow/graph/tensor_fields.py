@@ -17,8 +17,6 @@ from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 from aioflow.work.stopping import batches
 
-__all__ = ["CONTENT", "STRINGS", "Field", "check_strangers", "cut_strings", "elements", "field_of", "strings"]
-
 CONTENT: Final = 4  # number of the field that holds all elements in their memory layout
 _STRING_BYTES: Final = 8  # bytes that each string element needs beside its contents
 _LENGTH_BITS: Final = 63  # payload bits of all bytes of a varint except the last

@@ -15,8 +15,6 @@ from aioflow.graph.operation import Operation
 from aioflow.graph.shapes import Dimension, TensorShape
 from aioflow.graph.tensor import Tensor
 
-__all__ = ["DenseLike", "IndexLike", "NodeLike", "SupportsArray", "SupportsTensor", "TensorLike"]
-
 
 class SupportsTensor(Protocol):
     """An object that represents a tensor, such as a `Variable`.

@@ -18,49 +18,6 @@ from typing import Any, Final, Protocol, TypedDict, Unpack
 
 from aioflow.graph.costs import FREE, LIGHT, MULTIPLYING_RATES, PER_ELEMENT, Cost, moved, read, written
 
-__all__ = [
-    "ANY",
-    "BOOLS",
-    "FLOATS",
-    "NOTHING",
-    "NUMBERS",
-    "UNSTATED",
-    "WRITING",
-    "Answers",
-    "Effect",
-    "Half",
-    "Kind",
-    "Laws",
-    "Memory",
-    "Neutral",
-    "Role",
-    "Traits",
-    "bookkeeping",
-    "control_flow",
-    "elementwise",
-    "encoded",
-    "files",
-    "handle",
-    "instant",
-    "movement",
-    "opaque",
-    "passes_on",
-    "product",
-    "python_function",
-    "random",
-    "reading",
-    "reduction",
-    "reshapes",
-    "source",
-    "sparse",
-    "state_change",
-    "state_read",
-    "text",
-    "transcendental",
-    "view",
-    "waiting",
-]
-
 
 class Effect(Enum):
     """The effect of an op besides computing its outputs."""

@@ -12,18 +12,6 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.graph.shapes import Dims, format_dims
 
-__all__ = [
-    "Fit",
-    "Layout",
-    "Window",
-    "conv_dims",
-    "depthwise_dims",
-    "layout_of",
-    "pool_dims",
-    "pool_kernel",
-    "same_padding",
-]
-
 Pair: TypeAlias = tuple[int, int]
 Shape: TypeAlias = tuple[int, ...]
 Size: TypeAlias = int | None

@@ -14,8 +14,6 @@ from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.graph import Graph
 from aioflow.graph.tensor import Tensor
 
-__all__ = ["asset_names", "assets_of", "keeping_assets"]
-
 
 def assets_of(graph: Graph, assets: Any) -> dict[Tensor, str]:
     """Return the checked assets of a model.

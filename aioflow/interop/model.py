@@ -12,8 +12,6 @@ from aioflow.graph.tensor import Tensor
 from aioflow.ops.variables.variable import Variable
 from aioflow.session.session import Session
 
-__all__ = ["DEFAULT_SIGNATURE", "Model", "Signature"]
-
 DEFAULT_SIGNATURE: Final = "serving_default"
 
 

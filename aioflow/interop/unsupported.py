@@ -9,8 +9,6 @@ from typing import Final
 
 from aioflow.errors import UnimplementedError
 
-__all__ = ["UnsupportedError", "UnsupportedOp"]
-
 _SHOWN: Final = 5  # nodes of each op that the message lists
 
 

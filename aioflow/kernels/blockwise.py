@@ -18,23 +18,6 @@ from aioflow.kernels.convert import check_room
 from aioflow.work.copying import copy_into, row_blocks
 from aioflow.work.stopping import blocks, claim
 
-__all__ = [
-    "BLOCK",
-    "claim_array",
-    "counted",
-    "folded_in",
-    "folded_rows",
-    "full",
-    "is_large",
-    "joined",
-    "on_host",
-    "put_rows",
-    "rows_chosen",
-    "rows_written",
-    "taken",
-    "written",
-]
-
 BLOCK: Final = 1 << 18  # elements of a block, at some nanoseconds each
 _OBJECTS: Final = 1 << 14  # elements of a block where NumPy holds the GIL
 _AT_RANK: Final = 32  # NumPy 2.4: `ufunc.at` of an array of more dimensions crashes the process

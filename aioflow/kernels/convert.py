@@ -15,23 +15,6 @@ import numpy as np
 from aioflow.errors import DTypeError, InvalidArgumentError, ResourceExhaustedError
 from aioflow.graph.shapes import Dims, broadcast_dims, format_dims, is_compatible
 
-__all__ = [
-    "OF_ONE_ELEMENT",
-    "Handle",
-    "as_array",
-    "as_bool",
-    "as_bytes",
-    "as_int",
-    "as_ints",
-    "as_number",
-    "as_sizes",
-    "as_text",
-    "broadcast_shape",
-    "check_rank",
-    "check_room",
-    "check_shape",
-]
-
 _ADDRESSES: Final = 2**47  # bytes that a process can address, so no array has more elements
 
 

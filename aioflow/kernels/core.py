@@ -10,8 +10,6 @@ from aioflow.graph.shapes import Dims
 from aioflow.kernels.convert import check_shape
 from aioflow.kernels.registry import Binding, binder, kernel
 
-__all__: list[str] = []
-
 
 @binder("Const", host_results=True)
 def const(binding: Binding) -> Callable[[], Any]:

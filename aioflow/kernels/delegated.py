@@ -8,8 +8,6 @@ from typing import Any
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.registry import Binding, BodySteps, binder
 
-__all__ = ["body_of"]
-
 
 def body_of(binding: Binding) -> BodySteps:
     """Return the body of a delegated part. Raise InvalidArgumentError if it has no body."""

@@ -18,17 +18,6 @@ from aioflow.graph.shapes import Dims
 from aioflow.kernels.one_shape import may_differ, of_one_shape
 from aioflow.kernels.registry import KERNELS, Binding, Body, KernelDef, binder
 
-__all__ = [
-    "Chain",
-    "Member",
-    "Values",
-    "chain_of",
-    "epilogue_of",
-    "implied_attrs",
-    "operands_of",
-    "product_binding",
-]
-
 _FILENAME: Final = "<aioflow chain>"
 _FIRST_LINE: Final = 3  # line of the first member in the generated function, after the head and the unpacking
 

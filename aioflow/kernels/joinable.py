@@ -13,8 +13,6 @@ from typing import Any, Protocol, TypeAlias
 
 from aioflow.kernels.registry import Body
 
-__all__ = ["Constant", "Item", "Joinable", "Joiner", "Member", "Shortcut", "given"]
-
 
 @dataclass(frozen=True, slots=True)
 class Constant:

@@ -12,8 +12,6 @@ from typing import Any, TypeAlias
 
 from aioflow.errors import InvalidArgumentError
 
-__all__ = ["Items", "stack_of", "tensors_of"]
-
 Items: TypeAlias = "tuple[Any, ...] | list[Any]"
 
 

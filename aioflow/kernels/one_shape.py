@@ -10,8 +10,6 @@ from aioflow.graph.opdef import OPS
 from aioflow.graph.shapes import Dims, num_elements
 from aioflow.kernels.registry import Body
 
-__all__ = ["may_differ", "of_one_shape"]
-
 
 def may_differ(op: str, shapes: Iterable[Dims]) -> bool:
     """Return whether inputs of these static shapes may violate the op's requirement of one common shape."""

@@ -9,8 +9,6 @@ from typing import Any
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.sync.partial_run import EXCHANGE
 
-__all__: list[str] = []
-
 
 class _Feed:
     """An awaitable for a value that has not been fed yet."""

@@ -33,21 +33,6 @@ from aioflow.work.forking import Locked, not_forked
 from aioflow.work.importing import Namespace, gives_way, importing
 from aioflow.work.stopping import claim
 
-__all__ = [
-    "ANY_DEVICE",
-    "HOST",
-    "KERNELS",
-    "ArrayBackend",
-    "Binding",
-    "BodySteps",
-    "KernelDef",
-    "Ufunc",
-    "binder",
-    "elementwise",
-    "kernel",
-    "read_by_kernels",
-]
-
 ANY_DEVICE: Final = "*"
 HOST: Final = "CPU"  # the device type whose arrays are NumPy arrays in host memory
 _HANDLES: Final = frozenset({resource, variant})

@@ -23,8 +23,6 @@ from aioflow.graph.shapes import Dims, format_dims, is_compatible
 from aioflow.kernels.registry import Binding
 from aioflow.kernels.snapshots import Snapshot
 
-__all__ = ["Reach", "ResourceManager", "VariableResource", "resource_finder", "update_together"]
-
 T = TypeVar("T")
 
 

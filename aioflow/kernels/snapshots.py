@@ -16,8 +16,6 @@ import numpy as np
 
 from aioflow.graph.arrays import Array
 
-__all__ = ["Snapshot"]
-
 _SMALL: Final = 1 << 20  # bytes; a smaller array is cheap to copy
 _WIDE: Final = 1 << 20  # bytes of a row; an update waits while a row is copied
 

@@ -15,8 +15,6 @@ from aioflow.graph.boundary import RECV, SEND
 from aioflow.graph.device_spec import task_of
 from aioflow.kernels.registry import HOST, KERNELS, Binding, Body, KernelDef
 
-__all__ = ["TransferStep"]
-
 _TOP_LEVEL: Final = ""  # the tag outside of all frames
 
 

@@ -2,5 +2,3 @@
 
 from aioflow.ops.lookup.mutable import DenseHashTable as DenseHashTable
 from aioflow.ops.lookup.mutable import MutableHashTable as MutableHashTable
-
-__all__ = ["DenseHashTable", "MutableHashTable"]

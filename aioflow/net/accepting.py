@@ -17,8 +17,6 @@ from typing import Any, Final, Self
 from aioflow.errors import UnavailableError
 from aioflow.net.comm import Comm, CommOptions, Handler, Idle
 
-__all__ = ["Connections"]
-
 _IDLE: Final = "the connection has been idle for longest, and gives way to another client"
 
 

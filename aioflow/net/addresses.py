@@ -16,17 +16,6 @@ from typing import Final
 from aioflow.errors import InvalidArgumentError, PermissionDeniedError, UnavailableError
 from aioflow.net.inherited import Inherited
 
-__all__ = [
-    "PortReservation",
-    "bound_place",
-    "is_loopback",
-    "join_host",
-    "reserved_socket",
-    "resolved",
-    "split_address",
-    "split_host",
-]
-
 _ADDRESS: Final = re.compile(r"([a-z][a-z0-9+.-]*)://(.+)", re.DOTALL)
 _LOOPBACK: Final = "a loopback address, such as 127.0.0.1"
 _HOST_PORT: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9.-]+)):([0-9]{1,5})")

@@ -10,8 +10,6 @@ import asyncio
 from aioflow.errors import OpError, UnavailableError
 from aioflow.runtime.step import Step
 
-__all__ = ["Admission"]
-
 
 class Admission:
     """The steps of one worker, of all its clients. Bound to the running event loop.

@@ -11,8 +11,6 @@ from typing import Final
 
 from aioflow.errors import ResourceExhaustedError
 
-__all__ = ["Arrivals", "Arriving"]
-
 _WHAT: Final = "bytes of messages that have not come whole"
 
 

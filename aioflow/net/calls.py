@@ -15,8 +15,6 @@ from aioflow.net.errors_codec import decode_error
 from aioflow.net.exchange import Answer, Reply, Sending, payload_bytes
 from aioflow.net.framing import CHUNK_BYTES, Kind, Message
 
-__all__ = ["Calls"]
-
 _OWN_NUMBERS: Final = 1 << 62  # first number assigned here; callers may choose any number below
 
 

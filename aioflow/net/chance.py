@@ -11,8 +11,6 @@ import random
 import secrets
 from contextlib import suppress
 
-__all__ = ["fresh_number"]
-
 
 def fresh_number(bits: int) -> int:
     """Return a random number of at most this many bits, not 0."""

@@ -17,8 +17,6 @@ from aioflow.net.task_worker import TaskWorker, WorkerSession
 from aioflow.runtime.worker import Worker
 from aioflow.sync.background import Background
 
-__all__ = ["ClientTask"]
-
 
 class ClientTask:
     """The client's own task, with the interface of `Link`. It is always reachable.

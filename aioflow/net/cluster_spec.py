@@ -12,8 +12,6 @@ from aioflow.errors import DTypeError, InvalidArgumentError, UnknownNameError
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.net.addresses import split_address, split_host
 
-__all__ = ["ClusterSpec", "Task", "comm_address", "free_addresses", "parse_task"]
-
 _SCHEME: Final = "tcp"  # for addresses without a scheme
 _MOST_TASKS: Final = 1 << 16
 

@@ -28,20 +28,6 @@ from aioflow.net.credentials import Credentials
 from aioflow.net.framing import Message
 from aioflow.net.limits import DEFAULT_LIMITS, Limits
 
-__all__ = [
-    "ClosedByBlock",
-    "Comm",
-    "CommOptions",
-    "Handler",
-    "Idle",
-    "Listener",
-    "bare",
-    "fresh_incarnation",
-    "gone",
-    "needed",
-    "nothing_to_tell",
-]
-
 
 def fresh_incarnation() -> int:
     """Return a new random number that identifies a process."""

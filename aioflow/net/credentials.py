@@ -18,8 +18,6 @@ from aioflow.formats.files import check_private
 from aioflow.net.proving import client_secret, is_client_secret
 from aioflow.net.tls import Tls
 
-__all__ = ["NAMES", "Credentials", "credentials_at", "introduced", "read_secret"]
-
 _LEAST: Final = 16  # bytes of a secret
 _MOST: Final = 4096
 _SECRET: Final = "AIOFLOW_SECRET"

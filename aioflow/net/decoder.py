@@ -26,8 +26,6 @@ from aioflow.net.limits import DEFAULT_LIMITS, Limits
 from aioflow.net.sealing import TAG_BYTES, Seal
 from aioflow.net.tensor_format import Buffer, Destination, Strings, TensorSpec
 
-__all__ = ["Decoder"]
-
 _STAGING_BYTES: Final = 64 << 10
 _SHORT_HEADER: Final = 384  # bytes; parsed headers up to this size are cached
 _MOST_HEADERS: Final = 32

@@ -13,8 +13,6 @@ from aioflow.errors import ResourceExhaustedError
 from aioflow.net.limits import Limits
 from aioflow.net.tensor_format import bytes_of
 
-__all__ = ["EarlyValues", "size_of"]
-
 _EACH: Final = 1024  # bytes of a value besides its elements: its key, table entries, the array object
 
 

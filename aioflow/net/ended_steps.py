@@ -11,8 +11,6 @@ from typing import Any, Final, NamedTuple
 
 from aioflow.errors import OpError
 
-__all__ = ["EndedSteps"]
-
 _MOST: Final = 100_000
 
 

@@ -15,8 +15,6 @@ from aioflow.checks.brief import brief
 from aioflow.errors import CancelledError, DataLossError, DeadlineExceededError, OpError, SourceLine, UnknownError
 from aioflow.net.limits import DEFAULT_LIMITS
 
-__all__ = ["decode_error", "encode_error"]
-
 _CLASSES: Final[Mapping[str, type[OpError]]] = {
     name: found
     for name in errors.__all__

@@ -11,19 +11,6 @@ from aioflow.net.comm import Comm
 from aioflow.net.frame_header import Packed
 from aioflow.net.framing import ALIGNMENT, CHUNK_BYTES, Message
 
-__all__ = [
-    "REMEMBERED",
-    "UNANSWERED",
-    "Answer",
-    "Reply",
-    "Request",
-    "Sending",
-    "Service",
-    "Taker",
-    "packed",
-    "payload_bytes",
-]
-
 
 class Request(NamedTuple):
     """A request to a service.

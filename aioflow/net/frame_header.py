@@ -12,8 +12,6 @@ from aioflow.errors import DataLossError, InvalidArgumentError, OpError, Resourc
 from aioflow.net.limits import Limits
 from aioflow.net.tensor_format import Buffer, TensorSpec, parse_spec
 
-__all__ = ["Packed", "check_counts", "decode_header", "encode_header"]
-
 # Encodes empty bytes, or occurs inside another value. Bytes that are not empty fail by `max_bin_len`.
 _NO_BYTES: Final = b"\xc4\x00"
 

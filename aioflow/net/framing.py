@@ -22,23 +22,6 @@ from aioflow.net.frame_header import Packed, check_counts, encode_header
 from aioflow.net.limits import DEFAULT_LIMITS, Limits
 from aioflow.net.tensor_format import Buffer, TensorSpec, to_wire
 
-__all__ = [
-    "ALIGNMENT",
-    "CHUNK_BYTES",
-    "INLINE_BYTES",
-    "MAGIC",
-    "MORE",
-    "OLDEST",
-    "PREFIX",
-    "VERSION",
-    "Encoded",
-    "Kind",
-    "Message",
-    "aligned",
-    "bare_frame",
-    "encode",
-]
-
 MAGIC: Final = b"aiof"
 VERSION: Final = 2
 OLDEST: Final = 2  # oldest version understood; two peers use the newest version that both understand

@@ -13,8 +13,6 @@ from typing import Final, NamedTuple
 from aioflow.errors import DataLossError, UnimplementedError
 from aioflow.net.framing import OLDEST, VERSION
 
-__all__ = ["CLIENT", "HELLO_BYTES", "PROVES", "SEALS", "SHARES", "TASK", "Hello", "parse_hello"]
-
 _HELLO: Final = struct.Struct("<8sHHIQQ")  # magic, version, oldest version understood, flags, incarnation, reserved
 _MAGIC: Final = b"aioflow\n"
 HELLO_BYTES: Final = _HELLO.size

@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-__all__ = ["FRAME_TICKS", "Beats", "Heartbeat"]
-
 FRAME_TICKS: Final = 20
 _REMEMBERED: Final = 64
 

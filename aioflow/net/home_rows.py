@@ -18,18 +18,6 @@ from aioflow.graph.arrays import Array
 from aioflow.graph.device_spec import DeviceSpec, task_of
 from aioflow.net.limits import Limits
 
-__all__ = [
-    "Resource",
-    "check_home",
-    "check_homes",
-    "check_places",
-    "pack_rows",
-    "read_homes",
-    "read_rows",
-    "size_of",
-    "unhurried",
-]
-
 _TURN: Final = 512  # rows between two yields to the event loop: about a millisecond
 _T = TypeVar("_T")
 

@@ -14,8 +14,6 @@ from aioflow.errors import FailedPreconditionError, OpError
 from aioflow.net.comm import gone
 from aioflow.net.framing import Message
 
-__all__ = ["Dispatching", "Inbox", "OnEnd", "OnMessage"]
-
 OnMessage: TypeAlias = Callable[[Message], None]
 OnEnd: TypeAlias = Callable[[OpError | None], None]
 

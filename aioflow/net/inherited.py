@@ -13,8 +13,6 @@ from typing import Any
 
 from aioflow.work.forking import renew_in_child
 
-__all__ = ["Inherited"]
-
 
 class Inherited:
     """Sockets of this process, which are disconnected in forked children."""

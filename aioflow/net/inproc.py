@@ -26,8 +26,6 @@ from aioflow.net.framing import Encoded, Message, encode
 from aioflow.net.inbox import Inbox
 from aioflow.work.forking import in_child
 
-__all__ = ["InprocComm", "InprocListener", "connect_inproc", "listen_inproc"]
-
 _LISTENERS: Final[dict[str, InprocListener]] = {}
 in_child(_LISTENERS.clear)
 _NUMBERS: Final = itertools.count(1)

@@ -9,8 +9,6 @@ from typing import Final
 from aioflow.checks.numbers import check_seconds, check_whole
 from aioflow.errors import InvalidArgumentError
 
-__all__ = ["DEFAULT_LIMITS", "Limits"]
-
 _MOST_HEADER_BYTES: Final = 1 << 20  # upper bound of the setting `header_bytes`
 
 

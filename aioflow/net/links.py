@@ -28,8 +28,6 @@ from aioflow.net.transports import connect
 from aioflow.runtime.worker import WorkerState
 from aioflow.sync.background import Background
 
-__all__ = ["Hub", "Link", "within"]
-
 _PAUSE: Final = 0.05  # seconds between attempts to connect
 
 

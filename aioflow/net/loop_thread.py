@@ -15,8 +15,6 @@ from typing import Any, Final
 
 from aioflow.errors import ClosedSessionError, FailedPreconditionError
 
-__all__ = ["LoopThread"]
-
 _NAME: Final = "aioflow-loop"
 
 

@@ -35,48 +35,6 @@ from aioflow.errors import DataLossError, InvalidArgumentError
 from aioflow.graph.arrays import Array
 from aioflow.runtime.stats import NodeStats, StepStats
 
-__all__ = [
-    "ABORT",
-    "CLAIM",
-    "CLOCK",
-    "DELIVER",
-    "DEREGISTER",
-    "HELLO",
-    "HOLDS",
-    "REGISTER",
-    "REPORT",
-    "RESET",
-    "RUN",
-    "SETTLE",
-    "STATE",
-    "STATUS",
-    "TRACEPARENT",
-    "UNDERSTANDS",
-    "WANTED",
-    "Abort",
-    "Aborted",
-    "Clock",
-    "Deliver",
-    "Greeting",
-    "Hello",
-    "Parsed",
-    "Register",
-    "Run",
-    "State",
-    "Understands",
-    "Wanted",
-    "WhetherWanted",
-    "config_document",
-    "config_of",
-    "from_wire",
-    "pack_stats",
-    "parse",
-    "settings_document",
-    "settings_of",
-    "to_wire_value",
-    "unpack_stats",
-]
-
 HELLO: Final = "hello"
 REGISTER: Final = "register"
 DEREGISTER: Final = "deregister"

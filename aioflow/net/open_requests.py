@@ -9,8 +9,6 @@ from aioflow.errors import ResourceExhaustedError
 from aioflow.net.limits import Limits
 from aioflow.net.quota import Quota
 
-__all__ = ["OpenRequests", "all_open_requests"]
-
 _ANY: Final = 1 << 62
 
 

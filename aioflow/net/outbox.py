@@ -28,8 +28,6 @@ from aioflow.net.limits import DEFAULT_LIMITS
 from aioflow.net.messages import CLOCK, DELIVER, Deliver, to_wire_value
 from aioflow.runtime.frames import DEAD
 
-__all__ = ["Outbox", "Parcel", "Reach"]
-
 _IN_FLIGHT: Final = 64 << 20  # bytes
 _ASK_SECONDS: Final = 0.2  # between requests that confirm arrival
 _REMEMBERED: Final = 1024  # headers

@@ -7,8 +7,6 @@ import sys
 from time import monotonic
 from typing import Final
 
-__all__ = ["loop_lag", "peak_memory"]
-
 _SAMPLES: Final = 5
 _SLEEP: Final = 0.002  # seconds
 

@@ -12,8 +12,6 @@ from contextlib import suppress
 from typing import Final
 from weakref import WeakKeyDictionary
 
-__all__ = ["PastSessions", "past_sessions"]
-
 _REMEMBERED: Final = 64  # session numbers per address
 
 

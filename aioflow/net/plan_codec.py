@@ -43,8 +43,6 @@ from aioflow.graph.python_functions import is_proof, proof
 from aioflow.net.limits import DEFAULT_LIMITS, Limits
 from aioflow.net.tensor_format import Destination, parse_spec, to_wire
 
-__all__ = ["PartMessage", "decode_part", "encode_part"]
-
 PartMessage = tuple[dict[str, Any], list[Array]]
 
 _VERSION: Final = 1

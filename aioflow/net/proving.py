@@ -30,8 +30,6 @@ from aioflow.errors import UnauthenticatedError
 from aioflow.net.handshake import CLIENT, HELLO_BYTES, PROVES, SEALS, SHARES, TASK, Hello, parse_hello
 from aioflow.net.sealing import Seal
 
-__all__ = ["NONCE_BYTES", "WORD_BYTES", "Proving", "Role", "client_secret", "is_client_secret"]
-
 WORD_BYTES: Final = HELLO_BYTES  # a hello, a nonce and a proof have the same length
 NONCE_BYTES: Final = WORD_BYTES
 _REFUSED: Final = bytes(WORD_BYTES)

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 
 from aioflow.errors import ResourceExhaustedError
 
-__all__ = ["Quota"]
-
 
 class Quota:
     """A counter of items and their bytes, with a limit on both.

@@ -18,8 +18,6 @@ import numpy as np
 from aioflow.graph.arrays import Array
 from aioflow.work.forking import renew_in_child
 
-__all__ = ["RECEIVED", "Blocks"]
-
 _Block: TypeAlias = "ctypes.Array[ctypes.c_char]"
 
 

@@ -44,8 +44,6 @@ from aioflow.runtime.cluster import Home
 from aioflow.runtime.worker import Worker, WorkerState
 from aioflow.sync.background import Background
 
-__all__ = ["RemoteCluster"]
-
 T = TypeVar("T")
 
 _STEP_BITS: Final = 57

@@ -19,8 +19,6 @@ from aioflow.runtime.parts import StepOfParts
 from aioflow.runtime.step import Step
 from aioflow.sync.background import Background
 
-__all__ = ["RemoteStep", "Standing", "Way", "outcomes"]
-
 T = TypeVar("T")
 Way: TypeAlias = Link | ClientTask
 

@@ -64,8 +64,6 @@ from aioflow.runtime.step import Step
 from aioflow.runtime.worker import Begun, WorkerState
 from aioflow.work.threads import in_thread, to_its_end
 
-__all__ = ["RemoteWorker"]
-
 _ABORT_SECONDS: Final = 2.0
 _PATIENCE: Final = 0.9  # seconds
 _REPORT_SECONDS: Final = 1.0

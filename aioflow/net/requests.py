@@ -17,8 +17,6 @@ from aioflow.net.framing import INLINE_BYTES, Kind, Message
 from aioflow.net.open_requests import OpenRequests
 from aioflow.net.tensor_format import bytes_of
 
-__all__ = ["Requests"]
-
 _LONGEST: Final = 86_400.0 * 365  # seconds; not every event loop supports longer timers
 
 

@@ -16,8 +16,6 @@ from aioflow.errors import DataLossError
 from aioflow.net.framing import Encoded
 from aioflow.net.tensor_format import Buffer
 
-__all__ = ["SEALED_CHUNK_BYTES", "TAG_BYTES", "Seal"]
-
 TAG_BYTES: Final = 16
 SEALED_CHUNK_BYTES: Final = 1 << 20  # hashing one takes about a millisecond of the event loop
 _NUMBER: Final = struct.Struct("<Q")

@@ -18,8 +18,6 @@ from aioflow.net.sealing import SEALED_CHUNK_BYTES, Seal
 from aioflow.net.shared_memory.sharing import Sharing
 from aioflow.net.tensor_format import Buffer
 
-__all__ = ["Sender"]
-
 # Bytes; some transports join buffers, which up to about this size is cheaper than another call.
 _JOINED: Final = 1 << 20
 

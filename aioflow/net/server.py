@@ -50,17 +50,6 @@ from aioflow.runtime.worker import Worker
 from aioflow.sync.background import Background
 from aioflow.work.forking import check_process, generation
 
-__all__ = [
-    "Server",
-    "client_options",
-    "find_server",
-    "is_of_this_process",
-    "own_server",
-    "server_options",
-    "start_own",
-    "target_address",
-]
-
 _TARGET: Final = "aioflow"
 _HEARTBEAT: Final = 0.45  # seconds
 _CONNECT_SECONDS: Final = 2.0

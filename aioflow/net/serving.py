@@ -19,8 +19,6 @@ from aioflow.net.task_worker import TaskWorker
 from aioflow.net.worker_service import WorkerService
 from aioflow.runtime.step import Step
 
-__all__ = ["Serving"]
-
 _LOOK_SECONDS: Final = 0.05  # between checks whether values have arrived; peers confirm them a few times a second
 _GOODBYE_SECONDS: Final = 2.0  # for the last answers, in addition to the time for running steps
 _MOST_STEPS: Final = 100  # described one by one

@@ -14,8 +14,6 @@ from aioflow.errors import DataLossError
 from aioflow.graph.arrays import Array
 from aioflow.net.server_status import Activity, RunningStep, ServerStatus
 
-__all__ = ["pack_status", "unpack_status"]
-
 _NUMBER: Final = (int, float)
 _STATUS: Final[Mapping[str, type | tuple[type, ...]]] = {
     "task": str,

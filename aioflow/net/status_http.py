@@ -9,8 +9,6 @@ from typing import Final, NamedTuple
 from aioflow.net.server_status import ServerStatus
 from aioflow.net.status_text import as_metrics, as_text
 
-__all__ = ["MOST_BYTES", "answer"]
-
 MOST_BYTES: Final = 8 << 10  # per request, including headers
 _LINE: Final = re.compile(r"([A-Z]{1,16}) (/[!-~]{0,2000}) HTTP/1\.[01]")
 _TEXT: Final = "text/plain; charset=utf-8"

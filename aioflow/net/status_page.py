@@ -14,8 +14,6 @@ from typing import Final, cast
 from aioflow.net.server_status import ServerStatus
 from aioflow.net.status_http import answer
 
-__all__ = ["serve_status"]
-
 _HOST: Final = "127.0.0.1"
 _SECONDS: Final = 5.0  # per connection
 _MOST: Final = 32  # connections at a time

@@ -7,8 +7,6 @@ from typing import Final, NamedTuple
 
 from aioflow.net.server_status import RunningStep, ServerStatus
 
-__all__ = ["as_metrics", "as_text"]
-
 _MOST_LETTERS: Final = 200  # of a name chosen by a client
 
 

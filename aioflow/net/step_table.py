@@ -19,8 +19,6 @@ from aioflow.net.outbox import Parcel
 from aioflow.runtime.rendezvous import Rendezvous
 from aioflow.runtime.step import Step
 
-__all__ = ["JointStep", "Origin", "StepTable"]
-
 _MOST_EARLY: Final = 1024
 _EARLY_SECONDS: Final = 60.0
 _MOST_TEXT: Final = 400  # characters per text of an error kept for a step that may never begin

@@ -33,8 +33,6 @@ from aioflow.runtime.rendezvous import Rendezvous
 from aioflow.runtime.step import GiveBack, Step, has_failed
 from aioflow.runtime.worker import Begun, Worker, WorkerState
 
-__all__ = ["Push", "TaskWorker", "WorkerSession"]
-
 Push: TypeAlias = Callable[[Parcel], None]
 
 _NAMES: Final = 4096  # more than the devices of a cluster; bounded, since peers could invent names

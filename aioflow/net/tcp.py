@@ -32,8 +32,6 @@ from aioflow.net.sender import Sender
 from aioflow.net.shared_memory.sharing import Sharing
 from aioflow.net.tensor_format import Strings
 
-__all__ = ["TcpComm", "connect_tcp", "tcp_address", "tls_times"]
-
 _CLOSE: Final = bare_frame(Kind.CLOSE)
 
 

@@ -19,8 +19,6 @@ from aioflow.net.inherited import Inherited
 from aioflow.net.proving import Role
 from aioflow.net.tcp import TcpComm, tcp_address, tls_times
 
-__all__ = ["TcpListener", "listen_tcp"]
-
 _WAITING: Final = 100  # backlog of connections to be accepted
 _PAUSE: Final = 0.1  # seconds
 

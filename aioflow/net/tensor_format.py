@@ -19,8 +19,6 @@ from aioflow.graph.dtypes import ALL, DType, string
 from aioflow.net.limits import Limits
 from aioflow.net.recycling import RECEIVED
 
-__all__ = ["Buffer", "Destination", "Strings", "TensorSpec", "bytes_of", "dtype_of", "parse_spec", "to_wire"]
-
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 WIRE_DTYPES: Final = {d.name: d for d in ALL if d is string or d.is_plain}

@@ -15,8 +15,6 @@ from typing import Final, TypeAlias
 from aioflow.errors import InvalidArgumentError, NotFoundError
 from aioflow.formats.files import check_private
 
-__all__ = ["Tls"]
-
 _LOGGER: Final = logging.getLogger("aioflow.net")
 _State: TypeAlias = tuple[tuple[int, int, int], ...]
 

@@ -15,8 +15,6 @@ from aioflow.net.inproc import connect_inproc, listen_inproc
 from aioflow.net.tcp import connect_tcp
 from aioflow.net.tcp_listener import listen_tcp
 
-__all__ = ["TRANSPORTS", "Transport", "connect", "listen"]
-
 
 class Transport(NamedTuple):
     """The functions that make comms of one scheme; each receives the address without the scheme."""

@@ -87,8 +87,6 @@ from aioflow.runtime.stats import FiniteProbe, TraceProbe
 from aioflow.runtime.step import Step
 from aioflow.work.threads import in_thread
 
-__all__ = ["WorkerService"]
-
 _NODE: Final = 4 << 10  # estimated bytes of a node, including its kernel and code
 _LARGE_PLAN: Final = 64 << 10  # bytes; larger plans are decoded in a thread, so as not to block the event loop
 _ERROR_BYTES: Final = 16 << 10

@@ -26,8 +26,6 @@ from aioflow.formats.tfrecord import framed
 from aioflow.protos import message
 from aioflow.work.forking import renew_in_child
 
-__all__ = ["EventLog"]
-
 _LOGGER: Final = logging.getLogger("aioflow.summary")
 _IDLE: Final = 5.0  # seconds that the thread waits for another event before it ends
 _LEAST: Final = 64  # minimum size of an event in the accounting, in bytes

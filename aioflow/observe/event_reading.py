@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from aioflow.formats.tfrecord import tf_record_iterator
 from aioflow.protos import Message, parse
 
-__all__ = ["summary_iterator"]
-
 
 def summary_iterator(path: str | os.PathLike[str]) -> Iterator[Message]:
     """Yield the `Event` messages of a file, in order. Reading blocks: beside an event loop, iterate in a thread.

@@ -21,8 +21,6 @@ from aioflow.protos import Message, is_message, message, parse
 from aioflow.runtime.stats import RunMetadata
 from aioflow.work.threads import in_thread
 
-__all__ = ["FileWriter", "Written"]
-
 _MAX_BYTES: Final = 1 << 28
 
 

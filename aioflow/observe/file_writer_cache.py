@@ -9,8 +9,6 @@ from aioflow.graph.default_graph import default_graph
 from aioflow.observe.file_writer import FileWriter
 from aioflow.work.forking import Locked
 
-__all__ = ["FileWriterCache"]
-
 
 class FileWriterCache:
     """The writers of a program, by folder."""

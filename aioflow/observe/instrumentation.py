@@ -11,8 +11,6 @@ from aioflow.errors import DTypeError, UnimplementedError
 from aioflow.release import install_command
 from aioflow.runtime.spans import Spans, process_spans, set_process_spans
 
-__all__ = ["Instrumentation", "instrument"]
-
 
 class _Reporting(Protocol):
     """The part of a session that `instrument` uses."""

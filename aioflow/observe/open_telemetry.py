@@ -14,8 +14,6 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from aioflow.errors import OpError
 from aioflow.release import RELEASE
 
-__all__ = ["OpenTelemetrySpans"]
-
 _MOST_NAMES: Final = 16  # maximum number of fetches and of devices: people read these attributes
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 _TRACEPARENT: Final = "traceparent"

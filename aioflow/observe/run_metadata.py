@@ -5,8 +5,6 @@ from __future__ import annotations
 from aioflow.protos import Message, message
 from aioflow.runtime.stats import NodeStats, RunMetadata
 
-__all__ = ["run_metadata_message"]
-
 
 def run_metadata_message(run_metadata: RunMetadata) -> Message:
     """Return the message: for each device its nodes, with times relative to the start of the step and output sizes."""

@@ -18,8 +18,6 @@ from aioflow.graph.device_spec import task_of
 from aioflow.graph.graph import Graph
 from aioflow.runtime.stats import NodeStats, RunMetadata, StepStats
 
-__all__ = ["chrome_trace"]
-
 _MICROSECONDS: Final = 1e6
 _WITHIN: Final = 1e-3  # microseconds by which an arrow ends before its bar does, so that it ends inside the bar
 _SENDING: Final = 2e-9  # seconds: the least time that a transfer takes

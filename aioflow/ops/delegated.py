@@ -7,8 +7,6 @@ from typing import Final
 from aioflow.graph.opdef import define_op
 from aioflow.graph.traits import opaque
 
-__all__ = ["DELEGATED"]
-
 DELEGATED: Final = "_Delegated"
 
 # The body of the node is the part. `delegate` names the engine, and `seconds` is the time that the part is expected to

@@ -15,8 +15,6 @@ from aioflow.graph.opdef import OpDef
 from aioflow.graph.signature.arguments import ArgDef
 from aioflow.graph.signature.attributes import AttrDef
 
-__all__ = ["another_dtype", "disagreeing_inputs", "mixed_dtypes", "offending", "refused_dtype", "wrong_input"]
-
 _CAST: Final = "convert it with aioflow.cast"
 _CAST_ONE: Final = "convert one of them with aioflow.cast"
 

@@ -19,8 +19,6 @@ from aioflow.graph.traits import elementwise, product
 from aioflow.ops.linalg.products import MATRIX_PRODUCT
 from aioflow.ops.nn.windows import convolution, depthwise
 
-__all__ = ["ORIGINS"]
-
 # For error messages: the name of each fused node, in order, and `str` of its source line ("" if it has no line).
 ORIGINS: Final = ("nodes", "sources")
 _ORIGINS: Final = [f"{name}: list(string) = []" for name in ORIGINS]

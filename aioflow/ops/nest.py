@@ -11,8 +11,6 @@ from typing import Any
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.composite import CompositeTensor
 
-__all__ = ["check_same_structure", "flatten", "is_nested", "items", "map_structure", "pack"]
-
 
 def is_nested(structure: Any) -> bool:
     """Return whether it is a container, not a leaf."""

@@ -9,8 +9,6 @@ from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims
 from aioflow.graph.traits import Effect, opaque
 
-__all__ = ["ONNX_NODE"]
-
 ONNX_NODE: Final = "OnnxNode"
 
 

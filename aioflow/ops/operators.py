@@ -19,8 +19,6 @@ from aioflow.ops.math.broadcasting import same_dtype
 from aioflow.ops.math.complex import abs as absolute
 from aioflow.ops.math.division import truediv
 
-__all__: list[str] = []
-
 Operator = Callable[..., Tensor]
 
 

@@ -6,8 +6,6 @@ from aioflow.graph.boundary import PARTIAL_FEED, PARTIAL_FETCH
 from aioflow.graph.opdef import define_op
 from aioflow.graph.traits import state_change
 
-__all__: list[str] = []
-
 define_op(
     PARTIAL_FEED,
     "",

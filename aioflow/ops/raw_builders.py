@@ -14,8 +14,6 @@ from aioflow.graph.signature.attributes import AttrDef
 from aioflow.graph.suggestions import did_you_mean, near_names
 from aioflow.ops.apply import apply_op
 
-__all__ = ["builder_of", "public_ops"]
-
 _BUILDERS: Final[dict[str, Callable[..., Any]]] = {}
 
 

@@ -6,8 +6,6 @@ from typing import Final
 
 from aioflow.graph.rows import FIXED, NOTHING, Kind, RowContext, RowRule, Rows, joined
 
-__all__ = ["element_at", "list_of_rows", "new_list", "put_in_list", "stacked_list"]
-
 
 def _new_list(ctx: RowContext) -> list[Rows]:
     """Return the states of a list without elements.

@@ -13,8 +13,6 @@ from aioflow.graph.arrays import Array
 from aioflow.graph.rows import OPEN, OTHER, Count, Open, RowContext, RowRule, Rows, Symbol, as_value, each_element
 from aioflow.ops.rows import reduced
 
-__all__ = ["common_shape", "compared", "converted", "product", "quotient", "selected"]
-
 
 def _by_places(place: Callable[..., Any]) -> Callable[[RowContext], list[Array | None]]:
     """Return a rule for values that are computed element by element, with broadcasting."""

@@ -14,8 +14,6 @@ from aioflow.graph.traits import Half, Role, opaque, passes_on, source, state_ch
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.core import unchanged
 
-__all__ = ["COMPRESSIONS", "LEND", "SHARE", "TO_DEVICE", "TO_HOST", "check_compression", "compressed"]
-
 # Copies between the memory of the host and of the node's device; `runtime/host_copies.py` inserts them.
 TO_DEVICE: Final = "_ToDevice"
 TO_HOST: Final = "_ToHost"

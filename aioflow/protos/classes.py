@@ -2,19 +2,6 @@
 
 from aioflow.protos.messages import Message, message
 
-__all__ = [
-    "Event",
-    "HistogramProto",
-    "LogMessage",
-    "MetaGraphDef",
-    "SaverDef",
-    "SessionLog",
-    "Summary",
-    "SummaryDescription",
-    "SummaryMetadata",
-    "TaggedRunMetadata",
-]
-
 
 def _public(name: str) -> Message:
     """Return the class of a message, with this module as its `__module__`."""

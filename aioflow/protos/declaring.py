@@ -20,8 +20,6 @@ from typing import Any, Final
 
 from google.protobuf import descriptor_pb2
 
-__all__ = ["declare"]
-
 _PROTO: Final = descriptor_pb2.FieldDescriptorProto
 _SCALARS: Final[Mapping[str, int]] = {
     name: getattr(_PROTO, f"TYPE_{name.upper()}")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["MESSAGES"]
-
 MESSAGES: Final = """
 Event: 1 wall_time double; 2 step int64; what { 3 file_version string; 4 graph_def bytes; 5 summary Summary;
     6 log_message LogMessage; 7 session_log SessionLog; 8 tagged_run_metadata TaggedRunMetadata;

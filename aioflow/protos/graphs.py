@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["MESSAGES"]
-
 # Numbered from 1. The reference type of each has its number plus 100.
 _TYPES: Final = (
     *("FLOAT", "DOUBLE", "INT32", "UINT8", "INT16", "INT8", "STRING", "COMPLEX64", "INT64", "BOOL", "QINT8"),

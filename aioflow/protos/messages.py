@@ -8,8 +8,6 @@ from typing import Any, Final, TypeAlias
 
 from aioflow.work.forking import not_forked
 
-__all__ = ["Message", "enum", "is_message", "message", "pool"]
-
 Message: TypeAlias = Any  # protobuf creates its classes at run time
 
 _PACKAGE: Final = "tensorflow"

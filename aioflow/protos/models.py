@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["ERRORS", "MESSAGES"]
-
 MESSAGES: Final = """
 MetaGraphDef: 1 meta_info_def MetaGraphDef.MetaInfoDef; 2 graph_def GraphDef; 3 saver_def SaverDef;
     4 collection_def <string,CollectionDef>; 5 signature_def <string,SignatureDef>; 6 asset_file_def AssetFileDef*;

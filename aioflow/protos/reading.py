@@ -8,8 +8,6 @@ from typing import Any, Final
 from aioflow.errors import DataLossError
 from aioflow.protos.messages import Message, message, pool
 
-__all__ = ["parse", "parse_text", "read", "to_bytes", "to_text"]
-
 # A file is text if it begins with a field name and a delimiter. A binary file begins with the tag of a field.
 _TEXT: Final = re.compile(rb"(?:\xef\xbb\xbf)?(?:\s|#[^\n]*\n)*[a-z_]{3,}\s*[:{<]")
 

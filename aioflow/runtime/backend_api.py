@@ -16,8 +16,6 @@ from aioflow.kernels.registry import ArrayBackend
 from aioflow.runtime.bind import BoundNode
 from aioflow.runtime.step import Step
 
-__all__ = ["Backend", "BackendDevice", "Executor", "MemoryStats"]
-
 T = TypeVar("T")
 
 

@@ -28,23 +28,6 @@ from aioflow.work.copying import copied
 from aioflow.work.frozen import is_frozen
 from aioflow.work.stopping import batches
 
-__all__ = [
-    "Argument",
-    "BoundNode",
-    "Choice",
-    "Fetched",
-    "Guard",
-    "LiftedLoop",
-    "Passing",
-    "bind_graph",
-    "converter",
-    "gather",
-    "kernel_error",
-    "own",
-    "rebound",
-    "to_keep",
-]
-
 # The predicates under which a node runs, outermost first, each with the side that it must take.
 Guard: TypeAlias = tuple[tuple[Edge, bool], ...]
 

@@ -14,9 +14,6 @@ from aioflow.ops.fused import ORIGINS
 from aioflow.runtime.step import Step
 from aioflow.work.copying import copied
 
-__all__ = ["Body"]
-
-
 _WHERE: Final = frozenset({*ORIGINS, "_class"})  # attributes for the placement and the origin of a node
 
 

@@ -17,8 +17,6 @@ from aioflow.runtime.bind import Argument, BoundNode, Guard, Passing
 from aioflow.runtime.guards import ALIVE, Guards, UnliftableError
 from aioflow.runtime.units import constant_values, waits_of
 
-__all__ = ["lift_branches", "scheduled"]
-
 
 def lift_branches(graph: ClientGraph, bound: Sequence[BoundNode]) -> tuple[ClientGraph, list[BoundNode]]:
     """Return the graph without control flow and its bound nodes; unchanged if its branches cannot be raised."""

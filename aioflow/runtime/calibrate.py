@@ -31,8 +31,6 @@ from aioflow.runtime.bind import bind_graph, gather
 from aioflow.runtime.executor import DeviceThreads, shared_threads
 from aioflow.runtime.step import Step
 
-__all__ = ["Clock", "calibrate"]
-
 Clock: TypeAlias = Callable[[], float]
 _LEAST_ROUNDS: Final = 3
 _LEAST_SECONDS: Final = 1e-9  # a coarse clock may report that no time has passed

@@ -21,9 +21,6 @@ from aioflow.sync.background import Background
 from aioflow.work.collector import full_collections_postponed
 from aioflow.work.threads import in_thread
 
-__all__ = ["Cluster", "Home", "LocalCluster", "LocalStep", "RegisteredStep", "register"]
-
-
 Home: TypeAlias = tuple[str, str, str]  # a resource: its container, its name, and the requested device
 
 

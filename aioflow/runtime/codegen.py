@@ -41,8 +41,6 @@ from aioflow.runtime.shortcuts import Shortcut
 from aioflow.runtime.units import Unit
 from aioflow.work.stopping import checkpoint
 
-__all__ = ["PARAMETERS", "Form", "Line", "NodeWriter", "compiled", "failed_node", "finish", "text_of"]
-
 _LARGE: Final = 64 * 1024  # bytes
 
 

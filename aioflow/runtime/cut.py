@@ -18,8 +18,6 @@ from aioflow.runtime.strand import Capture, Strand
 from aioflow.runtime.strand_code import StrandCode
 from aioflow.runtime.units import Unit, constant_values, split
 
-__all__ = ["Cut"]
-
 
 class Cut:
     """The tasks of a subgraph.

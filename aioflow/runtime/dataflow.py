@@ -33,8 +33,6 @@ from aioflow.runtime.step import Step
 from aioflow.runtime.strand import CostEstimate, magnitude
 from aioflow.work.stopping import Brief, Elsewhere, doing
 
-__all__ = ["Dataflow"]
-
 Collect: TypeAlias = Callable[[Sequence[Any]], Sequence[Any]]
 Report: TypeAlias = Callable[[Any, Sequence[Any]], None]
 

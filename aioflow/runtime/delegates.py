@@ -17,8 +17,6 @@ from aioflow.work.forking import not_forked
 from aioflow.work.job_thread import JobThread
 from aioflow.work.slices import ask_for_long_slice
 
-__all__ = ["DELEGATES", "PREPARATIONS", "declared_engines", "find_delegate"]
-
 DELEGATES: Final = "aioflow.delegates"  # the group of entry points
 
 

@@ -18,18 +18,6 @@ from aioflow.release import install_command
 from aioflow.runtime.backend_api import Backend, BackendDevice
 from aioflow.work.forking import not_forked
 
-__all__ = [
-    "ENTRY_POINTS",
-    "KERNEL_PACKAGES",
-    "Device",
-    "backends",
-    "declared",
-    "host",
-    "load_backend",
-    "make_devices",
-    "present_devices",
-]
-
 ENTRY_POINTS: Final = "aioflow.backends"
 KERNEL_PACKAGES: Final = "aioflow.kernels"  # entry points of functions that register kernels for the backends' devices
 _LOADING: Final = threading.RLock()  # one thread loads the backends; other callers wait for it

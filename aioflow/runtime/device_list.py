@@ -8,8 +8,6 @@ from aioflow.config import SessionConfig
 from aioflow.runtime.device import present_devices
 from aioflow.runtime.worker import LOCAL_TASK
 
-__all__ = ["DeviceAttributes", "list_devices"]
-
 
 @dataclass(frozen=True, slots=True)
 class DeviceAttributes:

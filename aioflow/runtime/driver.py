@@ -32,8 +32,6 @@ from aioflow.runtime.step import Step
 from aioflow.runtime.strand import Strand
 from aioflow.runtime.units import Unit
 
-__all__ = ["Driver", "UnitProgram", "UnitRun"]
-
 Report: TypeAlias = Callable[[BoundNode, Sequence[Any]], None]
 
 _SLICE: Final = 1e-3  # seconds of work on the loop after which other callbacks get a turn

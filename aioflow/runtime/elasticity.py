@@ -13,8 +13,6 @@ from aioflow.kernels.convert import Handle
 from aioflow.runtime.bind import BoundNode, LiftedLoop
 from aioflow.runtime.units import Unit
 
-__all__ = ["begins_again", "elastic_nodes"]
-
 
 def elastic_nodes(unit: Unit) -> tuple[int, ...]:
     """Return the positions of the nodes whose work depends on values that are known only in the step."""

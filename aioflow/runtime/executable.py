@@ -39,8 +39,6 @@ from aioflow.runtime.strand import Capture, Strand
 from aioflow.work.letting_go import let_go
 from aioflow.work.stopping import value_limit
 
-__all__ = ["Executable", "FlowExecutable", "PlainExecutable", "StrandExecutable", "UnitsExecutable", "make_executable"]
-
 
 class Executable(ABC):
     """The executable of one device's subgraph. `run` may be called concurrently any number of times.

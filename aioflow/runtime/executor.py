@@ -15,16 +15,6 @@ from aioflow.work.slices import ask_for_long_slice
 from aioflow.work.stopping import Stopped, Work, current_work
 from aioflow.work.threads import Call, LeftBehind, Threads
 
-__all__ = [
-    "NODES_OF_LINES",
-    "DeviceThreads",
-    "StepWork",
-    "kernel_threads",
-    "running_node",
-    "shared_threads",
-    "work_here",
-]
-
 NODES_OF_LINES: Final = "__nodes_of_lines__"  # a global of generated code: for each line, the name of its node
 
 _THIS_THREAD = threading.local()

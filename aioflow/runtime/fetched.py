@@ -12,8 +12,6 @@ from aioflow.runtime.codegen import finish
 from aioflow.runtime.frames import DEAD, dead_fetch
 from aioflow.runtime.handing_over import Unfinished, is_large, large_bytes
 
-__all__ = ["Fetched", "Finisher", "copying", "fetches_of"]
-
 # Returns a value that the caller owns; None if the fetched value is already the caller's.
 Finisher: TypeAlias = Callable[[Any], Any] | None
 

@@ -18,8 +18,6 @@ from aioflow.graph.opdef import traits_of
 from aioflow.graph.traits import Role
 from aioflow.runtime.bind import BoundNode
 
-__all__ = ["EMPTY", "After", "FlowNode", "Frame", "Port", "Program"]
-
 EMPTY: Final[Any] = object()  # marks a value that has not arrived
 
 

@@ -24,8 +24,6 @@ from aioflow.runtime.bind import BoundNode, bind_graph, gather
 from aioflow.runtime.device import host
 from aioflow.work.stopping import Work, current_work, doing
 
-__all__ = ["fold"]
-
 _CHEAP: Final = 5e-3  # seconds; the largest results that are folded (10 MiB) take a few milliseconds to write
 _TEXT_SECONDS: Final = 1e-8  # per byte of a string
 # Maximum number of strings whose lengths are read; more strings cost too much whatever their lengths.

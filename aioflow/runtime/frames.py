@@ -30,8 +30,6 @@ from aioflow.graph.traits import Role
 from aioflow.runtime.flow_program import EMPTY, After, FlowNode, Frame, Port, Program
 from aioflow.work.stopping import Elsewhere
 
-__all__ = ["DEAD", "Activation", "Execute", "Propagator", "dead_fetch", "wrong_predicate"]
-
 
 class _Dead:
     """The absence of a value."""

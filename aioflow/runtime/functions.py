@@ -16,8 +16,6 @@ from aioflow.runtime.bind import BoundNode
 from aioflow.runtime.branches import common_depth
 from aioflow.runtime.units import Unit
 
-__all__ = ["MANY_ITEMS", "Cuts", "cut", "takes_long"]
-
 _LONGEST: Final = 128  # names per function if there are several; such a function compiles in about 2 ms
 # Names in a single function: the calls of several functions cost a short strand relatively more than a long one.
 _ALONE: Final = 256

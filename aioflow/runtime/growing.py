@@ -14,8 +14,6 @@ from aioflow.graph.opdef import OPS
 from aioflow.kernels.registry import Body, KernelDef
 from aioflow.work.stopping import claim
 
-__all__ = ["claiming"]
-
 # The operators of kernel expressions; on scalars they are several times faster than ufuncs.
 _OPERATORS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     f"{{0}} {sign} {{1}}": function

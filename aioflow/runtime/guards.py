@@ -20,8 +20,6 @@ from aioflow.kernels.registry import KernelDef
 from aioflow.runtime.bind import Argument, BoundNode, Choice, Guard, Passing, rebound
 from aioflow.runtime.frames import wrong_predicate
 
-__all__ = ["ALIVE", "STEERING", "Guards", "UnliftableError"]
-
 # Names that no op can have, so that no definition is looked up.
 ALIVE: Final = "/Alive"  # an identity of a value that is fetched from one side
 _CHOICE: Final = "/Choice"

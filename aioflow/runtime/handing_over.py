@@ -21,8 +21,6 @@ from aioflow.work.copying import copied
 from aioflow.work.stopping import COPY_RATE, Stoppable, Stopped
 from aioflow.work.threads import in_thread
 
-__all__ = ["Unfinished", "copied_in_thread", "is_large", "large_bytes"]
-
 T = TypeVar("T")
 
 _LEAST: Final = 64 << 10  # bytes: copying less is faster than a round trip to a thread

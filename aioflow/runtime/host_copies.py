@@ -17,8 +17,6 @@ from aioflow.graph.signature.arguments import per_argument
 from aioflow.kernels.registry import KERNELS
 from aioflow.ops.transfer import LEND, SHARE, TO_DEVICE, TO_HOST
 
-__all__ = ["with_host_copies"]
-
 _COMING: Final = (ARG, RECV)
 _GOING: Final = (RETVAL, SEND)
 

@@ -23,8 +23,6 @@ from aioflow.graph.signature.arguments import per_argument
 from aioflow.kernels.registry import HOST, KERNELS, Binding, Body, KernelDef
 from aioflow.runtime.device import host
 
-__all__ = ["HostValues"]
-
 Bring: TypeAlias = Callable[[Any], Any]
 
 _OPAQUE: Final = (dtypes.resource, dtypes.variant)

@@ -18,8 +18,6 @@ from aioflow.runtime.bind import BoundNode
 from aioflow.runtime.units import Unit
 from aioflow.work.segments import SHARED
 
-__all__ = ["room_to_send", "sent_away"]
-
 
 def sent_away(unit: Unit) -> frozenset[Edge]:
     """Return the values in host memory that `unit` sends to other cluster tasks."""

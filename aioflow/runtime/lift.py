@@ -20,8 +20,6 @@ from aioflow.runtime.guards import Guards, UnliftableError
 from aioflow.runtime.loop_code import LoopCode, LoopParts
 from aioflow.runtime.units import constant_values
 
-__all__ = ["LIFTED", "lift_loops"]
-
 LIFTED: Final = "/Loop"  # no op can have this name, and no definition is looked up
 
 

@@ -22,8 +22,6 @@ from aioflow.runtime.bind import BoundNode, Choice, LiftedLoop
 from aioflow.runtime.units import Unit
 from aioflow.work.letting_go import let_go
 
-__all__ = ["Lifetimes", "NodeLife", "analyse", "fed_values", "is_small"]
-
 _SMALL: Final = 16 * 1024  # bytes: reusing a smaller buffer costs more than allocating one
 _FOREIGN: Final = -1
 _NONE: Final[frozenset[Edge]] = frozenset()

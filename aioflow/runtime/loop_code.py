@@ -19,8 +19,6 @@ from aioflow.runtime.step import Probe, Step
 from aioflow.runtime.units import Unit
 from aioflow.work.stopping import current_work
 
-__all__ = ["UNSTOPPABLE", "LoopCode", "LoopParts"]
-
 
 class _Unstoppable:
     """A step that is never stopped, and the work for it."""

@@ -16,8 +16,6 @@ from aioflow.runtime.step import Step
 from aioflow.runtime.worker import Begun, WorkerAPI
 from aioflow.work.threads import to_its_end
 
-__all__ = ["StepOfParts"]
-
 _Part: TypeAlias = tuple[WorkerAPI, Part, int]
 
 

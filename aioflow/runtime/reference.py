@@ -30,8 +30,6 @@ from aioflow.runtime.fetched import fetches_of
 from aioflow.runtime.frames import DEAD, dead_fetch, wrong_predicate
 from aioflow.runtime.step import Step
 
-__all__ = ["Reference", "plain_runner"]
-
 Outputs: TypeAlias = Any  # a sequence or DEAD; one output of a Switch is DEAD
 Sources: TypeAlias = Mapping[str, "asyncio.Task[Outputs]"]
 

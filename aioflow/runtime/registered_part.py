@@ -13,8 +13,6 @@ from aioflow.runtime.rendezvous import Rendezvous
 from aioflow.runtime.step import Step
 from aioflow.work.stopping import value_limit
 
-__all__ = ["PartExecutable"]
-
 
 class PartExecutable:
     """The executables of one worker's devices. `run` may be called concurrently any number of times.

@@ -16,8 +16,6 @@ from typing import Any, Final, TypeAlias
 
 from aioflow.errors import InternalError, OpError
 
-__all__ = ["PENDING", "Arrival", "Push", "Rendezvous"]
-
 PENDING: Final = object()  # returned if the value has not arrived
 
 # Sends a value to another worker: (edge name, tag, value, destination device).

@@ -21,8 +21,6 @@ from aioflow.kernels.joinable import Constant, Item, Joinable, Member
 from aioflow.runtime.bind import BoundNode
 from aioflow.runtime.units import Unit
 
-__all__ = ["Shortcut", "shortcuts"]
-
 
 @dataclass(frozen=True, slots=True)
 class Shortcut:

@@ -11,8 +11,6 @@ from contextlib import AbstractContextManager
 from typing import Final, Protocol
 from weakref import WeakSet
 
-__all__ = ["Reporter", "Spans", "process_spans", "set_process_spans", "tell_of_spans"]
-
 
 class Spans(Protocol):
     """A receiver of spans.

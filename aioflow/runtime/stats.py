@@ -13,8 +13,6 @@ import numpy as np
 from aioflow.errors import InvalidArgumentError
 from aioflow.runtime.bind import BoundNode
 
-__all__ = ["FiniteProbe", "NodeStats", "RunMetadata", "StepStats", "TraceProbe"]
-
 Report: TypeAlias = Callable[[BoundNode, Sequence[Any]], None]
 
 

@@ -29,8 +29,6 @@ from aioflow.runtime.rendezvous import Rendezvous
 from aioflow.runtime.spans import Spans
 from aioflow.work.threads import LeftBehind, to_its_end
 
-__all__ = ["GiveBack", "Probe", "Step", "StuckStep", "Waiter", "has_failed", "root_cause"]
-
 _LOGGER: Final = logging.getLogger("aioflow.runtime")
 
 

@@ -19,8 +19,6 @@ from aioflow.runtime.strand_code import StrandCode
 from aioflow.work.collector import full_collections_postponed
 from aioflow.work.stopping import Brief, Elsewhere, current_work, doing
 
-__all__ = ["Capture", "CostEstimate", "Strand", "magnitude"]
-
 # The type of `BackendDevice.captured`.
 Capture: TypeAlias = Callable[
     [Callable[..., tuple[Any, ...]], Sequence[BoundNode]], Callable[..., tuple[Any, ...]] | None

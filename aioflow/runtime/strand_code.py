@@ -18,8 +18,6 @@ from aioflow.runtime.liveness import Lifetimes, analyse
 from aioflow.runtime.shortcuts import Shortcut, shortcuts
 from aioflow.runtime.units import Unit
 
-__all__ = ["StrandCode"]
-
 _SOME: Final = 256  # values that are freed at once
 
 

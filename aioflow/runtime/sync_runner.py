@@ -14,8 +14,6 @@ from typing import Any, Final
 from aioflow.errors import ClosedSessionError
 from aioflow.work.forking import renew_in_child
 
-__all__ = ["SyncRunner", "loop_runs_here"]
-
 # Loops of the parent process, which a child holds for ever so that they are never collected.
 _INHERITED: Final[list[asyncio.AbstractEventLoop]] = []
 

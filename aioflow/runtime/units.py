@@ -14,8 +14,6 @@ from aioflow.compiler.ir import ClientGraph, Edge
 from aioflow.graph.boundary import RETVAL
 from aioflow.runtime.bind import BoundNode
 
-__all__ = ["Unit", "constant_values", "split", "waits_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Unit:

@@ -28,8 +28,6 @@ from aioflow.work.forking import check_process, generation
 from aioflow.work.stopping import acting
 from aioflow.work.switch_interval import lower_switch_interval
 
-__all__ = ["Begun", "Worker", "WorkerAPI", "WorkerState"]
-
 LOCAL_TASK: Final = "/job:localhost/replica:0/task:0"
 
 

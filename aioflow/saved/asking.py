@@ -15,8 +15,6 @@ from aioflow.ops.apply import make
 from aioflow.saved.manifest import StoredSignature, TensorInfo, Weight
 from aioflow.saved.pruning import VARIABLE
 
-__all__ = ["calls_of", "reads_of", "stored", "variables_of"]
-
 _KEPT_IN: Final = (GraphKeys.GLOBAL_VARIABLES, GraphKeys.LOCAL_VARIABLES, GraphKeys.MODEL_VARIABLES)
 
 

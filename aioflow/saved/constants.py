@@ -14,8 +14,6 @@ from aioflow.errors import DataLossError
 from aioflow.graph.arrays import Array
 from aioflow.graph.graphdef import GraphDef, NodeDef, TensorData
 
-__all__ = ["LARGE", "with_constants", "without_constants"]
-
 LARGE: Final = 4096  # in bytes: smaller constants stay in the graph
 _STORED: Final = "_stored_"  # prefix of an attribute whose value is the name of a stored constant
 

@@ -26,8 +26,6 @@ from aioflow.saved.places import Place
 from aioflow.saved.stored_weights import StoredWeights
 from aioflow.work.forking import generation, not_forked
 
-__all__ = ["Contents", "open_folder"]
-
 _ATTEMPTS: Final = 20
 
 

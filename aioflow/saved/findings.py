@@ -13,8 +13,6 @@ from aioflow.graph.graphdef import GraphDef, TensorData
 from aioflow.interop.unsupported import UnsupportedOp
 from aioflow.saved.opening import Kind
 
-__all__ = ["Parameter", "Survey", "constants", "count", "counted", "is_weight", "parameter"]
-
 # Dtypes of sizes, indices, masks and words. Weights are floating-point numbers, or integers of one byte.
 _NO_WEIGHTS: Final = frozenset(
     {"bool", "int16", "int32", "int64", "uint16", "uint32", "uint64", "object", "string", "resource", "variant"}

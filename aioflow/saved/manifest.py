@@ -20,18 +20,6 @@ from aioflow.graph.dtypes import ALL, DType
 from aioflow.graph.shapes import Dims
 from aioflow.release import RELEASE
 
-__all__ = [
-    "ASSETS",
-    "MANIFEST",
-    "Asset",
-    "Manifest",
-    "StoredFile",
-    "StoredSignature",
-    "TensorInfo",
-    "Weight",
-    "sealed",
-]
-
 MANIFEST: Final = "aioflow.json"
 ASSETS: Final = "assets"  # folder of the assets
 VERSION: Final = 1

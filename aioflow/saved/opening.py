@@ -34,23 +34,6 @@ from aioflow.saved.pruning import PLACEHOLDER
 from aioflow.train.checkpoint_state import latest_checkpoint
 from aioflow.train.graph_io import read_graph
 
-__all__ = [
-    "AIOFLOW",
-    "CHECKPOINT",
-    "GRAPH",
-    "META_GRAPH",
-    "ONNX",
-    "SAVED_MODEL",
-    "WEIGHTS",
-    "Kind",
-    "checkpoint_prefix",
-    "checkpoints_in",
-    "kind_of",
-    "missing_ops",
-    "open_model",
-    "whole_weights",
-]
-
 
 class Kind(NamedTuple):
     """A model format.

@@ -17,8 +17,6 @@ import numpy as np
 from aioflow.graph.graphdef import GraphDef, NodeDef, TensorData
 from aioflow.graph.opdef import OPS
 
-__all__ = ["ops_used", "without_new_attributes"]
-
 
 def ops_used(definition: GraphDef) -> GraphDef:
     """Return the ops of a definition, with the defaults of their attributes."""

@@ -18,8 +18,6 @@ from aioflow.formats.temporary_files import kept_file
 from aioflow.saved.manifest import MANIFEST, StoredFile
 from aioflow.work.stopping import checkpoint
 
-__all__ = ["Place", "copied", "pieces"]
-
 _MAX_MANIFEST: Final = 1 << 26
 _MAX_GRAPH: Final = 1 << 34
 

@@ -19,8 +19,6 @@ from aioflow.interop.model import Signature
 from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
 from aioflow.ops.lookup.definitions import is_kept_table
 
-__all__ = ["PLACEHOLDER", "VARIABLE", "pruned", "ref_of"]
-
 PLACEHOLDER: Final = "Placeholder"
 VARIABLE: Final = "VarHandleOp"
 

@@ -40,8 +40,6 @@ from aioflow.session.session import Session
 from aioflow.train.saved_variables import Saved, check_saved
 from aioflow.work.threads import in_thread
 
-__all__ = ["load"]
-
 
 def load(folder: str | os.PathLike[str]) -> Model:
     """Load the model in a folder. Blocks on the disk: in a coroutine, use `asyncio.to_thread`.

@@ -24,8 +24,6 @@ from aioflow.formats.temporary_folders import locked_folder
 from aioflow.saved.manifest import ASSETS, MANIFEST, Manifest
 from aioflow.saved.places import Place
 
-__all__ = ["being_written", "replace_manifest", "unless_it_fails"]
-
 _BEING_WRITTEN: Final = re.compile(r"\.version(-[0-9a-f]{12})\.[0-9a-f]{12}\.tmp")
 
 

@@ -11,8 +11,6 @@ from aioflow.interop import safetensors
 from aioflow.saved.manifest import StoredFile
 from aioflow.saved.places import Place
 
-__all__ = ["StoredWeights"]
-
 
 class StoredWeights:
     """The checkpoint of a folder. Its manifest is verified, and its files are inside the folder.

@@ -11,8 +11,6 @@ from aioflow.ops.lookup.definitions import is_kept_table
 from aioflow.ops.lookup.mutable import ExportedTable, SavedColumn
 from aioflow.train.saved_variables import Saved, check_saved
 
-__all__ = ["columns_of", "exports", "table_initializers"]
-
 
 def columns_of(graph: Graph, definition: GraphDef) -> list[SavedColumn]:
     """Return the stored columns of the tables of a definition, whose names are those of the graph's nodes."""

@@ -25,8 +25,6 @@ from aioflow.saved.pruning import VARIABLE
 from aioflow.saved.weight_surveys import values
 from aioflow.train.meta_graph_import import read_meta_graph
 
-__all__ = ["meta_graph_file", "saved_model_folder"]
-
 
 def saved_model_folder(path: str) -> Survey:
     """Survey a SavedModel, given its folder or its file."""

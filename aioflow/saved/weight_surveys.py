@@ -11,8 +11,6 @@ from aioflow.interop import safetensors
 from aioflow.saved.findings import Parameter, Survey, parameter
 from aioflow.saved.opening import CHECKPOINT, WEIGHTS, checkpoint_prefix, checkpoints_in, whole_weights
 
-__all__ = ["checkpoint", "values", "weights"]
-
 
 def weights(path: str) -> Survey:
     """Survey safetensors: a file, the files of an index, or all files of a folder without an index."""

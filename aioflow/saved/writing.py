@@ -40,8 +40,6 @@ from aioflow.session.session import Session
 from aioflow.work.stopping import checkpoint
 from aioflow.work.threads import in_thread
 
-__all__ = ["save"]
-
 Signatures: TypeAlias = Mapping[str, Signature | tuple[Mapping[str, Any], Mapping[str, Any]]] | Signature
 
 

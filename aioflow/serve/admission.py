@@ -7,8 +7,6 @@ from contextlib import contextmanager
 
 from aioflow.errors import ResourceExhaustedError
 
-__all__ = ["Admission", "Held"]
-
 
 class Admission:
     """A counter of the bytes of all requests that are being read or answered, with a limit."""

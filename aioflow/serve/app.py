@@ -33,8 +33,6 @@ from aioflow.serve.routes import INFER, Line, lines
 from aioflow.serve.running import running
 from aioflow.serve.sources import ModelSource
 
-__all__ = ["create_app"]
-
 _LOG: Final = logging.getLogger("aioflow.serve")
 
 

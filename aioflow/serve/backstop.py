@@ -10,8 +10,6 @@ import os
 from pathlib import Path
 from typing import Final
 
-__all__ = ["keep_within"]
-
 _STACK: Final = 8 << 20  # bytes, if the system has no limit on the stack
 _UNIT: Final = 1024
 

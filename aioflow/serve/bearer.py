@@ -7,8 +7,6 @@ from typing import Final
 
 from aioflow.errors import InvalidArgumentError, UnauthenticatedError
 
-__all__ = ["Bearer"]
-
 _SCHEME: Final = b"bearer"
 
 

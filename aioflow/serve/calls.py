@@ -24,8 +24,6 @@ from aioflow.session.session import Session
 from aioflow.sync.batch_statistics import Tally
 from aioflow.work.threads import in_thread
 
-__all__ = ["Call", "Single", "open_call"]
-
 _LOG: Final = logging.getLogger("aioflow.serve")
 
 

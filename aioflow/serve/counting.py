@@ -13,8 +13,6 @@ from aioflow.serve.models import ServedModel
 from aioflow.serve.protocol import said_of, status_of
 from aioflow.serve.tally import outcome_of
 
-__all__ = ["counted"]
-
 _LOG: Final = logging.getLogger("aioflow.serve")
 
 

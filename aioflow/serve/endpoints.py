@@ -21,8 +21,6 @@ from aioflow.serve.requests import answer, answer_error, answer_json, read_body,
 from aioflow.web import until_disconnect
 from aioflow.work.threads import in_thread
 
-__all__ = ["Endpoint", "Endpoints"]
-
 _LOG: Final = logging.getLogger("aioflow.serve")
 _JSON_LENGTH: Final = b"inference-header-content-length"
 _BYTES: Final = b"application/octet-stream"

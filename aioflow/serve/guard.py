@@ -10,8 +10,6 @@ from aioflow.errors import OpError, PermissionDeniedError
 from aioflow.serve.bearer import Bearer
 from aioflow.serve.requests import answer_error, header, path_of
 
-__all__ = ["Guard"]
-
 
 class Guard:
     """A check that requests pass before they are answered.

@@ -7,8 +7,6 @@ from bisect import bisect_left
 from time import perf_counter
 from typing import Final, NoReturn
 
-__all__ = ["LAG_BOUNDS", "LoopLag"]
-
 LAG_BOUNDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)  # seconds
 
 

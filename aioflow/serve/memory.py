@@ -8,8 +8,6 @@ from aioflow.saved.opening import kind_of
 from aioflow.saved.surveys import survey
 from aioflow.serve.protocol.errors import NoMemoryError
 
-__all__ = ["MemoryBudget", "weight_bytes"]
-
 
 def weight_bytes(path: str | os.PathLike[str]) -> int:
     """Return the size of the weights of a model file without importing it. Blocks on the disk. Raises as `survey`."""

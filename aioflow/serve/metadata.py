@@ -11,8 +11,6 @@ from aioflow.serve.models import ServedModel
 from aioflow.serve.protocol import datatype_of
 from aioflow.serve.repository import Entry, State
 
-__all__ = ["EXTENSIONS", "config_of", "index_of", "metadata_of", "statistics_of", "tensors_of"]
-
 EXTENSIONS: Final = ("binary_tensor_data", "model_configuration", "model_repository", "schedule_policy", "statistics")
 _NANOSECONDS: Final = 1e9
 _PLATFORM: Final = "aioflow"

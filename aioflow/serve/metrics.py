@@ -25,8 +25,6 @@ from aioflow.serve.models import ServedModel
 from aioflow.serve.repository import Repository, State
 from aioflow.serve.tally import BOUNDS
 
-__all__ = ["CONTENT_TYPE", "ServiceMetrics"]
-
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST.encode()
 _LABELS: Final = ("model", "version")
 _ROWS: Final = tuple(float(2**power) for power in range(13))

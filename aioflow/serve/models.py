@@ -28,8 +28,6 @@ from aioflow.serve.tally import RequestTally
 from aioflow.session.session import Session
 from aioflow.work.threads import in_thread
 
-__all__ = ["SIGNATURE", "ServedModel", "open_served"]
-
 _LOG: Final = logging.getLogger("aioflow.serve")
 SIGNATURE: Final = "signature"  # the request parameter that selects a signature other than the default
 

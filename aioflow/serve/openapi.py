@@ -12,8 +12,6 @@ from aioflow.serve.routes import Line
 from aioflow.serve.schemas import SCHEMAS, ref
 from aioflow.serve.sources import NAME
 
-__all__ = ["openapi_document"]
-
 _JSON: Final = "application/json"
 _BYTES: Final = "application/octet-stream"
 _GUARD: Final = (400, 403)  # a repeated header; a cross-origin request

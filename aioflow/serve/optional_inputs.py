@@ -10,8 +10,6 @@ from aioflow.serve.calls import Single
 from aioflow.serve.options import ModelOptions
 from aioflow.session.session import Session
 
-__all__ = ["OptionalInputs"]
-
 
 class OptionalInputs:
     """Calls of a signature with any of its optional inputs.

@@ -10,8 +10,6 @@ from aioflow.checks.numbers import check_number, check_seconds, check_whole
 from aioflow.config import AUTO, SessionConfig
 from aioflow.errors import InvalidArgumentError
 
-__all__ = ["BATCH", "Batch", "ModelOptions"]
-
 _BY_ENGINE: Final = SessionConfig(delegate=AUTO)
 Batch: TypeAlias = Literal["never", "proven", "auto", "always"]
 BATCH: Final = get_args(Batch)

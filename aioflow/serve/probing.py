@@ -15,8 +15,6 @@ from aioflow.graph.tensor import Tensor
 from aioflow.interop.model import Signature
 from aioflow.session.session import Session
 
-__all__ = ["keeps_rows_apart"]
-
 _LOG: Final = logging.getLogger("aioflow.serve")
 _ROWS: Final = 3
 _SIZES: Final = (5, 1)  # values for unknown sizes other than the first; 1 if a model rejects the other

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 
-__all__ = ["log_changes", "log_no_garbage"]
-
 
 def log_no_garbage() -> None:
     """Suppress uvicorn's warnings about malformed requests, with which any client could fill the disk."""

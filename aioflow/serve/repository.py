@@ -30,8 +30,6 @@ from aioflow.serve.sources import NAME, ModelSource
 from aioflow.serve.tally import RequestTally
 from aioflow.work.threads import although_cancelled, in_thread
 
-__all__ = ["Entry", "Repository", "State"]
-
 T = TypeVar("T")
 
 _LOG: Final = logging.getLogger("aioflow.serve")

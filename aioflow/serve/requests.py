@@ -22,8 +22,6 @@ from aioflow.serve.protocol import (
     status_of,
 )
 
-__all__ = ["answer", "answer_error", "answer_json", "header", "path_of", "read_body"]
-
 JSON: Final = b"application/json"
 _PIECE: Final = 1 << 18  # bytes of a decompressed or sent piece
 _SENT_PIECE: Final = 1 << 16  # bytes of a compressed piece

@@ -13,8 +13,6 @@ from typing import Final
 from aioflow.serve.endpoints import Answer, Endpoints
 from aioflow.serve.page import Page
 
-__all__ = ["INFER", "Line", "lines"]
-
 _MODEL: Final = "/v2/models/{model}"
 _VERSION: Final = _MODEL + "/versions/{version}"
 _STORED: Final = "/v2/repository/models/{model}"

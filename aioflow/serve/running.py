@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-__all__ = ["running"]
-
 
 @contextlib.asynccontextmanager
 async def running() -> AsyncIterator[asyncio.TaskGroup]:

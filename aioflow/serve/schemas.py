@@ -9,8 +9,6 @@ from aioflow.serve.protocol import DATATYPES
 from aioflow.serve.repository import State
 from aioflow.serve.tally import OUTCOMES
 
-__all__ = ["SCHEMAS", "ref"]
-
 Schema = dict[str, Any]
 
 _TEXT: Final[Schema] = {"type": "string"}

@@ -27,8 +27,6 @@ from aioflow.web_server import EmbeddedServer, EmbeddedSettings
 if TYPE_CHECKING:
     from aioflow.serve.grpc.server import GrpcServer
 
-__all__ = ["Server", "listening", "url_of", "web_server"]
-
 _BACKLOG: Final = 2048
 
 

@@ -15,8 +15,6 @@ from aioflow.formats.stores import is_url, local_path
 from aioflow.graph.shapes import Dims
 from aioflow.saved.opening import checkpoint_prefix
 
-__all__ = ["NAME", "ModelSource", "parse_source"]
-
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _ALL: Final = "all"
 _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,18}")

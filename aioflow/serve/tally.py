@@ -5,8 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Final
 
-__all__ = ["BOUNDS", "OUTCOMES", "RequestTally", "outcome_of"]
-
 # Upper bounds in seconds, from the time of a small model to times at which most clients have given up.
 BOUNDS: Final = (
     0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75,

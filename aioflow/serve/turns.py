@@ -15,8 +15,6 @@ from typing import Final
 
 from aioflow.errors import ResourceExhaustedError
 
-__all__ = ["Turns"]
-
 _WEIGHT: Final = 0.2  # weight of the newest call in the moving average of durations
 
 

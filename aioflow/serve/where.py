@@ -12,8 +12,6 @@ from aioflow.checks.numbers import check_seconds
 from aioflow.errors import InvalidArgumentError
 from aioflow.net.addresses import is_loopback
 
-__all__ = ["ServerOptions"]
-
 _LOG: Final = logging.getLogger("aioflow.serve")
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1", "[::1]")
 

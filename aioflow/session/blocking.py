@@ -10,8 +10,6 @@ from typing import Any, TypeVar
 from aioflow.errors import FailedPreconditionError
 from aioflow.graph.argument_kinds import check_kind
 
-__all__ = ["Blocking"]
-
 T = TypeVar("T")
 
 

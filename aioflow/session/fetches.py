@@ -22,17 +22,6 @@ from aioflow.work.copying import copied
 from aioflow.work.stopping import Elsewhere, current_work
 from aioflow.work.threads import in_thread
 
-__all__ = [
-    "FetchMapper",
-    "convert_feeds",
-    "fed_tensors",
-    "feed_converter",
-    "feed_parts",
-    "fetch_key",
-    "flat_feeds",
-    "small_copies",
-]
-
 Take = Callable[[Sequence[Any]], Any]
 
 # Bytes. Feeds up to this size are copied before a step waits, which takes some microseconds.

@@ -43,8 +43,6 @@ from aioflow.sync.partial_run import EXCHANGE, Exchange
 from aioflow.work.stopping import Elsewhere
 from aioflow.work.threads import in_thread
 
-__all__ = ["PartialRuns"]
-
 _IDS: Final = itertools.count(1)
 _LONGEST: Final = 86_400.0 * 365  # seconds; a timer needs a finite delay
 _NODES: Final = 1 << 20  # passed to `planned` as the size of the graph, so that it always plans in a thread

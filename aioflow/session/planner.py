@@ -36,8 +36,6 @@ from aioflow.runtime.stats import StepStats
 from aioflow.work.forking import Locked
 from aioflow.work.stopping import acting
 
-__all__ = ["Meeting", "Planner", "cost_model"]
-
 _BOUNDARY: Final = (ARG, RETVAL, SEND, RECV, PARTIAL_FEED, PARTIAL_FETCH)
 _USUAL: Final = frozenset({"CPU", "GPU"})  # devices of other types are used only on request
 Meeting: TypeAlias = Callable[[ClientGraph], ClientGraph]

@@ -28,8 +28,6 @@ from aioflow.work.collector import full_collections_postponed, garbage_was_left
 from aioflow.work.stopping import Brief, Elsewhere, doing
 from aioflow.work.threads import in_thread
 
-__all__ = ["PreparedStep", "StepCache", "described", "names_of", "planned"]
-
 _LOGGER: Final = logging.getLogger("aioflow.placement")
 _COMPILING: Final = 0.005  # maximum seconds of compilation on the event loop
 _NAMED: Final = 3  # number of fetches and targets that a message names

@@ -8,8 +8,6 @@ from __future__ import annotations
 from aioflow.runtime.spans import Spans, process_spans, tell_of_spans
 from aioflow.session.running import Running
 
-__all__ = ["Reporting"]
-
 
 class Reporting:
     """Mixin with the interface that `observe.instrument` uses."""

@@ -18,8 +18,6 @@ from aioflow.session.planner import Planner
 from aioflow.session.prepared import PreparedStep, StepCache
 from aioflow.session.time_limit import TimeLimit
 
-__all__ = ["Running"]
-
 
 class Running:
     """Runs the steps of one session.

@@ -55,8 +55,6 @@ from aioflow.work.stopping import Elsewhere
 if TYPE_CHECKING:
     from aioflow.net.loop_thread import LoopThread
 
-__all__ = ["Session"]
-
 _IDS: Final = itertools.count(1)
 _TARGETS: Final = "'', aioflow://host:port or a worker; a graph goes as Session(graph=graph)"
 _SETTINGS: Final = "an aioflow.SessionConfig: Session(config=aioflow.SessionConfig(threads=2))"

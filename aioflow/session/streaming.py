@@ -15,8 +15,6 @@ from aioflow.runtime.step import Step
 from aioflow.session.prepared import names_of
 from aioflow.sync.background import Background
 
-__all__ = ["FeedSource", "Stream"]
-
 T = TypeVar("T")
 Feeds: TypeAlias = Mapping[Any, Any]
 FeedSource: TypeAlias = Feeds | Iterable[Feeds] | AsyncIterable[Feeds] | None

@@ -14,8 +14,6 @@ from aioflow.errors import DeadlineExceededError
 from aioflow.runtime.step import Step
 from aioflow.work.threads import LeftBehind
 
-__all__ = ["TimeLimit", "left_behind"]
-
 
 class TimeLimit:
     """An async context manager that raises DeadlineExceededError if its block takes longer than the limit.

@@ -11,8 +11,6 @@ from typing import Any
 from aioflow.errors import CancelledError, InvalidArgumentError
 from aioflow.sync.waiting import Ticket
 
-__all__ = ["AccumulatorCore", "Take"]
-
 
 class Take(Ticket):
     """A request for the sum of `required` gradients. `value` is the sum and the actual number of gradients."""

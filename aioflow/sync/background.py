@@ -16,8 +16,6 @@ from typing import Any, Final
 
 from aioflow.errors import ClosedSessionError
 
-__all__ = ["Background", "background_of"]
-
 _KEY: Final = "/background"  # in the table of node state; names of nodes do not begin with a slash
 
 # The `Background` objects whose tasks the running code belongs to; inherited by the tasks that it starts.

@@ -13,8 +13,6 @@ from aioflow.errors import CancelledError, InvalidArgumentError, OutOfRangeError
 from aioflow.sync.queue import Dequeue, Enqueue, PriorityStore, QueueCore
 from aioflow.sync.waiting import Ticket
 
-__all__ = ["FIRST_INDEX", "BarrierCore"]
-
 FIRST_INDEX: Final = -(2**63)
 _MISSING: Final[Any] = object()
 

@@ -27,8 +27,6 @@ from aioflow.sync.background import Background
 from aioflow.sync.batch_statistics import Tally
 from aioflow.sync.batches import BatchCore, BatchPolicy, Piece, Request
 
-__all__ = ["BatchDriver", "Call"]
-
 # Errors that may be caused by the rows of a single caller.
 _OF_ROWS: Final = (
     DataLossError, InvalidArgumentError, NotFoundError, OutOfRangeError, ResourceExhaustedError, UnknownError

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Final
 
-__all__ = ["BatchStatistics", "Tally"]
-
 
 @dataclass(frozen=True, slots=True)
 class BatchStatistics:

@@ -15,8 +15,6 @@ from typing import Any, Final, NamedTuple
 
 from aioflow.errors import InvalidArgumentError, ResourceExhaustedError
 
-__all__ = ["BatchCore", "BatchPolicy", "Piece", "Request"]
-
 _NEVER: Final = float("inf")
 
 

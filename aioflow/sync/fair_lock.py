@@ -9,8 +9,6 @@ from contextlib import asynccontextmanager
 
 from aioflow.sync.waiting import Ticket, Waiting, wake_all
 
-__all__ = ["Turns"]
-
 
 class Turns:
     """A fair lock. Use it by `taking`; the other methods are its state machine."""

@@ -8,8 +8,6 @@ from typing import Any
 
 from aioflow.sync.waiting import Ticket
 
-__all__ = ["MailboxCore", "Take"]
-
 
 class Take(Ticket):
     """A request for the letter with `key`; `value` is the letter."""

@@ -10,8 +10,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["EXCHANGE", "Exchange"]
-
 
 @dataclass(frozen=True, slots=True)
 class Exchange:

@@ -15,8 +15,6 @@ from typing import Any, Final, Protocol
 from aioflow.errors import CancelledError, OutOfRangeError
 from aioflow.sync.waiting import Ticket
 
-__all__ = ["Close", "Dequeue", "Enqueue", "FIFOStore", "PriorityStore", "QueueCore", "ShuffleStore", "Store"]
-
 UNBOUNDED: Final = 2**31 - 1
 
 

@@ -10,8 +10,6 @@ from typing import Any
 from aioflow.errors import ResourceExhaustedError
 from aioflow.sync.waiting import Ticket
 
-__all__ = ["Get", "Peek", "Put", "StagingCore"]
-
 
 class Put(Ticket):
     """A request to put one element of `size` bytes in."""

@@ -12,8 +12,6 @@ from typing import Any, Final
 
 from aioflow.sync.waiting import Ticket
 
-__all__ = ["CollectCore", "Collecting", "Share", "ShareCore"]
-
 _GRADIENT_SECONDS: Final = 600.0  # for which an uncollected gradient is kept
 
 

@@ -12,8 +12,6 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from typing import Any, ClassVar, Protocol
 
-__all__ = ["StepAccount", "Ticket", "Waiting", "tell", "wake_all"]
-
 
 class StepAccount(Protocol):
     """The interface by which kernels tell their step of changes and of elements that they have taken.

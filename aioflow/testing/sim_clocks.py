@@ -18,8 +18,6 @@ import aioflow.net.server
 import aioflow.session.session  # noqa: F401  # loaded before a simulation: later imports would bind the real clocks
 from aioflow.testing.virtual_clock import VirtualClockLoop
 
-__all__ = ["clocks_of"]
-
 _CLOCKS: Final = {"perf_counter": time.perf_counter, "monotonic": time.monotonic}
 _OURS: Final = "aioflow"  # a prefix: the engine and its backends
 

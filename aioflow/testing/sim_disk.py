@@ -13,8 +13,6 @@ from contextlib import contextmanager
 
 from aioflow.testing.sim_process import PROCESS
 
-__all__ = ["simulated_disks"]
-
 
 @contextmanager
 def simulated_disks() -> Iterator[None]:

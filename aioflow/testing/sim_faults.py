@@ -11,8 +11,6 @@ from typing import Final, TypeAlias
 
 from aioflow.testing.sim_net import SimNet
 
-__all__ = ["FAULTS", "Fault", "FaultSchedule"]
-
 
 @dataclass(frozen=True, slots=True)
 class Fault:

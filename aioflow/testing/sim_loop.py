@@ -17,8 +17,6 @@ from aioflow.testing.virtual_clock import VirtualClockLoop
 if TYPE_CHECKING:
     from aioflow.testing.sim_net import SimNet
 
-__all__ = ["SimLoop"]
-
 
 class SimLoop(VirtualClockLoop):
     """One loop for all processes of a network. Code that runs on it finds its process in its context.

@@ -29,8 +29,6 @@ from aioflow.testing.sim_process import SimHost, SimProcess
 from aioflow.testing.sim_streams import Link, SimTransport, connected
 from aioflow.testing.sim_trace import Trace
 
-__all__ = ["SimNet", "simulate"]
-
 T = TypeVar("T")
 
 _GIVE_UP: Final = 127.0  # seconds after which a system gives up connecting to a host that does not answer

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from aioflow.testing.sim_net import SimNet
     from aioflow.testing.sim_streams import SimTransport
 
-__all__ = ["PROCESS", "SimHost", "SimListener", "SimProcess"]
-
 PROCESS: Final[ContextVar[SimProcess | None]] = ContextVar("PROCESS", default=None)
 
 Program: TypeAlias = Callable[[], Coroutine[Any, Any, Any]]

@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from aioflow.testing.sim_process import SimProcess
 
-__all__ = ["Link", "SimSocket", "SimTransport", "connected"]
-
 _FIN: Final = b""
 _RST: Final = None
 _LONGEST_READ: Final = 256 << 10

@@ -9,8 +9,6 @@ from aioflow.graph.graph import Operation, Tensor
 from aioflow.ops.apply import make_op
 from aioflow.train.optimizer import Optimizer, Setting, cast_to, require, setting
 
-__all__ = ["AdadeltaOptimizer", "AdagradOptimizer", "ProximalAdagradOptimizer"]
-
 
 class AdagradOptimizer(Optimizer):
     """Adagrad: accumulator += gradient²; var -= learning_rate · gradient / √accumulator (Duchi et al. 2011).

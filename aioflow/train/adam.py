@@ -12,8 +12,6 @@ from aioflow.ops.apply import convert_to_tensor, make, make_op
 from aioflow.ops.core import group
 from aioflow.train.optimizer import Optimizer, Setting, cast_to, setting
 
-__all__ = ["AdamOptimizer"]
-
 
 class AdamOptimizer(Optimizer):
     """Adam (Kingma and Ba 2015, in the form given before section 2.1: epsilon is "epsilon hat").

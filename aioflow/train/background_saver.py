@@ -13,8 +13,6 @@ from aioflow.graph.argument_kinds import check_kind
 from aioflow.sync.background import Background
 from aioflow.train.saver import PendingCheckpoint, Saver, StepNumber
 
-__all__ = ["BackgroundSaver"]
-
 
 class BackgroundSaver:
     """A saver that writes checkpoints while training continues: `async with BackgroundSaver(saver) as beside:`.

@@ -29,17 +29,6 @@ from aioflow.train.queue_runner import QueueRunner, add_queue_runner
 # One element: a tensor, or a list or dictionary of tensors.
 Element: TypeAlias = TensorLike | SparseTensor | Sequence[TensorLike | SparseTensor] | Mapping[str, Any]
 
-__all__ = [
-    "batch",
-    "batch_join",
-    "maybe_batch",
-    "maybe_batch_join",
-    "maybe_shuffle_batch",
-    "maybe_shuffle_batch_join",
-    "shuffle_batch",
-    "shuffle_batch_join",
-]
-
 
 class _Elements:
     """The tensors of a batching function as one list per source, whether they were passed as lists, dicts or singly.

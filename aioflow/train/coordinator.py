@@ -12,8 +12,6 @@ from aioflow.checks.numbers import check_number, check_seconds
 from aioflow.errors import DTypeError, FailedPreconditionError, OutOfRangeError
 from aioflow.work.context_stack import ContextStack, Entry
 
-__all__ = ["Coordinator", "current_coordinator"]
-
 _GRACE: Final = 120.0  # seconds that tasks have to end on their own
 
 

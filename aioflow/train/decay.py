@@ -15,19 +15,6 @@ from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make
 from aioflow.ops.scoping import name_scope
 from aioflow.train.optimizer import cast_to
 
-__all__ = [
-    "cosine_decay",
-    "cosine_decay_restarts",
-    "exponential_decay",
-    "inverse_time_decay",
-    "linear_cosine_decay",
-    "natural_exp_decay",
-    "noisy_linear_cosine_decay",
-    "piecewise_constant",
-    "piecewise_constant_decay",
-    "polynomial_decay",
-]
-
 
 @contextmanager
 def _scope(

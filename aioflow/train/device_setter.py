@@ -20,8 +20,6 @@ from aioflow.graph.graph import Operation
 from aioflow.graph.shapes import format_dims, num_elements
 from aioflow.net.cluster_spec import ClusterSpec
 
-__all__ = ["GreedyLoadBalancingStrategy", "RandomStrategy", "byte_size_load_fn", "replica_device_setter"]
-
 Strategy = Callable[[Operation], int]
 
 

@@ -24,8 +24,6 @@ from aioflow.ops.variables.variable import Variable
 from aioflow.runtime.worker import WorkerState
 from aioflow.train.coordinator import Coordinator
 
-__all__ = ["Attendance", "Health", "LivingReplicas", "Watch", "tasks_without"]
-
 Health = Callable[[], Awaitable[Mapping[str, WorkerState | OpError]]]
 
 _LOGGER: Final = logging.getLogger("aioflow.train")

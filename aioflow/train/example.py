@@ -15,18 +15,6 @@ from aioflow.formats.example import (
     encode_sequence_example,
 )
 
-__all__ = [
-    "BytesList",
-    "Example",
-    "Feature",
-    "FeatureList",
-    "FeatureLists",
-    "Features",
-    "FloatList",
-    "Int64List",
-    "SequenceExample",
-]
-
 
 class _Values:
     """A list of values of one kind."""

@@ -9,8 +9,6 @@ from aioflow.graph.graph import Operation, Tensor
 from aioflow.ops.apply import make_op
 from aioflow.train.optimizer import Optimizer, Setting, cast_to, require, setting
 
-__all__ = ["FtrlOptimizer"]
-
 
 class FtrlOptimizer(Optimizer):
     """FTRL-proximal (McMahan et al. 2013), with an optional shrinkage term that acts on the gradient alone.

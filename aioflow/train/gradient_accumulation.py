@@ -24,8 +24,6 @@ from aioflow.train.optimizer import GradientsAndVariables, Optimizer, as_gradien
 from aioflow.train.slots import create_slot
 from aioflow.train.wrapping import WrappingOptimizer, collect_step, only_if, with_values
 
-__all__ = ["GradientAccumulationOptimizer"]
-
 _SUM = "GradientSum"
 _ROWS = "GradientRows"
 

@@ -8,8 +8,6 @@ from aioflow.graph.graph import Operation, Tensor
 from aioflow.ops.apply import make_op
 from aioflow.train.optimizer import Optimizer, Setting, cast_to, require, setting
 
-__all__ = ["GradientDescentOptimizer", "ProximalGradientDescentOptimizer"]
-
 
 class GradientDescentOptimizer(Optimizer):
     """Plain gradient descent: var -= learning_rate · gradient.

@@ -14,8 +14,6 @@ from aioflow.formats.stores import store_of
 from aioflow.graph.graph import Graph
 from aioflow.protos import Message, to_bytes
 
-__all__ = ["GraphBeside"]
-
 _LOGGER: Final = logging.getLogger("aioflow.train")
 _KEPT_BYTES: Final = 1 << 26  # larger graphs are exported at every save instead of being cached in memory
 

@@ -12,8 +12,6 @@ from aioflow.formats.stores import is_url, joined, store_of
 from aioflow.graph.graph import Graph
 from aioflow.graph.graphdef import GraphDef
 
-__all__ = ["read_graph", "write_graph"]
-
 _MAX_BYTES: Final = 1 << 34
 
 

@@ -27,15 +27,6 @@ from aioflow.ops.variables.state import count_up_to
 from aioflow.ops.variables.variable import Variable
 from aioflow.train.queue_runner import QueueRunner, add_queue_runner
 
-__all__ = [
-    "input_producer",
-    "limit_epochs",
-    "match_filenames_once",
-    "range_input_producer",
-    "slice_input_producer",
-    "string_input_producer",
-]
-
 # ── producers ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

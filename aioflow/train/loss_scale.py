@@ -22,8 +22,6 @@ from aioflow.ops.math.comparison import is_finite, logical_and
 from aioflow.ops.math.reduction import reduce_all
 from aioflow.ops.variables.variable import Variable
 
-__all__ = ["DynamicLossScale", "FixedLossScale", "LossScale", "LossScaleLike", "as_loss_scale"]
-
 
 class LossScale(ABC):
     """The factor by which a loss is multiplied. Calling it returns the current scale as a float32 scalar."""

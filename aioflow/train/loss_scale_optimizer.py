@@ -14,8 +14,6 @@ from aioflow.train.loss_scale import LossScaleLike, as_loss_scale
 from aioflow.train.optimizer import Optimizer, cast_to
 from aioflow.train.wrapping import WrappingOptimizer, collect_step, only_if, with_values
 
-__all__ = ["MixedPrecisionLossScaleOptimizer"]
-
 
 class MixedPrecisionLossScaleOptimizer(WrappingOptimizer):
     """An optimizer that multiplies the loss by a scale before differentiation and divides the gradients by it.

@@ -25,8 +25,6 @@ from aioflow.graph.published.graphs import message_of
 from aioflow.protos import Message, message, to_bytes, to_text
 from aioflow.train.stored_collections import written_collections, written_contexts
 
-__all__ = ["export_meta_graph", "placed"]
-
 
 def export_meta_graph(
     filename: str | os.PathLike[str] | None = None,

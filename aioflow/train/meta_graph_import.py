@@ -20,8 +20,6 @@ from aioflow.train.meta_graph import placed
 from aioflow.train.saver import Saver
 from aioflow.train.stored_collections import Collections
 
-__all__ = ["import_meta_graph", "read_meta_graph"]
-
 _SHARDED: Final = "MergeV2Checkpoints"  # op of the last step of a saver that writes several shards
 
 

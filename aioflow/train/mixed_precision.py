@@ -16,8 +16,6 @@ from aioflow.train.loss_scale import LossScaleLike
 from aioflow.train.loss_scale_optimizer import MixedPrecisionLossScaleOptimizer
 from aioflow.train.optimizer import Optimizer
 
-__all__ = ["disable_mixed_precision_graph_rewrite", "enable_mixed_precision_graph_rewrite"]
-
 
 def enable_mixed_precision_graph_rewrite(
     opt: Optimizer, loss_scale: LossScaleLike = "dynamic", dtype: DTypeLike = dtypes.float16

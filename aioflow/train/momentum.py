@@ -9,8 +9,6 @@ from aioflow.graph.graph import Operation, Tensor
 from aioflow.ops.apply import make_op
 from aioflow.train.optimizer import Optimizer, Setting, cast_to, setting
 
-__all__ = ["MomentumOptimizer"]
-
 
 class MomentumOptimizer(Optimizer):
     """Momentum: accumulation = momentum · accumulation + gradient; var -= learning_rate · accumulation.

@@ -19,8 +19,6 @@ from aioflow.ops.variables.variable import Variable
 from aioflow.train.optimizer import cast_to
 from aioflow.train.slots import create_slot, filled_slot
 
-__all__ = ["ExponentialMovingAverage", "assign_moving_average"]
-
 
 def assign_moving_average(
     variable: Variable, value: TensorLike, decay: TensorLike, zero_debias: bool = True, name: str | None = None

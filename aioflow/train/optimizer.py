@@ -26,8 +26,6 @@ from aioflow.ops.variables.partitioned import PartitionedVariable
 from aioflow.ops.variables.variable import Variable
 from aioflow.train.slots import create_slot, filled_slot
 
-__all__ = ["Optimizer"]
-
 # A setting of an optimizer: see `setting`.
 Setting: TypeAlias = TensorLike | Callable[[], TensorLike]
 GradientsAndVariables: TypeAlias = "Sequence[tuple[Any, Any]]"

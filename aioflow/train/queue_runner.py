@@ -17,8 +17,6 @@ from aioflow.graph.graph import GraphKeys, Operation
 from aioflow.ops.queues.queues import QueueBase
 from aioflow.train.coordinator import Coordinator, current_coordinator
 
-__all__ = ["QueueRunner", "add_queue_runner", "start_queue_runners"]
-
 
 class QueueRunner:
     """A filler of a queue: one task per enqueue node, all in the task group of a `Coordinator`.

@@ -9,8 +9,6 @@ from aioflow.graph.graph import Operation, Tensor
 from aioflow.ops.apply import make_op
 from aioflow.train.optimizer import Optimizer, Setting, cast_to, setting
 
-__all__ = ["RMSPropOptimizer"]
-
 
 class RMSPropOptimizer(Optimizer):
     """RMSProp (Hinton's lecture 6e): divide the gradient by a running average of its size.

@@ -19,8 +19,6 @@ from aioflow.graph.tensor import Tensor
 from aioflow.ops.lookup.mutable import ExportedTable, MutableHashTable
 from aioflow.ops.variables.partitioned import PartitionedVariable
 
-__all__ = ["Saved", "check_saved", "saved_variables"]
-
 
 class Saved(NamedTuple):
     """A tensor in a checkpoint and the variable that holds it.

@@ -46,8 +46,6 @@ from aioflow.train.saver_nodes import Form, SaverNodes
 from aioflow.train.unlisted import UnlistedCheckpoint
 from aioflow.work.threads import in_thread
 
-__all__ = ["PendingCheckpoint", "Saver", "StepNumber"]
-
 Saveable: TypeAlias = Variable | PartitionedVariable | MutableHashTable
 StepNumber: TypeAlias = int | Variable | Tensor | np.integer[Any] | None
 

@@ -11,8 +11,6 @@ from aioflow.ops.lookup.mutable import ExportedTable
 from aioflow.ops.variables.adopted import AdoptedVariable
 from aioflow.ops.variables.variable import Variable
 
-__all__ = ["restored_variables"]
-
 _VARIABLES: Final = (GraphKeys.GLOBAL_VARIABLES, GraphKeys.LOCAL_VARIABLES)
 
 

@@ -14,8 +14,6 @@ from aioflow.ops.io import checkpoints as _checkpoints  # noqa: F401  # defines 
 from aioflow.ops.lookup.mutable import SavedColumn
 from aioflow.train.saved_variables import Saved, check_saved
 
-__all__ = ["Form", "SaverNodes"]
-
 
 class Form(Enum):
     """The format of a checkpoint: one file, blocks, or TensorFlow's bundle."""

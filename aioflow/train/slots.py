@@ -17,8 +17,6 @@ from aioflow.ops.variables.scope import variable_scope
 from aioflow.ops.variables.slices import SaveSliceInfo
 from aioflow.ops.variables.variable import Variable
 
-__all__ = ["create_slot", "filled_slot"]
-
 
 def create_slot(
     primary: Any, initial_value: Any, name: str, dtype: DType | None = None, shape: Dims = None

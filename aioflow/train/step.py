@@ -12,8 +12,6 @@ from aioflow.ops.variables.getting import get_variable
 from aioflow.ops.variables.initializers import zeros_initializer
 from aioflow.ops.variables.variable import Variable
 
-__all__ = ["assert_global_step", "create_global_step", "get_global_step", "get_or_create_global_step", "global_step"]
-
 
 async def global_step(sess: aioflow.Session, global_step_tensor: Variable | Tensor) -> int:
     """Return the value of the global step in `sess`."""

@@ -16,8 +16,6 @@ from aioflow.ops.variables.variable import Variable
 from aioflow.protos import Message, message, parse, to_bytes
 from aioflow.train.queue_runner import QueueRunner
 
-__all__ = ["Collections", "written_collections", "written_contexts"]
-
 _LOGGER: Final = logging.getLogger("aioflow.train")
 _OWN: Final = "__"  # prefix of the collections that are internal to the library
 _NONE: Final = "what has no form there"

@@ -19,8 +19,6 @@ from aioflow.ops.queues.accumulators import ConditionalAccumulator, SparseCondit
 from aioflow.ops.sparse.indexed_slices import Gradient
 from aioflow.ops.variables.variable import Variable
 
-__all__ = ["Accumulator", "Gathered", "RollCall", "gather_the_first"]
-
 Accumulator = ConditionalAccumulator | SparseConditionalAccumulator
 
 

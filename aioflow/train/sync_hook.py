@@ -17,8 +17,6 @@ from aioflow.train.elastic import Health, LivingReplicas, Watch, tasks_without
 from aioflow.train.monitored.session_run_hook import SessionRunHook
 from aioflow.train.queue_runner import QueueRunner
 
-__all__ = ["Preparation", "SyncReplicasHook"]
-
 _PATIENCE: Final = 2.0  # seconds; the other tasks, too, treat a peer as dead after this time
 
 

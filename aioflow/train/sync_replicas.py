@@ -31,8 +31,6 @@ from aioflow.train.sync_gradients import Accumulator, Gathered, RollCall, gather
 from aioflow.train.sync_hook import Preparation, SyncReplicasHook
 from aioflow.train.wrapping import WrappingOptimizer
 
-__all__ = ["SyncReplicasOptimizer"]
-
 
 class SyncReplicasOptimizer(WrappingOptimizer):
     """An optimizer that averages the gradients of several replicas and has another optimizer apply the mean.

@@ -25,8 +25,6 @@ from aioflow.formats.temporary_files import has_writer, temporary_file
 from aioflow.formats.temporary_folders import locked_folder
 from aioflow.train.checkpoint_state import folder_of, get_checkpoint_state
 
-__all__ = ["UnlistedCheckpoint"]
-
 _MARK: Final = ".unlisted"
 
 

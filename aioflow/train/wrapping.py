@@ -14,8 +14,6 @@ from aioflow.ops.sparse.indexed_slices import Gradient
 from aioflow.ops.variables.variable import Variable
 from aioflow.train.optimizer import GradientsAndVariables, Optimizer
 
-__all__ = ["WrappingOptimizer", "collect_step", "only_if", "with_values"]
-
 
 class WrappingOptimizer(Optimizer):
     """Base class of optimizers that delegate to another one, `opt`, to compute and apply the gradients.

@@ -28,8 +28,6 @@ from typing import Any, Final
 
 from aioflow.work.forking import Locked
 
-__all__ = ["full_collections_postponed", "garbage_was_left"]
-
 _PYTHONS: Final = 1000  # frozen objects: Python 3.12 freezes about 400 at its start, which do not count
 _LITTLE: Final = 1_000_000  # memory blocks, about 100 MB, by which any process may grow
 _OF_AN_OBJECT: Final = 2  # memory blocks per object, as a rule

@@ -18,8 +18,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Generic, TypeVar
 
-__all__ = ["ContextStack", "Entry"]
-
 T = TypeVar("T")
 
 

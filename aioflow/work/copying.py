@@ -9,8 +9,6 @@ import numpy as np
 
 from aioflow.work.stopping import blocks, checkpoint, claim
 
-__all__ = ["copied", "copy_into", "native", "put", "row_blocks"]
-
 _BLOCK: Final = 4 << 20  # in bytes: copied within milliseconds even if every page is new
 _TILE: Final = 128  # rows and columns of a matrix that fit into the cache in both orders
 _NARROW: Final = 512  # rows or columns up to which copying row by row is as fast

@@ -19,8 +19,6 @@ from weakref import WeakSet
 
 from aioflow.errors import FailedPreconditionError
 
-__all__ = ["Forks", "Locked", "check_process", "generation", "in_child", "not_forked", "renew_in_child"]
-
 F = TypeVar("F", bound=Callable[[], Any])
 
 

@@ -6,8 +6,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-__all__ = ["freeze", "is_frozen"]
-
 Array: TypeAlias = np.ndarray[Any, Any]
 
 

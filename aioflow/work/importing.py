@@ -9,8 +9,6 @@ from __future__ import annotations
 import sys
 from typing import Any, Final, TypeAlias
 
-__all__ = ["Namespace", "gives_way", "importing"]
-
 Namespace: TypeAlias = dict[str, Any]
 _NOWHERE: Final[Namespace] = {}
 

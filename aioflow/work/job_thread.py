@@ -12,8 +12,6 @@ from typing import Final
 
 from aioflow.work.forking import renew_in_child
 
-__all__ = ["JobThread"]
-
 _LOGGER: Final = logging.getLogger("aioflow.work")
 
 

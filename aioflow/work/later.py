@@ -15,8 +15,6 @@ from aioflow.errors import UnimplementedError
 from aioflow.release import install_command
 from aioflow.work.forking import not_forked
 
-__all__ = ["Later", "homes", "load_later", "not_installed"]
-
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["let_go"]
-
 
 def let_go(*held: list[Any] | dict[Any, Any]) -> None:
     """Empty lists and dictionaries item by item. Nothing else may use them."""

@@ -7,8 +7,6 @@ import os
 import sys
 from collections.abc import Callable
 
-__all__ = ["is_debug_mode", "loop_factory"]
-
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """Return the constructor of the fastest event loop that is installed; None for asyncio's own."""

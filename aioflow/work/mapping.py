@@ -9,8 +9,6 @@ import weakref
 from functools import lru_cache
 from typing import Any
 
-__all__ = ["mapped", "mapped_file"]
-
 
 def mapped(fd: int, size: int, *, writable: bool = False, private: bool = False) -> memoryview:
     """Map the first `size` bytes of a file. They stay mapped as long as the view, or any object over it, exists.

@@ -30,19 +30,6 @@ import numpy as np
 from aioflow.work.forking import generation, renew_in_child
 from aioflow.work.mapping import mapped
 
-__all__ = [
-    "NAME",
-    "SHARED",
-    "TRAILER",
-    "Loan",
-    "Segment",
-    "Segments",
-    "has_segments",
-    "is_forking",
-    "loan_of",
-    "spoil_at_fork",
-]
-
 NAME: Final = "aioflow"
 TRAILER: Final = mmap.PAGESIZE
 # F_SEAL_FUTURE_WRITE, which Python has no name for: only mappings that exist already can write.

@@ -29,8 +29,6 @@ import threading
 from contextlib import suppress
 from typing import Final
 
-__all__ = ["ask_for_long_slice"]
-
 _SLICE: Final = 10_000_000  # in ns; Linux's own slices are 0.7 to 2.8 ms, and end at timer ticks
 # SCHED_FLAG_RESET_ON_FORK: threads and processes that this thread starts have Linux's default slice.
 _RESET_ON_FORK: Final = 1

@@ -19,24 +19,6 @@ from typing import Any, Final, TypeVar
 from aioflow.errors import ResourceExhaustedError
 from aioflow.work.context_stack import ContextStack
 
-__all__ = [
-    "COPY_RATE",
-    "Brief",
-    "Elsewhere",
-    "Stoppable",
-    "Stopped",
-    "Work",
-    "acting",
-    "batches",
-    "blocks",
-    "checkpoint",
-    "claim",
-    "current_work",
-    "doing",
-    "largest_value",
-    "value_limit",
-]
-
 T = TypeVar("T")
 R = TypeVar("R")
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import sys
 from typing import NamedTuple
 
-__all__ = ["lower_switch_interval", "restore_switch_interval"]
-
 
 class _Lowered(NamedTuple):
     """The interval before and after it was lowered, in seconds."""

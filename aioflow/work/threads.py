@@ -25,18 +25,6 @@ from typing import Any, Final, TypeVar
 from aioflow.work.forking import generation, renew_in_child
 from aioflow.work.stopping import Stoppable, Stopped, Work, doing
 
-__all__ = [
-    "GRACE",
-    "Call",
-    "LeftBehind",
-    "Threads",
-    "although_cancelled",
-    "in_thread",
-    "is_loops_thread",
-    "step_back",
-    "to_its_end",
-]
-
 T = TypeVar("T")
 
 GRACE: Final = 0.05  # seconds to reach a checkpoint before a call is abandoned

@@ -16,8 +16,6 @@ from aioflow.kernels.nn.windows import Pool, expect_shape
 from aioflow.kernels.registry import Binding, binder
 from aioflow_cupy.taps import Taps, picked, pooled
 
-__all__: list[str] = []
-
 
 @binder("MaxPoolWithArgmax", device="GPU", fresh=True)
 def max_pool_with_argmax(binding: Binding) -> Callable[[Any], tuple[Any, Any]]:

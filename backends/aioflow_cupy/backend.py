@@ -15,8 +15,6 @@ from aioflow_cupy import volumes as _volumes  # noqa: F401
 from aioflow_cupy.device import CupyDevice, CupySettings
 from aioflow_cupy.driver import Driver, load_driver
 
-__all__ = ["CupyBackend", "describe"]
-
 
 class CupyBackend:
     """NVIDIA GPUs through CuPy. Raises ImportError, with the install command, if CuPy is not installed."""

@@ -17,8 +17,6 @@ from typing import Any, Final
 
 from aioflow.errors import AioflowError, InternalError
 
-__all__ = ["Completions"]
-
 _SHORTEST: Final = 20e-6
 _LONGEST: Final = 1e-3
 _SHARE: Final = 1 / 16

@@ -18,8 +18,6 @@ from aioflow.kernels.registry import Binding, binder
 from aioflow_cupy import cudnn
 from aioflow_cupy.windows import Windows
 
-__all__ = ["backprop_filter", "backprop_input", "best", "forward"]
-
 _PATCH_BYTES: Final = 1 << 28  # the most that the rows of one product take; a larger batch is split
 
 

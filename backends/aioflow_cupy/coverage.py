@@ -16,8 +16,6 @@ from aioflow.graph.opdef import OPS
 from aioflow.kernels.registry import ANY_DEVICE, KERNELS
 from aioflow.runtime.bind import BoundNode
 
-__all__ = ["OpCoverage", "find_coverage", "is_capturable", "share"]
-
 _GPU: Final = "GPU"
 
 

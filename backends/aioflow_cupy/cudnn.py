@@ -16,8 +16,6 @@ from aioflow.graph.windows import Shape
 from aioflow.kernels.registry import Binding
 from aioflow_cupy.windows import Windows
 
-__all__ = ["NotPlannedError", "preferred"]
-
 Convolution: TypeAlias = Callable[..., Any]
 _TYPES: Final = {dtypes.float32: "FLOAT", dtypes.float16: "HALF", dtypes.bfloat16: "BFLOAT16"}
 

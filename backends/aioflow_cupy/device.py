@@ -30,8 +30,6 @@ from aioflow_cupy.staging import LANE_BYTES, Lanes
 from aioflow_cupy.streams import Streams
 from aioflow_cupy.transfers import Transfers
 
-__all__ = ["CupyDevice", "CupySettings"]
-
 _INLINE: Final = 256 * 1024  # bytes that are staged on the event loop; larger copies would block it for too long
 
 

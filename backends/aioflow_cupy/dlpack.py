@@ -14,8 +14,6 @@ from aioflow.errors import InvalidArgumentError
 from aioflow_cupy.driver import Driver
 from aioflow_cupy.streams import Streams
 
-__all__ = ["CUDA", "SharedArray", "imported", "is_on_gpu"]
-
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13  # DLDeviceType
 _LEGACY_DEFAULT, _PER_THREAD_DEFAULT = 1, 2
 _NO_SYNCHRONISATION: Final = -1

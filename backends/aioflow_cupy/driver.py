@@ -14,8 +14,6 @@ import numpy as np
 
 from aioflow.release import install_command
 
-__all__ = ["Allocator", "CupyDriver", "Driver", "Event", "Graph", "Pool", "Stream", "load_driver"]
-
 Allocator: TypeAlias = Callable[[int], Any]
 
 

@@ -18,8 +18,6 @@ from aioflow.graph.opdef import traits_of
 from aioflow.kernels.fused import Chain, chain_of
 from aioflow.kernels.registry import Binding, binder
 
-__all__ = ["program"]
-
 _C_TYPES: Final = {
     dtypes.float32: "float",
     dtypes.float64: "double",

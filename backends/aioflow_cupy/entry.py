@@ -10,8 +10,6 @@ from aioflow_cupy.driver import load_driver
 if TYPE_CHECKING:
     from aioflow_cupy.backend import CupyBackend
 
-__all__ = ["backend"]
-
 
 def backend() -> CupyBackend:
     """Return the backend. Raise ImportError, with the install command, if CuPy is not installed."""

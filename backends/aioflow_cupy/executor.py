@@ -12,8 +12,6 @@ from aioflow.work.threads import although_cancelled
 from aioflow_cupy.completion import Completions
 from aioflow_cupy.streams import Streams
 
-__all__ = ["StreamExecutor"]
-
 T = TypeVar("T")
 
 

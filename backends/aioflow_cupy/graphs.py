@@ -29,8 +29,6 @@ from aioflow.kernels.resources import VariableResource
 from aioflow_cupy.driver import Driver, Graph, Pool
 from aioflow_cupy.streams import Streams
 
-__all__ = ["CaptureStats", "CapturedFunction"]
-
 Function: TypeAlias = Callable[..., tuple[Any, ...]]
 Key: TypeAlias = tuple[Any, ...]
 Reference: TypeAlias = Callable[[], Any]

@@ -20,8 +20,6 @@ from aioflow.kernels.registry import ANY_DEVICE, KERNELS, Binding, Body, binder
 from aioflow.kernels.resources import VariableResource
 from aioflow.kernels.variables import state
 
-__all__: list[str] = []
-
 _NUMERIC: Final = "numbers bool"  # strings stay on the CPU
 _HALVES: Final = {"T": "float16 bfloat16"}
 

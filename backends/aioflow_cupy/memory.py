@@ -8,8 +8,6 @@ from aioflow.errors import ResourceExhaustedError
 from aioflow.runtime.backend_api import MemoryStats
 from aioflow_cupy.driver import Pool
 
-__all__ = ["DeviceMemory"]
-
 
 class DeviceMemory:
     """The allocator of one device.

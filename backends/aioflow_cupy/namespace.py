@@ -11,8 +11,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, Final
 
-__all__ = ["Namespace"]
-
 # The dtypes for which cupy 13 and 14 have atomic operations.
 _ATOMIC: Final = {
     "add": frozenset(("int32", "uint32", "uint64", "float16", "float32", "float64", "complex64", "complex128")),

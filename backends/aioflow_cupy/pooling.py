@@ -14,8 +14,6 @@ from aioflow.kernels.nn.windows import Pool, expect_shape
 from aioflow.kernels.registry import Binding, binder
 from aioflow_cupy.windows import Windows
 
-__all__: list[str] = []
-
 
 def _trimmed(*fields: Any) -> Windows:
     return Windows(*fields).trimmed()

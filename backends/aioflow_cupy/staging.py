@@ -16,8 +16,6 @@ import numpy as np
 from aioflow_cupy.driver import Driver
 from aioflow_cupy.streams import Streams
 
-__all__ = ["LANE_BYTES", "Lane", "Lanes"]
-
 LANE_BYTES: Final = 4 << 20
 _LANES: Final = 8
 

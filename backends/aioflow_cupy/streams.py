@@ -12,8 +12,6 @@ from typing import Any
 
 from aioflow_cupy.driver import Allocator, Driver
 
-__all__ = ["Streams"]
-
 
 class Streams:
     """The streams of a device.

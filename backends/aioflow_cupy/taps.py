@@ -14,8 +14,6 @@ from typing import Any
 
 from aioflow.graph.windows import Fit
 
-__all__ = ["Part", "Taps", "picked", "pooled", "routed", "spread"]
-
 Part = tuple[slice, ...]
 
 

@@ -18,8 +18,6 @@ from aioflow_cupy.driver import Driver
 from aioflow_cupy.staging import Lane, Lanes
 from aioflow_cupy.streams import Streams
 
-__all__ = ["Transfers"]
-
 
 class Transfers:
     """The copies of one device."""

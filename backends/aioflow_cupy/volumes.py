@@ -21,8 +21,6 @@ from aioflow_cupy import convolution
 from aioflow_cupy.taps import Taps, picked, pooled, routed, spread
 from aioflow_cupy.windows import Windows
 
-__all__: list[str] = []
-
 
 def _wide(xp: Any, dtype: Any) -> Any:
     """Return the dtype of sums: float32 for half precision."""

@@ -11,8 +11,6 @@ from typing import Any
 
 from aioflow.graph.windows import Fit, Pair
 
-__all__ = ["Windows"]
-
 
 @dataclass(frozen=True, slots=True)
 class Windows(Fit):

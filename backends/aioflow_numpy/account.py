@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["Account"]
-
 _RICH: Final = 5e-3  # seconds; the largest balance, one time slice of the scheduler
 _START: Final = 1e-3  # seconds; the balance after a rest
 _REST: Final = 0.02  # seconds, the first time

@@ -14,8 +14,6 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["address", "address_of", "first_byte"]
-
 # The first byte of an array that is contiguous and writable. Raises TypeError or ValueError for others.
 # NumPy before 2.1 does not declare arrays as buffers, hence the cast.
 first_byte: Final = cast("Callable[[np.ndarray[Any, np.dtype[Any]]], c_char]", c_char.from_buffer)

@@ -20,8 +20,6 @@ from aioflow_numpy.block_functions import BlockFunction, CompiledPiece, equal, l
 from aioflow_numpy.compiled_blocks import CompiledBlock
 from aioflow_numpy.conv_shapes import Array
 
-__all__ = ["AtOnce", "Shapes"]
-
 Shape = tuple[int, ...]
 
 

@@ -6,8 +6,6 @@ from aioflow.kernels.registry import HOST
 from aioflow_numpy import kernels as _kernels  # noqa: F401  # importing registers them
 from aioflow_numpy.device import NumpyDevice
 
-__all__ = ["NumpyBackend"]
-
 
 class NumpyBackend:
     """The host's CPU, as one device or as several that share its memory."""

@@ -23,19 +23,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
-__all__ = [
-    "CoreTypeChoice",
-    "LoadedBlas",
-    "TimeoutChoice",
-    "choose_core_type",
-    "chosen",
-    "chosen_timeout",
-    "describe",
-    "loaded_blas",
-    "symbol",
-    "this_processor",
-]
-
 VARIABLE: Final = "OPENBLAS_CORETYPE"
 TIMEOUT_VARIABLE: Final = "OPENBLAS_THREAD_TIMEOUT"
 _TIMEOUT: Final = "16"  # 2**16 cycles, some 20 microseconds: about the cost of waking a thread

@@ -23,8 +23,6 @@ from aioflow_numpy.blas import loaded_blas, symbol
 from aioflow_numpy.compiled.crew import DOUBLE, SINGLE
 from aioflow_numpy.conv_shapes import Array
 
-__all__ = ["BlasProducts", "Gemm", "Parts", "find_products", "inner_parts", "product_parts"]
-
 _Lying: TypeAlias = tuple[np.dtype[Any], tuple[int, ...], tuple[int, ...]]  # dtype, shape, strides
 
 _MOST: Final = 2**31 - 1  # elements along a side, or between two rows

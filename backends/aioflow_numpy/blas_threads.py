@@ -21,8 +21,6 @@ import numpy  # noqa: F401  # loads the BLAS that is searched below
 
 from aioflow_numpy.blas import loaded_blas, symbol
 
-__all__ = ["alone", "blas_threads"]
-
 T = TypeVar("T")
 
 

@@ -21,8 +21,6 @@ from aioflow_numpy.compiled.code import Function
 from aioflow_numpy.compiled.pieces import Piece
 from aioflow_numpy.conv_shapes import Array
 
-__all__ = ["BlockFunction", "CompiledPiece", "block_function", "equal", "line_of", "lined"]
-
 Shape = tuple[int, ...]
 _FILENAME: Final = "<aioflow block>"
 

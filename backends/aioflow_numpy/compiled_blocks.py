@@ -25,8 +25,6 @@ from aioflow_numpy.compiled.trials import numbers, same
 from aioflow_numpy.compiled.wanted import Spent, Wanted
 from aioflow_numpy.conv_shapes import Array
 
-__all__ = ["CompiledBlock"]
-
 _log = logging.getLogger("aioflow.compiled")
 # Bytes written by all members together. NumPy takes 0.1 to 0.2 s for them, which is the cost of compiling.
 _WORTH: Final = 1 << 30

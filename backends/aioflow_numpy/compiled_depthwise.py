@@ -23,8 +23,6 @@ from aioflow_numpy.compiled.trials import numbers, same
 from aioflow_numpy.compiled.wanted import Spent, Wanted
 from aioflow_numpy.conv_shapes import Array, Windows
 
-__all__ = ["CompiledDepthwise", "compiled_depthwise"]
-
 _log = logging.getLogger("aioflow.compiled")
 
 Plain: TypeAlias = Callable[[Array, Array, Windows], Array]

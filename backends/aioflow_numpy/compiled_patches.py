@@ -26,8 +26,6 @@ from aioflow_numpy.crew import CREW
 from aioflow_numpy.deep_products import bounds_of
 from aioflow_numpy.threads import thread_count, wake_helpers
 
-__all__ = ["PATCHES", "CompiledPatches"]
-
 _log = logging.getLogger("aioflow.compiled")
 
 _WORTH: Final = 1 << 28  # bytes of all patches so far: NumPy takes 0.1 s for that many

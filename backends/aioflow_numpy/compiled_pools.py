@@ -24,8 +24,6 @@ from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Array, Windows, windows
 from aioflow_numpy.threads import for_each
 
-__all__ = ["CompiledPool", "Order", "Plain", "compiled_pool"]
-
 _log = logging.getLogger("aioflow.compiled")
 
 # For each axis, the lines or columns that each window combines, in order; the first may be -1, for the identity.

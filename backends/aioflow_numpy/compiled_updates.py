@@ -32,8 +32,6 @@ from aioflow_numpy.conv_shapes import Array
 from aioflow_numpy.crew import CREW
 from aioflow_numpy.threads import for_each, thread_count, wake_helpers
 
-__all__ = ["CompiledUpdate"]
-
 _log = logging.getLogger("aioflow.compiled")
 # Bytes written by all passes together: NumPy takes 0.1 to 0.2 s for that many, which is what compiling takes.
 _WORTH: Final = 1 << 30

@@ -33,8 +33,6 @@ from aioflow_numpy.conv_scratch import aligned
 from aioflow_numpy.conv_shapes import Array
 from aioflow_numpy.placing import let_roam, processor_number, wake_elsewhere
 
-__all__ = ["CREW", "Crew", "Sums"]
-
 _log = logging.getLogger("aioflow.compiled")
 
 _PATIENCE: Final = 1_500_000  # nanoseconds that a helper spins: several times the cost of waking it

@@ -26,8 +26,6 @@ from aioflow_numpy.conv_shapes import Array
 from aioflow_numpy.crew import CREW
 from aioflow_numpy.threads import for_each, thread_count, wake_helpers
 
-__all__ = ["Multiply", "bounds_of", "is_deep", "summed_up"]
-
 Multiply: TypeAlias = Callable[[Array, Array, Array], object]  # writes the product of the first two to the third
 
 _FEW_ROWS: Final = 40

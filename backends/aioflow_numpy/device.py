@@ -13,8 +13,6 @@ from aioflow.runtime.bind import BoundNode
 from aioflow.runtime.executor import shared_threads
 from aioflow_numpy.namespace import Namespace
 
-__all__ = ["NumpyDevice"]
-
 _NAMESPACE: Final = Namespace()
 
 

@@ -10,8 +10,6 @@ from aioflow.kernels.fused import PRODUCTS, chain_of, epilogue_of, naming, produ
 from aioflow.kernels.registry import KERNELS, Binding, binder
 from aioflow_numpy.fused_blocks import BlockChain
 
-__all__: list[str] = []
-
 
 @binder("_ElementwiseChain", device="CPU", fresh=True, takes_out=True)
 def elementwise_chain(binding: Binding) -> Callable[..., Any]:

@@ -33,8 +33,6 @@ from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Array
 from aioflow_numpy.threads import for_each, thread_count
 
-__all__ = ["BlockChain"]
-
 # Bytes of an array from which on blocks pay off; and from which on one block does, if machine code will follow.
 _PAYS: Final = 128 * 1024
 _PAYS_IN_CODE: Final = 16 * 1024

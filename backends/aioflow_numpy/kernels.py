@@ -24,8 +24,6 @@ from aioflow_numpy import fused as _fused  # noqa: F401  # importing registers i
 from aioflow_numpy import volume_kernels as _volume_kernels  # noqa: F401
 from aioflow_numpy.conv_shapes import Array, Padding, Pair
 
-__all__: list[str] = []
-
 Shape = tuple[int, ...]
 
 

@@ -9,8 +9,6 @@ import numpy as np
 
 from aioflow_numpy import products
 
-__all__ = ["OTHERS", "Namespace"]
-
 # Other functions that call the BLAS, found by calling all of NumPy 2.0 and 2.4 with large operands. Kernels use none.
 OTHERS: Final = (
     *("convolve", "corrcoef", "correlate", "cov", "inner", "poly", "polyfit", "roots", "tensordot", "vdot", "vecdot"),

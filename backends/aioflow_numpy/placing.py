@@ -14,8 +14,6 @@ import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-__all__ = ["let_roam", "processor_number", "roam", "wake_elsewhere"]
-
 _FEW: int = 4  # processors: among more, the scheduler finds an idle one by itself
 
 

@@ -37,8 +37,6 @@ from aioflow_numpy.crew import CREW
 from aioflow_numpy.deep_products import Multiply, bounds_of, is_deep, summed_up
 from aioflow_numpy.threads import for_each, thread_count, wake_helpers
 
-__all__ = ["dot", "einsum", "in_one_thread", "in_parts", "matmul", "matmul_here"]
-
 # Multiplications of two matrices, and of a matrix and a vector; for any dtype, and for dtypes that are not complex.
 _SMALL: Final = 2**15
 _SMALL_REAL: Final = 2**18

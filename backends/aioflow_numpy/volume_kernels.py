@@ -16,8 +16,6 @@ from aioflow_numpy import pooling, volumes
 from aioflow_numpy.conv_shapes import Array
 from aioflow_numpy.volumes import Geometry
 
-__all__: list[str] = []
-
 Shape = tuple[int, ...]
 
 

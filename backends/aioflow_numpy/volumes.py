@@ -20,19 +20,6 @@ from aioflow_numpy import convolution, pooling
 from aioflow_numpy.conv_numbers import float_numbers
 from aioflow_numpy.conv_shapes import Array, Padding, overlap
 
-__all__ = [
-    "Geometry",
-    "avg_pool",
-    "avg_pool_grad",
-    "conv",
-    "conv_by_filter",
-    "conv_by_input",
-    "max_pool",
-    "picked",
-    "routed",
-    "tap_hits",
-]
-
 Shape = tuple[int, ...]
 
 

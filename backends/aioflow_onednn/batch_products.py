@@ -16,8 +16,6 @@ from aioflow_onednn.codes import Argument, Query
 from aioflow_onednn.library import library
 from aioflow_onednn.primitives import Array, Layout, Primitive, address, described
 
-__all__ = ["batch_matmul"]
-
 _BLOCK: Final = 2**24  # minimum multiplications of a block
 _LONG: Final = 2**28  # approximate maximum; cancellation is checked after each block
 _KEPT: Final = 1024  # prepared products

@@ -26,8 +26,6 @@ from aioflow.work.forking import renew_in_child
 from aioflow_numpy.blas import loaded_blas, this_processor
 from aioflow_onednn.library import library
 
-__all__ = ["CHOICES", "Choices"]
-
 T = TypeVar("T")
 
 _log = logging.getLogger("aioflow.onednn")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import Enum, IntEnum, IntFlag
 
-__all__ = ["Algorithm", "Argument", "CpuRuntime", "DataType", "Normalization", "PropKind", "Query", "Status"]
-
 
 class Status(IntEnum):
     """The status that every function returns."""

@@ -13,8 +13,6 @@ from typing import Final
 from aioflow_numpy.conv_shapes import Windows
 from aioflow_onednn.filters import Filters
 
-__all__ = ["LEAST", "Block", "blocks", "by_samples"]
-
 LEAST: Final = 2**24  # minimum multiplications of a block: for fewer, waking a thread takes as long
 
 _LONG: Final = 2**28  # approximate maximum multiplications of a block; cancellation is checked after each

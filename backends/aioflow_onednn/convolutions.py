@@ -23,8 +23,6 @@ from aioflow_onednn.filters import Filters, packings
 from aioflow_onednn.library import Activation, Library, library
 from aioflow_onednn.primitives import Array, Layout, Packing, Primitive, address, described, dims_of
 
-__all__ = ["Prepared", "adds_as_well", "backprop_filter", "backprop_input", "fits", "forward"]
-
 _FAR_APART: Final = 2**12  # strides and dilations above which oneDNN may fail
 _KEPT: Final = 1024  # prepared convolutions
 _BYTE: Final = np.dtype(np.uint8)

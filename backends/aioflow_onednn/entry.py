@@ -5,8 +5,6 @@ from __future__ import annotations
 from aioflow.errors import FailedPreconditionError, NotFoundError
 from aioflow_onednn.library import library
 
-__all__ = ["describe", "register"]
-
 
 def register() -> None:
     """Register the kernels if oneDNN is found and suitable; `python -m aioflow doctor` reports why it is not."""

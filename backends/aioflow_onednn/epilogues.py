@@ -20,8 +20,6 @@ from aioflow_onednn.forward import Activated
 from aioflow_onednn.library import Activation
 from aioflow_onednn.primitives import Array, Finish
 
-__all__ = ["activated_of", "finish_of", "without_bias"]
-
 _BIAS: Final = "BiasAdd"
 # Activations that oneDNN applies before it writes a result; bits are the same except for NaN (`forward.Activated`).
 _ACTIVATIONS: Final = {

@@ -19,8 +19,6 @@ from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Windows
 from aioflow_onednn.primitives import Array, Layout, Packing, Placed, plain
 
-__all__ = ["Filters", "PackedFilter", "User", "packing", "packings"]
-
 _USERS: Final = 64  # maximum cached copies of a filter; most primitives choose the same layout
 _BYTE: Final = np.dtype(np.uint8)
 

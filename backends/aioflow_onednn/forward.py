@@ -25,8 +25,6 @@ from aioflow_onednn.magnitudes import FAR, sum_of_squares
 from aioflow_onednn.primitives import Array, Finish, Placed, address
 from aioflow_onednn.team import TEAM
 
-__all__ = ["SAMPLES", "Activated", "Forward", "Who", "who"]
-
 _FOR_A_TEAM: Final = 2**18  # multiplications for which several threads of OpenMP pay off
 SAMPLES: Final = 8  # from this number on, blocks are ranges of samples, which are independent
 _KEPT: Final = 1024  # plans

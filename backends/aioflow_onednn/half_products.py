@@ -17,8 +17,6 @@ from aioflow_onednn.codes import Argument, DataType, Query
 from aioflow_onednn.library import library
 from aioflow_onednn.primitives import Array, Layout, Primitive, address, described, plain
 
-__all__ = ["WORTHWHILE", "are_quicker", "matmul"]
-
 WORTHWHILE: Final = 2**19  # multiplications
 _BLOCK: Final = 2**25  # minimum multiplications of a block
 _KEPT: Final = 1024  # prepared products

@@ -34,8 +34,6 @@ from aioflow_onednn.primitives import plain as in_one_piece
 from aioflow_onednn.registration import faster as _faster
 from aioflow_onednn.sequences import join
 
-__all__: list[str] = []
-
 Shape: TypeAlias = tuple[int, ...]
 T = TypeVar("T")
 

@@ -24,8 +24,6 @@ from aioflow_onednn.primitives import plain as in_one_piece
 from aioflow_onednn.registration import faster
 from aioflow_onednn.sequences import join
 
-__all__: list[str] = []
-
 Shape: TypeAlias = tuple[int, ...]
 
 _REMEMBERED: Final = 16  # shapes for each node

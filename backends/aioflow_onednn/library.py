@@ -22,8 +22,6 @@ from aioflow.release import install_command
 from aioflow_numpy.addresses import address_of
 from aioflow_onednn.codes import Algorithm, CpuRuntime, Query, Status
 
-__all__ = ["SETTING", "Activation", "Library", "Step", "Version", "library"]
-
 SETTING: Final = "AIOFLOW_ONEDNN"
 _SONAME: Final = "libdnnl.so.3"
 _OPENMP: Final = "libgomp.so.1"

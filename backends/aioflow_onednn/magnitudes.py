@@ -10,8 +10,6 @@ from typing import Final
 from aioflow_numpy.products import dot
 from aioflow_onednn.primitives import Array
 
-__all__ = ["FAR", "sum_of_squares"]
-
 FAR: Final = 1e38  # below infinity, with a margin for the rounding of sums
 
 

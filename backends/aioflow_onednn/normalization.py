@@ -18,8 +18,6 @@ from aioflow_onednn.codes import Argument, Normalization, PropKind, Query
 from aioflow_onednn.library import Library, library
 from aioflow_onednn.primitives import Array, Layout, Primitive, address, described
 
-__all__ = ["WORTHWHILE", "gradient", "normalized", "trained"]
-
 WORTHWHILE: Final = 2**16  # numbers of an image: below, NumPy is as fast
 _BLOCK: Final = 2**18  # minimum numbers of a block
 _MANY: Final = 2**16  # windows: above, sums are computed in parts, which takes up to twice the processor time

@@ -20,8 +20,6 @@ from aioflow_onednn.plans import Call, Compute, Drawing, Operand
 from aioflow_onednn.pooling import Pool
 from aioflow_onednn.primitives import Array, Primitive, address, plain
 
-__all__ = ["ConcatPart", "ConvPart", "Part", "PoolPart", "called", "viewed"]
-
 Shape = tuple[int, ...]
 
 _FOR_A_TEAM: Final = 2**16  # numbers that the windows of a pool read, from which on several threads pay off

@@ -20,8 +20,6 @@ from aioflow_onednn.magnitudes import FAR, sum_of_squares
 from aioflow_onednn.primitives import Array, Primitive, address
 from aioflow_onednn.team import TEAM
 
-__all__ = ["Call", "Compute", "Drawing", "Plan", "Value"]
-
 _MODERATE: Final = 1e8  # minimum bound of a checked number
 _ROOM: Final = 1e3  # ratio of the bound to the norm when the plan was made
 _LOOKED_AT: Final = 1e18  # bound above which a sum of squares may overflow

@@ -23,8 +23,6 @@ from aioflow_onednn.library import Library, library
 from aioflow_onednn.magnitudes import FAR, sum_of_squares
 from aioflow_onednn.primitives import Array, Layout, Primitive, address, described, dims_of
 
-__all__ = ["Pool", "backprop", "fits", "forward", "max_backprop", "prepared"]
-
 Shape: TypeAlias = tuple[int, ...]
 
 _BLOCK: Final = 2**19  # minimum numbers that the windows of a block read: for fewer, waking a thread takes as long

@@ -20,8 +20,6 @@ from aioflow_numpy.compiled.crew import WITH_LETTERS
 from aioflow_onednn.library import library
 from aioflow_onednn.primitives import Array
 
-__all__ = ["COLUMNS", "WORTHWHILE", "are_quicker", "matmul"]
-
 WORTHWHILE: Final = 2**20  # multiplications
 COLUMNS: Final = 8  # minimum columns of the product: with two, OpenBLAS takes half the time
 

@@ -7,8 +7,6 @@ from typing import Final, TypeAlias
 
 from aioflow.kernels.registry import HOST, KERNELS, Binding, Body, Converter, binder
 
-__all__ = ["faster"]
-
 Maker: TypeAlias = Callable[[Binding, Body], Body]
 
 _PRIORITY: Final = 1

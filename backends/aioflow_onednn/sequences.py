@@ -20,8 +20,6 @@ from aioflow_onednn.parts import Part, called, viewed
 from aioflow_onednn.plans import Drawing, Plan, Value
 from aioflow_onednn.primitives import Array, address
 
-__all__ = ["join"]
-
 _FIRST: Final = 1  # steps that compute the nodes one by one before a plan is made
 _SHAPES: Final = 8  # combinations of input shapes that are remembered
 _LARGEST: Final = 2**22  # bytes of an input: larger ones take so long that a plan gains nothing

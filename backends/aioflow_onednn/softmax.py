@@ -17,8 +17,6 @@ from aioflow_onednn.library import library
 from aioflow_onednn.magnitudes import FAR, sum_of_squares
 from aioflow_onednn.primitives import Array, Layout, Primitive, address, described
 
-__all__ = ["WORTHWHILE", "softmax"]
-
 WORTHWHILE: Final = 2**13  # numbers: below, NumPy is as fast
 _BLOCK: Final = 2**15  # minimum numbers of a block: for fewer, waking a thread takes as long
 _CACHED: Final = 2**17  # approximate maximum of the same

@@ -31,8 +31,6 @@ from aioflow_numpy.placing import processor_number, wake_elsewhere
 from aioflow_numpy.threads import thread_count
 from aioflow_onednn.library import library
 
-__all__ = ["TEAM", "Computation", "Team", "size_of_team"]
-
 _TRIALS: Final = 3  # runs in one thread after which their usual time counts as known
 _LATEST: Final = 8  # approximate length of the moving average of times, which vary with the machine's load
 _SHORT: Final = 4e-5  # seconds in one thread: below, two are hardly faster

@@ -13,8 +13,6 @@ from aioflow.interop.onnx.exporting.regions import refused_in
 from aioflow_onnxruntime import NAME
 from aioflow_onnxruntime.sessions import EXCHANGED, OPSET, kinds_of, model_session, provider_of
 
-__all__ = ["Engine", "version"]
-
 
 class Engine:
     """onnxruntime with one of its execution providers (`compiler.delegate.Delegate`).

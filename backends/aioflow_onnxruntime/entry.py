@@ -10,8 +10,6 @@ from aioflow_onnxruntime import missing, require
 if TYPE_CHECKING:
     from aioflow.compiler.delegate import Delegate
 
-__all__ = ["delegate", "describe", "register"]
-
 
 def delegate(options: str) -> Delegate:
     """Return the engine.

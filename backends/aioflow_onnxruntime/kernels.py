@@ -29,8 +29,6 @@ from aioflow_onnxruntime import NAME
 if TYPE_CHECKING:
     from aioflow_onnxruntime.sessions import Part
 
-__all__ = ["Delegated"]
-
 _LOGGER: Final = logging.getLogger("aioflow.delegate")
 _PRIORITY: Final = 1
 _STILL: Final = 16  # runs without a change that are required after a first change

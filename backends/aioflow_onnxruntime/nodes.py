@@ -15,8 +15,6 @@ from aioflow.work.forking import not_forked
 from aioflow_numpy.threads import thread_count
 from aioflow_onnxruntime import require
 
-__all__: list[str] = []
-
 
 @binder(ONNX_NODE, device=HOST, fresh=True)
 def onnx_node(binding: Binding) -> Callable[[Sequence[Any]], tuple[Any, ...]]:

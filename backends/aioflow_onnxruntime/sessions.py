@@ -24,18 +24,6 @@ from aioflow.interop.onnx.exporting.regions import index_of_input, inexact_in, m
 from aioflow.work.copying import native
 from aioflow.work.stopping import claim, current_work
 
-__all__ = [
-    "EXCHANGED",
-    "OPSET",
-    "Model",
-    "Part",
-    "kinds_of",
-    "made",
-    "model_session",
-    "options_for",
-    "provider_of",
-]
-
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 Given: TypeAlias = tuple[
     Shapes, tuple[bytes, ...]

@@ -16,8 +16,6 @@ from aioflow.graph.opdef import traits_of
 from aioflow.kernels.registry import ANY_DEVICE, KERNELS
 from aioflow.work.letting_go import let_go
 
-__all__ = ["Aliasing"]
-
 _MANY: Final = 64  # roots: a chain of hundreds of branches that pass values on is not followed to its start
 _NONE: Final[frozenset[str]] = frozenset()
 

@@ -32,8 +32,6 @@ from aioflow.graph.opdef import traits_of
 from aioflow.graph.shapes import Dims, num_elements
 from aioflow.graph.traits import Effect, Memory, Neutral
 
-__all__ = ["arithmetic"]
-
 _WIDE: Final = (dtypes.float32, dtypes.float64)
 _MANTISSA: Final = {dtypes.float32: 24, dtypes.float64: 53}  # bits
 

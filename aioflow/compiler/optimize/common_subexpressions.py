@@ -20,8 +20,6 @@ from aioflow.graph.arrays import Array
 from aioflow.graph.opdef import OPS
 from aioflow.work.letting_go import let_go
 
-__all__ = ["common_subexpressions"]
-
 _SAMPLE: Final = 64  # elements of a constant that enter its hash
 _WITHOUT_EFFECT: Final = frozenset({"_gradient_op_type"})  # attributes that matter only during graph construction
 _Key: TypeAlias = tuple[Hashable, ...]

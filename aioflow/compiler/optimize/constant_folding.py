@@ -21,8 +21,6 @@ from aioflow.graph.dtypes import DType
 from aioflow.graph.opdef import traits_of
 from aioflow.graph.shapes import num_elements
 
-__all__ = ["MAX_BYTES", "constant_folding", "folding_but_widened"]
-
 MAX_BYTES: Final = 10 * 2**20  # of the outputs of one node
 _ALLOWANCE: Final = 100 * 2**10  # bytes; a larger result may not exceed its inputs by more than _GROWTH
 _GROWTH: Final = 8  # factor, as where bytes become floats

@@ -17,8 +17,6 @@ from aioflow.compiler.optimize.evaluate import Evaluate
 from aioflow.compiler.optimize.facts import is_pure_op
 from aioflow.graph.boundary import ARG, RETVAL
 
-__all__ = ["dead_code"]
-
 
 def dead_code(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph:
     """Return the graph without unneeded nodes. Feeds stay, because they are numbered."""

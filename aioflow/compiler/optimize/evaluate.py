@@ -7,7 +7,5 @@ from typing import Any, TypeAlias
 
 from aioflow.compiler.ir import ClientGraph, Node
 
-__all__ = ["Evaluate"]
-
 # Computes a node from the values of its inputs, as its device would; None if it cannot be computed now.
 Evaluate: TypeAlias = Callable[[Node, ClientGraph, Sequence[Any]], Sequence[Any] | None]

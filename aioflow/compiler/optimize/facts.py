@@ -17,8 +17,6 @@ from aioflow.graph.signature.arguments import per_argument
 from aioflow.graph.traits import Effect, Memory
 from aioflow.kernels.registry import ANY_DEVICE, HOST, KERNELS
 
-__all__ = ["Facts", "is_elementwise", "is_pure_op", "may_overwrite", "reads_rounded_by_constants"]
-
 T = TypeVar("T")
 
 _OPAQUE: Final = (dtypes.resource, dtypes.variant)

@@ -28,8 +28,6 @@ from aioflow.compiler.optimize.fuse_elementwise import named_elsewhere
 from aioflow.graph import dtypes
 from aioflow.graph.shapes import Dims
 
-__all__ = ["fold_batch_norm"]
-
 _NORMS: Final = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"})
 _CONVOLUTIONS: Final = frozenset({"Conv2D", "DepthwiseConv2dNative"})
 

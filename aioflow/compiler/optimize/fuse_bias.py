@@ -20,8 +20,6 @@ from aioflow.compiler.optimize.fuse_elementwise import named_elsewhere, origins
 from aioflow.graph.opdef import OPS
 from aioflow.kernels.fused import implied_attrs
 
-__all__ = ["fuse_bias"]
-
 _FUSED: Final[Mapping[str, str]] = {
     "MatMul": "_FusedMatMul",
     "Conv2D": "_FusedConv2D",

@@ -26,8 +26,6 @@ from aioflow.kernels.fused import implied_attrs
 from aioflow.kernels.registry import HOST, KERNELS
 from aioflow.work.letting_go import let_go
 
-__all__ = ["fuse_elementwise", "named_elsewhere", "origins"]
-
 _CHAIN: Final = "_ElementwiseChain"
 # Results of fewer bytes are not fused: there a chain takes as long as its members in a strand, or longer. The first
 # limit holds for ops for which backends call a library, the second for ops that are compiled to machine code on the

@@ -36,8 +36,6 @@ from aioflow.graph.signature.arguments import per_argument
 from aioflow.graph.traits import Effect, Half, Memory, Role
 from aioflow.kernels.registry import ANY_DEVICE, HOST, KERNELS
 
-__all__ = ["in_bfloat16", "in_float16"]
-
 _WIDE: Final = dtypes.float32
 _RELATIVE: Final = 2.0**-8  # the largest relative rounding error of a number within range
 

@@ -28,8 +28,6 @@ from aioflow.graph.boundary import RETVAL
 from aioflow.graph.opdef import traits_of
 from aioflow.graph.traits import Effect, Memory
 
-__all__ = ["order_memory", "peak_bytes"]
-
 _BATCHES: Final = (32, 1, 1024)  # orders are optimized for the first
 
 

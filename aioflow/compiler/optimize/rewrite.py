@@ -23,8 +23,6 @@ from aioflow.graph.boundary import ARG, RETVAL
 from aioflow.graph.opdef import traits_of
 from aioflow.work.stopping import batches
 
-__all__ = ["Rewriting", "Rule", "sweep"]
-
 _OPAQUE: Final = (dtypes.resource, dtypes.variant)
 
 

@@ -18,8 +18,6 @@ from aioflow.compiler.optimize.rewrite import Rewriting, Rule, sweep
 from aioflow.graph.arrays import Array
 from aioflow.graph.shapes import Dims, is_compatible, num_elements
 
-__all__ = ["shapes"]
-
 
 def shapes(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph:
     """Return the graph without the nodes that static shapes make unnecessary."""

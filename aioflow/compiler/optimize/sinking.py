@@ -24,8 +24,6 @@ from aioflow.graph.shapes import Dims
 from aioflow.graph.traits import Memory
 from aioflow.work.stopping import batches
 
-__all__ = ["TRANSPOSE", "permutation", "sunk"]
-
 Order: TypeAlias = tuple[int, ...]
 TRANSPOSE: Final = "Transpose"
 

@@ -22,8 +22,6 @@ from aioflow.compiler.optimize.sinking import Order, permutation, sunk
 from aioflow.graph.arrays import Array
 from aioflow.graph.shapes import Dims
 
-__all__ = ["transposes"]
-
 
 def transposes(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph:
     """Return the graph with one node wherever several rearrange the same value."""

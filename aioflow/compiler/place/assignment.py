@@ -12,8 +12,6 @@ from typing import Final
 from aioflow.compiler.place.problem import Problem
 from aioflow.graph.boundary import ARG
 
-__all__ = ["Assignment"]
-
 _FLOATING: Final = -1
 
 

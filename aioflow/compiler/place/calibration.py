@@ -22,20 +22,6 @@ from aioflow.formats.temporary_files import write_atomically
 from aioflow.formats.user_cache import cache_folder
 from aioflow.graph.device_spec import DeviceSpec
 
-__all__ = [
-    "DEFAULT_LINKS",
-    "DEFAULT_SPEEDS",
-    "RATES",
-    "Calibration",
-    "Link",
-    "Speeds",
-    "calibration_path",
-    "find_calibration",
-    "link_kind",
-    "read_calibration",
-    "write_calibration",
-]
-
 _VERSION: Final = 1
 
 # The rates measured for a device besides matrix products: bytes per second, except for the convolution.

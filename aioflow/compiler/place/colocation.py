@@ -14,18 +14,6 @@ from aioflow.graph.dtypes import resource, variant
 from aioflow.graph.opdef import traits_of
 from aioflow.graph.traits import Role
 
-__all__ = [
-    "HANDLES",
-    "DisjointSets",
-    "followers",
-    "is_everywhere",
-    "joined_by_handles",
-    "joined_by_name",
-    "makes_handle",
-    "preferred",
-    "takes_handle",
-]
-
 # A resource exists on one device, and so do lists and locks, which are variants: handles are passed on, not copied.
 HANDLES: Final = frozenset({resource, variant})
 _PREFIX: Final = "loc:@"

@@ -31,8 +31,6 @@ from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.opdef import traits_of
 from aioflow.kernels.registry import KERNELS, read_by_kernels
 
-__all__ = ["Group", "Offer", "Offers", "feasible_groups"]
-
 _TYPE_ORDER: Final[Mapping[str, int]] = {"GPU": 0, "CPU": 2}  # other types rank between them
 _TASK: Final = ("job", "replica", "task")
 # The parts of a request that soft placement leaves open if members disagree about the key.

@@ -20,8 +20,6 @@ from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.dtypes import DType
 from aioflow.graph.opdef import traits_of
 
-__all__ = ["CostModel", "Measured", "Measurements", "observe_step", "worth_replacing"]
-
 _LOCAL: Final = Link()
 _STRING_BYTES: Final = 64  # assumed size of an element: the real one depends on the contents
 _THREADED: Final = frozenset({"product", "convolution"})  # rates of kernels that use all cores

@@ -12,8 +12,6 @@ from heapq import heapify, heappop, heappush
 from aioflow.compiler.place.assignment import Assignment
 from aioflow.compiler.place.problem import Problem
 
-__all__ = ["greedy"]
-
 
 def greedy(problem: Problem) -> list[int]:
     """Return a device for every node."""

@@ -13,8 +13,6 @@ from typing import Final
 from aioflow.compiler.place.assignment import Assignment
 from aioflow.compiler.place.problem import Problem
 
-__all__ = ["heft"]
-
 _NEVER: Final = float("inf")
 _GAPS_TRIED: Final = 64  # a limit, so that a device with thousands of gaps does not make HEFT quadratic
 

@@ -14,8 +14,6 @@ from aioflow.compiler.ir import ClientGraph, Node
 from aioflow.compiler.place.cluster import ClusterView
 from aioflow.compiler.place.constraints import Group, Offers, feasible_groups
 
-__all__ = ["Chooser", "first_feasible", "place"]
-
 Chooser: TypeAlias = Callable[[ClientGraph, Sequence[Group], ClusterView], Mapping[str, str]]
 
 

@@ -19,8 +19,6 @@ from aioflow.graph.costs import Operand
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.opdef import traits_of
 
-__all__ = ["CONTROL_PORT", "GroupLike", "Problem", "build_problem"]
-
 CONTROL_PORT: Final = -1
 
 

@@ -13,8 +13,6 @@ from aioflow.graph.dtypes import DType
 from aioflow.graph.opdef import traits_of
 from aioflow.kernels.registry import KERNELS
 
-__all__ = ["conflict", "rejection"]
-
 _LISTED: Final = 8  # members, or tasks, that an error names
 _ALONE: Final = "/job:localhost/task:0"  # a session without a cluster
 

@@ -19,8 +19,6 @@ from aioflow.compiler.place.strategies import Placement, choose
 from aioflow.compiler.place.timeline_svg import byte_text, device_labels, draw_timeline, time_text
 from aioflow.graph.device_spec import task_of
 
-__all__ = ["Explanation", "explain"]
-
 _NAMED: Final = 4  # transposes listed by name
 
 

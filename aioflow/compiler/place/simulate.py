@@ -18,8 +18,6 @@ from aioflow.compiler.place.problem import CONTROL_PORT, Problem, build_problem
 from aioflow.graph.boundary import ARG
 from aioflow.graph.opdef import traits_of
 
-__all__ = ["Interval", "Schedule", "Transfer", "makespan", "simulate", "simulate_placement"]
-
 
 @dataclass(frozen=True, slots=True)
 class Interval:

@@ -19,8 +19,6 @@ from aioflow.compiler.place.problem import GroupLike, Problem, build_problem
 from aioflow.compiler.place.simulate import makespan
 from aioflow.errors import InvalidArgumentError
 
-__all__ = ["STRATEGIES", "Placement", "check_strategy", "choose", "choose_for", "heft_is_affordable"]
-
 # Seconds, measured on a machine of two cores with CPython 3.11: what HEFT takes per node and per node and device, and
 # what the other stages from pruning to generated code take per node, for which the first step has to wait.
 _HEFT_NODE: Final = 6e-6

@@ -14,8 +14,6 @@ from aioflow.compiler.place.simulate import Interval, Schedule, Transfer
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.opdef import traits_of
 
-__all__ = ["byte_text", "device_labels", "draw_timeline", "time_text"]
-
 _ONE: Final = 0.9995  # rounds to 1 at three digits
 _WIDTH: Final = 1280
 _LEFT: Final = 120  # left end of the time axis, moved right if lane labels are long

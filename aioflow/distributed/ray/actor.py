@@ -20,8 +20,6 @@ from aioflow.net.errors_codec import encode_error
 from aioflow.net.server import Server
 from aioflow.net.tls import Tls
 
-__all__ = ["WorkerActor"]
-
 _AGAIN: Final = "to leave the block and start the cluster again: training goes on from the last checkpoint"
 
 

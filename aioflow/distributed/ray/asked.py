@@ -10,8 +10,6 @@ from aioflow.distributed.starting.jobs import Job, device_count, tasks_of
 from aioflow.errors import InvalidArgumentError
 from aioflow.net.cluster_spec import ClusterSpec, Task
 
-__all__ = ["STRATEGIES", "actor_options", "bundles", "check_strategy", "orders"]
-
 STRATEGIES: Final = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 
 

@@ -22,8 +22,6 @@ from aioflow.net.cluster_spec import ClusterSpec, Task
 from aioflow.net.errors_codec import decode_error
 from aioflow.net.remote_step import outcomes
 
-__all__ = ["RayHost", "in_thread"]
-
 T = TypeVar("T")
 
 _LOGGER: Final = logging.getLogger("aioflow.distributed")

@@ -12,8 +12,6 @@ from aioflow.net.credentials import Credentials
 from aioflow.net.remote_cluster import RemoteCluster
 from aioflow.runtime.worker import WorkerState
 
-__all__ = ["StartedCluster", "TaskStatus"]
-
 _HEALTH_SECONDS: Final = 5.0
 
 

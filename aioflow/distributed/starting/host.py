@@ -10,8 +10,6 @@ from aioflow.distributed.starting.jobs import Job
 from aioflow.net.cluster_spec import ClusterSpec, Task
 from aioflow.net.credentials import Credentials
 
-__all__ = ["Host", "Running", "Wanted"]
-
 
 @dataclass(frozen=True, slots=True)
 class Wanted:

@@ -12,8 +12,6 @@ from aioflow.config import SessionConfig
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.net.cluster_spec import ClusterSpec, Task
 
-__all__ = ["Job", "Jobs", "device_count", "read_jobs", "tasks_of"]
-
 _STANDS_FOR: Final = "0.0.0.0:0"  # placeholder for an address that is not known yet
 
 

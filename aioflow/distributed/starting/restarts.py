@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["Restarts"]
-
 _PAUSE: Final = 0.1  # seconds before the second of two quick restarts
 _LONGEST_PAUSE: Final = 10.0
 _QUICK: Final = 10.0  # seconds; a process that has lived longer has not failed at its start

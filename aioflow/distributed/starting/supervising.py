@@ -23,8 +23,6 @@ from aioflow.net.cluster_spec import ClusterSpec, Task, comm_address
 from aioflow.net.credentials import Credentials, introduced
 from aioflow.net.remote_step import outcomes
 
-__all__ = ["supervised", "wanted"]
-
 _LOGGER: Final = logging.getLogger("aioflow.distributed")
 _END_SECONDS: Final = 15.0  # after the time for the steps, for tasks to end
 

@@ -13,8 +13,6 @@ from aioflow.graph.definitions import NodeDef, TensorData
 from aioflow.graph.dtypes import int32, resource, string
 from aioflow.graph.opdef import OPS, OpDef
 
-__all__ = ["VARIABLES", "Fresh", "expanded", "newer_form"]
-
 # Returns a node name that is not in use yet, derived from its argument.
 Fresh: TypeAlias = Callable[[str], str]
 

@@ -17,8 +17,6 @@ from aioflow.graph.dtypes import DType, int32, resource
 from aioflow.graph.older.forms import VARIABLES, expanded, newer_form
 from aioflow.graph.opdef import OPS
 
-__all__ = ["modernized"]
-
 _MANY_EDGES: Final = 1 << 8
 
 

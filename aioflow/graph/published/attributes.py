@@ -19,8 +19,6 @@ from aioflow.graph.published.tensors import Room, dtype_of, shape_of, tensor_of,
 from aioflow.graph.signature.attributes import item_kind
 from aioflow.protos import Message
 
-__all__ = ["attributes_of", "function_of", "value_of", "write_attributes"]
-
 _FIELDS: Final[Mapping[str, str]] = {"string": "s", "int": "i", "float": "f", "bool": "b"} | {
     kind: kind for kind in ("type", "shape", "tensor", "func")
 }

@@ -16,8 +16,6 @@ from aioflow.graph.published.tensors import dtype_of, shape_of, write_shape
 from aioflow.graph.traits import Effect
 from aioflow.protos import Message
 
-__all__ = ["Library", "function_of", "write_function"]
-
 Library: TypeAlias = Mapping[str, Message]
 # A port with this many digits or more is malformed.
 _DIGITS = 10

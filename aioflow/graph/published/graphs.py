@@ -14,8 +14,6 @@ from aioflow.graph.published.priorities import with_priority, without_priority
 from aioflow.graph.published.tensors import Room
 from aioflow.protos import Message, message
 
-__all__ = ["PRODUCER", "Refuse", "definition_of", "message_of"]
-
 # TensorFlow raises this number when the meaning of ops changes. No op in aioflow has changed since this version.
 PRODUCER: Final = 2000
 # The highest consumer version that a producer may require.

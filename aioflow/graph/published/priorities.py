@@ -7,8 +7,6 @@ from typing import Any, Final
 
 from aioflow.graph.dtypes import int64
 
-__all__ = ["with_priority", "without_priority"]
-
 # Also the prefix of PriorityQueueV2.
 _OP: Final = "PriorityQueue"
 

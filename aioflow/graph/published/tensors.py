@@ -14,8 +14,6 @@ from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.graph.tensor_fields import STRINGS, check_strangers, elements, field_of, strings
 from aioflow.protos import Message
 
-__all__ = ["REFERENCE", "Room", "dtype_of", "shape_of", "tensor_of", "write_shape", "write_tensor"]
-
 # The dtype number of a reference is that of its target plus this.
 REFERENCE: Final = 100
 # Limit for all constants of a graph that are written as one repeated element, in bytes after expansion.

@@ -9,8 +9,6 @@ from typing import Any, TypeAlias, TypeVar
 
 from aioflow.graph.dtypes import DType
 
-__all__ = ["ArgDef", "per_argument", "places"]
-
 _Flat = TypeVar("_Flat")  # any representation of an input or output of a node
 _Split: TypeAlias = "tuple[ArgDef, Sequence[_Flat]]"
 

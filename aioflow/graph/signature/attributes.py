@@ -13,8 +13,6 @@ from aioflow.graph.definitions import FunctionRef
 from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.graph.shapes import dims_of
 
-__all__ = ["KINDS", "AttrDef", "item_kind"]
-
 
 @dataclass(frozen=True, slots=True)
 class AttrDef:

@@ -15,8 +15,6 @@ from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.graph.signature.arguments import ArgDef
 from aioflow.graph.signature.attributes import KINDS, AttrDef, item_kind
 
-__all__ = ["GROUPS", "Signature", "read_signature"]
-
 # Named groups of dtypes for the allowed lists, in the notation "{numeric}".
 _FLOATS = ("bfloat16", "float16", "float32", "float64")
 _COMPLEX = ("complex64", "complex128")

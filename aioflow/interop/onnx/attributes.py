@@ -10,8 +10,6 @@ from onnx import AttributeProto
 from aioflow.errors import InvalidArgumentError
 from aioflow.interop.onnx.tensors import array_of
 
-__all__ = ["attribute_value"]
-
 _VALUES: Final[Mapping[int, Callable[[AttributeProto], Any]]] = {
     AttributeProto.FLOAT: lambda proto: proto.f,
     AttributeProto.INT: lambda proto: proto.i,

@@ -29,16 +29,6 @@ from aioflow.interop.onnx.loading import load, read_model
 from aioflow.interop.onnx.schemas import NEWEST
 from aioflow.session.session import Session
 
-__all__ = [
-    "AioflowBackend",
-    "AioflowRep",
-    "is_compatible",
-    "prepare",
-    "run_model",
-    "run_node",
-    "supports_device",
-]
-
 
 class AioflowRep(BackendRep):
     """A model with its own session.

@@ -20,8 +20,6 @@ from aioflow.ops.apply import make_op
 from aioflow.ops.onnx_node import ONNX_NODE
 from aioflow.runtime.delegates import declared_engines
 
-__all__ = ["OnnxEngine", "model_of_node", "node_by_engine"]
-
 _IR: Final = 9  # version of the format that older engines also read
 
 

@@ -15,8 +15,6 @@ from onnx import TensorProto
 from aioflow.errors import DataLossError, InvalidArgumentError, NotFoundError
 from aioflow.graph.arrays import Array
 
-__all__ = ["ExternalFiles"]
-
 
 class ExternalFiles:
     """Files that the tensors of a model refer to.

@@ -17,8 +17,6 @@ from aioflow.interop.onnx.translating import Node
 from aioflow.ops import public as ops
 from aioflow.ops.apply import constant
 
-__all__ = ["Windows", "framed", "positive", "quotient", "windows_of"]
-
 Pair = tuple[Any, Any]
 
 

@@ -8,8 +8,6 @@ from typing import Any, Final, TypeAlias
 from aioflow.graph.tensor import Tensor
 from aioflow.interop.onnx.translating import Node
 
-__all__ = ["implied_ranks"]
-
 _Inputs: TypeAlias = Sequence[Any]
 _Rank: TypeAlias = int | None
 

@@ -15,8 +15,6 @@ from aioflow.graph.static_value import constant_value
 from aioflow.graph.tensor import Tensor
 from aioflow.ops import public as ops
 
-__all__ = ["channels_first", "channels_last", "in_last", "joined", "keeps_last", "padded"]
-
 _FAR: Final = 16  # longest chain of elementwise nodes to look through
 
 

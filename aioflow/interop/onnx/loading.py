@@ -29,8 +29,6 @@ from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
 from aioflow.ops.variables.collections import variables_initializer
 from aioflow.session.session import Session
 
-__all__ = ["load", "read_model"]
-
 _IR_OF_DEFAULTS: Final = 4
 _SHAPELESS: Final = "no shape in the file; give it, as by load(…, shapes={name: [None, 3]}) or --shape NAME=?,3"
 

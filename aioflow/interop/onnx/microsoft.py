@@ -12,8 +12,6 @@ from typing import Any, Final, TypeVar
 from aioflow.graph.tensor import Tensor
 from aioflow.interop.onnx.translating import Node, Translation, translation
 
-__all__ = ["DOMAIN", "microsoft", "refuse_inputs", "refuse_unless"]
-
 DOMAIN: Final = "com.microsoft"
 _Function = TypeVar("_Function", bound=Translation)
 

@@ -7,8 +7,6 @@ from typing import Final
 
 from aioflow.errors import InvalidArgumentError
 
-__all__ = ["check_text", "node_name"]
-
 _NOT_ALLOWED: Final = re.compile(r"[^A-Za-z0-9_.\\/>-]")
 _NOT_FIRST: Final = re.compile(r"^(?=[^A-Za-z0-9.])")
 

@@ -15,8 +15,6 @@ from aioflow.graph.tensor import Tensor
 from aioflow.interop.onnx.sizes import int64, product_of, sizes_of
 from aioflow.ops import public as ops
 
-__all__ = ["Sampling", "sampled", "shape_of_sizes"]
-
 _CUBIC: Final = -0.75
 
 

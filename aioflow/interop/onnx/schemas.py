@@ -10,8 +10,6 @@ from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto, defs
 
 from aioflow.errors import InvalidArgumentError
 
-__all__ = ["NEWEST", "check_node", "default_attributes", "function_body", "has_function", "schema_of"]
-
 NEWEST: Final = {"": defs.onnx_opset_version(), "ai.onnx.ml": defs.onnx_ml_opset_version()}
 
 

@@ -22,24 +22,6 @@ from aioflow.ops.apply import constant, make
 from aioflow.ops.array.tensor_list import empty_list, push
 from aioflow.ops.core import placeholder
 
-__all__ = [
-    "Kind",
-    "Listed",
-    "Optional",
-    "OptionalKind",
-    "Sequence",
-    "SequenceKind",
-    "TensorKind",
-    "kind_of",
-    "kind_of_type",
-    "placed",
-    "standing_for",
-    "stored",
-    "stored_dtype",
-    "type_of",
-    "widened",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class TensorKind:

@@ -14,20 +14,6 @@ from aioflow.interop.onnx.translating import Node
 from aioflow.ops import public as ops
 from aioflow.ops.apply import constant
 
-__all__ = [
-    "axes_of",
-    "axis_of",
-    "count_of",
-    "int64",
-    "integers",
-    "length_of",
-    "product_of",
-    "rank_of",
-    "shape_vector",
-    "sizes_of",
-    "with_dims",
-]
-
 
 def rank_of(node: Node, tensor: Tensor) -> int:
     """Return the rank. Refuse the node if it is not known."""

@@ -15,8 +15,6 @@ from aioflow.graph.dtypes import DType
 from aioflow.interop.onnx.external import ExternalFiles
 from aioflow.interop.onnx.types import dtype_of, element_type_name
 
-__all__ = ["array_of"]
-
 _MAX_RANK: Final = 64
 _MOST_EMPTY: Final = 2**63 // 16  # number of elements of the largest dtype
 

@@ -32,18 +32,6 @@ from aioflow.interop.onnx.types import dtype_of
 from aioflow.interop.unsupported import UnsupportedOp
 from aioflow.work.importing import gives_way, importing
 
-__all__ = [
-    "Node",
-    "Refused",
-    "Subgraph",
-    "Translation",
-    "Value",
-    "check_attributes",
-    "find_translation",
-    "load_translations",
-    "translation",
-]
-
 Value: TypeAlias = Any  # a Tensor, a Sequence, an Optional, or None if omitted: see `sequences.py`
 Translation: TypeAlias = Callable[..., Any]
 _Function = TypeVar("_Function", bound=Translation)

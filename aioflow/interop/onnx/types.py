@@ -14,8 +14,6 @@ from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.graph.shapes import Dims
 
-__all__ = ["dims_of_type", "dtype_of", "element_type_name", "element_type_of", "tensor_type"]
-
 
 def _dtypes() -> Mapping[int, DType]:
     found: dict[int, DType] = {TensorProto.STRING: dtypes.string, TensorProto.BFLOAT16: dtypes.bfloat16}

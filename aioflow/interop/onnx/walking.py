@@ -28,8 +28,6 @@ from aioflow.interop.unsupported import UnsupportedOp
 from aioflow.ops.apply import constant
 from aioflow.ops.array.shape import ensure_shape
 
-__all__ = ["Scope", "Walk"]
-
 _DEEPEST: Final = 24  # deepest nesting of subgraphs and functions
 _TRIALS: Final = 6  # deepest nesting of loops; each doubles the work of the loops within it
 # Limit on the nodes of functions, branches and bodies, counted each time they are expanded: about a minute and 1 GiB.

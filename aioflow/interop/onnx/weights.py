@@ -18,8 +18,6 @@ from aioflow.ops.apply import constant_of
 from aioflow.ops.core import placeholder_with_default
 from aioflow.ops.variables.variable import Variable
 
-__all__ = ["Weights", "statistics_of"]
-
 # Floating-point inputs that training must not change: the running moments, and the scales of a resize.
 _STATISTICS: Final[Mapping[str, tuple[int, ...]]] = {"BatchNormalization": (3, 4), "Resize": (1, 2), "Upsample": (1,)}
 

@@ -25,8 +25,6 @@ from aioflow.work.copying import copy_into
 from aioflow.work.frozen import freeze, is_frozen
 from aioflow.work.threads import in_thread
 
-__all__ = ["Leftover", "Misfit", "WeightsError", "assign"]
-
 _BATCH: Final = 64 << 20  # bytes that are converted before they are assigned
 _SHOWN: Final = 20  # names of each kind that the error lists
 

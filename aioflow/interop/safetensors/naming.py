@@ -11,8 +11,6 @@ from aioflow.checks.brief import brief
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.ops.variables.variable import Variable
 
-__all__ = ["Names", "Place", "Transposed", "ignored", "places"]
-
 
 @dataclass(frozen=True)
 class Transposed:

@@ -15,8 +15,6 @@ from aioflow.formats.tensor_file import StoredTensor, TensorFile
 from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.arrays import Array
 
-__all__ = ["Weights", "open"]
-
 _FILE: Final = "model.safetensors"
 _INDEX: Final = "model.safetensors.index.json"
 _MAX_INDEX: Final = 100 * 2**20  # bytes, the limit for a header too

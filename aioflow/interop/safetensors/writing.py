@@ -15,8 +15,6 @@ from aioflow.graph.argument_kinds import check_kind, check_text
 from aioflow.graph.arrays import Array
 from aioflow.work.threads import in_thread
 
-__all__ = ["save"]
-
 
 async def save(
     path: str | os.PathLike[str], tensors: Mapping[str, Array], metadata: Mapping[str, str] | None = None

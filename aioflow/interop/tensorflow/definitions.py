@@ -12,8 +12,6 @@ from aioflow.graph.published.graphs import definition_of
 from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
 from aioflow.protos import Message
 
-__all__ = ["definition_and_refused", "supported"]
-
 
 def supported(graph: Message, what: str, producer: Message = None) -> GraphDef:
     """Return the definition that a GraphDef message holds.

@@ -8,8 +8,6 @@ from aioflow.graph.lowering import lowered
 from aioflow.graph.opdef import OPS
 from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
 
-__all__ = ["export_graph_def", "exported"]
-
 
 def export_graph_def(graph: Graph | GraphDef) -> GraphDef:
     """Return a definition of the graph that TensorFlow imports and runs with equal results.

@@ -20,8 +20,6 @@ from aioflow.interop.model import DEFAULT_SIGNATURE, Model, Signature
 from aioflow.interop.tensorflow.definitions import supported
 from aioflow.ops import importer
 
-__all__ = ["Source", "import_graph_def", "load_graph"]
-
 # A file or the bytes of one, a definition, or a GraphDef message, also one of TensorFlow's own class.
 Source: TypeAlias = "str | os.PathLike[str] | bytes | GraphDef | protos.Message"
 

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from aioflow.errors import InvalidArgumentError
 from aioflow.protos import Message, message
 
-__all__ = ["node_of", "pruned"]
-
 
 def node_of(name: str) -> str:
     """Return the node of a tensor or control input: "node" for "node", "node:1", "node:output:1" and "^node"."""

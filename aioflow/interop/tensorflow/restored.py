@@ -8,9 +8,6 @@ from typing import Final
 from aioflow.graph.graphdef import FunctionDef, FunctionRef, InputRef, NodeDef, TensorData
 from aioflow.protos import Message
 
-__all__ = ["captured_variables", "checkpointed_values", "restored_variables"]
-
-
 _VALUE: Final = "VARIABLE_VALUE"
 
 

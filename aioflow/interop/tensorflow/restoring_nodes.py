@@ -12,8 +12,6 @@ from aioflow.graph.dtypes import DType
 from aioflow.graph.graphdef import NodeDef, TensorData
 from aioflow.graph.shapes import Dims
 
-__all__ = ["RESTORE", "SAVED", "SAVER_FILE", "names_of", "restoring_nodes", "table_keys"]
-
 SAVER_FILE: Final = "save/Const:0"
 SAVED: Final = "save/control_dependency:0"
 RESTORE: Final = "save/restore_all"

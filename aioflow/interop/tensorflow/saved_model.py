@@ -37,8 +37,6 @@ from aioflow.protos import Message, parse
 from aioflow.session.session import Session
 from aioflow.train.saved_variables import Saved, check_saved
 
-__all__ = ["checkpointed_objects", "load_saved_model"]
-
 
 def load_saved_model(
     folder: str | os.PathLike[str],

@@ -11,8 +11,6 @@ from aioflow.formats.stores import Store
 from aioflow.interop.tensorflow.pruning import node_of
 from aioflow.protos import Message, parse, read
 
-__all__ = ["ASSETS", "FILES", "INIT_SIGNATURES", "VARIABLES", "Parts", "components", "meta_graph", "saved_model"]
-
 FILES: Final = ("saved_model.pb", "saved_model.pbtxt")
 VARIABLES: Final = "variables/variables"
 ASSETS: Final = "assets"

@@ -36,8 +36,6 @@ from aioflow.protos import Message, message, to_bytes
 from aioflow.session.session import Session
 from aioflow.work.threads import in_thread
 
-__all__ = ["save_saved_model"]
-
 _START: Final = "save/initialize_assets"
 _METHOD: Final = "tensorflow/serving/predict"
 

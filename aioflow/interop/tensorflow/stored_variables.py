@@ -12,8 +12,6 @@ from aioflow.interop.tensorflow.pruning import node_of
 from aioflow.interop.tensorflow.restored import checkpointed_values
 from aioflow.protos import Message, parse
 
-__all__ = ["StoredVariable", "stored_variables"]
-
 _PASSING: Final = frozenset({"ReadVariableOp", "Identity", "Cast"})
 _ASSIGNING: Final = frozenset({"AssignVariableOp", "Assign"})
 _CALLS: Final = frozenset({"PartitionedCall", "StatefulPartitionedCall"})

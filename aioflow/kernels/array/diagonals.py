@@ -11,8 +11,6 @@ from aioflow.kernels.convert import as_int
 from aioflow.kernels.registry import kernel
 from aioflow.work.stopping import blocks
 
-__all__: list[str] = []
-
 
 @kernel("Diag", fresh=True)
 def diag(xp: Any, diagonal: Any) -> Any:

@@ -10,8 +10,6 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.convert import as_int
 from aioflow.kernels.registry import kernel
 
-__all__: list[str] = []
-
 
 @kernel("Pack", device="CPU", dtypes={"T": ["resource"]}, priority=1)
 def pack_handles(values: tuple[Any, ...], *, axis: int) -> Any:

@@ -16,8 +16,6 @@ from aioflow.kernels.convert import as_int, as_sizes, broadcast_shape
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.work.copying import copied, row_blocks
 
-__all__: list[str] = []
-
 
 def _check_range(xp: Any, indices: Any, limit: int) -> None:
     if not indices.size:

@@ -17,8 +17,6 @@ from aioflow.kernels.convert import as_int, as_ints, as_sizes
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.work.copying import copied, copy_into, put
 
-__all__: list[str] = []
-
 _Cuts: TypeAlias = tuple[tuple[slice, ...], ...]
 
 # The most parts of a split whose slices are cached: a loop splits in the same way in each iteration.

@@ -16,8 +16,6 @@ from aioflow.kernels.convert import as_int, as_number, as_sizes, check_rank
 from aioflow.kernels.registry import Binding, binder
 from aioflow.work.stopping import blocks
 
-__all__: list[str] = []
-
 
 @binder("Fill", host={"dims": as_sizes}, fresh=True, elastic=True)
 def fill(binding: Binding) -> Callable[..., Any]:

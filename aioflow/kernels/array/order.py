@@ -19,8 +19,6 @@ from aioflow.kernels.text.strings import as_strings, each
 from aioflow.work.copying import copied, put, row_blocks
 from aioflow.work.stopping import batches, blocks
 
-__all__: list[str] = []
-
 _SEARCHED: Final = BLOCK >> 4  # numbers searched at once; a search takes 1 µs where most of the data is not cached
 
 

@@ -11,8 +11,6 @@ from aioflow.kernels.convert import as_array, as_ints, check_rank
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.work.copying import copied, put
 
-__all__: list[str] = []
-
 Pairs: TypeAlias = tuple[tuple[int, int], ...]
 
 

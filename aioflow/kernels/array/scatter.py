@@ -19,8 +19,6 @@ from aioflow.kernels.math.large_sorts import is_long, order_of
 from aioflow.work.copying import row_blocks
 from aioflow.work.stopping import blocks
 
-__all__ = ["checked_rows", "flat_rows", "in_bounds", "repeats", "scatter_rows"]
-
 _FEW: Final = 512  # elements up to which `ufunc.at` is faster, measured with NumPy 2.4
 
 

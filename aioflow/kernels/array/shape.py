@@ -14,8 +14,6 @@ from aioflow.kernels.convert import as_int, as_ints, as_sizes, check_room, check
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.work.copying import copied
 
-__all__ = ["checked_axis"]
-
 _FEW: Final = 4096  # elements up to which a filled array is made faster than a broadcast view
 
 

@@ -13,8 +13,6 @@ from aioflow.kernels.convert import as_ints, as_sizes
 from aioflow.kernels.registry import Binding, binder
 from aioflow.work.copying import put
 
-__all__: list[str] = []
-
 Index = tuple[IndexItem, ...]
 
 

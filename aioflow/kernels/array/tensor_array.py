@@ -14,8 +14,6 @@ from aioflow.graph.shapes import Dims, format_dims, is_compatible, merge_dims
 from aioflow.kernels.convert import as_int, as_ints, check_room
 from aioflow.kernels.registry import Binding, binder, kernel
 
-__all__ = ["TensorArrayValue"]
-
 _CLEARED: Any = object()
 
 

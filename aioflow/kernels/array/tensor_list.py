@@ -14,8 +14,6 @@ from aioflow.kernels.list_values import stack_of, tensors_of
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.work.stopping import blocks, claim
 
-__all__: list[str] = []
-
 _PLACE: Final = 8  # bytes of a list for each tensor, besides the tensor
 _PLACES: Final = 1 << 20  # places added at once: no other Python code runs meanwhile
 

@@ -19,8 +19,6 @@ from aioflow.sync.batches import Piece
 from aioflow.sync.unbatch import CollectCore, Collecting, Share, ShareCore
 from aioflow.sync.waiting import Waiting, wake_all
 
-__all__: list[str] = []
-
 _COLUMNS: Final = 3  # columns of an index: the number of a step, and the begin and end of its rows
 
 

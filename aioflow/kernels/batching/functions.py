@@ -14,8 +14,6 @@ from aioflow.kernels.batching.queues import BatchLine, Turn, check_rows, concate
 from aioflow.kernels.registry import Binding, BodySteps, binder
 from aioflow.sync.batches import Piece
 
-__all__: list[str] = []
-
 _SMALL: Final = 64  # bytes up to which captured values are compared by content, not by identity
 
 

@@ -18,8 +18,6 @@ from aioflow.sync.batch_driver import BatchDriver, Call
 from aioflow.sync.batches import BatchPolicy, Piece
 from aioflow.work.threads import in_thread
 
-__all__ = ["BatchLine", "BatchSettings", "Turn", "check_rows", "concatenated", "line_finder"]
-
 _LARGE: Final = 1 << 18  # bytes; to copy them takes about as long as a call in a thread
 
 

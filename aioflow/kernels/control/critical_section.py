@@ -12,8 +12,6 @@ from aioflow.kernels.resources import resource_finder
 from aioflow.sync.fair_lock import Turns
 from aioflow.sync.waiting import Ticket, Waiting, wake_all
 
-__all__ = ["Held"]
-
 
 class Held:
     """A lock that is held. Either the node that consumes it or the end of the step releases it, whichever is first."""

@@ -12,8 +12,6 @@ from aioflow.errors import AbortedError, InvalidArgumentError
 from aioflow.kernels.convert import as_bytes
 from aioflow.kernels.registry import Binding, binder, kernel
 
-__all__: list[str] = []
-
 
 @binder("Assert", synchronises=True)
 def check(binding: Binding) -> Callable[[Any, Any], None]:

@@ -22,8 +22,6 @@ from aioflow.kernels.registry import Binding, binder
 from aioflow.sync.background import Background, background_of
 from aioflow.sync.waiting import StepAccount
 
-__all__ = ["SourceCore"]
-
 Waiter = TypeVar("Waiter")
 Item = TypeVar("Item")
 

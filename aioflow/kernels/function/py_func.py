@@ -35,9 +35,6 @@ from aioflow.kernels.registry import Binding, binder
 from aioflow.work.copying import copied, native
 from aioflow.work.threads import in_thread
 
-__all__ = ["ResultCheck", "call_error", "is_cancelled"]
-
-
 # ── values ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -13,8 +13,6 @@ from aioflow.kernels.registry import Binding, binder
 from aioflow.work.copying import copied
 from aioflow.work.stopping import batches, blocks, checkpoint
 
-__all__: list[str] = []
-
 _BLOCK = 1 << 14  # boxes that are compared with one box, or drawn, between two checkpoints
 
 

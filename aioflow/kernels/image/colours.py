@@ -13,8 +13,6 @@ from aioflow.kernels.convert import as_number
 from aioflow.kernels.registry import Binding, binder
 from aioflow.work.stopping import blocks
 
-__all__: list[str] = []
-
 
 def _by_pixels(xp: Any, images: Any, convert: Callable[[Any], Any]) -> Any:
     """Return new images whose pixels `convert` computes, from blocks [n, 3] in single or double precision."""

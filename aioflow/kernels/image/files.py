@@ -25,8 +25,6 @@ from aioflow.release import install_command
 from aioflow.work.stopping import batches, checkpoint
 from aioflow.work.threads import in_thread
 
-__all__: list[str] = []
-
 _FEW_PIXELS: Final = 1 << 12  # decoded in some tens of microseconds, less than a call in a thread takes
 _JPEG, _GIF, _BMP = b"\xff\xd8\xff", b"GIF8", b"BM"
 

@@ -12,8 +12,6 @@ from aioflow.kernels.blockwise import BLOCK, on_host
 from aioflow.kernels.registry import Binding
 from aioflow.work.stopping import blocks
 
-__all__ = ["checked_size", "original_size", "positions", "scale_of", "scaling_flags", "some_lines"]
-
 
 def checked_size(images: Any, size: tuple[int, ...]) -> tuple[int, int]:
     """Return height and width. Raise InvalidArgumentError unless the images can be resized to them."""

@@ -16,9 +16,6 @@ from aioflow.kernels.convert import as_ints
 from aioflow.kernels.image.grids import checked_size, original_size, positions, scale_of, scaling_flags, some_lines
 from aioflow.kernels.registry import Binding, binder, kernel
 
-__all__: list[str] = []
-
-
 # ── bilinear ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

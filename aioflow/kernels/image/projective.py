@@ -13,8 +13,6 @@ from aioflow.kernels.convert import as_array, as_ints
 from aioflow.kernels.image.grids import some_lines
 from aioflow.kernels.registry import Binding, binder
 
-__all__: list[str] = []
-
 _Places = Callable[[Any, Any, int], Any]
 
 

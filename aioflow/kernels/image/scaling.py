@@ -14,8 +14,6 @@ from aioflow.kernels.image.grids import checked_size, original_size, positions, 
 from aioflow.kernels.image.taps import Taps, resampled, spans, transposed
 from aioflow.kernels.registry import Binding, binder
 
-__all__: list[str] = []
-
 _F32: Final = np.float32
 _LEAST: Final = _F32(1000) * np.finfo(np.float32).tiny  # the smallest sum of weights to divide by
 

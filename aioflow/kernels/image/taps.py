@@ -13,8 +13,6 @@ from aioflow.kernels.blockwise import BLOCK
 from aioflow.kernels.image.grids import some_lines
 from aioflow.work.stopping import blocks, checkpoint
 
-__all__ = ["Taps", "resampled", "spans", "transposed"]
-
 
 class Taps(NamedTuple):
     """Resampling weights along one axis, in host memory.

@@ -21,8 +21,6 @@ from aioflow.kernels.resources import resource_finder
 from aioflow.kernels.text.strings import as_strings
 from aioflow.work.threads import in_thread
 
-__all__: list[str] = []
-
 _MOST_HELD: Final = 2  # snapshots for one saver: of two sessions, or of one that reconnected
 _ATTEMPTS: Final = 3  # tries to read a checkpoint that is being replaced
 

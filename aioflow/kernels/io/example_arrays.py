@@ -15,8 +15,6 @@ from aioflow.graph.dtypes import DType
 from aioflow.graph.shapes import format_dims
 from aioflow.work.stopping import batches
 
-__all__ = ["DenseFeature", "FeatureBatch", "decoded_examples", "sparse_feature"]
-
 _KINDS: Final[dict[DType, Kind]] = {dtypes.float32: "float", dtypes.int64: "int64", dtypes.string: "bytes"}
 
 

@@ -14,8 +14,6 @@ from aioflow.kernels.text.strings import as_strings, string_values
 from aioflow.work.stopping import batches
 from aioflow.work.threads import in_thread
 
-__all__: list[str] = []
-
 
 def _bytes(value: Any, what: str) -> bytes:
     array = string_values(value)

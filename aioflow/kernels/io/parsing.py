@@ -22,8 +22,6 @@ from aioflow.kernels.text.strings import as_strings, string_values
 from aioflow.work.copying import copy_into
 from aioflow.work.stopping import batches, blocks
 
-__all__: list[str] = []
-
 _RECORDS: Final = 1 << 16  # strings that are read between two checkpoints, if they have at most `_BYTES` together
 _BYTES: Final = 4 << 20
 

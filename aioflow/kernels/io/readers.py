@@ -38,8 +38,6 @@ from aioflow.sync.waiting import StepAccount, wake_all
 from aioflow.work.stopping import Stopped
 from aioflow.work.threads import Call, LeftBehind, in_thread
 
-__all__ = ["Reader"]
-
 _AHEAD_RECORDS: Final = 256
 _AHEAD_BYTES: Final = 1 << 20
 

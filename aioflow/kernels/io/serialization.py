@@ -18,8 +18,6 @@ from aioflow.kernels.sparse.entries import check_bounds, check_entries
 from aioflow.kernels.text.strings import LEAST_STRING, as_strings, string_values
 from aioflow.work.stopping import blocks, claim
 
-__all__: list[str] = []
-
 _SLICES: Final = 1024  # slices that are serialized between two checkpoints
 
 

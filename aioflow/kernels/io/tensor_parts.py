@@ -13,8 +13,6 @@ from aioflow.graph.arrays import Array
 from aioflow.kernels.blockwise import claim_array
 from aioflow.work.copying import copied, copy_into
 
-__all__ = ["JoinedRows", "part_of", "whole_tensors"]
-
 
 class JoinedRows:
     """Consecutive parts along the first axis as one array, read a few rows at a time.

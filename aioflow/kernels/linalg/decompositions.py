@@ -17,8 +17,6 @@ from aioflow.graph import dtypes
 from aioflow.kernels.registry import Binding, Body, binder, kernel
 from aioflow.work.stopping import blocks
 
-__all__: list[str] = []
-
 _LARGE: Final = 400  # rows of a matrix that takes some milliseconds to factor
 _SINGULAR: Final = "Input is not invertible."
 _WORK: Final = 1 << 24  # multiply-adds of one call, counted as for a matrix product

@@ -19,8 +19,6 @@ from aioflow.graph.einsum import Equation, Label, parse_equation
 from aioflow.kernels.convert import broadcast_shape
 from aioflow.kernels.registry import Binding, Body, binder, kernel
 
-__all__: list[str] = []
-
 _SMALL_FLOATS = (dtypes.float16, dtypes.bfloat16)
 
 

@@ -17,8 +17,6 @@ from aioflow.kernels.convert import check_room
 from aioflow.kernels.lookup.table import MutableTable
 from aioflow.work.stopping import batches, claim
 
-__all__ = ["DenseTable"]
-
 _WORD: Final = (1 << 64) - 1
 _MIXED: Final = 0x9E3779B97F4A7800
 

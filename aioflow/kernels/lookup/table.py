@@ -17,8 +17,6 @@ from aioflow.kernels.convert import check_room
 from aioflow.kernels.text.strings import as_strings
 from aioflow.work.stopping import blocks, claim
 
-__all__ = ["LookupTable", "MutableTable", "StaticTable", "distinct_entries"]
-
 _BATCH: Final = 4096  # keys between two checkpoints
 _ENTRY: Final = 100  # approximate bytes of an entry
 _NOTHING: Final = object()

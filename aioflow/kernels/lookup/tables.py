@@ -14,8 +14,6 @@ from aioflow.kernels.lookup.dense import DenseTable
 from aioflow.kernels.lookup.table import LookupTable, MutableTable, StaticTable
 from aioflow.kernels.registry import Binding, binder, kernel
 
-__all__: list[str] = []
-
 _DTYPES: Final = {
     "key_dtype": "int32 int64 string",
     "value_dtype": "int32 int64 float32 float64 string bool",

@@ -20,8 +20,6 @@ from aioflow.kernels.registry import Binding, binder
 from aioflow.work.stopping import batches, checkpoint, claim
 from aioflow.work.threads import in_thread
 
-__all__: list[str] = []
-
 _WHOLE_LINE: Final = -2
 _LINE_NUMBER: Final = -1
 _COLUMN_TYPES: Final = (string, int32, int64, float32, float64)

@@ -12,8 +12,6 @@ from aioflow.kernels.convert import as_int
 from aioflow.kernels.registry import Binding, Body, binder
 from aioflow.work.stopping import blocks
 
-__all__: list[str] = []
-
 
 @binder("DenseBincount", host={"size": as_int}, fresh=True, elastic=True, synchronises=True)
 def bind_dense_bincount(binding: Binding) -> Body:

@@ -12,8 +12,6 @@ from aioflow.graph.dtypes import DType, bfloat16, float32
 from aioflow.kernels.convert import as_sizes, broadcast_shape
 from aioflow.kernels.registry import Binding, Body, binder, kernel
 
-__all__: list[str] = []
-
 _COMPARABLE: Final = {"T": "numbers bool string"}
 
 

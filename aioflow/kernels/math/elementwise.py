@@ -16,8 +16,6 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.kernels.registry import Binding, Body, Ufunc, binder, elementwise, kernel
 
-__all__ = ["EXACT_C"]
-
 _FLOATING: Final = {"T": "floats complexes"}
 _NUMBERS: Final = {"T": "numbers"}
 

@@ -12,8 +12,6 @@ from aioflow.kernels.blockwise import claim_array
 from aioflow.kernels.convert import as_sizes
 from aioflow.kernels.registry import Binding, binder
 
-__all__: list[str] = []
-
 Sizes = tuple[int, ...]
 
 

@@ -8,8 +8,6 @@ from typing import Any
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.registry import Binding, Body, binder
 
-__all__: list[str] = []
-
 
 def _truncated(xp: Any, x: Any, y: Any) -> Any:
     """Return x / y rounded towards zero."""

@@ -13,8 +13,6 @@ import numpy as np
 from aioflow.kernels.blockwise import BLOCK
 from aioflow.work.stopping import batches, blocks
 
-__all__ = ["bucket_by_bucket", "is_long", "largest", "nth", "order_of"]
-
 _MANY: Final = 1 << 20  # numbers up to which one sort takes at most some hundredths of a second
 _PIVOTS: Final = 127
 _SAMPLES: Final = 32  # samples per pivot

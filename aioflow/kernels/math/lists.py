@@ -7,8 +7,6 @@ from typing import Any
 from aioflow.kernels.list_values import stack_of, tensors_of
 from aioflow.kernels.registry import kernel
 
-__all__: list[str] = []
-
 
 @kernel("AddN", dtypes={"T": ("variant",)})
 def add_n(lists: Any) -> Any:

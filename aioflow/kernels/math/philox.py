@@ -16,8 +16,6 @@ from aioflow.kernels.blockwise import BLOCK, claim_array, written
 from aioflow.kernels.convert import as_int, as_ints, as_sizes
 from aioflow.kernels.registry import Binding, binder
 
-__all__ = ["FROM", "first_counter", "normal", "uniform", "words_at"]
-
 _FACTORS: Final = (0xD2511F53, 0xCD9E8D57)
 _STEPS: Final = (0x9E3779B9, 0xBB67AE85)  # increments of the key per round
 _ROUNDS: Final = 10

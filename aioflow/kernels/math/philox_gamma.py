@@ -17,8 +17,6 @@ from aioflow.kernels.math.philox import FROM, first_counter, normal, uniform, wo
 from aioflow.kernels.registry import Binding, binder
 from aioflow.work.stopping import blocks, checkpoint
 
-__all__: list[str] = []
-
 _OF_EACH: Final = 256  # values of the counter reserved for each number
 _BLOCK: Final = 1 << 15
 _F64: Final = np.dtype(np.float64)

@@ -15,8 +15,6 @@ from aioflow.kernels.math.large_sorts import bucket_by_bucket
 from aioflow.kernels.registry import Binding, binder
 from aioflow.work.stopping import acting, batches, blocks
 
-__all__: list[str] = []
-
 Draw = Callable[[Any, int, Any], Any]
 _MANTISSA: Final = {"float16": 10, "bfloat16": 7}
 _MANY_ROWS: Final = 1 << 20  # rows above which a shuffle is done in buckets

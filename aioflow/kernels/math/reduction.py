@@ -21,8 +21,6 @@ from aioflow.kernels.convert import as_int, as_ints
 from aioflow.kernels.registry import Binding, Body, binder, kernel
 from aioflow.work.stopping import blocks
 
-__all__: list[str] = []
-
 _HOST = {"reduction_indices": as_ints}
 _SMALL_FLOATS = (dtypes.float16, dtypes.bfloat16)
 

@@ -15,8 +15,6 @@ from aioflow.kernels.math.large_sorts import is_long, order_of
 from aioflow.kernels.registry import Binding, Body, binder
 from aioflow.work.stopping import blocks
 
-__all__: list[str] = []
-
 _UFUNC: Final = {"Sum": "add", "Mean": "add", "Prod": "multiply", "Max": "maximum", "Min": "minimum"}
 
 

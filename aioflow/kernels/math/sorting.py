@@ -14,8 +14,6 @@ from aioflow.kernels.math.large_sorts import is_long, largest, nth, order_of
 from aioflow.kernels.registry import Binding, Body, binder, kernel
 from aioflow.work.stopping import batches, blocks
 
-__all__: list[str] = []
-
 # Above this width a partition is faster than a full sort, if few elements are wanted.
 _WIDE: Final = 256
 

@@ -25,8 +25,6 @@ from aioflow.kernels.registry import HOST, Binding, Body, binder
 from aioflow.release import install_command
 from aioflow.work.stopping import blocks, checkpoint
 
-__all__: list[str] = []
-
 _PART: Final = 1 << 14  # elements of a block, at up to microseconds each
 
 

@@ -10,8 +10,6 @@ from aioflow.kernels.convert import broadcast_shape
 from aioflow.kernels.registry import kernel
 from aioflow.kernels.text.strings import as_strings, side_by_side, string_values
 
-__all__: list[str] = []
-
 
 @kernel("Add", device="CPU", dtypes={"T": ("string",)}, fresh=True)
 def add_strings(x: Any, y: Any) -> Any:

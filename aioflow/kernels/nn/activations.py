@@ -15,8 +15,6 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.graph.dtypes import DType
 from aioflow.kernels.registry import Binding, binder, kernel
 
-__all__ = ["column_sums", "narrow", "softmax_parts", "widen"]
-
 _HALVES = "float16 bfloat16"
 _SHORT_ROW = 64  # classes; above about this number a reduction by rows is faster, as measured
 _SELU_SCALE = 1.0507009873554805

@@ -11,8 +11,6 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.nn.activations import narrow, softmax_parts, widen
 from aioflow.kernels.registry import Binding, binder
 
-__all__: list[str] = []
-
 
 @binder("SoftmaxCrossEntropyWithLogits", fresh=True)
 def dense(binding: Binding) -> Callable[[Any, Any], tuple[Any, Any]]:

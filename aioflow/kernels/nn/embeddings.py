@@ -12,8 +12,6 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.array.scatter import in_bounds
 from aioflow.kernels.registry import Binding, binder
 
-__all__: list[str] = []
-
 
 @binder("AioflowCheckedIds", synchronises=True)
 def checked_ids(binding: Binding) -> Callable[[Any], Any]:

@@ -11,8 +11,6 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.nn.activations import column_sums, narrow, widen
 from aioflow.kernels.registry import Binding, binder, kernel
 
-__all__: list[str] = []
-
 
 class _Images:
     """Sums and broadcasts over all dimensions but the channels, for one data format."""

@@ -16,8 +16,6 @@ from aioflow.kernels.nn.activations import narrow, widen
 from aioflow.kernels.registry import Binding, binder
 from aioflow.work.stopping import batches
 
-__all__: list[str] = []
-
 # The gates in the order of their columns in the weights: input, cell, forget, output.
 _ORDERS: Final = {"BlockLSTM": "icfo", "BlockLSTMV2": "ifco", "BlockLSTMGrad": "icfo", "BlockLSTMGradV2": "ifco"}
 

@@ -10,8 +10,6 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.graph.windows import Shape, Window, conv_dims, depthwise_dims, pool_dims, pool_kernel
 from aioflow.kernels.registry import Binding
 
-__all__ = ["Convolution", "Pool", "expect_shape"]
-
 T = TypeVar("T")
 _REMEMBERED = 16
 

@@ -18,8 +18,6 @@ from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.sync.accumulator import AccumulatorCore, Take
 from aioflow.sync.waiting import StepAccount, Waiting, tell, wake_all
 
-__all__ = ["Accumulator", "Rows"]
-
 
 def check_required(count: int) -> None:
     """Raise InvalidArgumentError if `count` is not a valid number of gradients to wait for."""

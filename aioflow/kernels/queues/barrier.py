@@ -18,8 +18,6 @@ from aioflow.sync.barrier import BarrierCore
 from aioflow.sync.queue import Dequeue
 from aioflow.sync.waiting import StepAccount, Waiting, tell, wake_all
 
-__all__ = ["Barrier"]
-
 
 class Barrier(BarrierCore):
     """A barrier of arrays; `shapes` is empty if the barrier accepts any shape."""

@@ -12,8 +12,6 @@ from aioflow.kernels.resources import resource_finder
 from aioflow.sync.mailbox import MailboxCore, Take
 from aioflow.sync.waiting import Waiting, wake_all
 
-__all__: list[str] = []
-
 
 def _finder(binding: Binding) -> Callable[[], MailboxCore]:
     return resource_finder(MailboxCore, binding, MailboxCore)

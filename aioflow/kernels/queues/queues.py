@@ -25,8 +25,6 @@ from aioflow.sync.queue import (
 )
 from aioflow.sync.waiting import StepAccount, Ticket, Waiting, tell, wake_all
 
-__all__ = ["Queue"]
-
 
 class Queue(QueueCore):
     """A queue of tuples of arrays.

@@ -11,8 +11,6 @@ from aioflow.graph.dtypes import DType
 from aioflow.kernels.convert import as_int
 from aioflow.kernels.registry import Binding, binder, kernel
 
-__all__ = ["StackValue"]
-
 
 class StackValue:
     """A last-in, first-out stack of tensors of one dtype, with at most `max_size` elements unless that is negative."""

@@ -15,8 +15,6 @@ from aioflow.kernels.resources import resource_finder
 from aioflow.sync.staging import Get, Peek, Put, StagingCore
 from aioflow.sync.waiting import StepAccount, Ticket, Waiting, tell, wake_all
 
-__all__: list[str] = []
-
 
 def _finder(binding: Binding) -> Callable[[], StagingCore]:
     capacity, limit = binding.attrs["capacity"], binding.attrs["memory_limit"]

@@ -18,8 +18,6 @@ from aioflow.kernels.sparse.entries import check_entries, int64_array
 from aioflow.kernels.text.strings import as_strings, each
 from aioflow.work.stopping import batches, blocks
 
-__all__: list[str] = []
-
 _FACTOR: Final = np.uint64(0xC6A4A7935BD1E995)
 _MASK: Final = (1 << 64) - 1
 _SEPARATOR: Final = b"_X_"

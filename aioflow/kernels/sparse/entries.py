@@ -12,18 +12,6 @@ from aioflow.kernels.blockwise import is_large, joined, taken
 from aioflow.kernels.math.large_sorts import order_of
 from aioflow.work.copying import row_blocks
 
-__all__ = [
-    "Groups",
-    "as_vector",
-    "check_bounds",
-    "check_columns",
-    "check_entries",
-    "group",
-    "int64_array",
-    "overlapping",
-    "row_major",
-]
-
 
 def as_vector(value: Any) -> Any:
     """Return the value as a NumPy array, also if it is a bare scalar or string."""

@@ -27,9 +27,6 @@ from aioflow.kernels.sparse.entries import (
 from aioflow.work.copying import row_blocks
 from aioflow.work.stopping import blocks
 
-__all__: list[str] = []
-
-
 # ── dense ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -26,8 +26,6 @@ from aioflow.kernels.sparse.entries import check_bounds, check_columns, check_en
 from aioflow.work.copying import copied
 from aioflow.work.stopping import blocks
 
-__all__: list[str] = []
-
 _BLOCK: Final = 1 << 20  # elements of partial products that a matrix product holds at once
 
 

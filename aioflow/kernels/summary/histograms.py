@@ -12,8 +12,6 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.protos import Message
 from aioflow.work.stopping import blocks
 
-__all__ = ["add_histogram"]
-
 _BLOCK: Final = 1 << 16  # numbers between two checkpoints
 
 

@@ -18,8 +18,6 @@ from aioflow.protos import message
 from aioflow.work.stopping import checkpoint
 from aioflow.work.threads import in_thread
 
-__all__: list[str] = []
-
 _FEW: Final = 1 << 12  # elements; encoding them takes less time than a round trip to a thread
 _DARK: Final = np.float32(1e-6)  # an image whose values are all smaller is black
 _COMPRESSION: Final = -1  # zlib's default level

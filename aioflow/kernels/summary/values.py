@@ -16,8 +16,6 @@ from aioflow.kernels.summary.histograms import add_histogram
 from aioflow.kernels.text.strings import as_strings, string_values
 from aioflow.protos import Message, message, parse
 
-__all__: list[str] = []
-
 
 def _made(summary: Message) -> Any:
     return as_strings([summary.SerializeToString()], ())

@@ -21,8 +21,6 @@ from aioflow.kernels.text.strings import as_strings, each, string_values
 from aioflow.work.copying import copied
 from aioflow.work.stopping import batches, blocks, checkpoint
 
-__all__: list[str] = []
-
 
 def _each(convert: Callable[[bytes], bytes], value: Any) -> Any:
     return each(convert, string_values(value))

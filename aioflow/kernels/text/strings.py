@@ -14,8 +14,6 @@ from aioflow.kernels.convert import broadcast_shape
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.work.stopping import blocks, claim
 
-__all__ = ["LEAST_STRING", "as_strings", "each", "side_by_side", "string_values"]
-
 _BATCH: Final = 256  # strings between two checkpoints
 _OBJECTS: Final = 1 << 16  # objects that are stored while nothing else can run
 LEAST_STRING: Final = 64  # bytes that a short string takes, with its reference

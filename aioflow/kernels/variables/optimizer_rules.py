@@ -14,8 +14,6 @@ from typing import Any, Final, TypeAlias
 
 from aioflow.errors import InvalidArgumentError
 
-__all__ = ["RULES", "Rule"]
-
 Arrays: TypeAlias = Sequence[Any]
 Update: TypeAlias = Callable[[Any, Arrays, Arrays, Any, Arrays, Any], None]
 

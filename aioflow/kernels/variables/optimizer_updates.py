@@ -22,8 +22,6 @@ from aioflow.kernels.registry import Binding, binder
 from aioflow.kernels.resources import Reach, VariableResource, update_together
 from aioflow.kernels.variables.optimizer_rules import RULES, Rule
 
-__all__ = ["Passes", "in_passes", "register_updates"]
-
 # Applies a rule: (namespace, rule, its prepared scalars, gradient, present values, arrays for the new values).
 Passes: TypeAlias = Callable[[Any, Rule, Any, Any, Sequence[Any], Sequence[Any]], None]
 

@@ -17,8 +17,6 @@ from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.kernels.resources import Reach, VariableResource
 from aioflow.work.frozen import is_frozen
 
-__all__: list[str] = []
-
 
 @binder("VarHandleOp", makes=VariableResource)
 def var_handle(binding: Binding) -> Callable[[], VariableResource]:

@@ -11,8 +11,6 @@ from aioflow.checks.brief import brief
 from aioflow.errors import InvalidArgumentError
 from aioflow.net.cluster_sources.sources import Source
 
-__all__ = ["environment_number", "numbered_task", "tf_config"]
-
 TF_CONFIG: Final = "TF_CONFIG"
 _MOST_TEXT: Final = 4 << 20  # characters
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")

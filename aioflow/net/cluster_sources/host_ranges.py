@@ -13,8 +13,6 @@ from typing import Final
 from aioflow.checks.brief import brief
 from aioflow.errors import InvalidArgumentError
 
-__all__ = ["expand_addresses", "expand_hostlist"]
-
 _MOST: Final = 1 << 16  # names: the maximum number of tasks of a job
 _MOST_TEXT: Final = 1 << 20  # characters
 _MOST_NAME: Final = 512  # characters of one address without its ranges

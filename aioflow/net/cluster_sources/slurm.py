@@ -17,8 +17,6 @@ from aioflow.net.cluster_sources.environment import environment_number
 from aioflow.net.cluster_sources.host_ranges import expand_hostlist
 from aioflow.net.cluster_sources.sources import Source
 
-__all__ = ["FIRST_PORT", "parse_jobs", "slurm"]
-
 FIRST_PORT: Final = 8888
 _RANK: Final = "SLURM_PROCID"
 _NODE: Final = "SLURM_NODEID"

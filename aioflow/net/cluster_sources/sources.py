@@ -11,8 +11,6 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.net.cluster_sources.host_ranges import expand_addresses
 from aioflow.net.cluster_spec import ClusterSpec
 
-__all__ = ["AUTO", "ClusterTask", "Given", "Source", "believed"]
-
 CLUSTER, JOB, TASK = "cluster", "job", "task"
 AUTO: Final = "auto"
 _ALONE: Final = "the cluster"  # origin of a setting that follows because only one task fits

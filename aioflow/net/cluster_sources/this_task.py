@@ -15,8 +15,6 @@ from aioflow.net.cluster_sources.sources import AUTO, CLUSTER, JOB, TASK, Cluste
 from aioflow.net.cluster_sources.toml_file import read_toml
 from aioflow.net.cluster_spec import ClusterSpec
 
-__all__ = ["ClusterTask", "cluster_task", "find_task"]
-
 _ARGUMENTS: Final[Mapping[str, str]] = {CLUSTER: "cluster", JOB: "job_name", TASK: "task_index"}
 
 

@@ -25,8 +25,6 @@ from aioflow.errors import InvalidArgumentError, NotFoundError
 from aioflow.net.cluster_sources.slurm import FIRST_PORT
 from aioflow.net.cluster_sources.sources import AUTO, Given
 
-__all__ = ["ClusterFile", "parse_toml", "read_toml"]
-
 _KEYS: Final = ("cluster", "job", "task", "slurm", "worker", "limits")
 _SLURM: Final = ("jobs", "port")
 _MOST_BYTES: Final = 4 << 20

@@ -13,8 +13,6 @@ import numpy as np
 from aioflow.net.shared_memory.opening import Opened
 from aioflow.work.segments import TRAILER, Segment
 
-__all__ = ["FILE_BYTES", "NONCE_BYTES", "SLOTS", "SPOILED", "TURNS", "Board", "PeerBoard"]
-
 NONCE_BYTES: Final = 32
 SLOTS: Final = 256
 TURNS: Final = 127

@@ -22,8 +22,6 @@ from aioflow.net.shared_memory.opening import Opened, Process
 from aioflow.net.tensor_format import TensorSpec, parse_spec
 from aioflow.work.segments import TRAILER, is_forking, spoil_at_fork
 
-__all__ = ["Borrower"]
-
 _PLACE: Final = 6  # numbers
 
 

@@ -15,8 +15,6 @@ from aioflow.net.shared_memory.board import SLOTS, SPOILED, TURNS, PeerBoard
 from aioflow.net.tensor_format import dtype_of
 from aioflow.work.segments import SHARED, Loan, loan_of
 
-__all__ = ["Lender", "large"]
-
 
 class _Lent:
     """A tensor exported to the other end."""

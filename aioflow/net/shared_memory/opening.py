@@ -20,8 +20,6 @@ from aioflow.graph.arrays import Array
 from aioflow.work.mapping import mapped
 from aioflow.work.segments import NAME
 
-__all__ = ["Opened", "Process"]
-
 _SHRINK: Final = 0x2  # F_SEAL_SHRINK
 _MOST: Final = 2**31 - 1
 

@@ -28,8 +28,6 @@ from aioflow.net.shared_memory.lending import Lender, large
 from aioflow.net.shared_memory.opening import Process
 from aioflow.work.segments import SHARED, has_segments, loan_of
 
-__all__ = ["Sharing"]
-
 _PIECE: Final = 1 << 20  # bytes copied at a time
 _TURN: Final = 0.5e-3  # seconds after which a copy yields to the event loop
 _IDLE_SECONDS: Final = 30.0  # for which memory is kept for reuse

@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
-__all__ = ["Layout", "Place", "laid_out"]
-
 _SWEEPS: Final = 12
 _MOVES: Final = 40
 _STRAIGHT: Final = 8.0  # weight of keeping a long edge straight, relative to centering a box

@@ -16,8 +16,6 @@ from aioflow.graph.operation import Operation
 from aioflow.graph.tensor import Tensor
 from aioflow.graph.traits import Effect
 
-__all__ = ["Box", "Outline", "outline"]
-
 _WORTH_READING: Final = 40  # boxes; limits the default depth of opened scopes
 
 

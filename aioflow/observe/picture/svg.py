@@ -13,8 +13,6 @@ from xml.sax.saxutils import escape, quoteattr
 from aioflow.observe.picture.layers import Layout, Place, laid_out
 from aioflow.observe.picture.outline import Box, Outline
 
-__all__ = ["COLOURS", "as_svg", "colours"]
-
 _MARGIN: Final = 24.0
 _GAP: Final = 22.0  # between boxes of a layer
 _HEIGHT: Final = {1: 28.0, 2: 44.0, 3: 58.0}  # height of a box by its number of lines

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from aioflow.observe.picture.outline import Outline
 from aioflow.observe.picture.svg import colours
 
-__all__ = ["as_dot", "as_json"]
-
 _SHAPES = {"input": "ellipse", "output": "ellipse", "scope": "box3d", "node": "box"}
 
 

@@ -18,18 +18,6 @@ from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.shapes import Dims, format_dims
 from aioflow.ops.apply import constant, convert_to_tensor, make, make_list
 
-__all__ = [
-    "all_axes",
-    "int_constant",
-    "known_dims",
-    "or_zeros",
-    "reduce_to",
-    "reshape_like",
-    "shape_of",
-    "swap_with_last",
-    "zeros_of",
-]
-
 
 def known_dims(tensor: Tensor) -> tuple[int, ...] | None:
     """Return the static shape if every size is known, else None."""

@@ -18,8 +18,6 @@ from aioflow.ops import row_lists, rows
 from aioflow.ops.apply import constant, make, make_list
 from aioflow.ops.core import scalar
 
-__all__: list[str] = []
-
 _LIST = "input_handle: variant"
 _ELEMENT = "element_dtype: type"
 

@@ -14,8 +14,6 @@ from aioflow.graph.shapes import Dims, format_dims
 from aioflow.graph.traits import waiting
 from aioflow.ops.apply import make
 
-__all__ = ["QUEUE", "some_rows"]
-
 _NAMED = ["container: string = ''", "shared_name: string = ''"]
 QUEUE = [
     "num_batch_threads: int",

@@ -20,8 +20,6 @@ from aioflow.ops.apply import constant, make, make_list
 from aioflow.ops.array.tensor_list import empty_list, hole, push
 from aioflow.ops.core import identity
 
-__all__ = ["CondContext", "ControlFlowContext", "Copies", "LoopVariable", "WhileContext", "current_context"]
-
 
 def current_context(graph: Graph) -> ControlFlowContext | None:
     """Return the innermost branch or loop under construction, or None."""

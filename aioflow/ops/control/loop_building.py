@@ -14,8 +14,6 @@ from aioflow.ops import nest
 from aioflow.ops.apply import constant, convert_to_tensor, make
 from aioflow.ops.control.contexts import LoopVariable, WhileContext
 
-__all__ = ["LoopBuilder", "tensor_of", "with_tensor"]
-
 
 def tensor_of(value: Any, like: Tensor | None = None) -> Tensor:
     """Return the tensor that carries a leaf through the loop: the flow of a tensor array, otherwise the leaf itself."""

@@ -14,8 +14,6 @@ from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.ops.control.contexts import CondContext, ControlFlowContext, LoopVariable, WhileContext
 from aioflow.protos import Message, message
 
-__all__ = ["CONTEXTS", "context_defs", "take_up_contexts"]
-
 # The collections that contexts are stored in, and their messages.
 CONTEXTS: Final[Mapping[str, str]] = {"cond_context": "CondContextDef", "while_context": "WhileContextDef"}
 

@@ -19,8 +19,6 @@ from aioflow.ops.apply import make, make_op
 from aioflow.ops.control.contexts import ControlFlowContext
 from aioflow.work.context_stack import ContextStack
 
-__all__ = ["BodyContext", "Function", "StoredFunction", "tracing"]
-
 
 @dataclass(slots=True, weakref_slot=True)
 class _Tracing:

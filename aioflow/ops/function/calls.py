@@ -22,8 +22,6 @@ from aioflow.ops.function.copying import inline
 from aioflow.ops.function.library import called
 from aioflow.work.forking import not_forked
 
-__all__ = ["operation_of", "stand_for"]
-
 
 def _declared(ctx: ShapeContext) -> list[Dims]:
     """Return the shapes that the node declares; the expansion refines them when it is made."""

@@ -26,8 +26,6 @@ from aioflow.ops.function.effects import made_in, ordered_effects
 from aioflow.ops.importer import by_name
 from aioflow.ops.sparse.indexed_slices import convert_to_tensor_or_indexed_slices
 
-__all__ = ["inline"]
-
 # In nodes. Functions that each call the next one twice expand to an exponential number of nodes.
 _MOST_COPIED: Final = 1 << 18
 _OF_LOOPS = ("Enter", "Exit", "NextIteration", "LoopCond")

@@ -17,8 +17,6 @@ from aioflow.graph.traits import Effect
 from aioflow.ops.control.contexts import CondContext, ControlFlowContext, WhileContext
 from aioflow.ops.function.body import BodyContext
 
-__all__ = ["effects_of_definition", "made_in", "ordered_effects"]
-
 
 def made_in(op: Operation) -> Any:
     """Return the context that was open when the node was made."""

@@ -13,8 +13,6 @@ from aioflow.ops.function.body import BodyContext, Function, StoredFunction, tra
 from aioflow.ops.function.effects import effects_of_definition
 from aioflow.ops.importer import Import
 
-__all__ = ["called", "check_call", "find_function"]
-
 
 def find_function(graph: Graph, name: str) -> Function:
     """Return the function of that name in the graph.

@@ -23,8 +23,6 @@ from aioflow.ops.control.branches_and_loops import case, cond
 from aioflow.ops.math.random import random_uniform
 from aioflow.ops.scoping import name_scope
 
-__all__: list[str] = []  # public in `aioflow.image`
-
 _Size: TypeAlias = int | np.integer[Any] | Tensor  # in pixels
 
 

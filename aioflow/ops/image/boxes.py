@@ -10,8 +10,6 @@ from aioflow.graph.traits import opaque, reading
 from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, make
 
-__all__: list[str] = []  # public in `aioflow.image`
-
 
 def _selected(ctx: ShapeContext) -> Dims:
     boxes, scores = ctx.dims("boxes"), ctx.require_rank("scores", 1)

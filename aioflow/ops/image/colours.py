@@ -16,8 +16,6 @@ from aioflow.ops.image.adjust import adjusted
 from aioflow.ops.math.random import random_uniform
 from aioflow.ops.scoping import name_scope
 
-__all__: list[str] = []  # public in `aioflow.image`
-
 
 def _three_channels(dims: Dims) -> Dims:
     if dims is None:

@@ -17,8 +17,6 @@ from aioflow.ops.image.adjust import convert_image_dtype
 from aioflow.ops.image.resizing import height_and_width, image_size
 from aioflow.ops.scoping import name_scope
 
-__all__: list[str] = []  # public in `aioflow.image`
-
 # ── definitions ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -15,8 +15,6 @@ from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, mak
 from aioflow.ops.image.adjust import convert_image_dtype
 from aioflow.ops.scoping import name_scope
 
-__all__: list[str] = []  # public in `aioflow.image`
-
 # From Wang et al., 2003.
 _SCALES: Final = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)
 

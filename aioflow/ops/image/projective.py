@@ -13,8 +13,6 @@ from aioflow.graph.traits import opaque
 from aioflow.ops.apply import constant, convert_to_tensor, make
 from aioflow.ops.image.resizing import height_and_width, image_size
 
-__all__: list[str] = []
-
 
 def _transformed(ctx: ShapeContext) -> Dims:
     images = ctx.require_rank("images", 4) or (None,) * 4

@@ -18,8 +18,6 @@ from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make
 from aioflow.ops.scoping import name_scope
 
-__all__: list[str] = []  # public in `aioflow.image`
-
 # ── definitions ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -10,8 +10,6 @@ from aioflow.graph.shapes import Dims
 from aioflow.graph.traits import Effect, Memory, files, handle
 from aioflow.ops.core import scalar
 
-__all__: list[str] = []
-
 
 def _save_shape(ctx: ShapeContext) -> list[Dims]:
     ctx.require_rank("prefix", 0)

@@ -13,8 +13,6 @@ from aioflow.graph.traits import Effect, files, handle, state_change, state_read
 from aioflow.ops import rows
 from aioflow.ops.core import scalar
 
-__all__ = ["is_kept_table", "is_mutable_table", "table_node"]
-
 _WHY: Final = "its table is in the host's memory"
 _TYPES: Final = ["key_dtype: type", "value_dtype: type"]
 _NAMES: Final = ["container: string = ''", "shared_name: string = ''", "use_node_name_sharing: bool = False"]

@@ -16,8 +16,6 @@ from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make_op
 from aioflow.ops.lookup import definitions as _definitions  # noqa: F401  # defines the ops used here
 from aioflow.ops.lookup.interface import LookupInterface, OfKeysAndValues
 
-__all__ = ["KeyValueTensorInitializer", "TableInitializer", "TextFileIndex", "TextFileInitializer"]
-
 
 class TableInitializer(OfKeysAndValues, ABC):
     """The source of the entries of a static table.

@@ -9,8 +9,6 @@ from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType, DTypeLike
 from aioflow.graph.graph import Tensor
 
-__all__ = ["LookupInterface", "OfKeysAndValues"]
-
 
 class OfKeysAndValues:
     """A base class for objects with keys and values.

@@ -14,8 +14,6 @@ from aioflow.ops.lookup import definitions as _definitions  # noqa: F401  # defi
 from aioflow.ops.lookup.interface import LookupInterface
 from aioflow.ops.lookup.tables import container_of
 
-__all__ = ["DenseHashTable", "ExportedTable", "MutableHashTable", "SavedColumn"]
-
 _COLUMNS: Final = ("-keys", "-values")  # suffixes of the names in a checkpoint
 
 

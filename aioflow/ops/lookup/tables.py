@@ -23,8 +23,6 @@ from aioflow.ops.sparse.tensor import SparseTensor
 from aioflow.ops.text.forms import string_to_hash_bucket_fast
 from aioflow.ops.text.strings import as_string
 
-__all__ = ["StaticHashTable", "StaticVocabularyTable", "container_of"]
-
 
 def container_of() -> str:
     """Return the container for resources created in the current scope."""

@@ -9,8 +9,6 @@ from aioflow.graph.traits import reading, reduction
 from aioflow.ops import rows
 from aioflow.ops.core import unchanged
 
-__all__: list[str] = []
-
 
 def _dense_shape(ctx: ShapeContext) -> Dims:
     size = ctx.scalar("size")

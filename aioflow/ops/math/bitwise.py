@@ -9,8 +9,6 @@ from aioflow.ops.apply import TensorLike, make
 from aioflow.ops.core import unchanged
 from aioflow.ops.math.broadcasting import broadcast
 
-__all__ = ["bitwise_and", "bitwise_or", "bitwise_xor", "invert", "left_shift", "right_shift"]
-
 for _name, _laws in (
     ("BitwiseAnd", Laws(neutral=Neutral((0, 1), -1), of_equals=True)),
     ("BitwiseOr", Laws(neutral=Neutral((0, 1), 0), of_equals=True)),

@@ -20,8 +20,6 @@ from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, mak
 from aioflow.ops.math.random import shape_tensor
 from aioflow.ops.scoping import name_scope
 
-__all__: list[str] = []
-
 _DRAWN = "shape: Tshape, key: uint64, counter: uint64, alg: int32"
 
 

@@ -17,21 +17,6 @@ from aioflow.ops.core import scalar, unchanged
 from aioflow.ops.scoping import name_scope
 from aioflow.ops.sparse.indexed_slices import Gradient
 
-__all__ = [
-    "bias_add",
-    "crelu",
-    "elu",
-    "l2_loss",
-    "leaky_relu",
-    "log_softmax",
-    "relu",
-    "relu6",
-    "selu",
-    "softmax",
-    "softplus",
-    "softsign",
-]
-
 
 def at_least_vector(ctx: ShapeContext) -> Dims:
     """Infer the shape of ops along the last axis. Raise InvalidArgumentError for a scalar."""

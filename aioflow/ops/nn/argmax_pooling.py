@@ -17,8 +17,6 @@ from aioflow.ops.apply import TensorLike, make, make_list
 from aioflow.ops.nn.activations import renamed
 from aioflow.ops.nn.windows import Ints, per_axis
 
-__all__ = ["max_pool_with_argmax"]
-
 _HOW: Final = [
     "ksize: list(int) >= 4",
     "strides: list(int) >= 4",

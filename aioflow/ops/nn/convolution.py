@@ -30,19 +30,6 @@ from aioflow.ops.nn.windows import (
 )
 from aioflow.ops.scoping import name_scope
 
-__all__ = [
-    "atrous_conv2d",
-    "conv2d",
-    "conv2d_backprop_filter",
-    "conv2d_backprop_input",
-    "conv2d_transpose",
-    "depthwise_conv2d",
-    "depthwise_conv2d_native",
-    "depthwise_conv2d_native_backprop_filter",
-    "depthwise_conv2d_native_backprop_input",
-    "separable_conv2d",
-]
-
 _PADDING = ["padding: {'SAME', 'VALID', 'EXPLICIT'}", "explicit_paddings: list(int) = []"]
 _REST = [*_PADDING, "data_format: {'NHWC', 'NCHW'} = 'NHWC'", "dilations: list(int) = [1, 1, 1, 1]"]
 _DENSE = ["strides: list(int)", "use_cudnn_on_gpu: bool = True", *_REST]

@@ -25,15 +25,6 @@ from aioflow.ops.nn.activations import (
 )
 from aioflow.ops.scoping import name_scope
 
-__all__ = [
-    "log_poisson_loss",
-    "sigmoid_cross_entropy_with_logits",
-    "softmax_cross_entropy_with_logits",
-    "softmax_cross_entropy_with_logits_v2",
-    "sparse_softmax_cross_entropy_with_logits",
-    "weighted_cross_entropy_with_logits",
-]
-
 
 def _dense_shape(ctx: ShapeContext) -> list[Dims]:
     unknown = (None, None)

@@ -28,8 +28,6 @@ from aioflow.ops.scoping import name_scope
 from aioflow.ops.sparse.forms import sparse_fill_empty_rows, sparse_reshape, sparse_retain
 from aioflow.ops.sparse.tensor import SparseTensor
 
-__all__ = ["embedding_lookup", "embedding_lookup_sparse", "safe_embedding_lookup_sparse"]
-
 _COMBINERS: Final = ("mean", "sqrtn", "sum")
 
 # Checks ids before they are split by part. A part numbers its rows differently, so its error could not name the id.

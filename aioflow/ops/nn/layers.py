@@ -18,8 +18,6 @@ from aioflow.ops.math.random import random_uniform
 from aioflow.ops.nn.activations import bias_add, relu
 from aioflow.ops.scoping import name_scope
 
-__all__ = ["dropout", "relu_layer", "xw_plus_b", "zero_fraction"]
-
 
 def dropout(
     x: TensorLike,

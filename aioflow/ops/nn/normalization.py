@@ -22,18 +22,6 @@ from aioflow.ops.core import stop_gradient, unchanged
 from aioflow.ops.nn.activations import renamed, unless_zero
 from aioflow.ops.scoping import name_scope
 
-__all__ = [
-    "batch_normalization",
-    "fused_batch_norm",
-    "l2_normalize",
-    "local_response_normalization",
-    "lrn",
-    "moments",
-    "normalize_moments",
-    "sufficient_statistics",
-    "weighted_moments",
-]
-
 # cuDNN rejects smaller values, and a graph must run on every device.
 _MIN_EPSILON = 1.001e-5
 

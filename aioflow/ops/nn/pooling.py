@@ -24,8 +24,6 @@ from aioflow.ops.nn.windows import (
     pool_shape,
 )
 
-__all__ = ["avg_pool", "avg_pool2d", "max_pool", "max_pool2d"]
-
 _WINDOW = ["ksize: list(int) >= 4", "strides: list(int) >= 4"]
 _EXPLICIT = ["padding: {'SAME', 'VALID', 'EXPLICIT'}", "explicit_paddings: list(int) = []"]
 _IMPLICIT = ["padding: {'SAME', 'VALID'}"]

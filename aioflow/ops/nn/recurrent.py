@@ -13,8 +13,6 @@ from aioflow.graph.shapes import Dims, merge_dims
 from aioflow.graph.traits import product
 from aioflow.ops.apply import make, make_list
 
-__all__: list[str] = []
-
 _INPUTS: Final = "seq_len_max: int64, x: T, cs_prev: T, h_prev: T, w: T, wci: T, wcf: T, wco: T, b: T"
 _OUTPUTS: Final = "i: T, cs: T, f: T, o: T, ci: T, co: T, h: T"
 _DTYPES: Final = "T: {float16, float32}"

@@ -30,8 +30,6 @@ from aioflow.ops.nn.windows import (
 )
 from aioflow.ops.scoping import name_scope
 
-__all__ = ["avg_pool3d", "conv3d", "conv3d_backprop_filter_v2", "conv3d_transpose", "max_pool3d"]
-
 _HOW: Final = ["padding: {'SAME', 'VALID'}", "data_format: {'NDHWC', 'NCDHW'} = 'NDHWC'"]
 _CONV: Final = ["T: {floats}", "strides: list(int) >= 5", *_HOW, "dilations: list(int) = [1, 1, 1, 1, 1]"]
 _POOL: Final = ["ksize: list(int) >= 5", "strides: list(int) >= 5", *_HOW]

@@ -20,24 +20,6 @@ from aioflow.ops.apply import make
 from aioflow.ops.array.static_shapes import shape_of
 from aioflow.ops.nn.activations import zeros_like
 
-__all__ = [
-    "POOLING",
-    "Ints",
-    "Padding",
-    "conv_shape",
-    "convolution",
-    "depthwise",
-    "differentiate_average",
-    "differentiate_convolution",
-    "differentiate_maximum",
-    "given_shape",
-    "max_pool_grad_grad_shape",
-    "max_pool_grad_shape",
-    "padding_attrs",
-    "per_axis",
-    "pool_shape",
-]
-
 Ints: TypeAlias = int | Sequence[int]  # see `per_axis`
 Padding: TypeAlias = str | Sequence[Sequence[int]]  # see `padding_attrs`
 

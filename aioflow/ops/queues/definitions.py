@@ -11,8 +11,6 @@ from aioflow.graph.shapes import Dims, common_dims, format_dims
 from aioflow.graph.traits import handle, waiting
 from aioflow.ops.core import scalar
 
-__all__: list[str] = []
-
 _KINDS = ("FIFOQueueV2", "PaddingFIFOQueueV2", "RandomShuffleQueueV2", "PriorityQueueV2")
 _NAMES = ["container: string = ''", "shared_name: string = ''"]
 _TYPES = "component_types: list(type) >= 1"

@@ -10,8 +10,6 @@ from aioflow.graph.shapes import Dims
 from aioflow.graph.traits import waiting
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_op
 
-__all__ = ["mailbox_put", "mailbox_take"]
-
 _NAMED = ["T: type", "container: string = ''", "shared_name: string"]
 
 define_op("MailboxPut", "key: int64, value: T", "", _NAMED, traits=waiting(), published=False)

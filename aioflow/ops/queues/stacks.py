@@ -7,8 +7,6 @@ from aioflow.graph.shapes import Dims
 from aioflow.graph.traits import Effect, bookkeeping, handle
 from aioflow.ops.core import scalar
 
-__all__: list[str] = []
-
 
 def _pushed(ctx: ShapeContext) -> Dims:
     return ctx.dims("elem")

@@ -14,8 +14,6 @@ from aioflow.graph.traits import sparse
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_list
 from aioflow.ops.sparse.tensor import SparseTensor
 
-__all__: list[str] = []  # public in `aioflow.sparse`
-
 
 def _crossed(ctx: ShapeContext) -> list[Dims]:
     for name, rank in (("indices", 2), ("values", 1), ("shapes", 1), ("dense_inputs", 2)):

@@ -12,8 +12,6 @@ from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.static_value import constant_value
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 
-__all__ = ["convert_n_to_tensor_or_indexed_slices", "convert_to_tensor_or_indexed_slices", "to_dense"]
-
 Gradient: TypeAlias = Tensor | IndexedSlices
 
 

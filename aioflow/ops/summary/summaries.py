@@ -19,8 +19,6 @@ from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.scoping import add_to_collection, get_collection, name_scope
 from aioflow.protos import Message, is_message, message, to_bytes
 
-__all__: list[str] = []  # public in `aioflow.summary`
-
 _LOGGER: Final = logging.getLogger("aioflow.summary")
 _NO_TAG: Final = re.compile(r"[^-/\w.]")
 

@@ -12,8 +12,6 @@ from aioflow.ops.core import no_op
 from aioflow.ops.variables.replicas import VariableAggregation, VariableSynchronization
 from aioflow.ops.variables.variable import Variable
 
-__all__ = ["AdoptedVariable"]
-
 
 class AdoptedVariable(Variable):
     """A variable around an existing handle, and possibly an existing read.

@@ -11,8 +11,6 @@ from typing import Any, Final
 
 from aioflow.graph.graph import Graph, GraphKeys, Operation, Tensor
 
-__all__ = ["guarded"]
-
 _LOOPS: Final = frozenset({"Enter", "RefEnter", "NextIteration", "RefNextIteration", "Merge", "RefMerge"})
 
 

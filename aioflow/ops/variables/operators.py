@@ -12,8 +12,6 @@ from aioflow.errors import DTypeError
 from aioflow.graph.graph import OPERATORS, Tensor
 from aioflow.graph.tensor_like import IndexLike, TensorLike
 
-__all__ = ["TensorOperators"]
-
 
 class TensorOperators:
     """Operators on the tensor `value()`. Equality and hash remain those of the object."""

@@ -14,8 +14,6 @@ from aioflow.graph.shapes import Dims, format_dims, is_compatible, merge_dims
 from aioflow.graph.traits import state_change
 from aioflow.ops.variables.state import handle_dims
 
-__all__: list[str] = []
-
 _ADAM = "beta1_power: T, beta2_power: T, lr: T, beta1: T, beta2: T, epsilon: T"
 
 # The op's name without "Resource", its inputs, and its attributes besides T, Tindices and use_locking. "*name" in the

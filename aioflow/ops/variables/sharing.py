@@ -18,8 +18,6 @@ from aioflow.ops.variables.slices import PartitionInfo, SaveSliceInfo, slices_of
 from aioflow.ops.variables.store import VariableStore, is_value, share_or_make, store_of
 from aioflow.ops.variables.variable import Variable
 
-__all__ = ["share_or_make_any"]
-
 
 def share_or_make_any(
     graph: Graph, name: str, partitioner: Partitioner | None = None, **settings: Any

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 from aioflow.errors import InvalidArgumentError
 from aioflow.formats.tensor_slice import TensorSlice
 
-__all__ = ["PartitionInfo", "SaveSliceInfo", "partition_axis", "slices_of"]
-
 
 class SaveSliceInfo:
     """The position of a variable's value in a checkpoint, as a part of the tensor `full_name`.

@@ -17,8 +17,6 @@ from aioflow.ops.variables.initializers import glorot_uniform_initializer, zeros
 from aioflow.ops.variables.slices import PartitionInfo
 from aioflow.ops.variables.variable import Variable
 
-__all__ = ["VariableStore", "is_value", "share_or_make", "store_of", "value_of_dtype"]
-
 _STORE: Final = "__variable_store"
 
 

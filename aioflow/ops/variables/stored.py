@@ -11,8 +11,6 @@ from aioflow.ops.variables.replicas import VariableAggregation, VariableSynchron
 from aioflow.ops.variables.slices import SaveSliceInfo
 from aioflow.protos import Message, is_message, message
 
-__all__ = ["take_up", "variable_def"]
-
 
 def variable_def(variable: Any, export_scope: str | None = None) -> Message:
     """Return the message of a variable, with names relative to a scope; None if the variable is outside the scope."""

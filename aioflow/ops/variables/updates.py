@@ -11,8 +11,6 @@ from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.ops.apply import TensorLike
 from aioflow.ops.variables.operators import TensorOperators
 
-__all__ = ["Updates"]
-
 
 class Updates(TensorOperators):
     """Methods that update a variable. Each returns the variable in its state after the update."""

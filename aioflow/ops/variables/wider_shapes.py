@@ -16,8 +16,6 @@ from aioflow.graph.shapes import Dims, common_dims
 from aioflow.ops.apply import output_specs
 from aioflow.ops.importer import by_name
 
-__all__ = ["WIDENED", "widen_variable"]
-
 WIDENED: Final = "_widened"  # attribute of the handle of a variable whose static shape was widened
 
 

@@ -12,8 +12,6 @@ from aioflow.graph.dtypes import DType
 from aioflow.serve.grpc.messages import Message
 from aioflow.serve.protocol import MalformedRequestError, datatype_of, spelled
 
-__all__ = ["FIELDS", "from_contents", "to_contents"]
-
 FIELDS: Final[Mapping[DType, str]] = {
     dtypes.bool_: "bool_contents",
     dtypes.int8: "int_contents",

@@ -11,8 +11,6 @@ from typing import Any, Final, NamedTuple
 
 from aioflow.serve.protocol import MalformedRequestError
 
-__all__ = ["BYTES", "Field", "field_head", "fields_of"]
-
 BYTES: Final = 2  # wire type of length-prefixed values: bytes, text, messages
 _VARINT: Final = 0
 _FIXED: Final = {1: 8, 5: 4}  # size in bytes of the wire types with a fixed size

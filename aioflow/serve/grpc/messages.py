@@ -16,8 +16,6 @@ from typing import Any, Final, TypeAlias
 from aioflow.serve.protocol import MalformedRequestError
 from aioflow.work.forking import not_forked
 
-__all__ = ["HEALTH_PACKAGE", "MESSAGES", "PACKAGE", "REFLECTION_PACKAGES", "Message", "message", "parsed", "pool"]
-
 Message: TypeAlias = Any  # protobuf creates its classes at run time
 
 PACKAGE: Final = "inference"

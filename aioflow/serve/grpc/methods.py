@@ -21,8 +21,6 @@ from aioflow.serve.protocol import Limits
 from aioflow.serve.repository import Repository
 from aioflow.work.threads import in_thread
 
-__all__ = ["OPEN", "Exchange", "Method", "Methods"]
-
 _SERVICE: Final = "inference.GRPCInferenceService"
 _HEALTH: Final = f"{HEALTH_PACKAGE}.Health"  # gRPC's own service, used by Kubernetes and load balancers
 OPEN: Final = frozenset({"ServerLive", "ServerReady", "Check", "Watch"})  # probes have no token

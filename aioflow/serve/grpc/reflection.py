@@ -13,8 +13,6 @@ from aioflow.errors import NotFoundError, OpError, UnimplementedError
 from aioflow.serve.grpc.messages import Message, pool
 from aioflow.serve.protocol import code_of, said_of
 
-__all__ = ["reflected"]
-
 
 def reflected(request: Message, services: Iterable[str]) -> Mapping[str, Any]:
     """Return the fields of the response to a ServerReflectionRequest. Errors are part of the response."""

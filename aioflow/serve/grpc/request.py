@@ -25,8 +25,6 @@ from aioflow.serve.protocol.tensors import (
     tensor_shape,
 )
 
-__all__ = ["Asked", "check_rest", "decode_asked", "parameters_of", "read_asked"]
-
 _INPUTS, _OUTPUTS, _RAW = 5, 6, 7  # fields of ModelInferRequest
 _COUNTED: Final = {_INPUTS: "inputs", _OUTPUTS: "outputs", _RAW: "raw_input_contents"}
 _OTHERS: Final = 1024  # limit for all other fields: the name, the parameters, and fields of later protocols

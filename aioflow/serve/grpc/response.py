@@ -11,8 +11,6 @@ from aioflow.serve.grpc.messages import message
 from aioflow.serve.protocol import InferResponse, datatype_of
 from aioflow.serve.protocol.binary_data import to_bytes
 
-__all__ = ["encode_answer"]
-
 _RAW: Final = 6  # raw_output_contents of ModelInferResponse
 
 

@@ -26,8 +26,6 @@ from aioflow.serve.repository import Repository
 from aioflow.serve.where import ServerOptions
 from aioflow.work.threads import although_cancelled, to_its_end
 
-__all__ = ["GrpcServer"]
-
 _LOG: Final = logging.getLogger("aioflow.serve")
 _STATUS: Final = {code.value[0]: code for code in grpc.StatusCode}
 _SAID: Final = 1000  # characters: all headers of an answer together are limited to 8 KiB

@@ -9,8 +9,6 @@ from typing import TypeVar
 
 from aioflow.errors import CancelledError, ResourceExhaustedError
 
-__all__ = ["Streams"]
-
 T = TypeVar("T")
 
 

@@ -16,8 +16,6 @@ from aioflow.serve.page.status import Status
 from aioflow.serve.repository import Repository
 from aioflow.serve.requests import answer, answer_json
 
-__all__ = ["File", "Page"]
-
 _HTML: Final = "text/html; charset=utf-8"
 _CSS: Final = "text/css; charset=utf-8"
 _SCRIPT: Final = "text/javascript; charset=utf-8"

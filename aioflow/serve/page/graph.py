@@ -12,8 +12,6 @@ from aioflow.observe.picture.svg import as_svg
 from aioflow.serve.models import ServedModel
 from aioflow.work.threads import in_thread
 
-__all__ = ["draw"]
-
 
 async def draw(model: ServedModel, signature: str | None, opened: Collection[str]) -> str:
     """Return the SVG of a signature's step. Compiles and draws in a thread.

@@ -8,8 +8,6 @@ from collections.abc import Hashable, Mapping, Sequence
 from itertools import accumulate
 from typing import Final, TypeAlias
 
-__all__ = ["Counters", "History", "quantile"]
-
 Counters: TypeAlias = Mapping[Hashable, tuple[int, ...]]  # each counter only grows, or restarts at zero
 _NOTHING: Final[Counters] = {}
 

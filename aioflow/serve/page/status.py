@@ -16,8 +16,6 @@ from aioflow.serve.page.history import History, quantile
 from aioflow.serve.repository import Entry, Repository, State
 from aioflow.serve.tally import BOUNDS, OUTCOMES
 
-__all__ = ["Status", "resident_bytes"]
-
 _LAG: Final = "lag"
 _STATM: Final = "/proc/self/statm"
 

@@ -20,8 +20,6 @@ from typing import Any, Final, NoReturn
 from aioflow.serve.processes.board import Board
 from aioflow.web_server import EmbeddedServer
 
-__all__ = ["Acceptor"]
-
 _LOG: Final = logging.getLogger("aioflow.serve")
 _PATIENCE: Final = 5e-3  # seconds for which a connection is left to other processes
 _LEAST_PATIENCE: Final = 1e-3

@@ -15,8 +15,6 @@ from typing import Final
 
 from aioflow.work.mapping import mapped
 
-__all__ = ["Board", "new_board"]
-
 _SLOT: Final = struct.Struct("dddd")  # last heartbeat, connections, readiness, unused
 _ALIVE: Final = (
     5.0  # seconds after a heartbeat for which a process counts as alive; long, because a machine may be busy

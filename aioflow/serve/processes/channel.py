@@ -17,8 +17,6 @@ from typing import Any, Final
 
 from aioflow.errors import DeadlineExceededError, UnavailableError
 
-__all__ = ["Channel", "Functions", "open_channel"]
-
 _LOG: Final = logging.getLogger("aioflow.serve")
 _MAX_MESSAGE: Final = 1 << 28  # bytes: larger than any response that is passed on
 

@@ -14,8 +14,6 @@ from aioflow.errors import FailedPreconditionError, OpError, UnavailableError
 from aioflow.serve.processes.channel import Channel, Functions, open_channel
 from aioflow.serve.processes.settings import Settings
 
-__all__ = ["Child"]
-
 _LOG: Final = logging.getLogger("aioflow.serve")
 
 

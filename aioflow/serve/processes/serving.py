@@ -31,8 +31,6 @@ from aioflow.serve.running import running
 from aioflow.serve.server import web_server
 from aioflow.web_server import EmbeddedServer
 
-__all__ = ["ServingProcess"]
-
 _BEAT: Final = 0.1  # seconds between two heartbeats
 
 

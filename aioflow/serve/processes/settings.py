@@ -20,8 +20,6 @@ from aioflow.serve.sources import ModelSource
 from aioflow.serve.where import ServerOptions
 from aioflow.session.batching import Padding
 
-__all__ = ["Settings"]
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:

@@ -11,8 +11,6 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector, CollectorRegistry
 
-__all__ = ["Counters", "sum_of_statistics"]
-
 _LEAST: Final = ("aioflow_model_ready",)  # minimum instead of sum: true for the service only if true in every process
 _STATES: Final = ("gauge", "unknown")  # metrics of these types are dropped when their process ends
 _KEYS: Final = ("name", "version", "batch_size")  # of statistics: identify the counted item

@@ -39,8 +39,6 @@ from aioflow.serve.server import listening, url_of
 from aioflow.serve.sources import ModelSource
 from aioflow.serve.where import ServerOptions
 
-__all__ = ["Processes"]
-
 _LOG: Final = logging.getLogger("aioflow.serve")
 _MAX_FAILURES: Final = 5  # consecutive failed starts
 _END_SECONDS: Final = 5.0  # seconds for a process to end, in addition to those for its requests

@@ -26,8 +26,6 @@ from aioflow.serve.processes.sums import Counters, sum_of_statistics
 from aioflow.serve.protocol import Limits
 from aioflow.serve.requests import answer, answer_json, path_of, read_body
 
-__all__ = ["METRICS", "Requests", "WholeService", "request_inside"]
-
 _LOG: Final = logging.getLogger("aioflow.serve")
 METRICS: Final = "/metrics"
 _CHANGE: Final = re.compile(r"/v2/repository/models/([^/]+)/(load|unload)")

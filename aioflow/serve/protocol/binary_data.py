@@ -14,8 +14,6 @@ from aioflow.serve.protocol.datatypes import spelled
 from aioflow.serve.protocol.errors import MalformedRequestError
 from aioflow.work.copying import native
 
-__all__ = ["from_bytes", "to_bytes"]
-
 _LENGTH: Final = struct.Struct("<I")
 _SWAPPED: Final = sys.byteorder == "big"
 

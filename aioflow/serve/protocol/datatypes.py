@@ -9,8 +9,6 @@ from aioflow.errors import UnimplementedError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 
-__all__ = ["DATATYPES", "datatype_of", "spelled"]
-
 DATATYPES: Final[Mapping[str, DType]] = {
     "BOOL": dtypes.bool_,
     "UINT8": dtypes.uint8,

@@ -9,17 +9,6 @@ from typing import Final
 from aioflow import errors
 from aioflow.errors import InvalidArgumentError, OpError, ResourceExhaustedError
 
-__all__ = [
-    "MalformedRequestError",
-    "NoMemoryError",
-    "TooLargeError",
-    "UnknownEncodingError",
-    "code_of",
-    "retry_after",
-    "said_of",
-    "status_of",
-]
-
 
 class MalformedRequestError(InvalidArgumentError):
     """A request that violates the protocol."""

@@ -16,8 +16,6 @@ from aioflow.serve.protocol.datatypes import spelled
 from aioflow.serve.protocol.errors import MalformedRequestError
 from aioflow.serve.protocol.json_text import INFINITE, PIECE
 
-__all__ = ["Nan", "from_json", "to_json"]
-
 Nan: TypeAlias = Literal["error", "null"]
 
 _NUMBERS: Final = frozenset({int, float})

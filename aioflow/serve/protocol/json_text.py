@@ -13,8 +13,6 @@ from collections.abc import Callable
 from json.scanner import py_make_scanner  # type: ignore[attr-defined]  # as old as the module
 from typing import Any, Final
 
-__all__ = ["INFINITE", "PIECE", "parse_json"]
-
 PIECE: Final = 1024  # elements
 _MARK: Final = b"\xef\xbb\xbf"  # byte order mark that some editors write
 _SMALL: Final = 1 << 16  # bytes

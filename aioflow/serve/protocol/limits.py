@@ -6,8 +6,6 @@ from dataclasses import dataclass, fields, replace
 
 from aioflow.checks.numbers import check_number, check_whole
 
-__all__ = ["Limits"]
-
 
 @dataclass(frozen=True, slots=True)
 class Limits:

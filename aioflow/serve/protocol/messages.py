@@ -8,8 +8,6 @@ from typing import Any, Final
 
 from aioflow.serve.protocol.errors import MalformedRequestError
 
-__all__ = ["InferRequest", "InferResponse", "RequestedOutput", "scheduling"]
-
 _MICROSECONDS: Final = 1_000_000  # per second
 _MOST: Final = 1 << 63
 

@@ -26,8 +26,6 @@ from aioflow.serve.protocol.tensors import (
     tensor_shape,
 )
 
-__all__ = ["decode_request", "flag_of", "json_object"]
-
 _BINARY_SIZE: Final = "binary_data_size"
 
 

@@ -12,8 +12,6 @@ from aioflow.serve.protocol.datatypes import datatype_of
 from aioflow.serve.protocol.json_data import Nan, to_json
 from aioflow.serve.protocol.messages import InferResponse
 
-__all__ = ["EncodedResponse", "encode_response"]
-
 
 class EncodedResponse(NamedTuple):
     """A body, and the length of its JSON in bytes; None if it is all JSON."""

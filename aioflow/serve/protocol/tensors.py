@@ -10,17 +10,6 @@ from aioflow.serve.protocol.datatypes import DATATYPES
 from aioflow.serve.protocol.errors import MalformedRequestError, TooLargeError
 from aioflow.serve.protocol.limits import Limits
 
-__all__ = [
-    "check_count",
-    "check_input",
-    "check_output",
-    "kind",
-    "shown",
-    "tensor_dtype",
-    "tensor_name",
-    "tensor_shape",
-]
-
 _SHARED_MEMORY: Final = "shared_memory_region"
 _SHOWN: Final = 60
 

@@ -27,8 +27,6 @@ from aioflow.sync.batches import BatchCore, BatchPolicy, Piece
 from aioflow.work.stopping import Elsewhere
 from aioflow.work.threads import in_thread
 
-__all__ = ["Batched"]
-
 _LOG: Final = logging.getLogger("aioflow.batching")
 # Bytes. Copying this much takes about as long as the round trip to a thread.
 _LARGE: Final = 1 << 18

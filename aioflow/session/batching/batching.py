@@ -20,8 +20,6 @@ from aioflow.sync.background import Background
 from aioflow.sync.batches import BatchPolicy
 from aioflow.work.threads import in_thread
 
-__all__ = ["Batching"]
-
 
 class Batching(ABC):
     """Mixin with the factory of callables whose concurrent calls share steps."""

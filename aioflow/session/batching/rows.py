@@ -17,8 +17,6 @@ from aioflow.graph.shapes import format_dims
 from aioflow.session.fetches import FetchMapper, fed_tensors, feed_converter
 from aioflow.sync.batches import Piece
 
-__all__ = ["Padding", "RowsIn", "RowsOut"]
-
 _KNOWN: Final = 256  # shapes cached per feed
 
 Values = tuple[Any, ...]  # one array per feed

@@ -22,8 +22,6 @@ from aioflow.train.coordinator import Coordinator
 from aioflow.train.monitored.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, called
 from aioflow.train.monitored.step_of_graph import required_global_step
 
-__all__ = ["CheckpointedInput", "InputSource", "SeekableFeeds"]
-
 Feeds: TypeAlias = Mapping[Any, Any]
 
 _LOST: Final = (AbortedError, UnavailableError)

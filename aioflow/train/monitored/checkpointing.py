@@ -30,8 +30,6 @@ from aioflow.train.monitored.timers import SecondOrStepTimer
 from aioflow.train.saver import PendingCheckpoint, Saver
 from aioflow.work.threads import in_thread
 
-__all__ = ["CheckpointSaverHook", "CheckpointSaverListener"]
-
 _LOGGER: Final = logging.getLogger("aioflow.train")
 _MANY: Final = 1_000_000  # upper bound of the steps that one run makes
 

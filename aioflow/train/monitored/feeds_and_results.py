@@ -9,8 +9,6 @@ from typing import Any, Final
 from aioflow.errors import OutOfRangeError
 from aioflow.train.monitored.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, called
 
-__all__ = ["FeedFnHook", "FinalOpsHook"]
-
 _LOGGER: Final = logging.getLogger("aioflow.train")
 
 

@@ -16,8 +16,6 @@ from aioflow.train.monitored.session_run_hook import (
     called,
 )
 
-__all__ = ["run_with_hooks"]
-
 
 async def run_with_hooks(
     hooks: Sequence[SessionRunHook],

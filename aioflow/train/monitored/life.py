@@ -21,8 +21,6 @@ from aioflow.train.monitored.session_creators import SessionCreator
 from aioflow.train.monitored.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, called
 from aioflow.train.queue_runner import start_queue_runners
 
-__all__ = ["Life"]
-
 _LOGGER: Final = logging.getLogger("aioflow.train")
 
 

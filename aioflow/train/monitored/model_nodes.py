@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["ModelNodes"]
-
 
 class ModelNodes:
     """The nodes that training needs besides the model: initializers, readiness checks, summaries, a saver."""

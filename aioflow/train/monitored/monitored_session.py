@@ -31,8 +31,6 @@ from aioflow.train.monitored.scaffold import Scaffold
 from aioflow.train.monitored.session_creators import ChiefSessionCreator, SessionCreator
 from aioflow.train.monitored.session_run_hook import SessionRunHook, called, hooks_of
 
-__all__ = ["MonitoredSession", "SingularMonitoredSession"]
-
 _LOGGER: Final = logging.getLogger("aioflow.train")
 _LOST: Final = (AbortedError, UnavailableError)
 _END: Final = (OutOfRangeError, StopIteration, StopAsyncIteration)

@@ -8,8 +8,6 @@ from typing import Final
 from aioflow.checks.numbers import check_number
 from aioflow.errors import DeadlineExceededError, InvalidArgumentError
 
-__all__ = ["Patience", "delays"]
-
 _FIRST: Final = 0.05  # seconds
 _GROWTH: Final = 1.5  # a wait overshoots by at most half the time that was needed
 _MOST: Final = 10.0  # seconds

@@ -25,8 +25,6 @@ from aioflow.train.monitored.step_of_graph import required_global_step
 from aioflow.train.monitored.timers import SecondOrStepTimer
 from aioflow.work.threads import in_thread
 
-__all__ = ["ProfilerHook"]
-
 _LOGGER: Final = logging.getLogger("aioflow.train")
 
 

@@ -21,8 +21,6 @@ from aioflow.ops.variables.collections import (
 from aioflow.train.monitored.model_nodes import ModelNodes
 from aioflow.train.saver import Saver
 
-__all__ = ["Scaffold"]
-
 
 class Scaffold(ModelNodes):
     """The nodes that training needs besides the model; missing ones are created.

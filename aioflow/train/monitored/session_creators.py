@@ -14,8 +14,6 @@ from aioflow.session.session import Session
 from aioflow.train.monitored.scaffold import Scaffold
 from aioflow.train.monitored.session_manager import SessionManager
 
-__all__ = ["ChiefSessionCreator", "SessionCreator", "WorkerSessionCreator"]
-
 
 class SessionCreator(ABC):
     """A factory of sessions, called whenever a monitored session needs one: at first, and after failures.

@@ -33,8 +33,6 @@ from aioflow.train.monitored.session_run_hook import called
 from aioflow.train.saver import Saver
 from aioflow.work.threads import in_thread
 
-__all__ = ["SessionManager"]
-
 _LOGGER: Final = logging.getLogger("aioflow.train")
 
 

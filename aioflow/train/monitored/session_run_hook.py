@@ -14,8 +14,6 @@ from aioflow.errors import DTypeError
 from aioflow.runtime.stats import RunMetadata
 from aioflow.train.coordinator import Coordinator
 
-__all__ = ["SessionRunArgs", "SessionRunContext", "SessionRunHook", "SessionRunValues", "called", "hooks_of"]
-
 T = TypeVar("T")
 
 

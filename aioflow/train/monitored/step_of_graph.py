@@ -8,8 +8,6 @@ from aioflow.errors import FailedPreconditionError
 from aioflow.ops.variables.variable import Variable
 from aioflow.train.step import get_global_step
 
-__all__ = ["required_global_step"]
-
 
 def required_global_step(who: Any) -> Variable:
     """Return the global step of the default graph.

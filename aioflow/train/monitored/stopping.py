@@ -17,8 +17,6 @@ from aioflow.train.monitored.session_run_hook import (
 )
 from aioflow.train.monitored.step_of_graph import required_global_step
 
-__all__ = ["GlobalStepWaiterHook", "StopAtStepHook"]
-
 _LOGGER: Final = logging.getLogger("aioflow.train")
 _LOOK: Final = 0.5  # seconds between two polls of the global step
 

@@ -20,8 +20,6 @@ from aioflow.train.monitored.session_run_hook import (
 from aioflow.train.monitored.step_of_graph import required_global_step
 from aioflow.train.monitored.timers import SecondOrStepTimer
 
-__all__ = ["SummarySaverHook", "add_number", "add_status", "writer_for"]
-
 
 def writer_for(summary_writer: Any, folder: str | os.PathLike[str] | None) -> Any:
     """Return the given writer, or the shared writer of the folder, or None if neither is set."""

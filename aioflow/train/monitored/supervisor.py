@@ -38,8 +38,6 @@ from aioflow.train.saver import Saver
 from aioflow.train.step import get_global_step
 from aioflow.work.threads import in_thread
 
-__all__ = ["Supervisor"]
-
 _LOGGER: Final = logging.getLogger("aioflow.train")
 
 

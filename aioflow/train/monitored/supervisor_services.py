@@ -10,8 +10,6 @@ from aioflow.graph.graph import Graph
 from aioflow.train.monitored.session_run_hook import called
 from aioflow.train.monitored.summaries import add_number, add_status
 
-__all__ = ["Speed", "Summaries", "begin_summaries"]
-
 _LOGGER: Final = logging.getLogger("aioflow.train")
 
 

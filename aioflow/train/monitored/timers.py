@@ -10,8 +10,6 @@ from typing import Protocol
 from aioflow.checks.numbers import check_number
 from aioflow.errors import InvalidArgumentError
 
-__all__ = ["HookTimer", "NeverTriggerTimer", "SecondOrStepTimer", "loop_time"]
-
 
 def loop_time() -> float:
     """Return the time of the running loop in seconds; outside of a loop, that of the usual loop clock."""

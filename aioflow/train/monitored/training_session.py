@@ -19,8 +19,6 @@ from aioflow.train.monitored.session_run_hook import SessionRunHook, hooks_of
 from aioflow.train.monitored.summaries import SummarySaverHook
 from aioflow.train.monitored.watching import StepCounterHook
 
-__all__ = ["MonitoredTrainingSession"]
-
 
 class _Default:
     """The default of arguments for which None has a meaning."""

@@ -11,8 +11,6 @@ from aioflow.graph.traits import Effect
 from aioflow.ops.variables.variable import Variable
 from aioflow.session.fetches import FetchMapper
 
-__all__ = ["trains_without"]
-
 
 def trains_without(step: Variable, fetches: Any) -> Variable | None:
     """Return a trainable variable that a run of `fetches` changes without changing `step`, or None.

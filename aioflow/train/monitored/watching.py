@@ -27,8 +27,6 @@ from aioflow.train.monitored.summaries import add_number, writer_for
 from aioflow.train.monitored.timers import HookTimer, NeverTriggerTimer, SecondOrStepTimer
 from aioflow.train.monitored.updates import trains_without
 
-__all__ = ["LoggingTensorHook", "NanLossDuringTrainingError", "NanTensorHook", "StepCounterHook"]
-
 _LOGGER: Final = logging.getLogger("aioflow.train")
 _WARNINGS: Final = 5
 _PATIENCE: Final = 20  # runs, as in TensorFlow: if several training steps alternate, perhaps only one counts

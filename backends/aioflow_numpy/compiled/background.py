@@ -13,8 +13,6 @@ from aioflow.work.job_thread import JobThread
 from aioflow.work.threads import step_back
 from aioflow_numpy.compiled.process import end
 
-__all__ = ["BACKGROUND"]
-
 _MOMENT: Final = 1.0  # seconds; longer than the wait for a killed compiler
 
 BACKGROUND: Final = JobThread("aioflow-compiling", step_back, daemon=True)

@@ -18,8 +18,6 @@ from aioflow_numpy.compiled.compiler import Compiler, find
 from aioflow_numpy.compiled.process import private_folder
 from aioflow_numpy.compiled.store import Store
 
-__all__ = ["Function", "Programs", "describe", "programs"]
-
 Function: TypeAlias = Callable[..., None]  # (two numbers, such as rows and elements of a row, address, …)
 
 _FORM: Final = "1"  # the version of the calling convention of stored programs; change it when that changes

@@ -22,8 +22,6 @@ from aioflow.errors import FailedPreconditionError, NotFoundError
 from aioflow.formats.files import file_errors
 from aioflow_numpy.compiled.process import answer_of, private_folder, sweep
 
-__all__ = ["SETTING", "Compiler", "find"]
-
 SETTING: Final = "AIOFLOW_CC"
 _NAMES: Final = ("cc", "gcc", "clang")
 # For NumPy's bits: no fused multiply-add, integers that wrap. errno and floating-point flags are not used.

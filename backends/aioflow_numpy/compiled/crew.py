@@ -20,8 +20,6 @@ from __future__ import annotations
 import time
 from typing import Final
 
-__all__ = ["AWAKE", "BOARD", "DOUBLE", "FIELDS", "LOOP", "MOST_PARTS", "SINGLE", "WITH_LETTERS", "crew_program"]
-
 BOARD: Final = 64  # bytes of a board, which begins with a cache line
 MOST_PARTS: Final = 64  # of one piece of work
 # The fields of a part, each of 64 bits: arguments of the function; for each matrix the offset of the part in bytes;

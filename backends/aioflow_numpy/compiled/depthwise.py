@@ -12,8 +12,6 @@ import numpy as np
 
 from aioflow_numpy.compiled.pieces import EXACT_FLOATS
 
-__all__ = ["MOST_TAPS", "TYPES", "depthwise_program"]
-
 MOST_TAPS: Final = 256
 TYPES: Final = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
 # `g` has the fields of `Windows`. Compilers keep vectors in registers only if they are no longer than the processor's.

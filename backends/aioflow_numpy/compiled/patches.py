@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["PATCHES_PROGRAM"]
-
 # `g` has the fields of `Windows`, with the bytes of a pixel instead of its channels. `piece1` is a crew's loop over
 # lines, and `of` holds the number of its first line and the arguments of `piece0`.
 PATCHES_PROGRAM: Final = """\

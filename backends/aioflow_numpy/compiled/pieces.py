@@ -19,8 +19,6 @@ from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 from aioflow.kernels.fused import Chain, Member
 
-__all__ = ["EXACT_FLOATS", "HEAD", "Extent", "Piece", "pieces_of", "program"]
-
 _WORTHWHILE: Final = 2  # members of a piece; a single one is as fast as a ufunc
 _TYPES: Final[Mapping[DType, str]] = {
     dtypes.bool_: "unsigned char",

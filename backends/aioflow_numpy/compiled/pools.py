@@ -14,8 +14,6 @@ import numpy as np
 from aioflow.kernels.math.elementwise import EXACT_C
 from aioflow_numpy.compiled.pieces import HEAD
 
-__all__ = ["TYPES", "pool_program"]
-
 TYPES: Final[Mapping[np.dtype[Any], str]] = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
 # `g` is the height and width of an image, its channels, the windows along both axes, and the lengths of their lists.
 # A window's list along an axis has the number of positions to fold, then these; the first may be -1, for the identity.

@@ -25,8 +25,6 @@ from aioflow.errors import DeadlineExceededError, FailedPreconditionError
 from aioflow.formats.files import file_errors
 from aioflow.work.forking import in_child, not_forked
 
-__all__ = ["answer_of", "end", "private_folder", "sweep"]
-
 _GRACE: Final = 0.5  # seconds until a killed process is gone
 _SHOWN: Final = 400  # characters of its error messages
 _PREFIX: Final = "aioflow-cc-"

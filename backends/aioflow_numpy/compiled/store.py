@@ -19,8 +19,6 @@ from aioflow.errors import OpError
 from aioflow.formats.temporary_files import write_atomically
 from aioflow.formats.user_cache import cache_folder
 
-__all__ = ["Store"]
-
 _DIGEST: Final = hashlib.sha256().digest_size
 _MOST: Final = 512  # programs, of some 16 KB each
 _OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH

@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["numbers", "same"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 

@@ -17,8 +17,6 @@ from aioflow.kernels.math.elementwise import EXACT_C
 from aioflow.kernels.variables.optimizer_rules import Rule
 from aioflow_numpy.compiled.pieces import HEAD
 
-__all__ = ["TYPES", "WrittenUpdate", "written"]
-
 TYPES: Final[Mapping[np.dtype[Any], str]] = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
 _OPERAND: Final = re.compile(r"{(\d+)}")
 _TEXT: Final = """\

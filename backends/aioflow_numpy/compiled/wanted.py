@@ -14,8 +14,6 @@ from aioflow.work.forking import generation
 from aioflow_numpy.compiled.background import BACKGROUND
 from aioflow_numpy.compiled.code import programs
 
-__all__ = ["Spent", "Wanted"]
-
 # A factor: to load and try a kept program takes only some milliseconds.
 _EARLIER: Final = 16
 

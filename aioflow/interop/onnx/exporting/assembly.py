@@ -13,8 +13,6 @@ from aioflow.interop.onnx.exporting.types import mention_proto, tensor_proto, va
 from aioflow.interop.onnx.exporting.values import Body, Made, Value
 from aioflow.release import RELEASE
 
-__all__ = ["assembled"]
-
 _PRODUCER: Final = "aioflow"
 _SMALL: Final = 1024  # bytes; smaller constants are always in the model
 

@@ -18,8 +18,6 @@ from aioflow.compiler.ir import ClientGraph, Edge, Node
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 
-__all__ = ["is_equivalent"]
-
 _FLOATS: Final = frozenset({dtypes.float32, dtypes.float64})
 _WHOLE: Final = frozenset({dtypes.int32, dtypes.int64})
 _INTEGERS: Final = _WHOLE | {

@@ -27,8 +27,6 @@ from aioflow.ops.variables.variable import Variable
 from aioflow.session.fetches import FetchMapper
 from aioflow.session.session import Session
 
-__all__ = ["DEFAULT_OPSET", "OPSETS", "export"]
-
 # Opset 20 is the first with string operators and with all dtypes for numeric tests; onnxruntime supports it since 1.17.
 # Before opset 18, reductions and splits had other forms.
 DEFAULT_OPSET: Final = 20

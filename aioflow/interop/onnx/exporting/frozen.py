@@ -18,8 +18,6 @@ from aioflow.ops.apply import make
 from aioflow.runtime.folding import fold
 from aioflow.session.session import Session
 
-__all__ = ["changing", "frozen", "handles", "optimized", "values_of"]
-
 _PASSES = ("shapes", "constant_folding", "arithmetic", "transposes", "common_subexpressions", "dead_code")
 
 

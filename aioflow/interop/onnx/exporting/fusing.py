@@ -13,8 +13,6 @@ from aioflow.graph.shapes import num_elements
 from aioflow.interop.onnx.exporting.patterns import Found, Pattern, Search
 from aioflow.interop.onnx.exporting.rules import Composed, load_families, patterns_of
 
-__all__ = ["fused"]
-
 
 def fused(graph: ClientGraph, opset: int) -> ClientGraph:
     """Return the graph with fused nodes.

@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from aioflow.interop.onnx.exporting.node import Node
 from aioflow.interop.onnx.exporting.values import Value, channels_first_order
 
-__all__ = ["alike", "elementwise"]
-
 
 def elementwise(node: Node, values: Sequence[Value], make: Callable[..., Value]) -> Value:
     """Return the result of `make` on the values, which broadcast, in one layout."""

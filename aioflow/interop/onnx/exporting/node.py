@@ -15,8 +15,6 @@ from aioflow.graph.dtypes import DType
 from aioflow.interop.onnx.exporting.scope import RefusedError, Scope
 from aioflow.interop.onnx.exporting.values import Value, channels_first_order, channels_last_order
 
-__all__ = ["Node"]
-
 _ABSENT: Final = object()
 
 

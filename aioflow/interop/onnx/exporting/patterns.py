@@ -24,8 +24,6 @@ from aioflow.graph.arrays import Array
 from aioflow.graph.opdef import OPS
 from aioflow.runtime.folding import fold
 
-__all__ = ["Found", "Pattern", "Search", "parsed"]
-
 _OPERATORS: Final[Mapping[type[ast.operator], frozenset[str]]] = {
     ast.Add: frozenset({"Add", "AddV2"}),
     ast.Sub: frozenset({"Sub"}),

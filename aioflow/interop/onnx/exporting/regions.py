@@ -19,8 +19,6 @@ from aioflow.interop.onnx.exporting.values import Value
 from aioflow.interop.onnx.exporting.walk import walk
 from aioflow.interop.unsupported import UnsupportedError
 
-__all__ = ["index_of_input", "inexact_in", "model_of", "refused_in"]
-
 _INPUT: Final = "input_"
 _OTHER: Final = "its translation gives other results than its kernel for some values"
 

@@ -15,8 +15,6 @@ from aioflow.interop.onnx.exporting.scope import Scope
 from aioflow.interop.onnx.exporting.structure import Loop, Structure, Variable
 from aioflow.interop.onnx.exporting.values import Value
 
-__all__ = ["adds_rows", "awaited", "stacked"]
-
 
 def awaited(array: Value) -> Value:
     """Return an unwritten array marked as such, for use in the body of the loop that fills it."""

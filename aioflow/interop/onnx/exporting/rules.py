@@ -28,8 +28,6 @@ from aioflow.errors import AlreadyRegisteredError
 from aioflow.interop.onnx.exporting import families
 from aioflow.interop.onnx.exporting.patterns import Found, Pattern, parsed
 
-__all__ = ["Composed", "Rule", "composed", "exporter", "load_families", "patterns_of", "rule_for", "translated_ops"]
-
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 

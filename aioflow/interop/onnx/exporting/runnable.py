@@ -12,8 +12,6 @@ from typing import Final
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType, as_dtype
 
-__all__ = ["computed_in"]
-
 _FLOAT: Final = "float32"
 _FLOATS: Final = "float32 float64"
 _ARITHMETIC: Final = f"{_FLOATS} int32 int64"

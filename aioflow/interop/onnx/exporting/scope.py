@@ -19,8 +19,6 @@ from aioflow.interop.onnx.exporting.runnable import computed_in
 from aioflow.interop.onnx.exporting.types import dtype_of_text, schema_text, tensor_type
 from aioflow.interop.onnx.exporting.values import Body, Made, Value
 
-__all__ = ["Parts", "RefusedError", "Scope"]
-
 _SMALL = 1024  # bytes; equal constants up to this size are shared
 
 

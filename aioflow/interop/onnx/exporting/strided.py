@@ -14,8 +14,6 @@ from aioflow.graph.dtypes import bool_, int64
 from aioflow.interop.onnx.exporting.node import Node
 from aioflow.interop.onnx.exporting.values import Value
 
-__all__ = ["strided_slice"]
-
 _FAR = 2**62
 
 

@@ -18,8 +18,6 @@ from aioflow.graph.arrays import Array
 from aioflow.graph.opdef import traits_of
 from aioflow.graph.traits import Memory, Role
 
-__all__ = ["Block", "Branch", "Irregular", "Item", "Loop", "Structure", "Variable"]
-
 _Guard: TypeAlias = frozenset[tuple[Edge, bool]]
 _ALIVE: _Guard = frozenset()
 

@@ -15,16 +15,6 @@ from aioflow.graph.dtypes import DType
 from aioflow.interop.onnx.exporting.values import Value
 from aioflow.work.copying import native
 
-__all__ = [
-    "dtype_of_text",
-    "is_exportable",
-    "mention_proto",
-    "schema_text",
-    "tensor_proto",
-    "tensor_type",
-    "value_info",
-]
-
 _NO_FORM: Final = (dtypes.complex64, dtypes.complex128)  # in the standard, but onnxruntime does not run them
 _TEXT: Final = {"float": dtypes.float32, "double": dtypes.float64, "bool": dtypes.bool_}
 

@@ -9,8 +9,6 @@ from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType
 from aioflow.graph.shapes import Dims
 
-__all__ = ["Body", "Made", "Rows", "Value", "channels_first_order", "channels_last_order"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:

@@ -25,8 +25,6 @@ from aioflow.interop.onnx.exporting.types import is_exportable
 from aioflow.interop.onnx.exporting.values import Value
 from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
 
-__all__ = ["walk"]
-
 # Values by the outputs of the graph's nodes that they translate. Values made in a block are not visible outside.
 Known = ChainMap[Edge, Value]
 

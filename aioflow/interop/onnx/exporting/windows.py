@@ -15,8 +15,6 @@ from aioflow.graph.windows import Window, same_padding
 from aioflow.interop.onnx.exporting.node import Node
 from aioflow.interop.onnx.exporting.values import Value
 
-__all__ = ["Windows", "windows_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Windows:

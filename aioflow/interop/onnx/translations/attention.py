@@ -21,8 +21,6 @@ from aioflow.interop.onnx.translations.dimensions import Size, int32, shape_of, 
 from aioflow.ops.apply import constant, make
 from aioflow.ops.math.reduction import reduce_max
 
-__all__ = ["Mask", "Scoring", "attended", "flattened", "heads", "in_order", "scattered"]
-
 _HEADS = (0, 2, 1, 3)  # between [batch, steps, heads, size] and [batch, heads, steps, size]
 
 

@@ -14,8 +14,6 @@ from aioflow.ops import public as ops
 from aioflow.ops.apply import convert_to_tensor
 from aioflow.ops.image.boxes import non_max_suppression as best_boxes
 
-__all__: list[str] = []
-
 _FEW: Final = 128  # most pairs of image and class with nodes of their own, instead of a loop
 
 

@@ -13,8 +13,6 @@ from aioflow.interop.onnx.translating import Node, translation
 from aioflow.ops import public as ops
 from aioflow.ops.apply import constant, make
 
-__all__ = ["cast_to", "saturated"]
-
 _DIGITS: Final = 8  # digits of float32 in text, as other runtimes write them
 _DIGITS_OF_DOUBLES: Final = 15  # the most that all float64 values keep
 _PARSED: Final = (dtypes.float32, dtypes.float64, dtypes.int32, dtypes.int64)

@@ -23,8 +23,6 @@ from aioflow.ops import public as ops
 from aioflow.ops.apply import constant
 from aioflow.ops.array.tensor_list import empty_list, push
 
-__all__: list[str] = []
-
 
 @translation("If")
 def if_(node: Node, condition: Tensor) -> tuple[Value, ...]:

@@ -19,8 +19,6 @@ from aioflow.ops import public as ops
 from aioflow.ops.apply import convert_to_tensor
 from aioflow.ops.nn import activations, convolution, volumes
 
-__all__: list[str] = []
-
 
 @translation("Conv")
 def conv(node: Node, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:

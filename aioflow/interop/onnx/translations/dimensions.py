@@ -12,8 +12,6 @@ from aioflow.graph import dtypes
 from aioflow.graph.tensor import Tensor
 from aioflow.ops.apply import constant, make
 
-__all__ = ["Size", "flat_from", "int32", "scalar_of", "shape_of", "size_of"]
-
 Size: TypeAlias = int | Tensor  # a number if it is known, else an int32 scalar
 
 

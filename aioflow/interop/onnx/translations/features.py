@@ -15,8 +15,6 @@ from aioflow.ops.apply import constant, make
 from aioflow.ops.array.making import one_hot
 from aioflow.ops.math.reduction import reduce_max, reduce_sum
 
-__all__ = ["class_labels", "labels_of", "to_float", "transformed"]
-
 _ML: Final = "ai.onnx.ml"
 
 

@@ -15,8 +15,6 @@ from aioflow.interop.onnx.translations.recurrent_cells import activation_of
 from aioflow.ops import public as ops
 from aioflow.ops.apply import constant, make
 
-__all__: list[str] = []
-
 _QUICK: Final = 1.702  # the factor for which the sigmoid approximates Φ best
 
 

@@ -22,8 +22,6 @@ from aioflow.interop.onnx.translations.dimensions import int32, scalar_of, shape
 from aioflow.interop.onnx.translations.rotary import rotated
 from aioflow.ops.apply import constant, make, make_list
 
-__all__: list[str] = []
-
 
 class _Steps(NamedTuple):
     """Positions of the queries in their sequences.

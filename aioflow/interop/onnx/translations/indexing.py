@@ -26,8 +26,6 @@ from aioflow.interop.onnx.translating import Node, translation
 from aioflow.ops import public as ops
 from aioflow.ops.apply import make, make_list
 
-__all__: list[str] = []
-
 
 @translation("Slice")
 def slice_by_attributes(node: Node, x: Tensor) -> Tensor:

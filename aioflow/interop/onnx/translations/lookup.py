@@ -12,8 +12,6 @@ from aioflow.graph.arrays import Array
 from aioflow.graph.tensor import Tensor
 from aioflow.ops.apply import constant, make
 
-__all__ = ["index_in", "mapped"]
-
 
 def index_in(keys: Sequence[Any], x: Tensor) -> Tensor:
     """Return for each element of `x` its index among the keys as int32, or -1 if it is not there.

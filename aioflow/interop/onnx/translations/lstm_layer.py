@@ -10,8 +10,6 @@ from aioflow.interop.onnx.translating import Node
 from aioflow.interop.onnx.translations.dimensions import int32, shape_of, size_of
 from aioflow.ops.apply import constant, make, make_list
 
-__all__ = ["is_usual", "whole_layer"]
-
 
 def is_usual(node: Node, x: Tensor) -> bool:
     """Return whether the op supports the node: float32, default activations, no clipping and no coupled gates."""

@@ -7,8 +7,6 @@ from aioflow.graph.tensor import Tensor
 from aioflow.interop.onnx.translating import Node, translation
 from aioflow.ops import public as ops
 
-__all__: list[str] = []
-
 
 @translation("ZipMap", domain="ai.onnx.ml")
 def zip_map(node: Node, x: Tensor) -> LabelledTensor:

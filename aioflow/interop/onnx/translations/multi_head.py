@@ -16,8 +16,6 @@ from aioflow.interop.onnx.translations.dimensions import Size, int32, shape_of, 
 from aioflow.interop.onnx.translations.math import product
 from aioflow.ops.apply import constant, make, make_list
 
-__all__: list[str] = []
-
 _HIDDEN: Final = -10000.0  # added to the scores of keys that a mask hides
 
 

@@ -15,8 +15,6 @@ from aioflow.ops import public as ops
 from aioflow.ops.apply import constant, make_list
 from aioflow.ops.nn import activations, normalization
 
-__all__: list[str] = []
-
 
 @translation("Relu")
 def relu(node: Node, x: Tensor) -> Tensor:

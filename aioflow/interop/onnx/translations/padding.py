@@ -13,8 +13,6 @@ from aioflow.interop.onnx.translating import Node, translation
 from aioflow.ops import public as ops
 from aioflow.ops.apply import constant
 
-__all__: list[str] = []
-
 
 @translation("Pad")
 def pad_by_attributes(node: Node, x: Tensor) -> Tensor:

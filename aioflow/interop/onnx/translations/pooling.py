@@ -20,8 +20,6 @@ from aioflow.ops import public as ops
 from aioflow.ops.apply import constant
 from aioflow.ops.nn import pooling, volumes
 
-__all__: list[str] = []
-
 _MOST_PARTS: Final = 1024  # most kernel positions for which a pool is unrolled into nodes
 
 

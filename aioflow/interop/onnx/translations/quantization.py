@@ -22,8 +22,6 @@ from aioflow.interop.onnx.translations.math import matmul
 from aioflow.ops import public as ops
 from aioflow.ops.apply import constant, make
 
-__all__ = ["dequantized", "integer_product", "rounded"]
-
 _FLOATS: Final = (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64)
 _EXACT_IN_FLOAT32: Final = 1 << 24
 

@@ -26,8 +26,6 @@ from aioflow.interop.onnx.translations.quantization import (
 from aioflow.ops import public as ops
 from aioflow.ops.apply import make
 
-__all__: list[str] = []
-
 _ROWS_UNTIL = 12  # the last opset whose Softmax treats its input as a matrix
 
 

@@ -17,8 +17,6 @@ from aioflow.interop.onnx.translations.recurrent_cells import Product
 from aioflow.ops import public as ops
 from aioflow.ops.apply import constant, make
 
-__all__: list[str] = []
-
 
 @microsoft("MatMulIntegerToFloat")
 def matmul_integer_to_float(

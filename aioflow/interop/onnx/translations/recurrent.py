@@ -30,8 +30,6 @@ from aioflow.ops.apply import constant, make, make_list
 from aioflow.ops.array.tensor_array import TensorArray
 from aioflow.ops.control.branches_and_loops import while_loop
 
-__all__ = ["differing", "lstm_layers", "part"]
-
 _SWAP: Final = (1, 0, 2)  # swaps [batch, steps, size] and [steps, batch, size]
 _DIRECTIONS: Final = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
 

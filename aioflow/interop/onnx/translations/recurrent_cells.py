@@ -15,18 +15,6 @@ from aioflow.interop.onnx.translating import Node
 from aioflow.interop.onnx.translations.math import elu_of, hard_sigmoid_of, thresholded_relu_of
 from aioflow.ops.apply import make, make_list
 
-__all__ = [
-    "Activation",
-    "Cell",
-    "Product",
-    "activation_of",
-    "activations",
-    "gru_cell",
-    "lstm_cell",
-    "product_with",
-    "rnn_cell",
-]
-
 Activation = Callable[[Tensor], Tensor]
 Product = Callable[[Tensor], Tensor]  # by weights; the result has a column for each of their rows
 Cell = Callable[

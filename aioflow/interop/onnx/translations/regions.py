@@ -10,8 +10,6 @@ from aioflow.interop.onnx.sizes import int64, product_of, sizes_of
 from aioflow.interop.onnx.translating import Node, translation
 from aioflow.ops import public as ops
 
-__all__: list[str] = []
-
 
 @translation("RoiAlign")
 def roi_align_of_old(node: Node, x: Tensor, rois: Tensor, batches: Tensor) -> Tensor:

@@ -19,8 +19,6 @@ from aioflow.interop.onnx.translating import Node, translation
 from aioflow.ops import public as ops
 from aioflow.ops.apply import make
 
-__all__: list[str] = []
-
 _PRECISION: Final = dtypes.float32  # dtype of coordinates as in other runtimes, since it decides how ties round
 _FEW: Final = 16  # positions gathered one by one, which needs no array of all of them
 _WIDE: Final = (dtypes.float32, dtypes.float64, dtypes.complex64, dtypes.complex128)

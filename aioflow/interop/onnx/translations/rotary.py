@@ -10,8 +10,6 @@ from aioflow.interop.onnx.translations.attention import flattened, heads
 from aioflow.interop.onnx.translations.dimensions import int32, shape_of, size_of
 from aioflow.ops.apply import make, make_list
 
-__all__ = ["rotated"]
-
 
 @microsoft("RotaryEmbedding", "interleaved", "is_packed_batching", "num_heads", "rotary_embedding_dim", "scale")
 def rotary_embedding(node: Node, x: Tensor, positions: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:

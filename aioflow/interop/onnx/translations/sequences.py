@@ -26,8 +26,6 @@ from aioflow.ops import public as ops
 from aioflow.ops.apply import constant, make
 from aioflow.ops.array.tensor_list import joined, push
 
-__all__: list[str] = []
-
 
 def _common(node: Node, one: Kind, other: Kind) -> Kind:
     found = widened(one, other)

@@ -14,8 +14,6 @@ from aioflow.ops import public as ops
 from aioflow.ops.apply import make
 from aioflow.ops.math import fourier
 
-__all__: list[str] = []
-
 
 @translation("DFT")
 def dft_by_attribute(node: Node, x: Tensor, length: Tensor | None = None) -> Tensor:

@@ -29,8 +29,6 @@ from aioflow.interop.onnx.translations.dimensions import flat_from
 from aioflow.ops import public as ops
 from aioflow.ops.apply import constant as make_constant
 
-__all__: list[str] = []
-
 
 @translation("Constant")
 def constant(node: Node) -> Tensor:

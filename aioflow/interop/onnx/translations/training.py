@@ -8,8 +8,6 @@ from aioflow.autodiff import gradients
 from aioflow.graph.tensor import Tensor
 from aioflow.interop.onnx.translating import Node, translation
 
-__all__: list[str] = []
-
 
 @translation("Gradient", domain="ai.onnx.preview.training")
 def gradient(node: Node, *inputs: Tensor) -> tuple[Tensor, ...]:

@@ -14,8 +14,6 @@ from aioflow.interop.onnx.translations.dimensions import shape_of, size_of
 from aioflow.interop.onnx.translations.normalization import normal_of_rows
 from aioflow.ops.apply import constant, make
 
-__all__: list[str] = []
-
 _EPSILON: Final = 1e-12
 
 

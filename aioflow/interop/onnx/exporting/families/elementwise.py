@@ -12,8 +12,6 @@ from aioflow.interop.onnx.exporting.node import Node
 from aioflow.interop.onnx.exporting.rules import exporter
 from aioflow.interop.onnx.exporting.values import Value
 
-__all__ = ["kept", "log1p_of", "unary"]
-
 
 def kept(x: Value, made: Value) -> Value:
     """Return an elementwise result with the axes of `x`."""
