@@ -24,6 +24,7 @@ import pytest
 import aioflow as af
 from aioflow.graph.opdef import OPS
 from aioflow.kernels.registry import KERNELS
+from aioflow_numpy.compiled.background import BACKGROUND
 from aioflow_numpy.compiled.compiler import SETTING
 from tests.audit import seen
 from tests.loop_watch import BUSY, IDLE, watched
@@ -122,6 +123,7 @@ _SWITCH_AFTER: Final = 1e-6  # seconds
 
 _STDERR = pytest.StashKey[TextIO]()
 _COMPILER = pytest.StashKey[str]()
+_COMPILING = 90  # seconds: more than the deadline of one call of the compiler
 
 # An example may take as long as it takes on a busy machine: the limit is that of the test. The quick profile looks at
 # the same examples each time, so that no run fails by other examples than the run before.
@@ -245,7 +247,13 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
         if not (mark.args and isinstance(mark.args[0], str)):
             pytest.fail("blocks_loop needs a reason, as in blocks_loop('it compiles in place')", pytrace=False)
     # The compiler starts once NumPy's kernels have taken a certain time: in any unit test, depending on the machine.
-    os.environ[SETTING] = "off" if item.get_closest_marker("unit") else item.config.stash[_COMPILER]
+    if item.get_closest_marker("unit"):
+        os.environ[SETTING] = "off"
+        # Another kind of test may have run before in this process, and left code to compile.
+        BACKGROUND.drop()
+        BACKGROUND.wait(_COMPILING)
+    else:
+        os.environ[SETTING] = item.config.stash[_COMPILER]
     if item.config.getoption("--shake"):  # for each test, since the one before may have set them
         gc.set_threshold(_COLLECT_AFTER)
         sys.setswitchinterval(_SWITCH_AFTER)
