@@ -1,4 +1,4 @@
-"""Records, by an audit hook, changes of the repository and child processes: unit tests may start none."""
+"""An audit hook that records repository changes and child processes, which unit tests must not cause."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["Seen", "seen"]
 _EVENTS: Final = frozenset(
     (
         *("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.exec", "os.system"),
-        "multiprocessing.spawn",  # of `_spawn` below
+        "multiprocessing.spawn",  # raised by `_spawn` below
     )
 )
-# For each event that changes a folder, where its arguments have the path, and the descriptor that it is relative to.
+# For each event that changes a folder: the positions of the path and of the descriptor it is relative to.
 _CHANGES: Final = {
     "os.link": (1, 3), "os.mkdir": (0, 2), "os.remove": (0, 1), "os.rename": (1, 3), "os.rmdir": (0, 1),
     "os.symlink": (1, 2),
@@ -28,17 +28,17 @@ _CHANGES: Final = {
 _SHOWN: Final = 5  # frames of the caller
 _WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _ROOT: Final = str(Path(__file__).resolve().parents[1]) + os.sep
-# The folders of tools: what they keep, temporary folders of tox and bytecode; and the files of coverage.
+# Folders and files that tools write: bytecode, caches, temporary folders of tox, coverage data.
 _TOOLS: Final = ("__pycache__", ".git", ".hypothesis", ".mypy_cache", ".pytest_cache", ".tox", ".venv")
 
 
 @dataclass
 class Seen:
-    """Records of one test, each with the end of its stack.
+    """The events recorded during one test, each with the end of its stack.
 
     Attributes:
-        children: Programs and forks that it started.
-        writes: Files and folders of the repository that it opened for writing, made, moved or removed.
+        children: Child processes and forks.
+        writes: Repository files and folders that were opened for writing, created, moved or removed.
     """
 
     children: list[str] = field(default_factory=list)
@@ -49,7 +49,10 @@ _seen: Seen | None = None  # None outside of tests; an audit hook cannot be remo
 
 
 def _with_stack(what: str) -> str:
-    """Add the frames of the repository, of which the last is the line to change; or all, if none is."""
+    """Append the stack frames that lie in the repository, or all frames if none does.
+
+    The last frame is the line to change.
+    """
     stack = [frame for frame in traceback.extract_stack() if frame.filename != __file__]
     own = [frame for frame in stack if _is_ours(frame.filename)]
     return f"{what}\n{''.join(traceback.format_list((own or stack)[-_SHOWN:]))}"
@@ -102,7 +105,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def seen() -> Iterator[Seen]:
-    """Return what this process does that a test may not do, from here to the end of the block."""
+    """Yield the record of forbidden actions of this process until the end of the block."""
     global _seen
     _seen = found = Seen()
     try:

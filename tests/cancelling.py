@@ -1,8 +1,13 @@
-"""Cancels a coroutine at each turn of the event loop in which it runs, and looks for what it leaves behind.
+"""Cancellation of a coroutine at each turn of its event loop, with a check for leaks.
 
-Most faults at start and stop are of one of four kinds: something is used before the code that completes it has run; a
-close is not idempotent, or not shielded; a callback does not check whether its future is done or its transport closing;
-a check before an `await` is not repeated after it. Cancellation at every turn reaches all of them.
+Most faults at start and stop are of one of four kinds:
+
+- An object is used before the code that completes it has run.
+- A close is not idempotent, or not shielded.
+- A callback does not check whether its future is done or its transport closing.
+- A check before an `await` is not repeated after it.
+
+Cancellation at every turn reaches all of them.
 """
 
 from __future__ import annotations
@@ -31,7 +36,7 @@ LOOPS: Final[dict[str, Callable[[], asyncio.AbstractEventLoop]]] = {
     "uvloop": uvloop.new_event_loop,
 }
 
-_LIMIT: Final = 60.0  # seconds, for what a cancelled coroutine leaves behind to go away
+_LIMIT: Final = 60.0  # seconds, for the resources of a cancelled coroutine to be released
 _DOUBLINGS: Final = 12
 _FRAMES: Final = 3
 _FILES: Final = "/proc/self/fd"
@@ -54,10 +59,10 @@ def run_on(new_loop: Callable[[], asyncio.AbstractEventLoop], work: Coroutine[An
 
 
 def _finalize_generators_in_python() -> None:
-    """Wrap the loop's hook for async generators that are garbage in a function of Python.
+    """Wrap the loop's finalizer of async generators in a Python function.
 
-    uvloop's is native code, and in debug mode it asks for the running frame. Python 3.11 collects garbage in the middle
-    of making a coroutine too: the frame that is found then is handed to the coroutine a second time, freed twice, and
+    uvloop's finalizer is native code, and in debug mode it requests the running frame. Python 3.11 may collect garbage
+    while it makes a coroutine. The frame found then is assigned to that coroutine a second time and freed twice, and
     the interpreter crashes.
     """
     hooks = sys.get_asyncgen_hooks()
@@ -66,13 +71,14 @@ def _finalize_generators_in_python() -> None:
 
 
 def _never(filename: str | None = None) -> None:
-    """`linecache.checkcache` for files that do not change."""
+    """Do nothing: `linecache.checkcache` for files that do not change."""
 
 
 @contextmanager
 def _short_stacks() -> Iterator[None]:
-    """Let debug mode keep a few frames for each future and callback, and not look whether their files are new: those of
-    pytest take longer than the tests.
+    """Keep few stack frames per future and callback in debug mode, and do not check whether their files changed.
+
+    With pytest's deep stacks these take longer than the tests.
     """
 
     def walk(frame: FrameType | None) -> Iterator[tuple[FrameType, int]]:
@@ -84,9 +90,13 @@ def _short_stacks() -> Iterator[None]:
 
 
 def turns_until_ended(turns: int, first: int = 0) -> Iterator[int]:
-    """Yield `first`, … `turns` - 1, and then numbers that double: work that waits for sockets and threads may outlast
-    any fixed number of turns on a busy machine. Raises AssertionError behind the last: the caller stops at the first
-    number of turns in which the work ends.
+    """Yield `first`, … `turns` - 1, and then doubling numbers.
+
+    Work that waits for sockets and threads may outlast any fixed number of turns on a busy machine. The caller stops at
+    the first number of turns in which the work ends.
+
+    Raises:
+        AssertionError: the caller has not stopped at the last number.
     """
     yield from range(first, turns)
     for _ in range(_DOUBLINGS):
@@ -104,17 +114,17 @@ async def cancel_at_each_turn(
     until_ended: bool = False,
     expected: tuple[type[BaseException], ...] = (),
 ) -> int:
-    """Run `work` again and again, cancelled after 0, 1, 2, … turns of the loop, until it ends before it is cancelled.
+    """Run `work` repeatedly, cancelled after 0, 1, 2, … turns of the loop, until it ends before it is cancelled.
 
     After each run no task, descriptor or listening port of it may be left.
 
     Args:
         work: Makes the coroutine; called for each run.
-        then: Run after each run, with a time limit: shows that what `work` used still answers or refuses.
-        before: Run before each run, and not cancelled: enters the block that `work` leaves, say. Leaving a block always
-            begins, so `work` is then cancelled after its first turn at the earliest.
+        then: Run after each run, with a timeout, to show that the objects `work` used still respond or refuse.
+        before: Run before each run, and not cancelled; for example to enter the block that `work` leaves. The exit
+            of a block always starts, so `work` is then cancelled after its first turn at the earliest.
         turns: How many numbers of turns are tried one after another.
-        until_ended: Go on with `turns_until_ended` where `work` outlasts them all.
+        until_ended: Whether to continue with `turns_until_ended` if `work` outlasts them all.
         expected: Errors that `work` may raise. Any other, and an ExceptionGroup, fails the test.
 
     Returns:
@@ -122,7 +132,7 @@ async def cancel_at_each_turn(
     """
     if before is not None:
         await before()
-    await _run(work, None, expected)  # starts what stays for the process: thread pools, imports
+    await _run(work, None, expected)  # this run starts what the process keeps: thread pools, imports
     await _end(then)
     present = asyncio.all_tasks(), _files()
     first = 0 if before is None else 1
@@ -140,7 +150,7 @@ async def cancel_at_each_turn(
 async def _run(
     work: Callable[[], Coroutine[Any, Any, object]], turns: int | None, expected: tuple[type[BaseException], ...]
 ) -> bool:
-    """Return whether the coroutine was cancelled before it ended."""
+    """Run the coroutine, and return whether it was cancelled before it ended."""
     loop = asyncio.get_running_loop()
     task = loop.create_task(work())
     for _ in range(turns or 0):
@@ -166,7 +176,8 @@ async def _until_nothing_is_left(present: tuple[set[asyncio.Task[Any]], set[str]
     loop = asyncio.get_running_loop()
     until = loop.time() + _LIMIT
     tasks, files = present
-    generation = 0  # a TaskGroup that is cancelled refers to itself: what its block has is garbage of any age
+    # A cancelled TaskGroup refers to itself, so the objects of its block may be garbage of any generation.
+    generation = 0
     while left := (asyncio.all_tasks() - tasks) or (_files() - files):
         assert loop.time() < until, f"left when cancelled in turn {turn}: {left}"
         await asyncio.sleep(0.001)
@@ -175,11 +186,11 @@ async def _until_nothing_is_left(present: tuple[set[asyncio.Task[Any]], set[str]
 
 
 def _files() -> set[str]:
-    """Descriptors of this process with what they lead to; nothing where the system does not list them."""
+    """Return the descriptors of this process with their targets; an empty set if the system does not list them."""
     found = set()
     for name in os.listdir(_FILES) if os.path.isdir(_FILES) else ():
         try:
             found.add(f"{name} -> {os.readlink(f'{_FILES}/{name}')}")
-        except OSError:  # the one of the listing itself
+        except OSError:  # the descriptor of the listing itself
             continue
     return found

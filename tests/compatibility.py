@@ -1,6 +1,6 @@
-"""The tables of docs/compatibility.md, made from the code: `python -m tests.compatibility` writes them anew.
+"""The generated tables of docs/compatibility.md; `python -m tests.compatibility` writes them anew.
 
-What is between two markers is generated; what is outside is written by hand and left as it is.
+The text between two markers is generated; the text outside is written by hand and stays unchanged.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _BLOCK: Final = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->\n)", 
 
 
 def tables() -> Mapping[str, str]:
-    """The generated blocks, by name."""
+    """Return the generated blocks, by name."""
     return {"summary": "".join(_summary()), "modules": "".join(_modules())}
 
 
 def written(text: str) -> str:
-    """The document with its generated blocks made anew."""
+    """Return the document with its generated blocks replaced."""
     made = tables()
     return _BLOCK.sub(lambda found: f"{found[1]}\n{made[found[2]]}\n{found[3]}", text)
 

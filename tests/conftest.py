@@ -1,4 +1,4 @@
-"""What every test gets: a default graph of its own, an end, and an event loop that fails it when it is blocked."""
+"""Shared setup: each test has its own default graph and a time limit, and fails if it blocks an event loop."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from tests.retries import Retries
 
 _MEMORY = Path("/dev/shm")
 
-# What a test needs decides where it runs. A unit test is one process, and neither the order of tests nor the machine's
-# speed changes its outcome. System tests start processes, servers and clusters, and run after the units. Sweeps call
-# every op, or replay many seeds; `--sweep-share` takes a sample of them. The folders of these two:
+# Tests run in tiers. A unit test is one process, and neither the order of tests nor the machine's speed changes its
+# outcome. System tests start processes, servers and clusters, and run after the units. Sweeps call every op, or replay
+# many seeds; `--sweep-share` takes a sample of them. Folders of the system tests and the sweeps:
 _SYSTEM: Final = ("browser", "cli", "demo", "distributed", "examples", "system", "types")
 _SWEEP: Final = ("sweep",)
 # Tests with one of these markers are in no tier: each has a tox environment of its own.
 _APART: Final = ("parity", "bench", "soak", "sim", "fuzz", "onnx", "browser")
 
-# The files that take longest, the longest first: a worker that began one of them last would be waited for.
+# The slowest files, slowest first. A worker that began one of them last would delay the end of the run.
 _LONG: Final = (
     "sweep/test_one_door.py",
     "sweep/hostile/test_hostile_calls.py",
@@ -50,10 +50,10 @@ _LONG: Final = (
     "net/test_cancellation.py",
 )
 
-# What no interpreter changes: the results of ops and of compiled code, what is made of graphs and files, what commands
-# say of them, random programs under a virtual clock, what a model learns, how clusters recover, the pages. One
-# interpreter runs these; the others, with `--other-interpreter`, run what may differ between them: event loops,
-# threads, processes, connections, memory, generated code.
+# Tests that do not depend on the interpreter: results of ops and of compiled code, graphs, files, output of commands,
+# random programs under a virtual clock, trained models, recovery of clusters, pages. One interpreter runs these. The
+# others, with `--other-interpreter`, run only what may differ between interpreters: event loops, threads, processes,
+# connections, memory, generated code.
 _ALIKE: Final = (
     "autodiff",
     "backends/cupy",
@@ -125,8 +125,8 @@ _STDERR = pytest.StashKey[TextIO]()
 _COMPILER = pytest.StashKey[str]()
 _COMPILING = 90  # seconds: more than the deadline of one call of the compiler
 
-# An example may take as long as it takes on a busy machine: the limit is that of the test. The quick profile looks at
-# the same examples each time, so that no run fails by other examples than the run before.
+# Examples have no deadline, since a busy machine may be slow: the time limit is that of the test. The quick profile is
+# derandomized, so that a run does not fail on examples that the previous run did not try.
 _ANY_TIME: Final = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.register_profile("quick", _ANY_TIME, max_examples=25, derandomize=True)
 hypothesis.settings.register_profile("thorough", _ANY_TIME, max_examples=100)
@@ -140,7 +140,7 @@ def _positive(text: str) -> int:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options of the runs in `tox.ini`."""
+    """Register the options of the runs in `tox.ini`."""
     parser.addoption(
         "--other-interpreter",
         action="store_true",
@@ -172,7 +172,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep the error output as it is before it is captured, and import what the first session would, on its loop."""
+    """Save stderr before it is captured, and import in advance what the first session would import on its loop."""
     config.stash[_STDERR] = os.fdopen(os.dup(2), "w")
     config.stash[_COMPILER] = os.environ.get(SETTING, "")
     if (limit := config.getoption("--flaky-limit")) is not None:
@@ -185,14 +185,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Say which sweeps are run."""
+    """Report which sweeps run."""
     share = config.getoption("--sweep-share")
     return [f"sweeps: one in {share}, by --sweep-seed {config.getoption('--sweep-seed')}"] if share > 1 else []
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m looks at the markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark each test with its tier, choose, and put the long files first; within a file the order remains."""
+    """Mark each test with its tier, deselect tests, and move slow files to the front. Order within a file is kept."""
     tests = Path(__file__).parent
     share, seed = config.getoption("--sweep-share"), config.getoption("--sweep-seed")
     left_out = _ALIKE if config.getoption("--other-interpreter") else ()
@@ -216,22 +216,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Let the collector pass over what all tests share: it looked at that again for every graph that a test drops."""
+    """Freeze the objects that all tests share."""
+    # The collector would scan them again for every graph that a test drops.
     gc.collect()
     gc.freeze()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Close it."""
+    """Close the saved stderr."""
     config.stash[_STDERR].close()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
-    """Watch over the teardown: a failed test has switched off every other watch, and may have left what never ends."""
+    """Limit the time of the teardown, which a failed test may have made endless."""
+    # A failed test has switched off every other time limit.
     limit = float(item.config.getini("faulthandler_timeout"))
     with _rules(item):
-        if not limit:  # -o faulthandler_timeout=0: somebody debugs
+        if not limit:  # -o faulthandler_timeout=0: debugging
             return (yield)
         faulthandler.dump_traceback_later(limit, file=item.config.stash[_STDERR], exit=True)
         try:
@@ -242,11 +244,11 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
-    """Asynchronous fixtures run on the loop, too."""
+    """Run the setup under the rules too, since async fixtures run on the loop."""
     for mark in item.iter_markers("blocks_loop"):
         if not (mark.args and isinstance(mark.args[0], str)):
             pytest.fail("blocks_loop needs a reason, as in blocks_loop('it compiles in place')", pytrace=False)
-    # The compiler starts once NumPy's kernels have taken a certain time: in any unit test, depending on the machine.
+    # The compiler starts once NumPy's kernels have taken a certain time: on a slow machine, in any unit test.
     if item.get_closest_marker("unit"):
         os.environ[SETTING] = "off"
         # Another kind of test may have run before in this process, and left code to compile.
@@ -254,7 +256,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
         BACKGROUND.wait(_COMPILING)
     else:
         os.environ[SETTING] = item.config.stash[_COMPILER]
-    if item.config.getoption("--shake"):  # for each test, since the one before may have set them
+    if item.config.getoption("--shake"):  # per test, since an earlier test may have set them
         gc.set_threshold(_COLLECT_AFTER)
         sys.setswitchinterval(_SWITCH_AFTER)
     with _rules(item):
@@ -263,14 +265,14 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    """Fail a test that does not keep the rules."""
+    """Fail a test that breaks the rules."""
     with _rules(item):
         return (yield)
 
 
 @contextmanager
 def _rules(item: pytest.Item) -> Iterator[None]:
-    """Fail a test whose loop was held or that writes into the repository, and a unit test that starts a child."""
+    """Fail a test that blocks its loop or writes into the repository, and a unit test that starts a process."""
     with _unblocked(item), seen() as found:
         yield
     if found.writes:
@@ -282,7 +284,7 @@ def _rules(item: pytest.Item) -> Iterator[None]:
 
 @contextmanager
 def _unblocked(item: pytest.Item) -> Iterator[None]:
-    """A block in which nothing may hold an event loop, unless the test says why it does."""
+    """Fail if the block holds an event loop, unless the test has the marker `blocks_loop`."""
     if item.get_closest_marker("blocks_loop"):
         yield
         return
@@ -295,7 +297,7 @@ def _unblocked(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True, optionalhook=True)
 def pytest_timeout_set_timer(item: pytest.Item) -> Generator[None, object, object]:
-    """When the time is up, show where every task waits: the traceback alone ends in the event loop."""
+    """Print the stack of every task at a timeout: the traceback alone ends in the event loop."""
     result = yield
     fail = signal.getsignal(signal.SIGALRM) if hasattr(signal, "SIGALRM") else None
     if callable(fail):
@@ -306,7 +308,7 @@ def pytest_timeout_set_timer(item: pytest.Item) -> Generator[None, object, objec
                 _show_tasks(loop, item.config.stash[_STDERR])
             if loop is None or isinstance(loop, asyncio.BaseEventLoop):
                 fail(number, frame)
-            else:  # uvloop would log what is raised here and go on
+            else:  # uvloop would log an exception raised here and go on
                 loop.call_soon_threadsafe(loop.stop)
 
         signal.signal(signal.SIGALRM, handler)
@@ -329,14 +331,14 @@ def _show_tasks(loop: asyncio.AbstractEventLoop, file: TextIO) -> None:
 
 @pytest.fixture(autouse=True)
 def graph() -> Iterator[af.Graph]:
-    """A new default graph."""
+    """Yield a new default graph."""
     with af.Graph().as_default() as graph:
         yield graph
 
 
 @pytest.fixture
 def quick_path(tmp_path: Path) -> Iterator[Path]:
-    """A folder for files that are written thousands of times: in memory, where the system has a place for that."""
+    """Yield a folder for files that are written thousands of times: in memory, if the system has /dev/shm."""
     if not os.access(_MEMORY, os.W_OK):
         yield tmp_path
         return

@@ -1,4 +1,4 @@
-"""The option `--delegated`: onnxruntime computes what it can in every session that does not choose an engine."""
+"""The option `--delegated`: sessions that choose no engine delegate what they can to onnxruntime."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["delegate_all"]
 
 
 def delegate_all() -> None:
-    """Delegate parts however small they are, and from the first run on: models are made by the run that needs them."""
+    """Delegate parts of any size from the first run on, which itself prepares the models it needs."""
 
     def chosen(setting: str | None) -> Delegate | None:
         return find_delegate(setting or "onnxruntime")
@@ -23,6 +23,6 @@ def delegate_all() -> None:
         job()
         return True
 
-    patch.object(Engine, "call_seconds", 0.0).start()  # for the whole run
+    patch.object(Engine, "call_seconds", 0.0).start()  # never stopped: for the whole test run
     patch.object(planner, "find_delegate", chosen).start()
     patch.object(PREPARATIONS, "begin", begin).start()

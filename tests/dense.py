@@ -1,4 +1,4 @@
-"""What `gradients` gives, where a test knows that all of it is tensors."""
+"""Gradients that a test knows to be dense tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["dense"]
 
 
 def dense(gradients: Iterable[Tensor | IndexedSlices | None]) -> list[Tensor]:
-    """The gradients, none of which is missing or sparse."""
+    """Return the gradients, and check that each is a tensor."""
     found = list(gradients)
     tensors = [g for g in found if isinstance(g, Tensor)]
     assert tensors == found

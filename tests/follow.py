@@ -1,11 +1,11 @@
-"""A page of the documentation, followed as a reader would: files are saved, blocks pasted, commands typed.
+"""A reader of a documentation page, which saves files, pastes blocks and types commands.
 
-What is printed is compared with what the page shows: words exactly, numbers nearly, and `…` stands for anything.
+The output is compared with the page: words exactly, numbers approximately, and `…` matches anything.
 
     ```python title="train.py"      a file, saved under that name
     ```python                       pasted into `python -m asyncio`, one prompt for a page
-    ```sh                           typed, line by line; what serves goes on until the page ends
-    ```text                         what the block before has printed
+    ```sh                           typed, line by line; servers run until the page ends
+    ```text                         output of the block before
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _NOT_RUN: Final = ("before.py",)  # it needs TensorFlow: tests/parity runs it
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: where it is, what it is, and its text."""
+    """A fenced block of a page: its line, language, title and text."""
 
     line: int
     language: str
@@ -57,7 +57,7 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
-    """Those of a page, in order."""
+    """Return the blocks of a page, in order."""
     text = page.read_text(encoding="utf-8")
     return [
         Block(text.count("\n", 0, found.start()) + 2, found["language"], found["title"] or "", found["code"])
@@ -66,7 +66,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 def missing_packages(page: Path) -> set[str]:
-    """What the programs of a page import and is not installed."""
+    """Return the modules that the programs of a page import and that are not installed."""
     found = blocks(page)
     names = {
         name
@@ -84,7 +84,7 @@ def missing_packages(page: Path) -> set[str]:
 def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # a package that it would be in is not there
+    except ModuleNotFoundError:  # its parent package is not installed
         return False
 
 
@@ -99,7 +99,7 @@ def _titles(page: Path) -> list[str]:
 
 
 def agrees(shown: str, printed: str) -> bool:
-    """Whether something was printed that looks as the page shows it."""
+    """Return True if the output looks as the page shows it."""
     shown, printed = (" ".join(text.split()) for text in (shown, printed))
     pattern, numbers, at = "", [], 0
     for found in re.finditer(rf"…|{_NUMBER.pattern}", shown):
@@ -119,11 +119,11 @@ def agrees(shown: str, printed: str) -> bool:
 
 @dataclass
 class Reader:
-    """Somebody with an empty folder, who does what pages say.
+    """A reader that starts with an empty folder and follows pages.
 
     Attributes:
         folder: Where files are saved and programs run.
-        ports: A free port for each that a page names, so that several tests may follow it at once.
+        ports: A free port for each port that a page names, so that several tests may follow it at the same time.
     """
 
     folder: Path
@@ -131,7 +131,11 @@ class Reader:
     _services: list[subprocess.Popen[Any]] = field(default_factory=list)
 
     async def follow(self, page: Path) -> None:
-        """Raises AssertionError, with the line, where the page does not keep its word."""
+        """Follow a page from its first block to its last.
+
+        Raises:
+            AssertionError: a block fails or prints something else; the message has its line.
+        """
         names: dict[str, Any] = {"__name__": "__main__"}
         printed = ""
         try:
@@ -153,10 +157,11 @@ class Reader:
             self._services.clear()
 
     def _here(self, text: str) -> str:
-        """With ports that are free here."""
+        """Replace the ports of the page with free ones."""
         return _ADDRESS.sub(lambda found: self.ports.setdefault(found[0], _free_port()), text)
 
     async def _paste(self, block: Block, page: Path, names: dict[str, Any]) -> str:
+        # Blank lines before the block give errors the line numbers of the page.
         shifted = "\n" * (block.line - 1) + self._here(block.code)
         code = compile(shifted, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         with contextlib.chdir(self.folder), contextlib.redirect_stdout(io.StringIO()) as out:
@@ -167,7 +172,7 @@ class Reader:
         return out.getvalue()
 
     def _type(self, line: str, where: str) -> str:
-        """What a command prints; one that serves is waited for until it does."""
+        """Run a command and return its output. Start a server and wait until it is ready."""
         if not line or line.startswith(_INSTALLS):
             return ""
         environment = os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT)}
@@ -209,7 +214,7 @@ class Reader:
 
 
 def _read_all(lines: Iterator[str]) -> None:
-    """So that nobody waits for room in the pipe."""
+    """Read all lines, so that the service never waits for room in the pipe."""
     with contextlib.suppress(ValueError):  # closed by then
         for _ in lines:
             pass

@@ -1,4 +1,4 @@
-"""A disk, or a store, on which there is room for so many bytes."""
+"""A disk, or a store, with room for a given number of bytes."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ __all__ = ["Room", "room_for"]
 
 
 class Room:
-    """Room for `left` bytes in files that are written from now on; `used` counts them."""
+    """Room for `left` more bytes in files; `used` counts the bytes written."""
 
     def __init__(self, left: int) -> None:
         self.left = left
         self.used = 0
 
     def take(self, wanted: int) -> int:
-        """The bytes that there is room for.
+        """Reserve up to `wanted` bytes, and return how many fit.
 
         Raises:
-            OSError: ENOSPC, there is none.
+            OSError: ENOSPC: nothing fits.
         """
         taken = min(wanted, self.left)
         if wanted and not taken:
@@ -38,7 +38,7 @@ class Room:
 
 @contextmanager
 def room_for(count: int) -> Iterator[Room]:
-    """A block in which new files (`open(…, "xb")`) and the objects of fsspec's memory have room for `count` bytes."""
+    """Limit new files (`open(…, "xb")`) and objects in fsspec's memory to `count` bytes during the block."""
     room = Room(count)
 
     class File(io.FileIO):

@@ -1,9 +1,9 @@
-"""What holds an event loop: how long each callback took, by the processor's time and by the clock.
+"""Detection of callbacks that hold an event loop too long, by CPU time and by the clock.
 
-The processor's time is that of the loop's own thread, so a busy machine does not count. What blocks without using the
-processor (a sleep, a lock, a file) is seen by the clock only, which a busy machine does move: hence the wider limit.
-The garbage collector comes in the middle of whatever runs, and takes half a second among the objects of ten thousand
-tests: its time is nobody's.
+CPU time is that of the loop's own thread, so load on the machine does not count. Blocking without CPU use (a sleep,
+a lock, a file) shows only on the clock, which load does affect: hence its wider limit.
+The time of the garbage collector is subtracted. It interrupts arbitrary code, and takes half a second among the
+objects of ten thousand tests.
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ from aioflow.testing.virtual_clock import VirtualClockLoop
 
 __all__ = ["BUSY", "IDLE", "watched"]
 
-BUSY: Final = 1.0  # seconds of the processor: on a crowded machine 0.1 s of work on fresh memory has been 0.5
-IDLE: Final = 5.0  # seconds without it: what a thread may have to wait for its turn on a crowded machine, and more
-_FRESH: Final = 0.05  # seconds for which it is known how long a thread has worked: to ask takes as long as a callback
+BUSY: Final = 1.0  # seconds of CPU time: on a crowded machine 0.1 s of work on fresh memory has taken 0.5
+IDLE: Final = 5.0  # seconds without CPU use: more than a thread may have to wait for its turn on a crowded machine
+_FRESH: Final = (
+    0.05  # lifetime of a reading of the thread's CPU time, in seconds: a reading takes as long as a callback
+)
 
-_run: Final[Any] = asyncio.Handle._run  # what a loop of asyncio calls for each callback
+_run: Final[Any] = asyncio.Handle._run  # called by asyncio's loops for each callback
 
 
 class _Collector(threading.local):
-    """How long the garbage collector has been at work in this thread's name.
+    """The time that the garbage collector has spent in this thread.
 
-    The values of a new thread are those of the class: in the middle of an `__init__`, which the first look at one would
-    call, the collector may come, and call this.
+    Class attributes are the initial values of each thread. An `__init__` would run at a thread's first attribute
+    access, and the collector may start in the middle of it and call this object.
     """
 
     seconds = 0.0
@@ -40,20 +42,20 @@ class _Collector(threading.local):
     def __call__(self, phase: str, info: object) -> None:
         if phase == "start":
             self._began = time.thread_time()
-        elif self._began is not None:  # it was at work already when the watch began
+        elif self._began is not None:  # else the collection began before the watch did
             self.seconds += time.thread_time() - self._began
             self._began = None
 
 
 class _Known(threading.local):
-    """When this thread was last asked how long it has worked, and what it said."""
+    """The last reading of a thread's CPU time, and when it was taken."""
 
     at = worked = 0.0
 
 
 @contextmanager
 def watched() -> Iterator[list[str]]:
-    """A list of the callbacks that hold a loop of this process for too long from here to the end of the block."""
+    """Yield a list that collects the callbacks which hold a loop of this process too long during the block."""
     found: list[str] = []
     collector, known = _Collector(), _Known()
 
@@ -66,6 +68,7 @@ def watched() -> Iterator[list[str]]:
             _run(handle)
         finally:
             took = time.perf_counter() - began
+            # Cheap test first: only slow callbacks read the thread's CPU time again.
             if took > min(BUSY, IDLE) and not isinstance(handle._loop, VirtualClockLoop):
                 worked = time.thread_time() - known.worked
                 busy, idle = worked - (collector.seconds - collected), took - worked
@@ -83,6 +86,6 @@ def watched() -> Iterator[list[str]]:
 
 
 def _named(handle: Any) -> str:
-    """What was called: the task, where it is a task's turn."""
+    """Return a description of the callback: the task, if the callback is a task's step."""
     owner = getattr(handle._callback, "__self__", None)
     return repr(owner if isinstance(owner, asyncio.Task) else handle)

@@ -1,7 +1,7 @@
-"""Programs that tests start: each ends with the block that started it, with its children, whatever it was doing.
+"""Programs that tests start. The end of the block that started a program kills it and its children.
 
-A program gets SIGINT as a terminal's foreground job has it. The tests themselves may run where it is ignored, as in the
-background job of a shell, and what is ignored is inherited.
+A program gets SIGINT like a terminal's foreground job. The tests themselves may run with SIGINT ignored, as in the
+background job of a shell, and child processes inherit ignored signals.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from typing import Any, Final
 
 __all__ = ["SECONDS", "end", "program", "program_on_loop", "start"]
 
-SECONDS: Final = 120.0  # that a program may take to end when it should: generous, for machines that are busy
+SECONDS: Final = 120.0  # limit for a program to end; generous, for busy machines
 _POSIX: Final = os.name == "posix"
 
 
 def _own_group() -> dict[str, Any]:
-    """The options of a process that can be ended together with its children."""
+    """Return the options of a process that can be killed together with its children."""
     return {"start_new_session": True} if _POSIX else {}
 
 
 def _prepared(*command: str, ignores_interrupts: bool = False) -> list[str]:
-    """The command behind a program that sets what SIGINT does, and becomes it. Python can do so in the child before it
-    is a program (`preexec_fn`), but then fork handlers of libraries run there: gRPC's abort it at times.
+    """Return a command that sets the action of SIGINT and then executes `command`.
+
+    `preexec_fn` could set it in the child, but then fork handlers of libraries run there: gRPC's sometimes abort it.
     """
     if not _POSIX:
         return list(command)
@@ -40,7 +41,7 @@ def _prepared(*command: str, ignores_interrupts: bool = False) -> list[str]:
 
 
 def _kill(process: subprocess.Popen[Any] | asyncio.subprocess.Process) -> None:
-    """Kill what still runs of a process and its children; these may outlive it."""
+    """Kill a process and its children, which may outlive it."""
     with suppress(ProcessLookupError):
         if _POSIX:
             os.killpg(process.pid, signal.SIGKILL)
@@ -49,13 +50,13 @@ def _kill(process: subprocess.Popen[Any] | asyncio.subprocess.Process) -> None:
 
 
 def start(*command: str, ignores_interrupts: bool = False, **options: Any) -> subprocess.Popen[Any]:
-    """A Python program (`-m aioflow …`), for whoever sees to it that `end` is called."""
+    """Start a Python program (`-m aioflow …`). The caller must call `end`."""
     prepared = _prepared(sys.executable, *command, ignores_interrupts=ignores_interrupts)
     return subprocess.Popen(prepared, **_own_group(), **options)
 
 
 def end(process: subprocess.Popen[Any]) -> None:
-    """Kill it if it still runs."""
+    """Kill the process if it still runs, and close its pipes."""
     _kill(process)
     process.wait(SECONDS)
     for stream in (process.stdin, process.stdout, process.stderr):
@@ -68,7 +69,7 @@ def end(process: subprocess.Popen[Any]) -> None:
 def program(
     *command: str, ignores_interrupts: bool = False, stdout: int = subprocess.PIPE, **options: Any
 ) -> Iterator[subprocess.Popen[str]]:
-    """A Python program (`-m aioflow …`), killed at the end of the block if it still runs."""
+    """Run a Python program (`-m aioflow …`), and kill it at the end of the block if it still runs."""
     process = start(
         *command, ignores_interrupts=ignores_interrupts, stdout=stdout, text=True, encoding="utf-8", **options
     )
@@ -82,7 +83,7 @@ def program(
 async def program_on_loop(
     *command: str, stdout: int = asyncio.subprocess.PIPE, **options: Any
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """The same for tests that talk to the program from their event loop. Its output is a pipe."""
+    """Run a Python program for tests that talk to it from their event loop. Its output is a pipe."""
     async with process_on_loop(sys.executable, *command, stdout=stdout, **options) as process:
         yield process
 
@@ -91,7 +92,7 @@ async def program_on_loop(
 async def process_on_loop(
     command: str, *arguments: str, stdout: int = asyncio.subprocess.PIPE, **options: Any
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """The same for programs that are not written in Python."""
+    """Run any program for tests that talk to it from their event loop. Its output is a pipe."""
     first, *rest = _prepared(command, *arguments)
     process = await asyncio.create_subprocess_exec(first, *rest, stdout=stdout, **_own_group(), **options)
     try:

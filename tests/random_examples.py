@@ -1,5 +1,7 @@
-"""The number of random examples of a test: a quarter by default, and the same ones in each run; in `tox -e sweep` all
-of them, and others each time. `tests/conftest.py` has the profiles. And the seeds of simulations.
+"""Numbers of random examples of tests, and seeds of simulations.
+
+By default a test runs a quarter of its examples, the same ones in each run. `tox -e sweep` runs all of them, with new
+examples each time. `tests/conftest.py` has the profiles.
 """
 
 from __future__ import annotations
@@ -11,14 +13,14 @@ import pytest
 
 __all__ = ["examples", "seeds"]
 
-_ALL = 100  # examples of a test that does not say how many, in the thorough profile
+_ALL = 100  # examples in the thorough profile of a test that sets no number
 
 
 def examples(count: int) -> int:
-    """Return the number of examples under the current profile, `count` in the thorough one."""
+    """Return the number of examples under the current profile: `count` in the thorough one."""
     return max(1, count * hypothesis.settings().max_examples // _ALL)
 
 
 def seeds(few: int, many: int) -> list[Any]:
-    """Return parameters of a test: a few seeds for each run, and the others for `tox -e sim`."""
+    """Return seeds as parameters of a test: a few for each run, and the others for `tox -e sim`."""
     return [*range(few), *(pytest.param(seed, marks=pytest.mark.sim) for seed in range(few, many))]

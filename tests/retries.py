@@ -1,8 +1,8 @@
-"""Failing tests are run again, those that pass then are listed as FLAKY, and more than a few of them fail the run.
+"""Reruns of failing tests. Tests that pass in a rerun are listed as FLAKY; too many of them fail the run.
 
-A test that fails once and then passes is a fault, in the product or in the test. It must be seen and mended, and must
-not keep right work from being merged. pytest-rerunfailures runs a test again. Its own limit ends the reruns, so that a
-flaky test behind it would count as failed and its first traceback would be lost; hence the limit here.
+A test that fails once and then passes indicates a fault, in the product or in the test. The fault must be seen and
+fixed, but must not block correct work from being merged. pytest-rerunfailures runs a test again. Its own limit ends the
+reruns: a flaky test after it would count as failed, and its first traceback would be lost. Hence the limit here.
 """
 
 from __future__ import annotations
@@ -18,30 +18,31 @@ class Retries:
     """A plug-in for `--flaky-limit`.
 
     Args:
-        limit: The largest number of tests that may fail first and pass later without failing the run.
+        limit: Largest number of tests that may fail first and pass later without failing the run.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._failures: dict[str, pytest.TestReport] = {}  # the first one of each test that was run again
-        self._failed: set[str] = set()  # tests that failed to the end
+        self._failures: dict[str, pytest.TestReport] = {}  # the first failure of each rerun test
+        self._failed: set[str] = set()  # tests that also failed in the last rerun
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        """Let pytest-rerunfailures talk to the workers of pytest-xdist without Nagle's algorithm, which lets each test
-        wait 40 ms for the acknowledgement of the one before.
+        """Disable Nagle's algorithm between pytest-rerunfailures and the workers of pytest-xdist.
+
+        With it, each test waits 40 ms for the acknowledgement of the previous one.
         """
         connection = getattr(getattr(session.config, "failures_db", None), "sock", None)
         if connection is not None:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    @pytest.hookimpl(trylast=True)  # when the tests have their tiers
+    @pytest.hookimpl(trylast=True)  # after the tests have got their tiers
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Run a failing system test again twice at most, since it depends on other processes; any other test once."""
+        """Rerun a failing system test at most twice, since it depends on other processes, and any other test once."""
         for item in items:
             item.add_marker(pytest.mark.flaky(reruns=2 if item.get_closest_marker("system") else 1))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep the first failure of each test that is run again, and the names of those that fail to the end."""
+        """Record the first failure of each rerun test, and the names of tests that fail in the last rerun."""
         if report.outcome == "rerun":  # type: ignore[comparison-overlap]  # pytest-rerunfailures' own outcome
             self._failures.setdefault(report.nodeid, report)  # type: ignore[unreachable]
         elif report.failed:
@@ -58,7 +59,7 @@ class Retries:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """List the flaky tests, each with its first traceback, and the first one of those that failed in the end."""
+        """List the flaky tests with their first tracebacks, and the first tracebacks of tests that failed again."""
         if again := [report for name, report in self._failures.items() if name in self._failed]:
             terminalreporter.section("first failures of tests that failed again")
             for report in again:

@@ -1,4 +1,7 @@
-"""The reverse walk: which nodes it visits, what it sums, what it refuses; its values are checked in tests/parity."""
+"""Tests of the reverse walk: the nodes it visits, the sums it builds, the errors it raises.
+
+`tests/parity` checks the values of gradients.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +77,7 @@ def test_several_ys_and_grad_ys() -> None:
     assert np.allclose(value(weighted), [4.0, 24.0])
 
 
-def test_a_y_that_is_an_x_and_a_y_between() -> None:
+def test_xs_may_be_ys_and_ys_may_be_intermediate() -> None:
     x = aioflow.constant(3.0)
     middle = x * 2.0
     top = middle * middle
@@ -103,7 +106,7 @@ def test_unconnected_xs() -> None:
     assert caught.value.actual == "'some'"
 
 
-def test_integers_carry_nothing() -> None:
+def test_integer_tensors_stop_the_gradient() -> None:
     x = aioflow.constant([1.5, 2.5])
     through = aioflow.cast(aioflow.cast(x, "int32"), "float32")
     assert aioflow.gradients(through, x) == [None]
@@ -122,7 +125,7 @@ def test_stop_gradients_are_constants() -> None:
     assert value(through) == 6.0
 
 
-def test_outputs_that_nobody_used() -> None:
+def test_unused_outputs_get_zero_gradients() -> None:
     x = aioflow.placeholder("float32", [2])
     a, b, _ = make_list("TestPair", x)
     (by_b,) = dense(aioflow.gradients(b * 2.0, x))
@@ -140,7 +143,7 @@ def test_second_and_third_order() -> None:
     assert [float(v) for v in evaluate(orders)] == [16.0, 32.0, 48.0, 48.0]
 
 
-def test_no_gradient_is_an_error_that_names_the_node() -> None:
+def test_missing_gradient_error_names_the_node() -> None:
     x = aioflow.constant(1.0)
     y = make("TestWithoutGradient", x, name="opaque")
     with pytest.raises(UnimplementedError) as caught:
@@ -151,7 +154,7 @@ def test_no_gradient_is_an_error_that_names_the_node() -> None:
 
 
 @pytest.mark.parametrize(("op", "match"), [("TestWrongGradient", "inputs"), ("TestWrongShape", "shape")])
-def test_rules_that_do_not_fit(op: str, match: str) -> None:
+def test_gradient_function_with_wrong_results_is_rejected(op: str, match: str) -> None:
     x = aioflow.constant([1.0, 2.0, 3.0])
     y = make(op, x, name="odd")
     with pytest.raises(aioflow.errors.OpError) as caught:
@@ -161,7 +164,7 @@ def test_rules_that_do_not_fit(op: str, match: str) -> None:
     assert caught.value.expected is not None
 
 
-def test_seeds_that_do_not_fit() -> None:
+def test_invalid_grad_ys_are_rejected() -> None:
     x = aioflow.constant([1.0, 2.0])
     with pytest.raises(InvalidArgumentError):
         aioflow.gradients([x, x], x, grad_ys=[None])
@@ -197,7 +200,7 @@ def test_colocation_with_the_forward_node() -> None:
     )
 
 
-def test_sums_of_gradients_are_made_where_the_parts_are() -> None:
+def test_sums_of_gradients_are_colocated_with_their_parts() -> None:
     x = aioflow.constant([1.0, 2.0], name="x")
     with aioflow.Graph.device(x.graph, "/device:CPU:1"):
         a = aioflow.square(x, name="a")
@@ -254,7 +257,7 @@ def test_variables_sum_over_their_reads() -> None:
     assert evaluate([by_handle], resources=resources)[0].tolist() == [2.0, 2.0]
 
 
-def test_gathered_rows_give_indexed_slices() -> None:
+def test_gathered_rows_produce_indexed_slices() -> None:
     v = aioflow.Variable(np.arange(8, dtype=np.float64).reshape(4, 2), name="table")
     rows = v.sparse_read([3, 0, 3])
     (once,) = aioflow.gradients(rows * 2.0, v)
@@ -297,7 +300,7 @@ def test_hessians() -> None:
         aioflow.hessians(unknown * unknown, unknown)
 
 
-def test_override_map_gives_another_gradient() -> None:
+def test_gradient_override_map_replaces_gradients() -> None:
     x = aioflow.constant(3.0)
     with x.graph.gradient_override_map({"Mul": "TestTenfold", "Identity": "TestTenfold"}):
         y = aioflow.identity(x)
@@ -308,7 +311,7 @@ def test_override_map_gives_another_gradient() -> None:
     ]
 
 
-def test_registering_twice_is_refused() -> None:
+def test_registering_a_gradient_twice_is_rejected() -> None:
     with pytest.raises(aioflow.errors.AlreadyExistsError):
         aioflow.RegisterGradient("Mul")(_tenfold)
     with pytest.raises(DTypeError):
@@ -360,7 +363,7 @@ def test_custom_gradient_with_several_results_and_variables() -> None:
         forgetful(x)
 
 
-def test_custom_gradient_refuses_what_does_not_fit() -> None:
+def test_custom_gradient_rejects_wrong_results() -> None:
     x = aioflow.constant(1.0)
     with pytest.raises(InvalidArgumentError):
         aioflow.custom_gradient(lambda t: t)(x)
@@ -396,8 +399,8 @@ PASSED_BY_SLICES: dict[str, Any] = {
 
 @pytest.mark.parametrize("shape", [[4, 3], [None, 3], None], ids=["fixed", "open", "no rank"])
 @pytest.mark.parametrize("name", PASSED_BY_SLICES)
-def test_slices_give_what_a_dense_gradient_gives(name: str, shape: Any) -> None:
-    """Rows that are gathered, against the same rows picked by a product, whose gradient is dense."""
+def test_sparse_gradients_equal_dense_gradients(name: str, shape: Any) -> None:
+    """Compares the gradient of gathered rows with that of a one-hot product, which is dense."""
     x = aioflow.placeholder("float32", shape)
     y = PASSED_BY_SLICES[name](x)
     rows = [2, 0, 2]
@@ -410,7 +413,7 @@ def test_slices_give_what_a_dense_gradient_gives(name: str, shape: Any) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-def test_a_gradient_of_the_users_own_gets_the_slices() -> None:
+def test_custom_gradient_receives_indexed_slices() -> None:
     seen: list[Any] = []
 
     @aioflow.custom_gradient
@@ -460,7 +463,7 @@ def test_what_a_gradient_function_raises_names_its_node(
     assert error.__cause__ is raised
 
 
-def test_an_error_of_the_engine_in_a_gradient_function_names_the_node() -> None:
+def test_engine_error_in_a_gradient_function_names_the_node() -> None:
     y = aioflow.custom_gradient(lambda t: (t * 2.0, lambda dy: object()))(x := aioflow.constant(1.0))
     with pytest.raises(DTypeError) as caught:
         aioflow.gradients(y, x)

@@ -30,7 +30,7 @@ def graph() -> Iterator[af.Graph]:
 
 
 def times(n: Any, body: Callable[..., Any], *start: Any, **options: Any) -> Any:
-    """`body` n times."""
+    """Run `body` in a loop of `n` iterations and return its results."""
     _, *made = af.while_loop(lambda i, *_: i < n, lambda i, *v: (i + 1, *body(i, *v)), (0, *start), **options)
     return made[0] if len(made) == 1 else made
 
@@ -48,7 +48,7 @@ def swapped(x: Any, w: Any) -> Any:
 
 
 def ignored(x: Any, w: Any) -> Any:
-    """What a variable was does not matter for what it becomes."""
+    """Return a loop in which the new value of a variable does not depend on its old value."""
     return times(3, lambda i, a, b: (b * 2.0, w * b), x, x * w)
 
 
@@ -98,7 +98,7 @@ def branches_of_unlike_shapes_in_loop(x: Any, w: Any) -> Any:
 
 
 def matmul_of_the_branch_that_is_taken(x: Any, w: Any) -> Any:
-    """The values of the other branch have no shape at all."""
+    """Return a loop with a matmul in one branch, whose values have no shape while the other branch is taken."""
 
     def product(s: Any) -> Any:
         return af.reduce_sum(af.matmul(af.reshape(s * s, [2, 1]), af.reshape(w, [1, 2])))
@@ -139,7 +139,7 @@ def branch_in_branch_in_loop(x: Any, w: Any) -> Any:
 
 
 def gathered(x: Any, w: Any) -> Any:
-    """The gradient by w is sparse in each iteration."""
+    """Return a loop in which each iteration adds a sparse gradient by `w`."""
     return times(3, lambda i, s: [s * af.reduce_sum(af.gather(w, [0, 1, 0])) + af.gather(x, [1, 0])], x)
 
 
@@ -245,13 +245,13 @@ def test_gradients(program: Callable[..., Any], order: int) -> None:
 
 @pytest.mark.parametrize("program", [invariant, branch_in_loop, scan_of_rows], ids=lambda p: p.__name__)
 def test_gradients_of_third_order(program: Callable[..., Any]) -> None:
-    """The sweep has them of all programs."""
+    """Only a few programs are checked here; the sweep covers all of them."""
     check_order(program, 3)
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
 def test_a_session_computes_the_same(program: Callable[..., Any], graph: af.Graph) -> None:
-    """A session runs branches and loops as native code; the values are those of the primitive form, bit for bit."""
+    """A session runs branches and loops as native code; the values equal those of the primitive form, bit for bit."""
     x, w = af.placeholder("float64", (2,)), af.placeholder("float64", (2,))
     first = [g for g in af.gradients(program(x, w), [x, w]) if g is not None]
     second = [g for g in af.gradients(first, [x, w]) if g is not None]
@@ -263,7 +263,7 @@ def test_a_session_computes_the_same(program: Callable[..., Any], graph: af.Grap
 
 
 async def test_coroutines_in_the_body(graph: af.Graph) -> None:
-    """A loop with async nodes stays in primitive form, and so does the gradient that calls one."""
+    """A loop with async nodes stays in primitive form, as does the gradient loop that calls a coroutine."""
 
     async def square(v: Any) -> Any:
         await asyncio.sleep(0)
@@ -316,8 +316,8 @@ async def test_training_through_a_loop(graph: af.Graph) -> None:
         assert await session.run(v) == pytest.approx(2.0**0.2, rel=1e-4)
 
 
-def test_what_is_asked_for_twice_is_kept_once(graph: af.Graph) -> None:
-    """A second differentiation pops what the first one had pushed."""
+def test_second_differentiation_reuses_the_saved_values(graph: af.Graph) -> None:
+    """A second differentiation pops the values that the first one pushed."""
     x = af.placeholder("float64", ())
     y = times(3, lambda i, s: [af.sin(s) * s], x)
     af.gradients(y, x)
@@ -327,7 +327,7 @@ def test_what_is_asked_for_twice_is_kept_once(graph: af.Graph) -> None:
     assert {op.inputs[1].op.type for op in pushes} <= {"Sin", "Identity"}
 
 
-def test_only_shapes_are_kept_where_shapes_are_enough(graph: af.Graph) -> None:
+def test_only_shapes_are_saved_if_shapes_suffice(graph: af.Graph) -> None:
     x = af.placeholder("float64", (None,))
     y = times(3, lambda i, s: [s + af.reduce_sum(s)], x)
     af.gradients(y, x)
@@ -336,7 +336,7 @@ def test_only_shapes_are_kept_where_shapes_are_enough(graph: af.Graph) -> None:
     assert all(not t.dtype.is_floating for t in kept)
 
 
-def test_without_back_prop_nothing_flows(graph: af.Graph) -> None:
+def test_back_prop_false_blocks_the_gradient(graph: af.Graph) -> None:
     x = af.placeholder("float64", ())
     y = times(3, lambda i, s: [s * s], x, back_prop=False)
     assert af.gradients(y, x) == [None]
@@ -375,7 +375,7 @@ def _alive(x: Any) -> Any:
 
 
 @pytest.mark.parametrize("lifted", [True, False])
-def test_what_is_kept_is_freed_as_it_is_consumed(graph: af.Graph, lifted: bool) -> None:
+def test_saved_values_are_freed_as_they_are_consumed(graph: af.Graph, lifted: bool) -> None:
     x = af.placeholder("float64", (3000,))
     y = times(20, lambda i, s: [make("TestTracked", s) * 0.5], x)
     (grad,) = dense(af.gradients(y, x))
@@ -391,8 +391,8 @@ def test_what_is_kept_is_freed_as_it_is_consumed(graph: af.Graph, lifted: bool) 
     assert not any(ref() is not None for ref in ALIVE)
 
 
-def test_the_gradient_of_a_loop_that_was_imported_is_refused(graph: af.Graph) -> None:
-    """A definition says nothing about loops, and without that the walk does not get through one."""
+def test_gradient_of_an_imported_loop_is_rejected(graph: af.Graph) -> None:
+    """A graph definition has no record of its loops, which the reverse walk needs."""
     x = af.placeholder("float64", (), name="x")
     y = times(3, lambda i, s: [s * x], x)
     definition = graph.as_graph_def()
@@ -405,7 +405,7 @@ def test_the_gradient_of_a_loop_that_was_imported_is_refused(graph: af.Graph) ->
 
 
 @pytest.mark.parametrize("static", [(0, 2), (None, 2)])
-def test_the_gradient_of_a_map_over_no_rows(graph: af.Graph, static: Any) -> None:
+def test_gradient_of_a_map_over_no_rows(graph: af.Graph, static: Any) -> None:
     x, w = af.placeholder("float64", static), af.constant(W)
     y = af.map_fn(lambda row: af.sin(row * w), x)
     by_x, by_w = evaluate(dense(af.gradients(y, [x, w])), {x: np.zeros((0, 2))})

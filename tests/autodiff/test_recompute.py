@@ -1,4 +1,4 @@
-"""Functions that are computed again for their gradient: the same values and gradients to the last bit, in less room."""
+"""Tests of `recompute_grad`: bit-identical values and gradients, with less memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def gradients(ys: Any, xs: Sequence[Any], **more: Any) -> list[Any]:
 
 
 async def both(build: Callable[[Wrap], tuple[Any, list[Any]]], executor: str = "strands", steps: int = 2) -> list[Any]:
-    """The value and the gradients that `build` makes with and without, held to one another over some steps."""
+    """Assert that `recompute_grad` changes no bit of the value and gradients over some steps, and return them."""
     seen: list[list[list[Any]]] = []
     for wrap in (plain, af.recompute_grad):
         with af.Graph().as_default():
@@ -75,12 +75,12 @@ async def test_gradients_are_the_same_to_the_last_bit(executor: str) -> None:
 
 
 @pytest.mark.parametrize("executor", ["strands", "reference"])
-async def test_what_is_drawn_is_drawn_once(executor: str) -> None:
-    """Masks are those of the first time, in each step: with others the gradients would be those of another function."""
+async def test_random_values_are_drawn_once(executor: str) -> None:
+    """The gradient uses the masks of the forward pass, in each step: others would be those of a different function."""
     await both(lambda wrap: layers(wrap, dropped=0.4), executor)
 
 
-async def test_results_may_be_what_was_drawn_or_read() -> None:
+async def test_results_may_be_drawn_or_read_values() -> None:
     def build(wrap: Wrap) -> tuple[Any, list[Any]]:
         w, x = weights(3), af.constant([1.0, 2.0, 3.0])
 
@@ -95,7 +95,7 @@ async def test_results_may_be_what_was_drawn_or_read() -> None:
     await both(build)
 
 
-async def test_unseeded_masks_are_those_of_the_values() -> None:
+async def test_unseeded_masks_are_the_same_in_the_gradient() -> None:
     x = af.constant(np.ones(1000, np.float32))
     y = af.recompute_grad(lambda v: af.nn.dropout(v * 3.0, rate=0.5))(x)
     (by_x,) = gradients(y, [x])
@@ -118,8 +118,8 @@ async def peak(sess: af.Session, fetch: Any, feeds: Any) -> int:
 
 
 @pytest.mark.parametrize("dropped", [0.0, 0.4])
-async def test_the_peak_of_memory_falls(dropped: float) -> None:
-    """A chain of twelve: twelve arguments and the inside of one function, not the inside of twelve."""
+async def test_peak_memory_falls(dropped: float) -> None:
+    """Twelve chained functions keep twelve arguments and the intermediates of one function, not of twelve."""
     found = {}
     for wrap in (plain, af.recompute_grad):
         with af.Graph().as_default():
@@ -131,8 +131,8 @@ async def test_the_peak_of_memory_falls(dropped: float) -> None:
     assert found[af.recompute_grad] < 0.6 * found[plain]
 
 
-async def test_memory_falls_in_a_loop_too() -> None:
-    """What a loop keeps of each iteration are the arguments."""
+async def test_peak_memory_falls_in_a_loop() -> None:
+    """A loop saves only the arguments of each iteration."""
 
     def build(wrap: Wrap) -> tuple[Any, list[Any]]:
         w = weights(32, 32)
@@ -158,7 +158,7 @@ async def test_memory_falls_in_a_loop_too() -> None:
 
 
 @pytest.mark.parametrize("executor", ["strands", "reference"])
-async def test_in_a_loop_with_masks_and_a_branch(executor: str) -> None:
+async def test_recomputation_in_a_loop_with_masks_and_a_branch(executor: str) -> None:
     def build(wrap: Wrap) -> tuple[Any, list[Any]]:
         w, x = weights(4, 4), af.constant(np.random.default_rng(1).standard_normal((3, 4)).astype(np.float32))
 
@@ -173,7 +173,7 @@ async def test_in_a_loop_with_masks_and_a_branch(executor: str) -> None:
     await both(build, executor)
 
 
-async def test_a_loop_inside() -> None:
+async def test_recomputed_function_with_a_loop() -> None:
     def build(wrap: Wrap) -> tuple[Any, list[Any]]:
         w, x = weights(4, 4), af.constant(np.random.default_rng(1).standard_normal((3, 4)).astype(np.float32))
 
@@ -186,7 +186,7 @@ async def test_a_loop_inside() -> None:
     await both(build)
 
 
-async def test_a_tensor_array_inside() -> None:
+async def test_recomputed_function_with_a_tensor_array() -> None:
     def build(wrap: Wrap) -> tuple[Any, list[Any]]:
         x = af.constant(np.random.default_rng(1).standard_normal((3, 4)).astype(np.float32))
         running = wrap(lambda rows: af.scan(lambda total, row: af.tanh(total + row), rows))
@@ -195,7 +195,7 @@ async def test_a_tensor_array_inside() -> None:
     await both(build)
 
 
-async def test_nested() -> None:
+async def test_nested_recomputation() -> None:
     def build(wrap: Wrap) -> tuple[Any, list[Any]]:
         w, x = weights(4, 4), af.constant(np.random.default_rng(1).standard_normal((3, 4)).astype(np.float32))
 
@@ -212,7 +212,7 @@ async def test_nested() -> None:
     await both(build)
 
 
-async def test_loops_inside_of_nested_ones() -> None:
+async def test_loops_in_nested_recomputed_functions() -> None:
     def build(wrap: Wrap) -> tuple[Any, list[Any]]:
         w, x = weights(4, 4), af.constant(np.random.default_rng(1).standard_normal((3, 4)).astype(np.float32))
 
@@ -226,7 +226,7 @@ async def test_loops_inside_of_nested_ones() -> None:
     await both(build)
 
 
-async def test_structures_defaults_and_results_that_nobody_reads() -> None:
+async def test_structures_defaults_and_unread_results() -> None:
     def build(wrap: Wrap) -> tuple[Any, list[Any]]:
         w = weights(3)
         x, y = af.constant([1.0, 2.0, 3.0]), af.constant([0.5, 0.25, 0.125])
@@ -245,7 +245,7 @@ async def test_structures_defaults_and_results_that_nobody_reads() -> None:
     await both(build)
 
 
-async def test_rows_of_a_table_get_slices() -> None:
+async def test_embedding_lookup_gradient_is_sparse() -> None:
     def build(wrap: Wrap) -> tuple[Any, list[Any]]:
         table, ids = weights(5, 3), af.constant([4, 1, 4])
         rows = wrap(lambda ids: af.tanh(af.nn.embedding_lookup(table, ids)))(ids)
@@ -255,7 +255,7 @@ async def test_rows_of_a_table_get_slices() -> None:
     assert found[1].indices.tolist() == [4, 1, 4]
 
 
-async def test_rows_of_a_result() -> None:
+async def test_gradient_of_gathered_rows_of_a_result() -> None:
     def build(wrap: Wrap) -> tuple[Any, list[Any]]:
         x = af.constant(np.random.default_rng(1).standard_normal((3, 4)).astype(np.float32))
         return af.reduce_sum(af.gather(wrap(lambda v: af.tanh(v) * 2.0)(x), [2, 0, 2])), [x]
@@ -291,7 +291,7 @@ async def test_variables_made_inside_are_made_once() -> None:
     assert a.tobytes() == b.tobytes()
 
 
-async def test_what_changes_something_does_so_once() -> None:
+async def test_side_effects_happen_once() -> None:
     calls = af.Variable(0, trainable=False)
     x = af.constant([1.0, 2.0])
 
@@ -310,8 +310,8 @@ async def test_what_changes_something_does_so_once() -> None:
         assert await sess.run(calls) == 3
 
 
-async def test_an_update_meanwhile_does_not_change_the_gradient() -> None:
-    """The variable is read once: a change between the two computations is not seen by the second."""
+async def test_variable_update_between_passes_does_not_change_the_gradient() -> None:
+    """The variable is read once: a change between the two computations does not affect the second."""
     w, x = af.Variable(2.0), af.constant(3.0)
     y = af.recompute_grad(lambda v: af.square(v * w))(x)
     with af.control_dependencies([y]):
@@ -325,7 +325,7 @@ async def test_an_update_meanwhile_does_not_change_the_gradient() -> None:
         assert await sess.run(w) == 100.0
 
 
-async def test_it_trains() -> None:
+async def test_training_gives_the_same_loss() -> None:
     losses = {}
     for wrap in (plain, af.recompute_grad):
         with af.Graph().as_default():
@@ -339,7 +339,7 @@ async def test_it_trains() -> None:
     assert losses[plain].tobytes() == losses[af.recompute_grad].tobytes()
 
 
-def test_drawing_in_a_loop_of_its_own_is_refused() -> None:
+def test_random_ops_in_an_inner_loop_are_rejected() -> None:
     x = af.constant([1.0, 2.0])
 
     @af.recompute_grad

@@ -1,4 +1,4 @@
-"""What is chosen for OpenBLAS: the table on recorded processors, the effects in fresh interpreters."""
+"""Tests of the settings for OpenBLAS on recorded processors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LINUX = ("linux", "x86_64")
 
 def cpuinfo(vendor: str, family: int, flags: str) -> list[str]:
     first = f"processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: {family}\nflags\t\t: fpu avx2 {flags}\n\n"
-    # A second block that differs, so that a test notices when more than the first is read.
+    # A second block that differs, so that a test fails if more than the first is read.
     return (first + "processor\t: 1\nvendor_id\t: SomebodyElse\n").splitlines(keepends=True)
 
 
@@ -34,14 +34,14 @@ def decide(lines: list[str], **changes: object) -> blas.CoreTypeChoice:
         ("", -1, "", None),
     ],
 )
-def test_table(vendor: str, family: int, flags: str, core_type: str | None) -> None:
+def test_core_type_by_processor(vendor: str, family: int, flags: str, core_type: str | None) -> None:
     choice = decide(cpuinfo(vendor, family, flags))
     assert choice.core_type == core_type
     assert choice.set_by == ("aioflow" if core_type else "openblas")
     assert choice.reason
 
 
-def test_the_users_setting_stands() -> None:
+def test_core_type_set_by_the_user_is_kept() -> None:
     choice = decide(cpuinfo("AuthenticAMD", 26, AVX512), environment={"OPENBLAS_CORETYPE": "Haswell"})
     assert (choice.core_type, choice.set_by) == ("Haswell", "user")
 
@@ -57,7 +57,7 @@ def test_numpy_loaded_does_not_matter_where_no_rule_applies() -> None:
 
 
 @pytest.mark.parametrize("platform", [("darwin", "arm64"), ("win32", ""), ("linux", "aarch64")])
-def test_other_platforms_are_left_alone(platform: tuple[str, str]) -> None:
+def test_other_platforms_get_no_core_type(platform: tuple[str, str]) -> None:
     assert decide(cpuinfo("AuthenticAMD", 26, AVX512), platform=platform).core_type is None
 
 
@@ -78,18 +78,18 @@ def test_odd_cpuinfo_applies_no_rule(lines: list[str]) -> None:
 # -- the threads' timeout ------------------------------------------------------------------------------------------
 
 
-def test_idle_threads_are_told_to_sleep_soon() -> None:
+def test_idle_threads_sleep_soon() -> None:
     choice = blas.decide_timeout({}, numpy_loaded=False)
     assert (choice.exponent, choice.set_by) == ("16", "aioflow")
 
 
-def test_the_users_timeout_stands() -> None:
+def test_timeout_set_by_the_user_is_kept() -> None:
     for loaded in (False, True):
         choice = blas.decide_timeout({"OPENBLAS_THREAD_TIMEOUT": "26"}, numpy_loaded=loaded)
         assert (choice.exponent, choice.set_by) == ("26", "user")
 
 
-def test_the_timeout_is_too_late_once_numpy_is_loaded() -> None:
+def test_timeout_is_too_late_once_numpy_is_loaded() -> None:
     choice = blas.decide_timeout({}, numpy_loaded=True)
     assert (choice.exponent, choice.set_by) == (None, "openblas")
     assert "import aioflow first" in choice.reason

@@ -1,4 +1,4 @@
-"""The BLAS's thread count is the user's: he has it again whatever happens while a product of ours holds it."""
+"""Tests of the BLAS's thread count: it is the user's again after any product of ours that held it at one."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(not loaded_blas(), reason="only OpenBLAS has a count that is held")
 
-LIMIT = 120  # seconds for what takes milliseconds on a quiet machine
+LIMIT = 120  # seconds for operations that take milliseconds on a quiet machine
 
 
 @functools.cache
 def library() -> Any:
-    """NumPy's OpenBLAS, as threadpoolctl sees it; other packages bring copies of their own."""
+    """Return NumPy's OpenBLAS, as threadpoolctl sees it; other packages bring copies of their own."""
     path = loaded_blas()[0].library
     return next(one for one in ThreadpoolController().lib_controllers if os.path.samefile(one.filepath, path))
 
@@ -48,8 +48,10 @@ def set_count(number: int) -> None:
 
 @pytest.fixture(autouse=True)
 def no_other_products(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Keep other threads from products: those of kernels that earlier tests left running, and the background compiler,
-    which tries new machine code beside NumPy's products. Jobs for it begin after the test.
+    """Keep other threads from running products.
+
+    Such products come from kernels that earlier tests left running, and from the background compiler, which tries new
+    machine code beside NumPy's products. The compiler's jobs start after the test.
     """
     assert BACKGROUND.wait(LIMIT)
     until(lambda: blas_threads() == count(), LIMIT)
@@ -63,7 +65,7 @@ def no_other_products(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def three_threads(no_other_products: None) -> Iterator[None]:
-    """The user's choice, on any machine."""
+    """Set the user's choice to three threads, on any machine."""
     before = count()
     set_count(3)
     try:
@@ -75,7 +77,7 @@ def three_threads(no_other_products: None) -> Iterator[None]:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """While this is open, another thread is in a product."""
+    """Keep another thread in a product for the duration of the block."""
     inside, leave = threading.Event(), threading.Event()
 
     def product() -> None:
@@ -93,25 +95,25 @@ def held() -> Iterator[None]:
         assert not thread.is_alive()
 
 
-def test_it_is_one_while_a_product_runs() -> None:
+def test_count_is_one_while_a_product_runs() -> None:
     assert alone(count) == 1
     assert count() == 3
     assert alone(blas_threads) == blas_threads() == 3  # for our own blocks
 
 
-def test_what_a_function_is_given_and_gives() -> None:
+def test_alone_passes_arguments_and_results() -> None:
     assert alone(divmod, 7, 2) == (3, 1)
     assert alone(sorted, [1, 2], reverse=True) == [2, 1]
 
 
-def test_products_of_every_size_leave_it_alone() -> None:
+def test_products_of_every_size_restore_the_count() -> None:
     for size in (2, 30, 65, 200, 600):
         matmul(np.ones((size, size)), np.ones((size, size)))
         assert count() == 3
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit, GeneratorExit])
-def test_a_product_that_fails(error: type[BaseException]) -> None:
+def test_failing_product_restores_the_count(error: type[BaseException]) -> None:
     def fail() -> None:
         raise error
 
@@ -120,7 +122,7 @@ def test_a_product_that_fails(error: type[BaseException]) -> None:
     assert count() == 3
 
 
-def test_a_kernel_that_fails() -> None:
+def test_failing_kernel_restores_the_count() -> None:
     singular = af.linalg.inv(af.zeros([50, 50]) + af.placeholder(af.float32, [], name="x"))
     with af.Session() as session:
         with pytest.raises(af.errors.InvalidArgumentError, match="invertible"):
@@ -129,12 +131,13 @@ def test_a_kernel_that_fails() -> None:
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timer here")
-def test_an_interrupt_at_any_point() -> None:
+def test_interrupt_at_any_point_restores_the_count() -> None:
     class Interrupt(BaseException):
         pass
 
     wanted, interrupted = False, 0
-    ours = {alone.__code__.co_filename, __file__}  # a tracer's code, say, is not made for this
+    # Interrupts inside other code, such as a tracer's, are out of scope.
+    ours = {alone.__code__.co_filename, __file__}
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         nonlocal wanted
@@ -147,10 +150,10 @@ def test_an_interrupt_at_any_point() -> None:
         for _ in range(100):
             try:
                 wanted = True
-                signal.setitimer(signal.ITIMER_VIRTUAL, 1e-4)  # comes with the processor's next tick
+                signal.setitimer(signal.ITIMER_VIRTUAL, 1e-4)  # the signal comes with the processor's next tick
                 for _ in range(20_000):
                     alone(abs, 1)
-                wanted = False  # Python 3.11 may miss a signal that another thread got
+                wanted = False  # Python 3.11 may miss a signal that another thread received
             except Interrupt:
                 interrupted += 1
                 assert count() == 3
@@ -160,7 +163,7 @@ def test_an_interrupt_at_any_point() -> None:
     assert interrupted > 30
 
 
-def test_many_threads_at_once() -> None:
+def test_many_threads_hold_the_count_at_one() -> None:
     seen: list[int] = []
 
     def work(seed: int) -> None:
@@ -173,7 +176,7 @@ def test_many_threads_at_once() -> None:
     assert count() == 3
 
 
-def test_the_last_one_out_gives_it_back() -> None:
+def test_last_product_restores_the_count() -> None:
     with held():
         assert count() == 1
         with held():
@@ -184,10 +187,10 @@ def test_the_last_one_out_gives_it_back() -> None:
     assert count() == 3
 
 
-# -- the user changes it -----------------------------------------------------------------------------------------------
+# -- changes by the user -----------------------------------------------------------------------------------------------
 
 
-def test_a_change_between_products_is_what_is_given_back() -> None:
+def test_change_between_products_is_restored() -> None:
     matmul(np.ones((200, 200)), np.ones((200, 200)))
     for number in (2, 5, 1, 4):
         set_count(number)
@@ -203,14 +206,14 @@ def test_limits_around_products() -> None:
         assert count() == 3
 
 
-def test_a_change_while_a_product_runs_stands() -> None:
+def test_change_during_a_product_is_kept() -> None:
     with held():
         set_count(2)
         assert blas_threads() == 2
     assert count() == 2
 
 
-def test_a_change_stands_though_another_product_begins_after_it() -> None:
+def test_change_is_kept_though_another_product_starts_after_it() -> None:
     with held():
         set_count(2)
         assert alone(count) == 1
@@ -218,7 +221,7 @@ def test_a_change_stands_though_another_product_begins_after_it() -> None:
     assert count() == 2
 
 
-def test_a_limit_that_ends_while_a_product_runs() -> None:
+def test_limit_that_ends_during_a_product() -> None:
     limits = threadpool_limits(2, user_api="blas")
     with held():
         limits.restore_original_limits()
@@ -226,7 +229,7 @@ def test_a_limit_that_ends_while_a_product_runs() -> None:
     assert count() == 3
 
 
-def test_blocks_take_as_many_threads_as_the_user_gives() -> None:
+def test_blocks_use_the_users_thread_count() -> None:
     for number in (1, 2, 3):
         set_count(number)
         assert threads.thread_count() == number
@@ -234,14 +237,11 @@ def test_blocks_take_as_many_threads_as_the_user_gives() -> None:
             assert threads.thread_count() == number
 
 
-# -- fork --------------------------------------------------------------------------------------------------------------
-
-
 # -- the user's own products -------------------------------------------------------------------------------------------
 
 
-def test_the_users_products_are_right_beside_ours() -> None:
-    """His are shared by OpenBLAS's threads or not, as they fall; ours run as fast as they can meanwhile."""
+def test_products_of_the_user_are_correct_beside_ours() -> None:
+    """The user's products may run on OpenBLAS's threads or on one, while ours run as fast as they can."""
     rng = np.random.default_rng(0)
     ours = [rng.standard_normal((s, s)).astype(np.float32) for s in (70, 150, 400)]
     a, b = rng.standard_normal((300, 310)), rng.standard_normal((310, 290))

@@ -69,7 +69,7 @@ def _geometry(
 
 
 def _oracle(x: Array, w: Array, strides: tuple[int, int], padding: Any, dilations: tuple[int, int]) -> Array:
-    """One window at a time, by definition, for any number of groups; NHWC, in float64."""
+    """Compute one window at a time, by definition, for any number of groups; NHWC, in float64."""
     kh, kw, per_group, co = w.shape
     padded = np.pad(x.astype(np.float64), ((0, 0), *padding, (0, 0)))
     sizes = [(padded.shape[1 + k] - (w.shape[k] - 1) * dilations[k] - 1) // strides[k] + 1 for k in range(2)]
@@ -114,8 +114,8 @@ def test_conv2d_is_the_sum_over_each_window(case: Any, data_format: str) -> None
 @pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_conv2d_backprops_are_the_adjoints_of_the_convolution(case: Any, data_format: str) -> None:
-    # The convolution is linear in x and in w, so that <conv(u, w), dy> = <u, dx> for every u decides dx; random
-    # directions and one standing for a single element decide it in practice.
+    # The convolution is linear in x and in w, so <conv(u, w), dy> = <u, dx> for every u determines dx. Random
+    # directions and one with a single nonzero element suffice in practice.
     shape, kernel = case[:2]
     geometry = _geometry(*case)
     x, w = _random(shape), _random(kernel, 1)
@@ -169,7 +169,7 @@ def test_depthwise_is_grouped_convolution_of_single_channels(
 
 
 @pytest.mark.parametrize("batch", [0, 1])
-def test_depthwise_of_nothing_is_nothing(batch: int) -> None:
+def test_empty_depthwise_convolution(batch: int) -> None:
     x, w = np.zeros((batch, 2, 2, 3)), np.ones((3, 3, 3, 2))
     assert depthwise_conv2d(x, w, *PLAIN, "NHWC").shape == (batch, 0, 0, 6)
     dy = np.zeros((batch, 0, 0, 6))
@@ -208,7 +208,7 @@ def test_int32_is_exact_and_wraps(high: int) -> None:
 @pytest.mark.parametrize("kernel", [1, 2, 3])
 @pytest.mark.parametrize("stride", [1, 2, 3])
 @pytest.mark.parametrize("dilation", [1, 2])
-def test_same_padding_gives_a_window_for_every_stride(size: int, kernel: int, stride: int, dilation: int) -> None:
+def test_same_padding_has_a_window_for_every_stride(size: int, kernel: int, stride: int, dilation: int) -> None:
     lo, hi = same_padding(size, kernel, stride, dilation)
     assert 0 <= hi - lo <= 1
     assert output_size(size, kernel, stride, dilation, lo, hi) == -(-size // stride)
@@ -242,9 +242,7 @@ def test_inputs_may_be_any_view_and_are_not_written() -> None:
 
 @pytest.mark.parametrize("strides", [(1, 1), (2, 2)])
 @pytest.mark.parametrize("channels", [1, 8])
-def test_many_blocks_give_what_one_block_gives(
-    monkeypatch: pytest.MonkeyPatch, strides: tuple[int, int], channels: int
-) -> None:
+def test_many_blocks_equal_one_block(monkeypatch: pytest.MonkeyPatch, strides: tuple[int, int], channels: int) -> None:
     x, w = _random((3, 13, 11, channels)), _random((3, 3, channels, 4), 1)
     geometry = _geometry(x.shape, w.shape, strides, None, (1, 1))
     expected = _oracle(x, w, *geometry)
@@ -291,7 +289,7 @@ def test_for_each_does_all_and_raises_the_first_error() -> None:
     assert thread_count() == threads
 
 
-def test_for_each_leaves_the_rest_where_the_step_is_to_stop() -> None:
+def test_for_each_skips_the_rest_of_a_stopped_step() -> None:
     work, done = Stoppable(), list[int]()
 
     def one(number: int) -> None:
@@ -303,7 +301,7 @@ def test_for_each_leaves_the_rest_where_the_step_is_to_stop() -> None:
     assert len(done) <= thread_count()
 
 
-def test_for_each_works_on_what_its_caller_works_on() -> None:
+def test_for_each_passes_on_the_current_work() -> None:
     work, seen = Stoppable(), list[Any]()
     doing(work, for_each, lambda number: seen.append(current_work()), range(1000))
     assert seen == [work] * 1000
@@ -332,6 +330,6 @@ BAD_CALLS: list[tuple[str, Callable[[], object]]] = [
 
 
 @pytest.mark.parametrize("call", [call for _, call in BAD_CALLS], ids=[name for name, _ in BAD_CALLS])
-def test_what_cannot_be_is_a_value_error(call: Callable[[], object]) -> None:
+def test_invalid_arguments_raise_value_error(call: Callable[[], object]) -> None:
     with pytest.raises(ValueError):
         call()

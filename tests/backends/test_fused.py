@@ -1,4 +1,4 @@
-"""Chains run block by block: into whose memory, in which threads, and with which errors."""
+"""Tests of chains that run block by block: the memory and the threads that they use, and their errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FLOAT = dtypes.float32
 
 
 def chain(inputs: int, *steps: tuple[str, tuple[int, ...]], dtype: dtypes.DType = FLOAT) -> BlockChain:
-    """Steps of (op, operands), over inputs of one dtype."""
+    """Return a chain of steps (op, operands), over inputs of one dtype."""
     boolean = {"Less", "Greater"}
     attrs = {
         "ops": tuple(op for op, _ in steps),
@@ -49,7 +49,7 @@ def values(*shape: int) -> Any:
 
 @pytest.fixture
 def blocks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Small blocks, that threads share; the list gets the identity of each block's thread."""
+    """Use small blocks and several threads; return a list that receives the identity of each block's thread."""
     seen: list[int] = []
 
     def for_each(work: Any, items: Any) -> None:
@@ -71,7 +71,7 @@ def blocks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-def test_large_arrays_are_shared_by_threads_and_small_ones_are_not(blocks: list[int]) -> None:
+def test_only_large_arrays_are_shared_by_threads(blocks: list[int]) -> None:
     x, y = values(10_001), values(10_001)
     made = chain(2, *GATE).run((x, y))
     assert made.tobytes() == expected(x, y).tobytes()
@@ -95,7 +95,7 @@ def test_helpers_do_not_warn(blocks: list[int]) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_the_result_may_take_the_memory_of_an_input(place: int, blocks: list[int]) -> None:
+def test_result_may_use_the_memory_of_an_input(place: int, blocks: list[int]) -> None:
     inputs = [values(5000), values(5000) + 1]
     wanted = expected(*inputs)
     other = inputs[1 - place].copy()
@@ -106,17 +106,17 @@ def test_the_result_may_take_the_memory_of_an_input(place: int, blocks: list[int
     assert inputs[1 - place].tobytes() == other.tobytes()
 
 
-def test_inputs_stay_as_they_are_and_results_are_new(blocks: list[int]) -> None:
+def test_inputs_are_unchanged_and_results_are_new(blocks: list[int]) -> None:
     x, y = values(5000), values(5000)
     before = x.tobytes(), y.tobytes()
     program = chain(2, *GATE)
     first, second = program.run((x, y)), program.run((y, x))
     assert (x.tobytes(), y.tobytes()) == before
-    assert first.tobytes() == expected(x, y).tobytes()  # not written over by the second run
+    assert first.tobytes() == expected(x, y).tobytes()  # not overwritten by the second run
     assert not np.shares_memory(first, second)
 
 
-def test_an_input_that_is_read_late_survives_a_result_in_its_memory(blocks: list[int]) -> None:
+def test_late_read_of_an_input_whose_memory_the_result_uses(blocks: list[int]) -> None:
     x, y = values(5000), values(5000)
     program = chain(2, ("Add", (0, 1)), ("Square", (2,)), ("Less", (0, 3)), ("Select", (4, 0, 3)))
     total = np.square(x + y)
@@ -126,7 +126,7 @@ def test_an_input_that_is_read_late_survives_a_result_in_its_memory(blocks: list
 
 @pytest.mark.parametrize("shape", [(90, 30), (2, 45, 30), (4, 1000), (3000, 1)])
 @pytest.mark.parametrize("many", [1, 1000])
-def test_rows_are_repeated_or_read_as_they_are(
+def test_rows_are_repeated_or_broadcast(
     shape: tuple[int, ...], many: int, blocks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fused_blocks, "_LINE", 512)
@@ -140,7 +140,7 @@ def test_rows_are_repeated_or_read_as_they_are(
     assert program.run((x, row)).tobytes() == wanted.tobytes()
 
 
-def test_arrays_in_another_order_are_taken_whole() -> None:
+def test_arrays_in_another_order_are_computed_as_a_whole() -> None:
     x, y = values(300, 200), np.asfortranarray(values(300, 200))
     np.testing.assert_array_equal(chain(2, *GATE).run((x, y)), expected(x, y))
     wanted = expected(y, x[:, ::-1])
@@ -151,7 +151,7 @@ def test_arrays_in_another_order_are_taken_whole() -> None:
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 @pytest.mark.parametrize("op", ["Maximum", "Minimum"])
 @pytest.mark.parametrize("zero", [0.0, -0.0, np.nan])
-def test_comparing_with_a_number_treats_zeros_and_nan_as_numpy_does(op: str, order: Any, zero: float) -> None:
+def test_comparison_with_a_number_treats_zeros_and_nan_as_numpy_does(op: str, order: Any, zero: float) -> None:
     x = np.resize(np.array([0.0, -0.0, np.nan, 1.0, -1.0, np.inf], np.float32), 40_001)
     inputs: tuple[Any, Any] = (x, np.float32(zero))
     ufunc = np.maximum if op == "Maximum" else np.minimum
@@ -160,7 +160,7 @@ def test_comparing_with_a_number_treats_zeros_and_nan_as_numpy_does(op: str, ord
     np.testing.assert_array_equal(np.nan_to_num(made).view(np.int32), np.nan_to_num(wanted).view(np.int32))
 
 
-def test_clipping_to_six_is_that_of_the_single_kernel() -> None:
+def test_relu6_equals_the_single_kernel() -> None:
     x = 5 * values(40_001)
     wanted = np.minimum(np.maximum(x + x, np.float32(0)), np.float32(6))
     assert chain(1, ("Add", (0, 0)), ("Relu6", (1,))).run((x,)).tobytes() == wanted.tobytes()
@@ -174,7 +174,7 @@ def test_clipping_to_six_is_that_of_the_single_kernel() -> None:
         ((("Less", (0, 1)), ("Select", (2, 0, 1)), ("Exp", (3,))), ((300, 400), (1, 400)), 1),
     ],
 )
-def test_shapes_that_do_not_fit_name_the_node(steps: Any, shapes: Any, node: int) -> None:
+def test_shape_error_names_the_node(steps: Any, shapes: Any, node: int) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         chain(2, *steps).run(tuple(values(*shape) for shape in shapes))
     assert caught.value.node == f"node_{node}"

@@ -1,4 +1,4 @@
-"""Helper threads wake on another processor than the one that wakes them, and are free again after that."""
+"""Tests of thread placement: a helper thread wakes on another processor than its waker's, and may then run on any."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_a_sleeping_thread_is_kept_off_this_processor_until_it_runs() -> None:
+def test_sleeping_thread_is_kept_off_this_processor_until_it_runs() -> None:
     wake, checked = threading.Event(), threading.Event()
     seen: list[set[int]] = []
 
@@ -41,7 +41,7 @@ def test_a_sleeping_thread_is_kept_off_this_processor_until_it_runs() -> None:
 
 
 @pytest.mark.skipif(thread_count() < 2, reason="the BLAS has one thread, so kernels have")
-def test_helpers_may_go_anywhere_once_they_have_run() -> None:
+def test_helpers_may_run_anywhere_after_waking() -> None:
     affinities: dict[int, set[int]] = {}
     both = threading.Barrier(2, timeout=20)
 

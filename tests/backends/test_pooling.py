@@ -46,7 +46,10 @@ def _padding(case: Any) -> Any:
 
 
 def _windows(case: Any) -> tuple[Shape, list[tuple[Any, Any]]]:
-    """The pool's NHWC shape and (index of an output, the image's elements in its window in row-major order)."""
+    """Return the pool's NHWC shape, and pairs of an output's index and its window's elements.
+
+    The elements are indices of the image, in row-major order.
+    """
     (n, h, w, c), (kh, kw), (sh, sw), _ = case
     (top, bottom), (left, right) = _padding(case)
     oh, ow = (max(0, h + top + bottom - kh) // sh + 1, max(0, w + left + right - kw) // sw + 1)
@@ -68,7 +71,7 @@ def _random(shape: Shape, seed: int = 0) -> Array:
 
 
 def _tied(shape: Shape) -> Array:
-    """Values with so few levels that most windows have ties."""
+    """Return values with so few levels that most windows have ties."""
     return np.random.default_rng(5).integers(-1, 2, shape).astype(np.float64)
 
 
@@ -110,14 +113,14 @@ def test_avg_pool_and_its_gradient(case: Any, data_format: str) -> None:
 TWO: Any = ((2, 2), (2, 2), ((0, 0), (0, 0)), "NHWC")
 
 
-def test_of_equal_maxima_the_first_in_row_major_order_gets_the_gradient() -> None:
+def test_first_of_equal_maxima_in_row_major_order_gets_the_gradient() -> None:
     x = np.array([[[[1.0], [3.0], [2.0], [2.0]], [[3.0], [3.0], [2.0], [2.0]]]])
     y = max_pool(x, *TWO)
     dx = max_pool_grad(x, y, np.array([[[[5.0], [7.0]]]]), *TWO)
     np.testing.assert_array_equal(dx[0, :, :, 0], [[0, 5, 7, 0], [0, 0, 0, 0]])
 
 
-def test_infinite_gradients_and_inputs_stay_where_they_belong() -> None:
+def test_infinite_gradients_and_inputs_affect_only_their_window() -> None:
     x = np.full((1, 2, 4, 1), -np.inf)
     x[0, 1, 3, 0] = np.inf
     y = max_pool(x, *TWO)
@@ -163,8 +166,8 @@ def test_average_gradient_agrees_with_finite_differences() -> None:
 
 
 @pytest.mark.parametrize("stride", [1, 3, 2**31])
-def test_windows_that_are_much_larger_than_the_image(stride: int) -> None:
-    """What is outside the image takes no time."""
+def test_windows_much_larger_than_the_image(stride: int) -> None:
+    """Window positions outside the image cost no time."""
     x, size = _random((2, 5, 4, 3)), 2**31
     pad = tuple(same_padding(length, size, stride, 1) for length in x.shape[1:3])
     args: Any = ((size, size), (stride, stride), pad, "NHWC")
@@ -178,7 +181,7 @@ def test_windows_that_are_much_larger_than_the_image(stride: int) -> None:
     np.testing.assert_allclose(avg_pool_grad(x.shape, np.ones_like(y), *args).sum(), y.size)
 
 
-def test_many_blocks_and_any_view_give_what_one_block_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_blocks_and_any_view_equal_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
     x = _random((9, 6, 6, 8))[::-1, :, ::-1, ::2]
     x.flags.writeable = False
     dense = np.ascontiguousarray(x)
@@ -199,12 +202,12 @@ def test_many_blocks_and_any_view_give_what_one_block_gives(monkeypatch: pytest.
         ((1, 2, 2, 1), (1, 1), (1, 1), "NWHC"),
     ],
 )
-def test_what_cannot_be_is_a_value_error(shape: Shape, ksize: Any, strides: Any, data_format: str) -> None:
+def test_invalid_arguments_raise_value_error(shape: Shape, ksize: Any, strides: Any, data_format: str) -> None:
     with pytest.raises(ValueError):
         max_pool(np.ones(shape), ksize, strides, ((0, 0), (0, 0)), data_format)
 
 
-def test_a_gradient_of_another_shape_is_a_value_error() -> None:
+def test_gradient_of_another_shape_raises_value_error() -> None:
     x, wrong = np.ones((1, 4, 4, 1)), np.ones((1, 2, 1, 1))
     y = max_pool(x, *TWO)
     with pytest.raises(ValueError):

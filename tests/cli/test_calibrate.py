@@ -1,4 +1,4 @@
-"""`aioflow calibrate`: rates are work over time by whatever clock, and the file it writes is the one that is read."""
+"""`aioflow calibrate`: rates are work over the time of the clock, and sessions read the file that it writes."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def run(*argv: str) -> int:
 
 
 def test_rates_are_work_over_the_time_of_the_clock() -> None:
-    """A clock that goes on by a second whenever it is asked: every round takes one."""
+    """The clock advances by a second per call, so every round takes one second."""
     seconds = itertools.count()
     speeds = calibrate(host(), seconds=1.0, clock=lambda: float(next(seconds))).speeds["CPU"]
-    assert speeds.overhead == pytest.approx(1 / 1000)  # a round of it is a thousand calls
+    assert speeds.overhead == pytest.approx(1 / 1000)  # a round of the overhead's measurement is a thousand calls
     working = 1 - 1 / 1000
     megabytes = 1024 * 2048 * 4
     assert speeds.rates["elementwise"] == pytest.approx(3 * megabytes / working)
@@ -45,16 +45,17 @@ def test_rates_are_work_over_the_time_of_the_clock() -> None:
     assert speeds.products["bfloat16"] == pytest.approx(128**3 / working)
 
 
-def test_other_work_on_the_machine_does_not_make_it_slower() -> None:
-    """Of three rounds of 5, 1 and 9 seconds the second counts."""
-    now = itertools.accumulate(itertools.cycle([0, 0, 5, 0, 1, 0, 9, 0]))  # begin; begin and end of a round; go on?
+def test_slow_rounds_are_ignored() -> None:
+    """The second of three rounds of 5, 1 and 9 seconds counts."""
+    # The clock's readings: at the start, at begin and end of each round, and for the check whether to go on.
+    now = itertools.accumulate(itertools.cycle([0, 0, 5, 0, 1, 0, 9, 0]))
     speeds = calibrate(host(), seconds=1.0, clock=lambda: float(next(now))).speeds["CPU"]
     assert speeds.overhead == pytest.approx(1 / 1000)
     assert speeds.products["float32"] == pytest.approx(512**3 / (1 - 1 / 1000))
 
 
 class Clock:
-    """Goes on by a microsecond whenever it is asked, and when it is told to."""
+    """A clock that advances by a microsecond per call, and by `forward`."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -68,9 +69,7 @@ class Clock:
 
 
 class Card:
-    """A card that is the CPU, seen through the interface of a card: what is on it has been brought there, and kernels
-    run in its executor.
-    """
+    """A fake accelerator on the CPU: values are copied to and from it, and kernels run in its executor."""
 
     device_type = "NPU"  # has the portable kernels only, whatever backends are loaded
 
@@ -102,7 +101,7 @@ class Card:
         return MemoryStats(0, 0)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no resource is open."""
 
     async def run(self, step: Step, function: Callable[..., Any], *args: Any) -> Any:
         self.runs += 1
@@ -121,7 +120,7 @@ class Card:
 
 
 @pytest.mark.blocks_loop("a calibration measures on a loop that nobody else uses")
-def test_a_card_is_measured_in_its_executor_and_so_is_the_way_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_is_measured_in_its_executor_and_so_are_transfers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "_PRODUCTS", ("float32",))
     clock = Clock()
     card = Card(clock)
@@ -137,7 +136,7 @@ def test_a_card_is_measured_in_its_executor_and_so_is_the_way_there(monkeypatch:
     assert made.links["host"].bandwidth == pytest.approx(2**26 / 2.0, rel=0.01)
 
 
-def test_the_network_is_measured_by_whoever_can() -> None:
+def test_network_link_is_measured_by_the_given_function() -> None:
     clock = itertools.count()
     network = Link(latency=1e-4, bandwidth=2e9, overhead=1e-5)
     made = calibrate(host(), seconds=1.0, clock=lambda: float(next(clock)), network=lambda: network)
@@ -146,7 +145,7 @@ def test_the_network_is_measured_by_whoever_can() -> None:
     assert made.links["host"] == DEFAULT_LINKS["host"]
 
 
-def test_the_command_writes_what_sessions_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_writes_a_file_that_sessions_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "new" / "calibration.json"
     assert run("--output", str(path), "--seconds", "1e-4") == 0
     written = find_calibration(path)
@@ -157,7 +156,7 @@ def test_the_command_writes_what_sessions_read(tmp_path: Path, capsys: pytest.Ca
     assert all(name in out for name in RATES)
 
 
-def test_the_default_is_the_users_cache_folder(
+def test_default_output_is_the_users_cache_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(command, "calibration_path", lambda: tmp_path / "default.json")

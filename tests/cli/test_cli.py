@@ -1,4 +1,4 @@
-"""The command line: listings agree with the registries, the doctor reports what it finds, missing parts say so."""
+"""The command line: listings match the registries, and the doctor reports what it finds, including missing packages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_ops_in_json_is_the_same_listing(capsys: pytest.CaptureFixture[str]) -> 
     }
 
 
-def test_ops_lists_what_is_known_of_each(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ops_lists_traits(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ops", "--traits"]) == 0
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
     assert "reduction" in lines["Sum"]
@@ -83,7 +83,7 @@ def entry(name: str, target: str) -> metadata.EntryPoint:
         ("broken", "json:loads", "TypeError"),
     ],
 )
-def test_a_backend_that_does_not_load_is_a_line_of_the_report(
+def test_backend_that_fails_to_load_is_a_line_of_the_report(
     monkeypatch: pytest.MonkeyPatch, name: str, target: str, expected: str
 ) -> None:
     monkeypatch.setattr(metadata, "entry_points", lambda **_: [entry(name, target)])
@@ -97,8 +97,8 @@ def test_a_backend_that_does_not_load_is_a_line_of_the_report(
     assert finding.startswith("not installed; pip install" if name == "cupy" else "NOT READY")
 
 
-def test_what_two_distributions_declare_alike_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """aioflow is installed under an earlier name, too."""
+def test_entry_points_declared_twice_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A distribution may also be installed under aioflow's earlier name."""
     real = metadata.entry_points
     before, _ = doctor.report()
     monkeypatch.setattr(metadata, "entry_points", lambda **group: [*real(**group), *real(**group)])
@@ -106,7 +106,7 @@ def test_what_two_distributions_declare_alike_is_one_line(monkeypatch: pytest.Mo
     assert subjects == [subject for subject, _ in before]
 
 
-def test_a_part_that_is_not_installed_does_not_fail_the_doctor(
+def test_missing_optional_package_does_not_fail_the_doctor(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     real = metadata.entry_points
@@ -145,7 +145,7 @@ def fake_demo(monkeypatch: pytest.MonkeyPatch, module: object) -> None:
     monkeypatch.setitem(sys.modules, "aioflow.demo.main", module)
 
 
-def test_demo_gets_the_rest_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_receives_the_rest_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
 
     def demo(rest: list[str]) -> int:
@@ -157,7 +157,7 @@ def test_demo_gets_the_rest_of_the_command_line(monkeypatch: pytest.MonkeyPatch)
     assert seen == ["--steps", "3", "-h"]
 
 
-def test_demo_without_its_packages_says_what_to_install(
+def test_demo_without_its_packages_names_the_install_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake_demo(monkeypatch, types.SimpleNamespace(main=lambda _: importlib.import_module("no_such_module")))
@@ -168,7 +168,7 @@ def test_demo_without_its_packages_says_what_to_install(
 
 
 @pytest.mark.parametrize("argv", [[], ["nonsense"], ["ops", "--nonsense"], ["doctor", "extra"]])
-def test_a_wrong_command_line_is_refused_in_one_line(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_command_line_is_one_line_of_error(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(argv)
     assert stopped.value.code == 2

@@ -1,4 +1,4 @@
-"""`aioflow devices`: what the list of devices says, as a table and as JSON, and how to install what is missing."""
+"""`aioflow devices`: the list of devices as a table and as JSON, and install commands for missing backends."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ def run(*argv: str) -> int:
     return status
 
 
-def test_the_table_has_a_row_for_each_device(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_table_has_a_row_for_each_device(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(devices, "list_devices", lambda: [CPU, GPU])
     assert run() == 0
     header, *rows = capsys.readouterr().out.splitlines()[:3]
@@ -50,7 +48,7 @@ def test_this_machine_has_a_device(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"{CPU.name}  CPU" in capsys.readouterr().out
 
 
-def test_a_missing_part_is_answered_with_the_command(
+def test_missing_backend_is_reported_with_the_install_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     missing = metadata.EntryPoint("cupy", "no_such_module:backend", "aioflow.backends")

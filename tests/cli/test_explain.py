@@ -20,7 +20,7 @@ from aioflow.train import write_graph
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    """Two branches of products worth two devices, and a sum."""
+    """Save two branches of products, large enough for two devices, and their sum."""
     with af.Graph().as_default() as graph:
         x = af.placeholder("float32", [None, 512], name="x")
         branches = []
@@ -37,7 +37,7 @@ def saved(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _no_calibration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever this machine's calibration says, these tests read the shipped one."""
+    """Make the tests use the shipped calibration, independent of this machine's."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("LOCALAPPDATA", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -58,13 +58,13 @@ def test_branches_are_shown_on_two_devices(saved: Path, capsys: pytest.CaptureFi
     assert " transfer" in out
 
 
-def test_what_is_asked_for_twice_is_all_there(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_fetches_are_all_shown(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(saved, "--fetch", "left0", "--fetch", "right0", "--unoptimized") == 0
     assert {"left0", "right0"} <= set(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("fetch", ["total", "everything", "after:0"])
-def test_tensors_and_operations_can_be_asked_for(saved: Path, capsys: pytest.CaptureFixture[str], fetch: str) -> None:
+def test_fetches_may_be_tensors_and_operations(saved: Path, capsys: pytest.CaptureFixture[str], fetch: str) -> None:
     assert run(saved, "--fetch", fetch, "--unoptimized") == 0
     out = capsys.readouterr().out
     assert "right3" in out
@@ -72,7 +72,7 @@ def test_tensors_and_operations_can_be_asked_for(saved: Path, capsys: pytest.Cap
     assert "on 1 device," in out
 
 
-def test_the_picture_is_written_with_the_files_name_as_its_title(
+def test_picture_has_the_file_name_as_its_title(
     saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "step.svg"
@@ -85,10 +85,10 @@ def predicted(out: str) -> str:
     return next(line for line in out.splitlines() if line.startswith("predicted step"))
 
 
-def test_a_run_gives_the_measured_step_beside_the_predicted_one(
+def test_run_shows_the_measured_and_the_predicted_step(
     saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And the prediction is by measured times then: an absurd calibration is of no consequence."""
+    """With `--run` the prediction uses measured times, so an absurd calibration has no effect."""
     absurd = Calibration({"CPU": replace(DEFAULT_SPEEDS["CPU"], overhead=1e4)})
     path = tmp_path / "absurd.json"
     write_calibration(absurd, path)
@@ -101,8 +101,8 @@ def test_a_run_gives_the_measured_step_beside_the_predicted_one(
     assert re.search(r" [\d.]+ (µs|ms)$", predicted(out))
 
 
-def test_a_run_has_zeros_for_variables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also for those in branches, of strings, and of unknown size. A saved graph does not say what they begin with."""
+def test_run_starts_variables_at_zero(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Covers variables in branches, of strings, and of unknown size: a saved graph has no initial values."""
     with af.Graph().as_default() as graph:
         w = af.get_variable("w", [8, 8])
         s = af.Variable(["a", "b"], name="s")
@@ -115,7 +115,7 @@ def test_a_run_has_zeros_for_variables(tmp_path: Path, capsys: pytest.CaptureFix
     assert "measured step" in capsys.readouterr().out
 
 
-def test_a_graph_is_explained_on_the_devices_of_a_cluster(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_graph_is_explained_on_the_devices_of_a_cluster(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ports = free_addresses(2)
     spec = {"ps": ports[:1], "worker": ports[1:]}
     ready, done = threading.Event(), threading.Event()
@@ -142,14 +142,12 @@ def test_a_graph_is_explained_on_the_devices_of_a_cluster(saved: Path, capsys: p
     assert ports[0] in capsys.readouterr().err
 
 
-def test_a_strategy_can_be_chosen(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_placement_strategy_option(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(saved, "--fetch", "total", "--device-count", "CPU=3", "--strategy", "round_robin") == 0
     assert "on 3 devices, placed by round_robin" in capsys.readouterr().out
 
 
-def test_what_is_wrong_is_said_in_the_error_output(
-    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_errors_go_to_the_error_output(saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "broken.json").write_text("{")
     calibration = tmp_path / "calibration.json"
     calibration.write_text("[]")
@@ -168,7 +166,7 @@ def test_what_is_wrong_is_said_in_the_error_output(
         assert captured.out == ""
 
 
-def test_a_request_that_no_device_meets_names_the_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unsatisfiable_device_error_names_the_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with af.Graph().as_default() as graph:
         near = af.constant(1.0)
         with af.device("/cpu:5"):
@@ -180,14 +178,14 @@ def test_a_request_that_no_device_meets_names_the_node(tmp_path: Path, capsys: p
 
 
 @pytest.mark.parametrize("count", ["CPU", "CPU=0", "CPU=x", "=2", "4"])
-def test_a_device_count_has_a_type_and_a_number(saved: Path, capsys: pytest.CaptureFixture[str], count: str) -> None:
+def test_malformed_device_count_is_rejected(saved: Path, capsys: pytest.CaptureFixture[str], count: str) -> None:
     with pytest.raises(SystemExit):
         run(saved, "--fetch", "total", "--device-count", count)
     assert "CPU=4" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("device", ["/job:ps", "/job:ps/task:0/device:CPU:0", "/task:1"])
-def test_a_graph_of_a_cluster_needs_a_target(tmp_path: Path, capsys: pytest.CaptureFixture[str], device: str) -> None:
+def test_graph_of_a_cluster_needs_a_target(tmp_path: Path, capsys: pytest.CaptureFixture[str], device: str) -> None:
     with af.Graph().as_default() as graph:
         x = af.placeholder("float32", [None], name="x")
         with af.device(device):
@@ -200,7 +198,7 @@ def test_a_graph_of_a_cluster_needs_a_target(tmp_path: Path, capsys: pytest.Capt
     assert len(error.splitlines()) == 1
 
 
-def test_a_graph_in_a_store_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+def test_graph_in_a_store_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     with af.Graph().as_default() as graph:
         af.square(af.placeholder("float32", [8], name="x"), name="y")
     url = write_graph(graph, "memory://explained/run", "graph.json")
@@ -208,10 +206,8 @@ def test_a_graph_in_a_store_is_explained(capsys: pytest.CaptureFixture[str]) -> 
     assert "predicted step" in capsys.readouterr().out
 
 
-def test_layers_with_channels_first_are_turned_around_at_both_ends_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As ONNX has them: a transpose before and behind each convolution is in the graph, and two are left of them."""
+def test_channels_first_layers_keep_two_transposes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In models from ONNX, the graph has a transpose before and after each convolution; two of all remain."""
     with af.Graph().as_default() as graph:
 
         def layer(x: af.Tensor) -> af.Tensor:

@@ -22,7 +22,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 @pytest.fixture
 def trained(tmp_path: Path) -> str:
-    """A layer on each of two devices, their loss, and a training step."""
+    """Save a layer on each of two devices, their loss, and a training step."""
     with af.Graph().as_default() as graph:
         h = af.placeholder("float32", [None, 8], name="x")
         for i in range(2):
@@ -69,7 +69,7 @@ def as_json(model: str, *options: str) -> dict[str, Any]:
 
 
 def titles(picture: ElementTree.Element) -> list[str]:
-    """The large text of each box."""
+    """Return the title of each box."""
     return [group.findall(f"{SVG}text")[0].text or "" for group in picture.findall(f"{SVG}g")]
 
 
@@ -78,7 +78,7 @@ def numbers(element: ElementTree.Element, *names: str) -> list[float]:
 
 
 @pytest.mark.parametrize("name", ["trained", "branching", "foreign"])
-def test_all_is_within_the_picture_and_no_box_covers_another(name: str, request: pytest.FixtureRequest) -> None:
+def test_boxes_are_within_the_picture_and_do_not_overlap(name: str, request: pytest.FixtureRequest) -> None:
     picture = drawn(request.getfixturevalue(name))
     width, height = numbers(picture, "width", "height")
     boxes = [numbers(g.findall(f"{SVG}rect")[-1], "x", "y", "width", "height") for g in picture.findall(f"{SVG}g")]
@@ -116,7 +116,7 @@ def test_depth_and_fetches(trained: str, capsys: pytest.CaptureFixture[str]) -> 
     assert said.startswith("5 nodes in 4 boxes, 3 edges, scopes opened to depth 1: written to ")
 
 
-def test_a_loop_is_drawn_with_its_way_back(branching: str) -> None:
+def test_loop_is_drawn_with_its_back_edge(branching: str) -> None:
     edges = {(e["from"].rpartition("/")[2], e["to"].rpartition("/")[2]) for e in as_json(branching)["edges"]}
     assert ("NextIteration", "Merge") in edges
     assert "LoopCond" in titles(drawn(branching))
@@ -127,7 +127,7 @@ def test_an_onnx_model(foreign: str) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no file has such a name there")
-def test_a_file_may_have_any_name(trained: str) -> None:
+def test_file_may_have_any_name(trained: str) -> None:
     odd = Path(trained).with_name('odd\x01\n<&"]]>.pbtxt')
     odd.write_bytes(Path(trained).read_bytes())
     assert titles(drawn(str(odd))) == titles(drawn(trained))

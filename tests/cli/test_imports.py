@@ -27,7 +27,7 @@ extend.kernel("TestImported")(lambda x: x + x.dtype.type(41))
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A module that defines `TestImported`; nobody has imported it yet."""
+    """Yield the name of a module that defines `TestImported` and has not been imported yet."""
     (tmp_path / "ops_of_a_user.py").write_text(_MODULE)
     monkeypatch.syspath_prepend(tmp_path)
     yield "ops_of_a_user"
@@ -36,12 +36,14 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     KERNELS._kernels.pop("TestImported", None)
 
 
-def test_ops_lists_those_of_the_module(module: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ops_lists_ops_of_the_module(module: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ops", "--traits", "--import", module]) == 0
     assert "\nTestImported " in capsys.readouterr().out
 
 
-def test_explain_reads_a_graph_that_has_them(module: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_reads_a_graph_with_imported_ops(
+    module: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     code = f"import {module}, aioflow as af\naf.raw_ops.TestImported(x=1.0, name='y')\n"
     code += f"af.train.write_graph(af.get_default_graph(), {str(tmp_path)!r}, 'g.json')"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
@@ -56,7 +58,7 @@ def test_explain_reads_a_graph_that_has_them(module: str, tmp_path: Path, capsys
     ("text", "says"),
     [(None, "No module named 'ops_that_fail'"), ("raise ValueError('no good')", "ValueError: no good")],
 )
-def test_a_module_that_cannot_be_imported_is_one_line(
+def test_failing_import_is_one_line(
     text: str | None, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if text is not None:
@@ -69,7 +71,7 @@ def test_a_module_that_cannot_be_imported_is_one_line(
     assert printed.count("\n") == 1
 
 
-async def test_a_worker_runs_them(module: str, tmp_path: Path) -> None:
+async def test_worker_runs_imported_ops(module: str, tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"

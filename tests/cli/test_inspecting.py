@@ -1,4 +1,4 @@
-"""What `aioflow inspect` counts as weights, of each format; and weights that come without a graph."""
+"""The weights that `aioflow inspect` counts, for each format; and weights without a graph."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ def document(capsys: pytest.CaptureFixture[str], path: str | Path, status: int =
 
 
 def tensors(found: Any) -> dict[str, tuple[str, list[int], int]]:
-    """Dtype, shape and bytes, by name."""
+    """Return dtype, shape and bytes, by name."""
     return {p["name"]: (p["dtype"], p["shape"], p["size"]) for p in found["parameters"]["tensors"]}
 
 
 # ── models of TensorFlow ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_keras_has_each_variable_in_its_checkpoint_twice_and_it_is_counted_once(
+# A Keras checkpoint has each variable twice.
+def test_keras_variables_are_counted_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     found = document(capsys, THEIRS / "keras")
@@ -49,12 +50,12 @@ def test_keras_has_each_variable_in_its_checkpoint_twice_and_it_is_counted_once(
     assert found["parameters"]["count"] == 2 * 3 * 3 + 3 + 12 * 2 + 2
 
 
-def test_what_variables_begin_with_is_no_weight(capsys: pytest.CaptureFixture[str]) -> None:
+def test_initial_values_are_not_weights(capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, THEIRS / "saved_model_v1")
     assert sorted(tensors(found)) == ["bias", "calls", "kernel"]
 
 
-def test_the_constants_of_a_frozen_model_are_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_constants_of_a_frozen_model_are_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async def write() -> None:
         with af.Graph().as_default():
             x = af.placeholder("float32", [None, 3], name="x")
@@ -86,14 +87,14 @@ CONSTANTS: dict[str, tuple[Any, bool]] = {
 COUNTED = sorted(name for name, (_, counts) in CONSTANTS.items() if counts)
 
 
-def test_which_constants_of_a_definition_are_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_constants_of_a_definition_that_count_as_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with af.Graph().as_default() as graph:
         for name, (value, _) in CONSTANTS.items():
             af.constant(value, name=name)
     assert sorted(tensors(document(capsys, af.train.write_graph(graph, tmp_path, "frozen")))) == COUNTED
 
 
-def test_which_initializers_of_onnx_are_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_onnx_initializers_that_count_as_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nodes = [
         helper.make_node("Reshape", ["weights", "shape"], ["y"]),
         helper.make_node("Constant", [], ["held"], value=numpy_helper.from_array(WEIGHT)),
@@ -114,14 +115,14 @@ def write_weights(folder: Path, **files: dict[str, Any]) -> None:
         asyncio.run(save_weights(folder / f"{name}.safetensors", arrays))
 
 
-def test_a_folder_with_a_whole_file_is_that_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folder_with_a_whole_file_is_that_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_weights(tmp_path, model={"w": WEIGHT}, adapter={"other": WEIGHT}, rank_0={"w": WEIGHT})
     found = document(capsys, tmp_path)
     assert tensors(found) == {"w": ("float32", [3, 2], 24)}
     assert found["versions"] == {"files": "1"}
 
 
-def test_an_index_says_which_files_belong_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_index_lists_the_files_of_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_weights(tmp_path, first={"a": WEIGHT}, second={"b": WEIGHT[:1], "unlisted": WEIGHT}, unrelated={"c": WEIGHT})
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"a": "first.safetensors", "b": "second.safetensors"}}))
@@ -131,7 +132,7 @@ def test_an_index_says_which_files_belong_together(tmp_path: Path, capsys: pytes
         assert found["versions"] == {"files": "2"}
 
 
-def test_files_that_nothing_puts_together_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unrelated_files_are_listed_separately(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_weights(tmp_path, text_encoder={"w": WEIGHT}, unet={"w": WEIGHT[:1]})
     assert sorted(tensors(document(capsys, tmp_path))) == ["text_encoder.safetensors: w", "unet.safetensors: w"]
 
@@ -140,7 +141,7 @@ def test_files_that_nothing_puts_together_are_told_apart(tmp_path: Path, capsys:
 
 
 async def train(folder: Path, **form: Any) -> None:
-    """Two checkpoints, with their meta graphs, of two variables and what Adam keeps of them."""
+    """Write two checkpoints with their meta graphs, of two variables; only the meta graphs have Adam's slots."""
     with af.Graph().as_default() as graph:
         x = af.placeholder("float32", [None, 3], name="x")
         w, b = af.Variable(WEIGHT, name="w"), af.Variable(np.zeros(2, np.float64), name="b")
@@ -161,7 +162,7 @@ SAVED = {"w": ("float32", [3, 2], 24), "b": ("float64", [2], 16)}
 
 @pytest.mark.parametrize("form", [{}, {"incremental": True}, {"write_version": 2}])
 @pytest.mark.parametrize("has_state", [True, False])
-def test_a_folder_of_checkpoints_is_its_newest(
+def test_folder_of_checkpoints_is_its_newest(
     form: dict[str, Any], has_state: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asyncio.run(train(tmp_path, **form))
@@ -204,7 +205,7 @@ def test_meta_graphs(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "nothing to call" in capsys.readouterr().err
 
 
-def test_a_meta_graph_with_ops_of_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_meta_graph_with_unknown_ops(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asyncio.run(train(tmp_path))
     text = (tmp_path / "text.meta").read_text().replace('"MatMul"', '"OddOne"')
     (tmp_path / "odd.meta").write_text(text)
@@ -212,7 +213,7 @@ def test_a_meta_graph_with_ops_of_others(tmp_path: Path, capsys: pytest.CaptureF
     assert {each["op"] for each in found["unsupported"]} == {"OddOne"}
 
 
-def test_a_damaged_meta_graph_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_meta_graph_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asyncio.run(train(tmp_path))
     data = (tmp_path / "ck-9.meta").read_bytes()
     (tmp_path / "cut.meta").write_bytes(data[: len(data) - 40])

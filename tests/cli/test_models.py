@@ -1,4 +1,4 @@
-"""`aioflow run` and `aioflow inspect`: models of every format, told by their contents; errors in one line."""
+"""`aioflow run` and `aioflow inspect`: models of every format, recognized by their contents; errors in one line."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _onnx(path: Path, *more: Any, outputs: tuple[str, ...] = ("y",)) -> Path:
 
 @pytest.fixture
 def foreign(tmp_path: Path) -> Path:
-    return _onnx(tmp_path / "model.bin")  # the name says nothing
+    return _onnx(tmp_path / "model.bin")  # the file name does not show the format
 
 
 @pytest.fixture
@@ -102,10 +102,10 @@ def refusal(capsys: pytest.CaptureFixture[str]) -> str:
     return err
 
 
-# ── which format ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── format detection ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_format_is_told_by_the_contents(ours: Path, foreign: Path, frozen: Path, tmp_path: Path) -> None:
+def test_format_is_recognized_by_the_contents(ours: Path, foreign: Path, frozen: Path, tmp_path: Path) -> None:
     with af.Graph().as_default() as graph:
         af.constant(1.0)
     for name, as_text in (("bytes", False), ("text", True)):
@@ -132,7 +132,7 @@ def test_a_format_is_told_by_the_contents(ours: Path, foreign: Path, frozen: Pat
 
 @pytest.mark.parametrize("command", ["run", "inspect"])
 @pytest.mark.parametrize("content", [b"", b"hello\n", b"\x89PNG\r\n\x1a\n", b"\xff" * 100, b"\x0a\xff\xff\xff\xff\x7f"])
-def test_what_is_no_model_is_said(
+def test_file_without_a_model_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, content: bytes
 ) -> None:
     (tmp_path / "file").write_bytes(content)
@@ -142,7 +142,7 @@ def test_what_is_no_model_is_said(
 
 @pytest.mark.parametrize("command", ["run", "inspect"])
 @pytest.mark.parametrize("missing", [1, 20, 100])
-def test_a_model_of_onnx_without_its_end_is_damaged(
+def test_truncated_onnx_model_is_reported_as_damaged(
     foreign: Path, capsys: pytest.CaptureFixture[str], command: str, missing: int
 ) -> None:
     foreign.write_bytes(foreign.read_bytes()[:-missing])
@@ -154,7 +154,7 @@ def test_a_model_of_onnx_without_its_end_is_damaged(
 
 
 @pytest.mark.parametrize("command", ["run", "inspect"])
-def test_nothing_there_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
+def test_missing_model_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
     assert main([command, str(tmp_path / "none")]) == 2
     assert "there is no model" in refusal(capsys)
     assert main([command, str(tmp_path)]) == 2
@@ -166,7 +166,7 @@ def test_nothing_there_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 @pytest.mark.parametrize("which", ["ours", "theirs", "foreign", "frozen"])
 @pytest.mark.parametrize("how", ["x=[[1, 2, 3]]", "[[1, 2, 3]]", "x={}.npy", "{}.npy", "{}.npz", "x={}.npz"])
-def test_every_format_is_run_with_inputs_of_every_form(
+def test_run_accepts_every_format_and_form_of_inputs(
     which: str, how: str, request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = request.getfixturevalue(which)
@@ -193,7 +193,7 @@ def test_several_inputs_and_outputs(ours: Path, tmp_path: Path, capsys: pytest.C
     assert re.search(r"out +sum +float32 +\[\] +3$", output(capsys), re.MULTILINE)
 
 
-def test_text_comes_out_and_is_written(ours: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_output_is_shown_and_written(ours: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", str(ours), "--signature", "text", "--output", str(tmp_path / "text.npy")]) == 0
     assert "'ab'" in output(capsys)
     assert np.load(tmp_path / "text.npy") == b"ab"
@@ -210,14 +210,14 @@ def test_run_writes_strings_that_numpy_loads_without_pickle(
     af.train.write_graph(graph, tmp_path, "graph", as_text=False)
     assert main(["run", "graph", output]) == 0
     [file] = [path for path in tmp_path.rglob("*") if path.suffix in (".npy", ".npz")]
-    found = np.load(file)  # arrays of objects would be refused
+    found = np.load(file)  # arrays of objects would raise
     if file.suffix == ".npz":
         [found] = found.values()
     assert found.dtype.kind == "S"
     np.testing.assert_array_equal(np.char.decode(found, "utf-8"), words)
 
 
-def test_inputs_are_made_up_and_steps_are_timed(foreign: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_fills_inputs_and_times_steps(foreign: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", str(foreign), "--fill", "ones", "--shape", "x=4,3", "--repeat", "7"]) == 0
     shown = output(capsys)
     assert re.search(r"out +y +float32 +\[4, 2\]", shown)
@@ -242,7 +242,7 @@ def test_inputs_are_made_up_and_steps_are_timed(foreign: Path, capsys: pytest.Ca
         (["--fill", "ones", "--signature", "nothing"], "no such signature"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(
+def test_input_mistakes_are_one_line(
     ours: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     given = [argument.format(tmp_path) for argument in arguments]
@@ -250,19 +250,19 @@ def test_what_is_wrong_is_said_in_one_line(
     assert message in capsys.readouterr().err
 
 
-def test_debug_shows_where(ours: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_debug_shows_the_traceback(ours: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", str(ours), "--signature", "sum", "--debug"]) == 2
     assert "Traceback" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("rows", [10**13, 10**22])
-def test_an_input_for_which_there_is_no_memory(foreign: Path, capsys: pytest.CaptureFixture[str], rows: int) -> None:
+def test_input_too_large_for_memory_is_rejected(foreign: Path, capsys: pytest.CaptureFixture[str], rows: int) -> None:
     assert main(["run", str(foreign), "--fill", "ones", "--shape", f"x={rows},3"]) == 2
     assert "input 'x' is too large" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("form", ["npy", "npz"])
-def test_run_refuses_a_file_that_declares_more_than_there_is_memory(
+def test_run_rejects_a_file_that_declares_more_than_the_memory(
     foreign: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
 ) -> None:
     path, head = tmp_path / f"given.{form}", BytesIO()
@@ -277,7 +277,7 @@ def test_run_refuses_a_file_that_declares_more_than_there_is_memory(
     assert "too large" in capsys.readouterr().err
 
 
-def test_run_refuses_a_damaged_archive(foreign: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_rejects_a_damaged_archive(foreign: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.savez(tmp_path / "given.npz", x=GIVEN)
     contents = (tmp_path / "given.npz").read_bytes()
     (tmp_path / "given.npz").write_bytes(contents[: len(contents) // 2])
@@ -285,7 +285,7 @@ def test_run_refuses_a_damaged_archive(foreign: Path, tmp_path: Path, capsys: py
     assert "is no file of NumPy" in capsys.readouterr().err
 
 
-def test_weights_alone_cannot_be_run(ours: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_weights_without_a_graph_cannot_be_run(ours: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", str(ours / "weights.safetensors")]) == 2
     assert "nothing to call" in refusal(capsys)
 
@@ -299,7 +299,9 @@ def document(capsys: pytest.CaptureFixture[str], *arguments: str | Path, status:
 
 
 @pytest.mark.parametrize("which", ["ours", "theirs", "foreign", "frozen"])
-def test_what_a_model_has(which: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_reports_signature_ops_parameters_and_estimate(
+    which: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = document(capsys, request.getfixturevalue(which), "--shape", "x=5,3")
     call = found["signatures"]["serving_default"]
     assert [(i["name"], i["dtype"], i["shape"]) for i in call["inputs"]] == [("x", "float32", [None, 3])]
@@ -315,7 +317,7 @@ def test_what_a_model_has(which: str, request: pytest.FixtureRequest, capsys: py
 
 
 async def save_maker(folder: Path) -> None:
-    """A model with no parameters but those that a node makes, and with two loops, one in the other."""
+    """Save a model with two nested loops, whose only parameters are those that nodes make."""
     with af.Graph().as_default():
         x = af.placeholder("float32", [None, 3], name="x")
         n = af.placeholder("int32", [], name="n")
@@ -331,7 +333,7 @@ async def save_maker(folder: Path) -> None:
             await af.saved.save(session, folder, Signature({"x": x, "n": n}, {"y": y}))
 
 
-def test_what_nodes_make_and_loops_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_reports_constants_made_by_nodes_and_loops(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asyncio.run(save_maker(tmp_path / "m"))
     estimate = document(capsys, tmp_path / "m")["signatures"]["serving_default"]["estimate"]
     assert (estimate["loops"], estimate["made_tensors"], estimate["made_bytes"]) == (2, 2, 4 * (6 + 2))
@@ -341,7 +343,9 @@ def test_what_nodes_make_and_loops_are_told(tmp_path: Path, capsys: pytest.Captu
     assert "nodes make 2 tensors of constants, 32 B" in shown
 
 
-def test_a_model_without_loops_tells_nothing_of_them(foreign: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_omits_loops_and_made_constants_if_there_are_none(
+    foreign: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["inspect", str(foreign)]) == 0
     shown = output(capsys)
     assert "iteration" not in shown
@@ -357,7 +361,7 @@ def test_versions_and_producer(ours: Path, foreign: Path, capsys: pytest.Capture
     assert found["versions"]["format"] == "1"
 
 
-def test_as_text(ours: Path, foreign: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_as_text(ours: Path, foreign: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(foreign)]) == 0
     shown = output(capsys)
     assert "1 node of 1 op\n" in shown
@@ -373,9 +377,7 @@ def test_as_text(ours: Path, foreign: Path, capsys: pytest.CaptureFixture[str]) 
     ]
 
 
-def test_all_that_is_unsupported_is_shown_with_where_it_stands(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_all_unsupported_nodes_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     odd = [helper.make_node("Odd", ["y"], [f"odd{i}"], f"odd_{i}", domain="com.example") for i in range(8)]
     other = helper.make_node("Other", ["odd0"], ["z"], "last", domain="com.example")
     path = _onnx(tmp_path / "odd.onnx", *odd, other, outputs=("z",))
@@ -391,7 +393,7 @@ def test_all_that_is_unsupported_is_shown_with_where_it_stands(
     assert "Odd" in capsys.readouterr().err
 
 
-def test_a_definition_with_ops_of_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_graph_definition_with_unknown_ops(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nodes = (af.NodeDef("a", "OddOne"), af.NodeDef("b", "NoOp", ("^a",)))
     (tmp_path / "odd").write_bytes(af.GraphDef(nodes).to_bytes())
     found = document(capsys, tmp_path / "odd", status=1)
@@ -432,7 +434,7 @@ def test_checkpoints_are_listed(form: dict[str, Any], tmp_path: Path, capsys: py
     assert "aioflow.saved.save" in said
 
 
-def test_a_damaged_model_is_an_error(ours: Path, foreign: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_model_is_an_error(ours: Path, foreign: Path, capsys: pytest.CaptureFixture[str]) -> None:
     foreign.write_bytes(foreign.read_bytes()[:-10])
     (ours / "graph.aiograph").write_bytes(b"")
     for path in (ours, foreign):
@@ -441,7 +443,7 @@ def test_a_damaged_model_is_an_error(ours: Path, foreign: Path, capsys: pytest.C
 
 
 def test_costs_follow_the_sizes(tmp_path: Path) -> None:
-    """A convolution's multiply-adds, and a chain of which only two results are alive at once."""
+    """Checks the multiply-adds of a convolution, and a peak of two live results in a chain."""
     with af.Graph().as_default() as graph:
         x = af.placeholder("float32", [None, 16, 16, 3], name="x")
         kernel = af.constant(np.ones((3, 3, 3, 8), np.float32))
@@ -455,7 +457,7 @@ def test_costs_follow_the_sizes(tmp_path: Path) -> None:
     assert estimated(model, model.signature(), {"x": (None, 16, 16, 3)}).flops == found.flops / 2
 
 
-def test_what_has_no_estimate_is_shown_all_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_signature_without_an_estimate_is_still_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with af.Graph().as_default() as graph:
         x = af.placeholder("float32", [None, None], name="x")
         af.squeeze(x, [1], name="y")
@@ -483,7 +485,7 @@ def test_narrow_terminals(ours: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert packed == ["  first   1   third   3", "  second 20"]
 
 
-def test_numbers_are_easy_to_read() -> None:
+def test_numbers_are_readable() -> None:
     assert tables.decimal(4_090_000_000, "FLOP") == "4.09 GFLOP"
     assert tables.decimal(12, "FLOP") == "12 FLOP"
     assert tables.plural(1, "node") == "1 node"
@@ -492,7 +494,7 @@ def test_numbers_are_easy_to_read() -> None:
     assert tables.shape_text(None) == "any rank"
 
 
-def test_help_names_both(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_names_run_and_inspect(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
     shown = output(capsys)
@@ -500,13 +502,13 @@ def test_help_names_both(capsys: pytest.CaptureFixture[str]) -> None:
     assert " inspect " in shown
 
 
-def test_a_model_opened_by_its_manifest_is_the_folders(ours: Path) -> None:
+def test_model_opened_by_its_manifest_equals_its_folder(ours: Path) -> None:
     assert open_model(ours / "aioflow.json").source == load(ours).source
     assert os.fspath(ours) in load(ours).source
 
 
 @pytest.mark.parametrize("part", [b"Operation", b"domain.of", b"producer.of", b"weight.of", b"import.of"])
-def test_names_that_are_no_text_are_an_error_in_one_line(
+def test_names_that_are_not_text_do_not_cause_a_traceback(
     part: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     values = helper.make_tensor("weight.of", TensorProto.FLOAT, [2], [1.0, 2.0])

@@ -1,4 +1,4 @@
-"""ONNX models on the command line: optional inputs, and outputs whose columns have labels."""
+"""ONNX models on the command line: optional inputs, and outputs with labeled columns."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_inspect_shows_labels_and_optional_inputs(
 
 
 @pytest.mark.parametrize("command", ["run", "profile"])
-def test_commands_take_optional_inputs(optional: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_accept_optional_inputs(optional: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, str(optional), "--inputs", "[1, 2]"]) == 0
     assert main([command, str(optional), "--inputs", "x=[1, 2]", "w=[3, 4]"]) == 0
     shown = capsys.readouterr().out
@@ -78,7 +78,7 @@ def test_graph_draws_models_with_labelled_columns(labelled: Path, tmp_path: Path
     assert main(["profile", str(labelled), "--fill", "random"]) == 0
 
 
-def test_commands_take_a_shape_that_the_file_does_not_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_accept_a_shape_that_the_file_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "shapeless.onnx"
     path.write_bytes(hard().SerializeToString())
     assert main(["run", str(path), "--inputs", "[[1, 2], [3, 4]]"]) == 2
@@ -103,12 +103,12 @@ def test_commands_take_a_shape_that_the_file_does_not_say(tmp_path: Path, capsys
         (["m=a.onnx", "n=b.onnx"], ["m:x:0=-1", "n:y="], {"m": {"x:0": (None,)}, "n": {"y": ()}}),
     ],
 )
-def test_serve_takes_shapes_of_inputs(models: list[str], shapes: list[str], wanted: Any) -> None:
+def test_serve_accepts_shapes_of_inputs(models: list[str], shapes: list[str], wanted: Any) -> None:
     arguments = _parsed(models, shapes)
     assert {name: dict(source.shapes) for name, source in given_models(arguments).items()} == wanted
 
 
-def test_serve_refuses_a_shape_of_no_model() -> None:
+def test_serve_rejects_a_shape_without_a_model_name() -> None:
     with pytest.raises(InvalidArgumentError, match="which model"):
         given_models(_parsed(["m=a.onnx", "n=b.onnx"], ["x=3"]))
 

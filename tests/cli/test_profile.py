@@ -43,7 +43,7 @@ def as_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, An
     return found
 
 
-def test_every_op_has_its_count_time_and_operations(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_op_has_its_count_time_and_flops(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = as_json(capsys, model, "--fill", "ones", "--shape", "x=8,64", "--steps", "4")
     assert found["steps"] == len(found["seconds"]) == 4
     assert all(seconds > 0 for seconds in found["seconds"])
@@ -62,12 +62,12 @@ def test_every_op_has_its_count_time_and_operations(model: str, capsys: pytest.C
     assert [row["seconds"] for row in found["nodes"]] == sorted((r["seconds"] for r in found["nodes"]), reverse=True)
 
 
-def test_a_node_of_a_loop_counts_as_often_as_it_runs(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_node_in_a_loop_counts_each_run(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = as_json(capsys, model, "--signature", "loop", "--inputs", "n=5")
     assert max(row["count"] for row in found["nodes"] if row["name"].startswith("loop")) >= 5
 
 
-def test_the_table(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_profile_as_text(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", model, "--fill", "random", "--shape", "x=8,64", "--steps", "2"]) == 0
     text = capsys.readouterr().out
     assert re.search(r"^2 traced steps: median [\d.]+ .?s, of which nodes take [\d.]+ .?s$", text, re.MULTILINE)
@@ -77,7 +77,7 @@ def test_the_table(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"MatMul +first$", text, re.MULTILINE)
 
 
-def test_the_last_step_is_a_trace(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_last_step_is_written_as_a_trace(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "step.json"
     assert main(["profile", model, "--fill", "ones", "--steps", "1", "--trace", str(path)]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == f"the last step: written to {path}"
@@ -86,7 +86,7 @@ def test_the_last_step_is_a_trace(model: str, tmp_path: Path, capsys: pytest.Cap
     assert sum(event["name"] == "MatMul" for event in trace["traceEvents"]) == 3
 
 
-def test_what_is_missing_is_said_in_one_line(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_input_is_one_line(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", model]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "inputs are missing: x" in line

@@ -1,4 +1,4 @@
-"""How programs end: on signals, ignored ones too; at closed pipes and full disks; and with one line for a mistake."""
+"""The ends of programs: on signals, even ignored ones; at closed pipes and full disks; with one line for a mistake."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows has other si
 
 @contextmanager
 def waiting(folder: Path, name: str, *, ignores_interrupts: bool = True) -> Iterator[Popen[str]]:
-    """A program that would go on for very long, when it has said that it does."""
+    """Start a program that runs for very long, and wait until it prints that it serves."""
     [address] = free_addresses(1)
     commands = {
         "demo": ["aioflow", "demo", "--steps", "1000000", "--dir", str(folder)],
@@ -49,10 +49,8 @@ def waiting(folder: Path, name: str, *, ignores_interrupts: bool = True) -> Iter
 @posix
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 @pytest.mark.parametrize("name", ["demo", "worker", "worker demo"])
-def test_a_signal_ends_a_program_that_was_started_in_the_background(
-    tmp_path: Path, name: str, number: signal.Signals
-) -> None:
-    """A shell starts those with SIGINT ignored, and what is ignored is inherited."""
+def test_signal_ends_a_program_started_in_the_background(tmp_path: Path, name: str, number: signal.Signals) -> None:
+    """A shell starts background programs with SIGINT ignored, and a child inherits ignored signals."""
     with waiting(tmp_path, name) as process:
         process.send_signal(number)
         _, errors = process.communicate(timeout=SECONDS)
@@ -69,10 +67,10 @@ def ignored_interrupts() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("ignored_interrupts")
-def test_an_interrupt_ends_a_command_that_only_computes(
+def test_interrupt_ends_a_computing_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is interrupted between two rounds of a measurement, of which there would be hours."""
+    """The signal arrives between two rounds of a measurement that would last hours."""
     asked = 0
 
     def clock() -> float:
@@ -89,7 +87,7 @@ def test_an_interrupt_ends_a_command_that_only_computes(
 
 
 async def _cleaning_up(interrupt: Callable[[], None], at: str) -> None:
-    """Be interrupted, and once more while a task cleans up, or while the loop turns meanwhile."""
+    """Be interrupted twice: the second time while a task cleans up, or from a callback of the loop."""
 
     async def part() -> None:
         try:
@@ -116,7 +114,7 @@ async def _cleaning_up(interrupt: Callable[[], None], at: str) -> None:
 @posix
 @pytest.mark.parametrize("at", ["child", "main", "callback"])
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_run_is_cut_off_by_a_second_signal_without_a_traceback(
+def test_second_signal_ends_run_without_a_traceback(
     loop: str, at: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     module = pytest.importorskip(loop)
@@ -133,12 +131,12 @@ def test_run_is_cut_off_by_a_second_signal_without_a_traceback(
         return 0
 
     assert aioflow.cli.program.run_command("aioflow", command) == 130
-    gc.collect()  # an error of a task that was not retrieved is logged here
+    gc.collect()  # the loop logs an unretrieved error of a task here
     assert (signals, capfd.readouterr().err) == (2, "aioflow: interrupted\n")
 
 
 @posix
-def test_run_is_cut_off_by_a_third_signal_if_the_loop_does_not_turn() -> None:
+def test_third_signal_ends_run_if_the_loop_does_not_turn() -> None:
     async def main() -> None:
         for _ in range(3):
             signal.raise_signal(signal.SIGINT)
@@ -148,12 +146,12 @@ def test_run_is_cut_off_by_a_third_signal_if_the_loop_does_not_turn() -> None:
         aioflow.cli.program.run(main())
 
 
-# ── where the output goes ────────────────────────────────────────────────────────────────────────────────────────────
+# ── the output ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
 def closed_pipe() -> Iterator[int]:
-    """The end for writing of a pipe that nobody reads."""
+    """Yield the writing end of a pipe without a reader."""
     reading, writing = os.pipe()
     os.close(reading)
     yield writing
@@ -161,7 +159,7 @@ def closed_pipe() -> Iterator[int]:
 
 
 def ended(command: str, graph_file: str, folder: Path, stdout: int, **environment: str) -> tuple[int, str]:
-    """The status of a command, and its error output."""
+    """Return the exit status of a command, and its error output."""
     arguments = command.replace("GRAPH", graph_file).split()
     with program(
         *("-m", "aioflow", *arguments), stdout=stdout, stderr=PIPE, cwd=folder, env=os.environ | environment
@@ -175,10 +173,10 @@ def ended(command: str, graph_file: str, folder: Path, stdout: int, **environmen
     ("command", "unbuffered"),
     [("ops", ""), ("ops", "1"), ("doctor", ""), ("demo --steps 1", ""), ("explain GRAPH --fetch y", "1")],
 )
-def test_a_broken_pipe_is_the_end_and_no_error(
+def test_broken_pipe_is_not_an_error(
     tmp_path: Path, graph_file: str, closed_pipe: int, command: str, unbuffered: str
 ) -> None:
-    """As in `aioflow ops | head -1`."""
+    """Covers a closed reader, as in `aioflow ops | head -1`."""
     status, errors = ended(command, graph_file, tmp_path, closed_pipe, PYTHONUNBUFFERED=unbuffered)
     assert errors == ""
     assert status == 141
@@ -186,8 +184,8 @@ def test_a_broken_pipe_is_the_end_and_no_error(
 
 @posix
 @pytest.mark.parametrize("command", ["aioflow doctor", "aioflow demo --steps 1"])
-def test_there_may_be_no_output_at_all(tmp_path: Path, command: str) -> None:
-    """As in `aioflow doctor >&- 2>&-`. Sockets and files must not be taken for the streams then."""
+def test_program_runs_without_standard_streams(tmp_path: Path, command: str) -> None:
+    """Covers closed streams, as in `aioflow doctor >&- 2>&-`: sockets and files must not be mistaken for them."""
     closed = "import os, runpy, sys; sys.stdin = sys.stdout = sys.stderr = None; [os.close(n) for n in range(3)]"
     start = f"sys.argv = {command.split()}; runpy.run_module('aioflow', run_name='__main__', alter_sys=True)"
     with program("-c", f"{closed}; {start}", stdout=DEVNULL, cwd=tmp_path) as process:
@@ -195,7 +193,7 @@ def test_there_may_be_no_output_at_all(tmp_path: Path, command: str) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is full")
-def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+def test_full_disk_is_one_line(tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
         status, errors = ended("doctor", "", tmp_path, full.fileno())
     assert errors == "aioflow: No space left on device\n"
@@ -203,12 +201,12 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["explain GRAPH --fetch y", "explain --help", "demo --steps 1"])
-def test_a_terminal_may_be_narrow_and_know_no_unicode(tmp_path: Path, graph_file: str, command: str) -> None:
+def test_narrow_ascii_terminal(tmp_path: Path, graph_file: str, command: str) -> None:
     environment = {"COLUMNS": "1", "PYTHONIOENCODING": "ascii"}
     assert ended(command, graph_file, tmp_path, DEVNULL, **environment) == (0, "")
 
 
-# ── what is wrong, in one line ───────────────────────────────────────────────────────────────────────────────────────
+# ── mistakes, in one line ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def main_of(name: str) -> Callable[[list[str]], int]:
@@ -216,7 +214,7 @@ def main_of(name: str) -> Callable[[list[str]], int]:
 
 
 def refused(capsys: pytest.CaptureFixture[str], name: str, *argv: str) -> str:
-    """The one line that a command says before it ends with status 2."""
+    """Return the only line that a command prints before it ends with status 2."""
     try:
         status: object = main_of(name)(list(argv))
     except SystemExit as stopped:
@@ -287,7 +285,7 @@ def graph_file(tmp_path: Path) -> str:
         ("worker", "demo extra", "unrecognized arguments: extra"),
     ],
 )
-def test_a_mistake_is_one_line(
+def test_mistake_is_one_line(
     tmp_path: Path, graph_file: str, capsys: pytest.CaptureFixture[str], name: str, argv: str, expected: str
 ) -> None:
     file = tmp_path / "file"
@@ -314,7 +312,7 @@ def test_a_mistake_is_one_line(
 
 
 @pytest.mark.parametrize("name", ["aioflow", "worker"])
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_version_option(capsys: pytest.CaptureFixture[str], name: str) -> None:
     with pytest.raises(SystemExit) as stopped:
         main_of(name)(["--version"])
     assert not stopped.value.code

@@ -1,4 +1,4 @@
-"""Progress of commands: a line on a terminal, which is gone at the end, and nothing anywhere else."""
+"""The progress of commands: one line on a terminal, erased at the end; no output elsewhere."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Terminal(io.StringIO):
         return True
 
     def lines(self) -> list[str]:
-        """What could be read there, one after the other."""
+        """Return the texts of the line, in order."""
         return [text for text in self.getvalue().split("\r\x1b[K") if text]
 
 
 def clock(seconds: float) -> Callable[[], float]:
-    """One that goes on by so much each time it is looked at."""
+    """Return a clock that advances by `seconds` per call."""
     now = 0.0
 
     def look() -> float:
@@ -39,7 +39,7 @@ def clock(seconds: float) -> Callable[[], float]:
     return look
 
 
-def test_it_tells_how_much_is_done_and_how_long_it_will_take() -> None:
+def test_line_shows_the_done_part_and_the_remaining_time() -> None:
     terminal = Terminal()
     shown = Progress("steps", 4, stream=terminal, clock=clock(1.0))
     for _ in range(4):
@@ -52,7 +52,7 @@ def test_it_tells_how_much_is_done_and_how_long_it_will_take() -> None:
     assert terminal.getvalue().endswith("\r\x1b[K"), "the line is taken away"
 
 
-def test_it_is_drawn_a_few_times_a_second() -> None:
+def test_line_is_drawn_a_few_times_a_second() -> None:
     terminal = Terminal()
     shown = Progress("steps", 1000, stream=terminal, clock=clock(0.0009))
     for _ in range(1000):
@@ -60,14 +60,14 @@ def test_it_is_drawn_a_few_times_a_second() -> None:
     assert len(terminal.lines()) <= 1 + 1000 * 0.0018 / 0.1
 
 
-def test_where_nobody_knows_how_much_there_is_it_counts() -> None:
+def test_progress_without_a_total_counts() -> None:
     terminal = Terminal()
     shown = Progress("measurement", stream=terminal, clock=clock(1.0))
     shown.advance()
     assert terminal.lines() == ["measurement …", "measurement 1"]
 
 
-def test_beside_a_terminal_there_is_nothing() -> None:
+def test_no_output_without_a_terminal() -> None:
     stream = io.StringIO()
     shown = Progress("steps", 3, stream=stream)
     shown.advance()
@@ -82,7 +82,7 @@ def model(tmp_path: Path) -> str:
     return write_graph(graph, tmp_path, "model.pbtxt")
 
 
-def test_a_command_says_nothing_of_it_in_a_pipe(model: str) -> None:
+def test_command_in_a_pipe_shows_no_progress(model: str) -> None:
     command = ("-m", "aioflow", "run", model, "--fill", "ones", "--repeat", "20")
     with program(*command, stderr=subprocess.PIPE) as process:
         output, errors = process.communicate(timeout=SECONDS)
@@ -92,7 +92,7 @@ def test_a_command_says_nothing_of_it_in_a_pipe(model: str) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudoterminals")
-def test_a_command_shows_it_on_a_terminal(model: str) -> None:
+def test_command_on_a_terminal_shows_progress(model: str) -> None:
     ours, theirs = os.openpty()
     command = ("-m", "aioflow", "run", model, "--fill", "ones", "--repeat", "20")
     try:

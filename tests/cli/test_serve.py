@@ -1,4 +1,4 @@
-"""`aioflow serve`: a process of its own, asked over loopback, and ended by signals."""
+"""`aioflow serve`: a separate process that receives requests over loopback and ends on signals."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.serve.folders import SECONDS, rows, save_model, scaled, slow
 
 @contextlib.asynccontextmanager
 async def serving(*arguments: str, stderr: int | None = None) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    """The process and its address, once its models are ready."""
+    """Start a service and yield its process and address once its models are ready."""
     for package in ("starlette", "uvicorn", "prometheus_client"):
         pytest.importorskip(package, reason="aioflow-engine[serve] is not installed")
     async with (
@@ -57,7 +57,7 @@ def asked(x: Any) -> Any:
     return {"inputs": [{"name": "x", "shape": list(x.shape), "datatype": "FP32", "data": x.tolist()}]}
 
 
-async def test_a_model_is_served_until_a_signal_comes(tmp_path: Path) -> None:
+async def test_model_is_served_until_a_signal_arrives(tmp_path: Path) -> None:
     await save_model(tmp_path / "1", scaled(2))
     await save_model(tmp_path / "2", scaled(3))
     (tmp_path / "token").touch(0o600)
@@ -73,7 +73,7 @@ async def test_a_model_is_served_until_a_signal_comes(tmp_path: Path) -> None:
         assert await process.wait() == 0
 
 
-async def test_the_error_output_says_what_becomes_of_models(tmp_path: Path) -> None:
+async def test_error_output_logs_model_changes(tmp_path: Path) -> None:
     await save_model(tmp_path / "1", scaled(2))
     async with serving(f"m={tmp_path}", stderr=asyncio.subprocess.PIPE) as (process, url):
         await save_model(tmp_path / "2", scaled(3))
@@ -89,14 +89,16 @@ async def test_the_error_output_says_what_becomes_of_models(tmp_path: Path) -> N
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
-async def test_what_has_begun_is_answered_after_the_signal(tmp_path: Path, number: signal.Signals, status: int) -> None:
+async def test_pending_request_is_answered_after_the_signal(
+    tmp_path: Path, number: signal.Signals, status: int
+) -> None:
     await save_model(tmp_path / "m", slow(100_000))
     async with serving(f"m={tmp_path / 'm'}", "--no-warmup") as (process, url):
         async with asyncio.TaskGroup() as group:
             ask = partial(call, f"{url}/v2/models/m/infer", asked(np.ones([1, 1], np.float32)))
             asking = group.create_task(asyncio.to_thread(ask))
             while 'aioflow_pending_requests{model="m",version="1"} 1.0' not in await asyncio.to_thread(text, url):
-                if asking.done():  # before anybody looked
+                if asking.done():  # the request ended before its metric was read
                     asking = group.create_task(asyncio.to_thread(ask))
             process.send_signal(number)
         assert asking.result()["outputs"][0]["data"] == [1.0]
@@ -104,8 +106,8 @@ async def test_what_has_begun_is_answered_after_the_signal(tmp_path: Path, numbe
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes hand sockets to one another")
-async def test_several_processes_end_in_good_order(tmp_path: Path) -> None:
-    """All are replaced at SIGHUP, and at SIGTERM each answers what it has begun."""
+async def test_several_processes_restart_and_end_gracefully(tmp_path: Path) -> None:
+    """SIGHUP replaces all of them, and after SIGTERM each answers its pending requests."""
     await save_model(tmp_path / "m", slow(1_000_000))
     async with serving(f"m={tmp_path / 'm'}", "--no-warmup", "--processes", "2") as (process, url):
         supervisor = psutil.Process(process.pid)
@@ -126,7 +128,7 @@ async def test_several_processes_end_in_good_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes hand sockets to one another")
-async def test_process_that_is_stuck_when_the_service_ends_is_killed(tmp_path: Path) -> None:
+async def test_stuck_process_is_killed_when_the_service_ends(tmp_path: Path) -> None:
     await save_model(tmp_path / "m", scaled(2))
     arguments = f"m={tmp_path / 'm'}", "--processes", "2", "--drain-seconds", "0.1"
     async with serving(*arguments, stderr=asyncio.subprocess.PIPE) as (process, _):
@@ -144,7 +146,7 @@ async def test_process_that_is_stuck_when_the_service_ends_is_killed(tmp_path: P
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes hand sockets to one another")
-async def test_processes_end_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
+async def test_processes_end_when_their_supervisor_is_killed(tmp_path: Path) -> None:
     await save_model(tmp_path / "m", scaled(2))
     async with serving(f"m={tmp_path / 'm'}", "--processes", "2") as (process, _):
         others = psutil.Process(process.pid).children()
@@ -203,10 +205,12 @@ def test_mistakes_are_one_line(
 
 
 @pytest.mark.parametrize("package", ["starlette", "uvicorn", "prometheus_client"])
-def test_without_a_package_it_says_what_to_install(
+def test_missing_package_error_names_the_install_command(
     package: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(aioflow, "serve", aioflow.serve)  # the package knows the module, too
+    monkeypatch.setattr(
+        aioflow, "serve", aioflow.serve
+    )  # restored after the test, since the package holds the module, too
     ours = ("aioflow.serve", "aioflow.web_server")
     for name in [name for name in sys.modules if name.startswith(ours) or name.partition(".")[0] == package]:
         monkeypatch.delitem(sys.modules, name)

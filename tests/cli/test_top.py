@@ -1,4 +1,4 @@
-"""`aioflow top`: real servers, seen by the command; in a pipe, as JSON, and on a terminal."""
+"""`aioflow top`: real servers as the command shows them, in a pipe, as JSON, and on a terminal."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PS, WORKER = (f"/job:{job}/replica:0/task:0" for job in ("ps", "worker"))
 
 @asynccontextmanager
 async def servers(*jobs: str) -> AsyncIterator[tuple[list[str], list[asyncio.subprocess.Process]]]:
-    """Their addresses, of one task a job, and their processes."""
+    """Start one task per job and yield the addresses and processes."""
     addresses = free_addresses(len(jobs))
     command = ["-m", "aioflow.worker"]
     for job, address in zip(jobs, addresses, strict=True):
@@ -47,14 +47,14 @@ async def servers(*jobs: str) -> AsyncIterator[tuple[list[str], list[asyncio.sub
 
 
 async def top(*arguments: str) -> tuple[int | None, str, str]:
-    """How it ends, and what it says."""
+    """Run the command and return its exit status, output and error output."""
     async with program_on_loop("-m", "aioflow", "top", *arguments, stderr=asyncio.subprocess.PIPE) as process:
         async with asyncio.timeout(SECONDS):
             output, errors = await process.communicate()
         return process.returncode, output.decode(), errors.decode()
 
 
-async def test_a_step_that_is_stuck_is_seen_with_what_it_waits_for() -> None:
+async def test_stuck_step_is_shown_with_its_waiting_op() -> None:
     async with servers("ps", "worker") as (addresses, processes):
         with af.device(PS):
             queue = af.FIFOQueue(10, ["float32"], shared_name="jobs")
@@ -91,7 +91,7 @@ async def test_a_step_that_is_stuck_is_seen_with_what_it_waits_for() -> None:
         assert f"{WORKER}  away: " in output
 
 
-async def test_it_looks_again_and_tells_rates() -> None:
+async def test_top_repeats_and_shows_rates() -> None:
     async with servers("ps") as (addresses, _), af.Session(f"aioflow://{addresses[0]}") as session:
         y = af.constant(1.0)
         command = ["-m", "aioflow", "top", addresses[0], "--interval", "0.05"]
@@ -112,7 +112,7 @@ async def test_it_looks_again_and_tells_rates() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudoterminals")
-async def test_a_terminal_is_left_as_it_was() -> None:
+async def test_terminal_is_restored() -> None:
     async with servers("ps") as (addresses, _):
         ours, theirs = os.openpty()
         try:
@@ -138,14 +138,14 @@ async def test_a_terminal_is_left_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"), [(["127.0.0.1:1", "--once"], "127.0.0.1:1"), (["--once"], "which cluster?")]
 )
-async def test_nobody_is_there(arguments: list[str], said: str) -> None:
+async def test_unreachable_or_missing_cluster_is_one_line(arguments: list[str], said: str) -> None:
     status, output, errors = await top(*arguments)
     assert (status, output) == (2, "")
     assert errors.count("\n") == 1
     assert said in errors
 
 
-async def test_a_server_of_an_earlier_release_says_less() -> None:
+async def test_server_of_an_earlier_release_has_a_smaller_status() -> None:
     with mock.patch.object(worker_service, "STATUS", "of a later release"):
         async with cluster("ps", "worker", tcp=True) as (ps, _):
             watched = RemoteCluster(ps.target)
@@ -158,7 +158,7 @@ async def test_a_server_of_an_earlier_release_says_less() -> None:
     assert (status.task, status.state, status.lag) == (WORKER, "serves", None)
 
 
-def test_what_is_sent_is_what_is_read() -> None:
+def test_status_is_unchanged_by_packing_and_unpacking() -> None:
     activity = Activity(3, 2, 1, 9, 4, 1, 77, 1 << 30, (RunningStep(5, 1.5, ("a on b",)),), ("queue 'q'",))
     status = ServerStatus(PS, "aioflow://h:1", "drains", 1.5, (f"{PS}/device:CPU:0",), activity, 0.25)
     assert unpack_status(pack_status(status)) == status
@@ -177,7 +177,7 @@ def test_what_is_sent_is_what_is_read() -> None:
         {"devices": "CPU"},
     ],
 )
-def test_malformed_statuses_are_refused(change: dict[str, Any]) -> None:
+def test_malformed_statuses_are_rejected(change: dict[str, Any]) -> None:
     tensors = pack_status(ServerStatus(PS, "", "serves", 1.5, (), Activity()))
     document = json.loads(tensors[0][0])
     tensors[0][0] = json.dumps({**document, **change}).encode()
@@ -186,7 +186,7 @@ def test_malformed_statuses_are_refused(change: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"[1", b"[]", b"[" * 100_000, b"null"])
-def test_what_is_no_status_is_refused(text: bytes) -> None:
+def test_bytes_that_are_not_a_status_are_rejected(text: bytes) -> None:
     tensors = pack_status(ServerStatus(PS, "", "serves", 1.5, (), Activity()))
     tensors[0][0] = text
     with pytest.raises(OpError):

@@ -1,4 +1,4 @@
-"""What `python -m aioflow.worker` is told: its command line, its file, its environment, and what is said of them."""
+"""Options of `python -m aioflow.worker`: command line, file, environment, and their errors."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_the_command_line_says_all() -> None:
+def test_options_from_the_command_line() -> None:
     options = parsed(*CLUSTER, "--job", "worker", "--task", "2", "--cpus", "2", "--drain-seconds", "0")
     assert task(options) == ("worker", 2)
     assert options.task.cluster.task_address("worker", 2) == "127.0.0.1:4"
@@ -60,13 +60,13 @@ def test_the_command_line_says_all() -> None:
     assert options.task.is_told_by("--")
 
 
-def test_a_file_says_all(file: str) -> None:
+def test_options_from_a_file(file: str) -> None:
     options = parsed("--config", file)
     assert task(options) == ("worker", 3)
     assert settings(options) == (4, 9090, 2.5)
 
 
-def test_the_command_line_overrides_the_file_and_its_cluster_as_a_whole(file: str) -> None:
+def test_command_line_overrides_the_file_and_its_whole_cluster(file: str) -> None:
     options = parsed("--config", file, *CLUSTER, "--task", "1", "--cpus", "1", "--status-port", "0")
     assert task(options) == ("worker", 1)
     assert options.task.cluster.jobs == ["ps", "worker"]
@@ -74,7 +74,7 @@ def test_the_command_line_overrides_the_file_and_its_cluster_as_a_whole(file: st
     assert options.task.came_from == {"cluster": "--cluster", "job": file, "task": "--task"}
 
 
-def test_the_environment_says_what_is_left(file: str) -> None:
+def test_environment_supplies_missing_options(file: str) -> None:
     document = {"cluster": {"worker": ["127.0.0.1:7", "127.0.0.1:8"]}, "task": {"type": "worker", "index": 1}}
     environment = {"TF_CONFIG": json.dumps(document), "JOB_COMPLETION_INDEX": "2"}
     assert task(parsed(environment=environment)) == ("worker", 1)
@@ -82,7 +82,7 @@ def test_the_environment_says_what_is_left(file: str) -> None:
     assert task(parsed("--config", file, "--task", "auto", environment=environment)) == ("worker", 2)
 
 
-def test_where_it_listens_is_said_by_either(file: str, tmp_path: Path) -> None:
+def test_bind_address_from_the_file_or_the_command_line(file: str, tmp_path: Path) -> None:
     assert parsed(*CLUSTER, "--job", "ps").bind is None
     bound = tmp_path / "bound.toml"
     bound.write_text(FILE + 'bind = "0.0.0.0"\n')
@@ -90,14 +90,14 @@ def test_where_it_listens_is_said_by_either(file: str, tmp_path: Path) -> None:
     assert parsed("--config", str(bound), "--bind", "[::]:7").bind == "[::]:7"
 
 
-def test_slurm_says_where_its_tasks_are() -> None:
+def test_slurm_supplies_cluster_and_task() -> None:
     environment = {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NTASKS": "2", "SLURM_PROCID": "1"}
     options = parsed("--slurm", "ps=1,worker=1", "--slurm-port", "7000", environment=environment)
     assert task(options) == ("worker", 0)
     assert options.task.cluster.as_dict() == {"ps": ["n1:7000"], "worker": ["n2:7000"]}
 
 
-def test_a_range_that_the_shell_has_taken_apart_is_suspected(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unquoted_range_is_suspected(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse_options(make_parser("worker", ""), ["--cluster", "w=127.0.0.1:1", "w=127.0.0.1:2"], {})
     assert "unrecognized arguments: w=127.0.0.1:2: is it a range without quotes" in capsys.readouterr().err
@@ -120,7 +120,7 @@ def test_a_range_that_the_shell_has_taken_apart_is_suspected(capsys: pytest.Capt
         ("'' = 1", "an unknown key"),
     ],
 )
-def test_a_wrong_setting_of_the_file_is_named_with_it(tmp_path: Path, settings: str, says: str) -> None:
+def test_wrong_setting_is_reported_with_its_file(tmp_path: Path, settings: str, says: str) -> None:
     path = tmp_path / "cluster.toml"
     path.write_text(f"[cluster]\na = '127.0.0.1:1'\n[worker]\n{settings}\n")
     with pytest.raises(InvalidArgumentError) as raised:
@@ -145,7 +145,7 @@ def test_a_wrong_setting_of_the_file_is_named_with_it(tmp_path: Path, settings: 
         ([*CLUSTER, "--drain-seconds", "inf"], "'inf' is not a number of seconds"),
     ],
 )
-def test_a_mistake_is_one_line(
+def test_mistake_is_one_line(
     arguments: list[str], says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("TF_CONFIG", "JOB_COMPLETION_INDEX", "SLURM_PROCID"):
@@ -159,7 +159,7 @@ def test_a_mistake_is_one_line(
     assert says in line
 
 
-def test_folders_are_named_one_by_one_and_those_of_the_command_line_are_all(tmp_path: Path) -> None:
+def test_allow_dir_of_the_command_line_replaces_the_files(tmp_path: Path) -> None:
     path = tmp_path / "cluster.toml"
     path.write_text(FILE + 'allow-dir = ["/data", "/runs"]\n')
     assert list(parsed("--config", str(path)).allow_dir) == ["/data", "/runs"]
@@ -177,7 +177,7 @@ peers = 7
 """
 
 
-def test_limits_come_from_the_file_and_the_command_line_overrides_them(file: str) -> None:
+def test_limits_of_the_command_line_override_the_files(file: str) -> None:
     Path(file).write_text(FILE + LIMITS)
     options = parsed(
         "--config", file, "--limit", "open_bytes=5", "--limit", "connections=3", "--limit", "step_seconds=0.5"
@@ -209,7 +209,7 @@ def test_every_limit_has_a_name(name: str) -> None:
         ("step_seconds = nan", "step_seconds"),
     ],
 )
-def test_a_limit_that_is_none_is_refused(file: str, text: str, told: str) -> None:
+def test_invalid_limit_is_rejected(file: str, text: str, told: str) -> None:
     Path(file).write_text(f"{FILE}[limits]\n{text}\n")
     with pytest.raises((InvalidArgumentError, DTypeError), match=r"\[limits\]") as raised:
         parsed("--config", file)

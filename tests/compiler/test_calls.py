@@ -1,4 +1,4 @@
-"""Pruning sees through calls of functions: edges, control edges, feeds and targets."""
+"""Pruning through function calls: edges, control edges, feeds and targets."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def _inner(graph: ClientGraph) -> list[str]:
 
 
 def _calls() -> tuple[Any, Any]:
-    """y, z = f(x), where f calls g for y."""
+    """Return x and (y, z) = f(x), where f calls g for y."""
     g = af.function(lambda a: af.exp(a, name="e"), name="g")
     f = af.function(lambda a: (g(a), af.negative(a, name="n")), name="f")
     x = af.placeholder("float32", [2], name="x")
     return x, f(x)
 
 
-def test_an_edge_from_a_call_is_one_from_what_it_stands_for() -> None:
+def test_edges_from_a_call_come_from_its_expansion() -> None:
     x, (y, z) = _calls()
     total = af.add(y, z, name="total")
     graph = _prune([total, y], [x])
@@ -37,12 +37,12 @@ def test_an_edge_from_a_call_is_one_from_what_it_stands_for() -> None:
     assert _inner(_prune([y], [x])) == ["f/g/e"]
 
 
-def test_a_call_as_a_target_is_all_of_its_results() -> None:
+def test_a_call_as_a_target_runs_all_of_its_results() -> None:
     x, (y, _) = _calls()
     assert sorted(_inner(_prune([], [x], [y.op]))) == ["f/g/e", "f/n"]
 
 
-def test_who_waits_for_a_call_waits_for_what_it_stands_for() -> None:
+def test_control_edge_on_a_call_waits_for_its_expansion() -> None:
     x, (y, _) = _calls()
     with af.control_dependencies([y]):
         after = af.no_op(name="after")
@@ -50,7 +50,7 @@ def test_who_waits_for_a_call_waits_for_what_it_stands_for() -> None:
     assert sorted(graph.nodes["after"].control) == ["f/g/e", "f/n"]
 
 
-def test_a_call_with_effects_gives_nothing_before_them() -> None:
+def test_results_of_a_call_wait_for_its_effects() -> None:
     v = af.Variable(1.0, name="v")
     f = af.function(lambda a: (v.assign_add(a), a * 2.0)[1], name="f")
     y = f(af.constant(1.0, name="one"))
@@ -84,7 +84,7 @@ def test_a_definition_shows_calls_unless_something_reads_inside() -> None:
         assert {op.name for op in opened} == {"f", "f/g"}
 
 
-def test_effects_wait_for_what_was_read_before_and_for_earlier_effects() -> None:
+def test_effects_wait_for_earlier_reads_and_effects() -> None:
     v = af.Variable(1.0, name="v")
 
     @af.function

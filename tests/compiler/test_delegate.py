@@ -1,6 +1,6 @@
-"""Parts of a step that another engine computes: which nodes go together, and that the step means what it meant.
+"""Delegation of parts of a step to another engine: how nodes are grouped, and that results stay the same.
 
-The engine here computes whichever nodes a seed chooses. Its parts are run node by node: results are equal to the bit.
+The engine here computes the nodes that a seed chooses. Its parts run node by node, so results are equal to the bit.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.runtime.test_partition import bits
 
 
 class Engine:
-    """Computes the nodes but for those that are refused, or a share of them by chance."""
+    """An engine that computes every node except those in `refuses`; with a seed it also refuses 30 % at random."""
 
     name = "test"
 
@@ -65,7 +65,7 @@ def pruned(*fetches: af.Tensor, feeds: tuple[af.Tensor, ...] = ()) -> ClientGrap
 
 
 async def run_delegated(program: Any, seed: int, devices: int) -> tuple[list[Any], int]:
-    """The fetched values of a step that is cut up at random, and how many parts were delegated."""
+    """Return the fetched values of a randomly partitioned step, and the number of delegated parts."""
     config = SessionConfig(device_count={"CPU": devices}, inline_budget=0.0 if seed % 3 == 0 else 2e-4)
     worker = Worker(config)
     plan = partition(scattered(pruned(*program.fetches, feeds=tuple(program.feeds)), seed, devices))
@@ -83,10 +83,10 @@ async def run_delegated(program: Any, seed: int, devices: int) -> tuple[list[Any
 
 @settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 100_000), devices=st.integers(1, 3), kind=st.sampled_from(["plain", "branches", "loops"]))
-@example(seed=168, devices=1, kind="loops")  # a loop that one part feeds, and reads a variable of
+@example(seed=168, devices=1, kind="loops")  # one part feeds a loop and reads a variable of it
 @example(seed=135, devices=1, kind="loops")
-@example(seed=49, devices=2, kind="branches")  # a value of another device that may be dead
-def test_a_step_of_which_parts_are_delegated_gives_what_the_whole_gives(seed: int, devices: int, kind: str) -> None:
+@example(seed=49, devices=2, kind="branches")  # a value from another device may be dead
+def test_delegating_parts_does_not_change_results(seed: int, devices: int, kind: str) -> None:
     async def compare() -> None:
         with af.Graph().as_default():
             program: Any = random_program(seed) if kind == "plain" else random_flow_program(seed, loops=kind == "loops")
@@ -101,13 +101,13 @@ def test_a_step_of_which_parts_are_delegated_gives_what_the_whole_gives(seed: in
     asyncio.run(compare())
 
 
-def test_what_the_engine_computes_is_one_part() -> None:
+def test_adjacent_supported_nodes_form_one_part() -> None:
     x = af.placeholder("float32", [3])
     y = af.tanh(af.exp(x, name="a"), name="b") + af.constant([1.0, 2.0, 3.0], name="c")
     assert members(pruned(y, feeds=(x,)), Engine()) == [("a", "b", y.op.name)]
 
 
-def test_a_node_between_divides_what_is_before_and_behind_it() -> None:
+def test_a_refused_node_splits_the_parts_around_it() -> None:
     x = af.placeholder("float32", [3])
     a = af.exp(x, name="a")
     beside = af.tanh(a, name="beside")
@@ -115,14 +115,14 @@ def test_a_node_between_divides_what_is_before_and_behind_it() -> None:
     assert members(pruned(z, feeds=(x,)), Engine({"between": "no translation"})) == [("a", "beside"), ("z",)]
 
 
-def test_what_waits_divides_too() -> None:
+def test_a_dequeue_splits_parts() -> None:
     queue = af.FIFOQueue(3, "float32", shapes=[[3]])
     x = af.placeholder("float32", [3])
     z = af.add(af.exp(x, name="a"), af.tanh(queue.dequeue(), name="b"), name="z")
     assert members(pruned(z, feeds=(x,)), Engine()) == [("a",), ("b", "z")]
 
 
-def test_each_node_that_stays_has_its_reason() -> None:
+def test_every_undelegated_node_has_a_reason() -> None:
     x = af.placeholder("float32", [3])
     variable = af.Variable([1.0, 2.0, 3.0])
     texts = af.as_string(x, name="texts")
@@ -142,7 +142,7 @@ def test_each_node_that_stays_has_its_reason() -> None:
     assert {stays[name] for name in reads} == {"a variable, whose value goes along"}
 
 
-def test_what_is_in_one_branch_is_a_part_of_its_own() -> None:
+def test_each_branch_forms_its_own_part() -> None:
     x = af.placeholder("float32", [3])
     shifted = af.add(x, 1.0, name="before")
 
@@ -157,8 +157,8 @@ def test_what_is_in_one_branch_is_a_part_of_its_own() -> None:
     assert ["behind"] in found
 
 
-def test_what_a_constant_of_a_part_waits_for_is_waited_for() -> None:
-    """The constant goes along with the part; what stood before it must not come behind the part."""
+def test_a_part_keeps_the_control_inputs_of_its_constants() -> None:
+    """The constant becomes a member of the part, so the part must wait for the control inputs of the constant."""
     x, variable = af.placeholder("float32", [3]), af.Variable([0.0, 0.0, 0.0])
     with af.control_dependencies([variable.assign(x)]):
         late = af.constant([1.0, 2.0, 3.0], name="late")
@@ -169,7 +169,7 @@ def test_what_a_constant_of_a_part_waits_for_is_waited_for() -> None:
     assert after.nodes["y"].control == before.nodes["late"].control != ()
 
 
-def test_sizes_that_follow_from_those_of_the_inputs_keep_no_node_out() -> None:
+def test_nodes_with_sizes_derived_from_input_shapes_are_delegated() -> None:
     rows, columns = af.placeholder("float32", [None, 1]), af.placeholder("float32", [1, None])
     grown = af.add(rows, columns, name="grown")
     gradient = af.raw_ops.TanhGrad(y=grown, dy=grown, name="gradient")
@@ -180,7 +180,7 @@ def test_sizes_that_follow_from_those_of_the_inputs_keep_no_node_out() -> None:
     assert members(graph, Engine()) == [computing]
 
 
-def test_a_part_that_takes_less_than_a_call_stays() -> None:
+def test_a_part_cheaper_than_a_call_is_not_delegated() -> None:
     x = af.placeholder("float32", [3])
     a = af.exp(x, name="a")
     graph = pruned(af.tanh(a, name="b"), feeds=(x,))
@@ -188,7 +188,7 @@ def test_a_part_that_takes_less_than_a_call_stays() -> None:
     assert members(graph, Engine(call_seconds=2.5)) == []
 
 
-def test_what_is_read_or_waited_for_from_outside_is_an_output() -> None:
+def test_values_used_outside_a_part_are_its_outputs() -> None:
     x = af.placeholder("float32", [3])
     a = af.exp(x, name="a")
     b = af.tanh(a, name="b")
@@ -201,7 +201,7 @@ def test_what_is_read_or_waited_for_from_outside_is_an_output() -> None:
 
 
 @pytest.mark.parametrize("executor", ["strands", "reference"])
-async def test_an_error_names_the_node_inside(executor: str) -> None:
+async def test_an_error_names_the_node_inside_the_part(executor: str) -> None:
     x = af.placeholder("float32", [None])
     y = af.exp(af.gather(x, [0, 7], name="picked"), name="after")
     graph = delegated(CPU.format(0), scattered(pruned(y, feeds=(x,)), 0, 1), Engine(), second)

@@ -1,4 +1,4 @@
-"""Small values for another task share a message: the step gives the same bits, and nothing waits for itself."""
+"""Packing of small values into shared messages between tasks: results keep their bits, and no cycle arises."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def sends(plan: Plan) -> list[Node]:
 
 
 def scattered(fetches: Sequence[Any], feeds: Sequence[Any], seed: int) -> Plan:
-    """Every node on a task that the seed chooses; what touches a resource on the first."""
+    """Return a plan with nodes on random tasks; users of resources and random ops go to the first task."""
     rng = random.Random(seed)
     graph = prune(StepRequest(tuple(feeds), tuple(fetches)))
     nodes = {}
@@ -51,7 +51,7 @@ def scattered(fetches: Sequence[Any], feeds: Sequence[Any], seed: int) -> Plan:
 
 
 def two_tasks(build: Callable[[], Sequence[Any]]) -> Plan:
-    """The plan for what `build` makes under the devices of two tasks."""
+    """Return the plan of the graph that `build` creates under the devices of two tasks."""
     with af.Graph().as_default():
         graph = prune(StepRequest((), tuple(build())))
     names = {PS: TASKS[0], WORKER: TASKS[1], "": TASKS[0]}
@@ -60,7 +60,7 @@ def two_tasks(build: Callable[[], Sequence[Any]]) -> Plan:
 
 
 def waits(plan: Plan) -> dict[tuple[str, str], set[tuple[str, str]]]:
-    """What each node of the whole plan waits for; edges back in loops are left out."""
+    """Return the nodes that each node of the plan waits for, without the back edges of loops."""
     at = {n.attrs["tensor_name"]: (n.device, n.name) for n in sends(plan)}
     found = {}
     for device, graph in plan.by_device():
@@ -74,7 +74,7 @@ def at_once(node: Node) -> float:
     return 0.0
 
 
-# ── which values go together ─────────────────────────────────────────────────────────────────────────────────────────
+# ── grouping of values ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def read_three(*shapes: Sequence[int], dtypes: Sequence[Any] = ()) -> Callable[[], list[Any]]:
@@ -91,7 +91,7 @@ def read_three(*shapes: Sequence[int], dtypes: Sequence[Any] = ()) -> Callable[[
     return build
 
 
-def test_small_values_that_are_there_together_share_a_message() -> None:
+def test_small_values_ready_at_the_same_time_share_a_message() -> None:
     plan = two_tasks(read_three([3], [2, 5], [], [0, 4]))
     packed = pack_sends(plan, at_once)
     assert (len(sends(plan)), len(sends(packed))) == (4, 1)
@@ -99,7 +99,7 @@ def test_small_values_that_are_there_together_share_a_message() -> None:
         verify(graph, whole=False)
 
 
-def test_large_values_and_other_types_go_by_themselves() -> None:
+def test_large_values_and_other_dtypes_are_sent_separately() -> None:
     large = two_tasks(read_three([3], [20_000], [4]))
     assert len(sends(pack_sends(large, at_once))) == 2
     mixed = two_tasks(read_three([3], [3], [4], dtypes=[np.float32, np.int64, np.float32]))
@@ -114,7 +114,7 @@ def test_one_task_has_no_messages() -> None:
     assert pack_sends(plan, at_once) is plan
 
 
-def test_a_value_is_not_kept_back_for_one_that_takes_long_to_make() -> None:
+def test_a_value_does_not_wait_for_a_slow_one() -> None:
     def build() -> list[Any]:
         with af.device(PS):
             early = af.Variable(np.zeros(3, np.float32)).read_value()
@@ -127,7 +127,7 @@ def test_a_value_is_not_kept_back_for_one_that_takes_long_to_make() -> None:
     assert len(sends(pack_sends(plan, lambda n: 5e-5 if n.op == "Tanh" else 0.0))) == 1
 
 
-def test_a_question_does_not_wait_for_what_its_answer_is_needed_for() -> None:
+def test_values_on_a_round_trip_between_tasks_are_not_packed() -> None:
     def build() -> list[Any]:
         with af.device(PS):
             question = af.Variable(np.zeros(3, np.float32)).read_value()
@@ -143,7 +143,7 @@ def test_a_question_does_not_wait_for_what_its_answer_is_needed_for() -> None:
     assert len(sends(packed)) == len(sends(plan)) == 3
 
 
-def test_what_is_there_does_not_wait_for_what_others_put_into_a_queue() -> None:
+def test_a_ready_value_is_not_packed_with_a_dequeued_one() -> None:
     def build() -> list[Any]:
         with af.device(PS):
             there = af.Variable(np.zeros(3, np.float32)).read_value()
@@ -155,12 +155,12 @@ def test_what_is_there_does_not_wait_for_what_others_put_into_a_queue() -> None:
     assert len(sends(pack_sends(two_tasks(build), at_once, ALL))) == 2
 
 
-# ── the same step ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── unchanged results ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 100_000), loops=st.booleans())
-def test_a_packed_plan_has_no_circle(seed: int, loops: bool) -> None:
+def test_a_packed_plan_has_no_cycle(seed: int, loops: bool) -> None:
     with af.Graph().as_default():
         program = random_flow_program(seed, loops=loops) if seed % 2 else random_program(seed, rows=4)
         plan = scattered(program.fetches, list(program.feeds), seed)
@@ -195,12 +195,12 @@ async def same_bits(seed: int, executor: str) -> None:
 
 @settings(max_examples=examples(30), deadline=None)
 @given(seed=st.integers(0, 100_000), executor=st.sampled_from(["strands", "strands", "reference"]))
-def test_a_packed_step_gives_the_same_bits(seed: int, executor: str) -> None:
+def test_a_packed_step_returns_the_same_bits(seed: int, executor: str) -> None:
     asyncio.run(same_bits(seed, executor))
 
 
 @pytest.mark.parametrize("packs", [True, False])
-async def test_a_session_packs_unless_told_not_to(packs: bool) -> None:
+async def test_a_session_packs_unless_disabled(packs: bool) -> None:
     values = read_three([3], [2, 2])()
     config = af.SessionConfig(optimizations={"pack_sends": packs})
     async with cluster("ps", "worker") as servers, af.Session(servers[1].target, config=config) as session:

@@ -1,4 +1,4 @@
-"""The whole way from a request to a plan: every stage leaves a valid graph that asks for the same."""
+"""The pipeline from request to plan: every stage leaves a valid graph with the same feeds and fetches."""
 
 from __future__ import annotations
 
@@ -82,5 +82,5 @@ def test_a_pass_that_breaks_the_graph_is_caught_when_checking_is_on(
     monkeypatch.setattr(passes, "PASSES", (passes.Pass("broken", lambda graph, _: broken(graph)),))
     with pytest.raises(InternalError):
         compile_step(StepRequest((), (af.constant(1.0),)), CLUSTER, CHECKED)
-    trusting = CompileOptions(optimizations={"order_memory": False})  # which would stumble over it
+    trusting = CompileOptions(optimizations={"order_memory": False})  # order_memory would fail on the broken graph
     compile_step(StepRequest((), (af.constant(1.0),)), CLUSTER, trusting)

@@ -1,6 +1,6 @@
-"""Placement: requests are met, or the error lists what there is; soft placement gives way; one device is one part.
+"""Placement of whole programs: device requests, errors, soft placement and parts.
 
-Here whole programs are placed; each rule of the constraints has its own cases in place/test_constraints.py.
+The rules of the constraints have their own cases in place/test_constraints.py.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CPU0, CPU1, GPU0 = (f"{TASK}/device:{d}" for d in ("CPU:0", "CPU:1", "GPU:0"))
 
 @pytest.fixture(scope="module", autouse=True)
 def _ops() -> Iterator[None]:
-    """An op with a kernel on GPUs only, and one with none anywhere."""
+    """Define an op with a kernel for GPUs only, and an op without a kernel."""
     if "TestPlaceGpu" not in OPS:
         define_op("TestPlaceGpu", "", "y: float32", shape=lambda ctx: ())
         define_op("TestPlaceNowhere", "", "y: float32", shape=lambda ctx: ())
@@ -47,7 +47,7 @@ def _placed(*fetches: af.Tensor, devices: tuple[str, ...] = (GPU0, CPU0, CPU1), 
     return place(prune(StepRequest((), fetches)), ClusterView(devices, soft))
 
 
-def test_every_node_gets_a_whole_name() -> None:
+def test_every_node_gets_a_full_device_name() -> None:
     x = af.placeholder("float32", [])
     graph = place(prune(StepRequest((x,), (x + 1.0,))), ClusterView((CPU0, CPU1)))
     assert {n.device for n in graph.nodes.values()} == {CPU0}
@@ -57,7 +57,7 @@ def test_every_node_gets_a_whole_name() -> None:
     ("request_", "device"),
     [("", GPU0), ("/cpu:1", CPU1), ("/cpu", CPU0), ("/device:CPU:*", CPU0), ("/job:localhost/task:0/cpu:1", CPU1)],
 )
-def test_the_first_device_that_fits_the_request(request_: str, device: str) -> None:
+def test_a_request_selects_the_first_matching_device(request_: str, device: str) -> None:
     with af.device(request_):
         c = af.constant(1.0, name="c")
     assert _placed(c).nodes["c"].device == device
@@ -68,7 +68,7 @@ def test_a_device_without_a_kernel_is_passed_over() -> None:
     assert _placed(y, devices=(CPU0, GPU0)).nodes["y"].device == GPU0
 
 
-def test_a_request_that_nothing_fits_lists_the_devices() -> None:
+def test_an_unsatisfiable_request_lists_the_devices() -> None:
     with af.device("/gpu:7"):
         c = af.constant(1.0, name="c")
     with pytest.raises(InvalidArgumentError) as caught:
@@ -82,7 +82,7 @@ def test_a_request_that_nothing_fits_lists_the_devices() -> None:
     assert error.source.filename == __file__
 
 
-def test_a_kernel_that_exists_elsewhere_only() -> None:
+def test_a_kernel_for_other_device_types_only_is_reported() -> None:
     with af.device("/cpu:0"):
         y = make("TestPlaceGpu", name="y")
     with pytest.raises(UnimplementedError) as caught:
@@ -93,7 +93,7 @@ def test_a_kernel_that_exists_elsewhere_only() -> None:
     assert _placed(y, soft=True).nodes["y"].device == GPU0, "soft placement goes where the kernel is"
 
 
-def test_no_kernel_at_all() -> None:
+def test_an_op_without_kernels_is_rejected() -> None:
     y = make("TestPlaceNowhere", name="y")
     for soft in (False, True):
         with pytest.raises(UnimplementedError, match="no kernel") as caught:
@@ -101,7 +101,7 @@ def test_no_kernel_at_all() -> None:
         assert caught.value.node == "y"
 
 
-def test_soft_placement_gives_way_only_where_it_must() -> None:
+def test_soft_placement_ignores_only_unsatisfiable_requests() -> None:
     with af.device("/gpu:7"):
         lost = af.constant(1.0, name="lost")
     with af.device("/cpu:1"):
@@ -115,7 +115,7 @@ def test_soft_placement_gives_way_only_where_it_must() -> None:
 
 
 def _last(graph: ClientGraph, groups: Sequence[Group], cluster: ClusterView) -> dict[str, str]:
-    """A strategy: the device that a group likes least."""
+    """Choose the last device of each group, the least preferred one."""
     return {name: group.devices[-1] for group in groups for name in group.members}
 
 
@@ -133,7 +133,7 @@ def test_a_strategy_chooses_among_the_devices_that_fit() -> None:
     assert {n.device for n in placed.values() if n.name.startswith("there")} == {CPU1}
 
 
-def test_where_nothing_is_to_be_chosen_no_strategy_is_asked() -> None:
+def test_no_strategy_is_called_without_a_choice() -> None:
     x = af.placeholder("float32", [])
     graph = prune(StepRequest((x,), (x + 1.0,)))
     assert {n.device for n in place(graph, ClusterView((CPU0,)), _never).nodes.values()} == {CPU0}
@@ -149,7 +149,7 @@ def test_a_constant_joins_its_readers_wherever_these_are_put() -> None:
         left = af.identity(c + d, name="left")
     with af.device("/cpu:0"):
         other = af.identity(d, name="other")
-    right = af.add(c, 1.0, name="right")  # its group and that of `left` are two, so `c` is a group of its own
+    right = af.add(c, 1.0, name="right")  # `right` and `left` are in different groups, so `c` forms its own
     with af.device("/cpu:0"):
         e = af.constant(2.0, name="e")
     apart = [af.add(e, 1.0, name="apart"), af.add(e, 2.0, name="far")]
@@ -166,7 +166,7 @@ def test_a_constant_joins_its_readers_wherever_these_are_put() -> None:
     assert placed["e"].device == CPU0, "it asks to be there"
 
 
-def test_one_device_still_has_to_be_the_one_that_is_asked_for() -> None:
+def test_a_single_device_must_satisfy_the_request() -> None:
     with af.device("/cpu:1"):
         c = af.constant(1.0, name="c")
     with pytest.raises(InvalidArgumentError, match="CPU:0: node 'c' asks for /device:CPU:1"):
@@ -194,7 +194,7 @@ def test_only_the_device_of_a_node_changes() -> None:
 # -- whole programs ----------------------------------------------------------------------------------------------------
 
 
-def test_everything_that_touches_a_variable_is_with_it() -> None:
+def test_users_of_a_variable_are_placed_with_it() -> None:
     with af.device("/cpu:1"):
         v = af.Variable([1.0, 2.0], name="v")
     with af.device("/cpu:0"):
@@ -208,7 +208,7 @@ def test_everything_that_touches_a_variable_is_with_it() -> None:
     assert placed["loss"].device == CPU0
 
 
-def test_a_queue_and_those_who_use_it() -> None:
+def test_queue_ops_are_placed_with_their_queue() -> None:
     with af.device("/cpu:1"):
         queue = af.FIFOQueue(3, ["float32"], shapes=[[]], name="queue")
     with af.device("/gpu:0"):
@@ -224,7 +224,7 @@ _PAIRS = (CPU0, CPU1, f"{TASK}/device:CPU:2")
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(_SCOPES, min_size=6, max_size=6), st.randoms(use_true_random=False))
 def test_control_flow_is_placed_so_that_only_computed_values_cross(scopes: list[str | None], rng: Any) -> None:
-    """Under any device scopes and choices: a Switch is with its data, an Exit with its Switch, and so on."""
+    """For any device scopes and choices, a Switch is with its data, an Exit with its Switch, and so on."""
     with af.Graph().as_default(), ExitStack() as stack:
         at = [af.device(scope) for scope in scopes]
         x = af.placeholder("float32", [], name="x")
@@ -288,6 +288,6 @@ def test_one_device_is_one_part() -> None:
     assert set(part.subgraphs[CPU0].nodes) == {"c0", "c1", "_retval_0", "_retval_1"}
 
 
-def test_a_step_of_nothing_is_a_plan() -> None:
+def test_an_empty_step_has_a_plan() -> None:
     plan = partition(ClientGraph({}, 0, 0))
     assert (plan.feeds, plan.fetches, len(plan.parts)) == (0, 0, 1)

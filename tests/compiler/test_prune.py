@@ -1,4 +1,4 @@
-"""Pruning: what a step needs, and nothing else, in an order that works."""
+"""Pruning: exactly the nodes that a step needs, in topological order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _names(graph: ClientGraph) -> set[str]:
     return {n.name for n in graph.nodes.values() if n.op not in ("_Arg", "_Retval")}
 
 
-def test_what_no_fetch_needs_is_left_out() -> None:
+def test_unneeded_nodes_are_pruned() -> None:
     a, b = af.constant(1, name="a"), af.constant(2, name="b")
     c = af.add(a, a, name="c")
     af.add(c, b, name="later")
@@ -44,13 +44,13 @@ def test_feeds_and_fetches_become_nodes() -> None:
     assert graph.nodes["_arg_0"].outputs == ((x.dtype, (None, 2)),)
     assert [graph.nodes[f"_retval_{i}"].inputs for i in range(3)] == [
         (Edge("y", 0),),
-        (Edge("_arg_0", 0),),  # fetched and fed: it comes back as it was
+        (Edge("_arg_0", 0),),  # fetched and fed: returned unchanged
         (Edge("y", 0),),
     ]
     assert [graph.nodes[f"_retval_{i}"].attrs["index"] for i in range(3)] == [0, 1, 2]
 
 
-def test_a_fed_intermediate_cuts_off_what_is_upstream() -> None:
+def test_a_fed_intermediate_prunes_its_ancestors() -> None:
     x = af.placeholder("float32", [], name="x")
     middle = af.negative(x, name="middle")
     y = af.negative(middle, name="y")
@@ -89,7 +89,7 @@ def test_control_edges_of_a_fed_placeholder_vanish() -> None:
 
 
 def test_control_edges_of_another_fed_node_stay() -> None:
-    """A node may do something besides computing its output."""
+    """The node may have effects besides its output."""
     x = af.identity(af.constant(1.0, name="c"), name="x")
     with af.control_dependencies([x]):
         y = af.constant(1, name="y")
@@ -112,11 +112,11 @@ def test_a_fed_target_still_runs_unless_it_is_a_placeholder() -> None:
     assert _names(_prune(feeds=[x, y], targets=[x, y])) == {"y"}
 
 
-# -- loops of other programs, whose tensors no context keeps from being fed, fetched and read --------------------------
+# -- imported loops: no context keeps their tensors from being fed, fetched and read -----------------------------------
 
 
 def _imported_loops(**inputs: tuple[str, ...]) -> af.Graph:
-    """The loops "while" and "while_1" in an imported graph, with other inputs for some of the nodes."""
+    """Return an imported graph with the loops "while" and "while_1" and other inputs for some nodes."""
     with af.Graph().as_default() as graph:
         for _ in range(2):
             af.while_loop(lambda i, n: i < n, lambda i, n: (i + 1, n), [af.constant(0), af.constant(3)])
@@ -127,7 +127,7 @@ def _imported_loops(**inputs: tuple[str, ...]) -> af.Graph:
     return imported
 
 
-def test_what_is_in_a_loop_is_not_fetched() -> None:
+def test_tensors_inside_a_loop_cannot_be_fetched() -> None:
     graph = _imported_loops()
     with pytest.raises(InvalidArgumentError, match="'while/add:0' cannot be fetched") as caught:
         _prune([graph.get_tensor_by_name("while/add:0")])
@@ -144,23 +144,23 @@ def test_what_is_in_a_loop_is_not_fetched() -> None:
     ],
     ids=["a feed", "a constant", "another loop"],
 )
-def test_a_loop_reads_what_is_in_it_and_nothing_else(fed: list[str], inputs: dict[str, tuple[str, ...]]) -> None:
+def test_a_loop_cannot_read_tensors_of_another_frame(fed: list[str], inputs: dict[str, tuple[str, ...]]) -> None:
     graph = _imported_loops(**inputs)
     with pytest.raises(InvalidArgumentError, match="has inputs from different frames"):
         _prune([graph.get_tensor_by_name("while/Exit:0")], [graph.get_tensor_by_name(name) for name in fed])
 
 
-def test_a_step_of_nothing() -> None:
+def test_an_empty_step_has_no_nodes() -> None:
     graph = _prune()
     assert (dict(graph.nodes), graph.feeds, graph.fetches) == ({}, 0, 0)
 
 
-def test_a_feed_that_nothing_reads_is_there_all_the_same() -> None:
+def test_an_unread_feed_is_kept() -> None:
     x = af.placeholder("float32", [], name="x")
     assert list(_prune([af.constant(1, name="c")], [x]).nodes) == ["_arg_0", "c", "_retval_0"]
 
 
-def test_nodes_keep_who_made_them_and_where_they_belong() -> None:
+def test_nodes_keep_their_source_and_device() -> None:
     with af.device("/cpu:0"):
         y = af.constant(1, name="y")
     node = _prune([y]).nodes["y"]
@@ -170,12 +170,12 @@ def test_nodes_keep_who_made_them_and_where_they_belong() -> None:
 
 @pytest.mark.parametrize("by", ["data", "control"])
 def test_a_chain_of_20000_nodes(by: str) -> None:
-    """Deeper than Python recurses."""
+    """The chain exceeds Python's recursion limit."""
     assert len(verify(prune(_chain(20_000, by))).nodes) == 20_001
 
 
 @pytest.mark.parametrize("by", ["data", "control"])
-def test_the_work_grows_with_the_length_and_not_with_its_square(by: str) -> None:
+def test_pruning_takes_linear_time(by: str) -> None:
     short, long = (calls(partial(prune, _chain(length, by))) for length in (200, 1_000))
     assert 4 * short < long < 6 * short
 
@@ -194,7 +194,7 @@ def _chain(length: int, by: str) -> StepRequest:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_needed_nodes_are_the_ancestors(seed: int) -> None:
-    """On random graphs: exactly what a walk upstream finds, each node after all that it reads or waits for."""
+    """On random graphs, `prune` keeps exactly the ancestors, each after its inputs and control inputs."""
     rng = random.Random(seed)
     tensors = [af.placeholder("float32", [], name=f"p{i}") for i in range(3)]
     for i in range(60):

@@ -1,4 +1,4 @@
-"""What is proven and refuted of batches, and that what is proven holds: rows together give what they give alone."""
+"""Batch proofs: graphs proven or refuted to keep rows independent, and proven graphs checked row by row."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def floats(x: Any) -> Any:
 
 
 def least(x: Any, number: int, more: int = 0) -> Any:
-    """The number of rows, or that one, and some more, as a size of which nothing is known."""
+    """Return min(rows, `number`) + `more`, as a size that static analysis does not know."""
     return af.shape(af.range(af.minimum(batch_size(x), number) + more))[0]
 
 
@@ -55,7 +55,7 @@ def transposed(x: Any, factor: Any, size: Any) -> Any:
 
 
 def attention(x: Any) -> Any:
-    """Of [rows, 6, 8], by two heads, whose sizes follow from the shape."""
+    """Apply attention with two heads to [rows, 6, 8], with sizes taken from the shape."""
     size, length = batch_size(x), af.shape(x)[1]
     parts = [
         af.transpose(af.reshape(af.tensordot(x, weights(8, 8), 1), [size, length, 2, 4]), [0, 2, 1, 3]) for _ in "qkv"
@@ -66,7 +66,7 @@ def attention(x: Any) -> Any:
 
 
 def recurrent(x: Any) -> Any:
-    """The last state of a loop over the axis of time."""
+    """Return the last state of a loop over the time axis, plus the sum of all states."""
     steps = af.TensorArray(af.float32, 6).unstack(af.transpose(x, [1, 0, 2]))
     begin = af.zeros([batch_size(x), 8])
 
@@ -81,7 +81,7 @@ def recurrent(x: Any) -> Any:
 
 
 def counted(x: Any, by_rows: bool = False, reads: bool = False) -> Any:
-    """`x`, after a variable has been added to in the same step."""
+    """Return `x` after an update of a variable in the same step."""
     count = af.Variable(np.float32(0))
     with af.control_dependencies([af.assign_add(count, af.reduce_sum(x) if by_rows else 1.0)]):
         return x + count.read_value() if reads else af.identity(x)
@@ -94,7 +94,7 @@ def normalized(x: Any, training: bool) -> Any:
     )[0]
 
 
-# Of a float32 tensor [rows, 6, 8].
+# Each builder receives a float32 tensor [rows, 6, 8].
 PROVEN: dict[str, Build] = {
     "elementwise": lambda x: af.tanh(x * 2.0 + weights(6, 8)) - x,
     "a dense layer": lambda x: af.nn.softmax(af.matmul(af.reshape(x, [-1, 48]), weights(48, 3)) + weights(3)),
@@ -256,7 +256,7 @@ def verdict(build: Build) -> Any:
 
 
 @pytest.mark.parametrize("build", PROVEN.values(), ids=PROVEN)
-async def test_batch_that_is_proven_is_what_its_rows_are_alone(build: Build) -> None:
+async def test_proven_batch_equals_its_rows_run_alone(build: Build) -> None:
     x = af.placeholder("float32", [None, 6, 8])
     y = build(x)
     found = row_verdict([x], [y])
@@ -280,7 +280,7 @@ def test_batch_that_mixes_rows_is_refuted_with_the_node(build: Build, why: str) 
 
 
 @pytest.mark.parametrize("build", UNKNOWN.values(), ids=UNKNOWN)
-def test_batch_of_which_nothing_is_known(build: Build) -> None:
+def test_undecided_batch_is_unknown(build: Build) -> None:
     assert verdict(build).kind is Kind.UNKNOWN
 
 
@@ -296,7 +296,7 @@ def _order(x: Any, rng: np.random.Generator) -> list[int]:
 
 
 def _merged(x: Any, rng: np.random.Generator) -> Any:
-    """Some neighbouring axes made one."""
+    """Merge an axis of `x` with the next one."""
     sizes, axis = x.shape.as_list(), _axis(x, rng)
     around = sizes[axis : axis + 2]
     size = -1 if None in around else int(np.prod(around))
@@ -305,7 +305,7 @@ def _merged(x: Any, rng: np.random.Generator) -> Any:
 
 
 def _parted(x: Any, rng: np.random.Generator) -> Any:
-    """An axis made two."""
+    """Split an axis of `x` into two."""
     sizes, axis = x.shape.as_list(), _axis(x, rng)
     rest = [-1 if d is None else d for d in sizes]
     return af.reshape(x, [*rest[:axis], *((2, -1) if None not in sizes else (2, rest[axis] // 2)), *rest[axis + 1 :]])
@@ -318,7 +318,7 @@ def _some(x: Any, rng: np.random.Generator) -> Any:
 
 
 def _size(x: Any, rng: np.random.Generator) -> Any:
-    """A number that may depend on the number of rows, or on the rows."""
+    """Return a size that may depend on the number of rows or on their values."""
     made: list[Callable[[], Any]] = [
         lambda: af.shape(x)[_axis(x, rng)],
         lambda: least(x, 2),
@@ -382,7 +382,7 @@ STEPS: list[Callable[[Any, np.random.Generator], Any]] = [
 
 
 def random_graph(x: Any, rng: np.random.Generator) -> Any:
-    """A few steps, each of what an earlier one gave; one that cannot be built is left out."""
+    """Return a few random steps, each applied to an earlier result. Skip steps that cannot be built."""
     made = [x]
     for _ in range(int(rng.integers(1, 7))):
         source = made[-1] if rng.random() < 0.8 else made[int(rng.integers(len(made)))]
@@ -394,7 +394,7 @@ def random_graph(x: Any, rng: np.random.Generator) -> Any:
 
 
 @given(st.integers(0, 2**32 - 1))
-def test_random_batch_that_is_proven_is_what_its_rows_are_alone(seed: int) -> None:
+def test_random_proven_batch_equals_its_rows_run_alone(seed: int) -> None:
     rng = np.random.default_rng(seed)
     with af.Graph().as_default() as graph:
         x = af.placeholder("float32", [None, 4, 2])
@@ -406,13 +406,13 @@ def test_random_batch_that_is_proven_is_what_its_rows_are_alone(seed: int) -> No
         try:
             alone = [session.run_sync(y, {x: values[i : i + 1]}) for i in range(3)]
         except af.OpError:
-            return  # such as a reshape to a size that no batch has
+            return  # for example a reshape to a size that no batch has
         together = session.run_sync(y, {x: values})
     np.testing.assert_allclose(together, np.concatenate(alone), rtol=1e-4, atol=1e-4)
 
 
-def test_many_random_batches_are_proven() -> None:
-    """Else the test above shows nothing."""
+def test_random_graphs_cover_every_verdict() -> None:
+    """Without enough proven graphs the test above would show nothing."""
     found = []
     for seed in range(200):
         with af.Graph().as_default():

@@ -1,4 +1,4 @@
-"""Large values are sent when they are asked for: less is held, the step is no longer, and nothing waits for itself."""
+"""Scheduled sends of large values: less memory is held, steps are no longer, and no cycle arises."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Seconds: TypeAlias = Callable[[Node], float]
 
 
 def node(name: str, op: str, device: str, *inputs: str, size: int = MIB, control: tuple[str, ...] = ()) -> Node:
-    """A node whose output has `size` bytes."""
+    """Return a node whose output has `size` bytes."""
     output = OutputSpec(float32, (size // 4,))
     return Node(name, op, tuple(Edge(i, 0) for i in inputs), control, {"T": float32}, (output,), device)
 
@@ -49,7 +49,7 @@ def graph_of(*nodes: Node) -> ClientGraph:
 
 
 def early_and_late(count: int, sender: str = THERE, size: int = 4 * MIB) -> ClientGraph:
-    """Many values that one device makes at once, and a chain on another that takes one after the other."""
+    """Return a graph where one device makes many values at once and a chain on another reads them one by one."""
     made = [node(f"made_{i}", "Exp", sender, "x", size=size) for i in range(count)]
     chain = [node("chain_0", "Tanh", HERE, "x", size=size)]
     for i in range(count):
@@ -80,7 +80,10 @@ def held(plan: Plan, seconds: Seconds = chain_takes_longer) -> int:
 
 
 def waits(plan: Plan) -> dict[tuple[str, str], set[tuple[str, str]]]:
-    """What each node of the whole plan waits for: Recvs wait for their Sends, edges back in loops are left out."""
+    """Return the nodes that each node of the plan waits for.
+
+    A Recv waits for its Send. Back edges of loops are left out.
+    """
     sends = {n.attrs["tensor_name"]: (n.device, n.name) for n in nodes_of(plan, SEND)}
     found: dict[tuple[str, str], set[tuple[str, str]]] = {}
     for device, graph in plan.by_device():
@@ -106,11 +109,11 @@ def test_earliest_and_latest_starts_are_those_of_the_critical_path() -> None:
     start = {name: (earliest[u], latest[u]) for (_, name), u in timeline.unit_of.items()}
     assert start["a"] == (0.0, 0.0)
     assert start["long"] == (1.0, 1.0)
-    assert start["short"] == (1.5, 3.5)  # half a second to get there, and half a second back to where `end` is
+    assert start["short"] == (1.5, 3.5)  # half a second to get there, and half a second back to the device of `end`
     assert start["end"] == (6.0, 6.0)
 
 
-def test_a_device_does_one_thing_at_a_time_the_most_urgent_first() -> None:
+def test_a_device_runs_one_node_at_a_time_by_urgency() -> None:
     graph = graph_of(
         node("idle", "Fill", HERE),
         node("urgent", "Fill", HERE),
@@ -123,7 +126,7 @@ def test_a_device_does_one_thing_at_a_time_the_most_urgent_first() -> None:
     assert timeline.forecast().seconds == 4.0  # the critical path alone would take 3
 
 
-def test_the_peak_is_what_lives_at_once() -> None:
+def test_peak_counts_values_alive_at_the_same_time() -> None:
     graph = graph_of(
         node("a", "Fill", HERE, size=8 * MIB),
         node("b", "Exp", HERE, "a", size=4 * MIB),
@@ -135,7 +138,7 @@ def test_the_peak_is_what_lives_at_once() -> None:
     assert found.peak_bytes == {HERE: 12 * MIB, THERE: 3 * MIB}
 
 
-def test_a_name_for_a_value_holds_nothing_of_its_own() -> None:
+def test_a_view_holds_no_memory_of_its_own() -> None:
     graph = graph_of(
         node("a", "Fill", HERE, size=8 * MIB),
         node("b", "Reshape", HERE, "a", size=8 * MIB),
@@ -169,10 +172,10 @@ def loop_on_two_devices() -> Plan:
     pytest.fail("no seed put the loop on two devices")
 
 
-# -- what is scheduled -------------------------------------------------------------------------------------------------
+# -- scheduling --------------------------------------------------------------------------------------------------------
 
 
-def test_values_that_are_needed_late_are_asked_for_late() -> None:
+def test_values_needed_late_are_requested_late() -> None:
     plan = partition(early_and_late(30))
     changed = schedule_receives(plan, chain_takes_longer, quickly)
     assert held(plan) > 110 * MIB
@@ -182,7 +185,7 @@ def test_values_that_are_needed_late_are_asked_for_late() -> None:
         verify(graph, whole=False)
 
 
-def test_a_request_gates_what_makes_the_value_and_comes_from_its_receiver() -> None:
+def test_a_request_of_the_receiver_gates_the_producer() -> None:
     changed = schedule_receives(partition(early_and_late(30)), chain_takes_longer, quickly)
     found = {r.name: r for r in requests(changed)}
     gated = [n for n in nodes_of(changed) if not found.keys().isdisjoint(n.control)]
@@ -204,12 +207,12 @@ def test_less_prefetch_holds_less() -> None:
     ("graph", "seconds"),
     [
         (early_and_late(30, size=MIB // 2), chain_takes_longer),  # small values
-        (early_and_late(30), lambda n: 0.001),  # the sender is no faster than the receiver: everything is late anyway
+        (early_and_late(30), lambda n: 0.001),  # the sender is as slow as the receiver, so every value is late anyway
         (early_and_late(30, sender=HERE), chain_takes_longer),  # one device
     ],
     ids=["small", "busy", "one device"],
 )
-def test_where_nothing_is_gained_the_plan_is_left_alone(graph: ClientGraph, seconds: Seconds) -> None:
+def test_a_plan_without_gain_is_unchanged(graph: ClientGraph, seconds: Seconds) -> None:
     plan = partition(graph)
     assert schedule_receives(plan, seconds, quickly) is plan
 
@@ -228,12 +231,12 @@ def also_read_by_its_sender(sender: str) -> Plan:
     return partition(ClientGraph(nodes, 1, 2))
 
 
-def test_a_value_that_its_sender_holds_anyway_is_not_asked_for_within_a_process() -> None:
+def test_a_value_held_by_its_sender_is_not_requested_within_a_process() -> None:
     plan = also_read_by_its_sender(THERE)
     assert schedule_receives(plan, chain_takes_longer, quickly) is plan
 
 
-def test_a_value_that_its_sender_holds_anyway_is_sent_to_another_process_when_it_is_asked_for() -> None:
+def test_a_value_held_by_its_sender_is_sent_on_request_to_another_process() -> None:
     plan = also_read_by_its_sender(ELSEWHERE)
     changed = schedule_receives(plan, chain_takes_longer, quickly)
     found = {r.name for r in requests(changed)}
@@ -242,8 +245,8 @@ def test_a_value_that_its_sender_holds_anyway_is_sent_to_another_process_when_it
     assert after[HERE] < before[HERE] // 2
 
 
-def test_what_is_held_for_making_a_value_is_not_larger_than_the_value() -> None:
-    """A small value out of a large one that is there for nothing else: to wait with it would hold the large one."""
+def test_a_value_made_from_a_larger_one_is_not_requested() -> None:
+    """Each small value is made from a large one without other readers. Delaying it would hold the large one."""
     made = [node(f"large_{i}", "Exp", THERE, "x", size=16 * MIB) for i in range(20)]
     small = [node(f"small_{i}", "Sum", THERE, f"large_{i}", size=2 * MIB) for i in range(20)]
     chain = [node("chain_0", "Tanh", HERE, "x", size=2 * MIB)]
@@ -254,7 +257,7 @@ def test_what_is_held_for_making_a_value_is_not_larger_than_the_value() -> None:
     assert schedule_receives(plan, chain_takes_longer, quickly) is plan
 
 
-def test_the_engine_gives_the_same_values() -> None:
+def test_a_scheduled_plan_computes_the_same_values() -> None:
     x = af.placeholder("float32", [512, 512])
     with af.device("/cpu:1"):
         made = [x * float(i) for i in range(12)]
@@ -281,11 +284,11 @@ def run(plan: Plan, value: Array) -> Array:
     return np.asarray(result)
 
 
-# -- what must hold for any plan ---------------------------------------------------------------------------------------
+# -- properties of every plan ------------------------------------------------------------------------------------------
 
 
 def random_plan(seed: int) -> tuple[Plan, Seconds]:
-    """Layers of nodes of random sizes and times on four devices in two processes."""
+    """Return a plan of nodes with random sizes and times, on four devices in two processes."""
     source = random.Random(seed)
     devices = [HERE, THERE, ELSEWHERE, ELSEWHERE.replace("CPU:0", "CPU:1")]
     nodes = [Node("x", "_Arg", (), (), {"T": float32, "index": 0}, (OutputSpec(float32, (4,)),), HERE)]
@@ -300,7 +303,7 @@ def random_plan(seed: int) -> tuple[Plan, Seconds]:
 
 
 def flow_plan(seed: int) -> tuple[Plan, Seconds]:
-    """A program with branches and loops, cut up at random."""
+    """Return the randomly partitioned plan of a program with branches and loops."""
     with af.Graph().as_default():
         program = random_flow_program(seed)
         graph = prune(StepRequest(tuple(program.feeds), tuple(program.fetches)))
@@ -310,9 +313,9 @@ def flow_plan(seed: int) -> tuple[Plan, Seconds]:
 @pytest.mark.parametrize("make", [random_plan, flow_plan])
 @settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 100_000), prefetch=st.sampled_from([0.0, 0.1]))
-@example(seed=229, prefetch=0.0)  # in these two a request from a node that is itself put off would close a circle
+@example(seed=229, prefetch=0.0)  # here a request from a node that is delayed itself would close a cycle
 @example(seed=704, prefetch=0.0)
-def test_a_scheduled_plan_is_the_same_plan_with_requests_that_close_no_circle(
+def test_scheduling_only_adds_requests_and_creates_no_cycle(
     make: Callable[[int], tuple[Plan, Seconds]], seed: int, prefetch: float
 ) -> None:
     plan, seconds = make(seed)
@@ -340,11 +343,11 @@ def without_waits(node: Node) -> Node:
 
 @settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 100_000))
-def test_nothing_that_may_be_dead_asks_and_nothing_in_a_loop_is_asked_for(seed: int) -> None:
+def test_requests_avoid_possibly_dead_nodes_and_loops(seed: int) -> None:
     plan, seconds = flow_plan(seed)
     changed = schedule_receives(plan, seconds, lambda *_: 0.1, EVERYTHING)
     for _, graph in changed.by_device():
-        doubtful: set[str] = set()  # behind a Switch, a Merge that takes the doubt away left aside
+        doubtful: set[str] = set()  # nodes behind a Switch or an Enter, up to the next Merge
         for n in graph.nodes.values():
             unsure = n.op in ("Switch", "Enter") or (n.op == RECV and n.attrs["maybe_dead"])
             if n.op != "Merge" and (unsure or not doubtful.isdisjoint(n.predecessors())):

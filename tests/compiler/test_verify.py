@@ -1,4 +1,4 @@
-"""The verifier finds every kind of broken graph: a good graph is broken in one way at a time."""
+"""Graph verifier: a valid graph is broken in one way at a time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from aioflow.graph import dtypes
 
 @pytest.fixture
 def good() -> ClientGraph:
-    """feed x → pair(x, 1) → total = a + b, after `first`; fetched total and x."""
+    """Return the graph of x → pair(x, c) → total = a + b, where c waits for `first`. Fetches are total and x."""
     x = af.placeholder("float32", [2], name="x")
     with af.control_dependencies([af.no_op(name="first")]):
         a, b = af.identity_n([x, af.constant([1.0, 2.0], name="c")], name="pair")
@@ -75,7 +75,7 @@ BROKEN: list[tuple[str, Callable[[ClientGraph], ClientGraph], str]] = [
 ]
 
 
-def test_a_good_graph_passes_as_it_is(good: ClientGraph) -> None:
+def test_a_valid_graph_is_returned_unchanged(good: ClientGraph) -> None:
     assert verify(good) is good
 
 
@@ -86,7 +86,7 @@ def test_a_broken_graph_is_found(good: ClientGraph, breaks: Callable[[ClientGrap
     assert message in str(caught.value)
 
 
-def test_the_graph_of_one_device_has_some_of_the_feeds_and_fetches(good: ClientGraph) -> None:
+def test_a_device_graph_may_lack_feeds_and_fetches(good: ClientGraph) -> None:
     verify(_without(good, "_retval_1"), whole=False)
     with pytest.raises(InternalError, match="not numbered"):
         verify(_attrs(good, "_retval_1", index=0), whole=False)

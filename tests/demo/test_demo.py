@@ -1,4 +1,4 @@
-"""The demo: trains, serves meanwhile, writes a checkpoint and a picture, resumes, and stops cleanly on Ctrl-C."""
+"""The demo trains and serves at the same time, writes a checkpoint and a picture, resumes, and stops on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def _run(folder: Path, steps: int) -> tuple[str, float, int]:
     return text.getvalue(), outcome.accuracy, outcome.step
 
 
-async def test_it_trains_serves_and_resumes(tmp_path: Path) -> None:
+async def test_demo_trains_serves_and_resumes(tmp_path: Path) -> None:
     text, accuracy, step = await _run(tmp_path, 400)
     assert "Starting from scratch" in text
     assert accuracy > 0.93
@@ -42,7 +42,7 @@ async def test_it_trains_serves_and_resumes(tmp_path: Path) -> None:
     assert step == 450
 
 
-async def test_the_service_refuses_what_is_not_an_image() -> None:
+async def test_the_service_rejects_malformed_images() -> None:
     model = build()
     async with af.Session(graph=model.graph) as session:
         await session.run(model.initialize)
@@ -64,14 +64,14 @@ async def test_the_service_refuses_what_is_not_an_image() -> None:
     ["", "[]", '{"steps": 1}', "\0"]
     + [f'{{"steps": [1], "losses": {losses}, "accuracies": [1]}}' for losses in ('["x"]', "[]")],
 )
-def test_a_history_that_cannot_be_read_begins_again(tmp_path: Path, text: str) -> None:
+def test_an_unreadable_history_is_discarded(tmp_path: Path, text: str) -> None:
     (tmp_path / "history.json").write_text(text)
     assert History.load(tmp_path / "history.json") == History()
     assert History.load(tmp_path) == History()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGINT cannot be sent to one process on Windows")
-def test_ctrl_c_stops_it_cleanly_with_a_checkpoint(tmp_path: Path) -> None:
+def test_ctrl_c_stops_the_demo_with_a_checkpoint(tmp_path: Path) -> None:
     command = ["-m", "aioflow", "demo", "--steps", "1000000", "--dir", str(tmp_path)]
     environment = os.environ | {"PYTHONUNBUFFERED": "1", "COLUMNS": "120"}
     with program(*command, stderr=subprocess.STDOUT, env=environment) as process:
@@ -80,7 +80,7 @@ def test_ctrl_c_stops_it_cleanly_with_a_checkpoint(tmp_path: Path) -> None:
         found = re.search(r"http://[\d.:]+", line)
         assert found is not None
         while not httpx.get(f"{found[0]}/step", trust_env=False, timeout=SECONDS).json()["global_step"]:
-            pass  # it has not trained yet
+            pass  # no step is done yet
         process.send_signal(signal.SIGINT)
         rest, _ = process.communicate(timeout=SECONDS)
     assert process.returncode == 130, rest

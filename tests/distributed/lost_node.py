@@ -1,7 +1,7 @@
-"""A program whose Ray loses the node of a task: it starts its cluster again, on the nodes that are left.
+"""A program that loses the Ray node of a task and restarts its cluster on the remaining nodes.
 
-All nodes are of this machine, each with an address of its own in 127.0.0.0/8. To be run as a process: Ray takes the
-main thread, its signals, and a folder (RAY_TMPDIR).
+All nodes are on this machine, each with its own address in 127.0.0.0/8. Run it as a process: Ray takes the main
+thread, its signals, and a folder (RAY_TMPDIR).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ QUICKLY: Final = {
 
 
 async def train(cluster: Any, folder: str, lose: Callable[[], None]) -> None:
-    """Count to STEPS, a step on the worker; `lose` is called half-way."""
+    """Count to STEPS, with a part of each step on the worker. Call `lose` at LOST_AT."""
     with af.Graph().as_default():
         with af.device("/job:ps"):
             step = af.train.get_or_create_global_step()
@@ -52,7 +52,7 @@ async def train(cluster: Any, folder: str, lose: Callable[[], None]) -> None:
 
 
 async def main(nodes: Any) -> None:
-    """Train, on as many clusters as it takes."""
+    """Train to the end, with a new cluster after each loss."""
     there = {
         address: nodes.add_node(num_cpus=1, resources={"there": 1}, node_ip_address=address, **SMALL)
         for address in ("127.0.0.2", "127.0.0.3")

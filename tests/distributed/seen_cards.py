@@ -1,4 +1,4 @@
-"""A module that a task of a cluster imports: it writes down which GPUs the task would see."""
+"""A module for the tasks of a cluster to import: it records the GPUs that a task would see."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Final
 
 __all__ = ["FOLDER", "by_process"]
 
-FOLDER: Final = "AIOFLOW_TEST_CARDS"  # in whose environment this is, it writes there
+FOLDER: Final = "AIOFLOW_TEST_CARDS"  # environment variable with the folder to write to
 
 
 def by_process(pid: int) -> str | None:
-    """What CUDA_VISIBLE_DEVICES was in that process; None where it was not set."""
+    """Return CUDA_VISIBLE_DEVICES of that process; None if it was not set."""
     found: str | None = json.loads(_file(pid).read_text(encoding="utf-8"))
     return found
 

@@ -1,4 +1,4 @@
-"""`distributed.all_reduce_across`: programs of their own, with graphs and sessions of their own, meet in each step."""
+"""`distributed.all_reduce_across`: programs with graphs and sessions of their own reduce together in each step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.net.clusters import cluster
 
 
 class Program:
-    """What one of them has: a graph with a tensor to feed, and a session at its own task."""
+    """One program: a graph with a tensor to feed, and a session at its own task."""
 
     def __init__(self, rank: int, count: int, op: str = "sum", shape: Sequence[int] | None = None) -> None:
         self.devices = [f"/job:worker/task:{task}" for task in range(count)]
@@ -81,7 +81,7 @@ async def test_a_program_that_is_ahead_waits_for_the_others() -> None:
         async with asyncio.TaskGroup() as group:
             ahead = group.create_task(programs[0].run(1, [10.0]))
             async with asyncio.timeout(60):
-                while not (await programs[0].session.stuck_report()):  # noqa: ASYNC110  # nobody says when it waits
+                while not (await programs[0].session.stuck_report()):  # noqa: ASYNC110  # no event signals the wait
                     await asyncio.sleep(0)
             assert not ahead.done()
             assert (await programs[1].run(1, [20.0]))["value"] == [30.0]
@@ -89,7 +89,7 @@ async def test_a_program_that_is_ahead_waits_for_the_others() -> None:
 
 
 async def test_a_step_that_failed_is_repeated_under_its_number() -> None:
-    """One gives up before the others have come; what it had sent is there, and is replaced when it comes again."""
+    """One program times out before the others arrive. The values that it has sent are replaced by its next try."""
     programs = [Program(rank, 3) for rank in range(3)]
     async with AsyncExitStack() as stack:
         await start(stack, programs)
@@ -98,11 +98,11 @@ async def test_a_step_that_failed_is_repeated_under_its_number() -> None:
                 await programs[step].run(step, [1.0], timeout=0.05)
             results = await asyncio.gather(*(p.run(step, [1.0]) for p in programs))
             assert [r["value"].tolist() for r in results] == [[3.0]] * 3
-            again = await programs[step].run(step, [1.0])  # though the others have finished it
+            again = await programs[step].run(step, [1.0])  # the others have finished this step already
             assert again["value"].tolist() == [3.0]
 
 
-async def test_all_may_go_back_to_an_earlier_step() -> None:
+async def test_all_programs_may_return_to_an_earlier_step() -> None:
     programs = [Program(rank, 3) for rank in range(3)]
     async with AsyncExitStack() as stack:
         await start(stack, programs)
@@ -130,6 +130,6 @@ async def test_different_sizes_are_an_error() -> None:
         (0, ["a"], "none", "unknown"),
     ],
 )
-def test_what_does_not_fit_is_refused(rank: int, devices: list[str], op: str, message: str) -> None:
+def test_invalid_arguments_are_rejected(rank: int, devices: list[str], op: str, message: str) -> None:
     with pytest.raises(af.errors.InvalidArgumentError, match=message):
         all_reduce_across(af.constant(1.0), devices, rank, 0, op)

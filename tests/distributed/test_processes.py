@@ -1,4 +1,4 @@
-"""Clusters of processes of this machine: what each is told, what happens when one dies, and that none stays."""
+"""Clusters of local processes: their command lines, restarts after a crash, and their end."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def asked(jobs: Any, **options: Any) -> Wanted:
     return wanted(jobs, **(given | options))
 
 
-# ── what a process is told ───────────────────────────────────────────────────────────────────────────────────────────
+# ── command lines and environments ───────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_worker_is_told_all_but_the_secret_on_its_command_line() -> None:
+def test_the_command_line_has_everything_but_the_secret() -> None:
     what = asked({"ps": 1, "worker": Job(2, cpu_devices=3)}, allow_dirs=["/data run", "/x"], imports=["json"])
     spec = ClusterSpec({"ps": ["127.0.0.1:1"], "worker": ["127.0.0.1:2", "127.0.0.1:3"]})
     interpreter, module, *told = command(what, Task("worker", 1), spec)
@@ -44,7 +44,7 @@ def test_a_worker_is_told_all_but_the_secret_on_its_command_line() -> None:
     options = parse_options(make_parser("worker", ""), told, {})
     assert options.task.cluster == spec
     assert (options.task.job_name, options.task.task_index) == ("worker", 1)
-    assert options.task.is_told_by("--")  # so that it has nothing to say about it
+    assert options.task.is_told_by("--")  # otherwise the worker prints its task
     assert (options.cpus, options.drain_seconds, options.until_eof) == (3, 2.5, True)
     assert options.allow_dir == ["/data run", "/x"]
     secret = what.credentials.secret
@@ -54,7 +54,7 @@ def test_a_worker_is_told_all_but_the_secret_on_its_command_line() -> None:
     assert Credentials.from_environment(own).secret == secret
 
 
-def test_cards_are_dealt_out_one_by_one() -> None:
+def test_gpus_are_assigned_in_order() -> None:
     jobs = read_jobs({"ps": 1, "worker": Job(2, num_gpus=2)})
     what = Wanted(jobs, Credentials())
     given = [environments(what, environment) for environment in ({}, {"CUDA_VISIBLE_DEVICES": "7,GPU-a,5,MIG-b,1"})]
@@ -63,14 +63,14 @@ def test_cards_are_dealt_out_one_by_one() -> None:
 
 
 @pytest.mark.parametrize(("number", "visible"), [(0.5, "0,1"), (2, "0"), (1, "")])
-def test_cards_that_are_not_there_are_refused(number: float, visible: str) -> None:
+def test_unavailable_gpus_are_rejected(number: float, visible: str) -> None:
     what = Wanted(read_jobs({"worker": Job(num_gpus=number)}), Credentials())
     with pytest.raises(InvalidArgumentError):
         environments(what, {"CUDA_VISIBLE_DEVICES": visible})
 
 
 @pytest.mark.parametrize("secret", [b" " + b"x" * 16, b"x" * 16 + b"\n", b"x" * 16 + b"\0"])
-def test_a_secret_that_no_environment_can_have_is_refused(secret: bytes) -> None:
+def test_a_secret_unfit_for_the_environment_is_rejected(secret: bytes) -> None:
     with pytest.raises(InvalidArgumentError) as raised:
         environments(Wanted(read_jobs({"ps": 1}), Credentials(secret)), {})
     assert repr(secret)[2:-1] not in str(raised.value)
@@ -85,7 +85,7 @@ async def until_serving(cluster: StartedCluster, job: str, restarts: int) -> Non
         await asyncio.sleep(0.01)
 
 
-async def test_they_serve_are_started_again_and_end() -> None:
+async def test_processes_serve_restart_and_end() -> None:
     with af.device("/job:worker"):
         v = af.Variable(1.0)
         total = v + 41.0
@@ -98,7 +98,7 @@ async def test_they_serve_are_started_again_and_end() -> None:
                 os.kill(cluster.status_of("worker").pid, KILL)
                 await until_serving(cluster, "worker", restarts=1)
                 with pytest.raises(OpError):
-                    await session.run(total)  # the variable has gone with its process
+                    await session.run(total)  # the variable was lost with its process
                 await session.run(v.initializer)
                 assert await session.run(total) == 42.0
             health = await cluster.health()
@@ -110,7 +110,7 @@ async def test_they_serve_are_started_again_and_end() -> None:
 
 
 def refused(target: str) -> bool:
-    """Whether somebody of this machine without the secret is sent away."""
+    """Return True if a local client with another secret is rejected."""
 
     async def run() -> None:
         async with af.Session(target, credentials=Credentials(b"another secret than theirs")):
@@ -121,14 +121,14 @@ def refused(target: str) -> bool:
     return True
 
 
-async def test_one_that_prints_long_lines_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_that_prints_long_lines_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "talkative.py").write_text("print(200_000 * 'x', flush=True)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     async with asyncio.timeout(SECONDS), start({"ps": 1}, imports=["talkative"], max_restarts=0) as cluster:
         assert cluster.status_of("ps").state == "serves"
 
 
-async def test_one_for_which_the_system_has_no_room_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_task_is_lost_if_the_system_cannot_start_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     async def refuse(*_: Any, **__: Any) -> Any:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
@@ -139,7 +139,7 @@ async def test_one_for_which_the_system_has_no_room_is_lost(monkeypatch: pytest.
                 pass
 
 
-async def test_one_that_may_not_be_started_again_is_lost() -> None:
+async def test_a_task_without_restarts_is_lost() -> None:
     async def program() -> None:
         async with start({"ps": 1}, max_restarts=0) as cluster:
             os.kill(cluster.status_of("ps").pid, KILL)
@@ -151,12 +151,12 @@ async def test_one_that_may_not_be_started_again_is_lost() -> None:
     assert "at most 0 restarts" in str(raised.value)
 
 
-async def test_one_that_cannot_start_is_an_error(capfd: pytest.CaptureFixture[str]) -> None:
+async def test_a_task_that_cannot_start_is_an_error(capfd: pytest.CaptureFixture[str]) -> None:
     async with asyncio.timeout(SECONDS):
         with pytest.raises(UnavailableError, match="status 2"):
             async with start({"ps": 1}, imports=["no_such_module"], max_restarts=1):
                 raise AssertionError("it serves")
-    assert capfd.readouterr().err.count("no_such_module") == 2  # which the worker has said
+    assert capfd.readouterr().err.count("no_such_module") == 2  # printed by the worker at each start
 
 
 PROGRAM: Final = """
@@ -174,7 +174,7 @@ asyncio.run(main())
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGINT"])
-async def test_none_outlives_the_program(how: str) -> None:
+async def test_no_process_outlives_the_program(how: str) -> None:
     async with asyncio.timeout(SECONDS), program_on_loop("-c", PROGRAM, stderr=asyncio.subprocess.DEVNULL) as program:
         if program.stdout is None:
             raise AssertionError("there is no output")

@@ -1,4 +1,4 @@
-"""Clusters of Ray's actors, on a small Ray cluster of this machine that is started for this file."""
+"""Clusters of Ray actors, on a small local Ray cluster that is started for this file."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from tests.processes import SECONDS
 ray: Any = pytest.importorskip("ray", reason="Ray is of the extra `ray`")
 
 HALF: Final = Job(num_cpus=0.5)
-STORE_BYTES: Final = 80 << 20  # about the least that Ray takes
-ROOM: Final = {"CPU": 2.0, "GPU": 2.0, "disk": 1.0}  # Ray believes what it is told
+STORE_BYTES: Final = 80 << 20  # about the minimum that Ray accepts
+ROOM: Final = {"CPU": 2.0, "GPU": 2.0, "disk": 1.0}  # Ray does not check these amounts
 
 
 @pytest.fixture(scope="module", autouse=True)
 def local_cluster() -> Iterator[None]:
-    """Ray, for this file: ended with all its processes, of which there are half a dozen."""
-    folder = tempfile.mkdtemp(prefix="ray")  # short, as the names of sockets are
+    """Start Ray for this file, and end it with all of its half a dozen processes."""
+    folder = tempfile.mkdtemp(prefix="ray")  # short, because names of sockets are limited
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_TMPDIR", folder)
-        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))  # or Ray would write one to the user's folder
+        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))  # otherwise Ray writes one to the user's folder
         patch.setenv(seen_cards.FOLDER, folder)
         patch.delenv("RAY_ADDRESS", raising=False)
         handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -70,7 +70,7 @@ async def until_serving(cluster: StartedCluster, job: str, restarts: int) -> Non
 
 
 async def until_all_is_given_back(pids: list[int]) -> None:
-    """No process is left, and Ray may give to others what the cluster had."""
+    """Wait until no process is left and Ray has all resources back."""
     while any(map(psutil.pid_exists, pids)):  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     while {name: ray.available_resources().get(name) for name in ROOM} != ROOM:  # noqa: ASYNC110
@@ -83,7 +83,7 @@ def pids_of(cluster: StartedCluster) -> list[int]:
     return [status.pid for status in cluster.tasks.values()]
 
 
-async def test_actors_serve_are_started_again_by_ray_and_end() -> None:
+async def test_actors_serve_restart_and_end() -> None:
     with af.device("/job:worker"):
         v = af.Variable(1.0)
         total = v + 41.0
@@ -97,7 +97,7 @@ async def test_actors_serve_are_started_again_by_ray_and_end() -> None:
                 await until_serving(cluster, "worker", restarts=1)
                 assert cluster.status_of("worker").address == address
                 with pytest.raises(OpError):
-                    await session.run(total)  # the variable has gone with its process
+                    await session.run(total)  # the variable was lost with its process
                 await session.run(v.initializer)
                 assert await session.run(total) == 42.0
             health = await cluster.health()
@@ -107,7 +107,7 @@ async def test_actors_serve_are_started_again_by_ray_and_end() -> None:
         await until_all_is_given_back(pids)
 
 
-async def test_an_actor_that_may_not_be_started_again_ends_the_block() -> None:
+async def test_an_actor_without_restarts_ends_the_block() -> None:
     pids: list[int] = []
 
     async def program() -> None:
@@ -123,7 +123,7 @@ async def test_an_actor_that_may_not_be_started_again_ends_the_block() -> None:
 
 
 @pytest.mark.parametrize("how", ["fails", "is cancelled"])
-async def test_nothing_stays_behind_a_block_that(how: str) -> None:
+async def test_an_interrupted_block_leaves_nothing_behind(how: str) -> None:
     pids: list[int] = []
 
     async def program() -> None:
@@ -140,7 +140,7 @@ async def test_nothing_stays_behind_a_block_that(how: str) -> None:
         await until_all_is_given_back(pids)
 
 
-async def test_room_that_ray_has_not_is_said_to_be_missing() -> None:
+async def test_missing_ray_resources_are_reported() -> None:
     with pytest.raises(DeadlineExceededError) as raised:
         async with asyncio.timeout(SECONDS), start({"ps": HALF, "worker": Job(resources={"disk": 2})}, timeout=1.0):
             raise AssertionError("it begins")
@@ -149,14 +149,14 @@ async def test_room_that_ray_has_not_is_said_to_be_missing() -> None:
     await until_all_is_given_back([])
 
 
-async def test_an_actor_that_cannot_be_made_is_an_error() -> None:
+async def test_an_actor_that_cannot_be_created_is_an_error() -> None:
     with pytest.raises(UnavailableError, match="no_such_module"):
         async with asyncio.timeout(SECONDS), start({"ps": HALF}, imports=["no_such_module"]):
             raise AssertionError("it begins")
     await until_all_is_given_back([])
 
 
-async def test_the_resources_are_those_of_the_job() -> None:
+async def test_actors_reserve_the_resources_of_their_job() -> None:
     async with asyncio.timeout(SECONDS):
         async with start({"ps": Job(num_cpus=1.5, resources={"disk": 1})}) as cluster:
             pids = pids_of(cluster)
@@ -165,7 +165,7 @@ async def test_the_resources_are_those_of_the_job() -> None:
         await until_all_is_given_back(pids)
 
 
-async def test_each_task_has_the_card_that_ray_gives_it() -> None:
+async def test_each_task_sees_the_gpu_that_ray_assigns() -> None:
     async with asyncio.timeout(SECONDS):
         jobs = {"ps": HALF, "worker": Job(2, num_cpus=0.5, num_gpus=1)}
         async with start(jobs, imports=[seen_cards.__name__]) as cluster:
@@ -176,8 +176,7 @@ async def test_each_task_has_the_card_that_ray_gives_it() -> None:
         await until_all_is_given_back(pids)
 
 
-async def test_one_secret_is_that_of_the_cluster() -> None:
-    """A program elsewhere that has it is served, one without it is not."""
+async def test_only_clients_with_the_secret_are_served() -> None:
     async with asyncio.timeout(SECONDS), start({"ps": HALF}) as cluster:
         known = cluster.credentials
         assert known.prove
@@ -196,8 +195,8 @@ async def run_there(target: str, credentials: af.distributed.Credentials) -> Non
 
 
 @pytest.mark.parametrize("kill", ["worker", "ps"])
-async def test_training_goes_on_after_an_actor_was_killed(kill: str) -> None:
-    """The script is the one that `tests/examples/test_train_cluster.py` runs on processes."""
+async def test_training_continues_after_an_actor_is_killed(kill: str) -> None:
+    """The script is that of `tests/examples/test_train_cluster.py`, which runs it on processes."""
     report = await example.main(on="ray", kill=kill)
     check(report)
     assert {task for task, times in report.restarts.items() if times} == {f"/job:{kill}/replica:0/task:0"}

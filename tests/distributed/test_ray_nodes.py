@@ -1,4 +1,4 @@
-"""A node of Ray that is lost: three nodes of this machine, and a program that starts its cluster again."""
+"""Loss of a Ray node: three nodes on this machine, and a program that restarts its cluster."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has 
 
 @pytest.fixture
 def folder() -> Iterator[str]:
-    """For what Ray writes; short, as the names of sockets are."""
+    """Yield a folder for the files of Ray. Its name is short, because names of sockets are limited."""
     found = tempfile.mkdtemp(prefix="ray")
     yield found
     shutil.rmtree(found, ignore_errors=True)
 
 
 @pytest.mark.soak
-def test_training_goes_on_where_there_are_nodes(folder: str) -> None:
+def test_training_continues_on_the_remaining_nodes(folder: str) -> None:
     environment = os.environ | {
         "RAY_TMPDIR": folder,
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_AUTH_TOKEN": secrets.token_hex(32),  # or Ray would write one to the user's folder
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),  # otherwise Ray writes one to the user's folder
     }
     environment.pop("RAY_ADDRESS", None)
     with program("-m", "tests.distributed.lost_node", env=environment, stderr=subprocess.DEVNULL) as running:
@@ -44,5 +44,5 @@ def test_training_goes_on_where_there_are_nodes(folder: str) -> None:
     assert {first, second} == {f"the worker is at 127.0.0.{number}" for number in (2, 3)}
     assert begins == "begins at 0"
     assert "/job:worker/replica:0/task:0 is lost with its node" in lost
-    assert 0 < int(again.removeprefix("begins at ")) <= LOST_AT  # that of a checkpoint
+    assert 0 < int(again.removeprefix("begins at ")) <= LOST_AT  # the step of a checkpoint
     assert ends == "ends"

@@ -1,4 +1,4 @@
-"""What is asked of Ray, and what an actor does with what it is told: all that needs no Ray."""
+"""Requests to Ray, and the behavior of an actor, as far as they need no Ray."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ def asked(jobs: Any, **options: Any) -> Wanted:
     return Wanted(read_jobs(jobs), KNOWN, **options)
 
 
-# ── what is asked of Ray ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── requests to Ray ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_each_task_has_a_bundle_with_what_it_needs() -> None:
+def test_each_task_has_a_bundle_with_its_resources() -> None:
     jobs = read_jobs({"worker": Job(2, num_cpus=4, num_gpus=1, resources={"disk": 0.5, "tape": 0}), "ps": 1})
     ps, *workers = bundles(jobs)
     assert ps == {"CPU": 1.0}
     assert workers == [{"CPU": 4, "GPU": 1, "disk": 0.5}] * 2
 
 
-def test_the_actor_takes_what_its_bundle_has() -> None:
+def test_actor_options_match_the_bundle() -> None:
     job = Job(num_cpus=2, num_gpus=0.5, resources={"disk": 1})
     options = actor_options(job, max_restarts=-1)
     assert (options["num_cpus"], options["num_gpus"], options["resources"]) == (2, 0.5, {"disk": 1})
     assert options["max_restarts"] == -1
-    assert options["max_task_retries"] == 0  # a call that is repeated would hide the restart from the supervisor
+    assert options["max_task_retries"] == 0  # a repeated call would hide the restart from the supervisor
 
 
-def test_a_task_that_needs_nothing_has_no_place() -> None:
+def test_a_task_without_resources_is_rejected() -> None:
     with pytest.raises(InvalidArgumentError, match="'ps'"):
         bundles(read_jobs({"ps": Job(num_cpus=0)}))
 
@@ -56,14 +56,14 @@ def test_strategies_are_those_of_ray() -> None:
         check_strategy("pack")
 
 
-async def test_without_ray_the_install_command_is_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_error_without_ray_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UnimplementedError, match=r"pip install 'aioflow-engine\[ray\]'"):
         async with start({"ps": 1}):
             raise AssertionError("it begins")
 
 
-def test_the_package_does_without_ray() -> None:
+def test_the_package_imports_without_ray() -> None:
     assert importlib.import_module("aioflow.distributed.ray") is af.distributed.ray
 
 
@@ -72,7 +72,7 @@ def test_the_package_does_without_ray() -> None:
 
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The address of the node that the actor is on; may be changed."""
+    """Return the address of the actor's node, in a list that tests may change."""
     found = ["127.0.0.1"]
     monkeypatch.setattr(actor, "_node_address", lambda: found[0])
     return found
@@ -92,7 +92,7 @@ async def test_an_actor_keeps_its_port_until_it_serves_there(node: list[str]) ->
     assert await ps.place(None) == address
     assert address.startswith("127.0.0.1:")
     assert "error" not in await ps.begin(told(address))
-    assert "error" not in await ps.begin(told(address))  # asked again, by one whose first call had no answer
+    assert "error" not in await ps.begin(told(address))  # a retry after a lost response
     async with af.Session(f"aioflow://{address}", credentials=KNOWN) as session:
         with af.device("/job:ps"):
             assert await session.run(af.constant(1.0) + 1.0) == 2.0
@@ -100,17 +100,17 @@ async def test_an_actor_keeps_its_port_until_it_serves_there(node: list[str]) ->
     await ps.ended()
 
 
-async def test_one_that_is_made_anew_serves_at_the_address_that_is_known(node: list[str]) -> None:
+async def test_a_recreated_actor_serves_at_the_known_address(node: list[str]) -> None:
     first, again = WorkerActor("ps", 0, []), WorkerActor("ps", 0, [])
     address = await first.place(None)
     assert "error" not in await first.begin(told(address))
-    assert isinstance(error_of(await again.begin(told(address))), AlreadyExistsError)  # the first one lives still
+    assert isinstance(error_of(await again.begin(told(address))), AlreadyExistsError)  # the first actor still runs
     await first.drain(0.0)
-    assert "error" not in await again.begin(told(address))  # and its failure has not kept the address
+    assert "error" not in await again.begin(told(address))  # the failed attempt has released the address
     await again.drain(0.0)
 
 
-async def test_one_on_another_node_says_that_its_own_is_lost(node: list[str]) -> None:
+async def test_an_actor_on_another_node_reports_the_lost_node(node: list[str]) -> None:
     first, again = WorkerActor("ps", 0, []), WorkerActor("ps", 0, [])
     address = await first.place(None)
     node[0] = "127.0.0.2"
@@ -121,7 +121,7 @@ async def test_one_on_another_node_says_that_its_own_is_lost(node: list[str]) ->
     assert "start the cluster again" in str(error.expected)
 
 
-async def test_one_that_listens_elsewhere_is_known_by_its_node(node: list[str]) -> None:
+async def test_an_actor_bound_elsewhere_is_addressed_by_its_node(node: list[str]) -> None:
     node[0] = "127.0.0.3"
     ps = WorkerActor("ps", 0, [])
     address = await ps.place("127.0.0.1")
@@ -150,8 +150,8 @@ async def test_an_actor_has_the_folders_and_devices_of_its_job(node: list[str], 
     await ps.drain(0.0)
 
 
-def test_what_makes_an_actor_has_no_secret() -> None:
-    """Ray keeps what makes an actor, to make it again."""
+def test_actor_arguments_contain_no_secret() -> None:
+    """Ray stores the arguments of an actor, to create it again."""
     what = asked({"ps": 1})
     kept = (actor_options(what.jobs["ps"], 3), bundles(what.jobs), vars(WorkerActor("ps", 0, [])))
     assert KNOWN.secret is not None

@@ -1,4 +1,4 @@
-"""`distributed.all_reduce`: the values are NumPy's, each task sends its share and no more, training goes on in step."""
+"""`distributed.all_reduce`: NumPy's values, equal traffic for every task, and replicas that train in step."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def task(index: int) -> str:
 
 
 def fed(values: Sequence[Any], shape: Any = None) -> tuple[list[af.Tensor], dict[Any, Any]]:
-    """One tensor per device, whose value comes from a feed, and the feeds."""
+    """Return one tensor per device, each fed by a placeholder, and the feeds."""
     tensors, feeds = [], {}
     for index, value in enumerate(values):
         with af.device(device(index)):
@@ -66,7 +66,7 @@ async def test_every_device_has_numpys_result(
         assert not known or {tuple(r.shape.as_list()) for r in results} == {tuple(shape)}
         async with local(devices) as session:
             found = await session.run(results, feeds)
-    # Whole numbers, whose sums and products are exact in any order.
+    # Sums and products of whole numbers are exact in any order.
     expected = sum(values) / devices if op == "mean" else NUMPY[op].reduce(values)
     for value in found:
         np.testing.assert_array_equal(value, expected)
@@ -83,7 +83,7 @@ async def test_all_devices_have_the_same_bits() -> None:
         np.testing.assert_allclose(value, np.sum(values, 0, np.float64), rtol=1e-4, atol=1e-5)
 
 
-async def test_a_structure_is_packed_and_comes_back_as_it_was() -> None:
+async def test_a_structure_is_packed_and_restored() -> None:
     rng = np.random.default_rng(0)
     shapes = {"bias": [3], "weights": [2, 4], "scale": []}
     with af.Graph().as_default():
@@ -138,20 +138,20 @@ async def test_the_gradient_of_a_sum_is_the_sum_of_the_gradients() -> None:
     for value in found:
         np.testing.assert_array_equal(value, 12.0 * np.sum(values, 0))
     traffic = [sum(sum(sizes) for (source, _), sizes in ways.items() if source == d) for d in range(3)]
-    assert traffic == [2 * 2 * (3 - 1) * 8] * 3  # there and back, the same
+    assert traffic == [2 * 2 * (3 - 1) * 8] * 3  # the same traffic forward and backward
 
 
 @pytest.mark.parametrize("op", ["sum", "mean", "max", "prod"])
-def test_the_gradient_agrees_with_differences(op: str) -> None:
+def test_the_gradient_agrees_with_finite_differences(op: str) -> None:
     values = [np.random.default_rng(d).standard_normal((2, 3)) for d in range(3)]
     check_gradients(lambda *tensors: all_reduce(tensors, op, subchunks=2), *values)
 
 
-# ── what is sent ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── traffic ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def sent(session: af.Session, fetches: Any, feeds: Sequence[Any] = ()) -> dict[tuple[int, int], list[int]]:
-    """The bytes of each tensor that goes from one device or task to another; these by their numbers."""
+    """Return the bytes of each tensor sent from one device or task to another, keyed by their numbers."""
     plan = session.plan(fetches, feeds)
     by_device = dict(plan.by_device())
     found = defaultdict(list)
@@ -196,11 +196,11 @@ async def test_small_tensors_share_a_message() -> None:
     assert messages == {(0, 1): [160, 160], (1, 0): [160, 160]}
 
 
-# ── in step ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── training ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("replicas", [2, 3, 4])
-async def test_replicas_train_as_one_model_would(replicas: int) -> None:
+async def test_replicas_train_like_one_model(replicas: int) -> None:
     """Each task has its own copy of the weights and a share of the batch; NumPy has the whole batch."""
     rng = np.random.default_rng(0)
     inputs, targets = rng.standard_normal((24, 5)), rng.standard_normal((24, 1))
@@ -223,11 +223,11 @@ async def test_replicas_train_as_one_model_would(replicas: int) -> None:
     for _ in range(20):
         expected -= 0.1 * 2 * inputs.T @ (inputs @ expected - targets) / len(inputs)
     for value in found:
-        np.testing.assert_array_equal(value, found[0])  # without a parameter server, and no bit apart
+        np.testing.assert_array_equal(value, found[0])  # the same bits, without a parameter server
         np.testing.assert_allclose(value, expected, rtol=1e-12)
 
 
-# ── refusals ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── rejected arguments ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -244,14 +244,14 @@ async def test_replicas_train_as_one_model_would(replicas: int) -> None:
         (np.zeros(3), {}, "tensors"),
     ],
 )
-def test_what_does_not_fit_is_refused(tensors: Any, options: dict[str, Any], message: str) -> None:
+def test_invalid_arguments_are_rejected(tensors: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises((af.errors.InvalidArgumentError, af.errors.DTypeError), match=message):
         all_reduce(tensors, **options)
 
 
 @pytest.mark.parametrize("sizes", [(1, 3), (2, 4), (0, 1), (1, 2), (3, 4)])
 async def test_tensors_of_different_sizes_are_an_error_of_the_step(sizes: tuple[int, int]) -> None:
-    """Also where the chunks would broadcast."""
+    """Sizes whose chunks would broadcast are an error, too."""
     with af.Graph().as_default():
         tensors, feeds = fed([np.ones(n) for n in sizes])
         async with local(2) as session:

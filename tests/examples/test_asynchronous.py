@@ -1,4 +1,4 @@
-"""The example of asynchronous training between graphs learns, with its variables on two servers."""
+"""Asynchronous training between graphs: the example learns, with its variables on two servers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from examples import asynchronous as example
 
 
-async def test_it_learns(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_training_learns_with_variables_on_two_servers(capsys: pytest.CaptureFixture[str]) -> None:
     assert await example.main() > 0.9
     printed = capsys.readouterr().out
     assert len(re.findall(r"/job:ps/task:[01] holds \d+ variables", printed)) == 2
@@ -19,5 +19,5 @@ async def test_it_learns(capsys: pytest.CaptureFixture[str]) -> None:
     assert example.STEPS <= sum(steps) < 1.1 * example.STEPS
 
 
-async def test_after_a_step_it_knows_nothing() -> None:
+async def test_accuracy_is_low_after_one_step() -> None:
     assert await example.main(steps=1) < 0.4

@@ -1,4 +1,4 @@
-"""The example of a model from a file learns what it did not know, and goes out with what it has learnt."""
+"""The example of a model from a file: fine-tuning improves the model, and its export keeps the result."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from examples import bring_a_model
 
 
-async def test_it_is_fine_tuned_and_exported(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_model_is_fine_tuned_and_exported(capsys: pytest.CaptureFixture[str]) -> None:
     before, after, again = await bring_a_model.main()
     assert before < 0.3
     assert after > 0.85
@@ -15,6 +15,6 @@ async def test_it_is_fine_tuned_and_exported(capsys: pytest.CaptureFixture[str])
     assert "fine-tuned" in capsys.readouterr().out
 
 
-async def test_without_a_step_it_is_as_it_was_loaded() -> None:
+async def test_the_model_is_unchanged_without_training() -> None:
     before, after, again = await bring_a_model.main(steps=0)
     assert before == after == again

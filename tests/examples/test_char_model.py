@@ -1,4 +1,4 @@
-"""`examples/char_model.py` on a text that this test makes: it learns, and learns more than how often letters occur."""
+"""`examples/char_model.py` on generated text: it learns more than the frequencies of letters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from examples import char_model
 WORDS = ("the", "loop", "runs", "backwards", "over", "stacks", "that", "its", "body", "keeps")
 
 
-def test_it_learns_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_training_learns_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     text = " ".join(rng.choice(WORDS, 6000))
     path = tmp_path / "text.txt"
@@ -26,7 +26,7 @@ def test_it_learns_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert sum(word in WORDS for word in written) > 0.6 * len(written)
 
 
-def test_it_learns_as_well_in_16_bits(tmp_path: Path) -> None:
+def test_training_learns_as_well_in_bfloat16(tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
     path.write_text(" ".join(np.random.default_rng(0).choice(WORDS, 3000)))
     small = ["--text", str(path), "--units", "24", "--batch", "16", "--steps", "16", "--seconds", "300"]
@@ -35,7 +35,7 @@ def test_it_learns_as_well_in_16_bits(tmp_path: Path) -> None:
     assert found["bfloat16"] == pytest.approx(found["float32"], rel=0.01)
 
 
-def test_batches_are_the_text_once() -> None:
+def test_batches_cover_the_text_once() -> None:
     codes = np.arange(101, dtype=np.int32)
     found = list(char_model.batches(codes, rows=4, steps=5))
     assert [anew for *_, anew in found] == [True, False, False, False, False]

@@ -1,4 +1,4 @@
-"""`examples/coroutine_nodes.py`: every question is answered, many at once, and lost answers are asked for again."""
+"""`examples/coroutine_nodes.py`: concurrent questions are all answered, and lost answers are requested again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from examples import coroutine_nodes
 
 
-def test_it_serves(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_question_is_answered(capsys: pytest.CaptureFixture[str]) -> None:
     report = coroutine_nodes.main(requests=3)
     questions = 3 * coroutine_nodes.USERS * 2
     scores = report["scores"]

@@ -1,4 +1,4 @@
-"""`examples/custom_op`: what it promises about ops of one's own."""
+"""The custom ops of `examples/custom_op`."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ def test_values_in_every_dtype(dtype: str) -> None:
     np.testing.assert_allclose(found.astype(np.float64), [[0, 1], [1, 6]], rtol=1e-2)
 
 
-def test_the_ops_are_everywhere_that_ops_are() -> None:
+def test_custom_ops_are_found_in_raw_ops() -> None:
     assert "SoftSquare" in dir(af.raw_ops)
     assert evaluate([af.raw_ops.SoftSquare(x=np.float64(1.0), scale=3.0)])[0] == 1.0
     with pytest.raises(af.errors.InvalidArgumentError):
         softsquare.soft_square([1, 2])
 
 
-async def test_a_bounded_loss_is_fitted_near_the_points_and_not_the_outlier() -> None:
+async def test_a_bounded_loss_ignores_the_outlier() -> None:
     assert 1.0 < await softsquare.fit() < 1.3
 
 
-async def test_pauses_of_one_step_are_waited_for_together() -> None:
+async def test_pauses_of_one_step_overlap() -> None:
     assert await softsquare.wait_for_many(count=40, seconds=0.25) < 40 * 0.25 / 4
 
 
-async def test_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     await softsquare.main()
     assert "middle of" in capsys.readouterr().out

@@ -1,5 +1,7 @@
-"""`examples/gpt2`: with its cache it computes what it computes without, what NumPy computes, and what a published
-folder says; its streams may be many at once and may be left at any time."""
+"""`examples/gpt2`: its cache, agreement with NumPy, published folders, and streams.
+
+Streams may run at the same time, and may be abandoned at any point.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ def model() -> Model:
 async def session(model: Model) -> AsyncIterator[af.Session]:
     async with af.Session(graph=model.graph) as opened:
         await opened.run(model.initializer)
-        for variable in _biases(model):  # that would be zeros
+        for variable in _biases(model):  # initialized to zeros, which would hide errors
             await variable.load(np.random.default_rng(0).normal(size=variable.shape).astype("f") / 5, opened)
         yield opened
 
@@ -48,13 +50,13 @@ def _biases(model: Model) -> list[Any]:
 
 
 async def weights_of(session: af.Session, model: Model) -> dict[str, Array]:
-    """By the names of the checkpoints."""
+    """Return the weights under the names of the checkpoints."""
     variables = model.graph.get_collection(af.GraphKeys.GLOBAL_VARIABLES)
     return {v.op.name.replace("/", "."): await session.run(v) for v in variables}
 
 
 async def logits_of(session: af.Session, step: Step, cache: Cache, tokens: Any) -> Array:
-    """[B, N, V], and the tokens' keys and values are in the cache."""
+    """Return logits [B, N, V], and add the keys and values of the tokens to the cache."""
     feeds = {step.tokens: tokens, step.lengths: cache.lengths, step.past: cache.past()}
     logits, last, new = await session.run([step.logits, step.last_logits, step.new], feeds)
     np.testing.assert_allclose(logits[:, -1], last, rtol=1e-5, atol=1e-5)
@@ -63,7 +65,7 @@ async def logits_of(session: af.Session, step: Step, cache: Cache, tokens: Any) 
     return found
 
 
-async def test_with_the_cache_as_without_and_as_numpy(model: Model, session: af.Session) -> None:
+async def test_logits_with_cache_equal_those_without_and_of_numpy(model: Model, session: af.Session) -> None:
     text = np.random.default_rng(2).integers(0, CONFIG.vocab_size, 20)
     whole = await logits_of(session, model.prompt, Cache(CONFIG, 1), [text])
     cache = Cache(CONFIG, 1)
@@ -75,7 +77,7 @@ async def test_with_the_cache_as_without_and_as_numpy(model: Model, session: af.
     np.testing.assert_allclose(whole, plain.logits(text[None]), rtol=1e-4, atol=1e-5)
 
 
-async def test_streams_of_different_lengths_in_one_step(model: Model, session: af.Session) -> None:
+async def test_one_step_serves_streams_of_different_lengths(model: Model, session: af.Session) -> None:
     rng = np.random.default_rng(3)
     texts = [rng.integers(0, CONFIG.vocab_size, n) for n in (3, 9, 1, 6)]
     together = Cache(CONFIG, len(texts))
@@ -92,7 +94,7 @@ async def test_streams_of_different_lengths_in_one_step(model: Model, session: a
         np.testing.assert_allclose([s[row, 0] for s in steps], expected, rtol=1e-4, atol=1e-5)
 
 
-async def test_the_likeliest_tokens(model: Model, session: af.Session) -> None:
+async def test_zero_temperature_generates_the_likeliest_tokens(model: Model, session: af.Session) -> None:
     plain = PlainModel(CONFIG, await weights_of(session, model))
     expected, text = [], np.array([[5, 6, 7]])
     for _ in range(10):
@@ -105,7 +107,7 @@ async def test_the_likeliest_tokens(model: Model, session: af.Session) -> None:
 
 async def test_a_stream_ends_at_the_last_position(model: Model, session: af.Session) -> None:
     count = len([t async for t in generate(session, model, [1] * 30, most=100)])
-    assert count == CONFIG.n_positions - 30 + 1  # the last one is read by nobody
+    assert count == CONFIG.n_positions - 30 + 1  # the last token is not read
 
 
 async def test_draws_follow_the_seed_and_the_probabilities(model: Model, session: af.Session) -> None:
@@ -127,7 +129,7 @@ async def test_draws_follow_the_seed_and_the_probabilities(model: Model, session
     np.testing.assert_allclose(counts / 2000, shares / shares.sum(), atol=0.05)  # four standard deviations
 
 
-async def test_streams_beside_one_another(model: Model, session: af.Session) -> None:
+async def test_concurrent_streams_are_independent(model: Model, session: af.Session) -> None:
     async def stream(prompt: list[int]) -> list[int]:
         return [t async for t in generate(session, model, prompt, most=12, seed=prompt[0])]
 
@@ -155,11 +157,11 @@ async def test_a_stream_may_be_left_or_cancelled(model: Model, session: af.Sessi
     assert [t async for t in generate(session, model, [3], most=6, seed=1)] == expected
 
 
-# -- a folder as it is published -------------------------------------------------------------
+# -- a published folder ----------------------------------------------------------------------
 
 
 def published(prefix: str = "", kind: str = "float32") -> dict[str, Array]:
-    """Random weights by the names and layouts of the published files: Conv1D has [in, out]."""
+    """Return random weights in the names and layouts of the published files: Conv1D has [in, out]."""
     rng, width = np.random.default_rng(4), CONFIG.n_embd
     shapes = {"wte.weight": [CONFIG.vocab_size, width], "wpe.weight": [CONFIG.n_positions, width]}
     shapes |= {"ln_f.weight": [width], "ln_f.bias": [width]}
@@ -179,7 +181,7 @@ def write_folder(folder: Path, weights: dict[str, Array], **config: Any) -> None
 
 
 @pytest.mark.parametrize(("prefix", "kind"), [("", "float32"), ("transformer.", "float16")])
-async def test_a_published_folder(prefix: str, kind: str, tmp_path: Path) -> None:
+async def test_a_published_folder_is_loaded(prefix: str, kind: str, tmp_path: Path) -> None:
     weights = published(prefix, kind)
     write_folder(tmp_path, weights | {"lm_head.weight": weights[prefix + "wte.weight"]})
     config = config_of(tmp_path)
@@ -192,7 +194,7 @@ async def test_a_published_folder(prefix: str, kind: str, tmp_path: Path) -> Non
     np.testing.assert_allclose(logits, plain.logits(np.array([[1, 2, 3]])), rtol=1e-4, atol=1e-4)
 
 
-async def test_a_folder_of_another_model(tmp_path: Path) -> None:
+async def test_a_folder_of_another_model_is_rejected(tmp_path: Path) -> None:
     weights = published()
     del weights["h.1.mlp.c_fc.bias"]
     write_folder(tmp_path, weights, activation_function="relu")
@@ -204,7 +206,7 @@ async def test_a_folder_of_another_model(tmp_path: Path) -> None:
             await load(session, made, tmp_path)
 
 
-def test_the_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_program_prints_its_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = program.main(["--tokens", "5", "--prompt", "Hi"])
     assert text.startswith("Hi")
     assert text in capsys.readouterr().out
@@ -228,7 +230,7 @@ def _write_vocabulary(folder: Path, size: int) -> None:
     (folder / "merges.txt").write_text(f"#version: 0.2\n{rules}", encoding="utf-8")
 
 
-def test_byte_pairs(tmp_path: Path) -> None:
+def test_byte_pairs_encode_and_decode(tmp_path: Path) -> None:
     _write_vocabulary(tmp_path, 20)
     tokenizer = tokenizer_of(tmp_path)
     vocabulary = json.loads((tmp_path / "vocab.json").read_text(encoding="utf-8"))
@@ -252,7 +254,7 @@ def test_byte_pairs(tmp_path: Path) -> None:
         ("", []),
     ],
 )
-def test_words_are_cut_as_published(text: str, pieces: list[str]) -> None:
+def test_words_are_split_as_published(text: str, pieces: list[str]) -> None:
     assert words(text) == pieces
 
 
@@ -260,6 +262,6 @@ EVERY_BYTE = BytePairs({sign: i for i, sign in enumerate(BytePairs({}, [])._sign
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_every_text_comes_back(text: str) -> None:
+def test_every_text_round_trips(text: str) -> None:
     assert EVERY_BYTE.decode(EVERY_BYTE.encode(text)).decode() == text
     assert "".join(words(text)) == text

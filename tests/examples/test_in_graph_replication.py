@@ -1,4 +1,4 @@
-"""The example of in-graph replication learns, and its gradients are those of the whole batch."""
+"""In-graph replication: the example learns, and its gradients are those of the whole batch."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tests.net.clusters import cluster
 PARTS = 3
 
 
-async def test_it_learns(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_training_learns(capsys: pytest.CaptureFixture[str]) -> None:
     assert await example.main() > 0.9
     assert "3 copies of the model" in capsys.readouterr().out
 
 
-async def test_without_training_it_knows_nothing() -> None:
+async def test_accuracy_is_low_without_training() -> None:
     assert await example.main(steps=0) < 0.4
 
 
 async def trained(target: str, model: example.Model) -> list[Any]:
-    """The gradients of a batch in float64, and the variables after two steps with it."""
+    """Return the gradients of a batch in float64, and the variables after two steps with it."""
     digits, _ = load_digits().split()
     feeds = {model.images: digits.images[:60].astype(np.float64), model.labels: digits.labels[:60]}
     async with af.Session(target) as session:
@@ -36,8 +36,8 @@ async def trained(target: str, model: example.Model) -> list[Any]:
         return [*found, *await session.run(af.trainable_variables())]
 
 
-async def test_copies_on_workers_compute_what_one_does_part_by_part() -> None:
-    """To the last bit in float64: the same parts, added up in the same order."""
+async def test_replicas_on_workers_equal_one_process() -> None:
+    """Results are equal to the last bit in float64: the same parts are added in the same order."""
     async with cluster("ps", *["worker"] * PARTS) as servers:
         with af.Graph().as_default():
             model = example.build(PARTS, "/job:ps", lambda index: f"/job:worker/task:{index}", af.float64)
@@ -49,7 +49,7 @@ async def test_copies_on_workers_compute_what_one_does_part_by_part() -> None:
 
 
 async def test_the_mean_over_copies_is_the_gradient_of_the_whole_batch() -> None:
-    """But for rounding: a sum over 60 rows in another order, of terms below 1 (60 · 2.2e-16 · 1 < 1e-13)."""
+    """The difference is rounding: a sum of 60 rows in another order, of terms below 1 (60 · 2.2e-16 · 1 < 1e-13)."""
     with af.Graph().as_default():
         parts = await trained("", example.build(PARTS, "", lambda index: "", af.float64))
     with af.Graph().as_default():

@@ -22,17 +22,17 @@ def report() -> input_pipeline.Report:
     return input_pipeline.main(["--epochs", "6", "--shards", "5", "--readers", "3", "--batch", "50"])
 
 
-def test_it_learns_from_record_files(report: input_pipeline.Report) -> None:
+def test_training_learns_from_record_files(report: input_pipeline.Report) -> None:
     assert report.accuracy > 0.92
 
 
-def test_each_record_comes_once_an_epoch(report: input_pipeline.Report) -> None:
-    """The last batch is a smaller one: there are 1438 records."""
+def test_each_record_is_read_once_per_epoch(report: input_pipeline.Report) -> None:
+    """The last batch is smaller: there are 1438 records."""
     assert len(report.seen) == 1438
     assert report.seen.tolist() == [6] * 1438
 
 
-def test_every_digit_is_in_one_of_the_files(tmp_path: Path) -> None:
+def test_every_digit_is_written_to_one_file(tmp_path: Path) -> None:
     images = np.arange(7 * 4, dtype=np.uint8).reshape(7, 4)
     names = input_pipeline.write_records(tmp_path, images, np.arange(10, 17), 3)
     records = [af.train.Example.FromString(r).features.feature for n in names for r in af.io.tf_record_iterator(n)]
@@ -44,8 +44,8 @@ def test_every_digit_is_in_one_of_the_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
-def test_control_c_ends_it_cleanly(tmp_path: Path) -> None:
-    """While it trains: no traceback, nothing left behind."""
+def test_ctrl_c_ends_training_cleanly(tmp_path: Path) -> None:
+    """No traceback is printed, and no files are left."""
     root = Path(__file__).parents[2]
     command = ["-W", "error", "-m", "examples.input_pipeline", "--epochs", "1000"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}

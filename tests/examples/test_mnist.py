@@ -1,4 +1,4 @@
-"""`examples/mnist.py` on files of the same format that this test writes: real digits, enlarged to 28×28."""
+"""`examples/mnist.py` on files in the format of MNIST: real digits, enlarged to 28×28."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _write_split(folder: Path, name: str, digits: Digits) -> None:
 
 
 @pytest.mark.parametrize(("model", "epochs", "least"), [("mlp", 4, 0.93), ("lenet", 1, 0.75)])
-def test_it_learns(tmp_path: Path, model: str, epochs: int, least: float) -> None:
+def test_training_learns(tmp_path: Path, model: str, epochs: int, least: float) -> None:
     train, test = load_digits().split(seed=0)
     _write_split(tmp_path, "train", train)
     _write_split(tmp_path, "t10k", test)

@@ -1,4 +1,4 @@
-"""`examples/own_backend.py`: the backend conforms, and sessions compute on it with as few copies as they need."""
+"""`examples/own_backend.py`: the backend conforms, and sessions compute on it with a minimum of copies."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from examples.own_backend import CountedBackend, CountedDevice, Traffic
 HERE: Final = "/device:COUNTED:0"
 
 
-async def test_it_conforms() -> None:
+async def test_the_backend_conforms() -> None:
     results = await check_backend(CountedBackend)
     assert [result.name for result in results] == [check.__name__ for check in CHECKS]
 
 
-async def test_it_prints_what_is_checked(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_example_prints_every_check(capsys: pytest.CaptureFixture[str]) -> None:
     await own_backend.main()
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(CHECKS)
     assert all(line.startswith("ok ") for line in lines)
 
 
-def test_it_is_a_small_one() -> None:
+def test_the_example_has_at_most_250_lines() -> None:
     assert len(Path(own_backend.__file__).read_text(encoding="utf-8").splitlines()) <= 250
 
 
@@ -56,7 +56,7 @@ def test_arrays_do_not_mix_with_those_of_the_host() -> None:
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[CountedDevice]:
-    """The first device of the backend, as if the entry point of its docstring were installed."""
+    """Return the first device of the backend, as if the entry point of its docstring were installed."""
     real = device.declared
     own = EntryPoint("counted", "examples.own_backend:CountedBackend")
 
@@ -73,7 +73,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[CountedDevice]:
     load_backend.cache_clear()
 
 
-async def test_a_session_finds_it_by_its_entry_point(counted: CountedDevice) -> None:
+async def test_a_session_finds_the_backend_by_its_entry_point(counted: CountedDevice) -> None:
     async with af.Session() as session:
         names = [name.rpartition("device:")[2] for name in session.list_devices()]
     assert names[0] == "CPU:0"
@@ -84,7 +84,7 @@ async def test_a_session_finds_it_by_its_entry_point(counted: CountedDevice) -> 
     ("place", "counts", "expected"),
     [("", {}, False), ("", {"COUNTED": 1}, True), ("/cpu:0", {"COUNTED": 1}, False), (HERE, {}, True)],
 )
-async def test_it_computes_what_asks_for_it_or_where_its_devices_are_counted(
+async def test_the_backend_is_used_on_request_or_by_device_count(
     counted: CountedDevice, place: str, counts: dict[str, int], expected: bool
 ) -> None:
     x = af.placeholder("float32", [2])
@@ -96,16 +96,16 @@ async def test_it_computes_what_asks_for_it_or_where_its_devices_are_counted(
         assert (counted.traffic.into > before) == expected
 
 
-async def test_only_what_is_fed_and_fetched_crosses(counted: CountedDevice) -> None:
+async def test_only_feeds_and_fetches_are_copied(counted: CountedDevice) -> None:
     x = af.placeholder("float32", [None, 3])
     with af.device(HERE):
-        rows = af.shape(x)[0]  # on the host, and never anywhere else
+        rows = af.shape(x)[0]  # always on the host
         y = af.reshape(af.tanh(x) * 2.0, [3, rows])
     async with af.Session() as session:
         fed = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
         want = (np.tanh(fed) * 2).reshape(3, 4)
         np.testing.assert_array_equal(await session.run(y, {x: fed}), want)
-        counted.traffic.into = counted.traffic.out = counted.traffic.looks = 0  # the constant has come now
+        counted.traffic.into = counted.traffic.out = counted.traffic.looks = 0  # the constant has been copied by now
         np.testing.assert_array_equal(await session.run(y, {x: fed}), want)
         assert counted.traffic == Traffic(into=1, out=1, looks=0)
 
@@ -119,7 +119,7 @@ def train(place: str) -> tuple[Any, Any, Any]:
     return step, w, af.global_variables_initializer()
 
 
-async def test_a_model_is_trained_on_it_and_its_variables_stay_there(counted: CountedDevice) -> None:
+async def test_variables_stay_on_the_backend_during_training(counted: CountedDevice) -> None:
     found = []
     for place in ("/cpu:0", HERE):
         with af.Graph().as_default():
@@ -136,7 +136,7 @@ async def test_a_model_is_trained_on_it_and_its_variables_stay_there(counted: Co
     assert not np.allclose(found[1], 1.0)
 
 
-async def test_loops_and_branches_run_there(counted: CountedDevice) -> None:
+async def test_loops_and_branches_run_on_the_backend(counted: CountedDevice) -> None:
     x = af.placeholder("float32", [3])
     with af.device(HERE):
         y = af.while_loop(
@@ -148,7 +148,7 @@ async def test_loops_and_branches_run_there(counted: CountedDevice) -> None:
     assert counted.traffic.looks == 0  # the counter and the conditions are on the host
 
 
-async def test_a_kernel_that_fails_can_show_the_values(counted: CountedDevice) -> None:
+async def test_a_failing_assert_shows_the_values(counted: CountedDevice) -> None:
     x = af.placeholder("int32", [3])
     with af.device(HERE):
         doubled = x * 2
@@ -159,7 +159,7 @@ async def test_a_kernel_that_fails_can_show_the_values(counted: CountedDevice) -
             await session.run(check, {x: [1, 2, 3]})
 
 
-async def test_values_go_from_one_of_them_to_the_other(counted: CountedDevice) -> None:
+async def test_values_move_directly_between_backend_devices(counted: CountedDevice) -> None:
     x = af.placeholder("float32", [3])
     with af.device(HERE):
         a, shape = af.exp(x), af.shape(x)
@@ -171,7 +171,7 @@ async def test_values_go_from_one_of_them_to_the_other(counted: CountedDevice) -
     assert (counted.traffic.out, counted.traffic.looks) == (0, 0)
 
 
-async def test_fetches_may_stay_there(counted: CountedDevice) -> None:
+async def test_fetches_may_stay_on_the_backend(counted: CountedDevice) -> None:
     x = af.placeholder("float32", [3])
     with af.device(HERE):
         y = af.exp(x)

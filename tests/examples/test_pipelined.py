@@ -1,4 +1,4 @@
-"""The example of concurrent steps has several in flight, and loses no update."""
+"""Concurrent steps: the example has several steps in flight, and loses no update."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from examples import pipelined as example
 
 
-async def test_steps_in_flight_wait_together(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_several_steps_are_in_flight(capsys: pytest.CaptureFixture[str]) -> None:
     one, several = await example.main()
     assert one == 1
     assert 1 < several <= example.IN_FLIGHT

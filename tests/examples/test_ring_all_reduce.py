@@ -1,4 +1,4 @@
-"""The example without a parameter server trains, on every task alike."""
+"""Training without a parameter server: the example learns, alike on every task."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from examples import ring_all_reduce
 
 
 @pytest.mark.parametrize("tasks", [2, 3])
-async def test_it_learns_on_every_task_alike(tasks: int, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_training_learns_alike_on_every_task(tasks: int, capsys: pytest.CaptureFixture[str]) -> None:
     shares = await ring_all_reduce.main(tasks)
     assert len(shares) == tasks
     assert shares[0] > 0.9
@@ -16,5 +16,5 @@ async def test_it_learns_on_every_task_alike(tasks: int, capsys: pytest.CaptureF
     assert "test digits right" in capsys.readouterr().out
 
 
-async def test_without_training_it_knows_nothing() -> None:
+async def test_accuracy_is_low_without_training() -> None:
     assert max(await ring_all_reduce.main(2, steps=0)) < 0.4

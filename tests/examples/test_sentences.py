@@ -1,4 +1,4 @@
-"""`examples/sentences.py`: the vectors of NumPy, for weights that are made up, and those of all-MiniLM-L6-v2."""
+"""`examples/sentences.py`: vectors equal to those of NumPy, with random weights and with those of all-MiniLM-L6-v2."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TEXTS = ["A man", "eating, mán!", "数a eats xyz a a a a a a a a a a a a a"]
 
 
 def shapes(c: Config) -> dict[str, tuple[int, ...]]:
-    """By the names of the published files: a Linear has [out, in]."""
+    """Return the shapes of the weights by the names of the published files: a Linear has [out, in]."""
     h, inner = c.hidden_size, c.intermediate_size
     found: dict[str, tuple[int, ...]] = {
         "embeddings.word_embeddings.weight": (c.vocab_size, h),
@@ -45,7 +45,7 @@ def shapes(c: Config) -> dict[str, tuple[int, ...]]:
 
 
 def plain(c: Config, w: dict[str, Array], ids: list[int]) -> Array:
-    """The vector of one text, by NumPy in float64."""
+    """Compute the vector of one text with NumPy in float64."""
     w = {name: value.astype(float) for name, value in w.items()}
 
     def dense(name: str, x: Array) -> Array:
@@ -89,15 +89,15 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def test_the_vectors_of_numpy(folder: Path) -> None:
-    """Texts of different lengths in one batch, one of them cut off."""
+async def test_vectors_equal_those_of_numpy(folder: Path) -> None:
+    """The batch has texts of different lengths, one of them truncated."""
     weights = library.load_file(folder / "model.safetensors")
     pieces = WordPieces(VOCABULARY, CONFIG.max_position_embeddings)
     expected = [plain(CONFIG, weights, pieces.encode(text)) for text in TEXTS]
     np.testing.assert_allclose(await embed(folder, TEXTS), expected, atol=2e-5)
 
 
-def test_pieces_of_words() -> None:
+def test_words_are_split_into_pieces() -> None:
     pieces = WordPieces(VOCABULARY, 16)
     texts = {"Eating, MÁN!": "eat ##ing , man !", "eats数a": "eat ##s 数 a", "manxeat a": "[UNK] a"}
     for text, expected in texts.items():
@@ -105,7 +105,7 @@ def test_pieces_of_words() -> None:
     assert len(pieces.encode("a " * 40)) == 16
 
 
-def test_the_program(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_program_prints_similarities(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sentences.main(["--folder", str(folder), "a man", "A man", "eats"])
     first, second, _ = capsys.readouterr().out.splitlines()
     assert first.split()[:2] == second.split()[:2] == ["1.00", "1.00"]
@@ -128,7 +128,7 @@ ALIKE = [
 
 @pytest.mark.parity
 @pytest.mark.skipif(find_spec(PACKAGE) is None, reason=f"{PACKAGE} is not installed")
-def test_the_published_weights() -> None:
+def test_published_weights_pair_similar_texts() -> None:
     spec = find_spec(PACKAGE)
     assert spec is not None
     assert spec.origin is not None

@@ -1,4 +1,4 @@
-"""The example of a table on two parameter servers trains, and says where the parts are."""
+"""A table on two parameter servers: the example learns, and prints where the parts are."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from examples import sharded_embedding
 
 
-async def test_it_learns_over_two_parameter_servers(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_training_learns_over_two_parameter_servers(capsys: pytest.CaptureFixture[str]) -> None:
     right = await sharded_embedding.main()
     said = capsys.readouterr().out
     assert right > 0.9
@@ -15,5 +15,5 @@ async def test_it_learns_over_two_parameter_servers(capsys: pytest.CaptureFixtur
     assert "in order after 300 steps" in said
 
 
-async def test_without_training_it_knows_nothing() -> None:
+async def test_accuracy_is_low_without_training() -> None:
     assert await sharded_embedding.main(steps=0) < 0.8

@@ -1,4 +1,4 @@
-"""The example of synchronous training with a backup worker learns, and does not wait for the slow one."""
+"""Synchronous training with a backup worker: the example learns, and does not wait for the slow worker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from examples import synchronous as example
 
 
-async def test_it_learns_from_the_first_gradients(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_training_learns_from_the_first_gradients(capsys: pytest.CaptureFixture[str]) -> None:
     assert await example.main() > 0.9
     printed = capsys.readouterr().out
     quick, other, slow = (int(text) for text in re.search(r"\[(.*)\]", printed)[1].split(","))  # type: ignore[index]

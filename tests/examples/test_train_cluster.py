@@ -1,6 +1,6 @@
-"""The example that trains on processes or on Ray ends with the same weights, whoever is killed.
+"""Training on processes or on Ray: the weights at the end are the same, whichever task is killed.
 
-On Ray it is run by `tests/distributed/test_ray.py`, where there is a cluster of Ray.
+`tests/distributed/test_ray.py` runs the example on Ray, since it has a Ray cluster.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from examples import train_cluster as example
 
 
 def undisturbed() -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    """The weights after the same steps in plain NumPy."""
+    """Return the weights after the same steps in plain NumPy."""
     training, _ = load_digits().split()
     weights = np.zeros((64, 10), np.float32)
     for number in range(example.STEPS):
@@ -28,7 +28,7 @@ def undisturbed() -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
 
 
 def check(report: example.Report) -> None:
-    """What holds for every run."""
+    """Check the accuracy, the step counts and the weights of a run."""
     assert report.accuracy > 0.9
     assert report.counted == [1] * example.STEPS
     np.testing.assert_allclose(report.weights, undisturbed(), rtol=1e-3, atol=1e-4)
@@ -36,7 +36,7 @@ def check(report: example.Report) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")
 @pytest.mark.parametrize("kill", [None, "worker", "ps"])
-async def test_training_ends_as_if_nothing_had_happened(kill: str | None) -> None:
+async def test_a_killed_task_does_not_change_the_result(kill: str | None) -> None:
     report = await example.main(kill=kill)
     check(report)
     assert {task for task, times in report.restarts.items() if times} == (
@@ -44,6 +44,6 @@ async def test_training_ends_as_if_nothing_had_happened(kill: str | None) -> Non
     )
 
 
-def test_the_command_line_says_where() -> None:
+def test_the_command_line_selects_the_cluster() -> None:
     assert vars(example.parsed([])) == {"on": "processes", "kill": None}
     assert vars(example.parsed(["--on", "ray", "--kill", "ps"])) == {"on": "ray", "kill": "ps"}

@@ -1,4 +1,4 @@
-"""The example of a model on two tasks trains, and says so."""
+"""A model on two tasks: the example learns, and prints that it uses both."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import pytest
 from examples import two_tasks
 
 
-async def test_it_learns_over_two_tasks(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_training_learns_over_two_tasks(capsys: pytest.CaptureFixture[str]) -> None:
     share = await two_tasks.main()
     assert share > 0.85
     assert "on two tasks" in capsys.readouterr().out
 
 
-async def test_without_training_it_knows_nothing() -> None:
+async def test_accuracy_is_low_without_training() -> None:
     assert await two_tasks.main(steps=0) < 0.4

@@ -1,4 +1,4 @@
-"""What readers have open is closed with them."""
+"""Open files of record readers, which are closed with their readers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from aioflow.formats.record_sources import TextLines
 
 
-def test_a_source_and_its_file_may_be_garbage_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The collector comes to the older one first, and a file that is open then would warn of it."""
+def test_collecting_a_source_with_its_file_warns_of_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The collector finalizes the older object, the file, first. A file that is still open then would warn."""
     path = tmp_path / "lines"
     path.write_text("one\ntwo\n")
     file: Any = open(path, "rb")  # noqa: SIM115 - the source closes it

@@ -1,4 +1,4 @@
-"""The decoder of Snappy's blocks, against blocks written out by hand after the format's description."""
+"""The decoder of Snappy blocks, against blocks written by hand from the description of the format."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _literal(data: bytes) -> bytes:
         (_literal(b"hello"), b"hello"),
         (_literal(b"x" * 1000), b"x" * 1000),
         (_literal(b"abcd") + bytes([0 << 2 | 1, 4]), b"abcdabcd"),  # 4 bytes from 4 back, in two bytes
-        (_literal(b"ab") + bytes([9 << 2 | 2, 2, 0]), b"ab" * 6),  # 10 bytes from 2 back: it repeats itself
+        (_literal(b"ab") + bytes([9 << 2 | 2, 2, 0]), b"ab" * 6),  # 10 bytes from 2 back: the copy overlaps itself
         (_literal(b"abc") + bytes([2 << 2 | 3, 3, 0, 0, 0]), b"abcabc"),
         (b"", b""),
     ],
@@ -41,23 +41,23 @@ def test_a_block_is_decompressed(body: bytes, whole: bytes) -> None:
     "block",
     [
         b"",
-        b"\xff\xff\xff\xff\xff\x7f" + _literal(b"a"),  # 4 TB, it says
+        b"\xff\xff\xff\xff\xff\x7f" + _literal(b"a"),  # declares 4 TB
         write_number(LIMIT + 1) + _literal(b"a"),
         write_number(9) + _literal(b"hello"),
         write_number(3) + _literal(b"hello"),
         write_number(5) + _literal(b"hello")[:-1],
-        write_number(8) + bytes([1, 4]),  # a copy of what is not there
-        write_number(8) + _literal(b"ab") + bytes([1, 0]),  # from nowhere back
+        write_number(8) + bytes([1, 4]),  # a copy with nothing before it
+        write_number(8) + _literal(b"ab") + bytes([1, 0]),  # a copy from 0 bytes back
         write_number(8) + _literal(b"ab") + bytes([2]),
     ],
 )
-def test_what_is_no_block_is_refused(block: bytes) -> None:
+def test_malformed_blocks_are_rejected(block: bytes) -> None:
     with pytest.raises(DataLossError):
         decompress(block, LIMIT)
 
 
 @settings(max_examples=examples(200), deadline=None)
 @given(st.binary(max_size=200))
-def test_any_bytes_are_a_block_or_are_refused(data: bytes) -> None:
+def test_random_bytes_are_decoded_or_rejected(data: bytes) -> None:
     with contextlib.suppress(DataLossError):
         assert len(decompress(data, LIMIT)) <= LIMIT

@@ -1,6 +1,6 @@
-"""TensorFlow's checkpoints, written here and read: what is damaged or forged is refused by a typed error.
+"""TensorFlow checkpoints, written and read here. Damaged or forged ones are rejected with a typed error.
 
-That TensorFlow reads them, and that those of its own are read, is in tests/parity and tests/interop/tensorflow.
+Exchange with TensorFlow itself is in tests/parity and tests/interop/tensorflow.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _read_all(prefix: Path) -> dict[str, Any]:
 
 
 def _rewritten(prefix: Path, changes: dict[bytes, bytes | None]) -> None:
-    """The index with other entries."""
+    """Rewrite the index with changed entries; None removes an entry."""
     file = Path(f"{prefix}.index")
     entries = {**dict(Table.of(file.read_bytes()).items()), **changes}
     file.write_bytes(write_table(sorted((key, value) for key, value in entries.items() if value is not None)))
@@ -61,7 +61,7 @@ def prefix(tmp_path: Path) -> Path:
     return tmp_path / "m"
 
 
-def test_what_is_written_is_read(prefix: Path) -> None:
+def test_written_tensors_are_read(prefix: Path) -> None:
     found = _read_all(prefix)
     assert list(found) == sorted(VALUES)
     for name, value in VALUES.items():
@@ -70,7 +70,7 @@ def test_what_is_written_is_read(prefix: Path) -> None:
         np.testing.assert_array_equal(found[name], value)
 
 
-def test_a_bundle_takes_the_place_of_a_checkpoint_of_ours(tmp_path: Path) -> None:
+def test_a_bundle_replaces_an_aioflow_checkpoint(tmp_path: Path) -> None:
     prefix = str(tmp_path / "m")
     write_checkpoint(prefix, {"old": np.zeros(3)})
     write_checkpoint(prefix, {"old": np.zeros(3)}, base="")
@@ -95,7 +95,7 @@ def test_a_file_outside_the_allowed_folders_is_not_opened(prefix: Path, tmp_path
 
 
 @pytest.mark.parametrize("end", ["index", "data-00000-of-00001"])
-def test_each_byte_of_the_files_counts(prefix: Path, end: str) -> None:
+def test_every_changed_byte_of_the_files_is_detected(prefix: Path, end: str) -> None:
     file = Path(f"{prefix}.{end}")
     data = file.read_bytes()
     unused = range(len(data) - 48, len(data) - 8) if end == "index" else range(0)
@@ -123,7 +123,7 @@ def test_each_byte_of_the_files_counts(prefix: Path, end: str) -> None:
         (_entry(shape=(1 << 40, 1 << 20), size=1 << 62), DataLossError),
         (_entry(shape=(1 << 31, 1 << 31), size=0), DataLossError),
         (_entry(shape=(1 << 33,), size=1 << 35), DataLossError),
-        (_entry(7, shape=(1 << 40,), size=48), DataLossError),  # a million million strings in 48 bytes
+        (_entry(7, shape=(1 << 40,), size=48), DataLossError),  # 2**40 strings in 48 bytes
         (_entry(7, shape=(1,), size=10), DataLossError),
         (_entry(size=48, shard=1), DataLossError),
         (_entry(size=48, shard=-1), DataLossError),
@@ -132,7 +132,7 @@ def test_each_byte_of_the_files_counts(prefix: Path, end: str) -> None:
         (_entry(77, size=48), UnimplementedError),
     ],
 )
-def test_an_entry_that_is_not_true_is_refused_when_it_is_read(prefix: Path, entry: bytes, error: type[OpError]) -> None:
+def test_a_false_entry_is_rejected_on_read(prefix: Path, entry: bytes, error: type[OpError]) -> None:
     _rewritten(prefix, {b"a": entry})
     reader = CheckpointReader(str(prefix))
     with pytest.raises(error, match="'a'"):
@@ -145,16 +145,14 @@ def test_an_entry_that_is_not_true_is_refused_when_it_is_read(prefix: Path, entr
     [
         {b"": None},
         {b"": b"\x08\x00"},
-        {b"": b"\x08\x80\x80\x80\x80\x40"},  # so many shards
+        {b"": b"\x08\x80\x80\x80\x80\x40"},  # too many shards
         {b"": b"\x08\x01\x10\x07"},
         {b"a": b"\xff"},
         {b"a": _entry(shape=(-1, 4), size=48)},
-        {b"\xff\xfe": _entry()},  # a name that is no text
+        {b"\xff\xfe": _entry()},  # a name that is not UTF-8
     ],
 )
-def test_an_index_that_makes_no_sense_is_refused_when_it_is_opened(
-    prefix: Path, changes: dict[bytes, bytes | None]
-) -> None:
+def test_an_invalid_index_is_rejected_on_open(prefix: Path, changes: dict[bytes, bytes | None]) -> None:
     _rewritten(prefix, changes)
     with pytest.raises(DataLossError, match=r"m\.index"):
         CheckpointReader(str(prefix))
@@ -171,21 +169,21 @@ def _slice(*extents: tuple[int, int]) -> bytes:
 @pytest.mark.parametrize(
     "slices",
     [
-        _slice((0, 2), (0, 4)),  # not all of it
-        _slice((0, 2), (0, 4)) + _slice((1, 2), (0, 4)),  # some of it twice
+        _slice((0, 2), (0, 4)),  # incomplete
+        _slice((0, 2), (0, 4)) + _slice((1, 2), (0, 4)),  # overlapping
         _slice((0, 9), (0, 4)),
         _slice((-1, 4), (0, 4)),
         _slice((0, 3)),
-        _slice((0, 3), (0, 4)),  # which is not there
+        _slice((0, 3), (0, 4)),  # the entry of this slice is missing
     ],
 )
-def test_parts_that_do_not_make_up_a_tensor_are_refused(prefix: Path, slices: bytes) -> None:
+def test_slices_that_do_not_make_up_a_tensor_are_rejected(prefix: Path, slices: bytes) -> None:
     _rewritten(prefix, {b"a": _entry() + slices})
     with pytest.raises(DataLossError, match="'a'"):
         CheckpointReader(str(prefix)).read("a")
 
 
-def test_the_keys_of_parts_sort_as_what_they_stand_for() -> None:
+def test_slice_keys_sort_like_names_and_extents() -> None:
     numbers = [-(2**63), -(2**40), -8193, -8192, -65, -64, -1, 0, 63, 64, 8191, 8192, 2**40, 2**63 - 1]
     keys = [slice_key("a", (Extent(number, 1),)) for number in numbers]
     assert keys == sorted(keys)
@@ -229,7 +227,7 @@ CHANGES = st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), min_
 
 
 class _Memory:
-    """A store that is a dictionary, as far as it is read."""
+    """A read-only store in a dictionary."""
 
     def __init__(self, files: dict[str, bytes]) -> None:
         self.files = files
@@ -255,7 +253,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> _Memory:
 
 
 def _entries_or_refused(stored: _Memory, changes: list[tuple[int, int]]) -> None:
-    """Change bytes of the entries, the checksums of the blocks made anew, as somebody who forges them would."""
+    """Change bytes of the entries under valid checksums, as a forger would, and read all tensors."""
     entries = list(Table.of(stored.files["m.index"]).items())
     joined = _mutated(b"".join(value for _, value in entries), changes)
     at, changed = 0, []
@@ -272,13 +270,13 @@ def _entries_or_refused(stored: _Memory, changes: list[tuple[int, int]]) -> None
 
 @settings(max_examples=examples(300), deadline=None)
 @given(changes=CHANGES)
-def test_whatever_an_index_says_is_read_or_refused(stored: _Memory, changes: list[tuple[int, int]]) -> None:
+def test_random_index_entries_are_read_or_rejected(stored: _Memory, changes: list[tuple[int, int]]) -> None:
     _entries_or_refused(stored, changes)
 
 
 @pytest.mark.fuzz
 @pytest.mark.parametrize("seed", range(10))
-def test_whatever_an_index_says_is_read_or_refused_100_000(stored: _Memory, seed: int) -> None:
+def test_random_index_entries_are_read_or_rejected_100_000(stored: _Memory, seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(10_000):
         changes = [(rng.randrange(1 << 16), rng.randrange(256)) for _ in range(rng.randint(1, 8))]

@@ -1,4 +1,4 @@
-"""Slices that make up a tensor, few and many of them."""
+"""Coverage of a tensor by its slices, few and many of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def squares(rows: int, columns: int) -> list[TensorSlice]:
 
 
 @pytest.mark.parametrize("size", [2, 10, 120])
-def test_each_element_is_to_be_there_once(size: int) -> None:
+def test_slices_must_cover_each_element_once(size: int) -> None:
     parts = squares(size, size)
     check_cover("w", parts)
     check_cover("w", parts[::-1])

@@ -1,4 +1,4 @@
-"""On a real card: what the fakes cannot show. Skipped, with the reason, where there is none."""
+"""Tests on a real GPU of what the fakes cannot show. Without a GPU they are skipped, with the reason."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def gpu() -> Iterator[CupyDevice]:
     device.close()
 
 
-async def test_conforms() -> None:
+async def test_the_backend_conforms() -> None:
     assert all(r.problem is None for r in await check_backend(CupyBackend))
 
 
-async def test_copies_are_not_overtaken(gpu: CupyDevice) -> None:
-    """Many values, in pieces, while kernels run that take longer than the copies."""
+async def test_kernels_do_not_overtake_copies(gpu: CupyDevice) -> None:
+    """Many values are copied in pieces while kernels run that take longer than the copies."""
     busy = await gpu.to_device(np.random.default_rng(0).normal(size=(2000, 2000)).astype(np.float32))
 
     async def one(i: int) -> None:
@@ -74,7 +74,7 @@ async def test_a_step_is_captured_and_replayed(gpu: CupyDevice) -> None:
     assert captured.stats.refused is None
 
 
-async def test_a_look_at_a_value_is_refused_and_computed_all_the_same(gpu: CupyDevice) -> None:
+async def test_a_step_that_reads_a_value_is_computed_without_capture(gpu: CupyDevice) -> None:
     captured: Any = gpu.capture(lambda x: (x * 2 if float(x.sum()) > 0 else x,))
     for _ in range(5):
         (made,) = await gpu.executor.run(Step(), captured, await gpu.to_device(np.ones(4, np.float32)))
@@ -82,7 +82,7 @@ async def test_a_look_at_a_value_is_refused_and_computed_all_the_same(gpu: CupyD
     assert captured.stats.refused is not None
 
 
-async def test_the_memory_limit() -> None:
+async def test_the_memory_limit_is_enforced() -> None:
     from aioflow.errors import ResourceExhaustedError
 
     gpu = CupyBackend(settings=CupySettings(memory_limit=64 << 20)).device(0)
@@ -118,7 +118,7 @@ async def test_convolutions_with_and_without_cudnn(size: tuple[int, int]) -> Non
         np.testing.assert_allclose(gpu_value, cpu_value, rtol=1e-2, atol=1e-1)
 
 
-async def test_a_fused_chain_is_one_kernel_and_the_same() -> None:
+async def test_a_fused_chain_equals_the_unfused_one() -> None:
     value = np.random.default_rng(0).normal(size=10_000).astype(np.float32)
     results = []
     for fuse in (True, False):
@@ -131,7 +131,7 @@ async def test_a_fused_chain_is_one_kernel_and_the_same() -> None:
     np.testing.assert_allclose(results[0], results[1], rtol=1e-6, atol=1e-6)
 
 
-async def test_two_cards(gpu: CupyDevice) -> None:
+async def test_values_are_copied_between_two_gpus(gpu: CupyDevice) -> None:
     backend = CupyBackend()
     if backend.count() < 2:
         pytest.skip("needs two GPUs")

@@ -1,4 +1,4 @@
-"""From Python values to arrays: which dtype a value suggests, what is refused, and strings to the last byte."""
+"""Conversion of Python values to arrays: inferred dtypes, rejected values, and exact strings."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from aioflow.graph.shapes import TensorShape
     ],
     ids=repr,
 )
-def test_the_dtype_that_a_value_suggests(value: Any, dtype: str) -> None:
+def test_dtype_is_inferred_from_the_value(value: Any, dtype: str) -> None:
     assert as_dtype(to_array(value).dtype).name == dtype
 
 
@@ -81,7 +81,7 @@ def test_the_dtype_that_a_value_suggests(value: Any, dtype: str) -> None:
     ],
     ids=repr,
 )
-def test_values_that_become_a_dtype(value: Any, dtype: str) -> None:
+def test_values_are_converted_to_a_dtype(value: Any, dtype: str) -> None:
     wanted = as_dtype(dtype)
     array = to_array(value, wanted)
     assert array.dtype == wanted.np_dtype
@@ -146,15 +146,15 @@ def test_a_ragged_nesting_is_refused(value: Any, dtype: str | None) -> None:
     assert "rectangular" in str(caught.value.expected)
 
 
-def test_an_array_that_fits_goes_through_without_a_copy() -> None:
+def test_a_matching_array_is_not_copied() -> None:
     array = np.zeros(3, np.float32)
     assert to_array(array, dtypes.float32) is array
     assert to_array(array) is array
 
 
 @pytest.mark.parametrize("dtype", [None, "float32", "float64"])
-def test_numbers_come_in_the_byte_order_of_the_processor(dtype: str | None) -> None:
-    """Libraries are given the address of an array, and know nothing of another order."""
+def test_numbers_are_converted_to_native_byte_order(dtype: str | None) -> None:
+    """Libraries receive the address of an array and assume the native byte order."""
     numbers = np.array([1.0, 2.5, -3.0], np.dtype(np.float32).newbyteorder("S"))
     found = to_array(numbers, None if dtype is None else as_dtype(dtype))
     assert found.dtype.isnative
@@ -189,7 +189,7 @@ def test_long_values_are_shortened_in_the_error() -> None:
     ],
     ids=repr,
 )
-def test_strings(value: Any, items: list[bytes]) -> None:
+def test_strings_become_bytes(value: Any, items: list[bytes]) -> None:
     for array in (to_array(value, dtypes.string), string_array(value)):
         assert array.dtype == object
         assert array.reshape(-1).tolist() == items
@@ -204,7 +204,7 @@ def test_the_shape_of_a_string_array() -> None:
     assert string_array([[], []]).shape == (2, 0)
 
 
-def test_text_without_a_utf8_form() -> None:
+def test_text_without_a_utf8_form_is_rejected() -> None:
     with pytest.raises(InvalidArgumentError, match="not valid text"):
         to_array(["\ud800"])
 
@@ -231,7 +231,7 @@ def _of_itself(times: int) -> Any:
 
 @pytest.mark.parametrize("value", [[1.0, 2.0], ["a", "b"]])
 def test_masked_elements_are_refused(value: Any) -> None:
-    """What is under a mask is whatever was there before; as a number like all others it would be a wrong answer."""
+    """A masked element may hold any value. If it were read as a number, the answer would be wrong."""
     masked = np.ma.masked_array(value, mask=[False, True])
     dtype = as_dtype("string" if value == ["a", "b"] else "float32")
     for each in (masked, [masked, masked]):
@@ -244,13 +244,13 @@ def test_masked_elements_are_refused(value: Any) -> None:
 @pytest.mark.parametrize(
     "make", [to_array, af.constant, af.convert_to_tensor, lambda v: af.add(v, af.zeros([])), af.group]
 )
-def test_what_is_nested_without_end_is_refused(make: Callable[[Any], Any], value: Any) -> None:
+def test_endlessly_nested_values_are_rejected(make: Callable[[Any], Any], value: Any) -> None:
     with pytest.raises(DTypeError):
         make(value)
 
 
-async def test_what_is_nested_without_end_is_no_feed() -> None:
-    """A conversion on the event loop would hold it up beyond any time limit."""
+async def test_endlessly_nested_feeds_are_rejected() -> None:
+    """Converting them on the event loop would block it beyond any timeout."""
     x = af.placeholder("float32")
     async with af.Session() as session:
         for value in (_nested(5000), _of_itself(1), _of_itself(2)):
@@ -260,7 +260,7 @@ async def test_what_is_nested_without_end_is_no_feed() -> None:
 
 @pytest.mark.filterwarnings("ignore:The chararray class:DeprecationWarning")  # of NumPy 2.5
 def test_an_array_of_characters_keeps_its_spaces() -> None:
-    """NumPy's own class for them takes them away at the end of each."""
+    """NumPy's `chararray` strips trailing spaces from its elements."""
     assert to_array(np.char.array(["a ", "b"]), dtypes.string).tolist() == [b"a ", b"b"]
 
 
@@ -268,7 +268,7 @@ def test_an_array_of_characters_keeps_its_spaces() -> None:
     ("value", "dtype"),
     [(1.5, dtypes.int32), (np.float32(2), dtypes.int8), ([0, 1], dtypes.bool_), ([1.0], dtypes.uint64)],
 )
-def test_refusal_to_cast_says_how_to(value: Any, dtype: Any) -> None:
+def test_the_cast_error_shows_a_working_conversion(value: Any, dtype: Any) -> None:
     with pytest.raises(DTypeError) as raised:
         to_array(value, dtype)
     hint = raised.value.message.split("`")[1]
@@ -276,7 +276,7 @@ def test_refusal_to_cast_says_how_to(value: Any, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize(("value", "dtype"), [("1", dtypes.int32), (1j, dtypes.int32), (object(), dtypes.bool_)])
-def test_nothing_is_said_of_casts_that_there_are_not(value: Any, dtype: Any) -> None:
+def test_the_error_suggests_no_impossible_cast(value: Any, dtype: Any) -> None:
     with pytest.raises(DTypeError) as raised:
         to_array(value, dtype)
     assert "asarray" not in raised.value.message

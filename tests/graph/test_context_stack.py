@@ -1,4 +1,4 @@
-"""Graphs and scopes that are not left in the order or the context in which they were entered."""
+"""Graphs and scopes that are left in another order or context than they were entered in."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ PLACES: tuple[Left, ...] = (
 
 
 def everything(graph: af.Graph) -> tuple[AbstractContextManager[Any], ...]:
-    """A block of each kind, in all of which a node has more than `plain`."""
+    """Return one block of each kind. Each block adds something to new nodes or variables."""
     with graph.as_default(), graph.name_scope(None):
         waited = af.no_op(name="waited")
         near = af.no_op(name="near")
@@ -95,7 +95,7 @@ def everything(graph: af.Graph) -> tuple[AbstractContextManager[Any], ...]:
 
 
 def description(graph: af.Graph) -> tuple[Any, ...]:
-    """What a new node inherits here, and what a variable would be called."""
+    """Return what a new node inherits here, and the variable scope."""
     scope = current_scope(graph)
     return (
         graph.get_name_scope(),
@@ -108,11 +108,11 @@ def description(graph: af.Graph) -> tuple[Any, ...]:
     )
 
 
-# -- leaving somewhere else ------------------------------------------------------------------------------------------
+# -- leaving in another context --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda f: f.__name__)
-def test_a_block_that_is_left_anywhere_is_left(graph: af.Graph, place: Left) -> None:
+def test_a_block_may_be_left_in_any_context(graph: af.Graph, place: Left) -> None:
     before = description(graph)
     other = af.Graph()
     for block in (other.as_default(), *everything(graph)):
@@ -125,10 +125,8 @@ def test_a_block_that_is_left_anywhere_is_left(graph: af.Graph, place: Left) -> 
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("first", range(7))
-def test_what_is_open_still_holds_as_if_the_one_that_was_left_had_never_been(
-    graph: af.Graph, place: Left, first: int
-) -> None:
-    """Each kind of block, entered outside of one of each other kind and left before them."""
+def test_leaving_an_outer_block_keeps_the_inner_ones(graph: af.Graph, place: Left, first: int) -> None:
+    """A block of each kind is entered around one of every other kind, and left before them."""
     blocks = everything(graph)
     empty = description(graph)
     outer, inner = blocks[first], blocks[:first] + blocks[first + 1 :]
@@ -145,7 +143,7 @@ def test_what_is_open_still_holds_as_if_the_one_that_was_left_had_never_been(
     assert description(graph) == empty
 
 
-def test_crossed_graphs(graph: af.Graph) -> None:
+def test_default_graphs_may_be_left_in_the_order_of_entry(graph: af.Graph) -> None:
     first, second = af.Graph(), af.Graph()
     a, b = first.as_default(), second.as_default()
     a.__enter__()
@@ -156,8 +154,8 @@ def test_crossed_graphs(graph: af.Graph) -> None:
     assert af.get_default_graph() is graph
 
 
-def test_blocks_that_overlap_for_ever_leave_nothing_behind(graph: af.Graph) -> None:
-    """A program that opens the next before it leaves the last, or leaves each in a copy of its context."""
+def test_overlapping_blocks_do_not_accumulate(graph: af.Graph) -> None:
+    """A program enters the next block before it leaves the last, or leaves each block in a copy of its context."""
     context = copy_context()
 
     def overlap(place: Left) -> None:
@@ -176,7 +174,7 @@ def test_blocks_that_overlap_for_ever_leave_nothing_behind(graph: af.Graph) -> N
     assert max(len(value) for value in context.values() if isinstance(value, tuple)) < 5
 
 
-def test_control_inputs_that_an_outer_block_had_too_stay_when_it_is_left(graph: af.Graph) -> None:
+def test_shared_control_inputs_stay_when_the_outer_block_is_left(graph: af.Graph) -> None:
     a, b = af.no_op(name="a"), af.no_op(name="b")
     outer = af.control_dependencies([a])
     outer.__enter__()
@@ -201,7 +199,7 @@ def opened(graph: af.Graph) -> Iterator[str]:
 
 
 def dropped(generator: Iterator[Any]) -> None:
-    """The collector finds it, in whatever thread."""
+    """Make the generator a part of a cycle, so that the collector finalizes it, in whatever thread."""
     cycle: list[Any] = [generator]
     cycle.append(cycle)
 
@@ -218,7 +216,9 @@ ENDS: dict[str, Callable[[Iterator[Any]], object]] = {
 
 @pytest.mark.parametrize("begun", ["here", "in a copy", "in a thread"])
 @pytest.mark.parametrize("end", ENDS)
-def test_generators(graph: af.Graph, begun: str, end: str, unraisable: list[Any]) -> None:
+def test_generators_leave_their_blocks_wherever_they_end(
+    graph: af.Graph, begun: str, end: str, unraisable: list[Any]
+) -> None:
     generator = opened(graph)
     if begun == "here":
         next(generator)
@@ -240,14 +240,14 @@ def test_generators(graph: af.Graph, begun: str, end: str, unraisable: list[Any]
 
 @pytest.fixture
 def unraisable(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What would be printed as "Exception ignored in"."""
+    """Return the list of exceptions that Python would print as "Exception ignored in"."""
     found: list[Any] = []
     monkeypatch.setattr("sys.unraisablehook", found.append)
     return found
 
 
-def test_a_variable_scope_that_is_left_late_takes_no_names_back(graph: af.Graph) -> None:
-    """Who enters a scope again finds its inner names new, and they are restored in the end; others are not."""
+def test_leaving_a_variable_scope_late_keeps_other_names(graph: af.Graph) -> None:
+    """Entering a scope again resets the counters of its inner names, and leaving restores them. Others are kept."""
     with af.variable_scope("a") as a, af.variable_scope(None, "inner"):
         pass
 
@@ -270,8 +270,8 @@ def test_a_variable_scope_that_is_left_late_takes_no_names_back(graph: af.Graph)
 # -- tasks -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_task_keeps_every_block_that_it_was_started_in(graph: af.Graph) -> None:
-    """Also those around one that it enters itself."""
+async def test_a_task_keeps_the_blocks_around_its_start(graph: af.Graph) -> None:
+    """Blocks around one that the task itself enters are kept, too."""
     other = af.Graph()
     started, left = asyncio.Event(), asyncio.Event()
 
@@ -298,7 +298,7 @@ async def test_a_task_keeps_every_block_that_it_was_started_in(graph: af.Graph) 
     assert len(inside[2]) == len(before[2]) + 1
 
 
-async def test_what_a_task_was_started_in_is_not_kept_alive_by_it(graph: af.Graph) -> None:
+async def test_a_task_does_not_keep_its_surrounding_graph_alive(graph: af.Graph) -> None:
     end = asyncio.Event()
 
     async def wait() -> None:

@@ -1,4 +1,4 @@
-"""Device functions as published code writes them: a setter that puts variables on parameter servers in turn."""
+"""Device functions as in published code: a setter that puts variables on parameter servers in turn."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ _STATEFUL = frozenset({"VarHandleOp", "FIFOQueueV2"})
 
 
 def setter(tasks: int, answer: Callable[[DeviceSpec], Any]) -> Callable[[af.Operation], Any]:
-    """As TensorFlow's `train.replica_device_setter`: state to /job:ps in turn, all else to /job:worker; what a node
-    asks for itself wins.
+    """Return a device function like TensorFlow's `train.replica_device_setter`.
+
+    State goes to /job:ps in turn, other nodes to /job:worker. The request of a node itself wins.
     """
     turns = cycle(range(tasks))
 
@@ -30,7 +31,7 @@ def setter(tasks: int, answer: Callable[[DeviceSpec], Any]) -> Callable[[af.Oper
 
 
 @pytest.mark.parametrize("answer", [lambda spec: spec, DeviceSpec.to_string], ids=["spec", "name"])
-def test_state_goes_to_the_servers_in_turn_and_the_rest_to_the_worker(answer: Callable[[DeviceSpec], Any]) -> None:
+def test_state_is_placed_on_servers_in_turn_and_the_rest_on_the_worker(answer: Callable[[DeviceSpec], Any]) -> None:
     with af.device(setter(2, answer)):
         a, b, c = (af.Variable([1.0], name=name) for name in "abc")
         with af.device("/gpu:1"):
@@ -44,7 +45,7 @@ def test_state_goes_to_the_servers_in_turn_and_the_rest_to_the_worker(answer: Ca
     assert alone.device == ""
 
 
-def test_what_belongs_to_a_variable_is_on_its_server() -> None:
+def test_ops_of_a_variable_are_on_its_server() -> None:
     with af.device(setter(3, DeviceSpec.to_string)):
         af.Variable([0.0], name="first")
         v = af.Variable([1.0, 2.0], name="v")
@@ -59,7 +60,7 @@ def test_what_belongs_to_a_variable_is_on_its_server() -> None:
     assert loss.device == "/job:worker"
 
 
-def test_a_function_inside_a_scope_and_a_scope_inside_a_function() -> None:
+def test_device_functions_and_scopes_nest() -> None:
     def to_first_card(op: af.Operation) -> str:
         return "/gpu:0" if op.type == "AddV2" else op.device
 

@@ -68,7 +68,7 @@ def test_names_and_their_canonical_form(name: str, canonical: str) -> None:
         "/device:*:0/gpu:0",
     ],
 )
-def test_malformed_names(name: str) -> None:
+def test_malformed_names_are_rejected(name: str) -> None:
     with pytest.raises(InvalidArgumentError, match="malformed device name") as caught:
         DeviceSpec.from_string(name)
     assert caught.value.actual == name
@@ -81,7 +81,7 @@ def test_malformed_names(name: str) -> None:
         ("/gpu:0", "/job:w/task:3", "/job:w/task:3/device:GPU:0"),
         ("/job:a/task:1", "/job:b", "/job:b/task:1"),
         ("/gpu:3", "/gpu", "/device:GPU:3"),
-        ("/gpu:3", "/cpu", "/device:CPU:3"),  # type and index are two parts
+        ("/gpu:3", "/cpu", "/device:CPU:3"),  # type and index are separate parts
         ("", "/gpu:0", "/device:GPU:0"),
         ("/gpu:0", "", "/device:GPU:0"),
         ("/gpu:0", "/device:*:2", "/device:GPU:2"),
@@ -94,7 +94,7 @@ def test_the_inner_name_wins_part_by_part(outer: str, inner: str, merged: str) -
     assert outer_spec.make_merged_spec(inner_spec).to_string() == merged
 
 
-def test_a_spec_made_of_parts_is_the_one_made_of_a_name() -> None:
+def test_a_spec_made_of_parts_equals_the_parsed_name() -> None:
     spec = DeviceSpec(job="w", device_type="gpu", device_index=1)
     assert spec == DeviceSpec.from_string("/job:w/gpu:1")
     assert spec.matches(DeviceSpec.from_string("/job:w/replica:0/task:2/device:GPU:1"))
@@ -115,7 +115,7 @@ def test_a_spec_made_of_parts_is_the_one_made_of_a_name() -> None:
         ("", "/job:a/gpu:1", None),
     ],
 )
-def test_the_part_in_which_two_names_differ(one: str, other: str, part: str | None) -> None:
+def test_conflict_returns_the_first_differing_part(one: str, other: str, part: str | None) -> None:
     first, second = DeviceSpec.from_string(one), DeviceSpec.from_string(other)
     assert first.conflict(second) == second.conflict(first) == part
 
@@ -147,7 +147,7 @@ def test_printing_and_parsing_are_inverse(spec: DeviceSpec) -> None:
 
 
 @given(specs, specs)
-def test_two_names_differ_where_no_device_is_both(a: DeviceSpec, b: DeviceSpec) -> None:
+def test_names_conflict_if_no_device_matches_both(a: DeviceSpec, b: DeviceSpec) -> None:
     merged = a.override(b)
     filled = DeviceSpec("x", 100, 100, "X", 100).override(merged)
     assert (a.conflict(b) is None) == (a.matches(filled) and b.matches(filled))

@@ -1,4 +1,4 @@
-"""Element types: names, numbers, NumPy twins, limits, and which feeds may be cast."""
+"""Element types: names, numbers, NumPy equivalents, limits, and allowed casts of feeds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLAIN = [t for t in dtypes.ALL if t.is_plain]
 
 
 @pytest.mark.parametrize("dtype", dtypes.ALL, ids=str)
-def test_a_dtype_is_found_by_itself_its_name_and_its_number(dtype: DType) -> None:
+def test_a_dtype_is_found_by_its_name_and_its_number(dtype: DType) -> None:
     assert as_dtype(dtype) is dtype
     assert as_dtype(dtype.name) is dtype
     assert as_dtype(dtype.as_datatype_enum) is dtype
@@ -58,15 +58,15 @@ def test_names_and_numbers_are_unique() -> None:
         (ml_dtypes.bfloat16, "bfloat16"),
     ],
 )
-def test_other_ways_to_say_a_dtype(value: Any, name: str) -> None:
+def test_aliases_of_a_dtype(value: Any, name: str) -> None:
     assert as_dtype(value).name == name
 
 
 @pytest.mark.parametrize(
     "value",
     [
-        None,  # NumPy would take it for float64
-        dict,  # NumPy would take any class for an object array
+        None,  # NumPy would read it as float64
+        dict,  # NumPy would read any class as an object array
         Exception,
         "float33",
         "",
@@ -83,7 +83,7 @@ def test_other_ways_to_say_a_dtype(value: Any, name: str) -> None:
     ],
     ids=repr,
 )
-def test_nothing_else_is_a_dtype(value: Any) -> None:
+def test_other_values_are_not_dtypes(value: Any) -> None:
     if value is np.longdouble and np.dtype(np.longdouble) == np.dtype(np.float64):
         pytest.skip("long double is double here")
     with pytest.raises(DTypeError) as caught:
@@ -114,7 +114,7 @@ def test_kinds_partition_the_dtypes() -> None:
 
 
 @pytest.mark.parametrize("dtype", [t for t in PLAIN if t.is_integer or t.is_floating], ids=str)
-def test_limits_are_the_last_values_that_exist(dtype: DType) -> None:
+def test_limits_are_the_least_and_greatest_values(dtype: DType) -> None:
     limits: Any = ml_dtypes.iinfo(dtype.np_dtype) if dtype.is_integer else ml_dtypes.finfo(dtype.np_dtype)  # type: ignore[no-untyped-call]  # ml_dtypes publishes no types
     assert dtype.min == limits.min
     assert dtype.max == limits.max
@@ -125,7 +125,7 @@ def test_limits_are_the_last_values_that_exist(dtype: DType) -> None:
 
 
 @pytest.mark.parametrize("name", ["string", "bool", "complex64", "resource"])
-def test_what_has_no_limits_says_so(name: str) -> None:
+def test_dtypes_without_limits_raise_an_error(name: str) -> None:
     with pytest.raises(DTypeError, match="no limits"):
         _ = as_dtype(name).max
 
@@ -143,7 +143,7 @@ def test_a_dtype_stays_a_singleton() -> None:
         assert pickle.loads(pickle.dumps(dtype)) is dtype
 
 
-def test_texts() -> None:
+def test_str_and_repr() -> None:
     assert repr(dtypes.float32) == "aioflow.float32"
     assert str(dtypes.bool_) == "bool"
     assert af.float32 is dtypes.float32
@@ -154,7 +154,7 @@ ORDER = ["bool", "int32", "float32", "complex64"]
 
 @pytest.mark.parametrize("source", ORDER)
 @pytest.mark.parametrize("target", ORDER)
-def test_a_feed_may_only_gain_in_kind(source: str, target: str) -> None:
+def test_a_feed_is_only_cast_to_a_wider_kind(source: str, target: str) -> None:
     allowed = source == target or (target != "bool" and ORDER.index(source) <= ORDER.index(target))
     assert can_cast_feed(as_dtype(source), as_dtype(target)) is allowed
 
@@ -164,11 +164,11 @@ def test_strings_and_numbers_never_mix_in_a_feed() -> None:
         assert not can_cast_feed(dtypes.string, other)
         assert not can_cast_feed(other, dtypes.string)
     assert can_cast_feed(dtypes.float64, dtypes.bfloat16)
-    assert can_cast_feed(dtypes.int64, dtypes.uint8)  # the values are checked when they are cast
+    assert can_cast_feed(dtypes.int64, dtypes.uint8)  # values are checked during the cast
 
 
 @pytest.mark.parametrize("dtype", dtypes.ALL, ids=str)
-def test_a_dtype_equals_all_that_stand_for_it_and_no_other(dtype: DType) -> None:
+def test_a_dtype_equals_only_its_own_aliases(dtype: DType) -> None:
     forms: list[Any] = [dtype.name, dtype.as_datatype_enum]
     if dtype in PLAIN:
         forms += [dtype.np_dtype, dtype.as_numpy_dtype, dtype.np_dtype.newbyteorder(">")]
@@ -185,13 +185,13 @@ def test_a_dtype_equals_all_that_stand_for_it_and_no_other(dtype: DType) -> None
 @pytest.mark.parametrize(
     "other", [None, "nonsense", "", object(), list, int, complex, str, bytes, 0, 1000, True, 1.0, (), [], np.generic]
 )
-def test_a_dtype_equals_nothing_else(other: Any) -> None:
+def test_a_dtype_differs_from_other_values(other: Any) -> None:
     for dtype in dtypes.ALL:
         assert dtype != other
         assert (dtype == other) is False
 
 
-def test_a_tensor_of_a_dtype_in_published_code() -> None:
+def test_dtype_comparisons_of_published_code() -> None:
     x = af.placeholder("float32", [2])
     assert x.dtype == np.float32
     assert x.dtype in (np.float16, np.float32)

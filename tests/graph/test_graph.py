@@ -1,4 +1,4 @@
-"""The graph: names, lookups, ownership, collections, finalizing, default graphs, and building from several threads."""
+"""Graphs: names, lookups, ownership, collections, finalizing, default graphs, and building in several threads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from aioflow.graph import graph as graph_module
 # -- names ---------------------------------------------------------------------------------------------------------
 
 
-def test_names_are_made_unique_whatever_the_case(graph: af.Graph) -> None:
+def test_names_are_unique_ignoring_case(graph: af.Graph) -> None:
     names = [graph.unique_name(n) for n in ("a", "A", "a_1", "A", "a", "Add", "add", "ADD")]
     assert names == ["a", "A_1", "a_1_1", "A_2", "a_3", "Add", "add_1", "ADD_2"]
 
@@ -41,7 +41,7 @@ def test_a_name_may_be_tried_without_taking_it(graph: af.Graph) -> None:
     assert [graph.unique_name("n", mark_as_used=m) for m in (False, True, False, True)] == ["n", "n", "n_1", "n_1"]
 
 
-def test_an_op_without_a_name_has_its_type_as_name() -> None:
+def test_an_unnamed_op_is_named_after_its_type() -> None:
     x = af.placeholder("float32")
     assert [t.name for t in (x, x + x, x + x)] == ["Placeholder:0", "add:0", "add_1:0"]
 
@@ -56,14 +56,14 @@ def test_an_absolute_name_is_taken_once(graph: af.Graph) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "_x", "-x", "/x", "x:0", "^x", "é", "x\n", "/", "//", "a b/", "/x/"])
-def test_malformed_names(name: str) -> None:
+def test_malformed_names_are_rejected(name: str) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         af.constant(1, name=name)
     assert caught.value.actual == name
 
 
 @pytest.mark.parametrize("name", ["a", "1", ".x", "a.b", "a/b", "a-b", "a\\b", "a>b", "A_"])
-def test_well_formed_names(name: str) -> None:
+def test_well_formed_names_are_accepted(name: str) -> None:
     assert af.constant(1, name=name).op.name == name
 
 
@@ -74,7 +74,7 @@ def test_under_a_scope_any_letter_may_come_first() -> None:
             assert inner == "s/-t/"
 
 
-def test_names_made_by_many_threads_are_all_different(graph: af.Graph) -> None:
+def test_names_made_by_many_threads_are_unique(graph: af.Graph) -> None:
     def build(_: int) -> list[str]:
         with graph.as_default():
             return [af.constant(i, name="c").op.name for i in range(100)]
@@ -116,7 +116,9 @@ def test_nodes_and_tensors_by_name(graph: af.Graph) -> None:
         (lambda g: g.as_graph_element(None), InvalidArgumentError),
     ],
 )
-def test_failed_lookups(graph: af.Graph, look: Callable[[af.Graph], Any], kind: type[OpError]) -> None:
+def test_failed_lookups_explain_the_error(
+    graph: af.Graph, look: Callable[[af.Graph], Any], kind: type[OpError]
+) -> None:
     af.constant(1, name="weights")
     with pytest.raises(kind) as caught:
         look(graph)
@@ -160,7 +162,7 @@ def test_attributes_of_a_node() -> None:
     assert (caught.value.node, "shape" in str(caught.value.expected)) == ("p", True)
 
 
-def test_knowledge_about_a_shape_is_added() -> None:
+def test_set_shape_merges_with_the_known_shape() -> None:
     x = af.placeholder("float32", [None, 3])
     x.set_shape([2, None])
     assert x.shape == x.get_shape() == [2, 3]
@@ -171,7 +173,7 @@ def test_knowledge_about_a_shape_is_added() -> None:
     assert y.dims == (None,)
 
 
-def test_a_constant_does_not_change_with_the_array_that_it_was_made_of() -> None:
+def test_a_constant_copies_its_array() -> None:
     data = np.ones(3, np.float32)
     c = af.constant(data)
     data[:] = 7
@@ -181,7 +183,7 @@ def test_a_constant_does_not_change_with_the_array_that_it_was_made_of() -> None
 
 
 @pytest.mark.parametrize("use", [bool, len, list, lambda t: t and t, lambda t: not t, lambda t: 1 if t else 2])
-def test_a_symbolic_tensor_is_no_value(use: Callable[[af.Tensor], Any]) -> None:
+def test_a_symbolic_tensor_cannot_be_used_as_a_value(use: Callable[[af.Tensor], Any]) -> None:
     x = af.placeholder("float32", [None], name="x")
     with pytest.raises(InvalidArgumentError) as caught:
         use(x)
@@ -206,8 +208,8 @@ def test_a_node_knows_the_line_that_made_it() -> None:
         assert "THIS LINE" in Path(__file__).read_text().splitlines()[op.source.lineno - 1]
 
 
-def test_a_package_whose_name_begins_like_the_engine_is_the_users(tmp_path: Path) -> None:
-    """`aioflow_ops/` beside `aioflow/` is no part of it."""
+def test_a_package_with_the_engines_name_as_prefix_is_user_code(tmp_path: Path) -> None:
+    """`aioflow_ops/` beside `aioflow/` is not a part of the engine."""
     beside = Path(graph_module._ENGINE.rstrip("/\\") + "_ops_of_somebody_else.py")
     code = compile("def build(af):\n    return af.constant(1)\n", str(beside), "exec")
     scope: dict[str, Any] = {}
@@ -216,8 +218,8 @@ def test_a_package_whose_name_begins_like_the_engine_is_the_users(tmp_path: Path
     assert (source.filename, source.lineno) == (str(beside), 2)
 
 
-def test_the_engines_own_files_are_never_the_users_line(tmp_path: Path) -> None:
-    """Also where the package was imported by way of a symbolic link."""
+def test_engine_files_are_never_the_users_line(tmp_path: Path) -> None:
+    """The link imports the package under another path."""
     link = tmp_path / "linked.py"
     link.symlink_to(Path(graph_module.__file__))
     spec = importlib.util.spec_from_file_location("linked_graph", link)
@@ -279,7 +281,7 @@ def test_a_control_input_added_later_counts_as_a_mutation(graph: af.Graph) -> No
     assert graph.mutations == before + 1
 
 
-def test_all_or_nothing(graph: af.Graph) -> None:
+def test_all_or_nothing_removes_nodes_after_an_error(graph: af.Graph) -> None:
     kept = af.no_op(name="kept")
     with pytest.raises(InvalidArgumentError), graph.all_or_nothing():
         af.no_op(name=af.no_op(name="lost").name + " ")
@@ -308,7 +310,7 @@ def test_the_innermost_graph_is_the_default(graph: af.Graph) -> None:
 
 
 def _in_a_new_thread(function: Callable[[], Any]) -> Any:
-    """Threads begin without the scopes of the test."""
+    """Return the result of a function in a new thread, which starts without the scopes of the test."""
     result: list[Any] = []
     thread = threading.Thread(target=lambda: result.append(function()))
     thread.start()
@@ -316,7 +318,7 @@ def _in_a_new_thread(function: Callable[[], Any]) -> Any:
     return result[0]
 
 
-def test_a_thread_starts_at_the_processs_default_graph(graph: af.Graph) -> None:
+def test_a_thread_starts_with_the_default_graph_of_the_process(graph: af.Graph) -> None:
     shared = _in_a_new_thread(af.get_default_graph)
     assert shared is not graph
     assert _in_a_new_thread(af.get_default_graph) is shared
@@ -351,7 +353,7 @@ async def test_tasks_have_default_graphs_of_their_own(graph: af.Graph) -> None:
     assert graph.version == 0
 
 
-def test_the_package_holds_no_graph_alive() -> None:
+def test_the_package_keeps_no_graph_alive() -> None:
     with af.Graph().as_default() as made:
         af.constant(1) + 2
     reference = weakref.ref(made)
@@ -373,7 +375,7 @@ def test_attributes_in_tensorflows_form() -> None:
     assert again.op.attrs == conv.attrs
 
 
-def test_what_is_asked_of_a_node_does_not_change_it() -> None:
+def test_lists_returned_by_a_node_are_copies() -> None:
     a = af.constant(1.0, name="a")
     with af.control_dependencies([a]):
         b = af.no_op(name="b")
@@ -383,7 +385,7 @@ def test_what_is_asked_of_a_node_does_not_change_it() -> None:
     assert a.op.colocation_groups() == [b"loc:@a"]
 
 
-def test_a_variable_is_where_it_is_put() -> None:
+def test_a_variable_follows_its_colocation_scopes() -> None:
     a = af.constant(1.0, name="a")
     with af.device("/cpu:1"):
         b = af.constant(1.0, name="b")

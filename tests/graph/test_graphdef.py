@@ -1,4 +1,4 @@
-"""The graph as plain data: what it holds, its two encodings, and what it refuses."""
+"""Graphs as plain data: contents, both encodings, and rejected input."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def graph_defs(draw: st.DrawFn) -> GraphDef:
 
 
 @given(graph_defs())
-def test_both_encodings_give_back_what_they_took(graph_def: GraphDef) -> None:
+def test_both_encodings_round_trip(graph_def: GraphDef) -> None:
     assert GraphDef.from_bytes(graph_def.to_bytes()) == graph_def
     assert GraphDef.from_json(graph_def.to_json()) == graph_def
 
@@ -88,7 +88,7 @@ def test_an_altered_or_truncated_file_is_data_loss(graph_def: GraphDef, data: st
 
 
 def sealed(body: bytes) -> bytes:
-    """A file with a right header and checksum, so that the decoder sees the body."""
+    """Return a file with a valid header and checksum, so that the decoder reads the body."""
     return struct.pack("<8sHIQ", encoding.MAGIC, 1, zlib.crc32(body), len(body)) + body
 
 
@@ -168,7 +168,7 @@ HOSTILE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("wrong", HOSTILE.values(), ids=HOSTILE.keys())
-def test_a_well_formed_file_of_something_else_is_an_invalid_argument(wrong: Any) -> None:
+def test_a_well_formed_file_with_other_content_is_an_invalid_argument(wrong: Any) -> None:
     with pytest.raises(errors.InvalidArgumentError):
         GraphDef.from_bytes(encoding.to_bytes(wrong))
     with pytest.raises(errors.InvalidArgumentError):
@@ -218,7 +218,7 @@ def _function(x: Any) -> Any:
 
 
 def everything() -> dict[str, Any]:
-    """A document with every kind of value in it."""
+    """Return a document with every kind of value."""
     with af.Graph().as_default() as graph:
         x = af.placeholder("float32", [None, 2], name="x")
         af.function(_function)(x)
@@ -230,7 +230,7 @@ def everything() -> dict[str, Any]:
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The paths to every value inside."""
+    """Yield the path of every value in a document."""
     yield path
     for key, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
         yield from places(item, (*path, key))
@@ -258,7 +258,7 @@ def replaced(value: Any, path: tuple[Any, ...], other: Any) -> Any:
     ],
     ids=str,
 )
-def test_whatever_stands_in_the_place_of_a_value_is_read_or_refused(other: Any) -> None:
+def test_a_document_with_any_value_replaced_is_read_or_rejected(other: Any) -> None:
     document = everything()
     for path in places(document):
         text = json.dumps(replaced(document, path, other))
@@ -268,7 +268,7 @@ def test_whatever_stands_in_the_place_of_a_value_is_read_or_refused(other: Any) 
                 af.import_graph_def(definition)
 
 
-def test_what_a_later_release_adds_is_passed_over_where_it_says_so() -> None:
+def test_optional_additions_of_a_later_release_are_ignored() -> None:
     node = {"name": "a", "op": "NoOp", "inputs": [], "device": "", "attrs": {}, "comment": "later"}
     later = {"version": 7, "min_reader": 1, "min_release": "0.1.0", "nodes": [node], "origin": {"by": "later"}}
     definition = GraphDef.from_bytes(encoding.to_bytes(later))
@@ -288,7 +288,7 @@ def test_a_definition_that_needs_a_later_release_names_it(more: dict[str, Any]) 
         GraphDef.from_json(encoding.to_text({"version": 1, "nodes": []} | more))
 
 
-def test_a_later_version_is_named() -> None:
+def test_the_error_for_a_later_version_names_it() -> None:
     with pytest.raises(errors.UnimplementedError) as caught:
         GraphDef.from_bytes(encoding.to_bytes({"version": 2, "nodes": []}))
     assert "newer version than this release reads: 2, of at most 1" in caught.value.message
@@ -303,7 +303,7 @@ def test_an_error_names_the_node() -> None:
         GraphDef.from_bytes(encoding.to_bytes(document(name="scope/bad", attrs={"T": {"$dtype": "?"}})))
     assert "scope/bad" in str(caught.value)
     with pytest.raises(errors.InvalidArgumentError) as caught:
-        NodeDef("scope/bad", "NoOp", attrs={"f": len})  # type: ignore[dict-item]  # that is the mistake
+        NodeDef("scope/bad", "NoOp", attrs={"f": len})  # type: ignore[dict-item]  # the mistake under test
     assert caught.value.node == "scope/bad"
     assert "'f'" in str(caught.value)
 
@@ -315,14 +315,14 @@ def test_text_beyond_unicode_is_refused() -> None:
         GraphDef.from_json(json.dumps(document(attrs={"s": "\ud800"})))
 
 
-def test_numbers_that_json_does_not_have_survive() -> None:
+def test_non_finite_numbers_round_trip_through_json() -> None:
     node = NodeDef("a", "NoOp", attrs={"x": (math.inf, -math.inf, math.nan, -0.0)})
     found = GraphDef.from_json(GraphDef((node,)).to_json()).nodes[0].attrs["x"]
     assert repr(found) == "(inf, -inf, nan, -0.0)"
 
 
 @pytest.mark.parametrize("dtype", FIXED, ids=str)
-def test_arrays_of_every_dtype_survive(dtype: af.DType) -> None:
+def test_arrays_of_every_dtype_round_trip(dtype: af.DType) -> None:
     array = np.array([[0, 1, 2], [3, 4, 5]]).astype(dtype.np_dtype)
     for given_array in (array, array.T, array[:, ::2], array[:0], array[0, 1].reshape(())):
         found = TensorData.of(given_array).to_array()
@@ -332,7 +332,7 @@ def test_arrays_of_every_dtype_survive(dtype: af.DType) -> None:
         assert not found.flags.writeable
 
 
-def test_big_endian_arrays_survive() -> None:
+def test_big_endian_arrays_are_stored_in_little_endian() -> None:
     data = TensorData.of(np.array([1, 2], dtype=">i4"))
     assert data.data == b"\x01\0\0\0\x02\0\0\0"
     assert data.to_array().tolist() == [1, 2]
@@ -359,7 +359,9 @@ def test_nodes_of_a_graph(graph: af.Graph) -> None:
 @pytest.mark.parametrize("form", ["{}", "a{}", "{}a", "a/{}"])
 def test_a_definition_allows_the_names_that_a_graph_allows(form: str, character: str, graph: af.Graph) -> None:
     name = form.format(character)
-    if not name or name.endswith("/") or name.startswith("^"):  # no name, a whole name of a scope, and a control input
+    if (
+        not name or name.endswith("/") or name.startswith("^")
+    ):  # an empty name, the full name of a scope, a control input
         return
 
     def scope() -> None:
@@ -391,7 +393,7 @@ def test_from_version_and_shapes(graph: af.Graph) -> None:
     assert node.attrs["_output_shapes"] == ((None, 3),)
 
 
-def test_a_python_function_does_not_travel(graph: af.Graph) -> None:
+def test_a_python_function_cannot_be_exported(graph: af.Graph) -> None:
     op = af.no_op(name="holder")
     op.attrs["_function"] = len
     with pytest.raises(errors.InvalidArgumentError) as caught:
@@ -401,7 +403,7 @@ def test_a_python_function_does_not_travel(graph: af.Graph) -> None:
     assert caught.value.source.filename == __file__
 
 
-def test_a_node_with_its_own_gradient_is_exported_without_one(graph: af.Graph) -> None:
+def test_a_custom_gradient_is_not_exported(graph: af.Graph) -> None:
     x = af.placeholder(af.float64, [], name="x")
 
     @af.custom_gradient
@@ -417,7 +419,7 @@ def test_a_node_with_its_own_gradient_is_exported_without_one(graph: af.Graph) -
 
 
 @pytest.mark.parametrize("as_text", [True, False])
-def test_files(graph: af.Graph, tmp_path: Path, as_text: bool) -> None:
+def test_graphs_are_written_to_and_read_from_files(graph: af.Graph, tmp_path: Path, as_text: bool) -> None:
     af.constant([[1.5, 2.5]], name="c")
     path = af.train.write_graph(graph, tmp_path / "new", "graph.def", as_text)
     assert path == str(tmp_path / "new" / "graph.def")
@@ -433,8 +435,8 @@ def test_files(graph: af.Graph, tmp_path: Path, as_text: bool) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes on Windows")
-def test_what_is_no_file_is_not_replaced_by_one(tmp_path: Path) -> None:
-    """A file is written beside its name and moved to it: of a device, as /dev/null, only the name would be left."""
+def test_pipes_and_folders_are_not_replaced(tmp_path: Path) -> None:
+    """A new file is moved to its name. For a device such as /dev/null this would replace the device itself."""
     pipe, folder = tmp_path / "pipe", tmp_path / "folder"
     os.mkfifo(pipe)
     folder.mkdir()

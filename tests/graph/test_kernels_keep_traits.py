@@ -1,4 +1,4 @@
-"""What an op says of itself, held to what its kernel does: calls of all ops, in all layouts of memory."""
+"""Traits of ops compared with their kernels: calls of all ops, in all memory layouts."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _LAYOUTS: list[Callable[[Any], Any]] = [np.ascontiguousarray, _transposed, _reve
 
 
 def _laid_out(value: Any, rng: Random) -> Any:
-    """The array in another layout; of no axes, as the runtime has it."""
+    """Return the array in another layout. Without axes, return it as the runtime passes it."""
     if not value.ndim:
         return value if value.dtype.hasobject else value[()]
     made = rng.choice(_LAYOUTS)(value)
@@ -67,7 +67,7 @@ def _laid_out(value: Any, rng: Random) -> Any:
 
 @dataclass(frozen=True)
 class _Call:
-    """A kernel bound to a node, with arguments that it takes."""
+    """A kernel bound to a node, with arguments that it accepts."""
 
     node: Operation
     bound: BoundNode
@@ -96,7 +96,11 @@ def _node(arguments: Arguments, of: Callable[[Array], Tensor]) -> Operation:
 
 
 def _call(arguments: Arguments, rng: Random) -> _Call | None:
-    """None where the builder or the binding refuses the arguments, or the values are not the kernel's own inputs."""
+    """Bind a kernel to a node with these arguments.
+
+    Returns:
+        None if the builder or the binding rejects the arguments, or if the kernel takes other inputs than the values.
+    """
     feeds: dict[Tensor, Any] = {}
 
     def fed(item: Array) -> Tensor:
@@ -118,7 +122,7 @@ def _call(arguments: Arguments, rng: Random) -> _Call | None:
 
 
 def _broken(op_def: OpDef, call: _Call, outputs: Sequence[Any]) -> Iterator[str]:
-    """What is said of the op and is not true of this call."""
+    """Yield the statements about the op that are false for this call."""
     for port, (output, spec) in enumerate(zip(outputs, call.node.outputs, strict=True)):
         if spec.dtype is not dtypes.variant:
             yield from _misplaced(op_def, call, port, output)
@@ -138,7 +142,7 @@ def _miswritten(call: _Call, expected: Any) -> Iterator[str]:
 
 
 def _misplaced(op_def: OpDef, call: _Call, port: int, output: Any) -> Iterator[str]:
-    """What is not true of where the output is, and how it lies there."""
+    """Yield the false statements about the memory and the layout of an output."""
     traits, inputs = op_def.traits, call.inputs
     shared = {i for i, v in enumerate(inputs) if isinstance(output, np.ndarray) and np.shares_memory(output, v)}
     if call.bound.kernel.fresh and shared:
@@ -154,7 +158,7 @@ def _misplaced(op_def: OpDef, call: _Call, port: int, output: Any) -> Iterator[s
 
 
 def _broken_constants(arguments: Arguments, call: _Call, outputs: Sequence[Any]) -> Iterator[str]:
-    """What is said while the graph is built, of inputs that are known by then."""
+    """Yield the false statements made at graph construction, with constants as inputs."""
     values = iter(call.inputs)
     node = _node(arguments, lambda item: af.constant(np.asarray(next(values)), item.dtype))
     for output, tensor in zip(outputs, node.outputs, strict=True):
@@ -173,7 +177,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 @pytest.mark.parametrize("op_def", [op for op in BUILT_IN if op.name in OPS_TO_TRY], ids=lambda op: op.name)
-def test_what_an_op_says_is_true_of_its_kernel(op_def: OpDef, graph: af.Graph) -> None:
+def test_kernels_keep_the_traits_of_their_op(op_def: OpDef, graph: af.Graph) -> None:
     for seed in range(_CALLS):
         rng = Random(f"{op_def.name} {seed}")
         arguments = accepted(op_def, rng)
@@ -186,6 +190,6 @@ def test_what_an_op_says_is_true_of_its_kernel(op_def: OpDef, graph: af.Graph) -
         try:
             outputs = call.outputs()
         except (OpError, ValueError, IndexError, TypeError, ArithmeticError):
-            continue  # refused: what the hostile calls look at
+            continue  # rejected calls are covered by the hostile calls
         problems = [*_broken(op_def, call, outputs), *_broken_constants(arguments, call, outputs)]
         assert problems == [], (seed, arguments)

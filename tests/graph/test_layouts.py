@@ -1,4 +1,4 @@
-"""Arrays of any byte order and layout mean their numbers, through every door by which they enter and leave."""
+"""Arrays of any byte order and layout, whose numbers stay the same through every entry and exit."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ _saved.__name__, _saved_model.__name__ = "_saved", "_saved_model"
 
 
 async def _answer(array: Any, folder: Path) -> Any:
-    """Of a service, in the binary form of its protocol, which is little-endian."""
+    """Encode the array as a response of a service, in the binary form of its protocol, which is little-endian."""
     encoded = encode_response(InferResponse("m", "1", {"y": array}), ["y"])
     raw = bytes(encoded.body)[encoded.json_length :]
     return np.frombuffer(raw, array.dtype.newbyteorder("<")).reshape(array.shape)
@@ -182,7 +182,7 @@ _DOORS: list[Callable[[Any, Path], Awaitable[Any]]] = [
         for door in _DOORS
         for layout in _LAYOUTS
         if not (layout.startswith("c8") and door in (_safetensors, _onnx, _answer))  # formats without complex numbers
-        if not (layout.startswith("f2") and door is _answer)  # which goes as JSON
+        if not (layout.startswith("f2") and door is _answer)  # sent as JSON
     ],
 )
 async def test_numbers_are_the_same_in_any_layout(door: Any, layout: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Op definitions: the notation, the attributes' checks, the registry, and what a shape function may look at."""
+"""Op definitions: the notation, checks of attributes, the registry, and the inputs of shape functions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _attr(text: str) -> AttrDef:
 # -- the notation --------------------------------------------------------------------------------------------------
 
 
-def test_arguments() -> None:
+def test_arguments_are_parsed() -> None:
     op = _define(
         "x: T, n: int32, many: N*T, ints: N*int64, any: list:Tin",
         "y: T, z: list:Tin",
@@ -77,7 +77,7 @@ def test_arguments() -> None:
         ("a: func", "func", None, None),
     ],
 )
-def test_attributes(text: str, kind: str, default: Any, minimum: int | None) -> None:
+def test_attributes_are_parsed(text: str, kind: str, default: Any, minimum: int | None) -> None:
     attr = _attr(text)
     assert (attr.name, attr.kind, attr.minimum) == ("a", kind, minimum)
     assert attr.default == default
@@ -97,7 +97,7 @@ def test_allowed_values() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a", "a int", "a: {float32} >= x", "1:2:3"])
-def test_a_definition_that_cannot_be_read(text: str) -> None:
+def test_malformed_attributes_are_rejected(text: str) -> None:
     with pytest.raises(InvalidArgumentError):
         _attr(text)
 
@@ -138,7 +138,7 @@ def test_a_name_is_defined_once() -> None:
         ("a: list(int)", (), ()),
     ],
 )
-def test_values_in_canonical_form(text: str, value: Any, canonical: Any) -> None:
+def test_values_are_canonicalized(text: str, value: Any, canonical: Any) -> None:
     checked = _attr(text).check(value)
     assert checked == canonical
     assert type(checked) is type(canonical)
@@ -168,7 +168,7 @@ def test_values_in_canonical_form(text: str, value: Any, canonical: Any) -> None
         ("T: list({index})", ["int32", "float32"]),
     ],
 )
-def test_values_that_are_refused(text: str, value: Any) -> None:
+def test_invalid_values_are_rejected(text: str, value: Any) -> None:
     attr = _attr(text)
     with pytest.raises(InvalidArgumentError) as caught:
         attr.check(value)
@@ -176,7 +176,7 @@ def test_values_that_are_refused(text: str, value: Any) -> None:
     assert caught.value.expected is not None
 
 
-# -- nodes made from them ------------------------------------------------------------------------------------------
+# -- nodes of defined ops ------------------------------------------------------------------------------------------
 
 
 def test_attributes_are_inferred_from_the_inputs() -> None:
@@ -200,7 +200,7 @@ def test_attributes_are_inferred_from_the_inputs() -> None:
         (lambda op: apply_op(op, af.constant(1.0), [af.constant(1)], T="float64"), DTypeError),
     ],
 )
-def test_a_node_that_does_not_follow_its_definition(make: Any, kind: type[OpError]) -> None:
+def test_a_node_must_follow_its_definition(make: Any, kind: type[OpError]) -> None:
     op = _define("x: T, ns: N*int32", "y: T", ("T: {floats}", "N: int >= 1", "k: int"))
     with pytest.raises(kind) as caught:
         make(op.name)
@@ -265,7 +265,7 @@ def test_gradients_are_found_by_op() -> None:
         del GRADIENTS[name]
 
 
-# -- what a shape function sees ------------------------------------------------------------------------------------
+# -- inputs of shape functions -------------------------------------------------------------------------------------
 
 
 def test_a_shape_function_sees_inputs_by_name() -> None:
@@ -318,7 +318,7 @@ def test_several_outputs_have_a_shape_each() -> None:
 
 
 @pytest.mark.parametrize("value", [object(), af.int8, np.array(["text"], object), [b"a", None], {}])
-def test_a_tensor_of_python_objects_is_no_attribute(value: Any) -> None:
+def test_arrays_of_python_objects_are_rejected_as_attributes(value: Any) -> None:
     with pytest.raises(DTypeError, match="wrong type"):
         af.raw_ops.Const(value=value, dtype=af.string)
 
@@ -353,9 +353,7 @@ def test_flat_inputs_are_split_by_the_signature() -> None:
         ("", "", "k: int", "a string for each"),
     ],
 )
-def test_what_is_wrong_with_a_definition_is_said_with_the_name_of_the_op(
-    inputs: str, outputs: str, attrs: Any, says: str
-) -> None:
+def test_errors_of_a_definition_name_the_op(inputs: str, outputs: str, attrs: Any, says: str) -> None:
     with pytest.raises(InvalidArgumentError, match=says) as caught:
         define_op("TestWrongDefinition", inputs, outputs, attrs)
     assert caught.value.op_type == "TestWrongDefinition"
@@ -372,7 +370,7 @@ def test_what_is_wrong_with_a_definition_is_said_with_the_name_of_the_op(
         ({"name": ""}, "no identifier"),
     ],
 )
-def test_the_rules_of_a_definition_are_what_they_must_be(rules: Any, says: str) -> None:
+def test_invalid_rules_of_a_definition_are_rejected(rules: Any, says: str) -> None:
     with pytest.raises(InvalidArgumentError, match=says):
         define_op(**{"name": "TestWrongDefinition", **rules})
     assert "TestWrongDefinition" not in OPS

@@ -1,4 +1,4 @@
-"""Graph definitions as messages of protocol buffers; that TensorFlow reads them so is for the parity tests."""
+"""Graph definitions as protocol buffer messages. The parity tests check that TensorFlow reads them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aioflow.testing.evaluate import evaluate
 
 
 def tensor_graph(dtype: int, sizes: list[int], **fields: Any) -> Any:
-    """A GraphDef message with one constant."""
+    """Return a GraphDef message with one constant."""
     graph = protos.message("GraphDef")()
     node = graph.node.add(name="c", op="Const")
     node.attr["dtype"].type = dtype
@@ -66,7 +66,7 @@ def every_attribute() -> GraphDef:
     return GraphDef((NodeDef("n", "NoOp", ("^m",), "/job:a", attrs), NodeDef("m", "NoOp")), 1, (function, identity))
 
 
-def test_a_definition_is_the_same_after_bytes_and_after_text() -> None:
+def test_a_definition_round_trips_through_every_encoding() -> None:
     definition = every_attribute()
     assert GraphDef.FromString(definition.SerializeToString()) == definition
     assert GraphDef.FromString(definition.to_text().encode()) == definition
@@ -83,7 +83,7 @@ def test_the_nodes_of_a_function_read_outputs_by_name() -> None:
     assert dict(function.control_ret) == {"sum": "sum"}
 
 
-def test_the_idiom_of_published_code() -> None:
+def test_parse_from_string_works_as_in_published_code() -> None:
     with af.Graph().as_default() as graph:
         af.constant([1.0, 2.0], name="c")
     data = graph.as_graph_def().SerializeToString()
@@ -95,7 +95,7 @@ def test_the_idiom_of_published_code() -> None:
     assert graph_def == graph.as_graph_def()
 
 
-def test_a_message_is_imported_as_it_is() -> None:
+def test_a_message_is_imported_directly() -> None:
     message = tensor_graph(1, [2], float_val=[1.5])
     with af.Graph().as_default():
         (found,) = af.import_graph_def(message, return_elements=["c:0"])
@@ -127,13 +127,13 @@ def test_a_message_is_imported_as_it_is() -> None:
         (16, "int_val", [65535], np.full(4, 65535, np.uint16)),
     ],
 )
-def test_the_last_element_stands_for_those_left_out(dtype: int, field: str, values: Any, expected: Any) -> None:
+def test_the_last_element_stands_for_omitted_ones(dtype: int, field: str, values: Any, expected: Any) -> None:
     found = constant(dtype, [2, 2], **{field: values})
     assert found.dtype == expected.dtype
     np.testing.assert_array_equal(found, expected.reshape(2, 2))
 
 
-def test_strings_in_one_piece() -> None:
+def test_strings_in_tensor_content_are_read() -> None:
     long = b"x" * 200
     found = constant(7, [3], tensor_content=b"\x01\x00\xc8\x01a" + long)
     assert found.tolist() == [b"a", b"", long]
@@ -146,7 +146,10 @@ def test_strings_in_one_piece() -> None:
         (tensor_graph(1, [1], float_val=[1, 2]), errors.InvalidArgumentError),
         (tensor_graph(8, [2], scomplex_val=[1, 2, 3]), errors.InvalidArgumentError),
         (tensor_graph(7, [2], tensor_content=b"\x05\x05abc"), errors.InvalidArgumentError),
-        (tensor_graph(7, [2], tensor_content=b"\xff" * 2_000_000), errors.InvalidArgumentError),  # in no time
+        (
+            tensor_graph(7, [2], tensor_content=b"\xff" * 2_000_000),
+            errors.InvalidArgumentError,
+        ),  # rejected without delay
         (tensor_graph(7, [1], string_val=[b"", b""]), errors.InvalidArgumentError),
         (tensor_graph(10, [1], tensor_content=b"\x02"), errors.InvalidArgumentError),
         (tensor_graph(1, [1], int_val=[1]), errors.InvalidArgumentError),
@@ -162,13 +165,13 @@ def test_strings_in_one_piece() -> None:
         (tensor_graph(9999, []), errors.DTypeError),
     ],
 )
-def test_a_constant_that_cannot_be_names_its_node(graph: Any, error: type[Exception]) -> None:
+def test_the_error_of_an_invalid_constant_names_its_node(graph: Any, error: type[Exception]) -> None:
     with pytest.raises(error) as raised:
         GraphDef.FromString(graph.SerializeToString())
     assert raised.value.node == "c"  # type: ignore[attr-defined]  # of OpError
 
 
-def test_a_few_bytes_do_not_become_many_constants() -> None:
+def test_a_small_message_cannot_expand_to_large_constants() -> None:
     graph = protos.message("GraphDef")()
     for i in range(40):
         graph.node.add().CopyFrom(tensor_graph(1, [2**22], float_val=[i]).node[0])
@@ -176,7 +179,7 @@ def test_a_few_bytes_do_not_become_many_constants() -> None:
         GraphDef.from_message(graph)
 
 
-def test_references_are_what_they_refer_to() -> None:
+def test_reference_dtypes_become_their_base_dtypes() -> None:
     graph = protos.message("GraphDef")()
     graph.node.add(name="s", op="NoOp").attr["_T"].type = 101
     assert GraphDef.from_message(graph).nodes[0].attrs["_T"] is af.float32
@@ -224,6 +227,6 @@ def test_a_graph_for_a_later_consumer_is_refused() -> None:
         "signature { name: 'f' attr { name: 'T' type: 'type' } }",
     ],
 )
-def test_functions_that_cannot_be(text: str) -> None:
+def test_invalid_functions_are_rejected(text: str) -> None:
     with pytest.raises(errors.OpError):
         GraphDef.FromString(f"library {{ function {{ {text} }} }}".encode())

@@ -39,7 +39,7 @@ def test_a_scope_and_a_node_do_not_share_a_name() -> None:
     assert af.no_op(name="x_1").name == "x_1_1"
 
 
-def test_a_scope_is_entered_again_by_its_whole_name() -> None:
+def test_a_scope_is_reentered_by_its_full_name() -> None:
     with af.name_scope("a") as a:
         af.no_op(name="n")
     with af.name_scope("other"), af.name_scope(a) as again:
@@ -51,7 +51,7 @@ def test_a_scope_is_entered_again_by_its_whole_name() -> None:
 
 
 @pytest.mark.parametrize("name", [None, "", "/"])
-def test_no_name_goes_back_to_the_root(name: str | None) -> None:
+def test_an_empty_name_returns_to_the_root(name: str | None) -> None:
     with af.name_scope("a"):
         with af.name_scope(name) as scope:
             assert scope == ""
@@ -59,7 +59,7 @@ def test_no_name_goes_back_to_the_root(name: str | None) -> None:
         assert af.no_op(name="n").name == "a/n"
 
 
-def test_the_name_or_else_the_default_name(graph: af.Graph) -> None:
+def test_name_takes_precedence_over_default_name(graph: af.Graph) -> None:
     x = af.constant(1)
     with af.name_scope(None, "default", [x]) as scope:
         assert scope == "default/"
@@ -96,7 +96,7 @@ BUILDERS_OF_TWO: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("build", BUILDERS_OF_TWO.values(), ids=BUILDERS_OF_TWO)
-def test_no_builder_takes_values_of_several_graphs(build: Callable[[Any, Any], Any], graph: af.Graph) -> None:
+def test_builders_reject_values_of_several_graphs(build: Callable[[Any, Any], Any], graph: af.Graph) -> None:
     here = af.constant([1.0, 2.0])
     with af.Graph().as_default() as other:
         there = af.constant([3.0, 4.0], name="there")
@@ -106,7 +106,7 @@ def test_no_builder_takes_values_of_several_graphs(build: Callable[[Any, Any], A
     assert len(other.get_operations()) == made
 
 
-def test_builders_work_in_the_graph_of_what_they_take(graph: af.Graph) -> None:
+def test_builders_work_in_the_graph_of_their_values(graph: af.Graph) -> None:
     with af.Graph().as_default():
         there = af.constant([3.0, 4.0])
     for build in BUILDERS_OF_TWO.values():
@@ -128,7 +128,7 @@ def test_an_empty_name_is_the_root_for_builders_too(graph: af.Graph) -> None:
 
 
 @pytest.mark.parametrize("name", ["_x", "a b", "-x", "x:y"])
-def test_malformed_scope_names(name: str) -> None:
+def test_malformed_scope_names_are_rejected(name: str) -> None:
     with pytest.raises(InvalidArgumentError, match="not a valid scope name"), af.name_scope(name):
         pass
 
@@ -172,7 +172,7 @@ def test_device_scopes_merge_part_by_part() -> None:
     assert af.constant(1).device == ""
 
 
-def test_a_device_function_sees_the_node_and_what_is_asked_for_inside() -> None:
+def test_a_device_function_sees_the_node_and_inner_requests() -> None:
     seen = []
 
     def choose(op: af.Operation) -> str | DeviceSpec | None:
@@ -193,7 +193,7 @@ def test_a_device_function_sees_the_node_and_what_is_asked_for_inside() -> None:
 
 
 @pytest.mark.parametrize("target", ["/gpux", "nonsense", lambda op: "/gpux", lambda op: 3, 3])
-def test_malformed_devices(graph: af.Graph, target: Any) -> None:
+def test_malformed_devices_are_rejected(graph: af.Graph, target: Any) -> None:
     with pytest.raises(InvalidArgumentError) as caught, af.device(target):
         af.no_op(name="n")
     assert caught.value.expected is not None
@@ -218,7 +218,7 @@ def test_nodes_wait_for_the_blocks_around_them() -> None:
     assert _waits_for(af.no_op()) == []
 
 
-def test_none_closes_off_the_blocks_around() -> None:
+def test_none_clears_the_control_inputs_of_outer_blocks() -> None:
     a, b = af.no_op(name="a"), af.no_op(name="b")
     with af.control_dependencies([a]):
         with af.control_dependencies(None):
@@ -230,7 +230,7 @@ def test_none_closes_off_the_blocks_around() -> None:
         assert _waits_for(af.no_op()) == ["a"]
 
 
-def test_a_node_that_reads_one_of_the_block_gets_no_second_edge() -> None:
+def test_a_reader_of_a_block_member_gets_no_control_input() -> None:
     a, b = af.constant(1, name="a"), af.no_op(name="b")
     before = af.constant(1)
     with af.control_dependencies([a]):
@@ -247,7 +247,7 @@ def test_a_node_that_reads_one_of_the_block_gets_no_second_edge() -> None:
             assert _waits_for(af.add(first, inside)) == []
 
 
-def test_a_block_entered_twice_counts_members_of_its_own() -> None:
+def test_each_control_block_has_its_own_members() -> None:
     a = af.no_op(name="a")
     with af.control_dependencies([a]):
         first = af.constant(1)
@@ -256,7 +256,7 @@ def test_a_block_entered_twice_counts_members_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("item", ["nothing", 3.5, None])
-def test_what_cannot_be_waited_for(item: Any) -> None:
+def test_invalid_control_inputs_are_rejected(item: Any) -> None:
     with pytest.raises(af.errors.OpError), af.control_dependencies([item]):
         pass
 

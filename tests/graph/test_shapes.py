@@ -1,4 +1,4 @@
-"""Partially known shapes: what TensorFlow 1's `Dimension` and `TensorShape` mean, and the plain dims beneath."""
+"""Partially known shapes: TensorFlow 1's `Dimension` and `TensorShape`, and the plain dims beneath."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_arithmetic_with_an_unknown_operand_is_unknown() -> None:
         assert result.value is None
 
 
-def test_order_of_dimensions_is_none_where_one_is_unknown() -> None:
+def test_comparison_with_an_unknown_dimension_returns_none() -> None:
     assert Dimension(3) < 4
     assert Dimension(3) <= Dimension(3)
     assert Dimension(4) > 3
@@ -68,7 +68,7 @@ def test_order_of_dimensions_is_none_where_one_is_unknown() -> None:
         assert result is None
 
 
-def test_a_dimension_equals_what_it_holds() -> None:
+def test_a_dimension_equals_its_value() -> None:
     assert Dimension(3) == 3
     assert Dimension(3) == Dimension(3)
     assert Dimension(3) != 4
@@ -99,12 +99,12 @@ def test_a_known_dimension_is_a_number_for_ops() -> None:
 
 
 @pytest.mark.parametrize("value", [-1, 2.5, "3", [3], 3.0])
-def test_what_is_no_dimension(value: Any) -> None:
+def test_invalid_dimensions_are_rejected(value: Any) -> None:
     with pytest.raises(InvalidArgumentError):
         Dimension(value)
 
 
-def test_a_difference_below_zero_is_no_dimension() -> None:
+def test_a_difference_below_zero_is_rejected() -> None:
     with pytest.raises(InvalidArgumentError):
         Dimension(3) - 5
 
@@ -120,7 +120,7 @@ def test_merging_dimensions() -> None:
     assert not Dimension(3).is_compatible_with(4)
 
 
-def test_texts_of_dimensions() -> None:
+def test_str_and_repr_of_dimensions() -> None:
     assert (str(Dimension(3)), str(Dimension(None))) == ("3", "?")
     assert repr(Dimension(None)) == "Dimension(None)"
 
@@ -148,14 +148,14 @@ def test_texts_of_dimensions() -> None:
         (range(3), (0, 1, 2)),
     ],
 )
-def test_what_a_user_may_call_a_shape(value: Any, dims: Dims) -> None:
+def test_accepted_forms_of_a_shape(value: Any, dims: Dims) -> None:
     result = dims_of(value)
     assert result == dims
     assert result is None or all(d is None or type(d) is int for d in result)
 
 
 @pytest.mark.parametrize("value", [[-2], "ab", [1.5], 1.5, [[1]], object(), [2, "x"]])
-def test_what_is_no_shape(value: Any) -> None:
+def test_invalid_shapes_are_rejected(value: Any) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         TensorShape(value)
     assert caught.value.expected is not None
@@ -194,7 +194,7 @@ def test_a_shape_of_unknown_rank() -> None:
             use()
 
 
-def test_slices_of_an_unknown_rank_know_how_long_they_are() -> None:
+def test_closed_slices_of_an_unknown_rank_have_a_known_length() -> None:
     shape = TensorShape(None)
     assert shape[1:3].as_list() == [None, None]
     assert shape[:2].as_list() == [None, None]
@@ -264,7 +264,7 @@ def test_an_unknown_rank_passes_every_assertion_about_ranks() -> None:
     unknown.assert_is_compatible_with([1, 2])
 
 
-def test_texts_of_shapes() -> None:
+def test_str_and_repr_of_shapes() -> None:
     assert [format_dims(d) for d in (None, (), (3,), (2, None))] == ["<unknown>", "()", "(3,)", "(2, ?)"]
     assert str(TensorShape([2, None])) == "(2, ?)"
     assert repr(TensorShape([2, None])) == "TensorShape([2, None])"
@@ -278,14 +278,14 @@ shapes = st.one_of(st.none(), st.lists(sizes, max_size=3).map(tuple))
 
 
 def completions(dims: Dims) -> set[tuple[int, ...]]:
-    """All fully known shapes up to rank 3, with sizes 0..3, that fit."""
+    """Return all fully known shapes up to rank 3, with sizes 0..3, that fit."""
     ranks = range(4) if dims is None else (len(dims),)
     every = itertools.chain.from_iterable(itertools.product(range(4), repeat=r) for r in ranks)
     return {s for s in every if dims is None or all(d is None or d == n for d, n in zip(dims, s, strict=True))}
 
 
 @given(shapes, shapes)
-def test_merging_is_the_intersection_of_what_fits(a: Dims, b: Dims) -> None:
+def test_merging_is_the_intersection_of_fitting_shapes(a: Dims, b: Dims) -> None:
     both = completions(a) & completions(b)
     assert is_compatible(a, b) is is_compatible(b, a) is bool(both)
     if both:
@@ -296,8 +296,8 @@ def test_merging_is_the_intersection_of_what_fits(a: Dims, b: Dims) -> None:
 
 
 @given(st.lists(shapes, min_size=1, max_size=3))
-def test_broadcasting_knows_what_numpy_gives_and_no_more(dims: list[Dims]) -> None:
-    """Whatever fully known shapes are tried, NumPy's result fits the static one; a refusal means that none works."""
+def test_static_broadcasting_agrees_with_numpy(dims: list[Dims]) -> None:
+    """For all fully known shapes tried, NumPy's result fits the static one. An error means that none broadcasts."""
     outcomes = []
     few = [sorted(completions(d))[::3] or sorted(completions(d)) for d in dims]
     for choice in itertools.islice(itertools.product(*few), 200):
@@ -327,7 +327,7 @@ def test_broadcasting_knows_what_numpy_gives_and_no_more(dims: list[Dims]) -> No
         ([(1, None), (5, 1, 1)], (5, 1, None)),
     ],
 )
-def test_broadcasts(dims: list[Dims], result: Dims) -> None:
+def test_broadcast_dims(dims: list[Dims], result: Dims) -> None:
     assert broadcast_dims(dims) == result
 
 
@@ -352,7 +352,7 @@ def test_ranks_and_positions_may_be_arrays_of_one_integer() -> None:
         shape.with_rank(one)
 
 
-def test_tensor_shape_is_integers_for_ops() -> None:
+def test_tensor_shape_converts_to_integers_for_ops() -> None:
     for sizes in ([], [2, 3]):
         shape = TensorShape(sizes)
         assert np.asarray(shape).dtype == np.int64

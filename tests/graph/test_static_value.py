@@ -1,4 +1,4 @@
-"""What is known of values while the graph is being built: what running the graph gives, and never at any price."""
+"""Static values at graph construction: they equal the values of a run, and their cost is bounded."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ KNOWN: list[tuple[str, Callable[[], af.Tensor]]] = [
 
 
 @pytest.mark.parametrize("build", [c[1] for c in KNOWN], ids=[c[0] for c in KNOWN])
-def test_a_known_value_is_the_one_that_running_gives(build: Callable[[], af.Tensor]) -> None:
+def test_a_static_value_equals_that_of_a_run(build: Callable[[], af.Tensor]) -> None:
     tensor = build()
     value = constant_value(tensor)
     assert value is not None
@@ -141,7 +141,7 @@ UNKNOWN: list[tuple[str, Callable[[], af.Tensor]]] = [
 ]
 
 
-def test_every_rule_is_tried() -> None:
+def test_every_static_value_rule_is_tested() -> None:
     with af.Graph().as_default() as graph:
         for _, build in KNOWN:
             build()
@@ -171,17 +171,17 @@ PARTIAL: list[tuple[str, Callable[[], af.Tensor], Any]] = [
 
 
 @pytest.mark.parametrize(("build", "expected"), [c[1:] for c in PARTIAL], ids=[c[0] for c in PARTIAL])
-def test_what_is_known_in_part(build: Callable[[], af.Tensor], expected: Any) -> None:
+def test_partial_values(build: Callable[[], af.Tensor], expected: Any) -> None:
     value = partial_value(build())
     assert (None if value is None else value.tolist()) == expected
 
 
-def test_a_size_of_minus_one_is_open() -> None:
+def test_a_size_of_minus_one_is_unknown() -> None:
     assert partial_shape(af.stack([af.placeholder("int32", []), -1, 3])) == (None, None, 3)
 
 
 @pytest.mark.parametrize("build", [c[1] for c in UNKNOWN], ids=[c[0] for c in UNKNOWN])
-def test_what_is_not_known(build: Callable[[], af.Tensor]) -> None:
+def test_unknown_values_are_none(build: Callable[[], af.Tensor]) -> None:
     assert constant_value(build()) is None
 
 
@@ -192,7 +192,7 @@ def test_a_range_without_an_end_is_refused(limit: float) -> None:
     assert caught.value.op_type == "Range"
 
 
-def test_a_value_read_many_times_is_worked_out_once() -> None:
+def test_a_value_read_many_times_is_computed_once() -> None:
     """Doubling 60 times has 2 ** 60 paths to its constant."""
     n: Any = af.constant(1, "int64")
     for _ in range(60):

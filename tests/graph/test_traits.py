@@ -1,4 +1,4 @@
-"""What an op says of itself: that each says it, and that no two things it says contradict one another."""
+"""Traits of ops: each op has what its kind needs, and no two traits contradict each other."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BUILT_IN = [op for op in OPS if OPS.home(op.name).startswith("aioflow.")]
 
 
 def unsaid(op: OpDef) -> Iterator[str]:
-    """What an op should say and does not, as the author of one is told."""
+    """Yield messages to the author of an op about missing or contradictory traits."""
     traits = op.traits
     if not traits.kind:
         yield f'define_op("{op.name}", …, traits=elementwise()): say of which kind it is, see aioflow/graph/traits.py'
@@ -37,11 +37,11 @@ def unsaid(op: OpDef) -> Iterator[str]:
         yield f"{op.name} is written in C, but may not be a member of a chain: say fuses="
 
 
-def test_every_op_says_what_its_kind_needs() -> None:
+def test_every_op_has_the_traits_that_its_kind_needs() -> None:
     assert [message for op in BUILT_IN for message in unsaid(op)] == []
 
 
-def test_the_author_of_an_op_is_told_what_to_write() -> None:
+def test_the_message_for_missing_traits_shows_what_to_write() -> None:
     registry = OpRegistry()
     bare = registry.register(OpDef("Bare", (), ()))
     (message,) = unsaid(bare)
@@ -49,7 +49,7 @@ def test_the_author_of_an_op_is_told_what_to_write() -> None:
     assert "traits=" in message
 
 
-def test_a_law_names_its_counterpart_and_is_named_by_it() -> None:
+def test_opposite_laws_refer_to_each_other() -> None:
     for op in BUILT_IN:
         laws = op.traits.laws
         if laws.opposite:
@@ -57,14 +57,14 @@ def test_a_law_names_its_counterpart_and_is_named_by_it() -> None:
             assert OPS.get(laws.opposite).traits.laws.total == laws.total
 
 
-def test_a_kernel_that_makes_a_new_result_is_of_no_op_that_hands_its_input_on() -> None:
+def test_ops_that_return_their_input_have_no_fresh_kernels() -> None:
     handing = [op.name for op in BUILT_IN if op.traits.memory in (Memory.PASSED, Memory.VIEW, Memory.SAME_ORDER)]
     assert len(handing) > 20
     new = [k.op for name in handing for k in KERNELS.for_op(name) if k.device_type == ANY_DEVICE and k.fresh]
     assert new == []
 
 
-def test_members_of_chains_always_make_a_new_result() -> None:
+def test_ops_that_fuse_have_fresh_kernels() -> None:
     members = [op for op in BUILT_IN if op.traits.fuses]
     assert len(members) > 60
     for op in members:
@@ -86,30 +86,30 @@ def test_members_of_chains_always_make_a_new_result() -> None:
         ("Switch", Effect.STEERS),
     ],
 )
-def test_stateful_is_what_keeps_reads_or_changes_state(op: str, effect: Effect) -> None:
+def test_stateful_follows_from_the_effect(op: str, effect: Effect) -> None:
     assert traits_of(op).effect is effect
     assert OPS.get(op).stateful is (effect in (Effect.KEEPS, Effect.READS, Effect.CHANGES))
 
 
-def test_where_outputs_are() -> None:
+def test_origins_of_outputs() -> None:
     assert elementwise().origin(0) is None
     assert [passes_on().origin(port) for port in (0, 2)] == [0, 2]
     assert view(shares=1).origin(3) == 1
     assert reshapes(shares=2).origin(0) == 2
 
 
-def test_stateful_is_short_for_a_change_and_contradicts_no_trait() -> None:
+def test_stateful_means_a_change_unless_traits_are_given() -> None:
     assert define_op("TestTraitsChange", "", "y: float32", stateful=True).traits.effect is Effect.CHANGES
     assert define_op("TestTraitsDraw", "", "y: float32", stateful=True, traits=random()).traits.effect is Effect.KEEPS
     assert not define_op("TestTraitsNothing", "x: float32", "y: float32").stateful
 
 
-def test_nothing_is_known_of_what_is_not_registered() -> None:
+def test_unregistered_ops_have_empty_traits() -> None:
     assert traits_of("TestTraitsNobody").kind == ""
 
 
 def _turned_image(x: af.Tensor) -> af.Tensor:
-    """An image that does not lie in row-major order."""
+    """Return an image that is not in row-major order."""
     return af.transpose(af.tile(af.reshape(x, [1, 3, 2, 1]), [2, 1, 1, 2]), [0, 2, 1, 3])
 
 
@@ -135,7 +135,7 @@ ROW_MAJOR: dict[str, Callable[[af.Tensor], af.Tensor]] = {
 
 
 @pytest.mark.parametrize("op", [op.name for op in BUILT_IN if op.traits.row_major])
-def test_what_is_said_to_be_in_row_major_order_is(op: str) -> None:
+def test_row_major_ops_return_row_major_outputs(op: str) -> None:
     with af.Graph().as_default(), af.Session(config=af.SessionConfig(optimizations=False)) as session:
         turned = af.transpose(af.placeholder_with_default(np.arange(6.0).reshape(2, 3), (2, 3)))
         made = ROW_MAJOR[op](turned)

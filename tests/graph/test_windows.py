@@ -1,4 +1,4 @@
-"""Layouts and windows along any number of axes, against counting each window."""
+"""Layouts and windows over any number of axes, compared with counting each window."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def window(data_format: str, stride: int = 1, dilation: int = 1, **attrs: Any) -
 
 
 @pytest.mark.parametrize("data_format", LAYOUTS)
-def test_a_layout_says_where_each_axis_is(data_format: str) -> None:
+def test_a_layout_locates_each_axis(data_format: str) -> None:
     layout = layout_of(data_format)
     sizes = tuple({"N": 2, "D": 3, "H": 4, "W": 5, "C": 6}[letter] for letter in data_format)
     assert layout.rank == len(data_format)
@@ -35,14 +35,14 @@ def test_a_layout_says_where_each_axis_is(data_format: str) -> None:
 
 
 def starts(size: int, kernel: int, stride: int, dilation: int, before: int, after: int) -> list[int]:
-    """Where each window begins, that lies whole in the padded line."""
+    """Return the starts of the windows that lie completely inside the padded line."""
     span = (kernel - 1) * dilation + 1
     return [at for at in range(-before, size + after, stride) if at + span <= size + after]
 
 
 @pytest.mark.parametrize("data_format", LAYOUTS)
-def test_as_many_windows_as_lie_inside(data_format: str) -> None:
-    """Of SAME, one for each stride, and the padding is the least that gives them room."""
+def test_window_counts_are_those_of_windows_inside(data_format: str) -> None:
+    """SAME has one window for each stride, and the least padding that makes room for them."""
     for size, kernel, stride, dilation in itertools.product((1, 4, 7), (1, 2, 3), (1, 2, 3), (1, 2)):
         axes = layout_of(data_format).axes
         same = window(data_format, stride, dilation, padding="SAME")
@@ -57,7 +57,7 @@ def test_as_many_windows_as_lie_inside(data_format: str) -> None:
             assert valid.outputs([size] * axes, [kernel] * axes) == (count,) * axes
 
 
-def test_paddings_in_numbers_go_to_their_axes() -> None:
+def test_explicit_paddings_apply_to_their_axes() -> None:
     first = window("NCHW", padding="EXPLICIT", explicit_paddings=[0, 0, 0, 0, 1, 2, 3, 4])
     assert first.pads((5, 5), (3, 3)) == ((1, 2), (3, 4))
     assert conv_dims(first, (8, 6, 5, None), (3, 3, 3, 4)) == (8, 4, 6, None)
@@ -74,14 +74,14 @@ def test_paddings_in_numbers_go_to_their_axes() -> None:
         ("NDHWC", (4, 4, 2), "width"),
     ],
 )
-def test_an_image_that_is_too_small_is_told_by_its_axis(data_format: str, sizes: tuple[int, ...], axis: str) -> None:
+def test_the_error_for_a_small_image_names_its_axis(data_format: str, sizes: tuple[int, ...], axis: str) -> None:
     with pytest.raises(errors.InvalidArgumentError, match="larger than the image") as caught:
         window(data_format, padding="VALID").outputs(sizes, [3] * len(sizes))
     assert f"a {axis} of at least 3" in str(caught.value)
 
 
 @pytest.mark.parametrize("data_format", LAYOUTS)
-def test_windows_that_cannot_be(data_format: str) -> None:
+def test_invalid_windows_are_rejected(data_format: str) -> None:
     layout = layout_of(data_format)
     fine = {"data_format": data_format, "strides": [1] * layout.rank, "padding": "VALID"}
     for name in ("strides", "dilations"):

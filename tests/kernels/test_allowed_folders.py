@@ -1,4 +1,4 @@
-"""Where a worker's graphs may open files: the rule, and that every kernel that opens one asks for it."""
+"""Folders in which a worker's graphs may open files: the rule, and its enforcement in every kernel that opens files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from aioflow.runtime.worker import Worker
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A folder that is given, `in`, with a file, beside one that is not, and links between them."""
+    """Return a folder with an allowed folder `in`, a forbidden folder `out`, and links between them."""
     for name in ("in/sub", "out", "in-and-more"):
         (tmp_path / name).mkdir(parents=True)
     for name in ("in/a.txt", "in/sub/b.txt", "out/secret.txt", "in-and-more/c.txt"):
@@ -61,19 +61,19 @@ OUTSIDE: Final = (
 
 
 @pytest.mark.parametrize("given", INSIDE)
-def test_what_is_opened_is_the_resolved_name(place: Path, given: str) -> None:
+def test_file_returns_the_resolved_name(place: Path, given: str) -> None:
     assert AllowedFolders([place / "in"]).file(f"{place}/{given}") == str(place / INSIDE[given])
 
 
 @pytest.mark.parametrize("given", OUTSIDE)
-def test_nothing_else_is_opened(place: Path, given: str) -> None:
+def test_file_outside_allowed_folders_is_refused(place: Path, given: str) -> None:
     with pytest.raises(PermissionDeniedError) as raised:
         AllowedFolders([place / "in"]).file(f"{place}/{given}")
     assert (raised.value.actual, str(place / "in") in str(raised.value.expected)) == (f"{place}/{given}", True)
     assert "--allow-dir" in str(raised.value)
 
 
-def test_a_relative_name_is_of_the_working_directory(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_names_resolve_against_the_working_directory(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
     folders = AllowedFolders(["in"])
     assert folders.file("in/a.txt") == str(place / "in/a.txt")
@@ -83,11 +83,11 @@ def test_a_relative_name_is_of_the_working_directory(place: Path, monkeypatch: p
         folders.file("in/../../out/secret.txt")
 
 
-def test_the_root_is_a_folder_too() -> None:
+def test_root_can_be_allowed() -> None:
     assert AllowedFolders(["/"]).file("/etc/hostname")
 
 
-def test_a_folder_may_be_a_link_and_be_given_later(place: Path) -> None:
+def test_allowed_folder_may_be_a_link_and_be_added_later(place: Path) -> None:
     folders = AllowedFolders()
     with pytest.raises(PermissionDeniedError, match="none"):
         folders.file(str(place / "in/a.txt"))
@@ -96,14 +96,14 @@ def test_a_folder_may_be_a_link_and_be_given_later(place: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["/data", b"/data", Path("/data"), [""]])
-def test_one_name_is_not_taken_for_its_letters(wrong: Any) -> None:
+def test_single_name_instead_of_a_list_is_refused(wrong: Any) -> None:
     with pytest.raises(InvalidArgumentError):
         AllowedFolders(wrong)
 
 
 @pytest.mark.parametrize(("given", "warned"), [("in", True), ("in/sub", True), ("in/leads_in", True), ("out", False)])
 @pytest.mark.parametrize("entry", ["in/sub", ""])
-def test_a_folder_of_modules_is_warned_of(
+def test_folder_on_the_module_path_causes_a_warning(
     place: Path, given: str, warned: bool, entry: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.chdir(place / "in" / "sub")
@@ -116,7 +116,7 @@ STORE: Final = "memory://bucket/run"
 
 
 @pytest.mark.parametrize("url", ["memory://bucket/run/", "memory://bucket/run/model-5", "memory://bucket/run/a..b/c"])
-def test_urls_of_a_folder_that_was_given(url: str) -> None:
+def test_url_in_allowed_store_is_accepted(url: str) -> None:
     AllowedFolders([STORE + "/"]).check_url(url)
 
 
@@ -124,7 +124,7 @@ def test_urls_of_a_folder_that_was_given(url: str) -> None:
     "url",
     [
         "memory://bucket/runs/model",
-        "memory://bucket/run",  # files of this checkpoint are run.safetensors and so on
+        "memory://bucket/run",  # the files of this checkpoint would be run.safetensors and so on
         "memory://bucket/run/../other/model",
         "memory://bucket/run/%2e%2e/other",
         "memory://bucket/run/..\\other",
@@ -135,12 +135,12 @@ def test_urls_of_a_folder_that_was_given(url: str) -> None:
         "file::/etc/passwd",
     ],
 )
-def test_urls_of_others(url: str) -> None:
+def test_url_outside_allowed_stores_is_refused(url: str) -> None:
     with pytest.raises(PermissionDeniedError):
         AllowedFolders([STORE]).check_url(url)
 
 
-def test_a_folder_gives_no_urls_and_a_url_no_folders(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_do_not_allow_urls_nor_urls_folders(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
     with pytest.raises(PermissionDeniedError):
         AllowedFolders(["/"]).check_url(STORE)
@@ -148,7 +148,7 @@ def test_a_folder_gives_no_urls_and_a_url_no_folders(place: Path, monkeypatch: p
         AllowedFolders([STORE]).file(STORE)
 
 
-def test_patterns_list_what_is_inside(place: Path) -> None:
+def test_matching_lists_only_allowed_files(place: Path) -> None:
     folders = AllowedFolders([place / "in"])
 
     def listed(pattern: str) -> list[str]:
@@ -165,21 +165,24 @@ def test_patterns_list_what_is_inside(place: Path) -> None:
             listed(pattern)
 
 
-def test_without_limits_names_stay_as_they_are(place: Path) -> None:
+def test_anywhere_does_not_change_names(place: Path) -> None:
     assert ANYWHERE.file("a/../b") == "a/../b"
     ANYWHERE.check_url("s3://anything")
     ANYWHERE.allow(place)
     assert sorted(ANYWHERE.matching(f"{place}/out/*")) == [f"{place}/out/secret.txt"]
 
 
-# -- every kernel asks ------------------------------------------------------------------------------------------------
+# -- enforcement in every kernel ---------------------------------------------------------------------------------------
 
 _SEEN: Final[list[tuple[Any, ...]]] = []
 _WATCHED: list[str] = []
 
 
 def _note(event: str, given: tuple[Any, ...]) -> None:
-    """What Python tells of opening, listing, renaming, deleting: a hook stays for good, so it has to be quick."""
+    """Record audit events about watched folders.
+
+    An audit hook cannot be removed, so it has to be quick.
+    """
     if _WATCHED and event.partition(".")[0] in ("open", "os", "glob", "shutil", "pathlib", "tempfile", "sqlite3"):
         names = [os.fsdecode(name) for name in given if isinstance(name, str | bytes | os.PathLike)]
         if any(place in name for name in names for place in _WATCHED):
@@ -191,7 +194,7 @@ sys.addaudithook(_note)
 
 @contextmanager
 def watched(place: Path) -> Iterator[list[tuple[Any, ...]]]:
-    """What is done in a folder in this block, as Python tells it."""
+    """Yield the audit events about a folder during this block."""
     _SEEN.clear()
     _WATCHED.append(str(place))
     try:
@@ -206,7 +209,7 @@ def _read_by(reader: Any, path: str) -> Any:
         return reader.read(queue)
 
 
-# For each kernel that opens files, a node that opens one of them, given its name (without its last suffix).
+# For each kernel that opens files: a function that makes a node which opens one of them, from its name without suffix.
 def _read_table(path: str) -> Any:
     names = af.lookup.TextFileInitializer(
         f"{path}.txt", af.string, af.lookup.TextFileIndex.WHOLE_LINE, af.int64, af.lookup.TextFileIndex.LINE_NUMBER
@@ -238,13 +241,13 @@ OPENING: Final[dict[str, Callable[[str], Any]]] = {
 }
 
 
-def test_this_list_is_that_of_the_kernels() -> None:
+def test_opening_covers_every_kernel_that_opens_files() -> None:
     assert {k.op for k in KERNELS if k.opens_files} == set(OPENING)
 
 
 @pytest.fixture
 async def files(tmp_path: Path) -> Path:
-    """A folder with a checkpoint and files to read."""
+    """Return a folder with a checkpoint and files to read."""
     folder = tmp_path / "out"
     folder.mkdir()
     (folder / "there.txt").write_text("one\ntwo\n")
@@ -260,7 +263,7 @@ async def files(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("op", OPENING)
-async def test_a_file_elsewhere_is_not_even_looked_at(op: str, files: Path) -> None:
+async def test_forbidden_file_is_never_accessed(op: str, files: Path) -> None:
     before = sorted(os.listdir(files))
     worker = Worker(folders=AllowedFolders([files.parent / "in"]))
     node = OPENING[op](str(files / "there"))
@@ -274,9 +277,7 @@ async def test_a_file_elsewhere_is_not_even_looked_at(op: str, files: Path) -> N
 
 @pytest.mark.parametrize("has_dir_fd", [True, False])
 @pytest.mark.parametrize("op", OPENING)
-async def test_one_in_a_folder_that_was_given_is_opened(
-    op: str, has_dir_fd: bool, files: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_allowed_file_is_opened(op: str, has_dir_fd: bool, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(allowed_folders, "_WALKS", has_dir_fd and allowed_folders._WALKS)
     worker = Worker(folders=AllowedFolders([files]))
     node = OPENING[op](str(files / "there"))
@@ -288,7 +289,7 @@ async def test_one_in_a_folder_that_was_given_is_opened(
 
 @pytest.mark.parametrize("op", ["RestoreV2"])
 @pytest.mark.parametrize("suffix", [".manifest.json", ".safetensors"])
-async def test_a_part_of_a_checkpoint_that_is_a_link_is_elsewhere(op: str, suffix: str, files: Path) -> None:
+async def test_checkpoint_file_that_links_outside_is_refused(op: str, suffix: str, files: Path) -> None:
     inside = files.parent / "in"
     inside.mkdir()
     for name in ("there.manifest.json", "there.safetensors"):
@@ -304,13 +305,13 @@ async def test_a_part_of_a_checkpoint_that_is_a_link_is_elsewhere(op: str, suffi
 
 @pytest.mark.parametrize("prefix", ["memory://elsewhere/model", "ftp://127.0.0.1:9/model"])
 @pytest.mark.parametrize("op", ["SaveV2", "_SaveBlocks", "RestoreV2"])
-async def test_a_store_that_was_not_given_is_not_connected_to(op: str, prefix: str) -> None:
+async def test_forbidden_store_is_never_connected(op: str, prefix: str) -> None:
     async with af.Session(Worker(folders=AllowedFolders(["memory://given"]))) as session:
         with pytest.raises(PermissionDeniedError, match="may not open"):
             await session.run(OPENING[op](prefix))
 
 
-async def test_nor_is_the_store_of_an_earlier_checkpoint(tmp_path: Path) -> None:
+async def test_forbidden_store_of_a_base_checkpoint_is_never_connected(tmp_path: Path) -> None:
     save = af.raw_ops._SaveBlocks(
         prefix=str(tmp_path / "a"),
         base="ftp://127.0.0.1:9/b",
@@ -324,11 +325,11 @@ async def test_nor_is_the_store_of_an_earlier_checkpoint(tmp_path: Path) -> None
             await session.run(save)
 
 
-# -- links that change meanwhile --------------------------------------------------------------------------------------
+# -- links that change concurrently ------------------------------------------------------------------------------------
 
 
 async def _fill(folder: Path, word: str, value: float) -> None:
-    """Write all files that the nodes of `OPENING` read or write, with a word and a number to tell them by."""
+    """Write every file that the nodes of `OPENING` read or write, marked by a word and a number."""
     for name in ("there.txt", "there.new", f"there-{word}"):
         (folder / name).write_text(f"{word}\n{word}\n")
     with af.io.TFRecordWriter(str(folder / "there.records")) as writer:
@@ -347,7 +348,7 @@ async def _fill(folder: Path, word: str, value: float) -> None:
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folders `secret` and `public` with such files."""
+    """Return a folder with the folders `secret` and `public`, each filled by `_fill`."""
     place = tmp_path_factory.mktemp("filled")
     for word, value in (("secret", 66.0), ("public", 1.0)):
         (place / word).mkdir()
@@ -357,7 +358,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def turned(inside: Path, outside: Path, what: str, at: int) -> Iterator[list[str]]:
-    """A block in which a folder, or each file in it, becomes a link once `at` names have been resolved."""
+    """Replace a folder, or each file in it, by a link once `at` names have been resolved."""
     resolved: list[str] = []
     realpath = os.path.realpath
 
@@ -386,14 +387,13 @@ def _contents(folder: Path) -> dict[str, bytes]:
 @pytest.mark.skipif(os.open not in os.supports_dir_fd, reason="the system opens no names relative to a folder")
 @pytest.mark.parametrize("what", ["folder", "files"])
 @pytest.mark.parametrize("op", OPENING)
-async def test_a_link_that_is_made_after_the_check_is_not_followed(
-    op: str, what: str, filled: Path, tmp_path: Path
-) -> None:
+async def test_link_made_after_the_check_is_not_followed(op: str, what: str, filled: Path, tmp_path: Path) -> None:
     outside, inside = tmp_path / "out", tmp_path / "in" / "sub"
     shutil.copytree(filled / "secret", outside)
     before, node = _contents(outside), OPENING[op](str(inside / "there"))
     at, resolved = 0, [""]
     while len(resolved) >= at:
+        # Exact positions at first, then larger steps: a kernel resolves many names.
         at += 1 + at // 6
         shutil.rmtree(inside.parent, ignore_errors=True)
         shutil.copytree(filled / "public", inside)
@@ -404,11 +404,11 @@ async def test_a_link_that_is_made_after_the_check_is_not_followed(
         assert ("secret" in found or "66" in found, _contents(outside) == before) == (False, True), (at, found)
 
 
-# -- and no other kernel opens what it is told ------------------------------------------------------------------------
+# -- all other kernels -------------------------------------------------------------------------------------------------
 
 
 def _argument(arg: Any, op_def: Any, path: str) -> Any:
-    """The path where a string may be, otherwise a number."""
+    """Return the path for an argument that may be a string, otherwise a number."""
     dtype = arg.dtype or _type_of(op_def.attrs.get(arg.type_attr))
     value = af.constant(path if dtype is af.string else 1, dtype)
     return [value] if arg.is_sequence else value
@@ -428,7 +428,7 @@ def _attribute(attr: Any, path: str) -> Any:
 
 
 def _given_a_path(op_def: Any, path: str) -> Any:
-    """A node of an op that gets the path wherever it takes a string."""
+    """Make a node of the op with the path for each string input and attribute."""
     values = [_argument(arg, op_def, path) for arg in op_def.inputs]
     known = {arg.type_attr for arg in op_def.inputs} | {arg.number_attr for arg in op_def.inputs}
     attrs = {
@@ -439,8 +439,8 @@ def _given_a_path(op_def: Any, path: str) -> Any:
     return make_op(op_def.name, *values, name="node", **attrs)
 
 
-async def test_nothing_else_opens_what_it_is_told(files: Path) -> None:
-    """Every op with strings is given the name of a file, and Python says whether anybody looks for it."""
+async def test_other_kernels_open_no_file_named_by_their_strings(files: Path) -> None:
+    """Pass a file's name to every op with strings, and check by audit events that no kernel accesses the file."""
     opening = {k.op for k in KERNELS if k.opens_files}
     ran, path = [], str(files / "there.txt")
     for op_def in OPS:

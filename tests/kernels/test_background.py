@@ -1,4 +1,4 @@
-"""Background tasks of a session: who waits for them, on which loop, and that they start no more after the end."""
+"""A session's background tasks: closing waits for them, on their own loop, and then refuses new ones."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ async def _forever(log: list[str]) -> None:
     try:
         await asyncio.Event().wait()
     finally:
-        await asyncio.sleep(0)  # its end takes a turn of the loop
+        await asyncio.sleep(0)  # cleanup that takes one iteration of the event loop
         log.append("ended")
 
 
-async def test_closing_cancels_and_waits() -> None:
+async def test_close_cancels_and_awaits_background_tasks() -> None:
     log: list[str] = []
     background = Background()
 
     async def step() -> None:
         await background.start(_forever(log))
 
-    async with asyncio.TaskGroup() as tg:  # the tasks that start others are gone when those end
+    async with asyncio.TaskGroup() as tg:  # the starting tasks have ended before `close`
         tg.create_task(step())
         tg.create_task(step())
     assert log == []
@@ -37,7 +37,7 @@ async def test_closing_cancels_and_waits() -> None:
         await background.start(_forever(log))
 
 
-async def test_tasks_of_another_loop_are_cancelled_there() -> None:
+async def test_tasks_of_another_loop_are_cancelled_on_that_loop() -> None:
     log: list[str] = []
     background = Background()
     begun = threading.Event()
@@ -54,7 +54,7 @@ async def test_tasks_of_another_loop_are_cancelled_there() -> None:
     assert log == ["ended"]
 
 
-async def test_a_loop_that_has_gone_is_forgotten() -> None:
+async def test_closed_loop_is_forgotten() -> None:
     background = Background()
     log: list[str] = []
 
@@ -68,7 +68,7 @@ async def test_a_loop_that_has_gone_is_forgotten() -> None:
     assert log == ["ended", "ended"]
 
 
-def test_one_for_each_session() -> None:
+def test_background_of_returns_one_object_per_session() -> None:
     one: dict[str, object] = {}
     assert background_of(one) is background_of(one)
     assert background_of(one) is not background_of({})

@@ -1,4 +1,4 @@
-"""Batches of requests, event by event: no loop, no clock, no arrays."""
+"""`BatchCore`, event by event: without event loop, clock or arrays."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ def spans(pieces: list[Piece]) -> list[tuple[int, int]]:
     return [(piece.begin, piece.end) for piece in pieces]
 
 
-def test_what_waits_becomes_one_batch_in_the_order_in_which_it_came() -> None:
+def test_take_merges_requests_in_arrival_order() -> None:
     core = BatchCore(BatchPolicy(8))
     first, second, third = added(core, 2, 3, 1)
     assert core.take(0.0) == [Piece(first, 0, 2), Piece(second, 0, 3), Piece(third, 0, 1)]
     assert (core.rows, core.requests, core.take(0.0)) == (0, 0, [])
 
 
-def test_a_request_that_does_not_fit_any_more_waits_whole_and_is_not_overtaken() -> None:
+def test_request_that_does_not_fit_waits_whole_and_is_not_overtaken() -> None:
     core = BatchCore(BatchPolicy(4))
     first, second, third = added(core, 3, 2, 1)
     assert [piece.request for piece in core.take(0.0)] == [first]
     assert [piece.request for piece in core.take(0.0)] == [second, third]
 
 
-def test_a_request_larger_than_a_batch_is_cut_and_shares_its_last_batch() -> None:
+def test_oversized_request_is_split_and_shares_its_last_batch() -> None:
     core = BatchCore(BatchPolicy(4))
     large, small = added(core, 10, 2)
     assert spans(core.take(0.0)) == [(0, 4)]
@@ -46,7 +46,7 @@ def test_a_request_larger_than_a_batch_is_cut_and_shares_its_last_batch() -> Non
     assert core.take(0.0) == [Piece(large, 8, 10), Piece(small, 0, 2)]
 
 
-def test_a_large_request_begins_in_what_others_leave() -> None:
+def test_oversized_request_starts_in_a_partly_filled_batch() -> None:
     core = BatchCore(BatchPolicy(4))
     added(core, 3, 6)
     assert spans(core.take(0.0)) == [(0, 3), (0, 1)]
@@ -54,7 +54,7 @@ def test_a_large_request_begins_in_what_others_leave() -> None:
     assert spans(core.take(0.0)) == [(5, 6)]
 
 
-def test_the_urgent_go_first_and_the_others_fill_the_batch() -> None:
+def test_take_serves_higher_priority_first() -> None:
     core = BatchCore(BatchPolicy(4))
     (idle,) = added(core, 2, priority=5)
     urgent, soon = added(core, 1, 2, priority=1)
@@ -62,7 +62,7 @@ def test_the_urgent_go_first_and_the_others_fill_the_batch() -> None:
     assert [piece.request for piece in core.take(0.0)] == [idle]
 
 
-def test_only_requests_of_one_kind_share_a_batch() -> None:
+def test_batch_holds_requests_of_one_kind() -> None:
     core = BatchCore(BatchPolicy(8))
     short = added(core, 1, 1, kind=(3,))
     long = added(core, 1, kind=(4,))
@@ -71,7 +71,7 @@ def test_only_requests_of_one_kind_share_a_batch() -> None:
     assert [piece.request for piece in core.take(0.0)] == long
 
 
-def test_a_batch_begins_when_it_is_full_or_when_the_first_has_waited() -> None:
+def test_batch_is_due_when_full_or_after_the_timeout() -> None:
     core = BatchCore(BatchPolicy(4, batch_timeout=0.5))
     assert core.due_at() == INFINITY
     added(core, 2, at=1.0)
@@ -83,7 +83,7 @@ def test_a_batch_begins_when_it_is_full_or_when_the_first_has_waited() -> None:
     assert spans(core.take(2.5)) == [(0, 1)]
 
 
-def test_what_is_gone_is_never_taken() -> None:
+def test_discarded_request_is_never_taken() -> None:
     core = BatchCore(BatchPolicy(4))
     first, second, third = added(core, 1, 9, 1)
     core.discard(first)
@@ -94,7 +94,7 @@ def test_what_is_gone_is_never_taken() -> None:
     assert [piece.request for piece in core.take(0.0)] == [third]
 
 
-def test_a_full_queue_refuses_and_takes_again_what_comes_later() -> None:
+def test_full_queue_refuses_until_rows_are_taken() -> None:
     core = BatchCore(BatchPolicy(4, max_enqueued_batches=2))
     added(core, 4, 3)
     with pytest.raises(ResourceExhaustedError, match="too many requests") as refused:
@@ -104,20 +104,20 @@ def test_a_full_queue_refuses_and_takes_again_what_comes_later() -> None:
     added(core, 2)
 
 
-def test_a_request_larger_than_the_queue_is_taken_by_one_that_is_empty() -> None:
+def test_empty_queue_accepts_an_oversized_request() -> None:
     core = BatchCore(BatchPolicy(4, max_enqueued_batches=1))
     added(core, 9)
     assert spans(core.take(0.0)) == [(0, 4)]
 
 
-def test_a_batch_is_filled_up_to_an_allowed_size() -> None:
+def test_batch_is_padded_to_an_allowed_size() -> None:
     policy = BatchPolicy(8, allowed_batch_sizes=(1, 4, 8))
     assert [policy.padded(rows) for rows in (1, 2, 4, 5, 8)] == [1, 4, 4, 8, 8]
     assert BatchPolicy(8).padded(5) == 5
 
 
 @pytest.mark.parametrize("sizes", [(4, 2, 8), (2, 4), (2, 2, 8), (0, 8)], ids=str)
-def test_allowed_sizes_rise_to_the_largest(sizes: tuple[int, ...]) -> None:
+def test_allowed_batch_sizes_must_rise_to_the_largest(sizes: tuple[int, ...]) -> None:
     with pytest.raises(InvalidArgumentError, match="must rise"):
         BatchPolicy(8, allowed_batch_sizes=sizes)
 
@@ -125,11 +125,14 @@ def test_allowed_sizes_rise_to_the_largest(sizes: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("wrong", [{"batch_timeout": -1.0}, {"batch_timeout": INFINITY}, {"max_enqueued_batches": 0}])
 def test_settings_out_of_range_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(InvalidArgumentError, match="out of range"):
-        BatchPolicy(8, **wrong)  # type: ignore[arg-type]  # numbers of either kind
+        BatchPolicy(8, **wrong)  # type: ignore[arg-type]  # ints and floats
 
 
 class Requests(RuleBasedStateMachine):
-    """Requests of every kind come, are taken and go; each row leaves exactly once, unless its request is gone."""
+    """A state machine of requests that arrive, are taken and are discarded.
+
+    Each row leaves exactly once, unless its request is discarded.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -196,7 +199,7 @@ TestRequests = Requests.TestCase
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=30))
-def test_nobody_waits_for_ever(sizes: list[int]) -> None:
+def test_every_request_is_eventually_taken(sizes: list[int]) -> None:
     core = BatchCore(BatchPolicy(4, max_enqueued_batches=1000))
     requests = added(core, *sizes)
     for _ in range(sum(sizes)):

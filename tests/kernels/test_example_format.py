@@ -1,4 +1,4 @@
-"""Example messages: whatever the layouts remember, each message is read as if it were the first."""
+"""Example messages: decoding does not depend on the layouts cached from earlier messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIELDS: dict[Kind, int] = {"bytes": 1, "float": 2, "int64": 3}
 
 
 def read(layouts: Layouts, data: bytes) -> Any:
-    """Everything in a message, or "damaged"."""
+    """Return all features of a message, or "damaged"."""
     try:
         found = {name: (place.kind, values_at(data, place)) for name, place in layouts.find(data).items()}
     except DataLossError:
@@ -34,7 +34,7 @@ def plain(kind: Kind | None, values: Any) -> Any:
 
 
 def one_list(kind: Kind, values: Sequence[Any], packed: bool) -> bytes:
-    """A list of one kind as any writer may write it."""
+    """Encode a list of one kind, packed or not: writers use both forms."""
     if kind == "bytes":
         return b"".join(write_piece(1, v) for v in values)
     if kind == "float":
@@ -46,7 +46,7 @@ def one_list(kind: Kind, values: Sequence[Any], packed: bool) -> bytes:
 
 
 def message(features: Sequence[tuple[bytes, Kind, Sequence[Sequence[Any]], bool]]) -> bytes:
-    """Features as (name, kind, the pieces of its list, whether packed), in this order."""
+    """Encode features, in order, from tuples (name, kind, pieces of the list, packed)."""
     entries = []
     for name, kind, pieces, packed in features:
         value = b"".join(write_piece(FIELDS[kind], one_list(kind, piece, packed)) for piece in pieces)
@@ -72,7 +72,7 @@ FEATURE = st.one_of(features_of("bytes"), features_of("float"), features_of("int
 
 @settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.lists(FEATURE, max_size=3), min_size=1, max_size=12))
-def test_what_came_before_does_not_matter(messages: list[Any]) -> None:
+def test_decoding_does_not_depend_on_earlier_messages(messages: list[Any]) -> None:
     layouts = Layouts()
     for features in messages:
         data = message(features)
@@ -93,7 +93,7 @@ RECORDS = [
 
 
 @pytest.mark.parametrize("data", RECORDS)
-def test_a_change_of_any_byte_is_seen_as_by_a_fresh_reader(data: bytes) -> None:
+def test_changed_byte_decodes_as_by_a_fresh_reader(data: bytes) -> None:
     layouts = Layouts()
     layouts.find(data)
     for position in range(len(data)):
@@ -103,7 +103,7 @@ def test_a_change_of_any_byte_is_seen_as_by_a_fresh_reader(data: bytes) -> None:
             assert read(layouts, data) == read(Layouts(), data)
 
 
-def test_alike_messages_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_of_equal_layout_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     searched: list[bytes] = []
     search = example_format._places
 
@@ -119,13 +119,13 @@ def test_alike_messages_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> No
 
     for number in range(200):
         assert read(layouts, record(number, 0))[b"a"] == ("int64", [number])
-    assert len(searched) == 2  # numbers of one byte and of two
-    for number in (300, 5, 400, 6):  # in messages of one length either may be the longer one
+    assert len(searched) == 2  # integers encoded in one byte and in two
+    for number in (300, 5, 400, 6):  # of messages of equal length, either integer may be the longer one
         read(layouts, record(number, 1 if number >= 128 else 300))
     assert len(searched) == 3
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_layout_cache_is_bounded() -> None:
     layouts = Layouts()
     for size in range(1000):
         layouts.find(encode_example({b"a": ("bytes", [bytes(size)])}))
@@ -139,14 +139,14 @@ def test_what_is_remembered_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("count", [3, 31, 32, 33, 200])
-def test_integers_short_and_long(count: int) -> None:
+def test_int64_lists_of_any_length_are_decoded(count: int) -> None:
     values = [(-1) ** i * i**8 for i in range(count)]
     data = encode_example({b"n": ("int64", values)})
     assert list(decode_example(data)[b"n"].values) == values
 
 
 @pytest.mark.parametrize("run", [b"\x80", b"\x01\x80", b"\x80" * 10 + b"\x01", b"\x80" * 40, b"\x01" * 40 + b"\x80"])
-def test_integers_that_do_not_end(run: bytes) -> None:
+def test_unterminated_integers_are_refused(run: bytes) -> None:
     feature = write_piece(3, write_piece(1, run))
     data = write_piece(1, write_piece(1, write_piece(1, b"n") + write_piece(2, feature)))
     with pytest.raises(DataLossError):

@@ -1,11 +1,11 @@
-"""The core of mailboxes: whoever asks for a key gets what was put under it last, also when the step is repeated."""
+"""The core of mailboxes: a take receives the value put last under its key, also when the step is repeated."""
 
 from __future__ import annotations
 
 from aioflow.sync.mailbox import MailboxCore, Take
 
 
-def test_who_asks_first_waits_for_the_key() -> None:
+def test_take_waits_for_its_key() -> None:
     box = MailboxCore("box")
     woken: list[str] = []
     early, other = Take(1, lambda: woken.append("early")), Take(2, lambda: woken.append("other"))
@@ -17,7 +17,7 @@ def test_who_asks_first_waits_for_the_key() -> None:
     assert other.value == "two"
 
 
-def test_a_letter_stays_until_a_later_one_is_taken() -> None:
+def test_letter_stays_until_a_later_one_is_taken() -> None:
     box = MailboxCore("box")
     box.put(1, "one")
     box.put(2, "two")
@@ -29,7 +29,7 @@ def test_a_letter_stays_until_a_later_one_is_taken() -> None:
     assert box.submit(Take(1)) == []
 
 
-def test_who_repeats_a_step_replaces_its_letter() -> None:
+def test_repeated_put_replaces_the_letter() -> None:
     box = MailboxCore("box")
     box.put(1, "first try")
     box.put(1, "second try")
@@ -37,7 +37,7 @@ def test_who_repeats_a_step_replaces_its_letter() -> None:
     assert take.value == "second try"
 
 
-def test_a_sender_that_goes_back_takes_its_later_letters_along() -> None:
+def test_put_of_an_earlier_key_discards_later_letters() -> None:
     box = MailboxCore("box")
     box.put(7, "of a former life")
     box.put(8, "of a former life")
@@ -47,7 +47,7 @@ def test_a_sender_that_goes_back_takes_its_later_letters_along() -> None:
     assert box.put(7, "new") != []
 
 
-def test_who_asks_no_more_gets_nothing() -> None:
+def test_withdrawn_take_consumes_no_letter() -> None:
     box = MailboxCore("box")
     take = Take(1)
     box.submit(take)

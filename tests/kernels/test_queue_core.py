@@ -35,7 +35,7 @@ def take(core: QueueCore, count: int = 1, small: bool = False) -> Any:
     return ticket.value
 
 
-def test_a_full_queue_holds_enqueues_back_in_line() -> None:
+def test_full_queue_makes_enqueues_wait_in_order() -> None:
     core = fifo(1)
     fill(core, 1)
     second, third = Enqueue([2]), Enqueue([3])
@@ -48,7 +48,7 @@ def test_a_full_queue_holds_enqueues_back_in_line() -> None:
     assert not third.settled
 
 
-def test_an_enqueue_of_many_goes_in_bit_by_bit() -> None:
+def test_enqueue_of_many_enters_as_space_permits() -> None:
     core = fifo(2)
     many = Enqueue([1, 2, 3, 4, 5])
     assert core.submit(many) == []
@@ -59,7 +59,7 @@ def test_an_enqueue_of_many_goes_in_bit_by_bit() -> None:
     assert many.settled
 
 
-def test_dequeues_are_served_in_line() -> None:
+def test_dequeues_are_served_in_order() -> None:
     core = fifo(8)
     big, small = Dequeue(3), Dequeue(1)
     assert core.submit(big) == core.submit(small) == []
@@ -71,7 +71,7 @@ def test_dequeues_are_served_in_line() -> None:
     assert (big.value, small.value) == ([1, 2, 3], [4])
 
 
-def test_more_than_the_capacity_can_be_dequeued() -> None:
+def test_dequeue_may_exceed_the_capacity() -> None:
     core = fifo(2)
     wide = Dequeue(5)
     assert core.submit(wide) == []
@@ -80,7 +80,7 @@ def test_more_than_the_capacity_can_be_dequeued() -> None:
     assert wide.value == [0, 1, 2, 3, 4]
 
 
-def test_close_waits_behind_enqueues_that_wait() -> None:
+def test_close_waits_for_earlier_enqueues() -> None:
     core = fifo(1)
     fill(core, 1)
     waiting, closing, late = Enqueue([2]), Close(), Enqueue([3])
@@ -95,7 +95,7 @@ def test_close_waits_behind_enqueues_that_wait() -> None:
         take(core)
 
 
-def test_close_that_cancels() -> None:
+def test_cancel_and_close_cancels_waiting_enqueues() -> None:
     core = fifo(1)
     fill(core, 1)
     waiting, closing = Enqueue([2]), Close()
@@ -111,7 +111,7 @@ def test_close_that_cancels() -> None:
     assert take(core) == [1]
 
 
-def test_a_closed_queue_gives_out_what_it_has() -> None:
+def test_closed_queue_serves_its_remaining_elements() -> None:
     core = fifo(9)
     fill(core, 1, 2, 3)
     short, rest, none = Dequeue(5), Dequeue(5, small=True), Dequeue(5, small=True)
@@ -127,7 +127,7 @@ def test_a_closed_queue_gives_out_what_it_has() -> None:
     assert isinstance(none.error, errors.OutOfRangeError)
 
 
-def test_withdrawn_dequeues_give_back_what_they_hold() -> None:
+def test_withdrawn_dequeue_returns_its_elements() -> None:
     core = fifo(9)
     first, second = Dequeue(3), Dequeue(1)
     core.submit(first)
@@ -143,7 +143,7 @@ def test_withdrawn_dequeues_give_back_what_they_hold() -> None:
     assert take(core, 2) == [7, 8]
 
 
-def test_a_withdrawn_enqueue_lets_the_next_one_in() -> None:
+def test_withdrawn_enqueue_admits_the_next() -> None:
     core = fifo(1)
     fill(core, 1)
     wide, next_one = Enqueue([2, 3]), Enqueue([4])
@@ -154,7 +154,7 @@ def test_a_withdrawn_enqueue_lets_the_next_one_in() -> None:
     assert next_one.settled
 
 
-def test_priority() -> None:
+def test_priority_store_serves_by_key_and_all_or_nothing() -> None:
     core = QueueCore("p", 4, PriorityStore(lambda e: e[0]))
     fill(core, (2, "b"), (1, "a"), (2, "c"))
     wide = Dequeue(4)
@@ -169,14 +169,14 @@ def test_priority() -> None:
 
 
 def taken(core: QueueCore) -> Any:
-    """The element that is there."""
+    """Take the one available element."""
     found = core.try_take()
     assert found is not None
     [element] = found[0].value
     return element
 
 
-def test_shuffle_keeps_some_inside() -> None:
+def test_shuffle_store_keeps_a_minimum_until_closed() -> None:
     core = QueueCore("s", 9, ShuffleStore(2, lambda count: 0))
     fill(core, 1, 2, 3)
     assert taken(core) == 1
@@ -188,7 +188,7 @@ def test_shuffle_keeps_some_inside() -> None:
     assert len(core) == 1
 
 
-def test_describe() -> None:
+def test_describe_reports_size_capacity_state_and_waiters() -> None:
     core = fifo(2)
     core.submit(Dequeue(1))
     assert core.describe() == "queue 'q' (size 0, capacity 2, open; waiting: 0 enqueuing, 1 dequeuing)"
@@ -198,7 +198,10 @@ def test_describe() -> None:
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """Any order of events: no element is lost or doubled, nobody hangs who could go on, the lines are fair."""
+    """A state machine of events in any order.
+
+    Its invariants: no element is lost or duplicated, no request waits that could proceed, and the order is fair.
+    """
 
     def make_store(self) -> Store:
         return FIFOStore()
@@ -209,7 +212,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.next = 0
         self.writers: list[Enqueue | Close] = []
         self.readers: list[Dequeue] = []
-        self.put: list[int] = []  # what is known to be in, or to have been
+        self.put: list[int] = []  # elements known to be, or to have been, in the queue
         self.given: list[int] = []
         self.returned = False
 
@@ -282,13 +285,14 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 3), small=st.booleans())
     def dequeue_and_lose_it(self, count: int, small: bool) -> None:
-        """Cancelled after it was settled, and before anybody had the value."""
+        """Withdraw a dequeue after it was settled, before its value was delivered."""
         ticket = Dequeue(count, small)
         self.readers.append(ticket)
         settled = self.core.submit(ticket)
         if ticket.settled:
             self.readers.remove(ticket)
             self._after([t for t in settled if t is not ticket])
+            # Returned elements re-enter at the front, after later ones may have been delivered.
             self.returned = self.returned or bool(ticket.taken)
             self._after(self.core.withdraw(ticket))
         else:
@@ -357,17 +361,17 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 class ShuffleMachine(QueueMachine):
-    """The same, in any order, and with an element that stays inside."""
+    """The same machine with a shuffling store: no order, and one element stays inside."""
 
     def make_store(self) -> Store:
         return ShuffleStore(1, random.Random(0).randrange)
 
     def order_is_kept(self) -> None:
-        """There is none."""
+        """Check nothing: a shuffle has no order."""
 
 
 class PriorityMachine(QueueMachine):
-    """The same, by priority."""
+    """The same machine with a priority store."""
 
     def make_store(self) -> Store:
         return PriorityStore(lambda element: element % 5)
@@ -377,7 +381,7 @@ class PriorityMachine(QueueMachine):
         return held + [entry[2] for entry in self.core._store._heap]  # type: ignore[attr-defined]
 
     def order_is_kept(self) -> None:
-        """What one dequeue was given is in order; `test_priority` has the order between them."""
+        """Check nothing: order holds only within one dequeue, and a unit test checks that."""
 
 
 for _machine in (QueueMachine, ShuffleMachine, PriorityMachine):

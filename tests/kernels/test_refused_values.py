@@ -1,4 +1,4 @@
-"""Values that a kernel has no use for are refused by what is wrong with them, not by what Python said of them."""
+"""Values that a kernel cannot use are refused by its own error, not by an exception of Python or NumPy."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _initial_value_of_another_shape() -> Any:
         (_initial_value_of_another_shape, "does not have the shape"),
     ],
 )
-async def test_refused(build: Callable[[], Any], message: str) -> None:
+async def test_kernel_refuses_unusable_values(build: Callable[[], Any], message: str) -> None:
     node = build()
     async with af.Session() as session:
         with pytest.raises(InvalidArgumentError, match=message) as raised:
@@ -58,7 +58,7 @@ async def test_refused(build: Callable[[], Any], message: str) -> None:
     assert raised.value.__cause__ is None
 
 
-async def test_boundaries_may_be_infinite() -> None:
+async def test_bucketize_accepts_infinite_boundaries() -> None:
     x = af.constant([-1.0, 0.0, 1.0])
     node = make("Bucketize", x, boundaries=[-np.inf, -np.inf, 0.5, np.inf, np.inf])
     async with af.Session() as session:
@@ -76,7 +76,7 @@ async def test_boundaries_may_be_infinite() -> None:
         ("TensorArrayConcatV3", {"dtype": "float32", "element_shape_except0": [2]}),
     ],
 )
-async def test_elements_of_an_array_are_as_the_op_says(op: str, attrs: dict[str, Any], executor: str) -> None:
+async def test_tensor_array_ops_reject_other_dtype_or_shape(op: str, attrs: dict[str, Any], executor: str) -> None:
     array = af.TensorArray("float32", size=1).unstack(np.ones((1, 2), np.float32))
     positions: dict[str, list[Any]] = {"TensorArrayReadV3": [0], "TensorArrayGatherV3": [[0]]}
     places = positions.get(op, [])

@@ -1,4 +1,4 @@
-"""The kernel registry: which kernel a node gets, how a body follows its op, and what is refused."""
+"""The kernel registry: selection of a node's kernel, match of body and op, and refusals."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from aioflow_numpy.device import NumpyDevice
 _NAMES = (f"TestKernel{i}" for i in itertools.count())
 
 
-def test_every_kernel_says_which_handles_it_takes_and_makes() -> None:
-    """Otherwise one of another kind would end in whatever Python says of it."""
+def test_every_kernel_declares_the_handles_it_takes_and_makes() -> None:
+    """Check declarations: without them a handle of another kind would cause an arbitrary Python error."""
     for found in KERNELS:
         op_def = OPS.get(found.op)
         assert {a.name for a in op_def.inputs if a.dtype is dtypes.resource} <= set(found.takes), found.op
@@ -41,8 +41,8 @@ def test_every_kernel_says_which_handles_it_takes_and_makes() -> None:
             assert found.makes is not None, found.op
 
 
-def test_what_an_op_needs_is_where_it_is_looked_for() -> None:
-    """Its kernels in the folder that is called like that of its definition, its gradient in the same module."""
+def test_kernels_and_gradients_lie_where_the_registries_look() -> None:
+    """Check that kernels are in the folder named as that of the op's definition, and gradients in its module."""
     KERNELS.load()
     homes = {(key[0], origin["__name__"]) for key, origin in KERNELS._origins.items()}  # type: ignore[index]  # a tuple
     own = [(op, home) for op, home in homes if home.startswith("aioflow.kernels.")]
@@ -54,7 +54,7 @@ def test_what_an_op_needs_is_where_it_is_looked_for() -> None:
 
 @pytest.fixture
 def op() -> Iterator[str]:
-    """A new op: x and ys of type T, host n; attributes k and note."""
+    """Define a new op, with inputs x and ys of type T and n of type int32, and attributes k and note."""
     name = next(_NAMES)
     define_op(name, "x: T, ys: N*T, n: int32", "z: T", ["T: {numbers}", "N: int", "k: int = 3", "note: string = ''"])
     yield name
@@ -69,10 +69,10 @@ def _plain(x: Any, ys: Any, n: Any) -> Any:
     return x
 
 
-# -- which kernel --------------------------------------------------------------------------------------------------
+# -- selection -----------------------------------------------------------------------------------------------------
 
 
-def test_the_devices_own_kernel_goes_before_a_portable_one(op: str) -> None:
+def test_kernel_of_the_device_precedes_a_portable_one(op: str) -> None:
     kernel(op)(_plain)
     kernel(op, device="CPU")(_plain)
     portable, own = KERNELS.for_op(op)
@@ -81,7 +81,7 @@ def test_the_devices_own_kernel_goes_before_a_portable_one(op: str) -> None:
     assert portable.device_type == ANY_DEVICE
 
 
-def test_priority_goes_before_the_device(op: str) -> None:
+def test_priority_precedes_the_device(op: str) -> None:
     kernel(op, device="CPU")(_plain)
     kernel(op, priority=1)(_plain)
     assert KERNELS.get(op, "CPU", _attrs()).priority == 1
@@ -96,7 +96,7 @@ def test_dtypes_limit_a_kernel(op: str) -> None:
         assert KERNELS.find(op, "CPU", _attrs(dtype)) is found
 
 
-def test_a_label_is_chosen_only_by_name(op: str) -> None:
+def test_labelled_kernel_is_selected_only_by_label(op: str) -> None:
     kernel(op, label="fancy", priority=9)(_plain)
     assert KERNELS.find(op, "CPU", _attrs()) is None
     kernel(op)(_plain)
@@ -106,7 +106,7 @@ def test_a_label_is_chosen_only_by_name(op: str) -> None:
     assert KERNELS.find(op, "CPU", _attrs(_kernel="other")) is None
 
 
-def test_what_is_missing_is_answered_with_what_there_is(op: str) -> None:
+def test_error_for_missing_kernel_lists_the_registered_ones(op: str) -> None:
     with pytest.raises(UnimplementedError) as caught:
         KERNELS.get(op, "CPU", _attrs())
     assert caught.value.expected == "no kernel at all"
@@ -120,10 +120,10 @@ def test_what_is_missing_is_answered_with_what_there_is(op: str) -> None:
     assert "float32" in caught.value.actual
 
 
-# -- registering ---------------------------------------------------------------------------------------------------
+# -- registration --------------------------------------------------------------------------------------------------
 
 
-def test_the_same_kernel_twice_is_refused(op: str) -> None:
+def test_duplicate_kernel_is_refused(op: str) -> None:
     kernel(op, dtypes={"T": "floats"})(_plain)
     with pytest.raises(AlreadyExistsError, match=op):
         kernel(op, dtypes={"T": "floats"})(_plain)
@@ -132,7 +132,7 @@ def test_the_same_kernel_twice_is_refused(op: str) -> None:
     assert len(KERNELS.for_op(op)) == 5
 
 
-def test_a_kernel_needs_an_op() -> None:
+def test_kernel_of_an_undefined_op_is_refused() -> None:
     with pytest.raises(NotFoundError, match="TestNoSuchOp"):
         kernel("TestNoSuchOp")(lambda: None)
 
@@ -147,14 +147,14 @@ def test_a_kernel_needs_an_op() -> None:
         lambda x, ys, n, *, nothing: x,
     ],
 )
-def test_a_body_must_follow_the_signature(op: str, body: Any) -> None:
+def test_body_must_follow_the_signature(op: str, body: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="does not follow the signature") as caught:
         kernel(op)(body)
     assert "['x', 'ys', 'n']" in caught.value.expected
     assert KERNELS.for_op(op) == []
 
 
-def test_a_registry_of_its_own() -> None:
+def test_separate_registry_holds_only_its_kernels() -> None:
     registry = KernelRegistry()
     made = registry.register(KernelDef("Identity", lambda binding: lambda x: x))
     assert list(registry) == [made]
@@ -164,7 +164,7 @@ def test_a_registry_of_its_own() -> None:
     assert registry.for_op("Identity") == [made], "the list is a copy"
 
 
-def test_flags_are_kept(op: str) -> None:
+def test_kernel_flags_are_kept(op: str) -> None:
     @kernel(op, fresh=True, retains=True, host={"n": int})
     async def body(x: Any, ys: Any, n: Any) -> Any:
         return x
@@ -182,7 +182,7 @@ def _run(op: str, **attrs: Any) -> Any:
     return value
 
 
-def test_a_body_gets_inputs_attributes_and_the_namespace(op: str) -> None:
+def test_body_receives_inputs_attributes_and_namespace(op: str) -> None:
     seen: list[Any] = []
 
     @kernel(op, host={"n": int})
@@ -194,11 +194,11 @@ def test_a_body_gets_inputs_attributes_and_the_namespace(op: str) -> None:
     assert seen == [NumpyDevice(0).xp, tuple, 7, int, 5, ""]
 
 
-def test_the_namespace_has_what_numpy_imports_late() -> None:
+def test_namespace_has_lazily_imported_numpy_modules() -> None:
     assert NumpyDevice(0).xp.fft is np.fft
 
 
-def test_a_positional_parameter_with_a_default_is_no_input(op: str) -> None:
+def test_positional_parameter_with_default_is_not_an_input(op: str) -> None:
     @kernel(op)
     def body(x: Any, ys: Any, n: Any, out: Any = None) -> Any:
         return x if out is None else out
@@ -206,7 +206,7 @@ def test_a_positional_parameter_with_a_default_is_no_input(op: str) -> None:
     assert _run(op) == 10
 
 
-def test_a_binder_sees_the_node(op: str) -> None:
+def test_binder_receives_the_node_and_session_state(op: str) -> None:
     seen: list[Binding] = []
 
     @binder(op)
@@ -236,7 +236,7 @@ def test_a_binder_sees_the_node(op: str) -> None:
     assert (binding.constants[1].tolist(), binding.constants[2]) == ([1.0], 7)
 
 
-def test_a_table_of_ufuncs() -> None:
+def test_elementwise_registers_a_table_of_ufuncs() -> None:
     one, two = next(_NAMES), next(_NAMES)
     for name in (one, two):
         define_op(name, "x: T, y: T", "z: T", ["T: {numbers}"], shape=lambda ctx: ctx.dims("x"))
@@ -255,7 +255,7 @@ def test_a_table_of_ufuncs() -> None:
 
 
 def test_every_kernel_serves_a_defined_op_and_names_real_inputs() -> None:
-    """Over the whole registry: host inputs and dtype limits are of names that the op has."""
+    """Check the whole registry: host inputs and dtype limits use only names that the op has."""
     for found in KERNELS:
         op_def = OPS.get(found.op)
         assert set(found.host) <= {a.name for a in op_def.inputs}, found.op
@@ -278,20 +278,20 @@ def test_every_kernel_serves_a_defined_op_and_names_real_inputs() -> None:
         ({"device": "cpu"}, "'CPU'"),
     ],
 )
-def test_a_kernel_speaks_only_of_what_its_op_has(op: str, options: Any, says: str) -> None:
+def test_kernel_options_must_name_parts_of_the_op(op: str, options: Any, says: str) -> None:
     with pytest.raises(InvalidArgumentError, match=says) as caught:
         kernel(op, **options)(_plain)
     assert caught.value.op_type == op
     assert KERNELS.for_op(op) == []
 
 
-def test_dtypes_that_the_op_never_has_are_refused() -> None:
+def test_dtypes_outside_those_of_the_op_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="never") as caught:
         kernel("Tanh", dtypes={"T": "string"}, priority=1)(lambda x: x)
     assert caught.value.actual == "string"
 
 
-def test_inputs_in_another_order_and_attributes_among_them_are_refused() -> None:
+def test_body_with_swapped_inputs_or_positional_attributes_is_refused() -> None:
     def swapped(y: Any, x: Any) -> Any:
         return x - y
 
@@ -305,12 +305,12 @@ def test_inputs_in_another_order_and_attributes_among_them_are_refused() -> None
 
 
 @pytest.mark.parametrize("decorator", [kernel, binder])
-def test_a_decorator_without_its_parentheses_is_refused(decorator: Any) -> None:
+def test_decorator_without_parentheses_is_refused(decorator: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="the name of an op"):
         decorator(lambda x: x)
 
 
-def test_a_label_that_no_kernel_has_is_named_among_those_there_are(op: str) -> None:
+def test_error_for_unknown_label_lists_existing_labels(op: str) -> None:
     kernel(op, label="there")(_plain)
     with pytest.raises(UnimplementedError, match="_kernel='there'") as caught:
         KERNELS.get(op, "CPU", {"_kernel": "elsewhere"})

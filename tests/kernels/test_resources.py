@@ -25,7 +25,7 @@ def add_one(value: Any, out: Any) -> Any:
 
 
 class Recorder:
-    """An update that notes whether it was allowed to work in place."""
+    """An update that records whether it was allowed to work in place."""
 
     def __init__(self) -> None:
         self.in_place: list[bool] = []
@@ -35,7 +35,7 @@ class Recorder:
         return add_one(value, out)
 
 
-def test_update_is_in_place_only_where_nobody_else_holds_the_array() -> None:
+def test_update_is_in_place_only_if_the_array_is_unshared() -> None:
     variable, change = make(np.zeros(3, np.float32)), Recorder()
     variable.update(change)
     held = variable.read()
@@ -69,7 +69,7 @@ def test_every_kind_of_holder_keeps_its_values(hold: Any) -> None:
     assert change.in_place == [False, True]
 
 
-def test_a_view_a_constant_and_a_scalar_are_never_overwritten() -> None:
+def test_views_constants_and_scalars_are_never_overwritten() -> None:
     base = np.zeros(4, np.float32)
     frozen = np.zeros(4, np.float32)
     frozen.flags.writeable = False
@@ -82,14 +82,14 @@ def test_a_view_a_constant_and_a_scalar_are_never_overwritten() -> None:
     assert not frozen.any()
 
 
-def test_a_zero_d_array_is_overwritten_in_place() -> None:
+def test_zero_d_array_is_overwritten_in_place() -> None:
     variable, change = make(np.array(1, np.float32)), Recorder()
     variable.update(change)
     assert change.in_place == [True]
     assert variable.read() == 2
 
 
-def test_a_shared_array_is_not_overwritten() -> None:
+def test_shared_array_is_not_overwritten() -> None:
     first = make(np.zeros(2, np.float32))
     second = make(first.read())
     first.update(add_one)
@@ -110,7 +110,7 @@ def test_reading_without_a_value_names_the_variable() -> None:
 
 
 @pytest.mark.parametrize("in_place", [True, False])
-def test_an_update_that_fails_leaves_the_value(in_place: bool) -> None:
+def test_failed_update_leaves_the_value(in_place: bool) -> None:
     variable = make(np.ones(2, np.float32))
     held = None if in_place else variable.read()
 
@@ -125,7 +125,7 @@ def test_an_update_that_fails_leaves_the_value(in_place: bool) -> None:
     assert held is None or held is variable.read()
 
 
-def test_assign_checks_the_static_shape_and_the_present_one() -> None:
+def test_assign_checks_the_static_and_the_current_shape() -> None:
     variable = make(np.zeros((2, 3), np.float32), dims=(None, 3))
     variable.assign(np.zeros((5, 3), np.float32))
     with pytest.raises(InvalidArgumentError) as caught:
@@ -137,7 +137,7 @@ def test_assign_checks_the_static_shape_and_the_present_one() -> None:
     assert variable.read().shape == (5, 3)
 
 
-def test_a_reader_waits_for_an_update_in_place_and_sees_all_of_it() -> None:
+def test_read_waits_for_an_in_place_update() -> None:
     variable = make(np.zeros(2, np.float32))
     inside, go_on = threading.Event(), threading.Event()
     seen: list[Any] = []
@@ -162,7 +162,7 @@ def test_a_reader_waits_for_an_update_in_place_and_sees_all_of_it() -> None:
     assert seen == [[1, 1]]
 
 
-def test_a_reader_does_not_wait_for_an_update_out_of_place() -> None:
+def test_read_does_not_wait_for_an_out_of_place_update() -> None:
     variable = make(np.zeros(2, np.float32))
     held = variable.read()
     seen: list[Any] = []
@@ -176,7 +176,7 @@ def test_a_reader_does_not_wait_for_an_update_out_of_place() -> None:
     assert seen == [True]
 
 
-def test_an_update_waits_for_who_picks_rows_and_then_works_in_place() -> None:
+def test_update_waits_for_pick_and_then_works_in_place() -> None:
     variable, change = make(np.zeros(4, np.float32)), Recorder()
     picking, go_on = threading.Event(), threading.Event()
     picked: list[Any] = []
@@ -198,7 +198,7 @@ def test_an_update_waits_for_who_picks_rows_and_then_works_in_place() -> None:
     assert change.in_place == [True]
 
 
-def test_picking_without_a_value_names_the_variable() -> None:
+def test_pick_without_a_value_names_the_variable() -> None:
     with pytest.raises(FailedPreconditionError, match="uninitialized value v"):
         make().pick(np.copy)
 

@@ -1,4 +1,4 @@
-"""Scattering rows: against plain loops, for every mode and dtype, with repeated, empty and bad indices."""
+"""Scattering of rows against plain loops, for every mode and dtype, with repeated, empty and invalid indices."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ COMBINE: dict[str, Callable[[Any, Any], Any]] = {
 def by_loop(mode: str, target: Any, rows: Any, updates: Any) -> Any:
     result = target.copy()
     integer = target.dtype.kind in "iu"
-    combine = operator.floordiv if mode == "div" and integer else COMBINE[mode]  # the values are positive
+    combine = (
+        operator.floordiv if mode == "div" and integer else COMBINE[mode]
+    )  # the values are positive, so floor division truncates
     for row, update in zip(rows, updates, strict=True):
         result[row] = combine(result[row], update)
     return result
@@ -37,7 +39,7 @@ def by_loop(mode: str, target: Any, rows: Any, updates: Any) -> Any:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16, np.int32, np.int8, np.uint8])
 @pytest.mark.parametrize("inner", [(), (3,), (2, 10), (0,)])
 @pytest.mark.parametrize("count", [0, 1, 5, 40])
-def test_scatter_is_the_loop(mode: str, dtype: Any, inner: tuple[int, ...], count: int) -> None:
+def test_scatter_rows_equals_a_loop(mode: str, dtype: Any, inner: tuple[int, ...], count: int) -> None:
     rng = np.random.default_rng(count + len(inner))
     integer = np.dtype(dtype).kind in "iu"
     target = rng.integers(1, 5, (7, *inner)).astype(dtype)
@@ -55,8 +57,8 @@ def test_scatter_is_the_loop(mode: str, dtype: Any, inner: tuple[int, ...], coun
 
 @pytest.mark.parametrize("mode", COMBINE)
 @pytest.mark.parametrize("rank", [32, 33, 64])
-def test_rows_of_many_dimensions(mode: str, rank: int) -> None:
-    """NumPy's `ufunc.at` ends the process at a rank of 33."""
+def test_scatter_rows_supports_ranks_above_32(mode: str, rank: int) -> None:
+    """Scatter at a rank of 33, at which NumPy's `ufunc.at` crashes the process."""
     inner = (*(1,) * (rank - 2), 3)
     rows = np.array([1, 0, 1])
     updates = np.arange(1, 10, dtype=np.int32).reshape(3, *inner)
@@ -69,7 +71,7 @@ def test_rows_of_many_dimensions(mode: str, rank: int) -> None:
     np.testing.assert_array_equal(reversed_in_memory, expected)
 
 
-def test_integers_are_divided_towards_zero_in_turn() -> None:
+def test_integer_division_truncates_and_is_applied_in_order() -> None:
     target = np.array([-7, 7, 100], np.int32)
     scatter_rows(np, "div", target, np.array([0, 1, 2, 2]), np.array([2, -2, 3, 4], np.int32))
     assert target.tolist() == [-3, -3, 8]
@@ -77,7 +79,7 @@ def test_integers_are_divided_towards_zero_in_turn() -> None:
         scatter_rows(np, "div", target, np.array([0]), np.array([0], np.int32))
 
 
-def test_the_last_of_equal_indices_wins() -> None:
+def test_last_of_equal_indices_wins() -> None:
     target = np.zeros((3, 2), np.float32)
     scatter_rows(np, "update", target, np.array([1, 1, 1]), np.array([[1, 1], [2, 2], [3, 3]], np.float32))
     assert target.tolist() == [[0, 0], [3, 3], [0, 0]]
@@ -88,14 +90,14 @@ def test_the_last_of_equal_indices_wins() -> None:
     ("indices", "where", "bad"),
     [([0, 3], "1", 3), ([[0, -1], [5, 0]], "0,1", -1), (7, "", 7), ([2**31 - 1], "0", 2**31 - 1)],
 )
-def test_bad_rows_are_named(dtype: Any, indices: Any, where: str, bad: int) -> None:
+def test_invalid_row_is_named_in_the_error(dtype: Any, indices: Any, where: str, bad: int) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         checked_rows(np, np.array(indices, dtype), 3)
     assert f"indices[{where}] = {bad} is not in [0, 3)" in str(caught.value)
     assert caught.value.actual == bad
 
 
-def test_good_rows_pass() -> None:
+def test_valid_rows_are_returned_flat() -> None:
     assert checked_rows(np, np.array([[0, 2], [1, 1]]), 3).tolist() == [0, 2, 1, 1]
     assert checked_rows(np, np.array([], np.int32), 0).tolist() == []
     assert checked_rows(np, np.int64(2), 3).tolist() == [2]

@@ -1,4 +1,4 @@
-"""A variable's snapshot is its value of one moment, whatever becomes of the variable; and what it costs the updates."""
+"""Snapshots of variables: each keeps the value of its moment, and updates stay cheap."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aioflow.graph import dtypes
 from aioflow.kernels.resources import Reach, VariableResource
 from aioflow.kernels.snapshots import Snapshot
 
-ROWS, WIDTH = 40_000, 8  # a little more than a snapshot is worth
+ROWS, WIDTH = 40_000, 8  # slightly above the size from which snapshots are used
 
 
 def a_variable(rows: int = ROWS) -> VariableResource:
@@ -50,7 +50,7 @@ def read(taken: Snapshot, step: int = 1000) -> Any:
     return np.concatenate(parts)
 
 
-def test_rows_are_updated_in_place_beside_a_snapshot() -> None:
+def test_row_updates_stay_in_place_during_a_snapshot() -> None:
     variable = a_variable()
     before, where = variable.value.copy(), address(variable)
     taken = variable.snapshot()
@@ -62,7 +62,7 @@ def test_rows_are_updated_in_place_beside_a_snapshot() -> None:
     assert variable.value[8, 0] == before[8, 0] + 1
 
 
-def test_whoever_holds_the_array_itself_still_has_it_copied() -> None:
+def test_row_update_copies_an_array_held_outside() -> None:
     variable = a_variable()
     taken, held = variable.snapshot(), variable.value
     before = held.copy()
@@ -71,7 +71,7 @@ def test_whoever_holds_the_array_itself_still_has_it_copied() -> None:
     assert np.array_equal(read(taken), before)
 
 
-def test_an_update_of_the_whole_and_an_assignment_leave_the_array_to_the_snapshot() -> None:
+def test_whole_update_or_assignment_leaves_the_array_to_the_snapshot() -> None:
     for change in (add_all, lambda v: v.assign(np.zeros((ROWS, WIDTH), np.float32))):
         variable = a_variable()
         before = variable.value.copy()
@@ -84,7 +84,7 @@ def test_an_update_of_the_whole_and_an_assignment_leave_the_array_to_the_snapsho
         assert np.array_equal(variable.value, after)
 
 
-def test_several_snapshots_are_each_of_their_moment() -> None:
+def test_each_snapshot_keeps_the_value_of_its_moment() -> None:
     variable = a_variable()
     expected, taken = [], []
     for i in range(4):
@@ -96,7 +96,7 @@ def test_several_snapshots_are_each_of_their_moment() -> None:
         assert np.array_equal(read(snapshot), value)
 
 
-def test_what_has_been_read_is_not_set_aside() -> None:
+def test_released_rows_are_not_set_aside() -> None:
     variable = a_variable()
     taken = variable.snapshot()
     half = ROWS // 2
@@ -109,7 +109,7 @@ def test_what_has_been_read_is_not_set_aside() -> None:
     assert np.array_equal(np.concatenate([first, second]), np.arange(ROWS * WIDTH).reshape(ROWS, WIDTH))
 
 
-def test_the_array_that_was_read_is_the_memory_of_the_next_value() -> None:
+def test_released_array_is_reused_for_the_next_value() -> None:
     variable = a_variable()
     first = address(variable)
     taken = variable.snapshot()
@@ -125,7 +125,7 @@ def test_the_array_that_was_read_is_the_memory_of_the_next_value() -> None:
     assert np.array_equal(variable.value, before + 1)
 
 
-def test_the_spare_is_left_alone_where_somebody_holds_it() -> None:
+def test_spare_array_is_not_reused_while_held() -> None:
     variable = a_variable()
     held = variable.value
     taken = variable.snapshot()
@@ -138,7 +138,7 @@ def test_the_spare_is_left_alone_where_somebody_holds_it() -> None:
     del again
 
 
-def test_a_snapshot_that_nobody_reads_ends_with_its_last_reference() -> None:
+def test_unread_snapshot_ends_with_its_last_reference() -> None:
     variable = a_variable()
     taken: Any = variable.snapshot()
     del taken
@@ -148,7 +148,7 @@ def test_a_snapshot_that_nobody_reads_ends_with_its_last_reference() -> None:
     assert address(variable) == where
 
 
-def test_an_update_that_fails_leaves_both() -> None:
+def test_failed_update_leaves_value_and_snapshot() -> None:
     variable = a_variable()
     before = variable.value.copy()
     taken = variable.snapshot()
@@ -163,7 +163,7 @@ def test_an_update_that_fails_leaves_both() -> None:
     assert np.array_equal(read(taken), before)
 
 
-def test_small_and_odd_values_are_themselves() -> None:
+def test_snapshot_of_unsuitable_value_is_the_value_itself() -> None:
     for value in (np.zeros(3, np.float32), np.float32(1), np.zeros((2, 1 << 20), np.float32), np.zeros((8, 8))[:, ::2]):
         variable = VariableResource("v", dtypes.float32, None)
         variable.assign(value)
@@ -171,7 +171,7 @@ def test_small_and_odd_values_are_themselves() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_any_order_of_updates_and_reads(seed: int) -> None:
+def test_snapshot_survives_any_order_of_updates_and_reads(seed: int) -> None:
     random = np.random.default_rng(seed)
     variable = a_variable()
     taken: Any = None
@@ -195,7 +195,7 @@ def test_any_order_of_updates_and_reads(seed: int) -> None:
                     taken = None
 
 
-def test_a_reader_in_a_thread_beside_updates() -> None:
+def test_snapshot_is_read_in_a_thread_during_updates() -> None:
     variable = a_variable()
     before, where = variable.value.copy(), address(variable)
     taken = variable.snapshot()
@@ -213,7 +213,7 @@ def test_a_reader_in_a_thread_beside_updates() -> None:
 
 
 @pytest.mark.parametrize("update", ["scatter_add", "sparse_descent", "sparse_adagrad"])
-async def test_sparse_updates_of_a_graph_work_in_place_beside_a_snapshot(update: str) -> None:
+async def test_sparse_updates_of_a_graph_work_in_place_during_a_snapshot(update: str) -> None:
     table = af.Variable(np.ones((ROWS, WIDTH), np.float32), name="table")
     slices = af.IndexedSlices(af.ones([2, WIDTH]), af.constant([1, ROWS - 1]), af.constant([ROWS, WIDTH]))
     step: Any
@@ -226,7 +226,7 @@ async def test_sparse_updates_of_a_graph_work_in_place_beside_a_snapshot(update:
     async with af.Session() as session:
         await session.run(af.global_variables_initializer())
         resource = next(iter(session.worker.devices.values())).resources.find("", "table")
-        await session.run(getattr(step, "op", step))  # the first one replaces the constant, which is shared
+        await session.run(getattr(step, "op", step))  # the first update replaces the shared constant
         before = resource.value.copy()
         taken, where = resource.snapshot(), address(resource)
         await session.run(getattr(step, "op", step))

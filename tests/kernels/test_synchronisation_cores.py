@@ -1,4 +1,4 @@
-"""Accumulators, barriers, staging areas and locks as state machines: nothing is lost or doubled, nobody hangs."""
+"""Accumulators, barriers, staging areas and locks as state machines: no loss, no duplicates, no hanging waiters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SETTINGS = settings(max_examples=examples(150), stateful_step_count=40, deadline
 
 
 class Lines(RuleBasedStateMachine):
-    """What all machines keep: the tickets that wait, in the order in which they came, and who was served."""
+    """Base of all machines here: the waiting tickets in arrival order, and the served tickets."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,14 +49,14 @@ class Lines(RuleBasedStateMachine):
         return type(one) is type(other)
 
     def cancel(self, data: Any, withdraw: Callable[[Any], Iterable[Ticket]]) -> Any:
-        """Withdraw one that waits, or one that was served and has not looked yet."""
+        """Withdraw a waiting ticket."""
         ticket = data.draw(st.sampled_from(self.waiting))
         self.waiting.remove(ticket)
         self.settle(withdraw(ticket))
         return ticket
 
     def lose(self, data: Any, withdraw: Callable[[Any], Iterable[Ticket]], candidates: list[Any]) -> Any:
-        """Cancelled after it was served, and before anybody had the value."""
+        """Withdraw a ticket after it was served, before its value was delivered."""
         ticket = data.draw(st.sampled_from(candidates))
         self.served.remove(ticket)
         self.settle(withdraw(ticket))
@@ -66,7 +66,7 @@ class Lines(RuleBasedStateMachine):
 # ── barrier ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_elements_leave_by_index_once_they_are_whole() -> None:
+def test_barrier_serves_complete_elements_by_index() -> None:
     core = BarrierCore("b", 2)
     core.insert(0, [b"x", b"y"], [1, 2])
     core.insert(0, [b"z"], [3])
@@ -79,7 +79,7 @@ def test_elements_leave_by_index_once_they_are_whole() -> None:
     assert core.describe() == "barrier 'b' (0 ready, 1 incomplete, open)"
 
 
-def test_a_wrong_insert_changes_nothing() -> None:
+def test_rejected_insert_changes_nothing() -> None:
     core = BarrierCore("b", 2)
     core.insert(0, [b"x"], [1])
     for keys in ([b"new", b"x"], [b"new", b"new"]):
@@ -92,7 +92,7 @@ def test_a_wrong_insert_changes_nothing() -> None:
     assert (core.ready_size, core.incomplete_size) == (0, 1)
 
 
-def test_a_barrier_that_closes_ends_those_who_wait() -> None:
+def test_closing_barrier_ends_its_waiters() -> None:
     core = BarrierCore("b", 2)
     core.insert(0, [b"x", b"y"], [1, 2])
     core.insert(1, [b"x"], [3])
@@ -171,7 +171,7 @@ class BarrierMachine(Lines):
         self.settle(settled)
 
     def same_line(self, one: Ticket, other: Ticket) -> bool:
-        return other.error is None  # what cannot be had is refused at once
+        return other.error is None  # requests that cannot be served are refused at once
 
     @invariant()
     def nothing_is_lost_or_doubled(self) -> None:
@@ -191,7 +191,7 @@ class BarrierMachine(Lines):
 # ── staging area ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_bytes_limit_what_goes_in() -> None:
+def test_bytes_limit_what_enters_a_staging_area() -> None:
     core = StagingCore("s", 0, 10)
     first, second, third = Put("a", 6), Put("b", 5), Put("c", 1)
     assert core.submit(first) == [first]
@@ -204,7 +204,7 @@ def test_bytes_limit_what_goes_in() -> None:
     assert core.describe() == "staging area 's' (size 2, 6 bytes; waiting: 0 putting, 0 getting, 0 peeking)"
 
 
-def test_whoever_looks_does_so_before_it_is_taken() -> None:
+def test_peeks_are_served_before_gets() -> None:
     core = StagingCore("s", 0, 0)
     get, peek, far = Get(), Peek(0), Peek(1)
     for ticket in (get, peek, far):
@@ -246,7 +246,7 @@ class StagingMachine(Lines):
     @precondition(lambda self: self.served)
     @rule(data=st.data())
     def lose_one(self, data: Any) -> None:
-        """A put that was cancelled stays in."""
+        """Withdraw a served ticket; a served put stays in the area."""
         ticket = data.draw(st.sampled_from(self.served))
         if not isinstance(ticket, Put):
             self.served.remove(ticket)
@@ -288,7 +288,7 @@ def _add(total: frozenset[int], more: frozenset[int]) -> frozenset[int]:
     return total | more
 
 
-def test_what_a_cancelled_taker_was_given_is_added_to_what_has_come_since() -> None:
+def test_withdrawn_take_merges_its_sum_with_later_gradients() -> None:
     core = AccumulatorCore("a", _add)
     core.apply(0, frozenset({1}))
     first = Take(1)
@@ -300,7 +300,7 @@ def test_what_a_cancelled_taker_was_given_is_added_to_what_has_come_since() -> N
     assert again.value == ({1, 2}, 2)
 
 
-def test_a_step_that_nobody_took_goes_on() -> None:
+def test_withdrawn_take_restores_the_step() -> None:
     core = AccumulatorCore("a", _add)
     core.apply(0, frozenset({1}))
     taken = Take(1)
@@ -316,7 +316,7 @@ def test_a_step_that_nobody_took_goes_on() -> None:
     assert core.step == 9, "it never goes back behind what was set"
 
 
-def test_gradients_of_undone_steps_are_dropped_until_their_turn_comes_again() -> None:
+def test_gradients_of_undone_steps_are_dropped_until_their_step() -> None:
     core = AccumulatorCore("a", _add)
     core.set_step(5)
     core.apply(5, frozenset({1}))
@@ -336,7 +336,7 @@ def test_gradients_of_undone_steps_are_dropped_until_their_turn_comes_again() ->
     assert core.count == 2, "a step that has never been may come early"
 
 
-def test_only_the_first_gradient_of_a_step_counts_where_that_is_asked_for() -> None:
+def test_only_first_counts_one_gradient_per_step() -> None:
     core = AccumulatorCore("a", _add, only_first=True)
     for number in (1, 2):
         core.apply(0, frozenset({number}))
@@ -353,7 +353,7 @@ def test_only_the_first_gradient_of_a_step_counts_where_that_is_asked_for() -> N
     assert third.value == ({5}, 1), "what has come since stays alone"
 
 
-def test_whoever_waits_at_a_closed_accumulator_is_told() -> None:
+def test_closed_accumulator_cancels_its_waiters() -> None:
     core = AccumulatorCore("a", _add)
     early, late = Take(1), Take(1)
     assert core.submit(early) == []
@@ -369,7 +369,7 @@ def test_whoever_waits_at_a_closed_accumulator_is_told() -> None:
     assert again.value == ({1}, 1)
 
 
-def test_who_waits_for_more_gradients_than_will_come_is_content_with_less() -> None:
+def test_limit_lowers_the_required_gradients() -> None:
     core = AccumulatorCore("a", _add)
     early, late, after = Take(3), Take(3), Take(3)
     core.apply(0, frozenset({1}))
@@ -386,7 +386,7 @@ def test_who_waits_for_more_gradients_than_will_come_is_content_with_less() -> N
     assert core.submit(after) == [], "a restart forgets the limit"
 
 
-def test_a_step_that_changed_nothing_is_taken_once_more() -> None:
+def test_step_without_effect_is_taken_again() -> None:
     core = AccumulatorCore("a", _add)
     first, second, third = Take(1), Take(1), Take(1)
     core.apply(0, frozenset({1}))
@@ -445,7 +445,7 @@ class AccumulatorMachine(Lines):
         served, taken = list(self.served), self.core._taken
         self.lose(data, self.core.withdraw, self.served)
         for ticket in served:
-            if ticket not in self.served and ticket.number != taken:  # a later sum has been taken: these are stale
+            if ticket not in self.served and ticket.number != taken:  # after a later take, the lost gradients are stale
                 self.fresh -= ticket.value[0]
 
     @invariant()

@@ -1,4 +1,4 @@
-"""Serialized tensors: what other writers leave out, and what is no tensor."""
+"""Serialized tensors: elements that other writers omit, and malformed messages."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def _message(kind: int, sizes: list[int], rest: bytes = b"") -> bytes:
     return write_number(1 << 3) + write_number(kind) + write_piece(2, dims) + rest
 
 
-def test_the_last_element_stands_for_those_left_out() -> None:
-    """At the cost of the tensor, not of a Python list of its elements."""
+def test_last_element_fills_omitted_elements() -> None:
+    """Check that the cost is that of the tensor, not of a Python list of its elements."""
     seven = write_piece(10, write_number(1) + write_number(7))
     tracemalloc.start()
     try:
@@ -48,29 +48,29 @@ def test_the_last_element_stands_for_those_left_out() -> None:
     ],
     ids=["too large", "too large but for a zero", "half a number", "a complex number", "damaged"],
 )
-def test_what_is_no_tensor_is_told_as_such(data: bytes) -> None:
+def test_malformed_tensor_is_refused(data: bytes) -> None:
     dtype = dtypes.float32 if data[1] == 1 else dtypes.int64
     with pytest.raises(errors.InvalidArgumentError) as caught:
         decode_tensor(data, dtype)
     assert caught.value.expected is not None
 
 
-def test_there_and_back() -> None:
+def test_encoded_tensor_decodes_to_the_same_array() -> None:
     for array in (np.zeros((0, 3), np.float32), np.array(5, np.int64), np.ones((2, 2), np.float32)):
         dtype = dtypes.as_dtype(array.dtype)
         np.testing.assert_array_equal(decode_tensor(encode_tensor(array, dtype), dtype), array)
 
 
-def test_a_shape_alone_takes_no_memory_beyond_the_limit() -> None:
-    """One element may stand for all, however many a message of a few bytes says that there are."""
+def test_tensor_filled_from_its_shape_obeys_the_memory_limit() -> None:
+    """Apply the limit to the shape: a message of a few bytes may claim any number of elements."""
     data = _message(1, [1 << 20], write_piece(5, np.float32(1).tobytes()))
     assert decode_tensor(data, dtypes.float32).sum() == 1 << 20
     with value_limit(1 << 20), pytest.raises(errors.ResourceExhaustedError):
         doing(Work(), decode_tensor, data, dtypes.float32)
 
 
-def test_elements_one_by_one_and_packed() -> None:
-    """The two forms of a list of numbers, and both at once."""
+def test_decode_accepts_unpacked_and_packed_elements() -> None:
+    """Decode both forms of a list of numbers, also mixed."""
     alone = b"".join(write_number(5 << 3 | FIXED32) + np.float32(x).tobytes() for x in (1.5, -2))
     packed = write_piece(5, np.array([3, 4], "<f4").tobytes())
     np.testing.assert_array_equal(decode_tensor(_message(1, [4], alone + packed), dtypes.float32), [1.5, -2, 3, 4])
@@ -80,8 +80,8 @@ def test_elements_one_by_one_and_packed() -> None:
     np.testing.assert_array_equal(decode_tensor(_message(6, [2], numbers), dtypes.int8), [-5, 9])
 
 
-def test_elements_in_one_piece_of_many_bytes_can_be_stopped() -> None:
-    """A step that is stopped does not wait for the last of a million numbers."""
+def test_decoding_of_a_large_tensor_can_be_stopped() -> None:
+    """Stop the work at once, without decoding the remaining of a million numbers."""
     data = _message(9, [1 << 20], write_piece(10, b"\1" * (1 << 20)))
     work = Stoppable()
     work.stop()

@@ -20,13 +20,13 @@ RECORDS = [b"", b"one", b"two" * 300, bytes(range(256)) * 5]
 
 
 def crc32c(data: bytes) -> int:
-    """Without the mask."""
+    """Return the checksum without the mask."""
     crc = (masked_crc32c(data) - 0xA282EAD8) % 2**32
     return (crc << 15 | crc >> 17) % 2**32
 
 
-def test_published_check_values() -> None:
-    """From RFC 3720, B.4, and the value that every catalogue of checksums gives."""
+def test_crc32c_matches_published_check_values() -> None:
+    """Compare with RFC 3720, B.4, and with the check value of the CRC catalogues."""
     assert crc32c(b"123456789") == 0xE3069283
     assert crc32c(bytes(32)) == 0x8A9136AA
     assert crc32c(b"\xff" * 32) == 0x62A8AB43
@@ -43,7 +43,7 @@ def write(path: Path, options: object = None) -> bytes:
 
 
 @pytest.mark.parametrize("compression", ["", "GZIP", "ZLIB", af.io.TFRecordCompressionType.GZIP])
-def test_records_come_back(tmp_path: Path, compression: object) -> None:
+def test_written_records_are_read_back(tmp_path: Path, compression: object) -> None:
     options = af.io.TFRecordOptions(compression)
     data = write(tmp_path / "r", options)
     assert list(af.io.tf_record_iterator(tmp_path / "r", options)) == RECORDS
@@ -53,12 +53,13 @@ def test_records_come_back(tmp_path: Path, compression: object) -> None:
         assert unpack(data) == plain
 
 
-def test_every_truncation_and_every_changed_byte_is_found(tmp_path: Path) -> None:
+def test_every_truncation_and_changed_byte_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "r"
     with af.io.TFRecordWriter(path) as writer:
         for record in (b"first", b"second"):
             writer.write(record)
     data = path.read_bytes()
+    # A file may end at a record's end: 12 bytes of header, 5 of data, 4 of checksum.
     ends = {0, 12 + 5 + 4}
     for size in range(len(data)):
         path.write_bytes(data[:size])
@@ -74,7 +75,7 @@ def test_every_truncation_and_every_changed_byte_is_found(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("compression", ["GZIP", "ZLIB"])
-def test_damaged_compression_is_found(tmp_path: Path, compression: str) -> None:
+def test_damaged_compression_is_detected(tmp_path: Path, compression: str) -> None:
     path = tmp_path / "r"
     data = write(path, compression)
     path.write_bytes(data[:-9])
@@ -85,7 +86,7 @@ def test_damaged_compression_is_found(tmp_path: Path, compression: str) -> None:
         list(af.io.tf_record_iterator(path, compression))
 
 
-def test_gzip_members_one_after_another(tmp_path: Path) -> None:
+def test_concatenated_gzip_members_are_read(tmp_path: Path) -> None:
     data = write(tmp_path / "r", "GZIP")
     (tmp_path / "r").write_bytes(data + data)
     assert list(af.io.tf_record_iterator(tmp_path / "r", "GZIP")) == RECORDS * 2
@@ -93,8 +94,8 @@ def test_gzip_members_one_after_another(tmp_path: Path) -> None:
     assert list(af.io.tf_record_iterator(tmp_path / "r", "GZIP")) == []
 
 
-def test_records_that_cross_the_pieces_in_which_a_file_is_read(tmp_path: Path) -> None:
-    """Sizes around 256 KiB, the size of a piece, so that headers, data and checksums are all cut."""
+def test_records_may_cross_read_chunks(tmp_path: Path) -> None:
+    """Use sizes around 256 KiB, the size of a chunk, so that headers, data and checksums are all split."""
     records = [bytes([i % 251]) * size for i, size in enumerate([1, *range((1 << 18) - 40, (1 << 18) + 3), 1 << 20, 0])]
     for compression in ("", "GZIP"):
         with af.io.TFRecordWriter(tmp_path / "r", compression) as writer:
@@ -105,7 +106,7 @@ def test_records_that_cross_the_pieces_in_which_a_file_is_read(tmp_path: Path) -
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 @pytest.mark.parametrize("compression", ["", "GZIP"])
-def test_a_record_that_is_there_does_not_wait_for_the_next(tmp_path: Path, compression: str) -> None:
+def test_available_record_is_read_without_waiting_for_the_next(tmp_path: Path, compression: str) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
     writers = ThreadPoolExecutor(1)
@@ -121,7 +122,9 @@ def test_a_record_that_is_there_does_not_wait_for_the_next(tmp_path: Path, compr
 
 
 @pytest.mark.parametrize("make", [bytearray, memoryview])
-def test_whatever_holds_bytes_can_be_written(tmp_path: Path, make: Callable[[bytes], bytearray | memoryview]) -> None:
+def test_writer_accepts_bytes_like_objects_only(
+    tmp_path: Path, make: Callable[[bytes], bytearray | memoryview]
+) -> None:
     with af.io.TFRecordWriter(tmp_path / "r") as writer:
         writer.write(make(b"record"))
         with pytest.raises(TypeError):
@@ -129,7 +132,7 @@ def test_whatever_holds_bytes_can_be_written(tmp_path: Path, make: Callable[[byt
     assert list(af.io.tf_record_iterator(tmp_path / "r")) == [b"record"]
 
 
-def test_a_made_up_length_takes_no_memory(tmp_path: Path) -> None:
+def test_forged_length_allocates_no_memory(tmp_path: Path) -> None:
     length = (2**62).to_bytes(8, "little")
     raw = length + masked_crc32c(length).to_bytes(4, "little") + b"x"
     for compression, packed in (("", raw), ("ZLIB", zlib.compress(raw)), ("GZIP", gzip.compress(raw))):
@@ -138,7 +141,7 @@ def test_a_made_up_length_takes_no_memory(tmp_path: Path) -> None:
             list(af.io.tf_record_iterator(tmp_path / "r", compression))
 
 
-def test_a_made_up_length_does_not_fetch_the_rest_of_the_file(tmp_path: Path) -> None:
+def test_forged_length_does_not_read_the_rest_of_the_file(tmp_path: Path) -> None:
     length = (2**62).to_bytes(8, "little")
     (tmp_path / "r").write_bytes(length + masked_crc32c(length).to_bytes(4, "little") + bytes(1 << 24))
     tracemalloc.start()
@@ -148,7 +151,7 @@ def test_a_made_up_length_does_not_fetch_the_rest_of_the_file(tmp_path: Path) ->
     tracemalloc.stop()
 
 
-def test_writers_say_what_is_wrong(tmp_path: Path) -> None:
+def test_writer_and_reader_raise_typed_errors(tmp_path: Path) -> None:
     with pytest.raises(errors.InvalidArgumentError):
         af.io.TFRecordOptions("LZ4")
     with pytest.raises(errors.NotFoundError):

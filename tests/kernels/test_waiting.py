@@ -1,6 +1,6 @@
-"""Real waiters on a real event loop, cancelled and closed at any point: nothing lost or doubled, nobody left behind.
+"""Waiters on a real event loop, cancelled and closed at any point: nothing is lost, duplicated or left waiting.
 
-Here an attempt is what a kernel awaits, so that whoever is cancelled either had its value or left no trace.
+An attempt here is what a kernel awaits. A cancelled attempt either received its value or left no trace.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.random_examples import examples
 
 SETTINGS = settings(max_examples=examples(200), deadline=None)
 
-# One event each: a new attempt (which, how many), or a tick of the loop, or a cancellation of some attempt.
+# One event each: a new attempt (kind, count), ticks of the event loop, or the cancellation of an attempt.
 EVENTS = st.lists(
     st.one_of(
         st.tuples(st.sampled_from(["in", "out", "some"]), st.integers(1, 4)),
@@ -37,7 +37,7 @@ EVENTS = st.lists(
     ),
     max_size=40,
 )
-# Cancelled after it was served, and before it ran again.
+# An attempt that is cancelled after it was served and before its task runs again.
 SERVED_TOO_LATE = example(events=[("out", 1), ("tick", 2), ("in", 3)])
 STORES: dict[str, Callable[[], Any]] = {
     "fifo": FIFOStore,
@@ -47,7 +47,7 @@ STORES: dict[str, Callable[[], Any]] = {
 
 
 class World:
-    """A core, the tasks that wait for it, and the account of what went in and came out."""
+    """The tasks that wait for a core, and the count of each element that they received."""
 
     def __init__(self) -> None:
         self.tasks: list[asyncio.Task[Any]] = []
@@ -70,7 +70,7 @@ class World:
                 elif (attempt := start(what, number)) is not None:
                     self.tasks.append(tg.create_task(self.follow(attempt)))
             for task in self.tasks:
-                task.cancel()  # at the end nobody waits for ever, and nobody leaves with anything
+                task.cancel()  # cancel what still waits, so that the group ends
 
     async def follow(self, attempt: Any) -> None:
         try:
@@ -84,7 +84,7 @@ class World:
 @given(events=EVENTS)
 @SERVED_TOO_LATE
 @SETTINGS
-def test_queues(kind: str, events: list[tuple[str, int]]) -> None:
+def test_queue_waiters_survive_any_events(kind: str, events: list[tuple[str, int]]) -> None:
     core, world, puts = QueueCore("q", 3, STORES[kind]()), World(), []
 
     def start(what: str, number: int) -> Any:
@@ -121,7 +121,7 @@ def woken(ticket: Any, wake: Callable[[], None]) -> Any:
 @given(events=EVENTS)
 @SERVED_TOO_LATE
 @SETTINGS
-def test_barriers(events: list[tuple[str, int]]) -> None:
+def test_barrier_waiters_survive_any_events(events: list[tuple[str, int]]) -> None:
     core, world, put = BarrierCore("b", 1), World(), Counter[int]()
 
     def start(what: str, number: int) -> Any:
@@ -151,7 +151,7 @@ def test_barriers(events: list[tuple[str, int]]) -> None:
 @given(events=EVENTS)
 @SERVED_TOO_LATE
 @SETTINGS
-def test_staging_areas(events: list[tuple[str, int]]) -> None:
+def test_staging_area_waiters_survive_any_events(events: list[tuple[str, int]]) -> None:
     core, world, puts = StagingCore("s", 2, 9), World(), []
 
     def start(what: str, number: int) -> Any:
@@ -173,7 +173,7 @@ def test_staging_areas(events: list[tuple[str, int]]) -> None:
 @given(events=EVENTS)
 @SERVED_TOO_LATE
 @SETTINGS
-def test_accumulators(events: list[tuple[str, int]]) -> None:
+def test_accumulator_waiters_survive_any_events(events: list[tuple[str, int]]) -> None:
     core, world = AccumulatorCore("a", lambda total, more: total + more), World()
 
     def start(what: str, number: int) -> Any:
@@ -191,7 +191,7 @@ def test_accumulators(events: list[tuple[str, int]]) -> None:
 @given(events=EVENTS)
 @SERVED_TOO_LATE
 @SETTINGS
-def test_locks(events: list[tuple[str, int]]) -> None:
+def test_lock_waiters_survive_any_events(events: list[tuple[str, int]]) -> None:
     lock, world, inside, order = Turns("lock"), World(), 0, list[int]()
 
     async def hold(which: int, ticks: int) -> None:
@@ -214,7 +214,7 @@ def test_locks(events: list[tuple[str, int]]) -> None:
     assert not lock._line
 
 
-def test_waiters_are_woken_in_the_order_in_which_they_came() -> None:
+def test_waiters_are_woken_in_arrival_order() -> None:
     order: list[int] = []
 
     async def run() -> None:
@@ -235,5 +235,5 @@ def test_waiters_are_woken_in_the_order_in_which_they_came() -> None:
     assert order == list(range(5))
 
 
-def test_a_ticket_without_a_waiter_is_woken_silently() -> None:
+def test_ticket_without_a_waiter_is_woken_silently() -> None:
     wake_all([Ticket()])

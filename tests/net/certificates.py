@@ -1,4 +1,4 @@
-"""Certificates for tests, made by openssl: an authority, and whom it has signed."""
+"""Certificates for tests, made by openssl: an authority and the certificates that it signs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Authority"]
 
 
 class Authority:
-    """Signs certificates in a folder. Skips the test where there is no openssl."""
+    """A certificate authority that signs certificates in a folder. Skips the test if openssl is missing."""
 
     def __init__(self, folder: Path, name: str = "ca") -> None:
         if shutil.which("openssl") is None:
@@ -27,10 +27,10 @@ class Authority:
         )  # fmt: skip
 
     def tls(self, name: str, host: str = "IP:127.0.0.1", days: int = 9, ca: Path | None = None) -> Tls:
-        """A new certificate for a host, in the files of that name."""
+        """Make a new certificate for a host, in files named `name`."""
         cert, key, request = (self.folder / f"{name}.{kind}" for kind in ("pem", "key", "csr"))
         extensions = self.folder / f"{name}.ext"
-        # Without an identifier of the authority's key it is none for Python 3.13.
+        # Python 3.13 rejects certificates without an authority key identifier.
         extensions.write_text(f"subjectAltName={host}\nauthorityKeyIdentifier=keyid\n")
         self._openssl("req", *_NEW, "-keyout", f"{key}.new", "-out", request, "-subj", f"/CN={name}")
         signed = ("-CA", self.cert, "-CAkey", self._key, "-CAcreateserial", "-extfile", extensions)
@@ -40,7 +40,7 @@ class Authority:
         return Tls(cert, key, ca or self.cert)
 
     def dated(self, name: str, begins: str, ends: str, host: str = "IP:127.0.0.1") -> Tls:
-        """A certificate that holds from one time to another, such as "200101000000Z"."""
+        """Make a certificate that is valid between two times, such as "200101000000Z"."""
         cert, key, request = (self.folder / f"{name}.{kind}" for kind in ("pem", "key", "csr"))
         config = self.folder / f"{name}.cnf"
         (self.folder / "index").write_text("")

@@ -1,4 +1,4 @@
-"""Clusters for tests: servers of this process, at addresses within it or at free ports."""
+"""Clusters for tests: servers of this process, at in-process addresses or at free ports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NUMBERS = itertools.count(1)
 
 
 def inproc(count: int) -> list[str]:
-    """So many addresses within this process."""
+    """Return `count` new addresses within this process."""
     return [f"inproc://test-{next(_NUMBERS)}" for _ in range(count)]
 
 
@@ -26,7 +26,7 @@ def inproc(count: int) -> list[str]:
 async def cluster(
     *jobs: str, tcp: bool = False, config: af.SessionConfig | None = None, allow_dirs: Sequence[Path] = ()
 ) -> AsyncIterator[list[Server]]:
-    """A running server for each name of a job; one that is named twice has two tasks."""
+    """Run a server per job name and yield the servers; a name given twice is a job of two tasks."""
     addresses = free_addresses(len(jobs)) if tcp else inproc(len(jobs))
     spec: dict[str, list[str]] = {}
     for job, address in zip(jobs, addresses, strict=True):
@@ -41,7 +41,7 @@ async def cluster(
 
 @contextmanager
 def given_up_at_once() -> Iterator[None]:
-    """A block in which clients wait for no task that does not listen yet."""
+    """Make clients give up at once on tasks that do not listen yet."""
     reach = Link._reach
 
     async def once(link: Link, patience: float) -> Comm:

@@ -1,4 +1,4 @@
-"""Connections by which nobody should get anything: each of a kind opens one, says its words, and waits for the end."""
+"""Connections that must get nothing: each opens one, sends hostile bytes, and waits for the end."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["STRANGERS", "Place", "Silent", "exchange", "hostile_frames", "record
 Place: TypeAlias = tuple[str, int]
 Words: TypeAlias = Callable[[random.Random, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
-_SECONDS: Final = 20.0  # after which the other end should have ended the connection long since
+_SECONDS: Final = 20.0  # timeout: the other end must have closed the connection long before
 
 
 async def exchange(
     where: Place, say: Words, chance: random.Random, tls: ssl.SSLContext | None = None, waits: bool = True
 ) -> bytes:
-    """Open a connection, say the words, and hear what comes until the end."""
+    """Open a connection, send the words, and return what arrives until the end."""
     heard = b""
     with suppress(OSError, asyncio.IncompleteReadError):
         host = None if tls is None else where[0]
@@ -64,7 +64,7 @@ async def _wrong_secret(chance: random.Random, reader: asyncio.StreamReader, wri
 
 
 async def _reflected(chance: random.Random, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """What the worker says is said to it: its opening, and whatever it answers."""
+    """Send the worker's own bytes back: its hello, then its nonce in place of a proof."""
     theirs = await reader.readexactly(64)
     writer.write(theirs)
     writer.write(theirs[32:])
@@ -86,11 +86,11 @@ STRANGERS: Final[dict[str, Words]] = {
 
 
 def recorded_words(secret: bytes) -> Callable[[random.Random], Words]:
-    """All that an honest client has said on a connection of its own; and on it goes as if the answer were the same."""
+    """Return words that replay an honest client's recorded connection, whatever the worker now sends."""
 
     def replayed(chance: random.Random) -> Words:
         ours = hello(77, PROVES) + b"\x11" * 32
-        theirs = hello(78, PROVES) + b"\x22" * 32  # what the worker said then
+        theirs = hello(78, PROVES) + b"\x22" * 32  # the worker's opening at that time
 
         async def say(_: random.Random, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             request = b"".join(frames(REQUEST, 1, {"kind": "hello", "timeout": 1.0, "body": {}}))
@@ -102,7 +102,7 @@ def recorded_words(secret: bytes) -> Callable[[random.Random], Words]:
 
 
 def hostile_frames(secret: bytes | None, streams: Sequence[list[bytes]]) -> Words:
-    """Who knows the secret, and then sends what is no frame, or none that is wanted."""
+    """Return words that complete the handshake and then send malformed or unwanted frames."""
 
     async def say(chance: random.Random, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         flags = (PROVES if secret else 0) | chance.choice((0, SHARES))
@@ -114,14 +114,14 @@ def hostile_frames(secret: bytes | None, streams: Sequence[list[bytes]]) -> Word
             await reader.readexactly(32)
         for _ in range(4):
             writer.write(mutated(chance, streams))
-        writer.write(bare(9))  # of no kind
+        writer.write(bare(9))  # an unknown kind
         await writer.drain()
 
     return say
 
 
 class Silent:
-    """Connections that stay: they say nothing, or a byte whenever they are asked to."""
+    """Connections that stay open and send nothing, or one byte per call of `drip`."""
 
     def __init__(self, where: Place) -> None:
         self._where = where
@@ -129,18 +129,18 @@ class Silent:
         self._words = hello(5, PROVES) + bytes(64)
 
     async def open(self, count: int) -> None:
-        """So many more."""
+        """Open `count` more connections."""
         for _ in range(count):
             _, writer = await asyncio.open_connection(*self._where)
             self._writers.append(writer)
 
     def drip(self, number: int) -> None:
-        """Every second one says the byte of that number."""
+        """Send byte `number` of the handshake on every second connection."""
         for writer in self._writers[::2]:
             with suppress(OSError):
                 writer.write(self._words[number : number + 1])
 
     def close(self) -> None:
-        """The end."""
+        """Abort all connections."""
         for writer in self._writers:
             writer.transport.abort()

@@ -1,4 +1,4 @@
-"""Frames changed for the worse: bits, lengths, counts, nests of MessagePack, dtypes, the order of chunks."""
+"""Damaged frames: changed bits, lengths, counts, nesting of MessagePack, dtypes and order of chunks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WIDE: Final = (*_SIZES, 2**32, 2**40, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
 _NAMES: Final = (b"float32", b"float64", b"string", b"bool", b"int8", b"uint64", b"bfloat16", b"complex64", b"resource")
 _ATOMS: Final = (
     b"\xc0",
-    b"\xc1",  # never used
+    b"\xc1",  # never used in MessagePack
     b"\xc2",
     b"\xc3",
     b"\xc4\x00",
@@ -37,12 +37,12 @@ _ATOMS: Final = (
     b"\x90",
     b"\x80",
     b"\xa0",
-    b"\xa1\xff",  # no UTF-8
+    b"\xa1\xff",  # invalid UTF-8
 )
 
 
 def bytes_changed(chance: random.Random, data: bytes) -> bytes:
-    """Some bits, or bytes, altered, left out, put in or said twice; not the same as before."""
+    """Change, remove, insert or repeat some bits or bytes; the result always differs."""
     altered = bytearray(data or b"\0")
     for _ in range(chance.choice((1, 1, 1, 2, 4))):
         place = chance.randrange(len(altered) + 1)
@@ -67,14 +67,14 @@ def _bits(chance: random.Random, stream: Stream) -> None:
 
 
 def _in_the_header(chance: random.Random, stream: Stream) -> None:
-    """The header altered, and the prefix made to fit."""
+    """Change the header, and make the prefix fit."""
     index = chance.randrange(len(stream))
     header, rest = _parts(stream[index])
     stream[index] = _joined(stream[index], bytes_changed(chance, header), rest)
 
 
 def _atoms(chance: random.Random, stream: Stream) -> None:
-    """A value of the header in the place of another, or a nest."""
+    """Insert or overwrite a value in the header, possibly by a nested one."""
     index = chance.randrange(len(stream))
     header, rest = _parts(stream[index])
     place = chance.randrange(len(header) + 1)
@@ -86,7 +86,7 @@ def _atoms(chance: random.Random, stream: Stream) -> None:
 
 
 def _dtypes(chance: random.Random, stream: Stream) -> None:
-    """A dtype in the place of another."""
+    """Replace one dtype by another."""
     index = chance.randrange(len(stream))
     header, rest = _parts(stream[index])
     there = [name for name in _NAMES if name in header]
@@ -98,7 +98,7 @@ def _dtypes(chance: random.Random, stream: Stream) -> None:
 
 
 def _prefix(chance: random.Random, stream: Stream) -> None:
-    """A field of the prefix."""
+    """Change a field of the prefix."""
     index = chance.randrange(len(stream))
     fields = list(PREFIX.unpack_from(stream[index]))
     which = chance.randrange(1, 8)
@@ -110,7 +110,7 @@ def _prefix(chance: random.Random, stream: Stream) -> None:
 
 
 def _payload(chance: random.Random, stream: Stream) -> None:
-    """What is behind the header: elements, gaps, chunks."""
+    """Change bytes behind the header: elements, gaps or chunks."""
     index = chance.randrange(len(stream))
     header, rest = _parts(stream[index])
     if not rest:
@@ -122,7 +122,7 @@ def _payload(chance: random.Random, stream: Stream) -> None:
 
 
 def _nudged(chance: random.Random, stream: Stream) -> None:
-    """One value of the header or of what is behind it, such as a record of a plan; what it was stays well formed."""
+    """Change one or two bytes of the header or the rest, so that it mostly stays well-formed."""
     index = chance.randrange(len(stream))
     header, rest = _parts(stream[index])
     changed = bytearray(rest if rest and chance.random() < 0.5 else header)
@@ -145,7 +145,7 @@ _VALUES: Final[tuple[Any, ...]] = (*_PLAIN, [], {}, [0], [1, -1], [3, "f"], [6, 
 
 
 def _tree_changed(chance: random.Random, value: Any) -> Any:
-    """One value somewhere in it is another, or is there twice, or not at all."""
+    """Return the value with something inside it replaced, repeated or removed."""
     keys = list(value) if isinstance(value, dict) else list(range(len(value))) if isinstance(value, list) else []
     if not keys or chance.random() < 0.15:
         near = [value + 1, value - 1] if type(value) is int else []
@@ -164,7 +164,7 @@ def _tree_changed(chance: random.Random, value: Any) -> Any:
 
 
 def _values(chance: random.Random, stream: Stream) -> None:
-    """A value of the document, or of a record of a plan, in a frame that is well formed."""
+    """Change a value of the document, or of a record of a plan, in a well-formed frame."""
     index = chance.randrange(len(stream))
     header, rest = _parts(stream[index])
     try:
@@ -180,7 +180,7 @@ def _values(chance: random.Random, stream: Stream) -> None:
         else:
             document = _tree_changed(chance, document)
         changed = msgpack.packb([described, document])
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):  # it is none any more
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):  # an earlier change has broken the frame
         return _in_the_header(chance, stream)
     fields = list(PREFIX.unpack_from(stream[index]))
     if is_other := rest != _parts(stream[index])[1]:
@@ -192,7 +192,7 @@ def _values(chance: random.Random, stream: Stream) -> None:
 
 
 def _order(chance: random.Random, stream: Stream) -> None:
-    """Frames in another order, twice, or left out."""
+    """Reorder, repeat or remove frames."""
     index, other = chance.randrange(len(stream)), chance.randrange(len(stream))
     match chance.randrange(4):
         case 0:
@@ -206,7 +206,7 @@ def _order(chance: random.Random, stream: Stream) -> None:
 
 
 def _cut(chance: random.Random, stream: Stream) -> None:
-    """The stream ends somewhere, and another begins."""
+    """Cut the stream at a random position, and perhaps drop the rest."""
     index = chance.randrange(len(stream))
     stream[index] = stream[index][: chance.randrange(len(stream[index]))]
     if chance.random() < 0.5:
@@ -214,7 +214,7 @@ def _cut(chance: random.Random, stream: Stream) -> None:
 
 
 def _crossed(chance: random.Random, stream: Stream) -> None:
-    """The header of one frame before the rest of another."""
+    """Put the header of one frame before the rest of another."""
     index, other = chance.randrange(len(stream)), chance.randrange(len(stream))
     header, _ = _parts(stream[index])
     stream[other] = _joined(stream[other], header, _parts(stream[other])[1])
@@ -228,7 +228,7 @@ def _parts(frame: bytes) -> tuple[bytes, bytes]:
 
 
 def _joined(frame: bytes, header: bytes, rest: bytes) -> bytes:
-    """The frame with another header, as long as its prefix says, and the gap that belongs to it."""
+    """Return the frame with another header, and with prefix and gap adjusted to it."""
     if len(frame) < PREFIX.size:
         return header + rest
     fields = list(PREFIX.unpack_from(frame))
@@ -258,12 +258,12 @@ _CHANGES: Final[Sequence[Change]] = (
 
 
 def mutated(chance: random.Random, streams: Sequence[Stream]) -> bytes:
-    """What is sent for one to three messages, of which at least one is not as it was."""
+    """Return the bytes of one to three messages, of which at least one is changed."""
     stream = [frame for _ in range(chance.choice((1, 1, 2, 3))) for frame in chance.choice(streams)]
     for _ in range(chance.choice((1, 1, 2, 3))):
         whole = [index for index, frame in enumerate(stream) if len(frame) >= PREFIX.size]
         if not whole or whole != list(range(len(stream))):
-            break  # a frame that is cut has no parts any more
+            break  # a cut frame has no parts any more
         chance.choice(_CHANGES)(chance, stream)
         stream = stream or [b"\0"]
     return b"".join(stream)

@@ -1,4 +1,4 @@
-"""A client over a socket, without asyncio and without aioflow: what docs/wire.md says is all that it knows."""
+"""A blocking socket client without asyncio and aioflow, written from docs/wire.md alone."""
 
 from __future__ import annotations
 
@@ -45,15 +45,20 @@ Answer = tuple[dict[str, Any], list[Tensor]]
 
 
 class Failed(Exception):
-    """The answer was a FAILURE; its document is the argument."""
+    """A FAILURE in place of an answer; the argument is its document."""
 
 
 class PlainClient:
-    """One connection. It answers heartbeats and the worker's questions while it waits for an answer of its own.
+    """One connection. It answers heartbeats and the worker's requests while it waits for its own answers.
 
     Args:
+        address: Host and port of the worker.
+        incarnation: Incarnation that this client announces.
+        secret: Secret of the cluster or of its clients; None connects without a proof.
         nonce: 32 random bytes.
-        seals: Whether it wants tags on frames; beyond the loopback the worker does in any case.
+        seals: Whether to require tags on frames; off the loopback interface the worker requires them anyway.
+        tls: TLS context; None connects without TLS.
+        seconds: Timeout of the socket, in seconds.
     """
 
     def __init__(
@@ -72,7 +77,7 @@ class PlainClient:
         self._ours: Sealing | None = None
         self._theirs: Sealing | None = None
         self._beat = self.heard = 0
-        self._number = 1 << 62  # of the last request but steps, whose numbers are below
+        self._number = 1 << 62  # number of the last request that is not a step; numbers of steps are lower
         self._large: tuple[Frame, Any, bytearray] | None = None
         self._answers: dict[int, Answer | Failed] = {}
         self.pushed: list[Answer] = []
@@ -117,7 +122,7 @@ class PlainClient:
             self._write(frame)
 
     def _frame(self) -> None:
-        """Read one frame, and do what it asks for."""
+        """Read one frame and handle it."""
         data = self._read(PREFIX.size)
         frame = read_prefix(data)
         data += self._read(frame.header + frame.gap + frame.inline)
@@ -163,14 +168,14 @@ class PlainClient:
     # ── calls ──
 
     def start(self, kind: str, body: dict[str, Any], tensors: Sequence[Tensor] = (), number: int = 0) -> int:
-        """Ask; returns the number by which `answer` knows the answer."""
+        """Send a request and return its number, for `answer`."""
         self._number += 1
         number = number or self._number
         self._send(REQUEST, number, {"kind": kind, "timeout": 30.0, "body": body}, tensors)
         return number
 
     def answer(self, number: int) -> Answer:
-        """Wait for an answer. Raises Failed."""
+        """Wait for the answer of a request; raise Failed for a FAILURE."""
         while number not in self._answers:
             self._frame()
         found = self._answers.pop(number)
@@ -179,20 +184,22 @@ class PlainClient:
         return found
 
     def call(self, kind: str, body: dict[str, Any], tensors: Sequence[Tensor] = ()) -> Answer:
-        """Ask, and wait for the answer."""
+        """Send a request and wait for the answer."""
         return self.answer(self.start(kind, body, tensors))
 
     def push(self, kind: str, body: dict[str, Any], tensors: Sequence[Tensor] = ()) -> None:
-        """Say something that has no answer."""
+        """Send a message that has no answer."""
         self._send(PUSH, 0, {"kind": kind, "timeout": None, "body": body}, tensors)
 
     def cancel(self, number: int) -> None:
-        """Give up a question."""
+        """Cancel a request."""
         self._send(CANCEL, number, {})
 
     def run(self, handle: int, step: int, feeds: Sequence[Tensor] = (), patience: float = 1.0) -> int:
-        """Begin a step; `answer` has its fetches. Where the last heartbeat that the client has heard left more than
-        `patience` seconds ago, the worker first asks whether the step is still wanted.
+        """Start a step and return its number; `answer` returns its fetches.
+
+        If the last heartbeat that the client received was sent more than `patience` seconds ago, the worker first asks
+        whether the step is still wanted.
         """
         body = {
             "handle": handle,
@@ -216,7 +223,7 @@ class PlainClient:
 
 
 class Part:
-    """A part of a plan for one device of a task, written record by record."""
+    """A part of a plan, for one device of a task, written record by record."""
 
     def __init__(self, task: str, device: str, feeds: int, fetches: int) -> None:
         self._texts: dict[str, int] = {}
@@ -228,11 +235,11 @@ class Part:
         return self._texts.setdefault(text, len(self._texts))
 
     def dtype(self, name: str) -> list[Any]:
-        """As the value of an attribute."""
+        """Return the attribute value of a dtype."""
         return [0, self._text(name)]
 
     def constant(self, dtype: str, shape: Sequence[int], data: bytes) -> list[Any]:
-        """As the value of an attribute."""
+        """Return the attribute value of a constant."""
         return [4, dtype, list(shape), len(data), data]
 
     def node(
@@ -243,7 +250,7 @@ class Part:
         attrs: dict[str, Any],
         outputs: Sequence[tuple[str, Sequence[int | None] | None]] = (),
     ) -> int:
-        """One more node; returns its number."""
+        """Add a node and return its number."""
         record = [name, self._text(op), [number for edge in inputs for number in edge], []]
         record.append([x for key, value in attrs.items() for x in (self._text(key), value)])
         record.append([x for dtype, dims in outputs for x in (self._text(dtype), dims)])
@@ -251,12 +258,12 @@ class Part:
         return len(self._nodes) - 1
 
     def records(self) -> list[Any]:
-        """What is in the buffer, one after the other."""
+        """Return the records of the buffer, in order."""
         subgraph = [self._device, self._feeds, self._fetches, [], len(self._nodes)]
         return [list(self._texts), subgraph, *self._nodes]
 
     def message(self) -> tuple[dict[str, Any], list[Tensor]]:
-        """The body and the tensors of a `register`."""
+        """Return the body and the tensors of a `register` request."""
         data = b"".join(msgpack.packb(record) for record in self.records())
         config = {"inline_budget": 0.0002, "executor": "strands", "check_finite": False, "reproducible": False}
         part = {"plan": 1, "task": self._task, "subgraphs": 1}
@@ -264,7 +271,7 @@ class Part:
 
 
 def doubling(task: str = PS) -> Part:
-    """y = x + x for a fed x."""
+    """Return a part that computes y = x + x for a fed x."""
     part = Part(task, f"{task}/device:CPU:0", feeds=1, fetches=1)
     kind = part.dtype("float32")
     x = part.node("x", "_Arg", [], {"T": kind, "index": 0}, [("float32", [None])])

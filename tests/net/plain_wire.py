@@ -1,6 +1,6 @@
-"""The wire in plain Python, written from docs/wire.md alone: nothing here knows aioflow, whose tests use it as a judge.
+"""The wire protocol in plain Python, written from docs/wire.md alone, as an oracle independent of aioflow.
 
-A tensor is (dtype, shape, bytes) here, a message what stands in its frames.
+A tensor is (dtype, shape, bytes) here, and a message is the content of its frames.
 """
 
 from __future__ import annotations
@@ -55,22 +55,25 @@ Tensor: TypeAlias = tuple[str, Sequence[int], bytes]
 
 
 def hello(incarnation: int, flags: int = 0) -> bytes:
-    """The first 32 bytes."""
+    """Return the first 32 bytes of a connection."""
     return HELLO.pack(b"aioflow\n", 2, 2, flags, incarnation, 0)
 
 
 def proof(secret: bytes, role: bytes, connecting: bytes, listening: bytes) -> bytes:
-    """By which the end of that role proves itself, of the 64 bytes with which each end has opened."""
+    """Return the proof of an end.
+
+    `role` names that end. `connecting` and `listening` are the 64 bytes with which each end opens the connection.
+    """
     return hmac.digest(secret, b"aioflow proof: " + role + b"\n" + connecting + listening, "sha256")
 
 
 def client_secret(secret: bytes) -> bytes:
-    """What those know who are to be clients alone."""
+    """Return the derived secret for processes that may only be clients."""
     return b"aioflow-client:" + hmac.digest(secret, b"aioflow client secret", "sha256").hex().encode()
 
 
 def frame_key(secret: bytes, role: bytes, connecting: bytes, listening: bytes) -> bytes:
-    """The key of the tags of frames which the end of that role sends."""
+    """Return the key for the tags of the frames that the end of this role sends."""
     return hmac.digest(secret, b"aioflow frames: " + role + b"\n" + connecting + listening, "sha256")
 
 
@@ -82,14 +85,14 @@ class Sealing:
         self._count = 0
 
     def tag(self, frame: bytes) -> bytes:
-        """Of the next frame."""
+        """Return the tag of the next frame."""
         number = struct.pack("<Q", self._count)
         self._count += 1
         return hashlib.blake2b(number + frame, key=self._key, digest_size=16).digest()
 
 
 class Frame(NamedTuple):
-    """What a prefix says."""
+    """The fields of a prefix."""
 
     kind: int
     more: bool
@@ -100,17 +103,17 @@ class Frame(NamedTuple):
 
     @property
     def gap(self) -> int:
-        """Bytes between the header and a payload in the same frame; a chunk has none."""
+        """Bytes between the header and a payload in the same frame; 0 for a chunk."""
         return -(PREFIX.size + self.header) % 64 if self.inline and self.kind != CHUNK else 0
 
     @property
     def inline(self) -> int:
-        """Bytes of the payload in this frame."""
+        """Bytes of the payload in the same frame."""
         return 0 if self.more else self.payload
 
 
 def read_prefix(data: bytes) -> Frame:
-    """The 32 bytes before each frame."""
+    """Parse the 32 bytes before each frame."""
     magic, version, kind, flags, request, header, tensors, payload = PREFIX.unpack(data)
     if (magic, version) != (b"aiof", 2) or flags > 1:
         raise ValueError(f"not a frame: {data.hex()}")
@@ -118,12 +121,12 @@ def read_prefix(data: bytes) -> Frame:
 
 
 def bare(kind: int, number: int = 0) -> bytes:
-    """A frame without header and payload."""
+    """Return a frame without header and payload."""
     return PREFIX.pack(b"aiof", 2, kind, 0, number, 0, 0, 0)
 
 
 def payload_of(tensors: Sequence[Tensor]) -> bytes:
-    """The tensors one after the other, each at a multiple of 64."""
+    """Return the tensors' bytes, each tensor at a multiple of 64."""
     payload = b""
     for _, _, data in tensors:
         payload += bytes(-len(payload) % 64) + data
@@ -133,7 +136,7 @@ def payload_of(tensors: Sequence[Tensor]) -> bytes:
 def frames(
     kind: int, request: int, document: dict[str, Any], tensors: Sequence[Tensor] = (), chunk: int = 4 << 20
 ) -> Iterator[bytes]:
-    """A message: one frame, or several where the payload is long."""
+    """Yield the frames of a message: one, or several if the payload is long."""
     described = [[dtype, list(shape), len(data)] for dtype, shape, data in tensors]
     header = msgpack.packb([described, document])
     payload = payload_of(tensors)
@@ -149,7 +152,7 @@ def frames(
 
 
 def tensors_in(described: Sequence[Any], payload: bytes) -> list[Tensor]:
-    """The tensors of a payload that is whole."""
+    """Return the tensors of a complete payload."""
     found: list[Tensor] = []
     end = 0
     for dtype, shape, size in described:

@@ -1,4 +1,4 @@
-"""Frames as they are sent: what a cluster says to a client and to itself in a few steps, of every kind and service."""
+"""Recorded frames: all kinds and services that a cluster and its client exchange in a few steps."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.net.clusters import cluster
 __all__ = ["Stream", "recorded"]
 
 Stream = list[bytes]  # the frames of one message
-_LONGEST = 200_000  # bytes of a stream that is worth to be mutated
+_LONGEST = 200_000  # bytes of the longest stream that is recorded for mutation
 
 
 def recorded() -> list[Stream]:
-    """The messages, each kind and service at most three times, and the frames that have no content."""
+    """Return recorded messages, at most three of each kind and service, and the frames without content."""
     found: dict[tuple[Kind, Any], list[Stream]] = {}
     with _listening(found):
         asyncio.run(_steps())
@@ -32,7 +32,7 @@ def recorded() -> list[Stream]:
 
 
 def _rare() -> list[Stream]:
-    """What is sent when something is late, or to find out where a variable is; and the frames without content."""
+    """Return messages of late steps, variable lookups and exported memory, and the frames without content."""
     row = np.array([[b"", b"w", b"/device:CPU:0", b"/job:ps/replica:0/task:0/device:CPU:0"]], object)
     asked = [("wanted", {"step": 5}, ()), ("report", {"step": 5}, ()), ("settle", {}, (row,)), ("claim", {}, (row,))]
     messages = [
@@ -62,7 +62,7 @@ def _listening(found: dict[tuple[Kind, Any], list[Stream]]) -> Iterator[None]:
 
 async def _steps() -> None:
     async with asyncio.timeout(60), cluster("ps", "worker", tcp=True) as servers:
-        # Not on this event loop: there the target would be used without a connection.
+        # In another thread: on this event loop the target would be used without a connection.
         await asyncio.to_thread(asyncio.run, _client(servers[1].target))
 
 

@@ -1,4 +1,4 @@
-"""What announcements cost: nothing. What has come in part is bounded, for all together, and given back at once."""
+"""Memory of partly received messages: none for announcements, a bound for all together, release at once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GIB = 1 << 30
 
 
 def announced(dtype: str, count: int, nbytes: int) -> bytes:
-    """The first frame of a large message, whose chunks may never come."""
+    """Return the first frame of a large message whose chunks may never arrive."""
     head = frame(msgpack.packb([[[dtype, [count], nbytes]], {}]), tensors=1, flags=1, size=nbytes)
     assert len(head) < 80
     return head
@@ -45,13 +45,13 @@ def chunk(size: int = CHUNK_BYTES) -> bytes:
 
 
 def resident() -> int:
-    """Bytes of memory that this process has from the system."""
+    """Return the resident memory of this process, in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the memory of a process is read from /proc")
 @pytest.mark.parametrize(("dtype", "count"), [("uint8", GIB), ("float64", GIB // 8), ("string", 1000), ("string", 1)])
-def test_memory_grows_with_what_comes_and_not_with_what_is_announced(dtype: str, count: int) -> None:
+def test_memory_grows_with_received_not_announced_bytes(dtype: str, count: int) -> None:
     decoder, before = Decoder(), resident()
     feed(decoder, announced(dtype, count, GIB))
     assert resident() - before < 8 << 20
@@ -62,7 +62,7 @@ def test_memory_grows_with_what_comes_and_not_with_what_is_announced(dtype: str,
     assert resident() - before < 16 << 20
 
 
-def test_all_together_are_bounded_and_who_has_most_loses() -> None:
+def test_total_is_bounded_and_the_largest_message_is_dropped() -> None:
     arrivals, lost = Arrivals(10 * CHUNK_BYTES), []
     decoders = [Decoder(arriving=arrivals.one(lambda _, n=n: lost.append(n))) for n in range(3)]  # type: ignore[misc]
     for decoder, count in zip(decoders, (5, 4, 1), strict=True):
@@ -79,7 +79,7 @@ def test_all_together_are_bounded_and_who_has_most_loses() -> None:
     assert arrivals.bytes == 0
 
 
-def test_what_has_come_whole_counts_no_more() -> None:
+def test_complete_message_no_longer_counts() -> None:
     arrivals = Arrivals(2 * CHUNK_BYTES)
     decoder = Decoder(arriving=arrivals.one(lambda _: None))
     message = encode(Message(Kind.PUSH, 1, {}, (np.zeros(CHUNK_BYTES + 1, np.uint8),)))
@@ -93,7 +93,7 @@ async def echo(comm: Comm) -> None:
         await comm.send(message)
 
 
-LOST_BYTES = 300 << 20  # more than is kept to be used again
+LOST_BYTES = 300 << 20  # more than is kept for reuse
 LOST: dict[str, Callable[[], bytes]] = {
     "cut off": lambda: announced("uint8", LOST_BYTES, LOST_BYTES) + chunk(),
     "malformed": lambda: announced("uint8", LOST_BYTES, LOST_BYTES) + chunk() + b"not a frame" * 4,
@@ -103,7 +103,7 @@ LOST: dict[str, Callable[[], bytes]] = {
 
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("what", LOST)
-def test_what_has_come_in_part_is_given_back_without_the_collector(loop: str, what: str) -> None:
+def test_partial_message_is_freed_without_garbage_collection(loop: str, what: str) -> None:
     sent = LOST[what]()
 
     async def main() -> None:
@@ -111,6 +111,7 @@ def test_what_has_come_in_part_is_given_back_without_the_collector(loop: str, wh
             host, port = listener.address.removeprefix("tcp://").split(":")
             tracemalloc.start()
             gc.collect()
+            # The memory must be freed by reference counts alone.
             gc.disable()
             try:
                 before = tracemalloc.get_traced_memory()[0]
@@ -138,7 +139,7 @@ def run(loop: str, main: Callable[[], object]) -> None:
         runner.run(asyncio.wait_for(main(), 60))  # type: ignore[arg-type]
 
 
-async def test_a_connection_that_takes_the_room_of_others_ends_and_they_go_on() -> None:
+async def test_connection_that_exhausts_the_limit_ends_and_others_continue() -> None:
     most = 4 * CHUNK_BYTES
     options = CommOptions(limits=replace(Limits(), all_arriving_bytes=most))
     ended: list[OpError] = []

@@ -1,4 +1,4 @@
-"""Servers that listen at another address than the one by which the others know them."""
+"""Servers that listen at another address than the cluster's address of the task."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KNOWN = Credentials(b"0123456789abcdef0123456789abcdef")
 
 @asynccontextmanager
 async def translated(outside: str, inside: str) -> AsyncIterator[list[int]]:
-    """What is sent to one address goes to the other; the list has an entry for each connection."""
+    """Forward connections from one address to another; yield a list with an entry per connection."""
     seen: list[int] = []
 
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -43,7 +43,7 @@ async def translated(outside: str, inside: str) -> AsyncIterator[list[int]]:
 
 
 def doubled_at(target: str, credentials: Credentials | None = None) -> float:
-    """What a client on an event loop of its own gets from there."""
+    """Return the result of a step on the target, run by a client on its own event loop."""
 
     async def run() -> float:
         with af.Graph().as_default(), af.device("/job:ps"):
@@ -54,7 +54,7 @@ def doubled_at(target: str, credentials: Credentials | None = None) -> float:
     return asyncio.run(run())
 
 
-async def test_clients_come_by_the_address_in_the_cluster() -> None:
+async def test_clients_connect_by_the_address_in_the_cluster() -> None:
     outside, inside = free_addresses(2)
     async with (
         asyncio.timeout(60),
@@ -66,7 +66,7 @@ async def test_clients_come_by_the_address_in_the_cluster() -> None:
         assert seen
 
 
-async def test_the_port_is_the_same_unless_it_is_said() -> None:
+async def test_bind_without_a_port_uses_that_of_the_cluster() -> None:
     [outside] = free_addresses(1)
     async with Server({"ps": [outside]}, "ps", 0, bind="0.0.0.0", credentials=KNOWN) as server:
         port = outside.partition(":")[2]
@@ -75,7 +75,7 @@ async def test_the_port_is_the_same_unless_it_is_said() -> None:
         assert server.target == f"aioflow://{outside}"
 
 
-async def test_any_port_becomes_that_of_the_cluster_where_it_names_none() -> None:
+async def test_port_0_becomes_the_bound_port_in_the_cluster() -> None:
     async with Server({"ps": ["localhost:0"]}, "ps", 0, bind="127.0.0.1") as server:
         assert not server.target.endswith(":0")
         assert server.target == f"aioflow://{server.cluster.task_address('ps', 0)}"
@@ -84,15 +84,15 @@ async def test_any_port_becomes_that_of_the_cluster_where_it_names_none() -> Non
 
 
 @pytest.mark.parametrize("bind", ["0.0.0.0", "[::]", "0.0.0.0:2222", "192.0.2.1"])
-async def test_beyond_the_loopback_only_those_listen_who_prove_who_they_are(bind: str) -> None:
-    """Whatever the cluster calls it: what counts is who can reach it."""
+async def test_server_without_secret_may_not_bind_beyond_loopback(bind: str) -> None:
+    """Judge by the bound address, whatever the cluster's address is: reachability is what counts."""
     [address] = free_addresses(1)
     with pytest.raises(PermissionDeniedError):
         async with Server({"ps": [address]}, "ps", 0, bind=bind, credentials=Credentials()):
             raise AssertionError("it listens")
 
 
-def test_nor_do_they_keep_a_port_there() -> None:
+def test_server_without_secret_reserves_no_port_beyond_loopback() -> None:
     with pytest.raises(PermissionDeniedError):
         Server({"ps": ["127.0.0.1:0"]}, "ps", 0, bind="0.0.0.0", credentials=Credentials())
 
@@ -107,23 +107,26 @@ def test_nor_do_they_keep_a_port_there() -> None:
         ("pod", "pod:2222"),
     ],
 )
-def test_where_one_listens(bind: str, place: str) -> None:
+def test_bound_place_completes_the_port(bind: str, place: str) -> None:
     assert bound_place("ps.example:2222", bind) == place
 
 
 @pytest.mark.parametrize("bind", ["", ":1", "::1", "host:port", "host:70000", "0.0.0.0:0", "tcp://0.0.0.0:1", "a b"])
-def test_what_is_no_place_is_refused(bind: str) -> None:
+def test_invalid_bind_address_is_refused(bind: str) -> None:
     with pytest.raises(InvalidArgumentError):
         Server({"ps": ["127.0.0.1:2222"]}, "ps", 0, bind=bind)
 
 
-def test_addresses_of_other_transports_are_not_bound() -> None:
+def test_bind_requires_tcp() -> None:
     with pytest.raises(OpError, match="TCP"):
         Server({"ps": ["inproc://somewhere"]}, "ps", 0, bind="0.0.0.0")
 
 
-async def test_a_port_that_was_kept_can_be_taken_again_while_its_connections_linger() -> None:
-    """Whoever ends a connection first keeps its port for a minute, as a process that was killed does."""
+async def test_reserved_port_can_be_bound_while_connections_linger() -> None:
+    """Bind a port with connections in TIME_WAIT.
+
+    The end that closes first keeps its port for a minute, also when its process was killed.
+    """
     reservation = PortReservation("127.0.0.1")
     kept = reserved_socket(reservation.place)
     assert kept is not None

@@ -1,4 +1,4 @@
-"""Sessions on clusters, servers, listeners and connections that are cancelled, or closed, at each turn of the loop."""
+"""Cancellation and closing of sessions, servers, listeners and connections at each turn of the event loop."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ on_each_transport = pytest.mark.parametrize("tcp", [False, True], ids=["inproc",
 
 
 def step_of_three_tasks() -> tuple[af.Graph, af.Tensor]:
-    """A step on two servers, with a Python function at the client in between."""
+    """Return a graph of a step on two servers, with a Python function at the client in between."""
     graph = af.Graph()
     with graph.as_default():
         with af.device("/job:a"):
@@ -89,7 +89,7 @@ def test_run_leaves_no_registered_part_when_cancelled_at_each_turn(loop: Loop, t
 
     async def main() -> None:
         async with cluster("a", "b", tcp=tcp) as servers, af.Session(servers[0].target, graph=graph) as session:
-            await session.run(y)  # the connections, which stay
+            await session.run(y)  # opens the connections, which stay
 
             async def run() -> None:
                 await session._cache.drop()
@@ -108,7 +108,7 @@ def test_run_leaves_no_registered_part_when_cancelled_at_each_turn(loop: Loop, t
 @on_each_loop
 @on_each_transport
 def test_run_raises_plain_error_when_session_closes_at_each_turn(loop: Loop, tcp: bool) -> None:
-    """No ExceptionGroup, and no CancelledError of asyncio: nothing has cancelled the caller."""
+    """Raise no ExceptionGroup and no CancelledError of asyncio: nothing has cancelled the caller."""
     graph, y = step_of_three_tasks()
 
     async def main() -> None:
@@ -171,7 +171,7 @@ def test_session_close_leaves_nothing_when_cancelled_while_a_kernel_runs(loop: L
 
 
 class ClosedLink:
-    """A way to a task (`remote_step.Way`) whose session is closed as soon as it is open."""
+    """A connection to a task (`remote_step.Way`) whose session closes as soon as it is open."""
 
     task, address, restarts, is_told = "/job:a/replica:0/task:0", "inproc://a", 0, True
 

@@ -32,7 +32,7 @@ from aioflow.net.framing import Kind, Message
 from aioflow.net.limits import Limits
 from aioflow.testing.check_comm import connected
 
-_GUARD = 60.0  # seconds after which a call hangs; a machine may stand still for a while
+_GUARD = 60.0  # seconds after which a call counts as hanging; a machine may stall for a while
 ADDRESSES = ["inproc://channel", "tcp://127.0.0.1:0"]
 
 
@@ -48,7 +48,7 @@ async def channels(
     options: CommOptions | None = None,
     takers: Mapping[str, Taker] | None = None,
 ) -> AsyncIterator[tuple[Channel, Channel]]:
-    """A caller, and the channel whose services it calls."""
+    """Yield a calling channel, and the channel whose services it calls."""
     chosen = options or CommOptions()
     async with (
         asyncio.timeout(120),
@@ -63,7 +63,7 @@ async def echo(request: Request) -> Reply:
     return Reply({"kind": request.kind, **request.header}, request.tensors)
 
 
-async def test_a_call_returns_what_the_service_makes_of_it(address: str) -> None:
+async def test_call_returns_the_reply_of_the_service(address: str) -> None:
     async def double(request: Request) -> Reply:
         return Reply({"n": request.header["n"] + 1}, [t * 2 for t in request.tensors])
 
@@ -75,7 +75,7 @@ async def test_a_call_returns_what_the_service_makes_of_it(address: str) -> None
             assert reply.tensors[1] == 3.0
 
 
-async def test_a_service_may_return_nothing(address: str) -> None:
+async def test_service_may_return_none(address: str) -> None:
     async def nothing(request: Request) -> None:
         return None
 
@@ -83,8 +83,8 @@ async def test_a_service_may_return_nothing(address: str) -> None:
         assert await calling.call("nothing", timeout=None) == Reply()
 
 
-async def test_calls_are_served_side_by_side(address: str) -> None:
-    """The first call is answered by what the second one does."""
+async def test_calls_are_served_concurrently(address: str) -> None:
+    """Answer the first call through the effect of the second."""
     gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def wait(request: Request) -> None:
@@ -99,7 +99,7 @@ async def test_calls_are_served_side_by_side(address: str) -> None:
         await waiting
 
 
-async def test_answers_find_their_calls(address: str) -> None:
+async def test_answers_match_their_calls(address: str) -> None:
     async def later(request: Request) -> Reply:
         await asyncio.sleep(0 if request.header["i"] % 3 else 0.01)
         return Reply(request.header, request.tensors)
@@ -116,7 +116,7 @@ async def test_answers_find_their_calls(address: str) -> None:
             tg.create_task(ask(calling, i))
 
 
-async def test_both_ends_call(address: str) -> None:
+async def test_both_ends_can_call(address: str) -> None:
     async with (
         asyncio.timeout(120),
         connected(address)(CommOptions(), CommOptions()) as (first, second),
@@ -132,7 +132,7 @@ async def test_both_ends_call(address: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [InvalidArgumentError, DTypeError, NotFoundError, ClosedSessionError])
-async def test_an_error_comes_back_as_its_own_class(address: str, kind: Any) -> None:
+async def test_error_is_raised_as_its_own_class(address: str, kind: Any) -> None:
     async def fail(request: Request) -> None:
         raise kind("it is wrong", expected=[1], actual="2").at("node_a", "MatMul", SourceLine("user.py", 12, "build"))
 
@@ -147,7 +147,7 @@ async def test_an_error_comes_back_as_its_own_class(address: str, kind: Any) -> 
     assert any("in fail" in note for note in error.__notes__), "the note shows the peer's traceback"
 
 
-async def test_any_other_exception_is_an_unknown_error(address: str) -> None:
+async def test_other_exceptions_are_raised_as_unknown_error(address: str) -> None:
     async def fail(request: Request) -> None:
         raise ZeroDivisionError("by zero")
 
@@ -157,7 +157,7 @@ async def test_any_other_exception_is_an_unknown_error(address: str) -> None:
         await calling.call("echo", timeout=_GUARD)
 
 
-async def test_an_unknown_kind_is_an_error_that_lists_the_known_ones(address: str) -> None:
+async def test_unknown_kind_raises_error_that_lists_the_known_ones(address: str) -> None:
     async with channels(address, {"echo": echo}) as (calling, _):
         with pytest.raises(UnimplementedError) as caught:
             await calling.call("shout", timeout=_GUARD)
@@ -165,7 +165,7 @@ async def test_an_unknown_kind_is_an_error_that_lists_the_known_ones(address: st
         await calling.call("echo", timeout=_GUARD)
 
 
-async def test_an_answer_that_cannot_be_sent_is_an_error(address: str) -> None:
+async def test_unsendable_answer_raises_an_error(address: str) -> None:
     async def odd(request: Request) -> Reply:
         return Reply({}, [np.array([object()])])
 
@@ -175,7 +175,7 @@ async def test_an_answer_that_cannot_be_sent_is_an_error(address: str) -> None:
         await calling.call("echo", timeout=_GUARD)
 
 
-async def test_a_request_that_cannot_be_sent_is_the_callers_error(address: str) -> None:
+async def test_unsendable_request_raises_the_callers_error(address: str) -> None:
     async with channels(address, {"echo": echo}) as (calling, _):
         for tensor in (np.array([object()]), np.zeros(10, "datetime64[s]")):
             with pytest.raises(DTypeError) as caught:
@@ -184,7 +184,7 @@ async def test_a_request_that_cannot_be_sent_is_the_callers_error(address: str) 
         await calling.call("echo", timeout=_GUARD)
 
 
-async def test_an_error_as_long_as_a_book_still_arrives(address: str) -> None:
+async def test_overlong_error_still_arrives(address: str) -> None:
     async def fail(request: Request) -> None:
         raise InvalidArgumentError("ü" * 500_000, expected="y" * 500_000, node="n" * 100_000)
 
@@ -199,7 +199,7 @@ async def test_an_error_as_long_as_a_book_still_arrives(address: str) -> None:
 
 
 class Sleeper:
-    """A service that waits until it is cancelled, and says so."""
+    """A service that waits until it is cancelled, and records that."""
 
     def __init__(self) -> None:
         self.started = asyncio.Event()
@@ -214,7 +214,7 @@ class Sleeper:
         return Reply()
 
 
-async def test_a_deadline_names_the_peer_and_the_call_and_stops_the_service(address: str) -> None:
+async def test_deadline_error_names_peer_and_call_and_stops_the_service(address: str) -> None:
     sleeper = Sleeper()
     async with channels(address, {"sleep": sleeper, "echo": echo}) as (calling, _):
         with pytest.raises(DeadlineExceededError) as caught:
@@ -225,8 +225,8 @@ async def test_a_deadline_names_the_peer_and_the_call_and_stops_the_service(addr
         await calling.call("echo", timeout=_GUARD)
 
 
-async def test_a_cancelled_caller_stops_the_service(address: str) -> None:
-    """The request has no deadline: only the CANCEL message can stop it."""
+async def test_cancelled_caller_stops_the_service(address: str) -> None:
+    """Stop the service by a CANCEL message alone: the request has no deadline."""
     sleeper = Sleeper()
     async with channels(address, {"sleep": sleeper, "echo": echo}) as (calling, _), asyncio.TaskGroup() as tg:
         for tensors in ([], [np.zeros(2_000_000)]):
@@ -241,7 +241,7 @@ async def test_a_cancelled_caller_stops_the_service(address: str) -> None:
             await calling.call("echo", timeout=_GUARD)
 
 
-async def test_a_large_request_that_is_given_up_on_its_way_is_stopped_when_it_arrives(address: str) -> None:
+async def test_large_request_cancelled_while_sent_is_stopped_on_arrival(address: str) -> None:
     sleeper = Sleeper()
     async with channels(address, {"sleep": sleeper}) as (calling, _), asyncio.TaskGroup() as tg:
         task = tg.create_task(calling.call("sleep", {}, [np.zeros(2_000_000)], timeout=None))
@@ -252,7 +252,7 @@ async def test_a_large_request_that_is_given_up_on_its_way_is_stopped_when_it_ar
         await sleeper.stopped.wait()
 
 
-async def test_a_caller_cancelled_in_the_middle_of_a_large_request_harms_nobody(address: str) -> None:
+async def test_caller_cancelled_while_sending_does_not_affect_others(address: str) -> None:
     seen: list[int] = []
 
     async def count(request: Request) -> None:
@@ -268,7 +268,7 @@ async def test_a_caller_cancelled_in_the_middle_of_a_large_request_harms_nobody(
         assert all(size == 64_000_000 for size in seen)
 
 
-async def test_the_number_of_open_requests_is_bounded_at_both_ends(address: str) -> None:
+async def test_open_requests_are_bounded_at_both_ends(address: str) -> None:
     gate, full = asyncio.Event(), asyncio.Event()
     running = most = 0
 
@@ -287,7 +287,7 @@ async def test_the_number_of_open_requests_is_bounded_at_both_ends(address: str)
         await full.wait()
         with pytest.raises(DeadlineExceededError):
             await calling.call("wait", timeout=0.01)
-        # a peer that does not keep to it is refused
+        # The peer enforces the limit against a caller that ignores it.
         await calling.comm.send(Message(Kind.REQUEST, 999, {"kind": "wait", "timeout": None, "body": {}}))
         other = await calling_failure(calling, 999)
         assert isinstance(other, ResourceExhaustedError)
@@ -297,7 +297,7 @@ async def test_the_number_of_open_requests_is_bounded_at_both_ends(address: str)
 
 
 async def calling_failure(calling: Channel, number: int) -> BaseException | None:
-    """The failure that arrives for a request that was sent past the channel."""
+    """Return the failure that arrives for a request sent directly on the comm."""
     answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
     calling.calls._answers[number] = answer
     await asyncio.wait([answer])
@@ -307,7 +307,7 @@ async def calling_failure(calling: Channel, number: int) -> BaseException | None
 # ── pushes ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_pushes_arrive_and_large_ones_let_small_calls_through(address: str) -> None:
+async def test_large_pushes_let_small_calls_through(address: str) -> None:
     arrived: asyncio.Queue[Request] = asyncio.Queue()
 
     async def take(request: Request) -> None:
@@ -327,7 +327,7 @@ async def test_pushes_arrive_and_large_ones_let_small_calls_through(address: str
         }
 
 
-async def test_a_push_that_fails_ends_the_connection_with_its_error(address: str) -> None:
+async def test_failing_push_ends_the_connection_with_its_error(address: str) -> None:
     async def fail(request: Request) -> None:
         raise NotFoundError("no such step")
 
@@ -338,8 +338,8 @@ async def test_a_push_that_fails_ends_the_connection_with_its_error(address: str
             assert isinstance(await calling.wait_ended(), UnavailableError)
 
 
-async def test_a_taker_gets_small_pushes_in_the_order_in_which_they_were_sent(address: str) -> None:
-    """Each of them whole, in the moment when it arrives: before the answer to a call that came after it."""
+async def test_taker_receives_small_pushes_in_order(address: str) -> None:
+    """Deliver each push whole on arrival, before the answer to a later call."""
     taken: list[tuple[int, int]] = []
 
     def take(request: Request) -> None:
@@ -355,7 +355,7 @@ async def test_a_taker_gets_small_pushes_in_the_order_in_which_they_were_sent(ad
         assert taken[-1] == (200, 2_000_000)
 
 
-async def test_a_taker_that_fails_ends_the_connection_with_its_error(address: str) -> None:
+async def test_failing_taker_ends_the_connection_with_its_error(address: str) -> None:
     taken: list[int] = []
 
     def fail(request: Request) -> None:
@@ -366,7 +366,7 @@ async def test_a_taker_that_fails_ends_the_connection_with_its_error(address: st
         taken.clear()
         async with channels(address, {}, takers={"take": fail}) as (calling, serving):
             for i in range(3):
-                with contextlib.suppress(UnavailableError):  # it may be known here already
+                with contextlib.suppress(UnavailableError):  # the failure may be known here already
                     await calling.push("take", {"i": i, "known": known})
             error = await serving.wait_ended()
             assert type(error) is wanted
@@ -375,20 +375,20 @@ async def test_a_taker_that_fails_ends_the_connection_with_its_error(address: st
         assert taken == [0], "nothing is taken after the failure"
 
 
-async def test_a_taker_is_for_pushes_alone(address: str) -> None:
+async def test_taker_is_only_for_pushes(address: str) -> None:
     async with channels(address, {"echo": echo}, takers={"take": lambda request: None}) as (calling, _):
         with pytest.raises(UnimplementedError, match="take"):
             await calling.call("take", timeout=_GUARD)
         await calling.call("echo", timeout=_GUARD)
 
 
-async def test_what_came_before_the_channel_was_opened_is_taken_and_then_the_end_is_seen(address: str) -> None:
+async def test_messages_before_the_channel_opens_are_taken_before_its_end(address: str) -> None:
     taken: list[int] = []
     async with connected(address)(CommOptions(), CommOptions()) as (first, second), asyncio.TaskGroup() as tg:
         for i in range(3):
             await first.send(Message(Kind.PUSH, 0, {"kind": "take", "timeout": None, "body": {"i": i}}))
         closing = tg.create_task(first.close())
-        await asyncio.sleep(0.01)  # all of it may have come, and need not have
+        await asyncio.sleep(0.01)  # time in which all messages may arrive, but need not
         async with Channel(second, takers={"take": lambda request: taken.append(request.header["i"])}) as channel:
             error = await channel.wait_ended()
             assert type(error) is UnavailableError
@@ -401,7 +401,7 @@ async def test_what_came_before_the_channel_was_opened_is_taken_and_then_the_end
 
 
 @pytest.mark.parametrize("how", ["close", "abort"])
-async def test_the_end_of_the_peer_fails_every_call_and_stops_every_service(address: str, how: str) -> None:
+async def test_end_of_the_peer_fails_calls_and_stops_services(address: str, how: str) -> None:
     sleeper = Sleeper()
     async with channels(address, {"sleep": sleeper}) as (calling, serving), asyncio.TaskGroup() as tg:
         tasks = [tg.create_task(fails(calling)) for _ in range(3)]
@@ -426,7 +426,7 @@ async def fails(calling: Channel) -> str:
     return str(caught.value)
 
 
-async def test_what_was_pushed_before_a_close_arrives(address: str) -> None:
+async def test_pushes_before_a_close_arrive(address: str) -> None:
     sizes: asyncio.Queue[int] = asyncio.Queue()
 
     async def take(request: Request) -> None:
@@ -456,7 +456,7 @@ async def test_what_was_pushed_before_a_close_arrives(address: str) -> None:
     ],
     ids=str,
 )
-async def test_a_malformed_message_ends_the_connection(address: str, message: Message) -> None:
+async def test_malformed_message_ends_the_connection(address: str, message: Message) -> None:
     async with channels(address, {"echo": echo}) as (calling, serving):
         await calling.comm.send(message)
         error: AioflowError = await serving.wait_ended()
@@ -464,7 +464,7 @@ async def test_a_malformed_message_ends_the_connection(address: str, message: Me
         assert isinstance(await calling.wait_ended(), UnavailableError)
 
 
-async def test_a_number_used_twice_ends_the_connection(address: str) -> None:
+async def test_reused_request_number_ends_the_connection(address: str) -> None:
     sleeper = Sleeper()
     async with channels(address, {"sleep": sleeper}) as (calling, serving):
         for _ in range(2):
@@ -474,17 +474,17 @@ async def test_a_number_used_twice_ends_the_connection(address: str) -> None:
         await sleeper.stopped.wait()
 
 
-async def test_answers_and_cancels_of_nothing_are_ignored(address: str) -> None:
+async def test_replies_and_cancels_of_unknown_requests_are_ignored(address: str) -> None:
     async with channels(address, {"echo": echo}) as (calling, serving):
         await calling.comm.send(Message(Kind.CANCEL, 77))
         await serving.comm.send(Message(Kind.REPLY, 78, {"late": True}))
         assert (await calling.call("echo", timeout=_GUARD)).header == {"kind": "echo"}
 
 
-async def test_close_does_not_serve_requests_that_arrive_meanwhile(
+async def test_close_does_not_serve_requests_that_arrive_during_it(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A request that arrives while the comm still sends is not served: nothing would cancel it."""
+    """Drop a request that arrives while the comm still sends: nothing would cancel its service."""
 
     async def wait(_: Request) -> None:
         await asyncio.Event().wait()

@@ -1,4 +1,4 @@
-"""`train.ClusterSpec`: TensorFlow's accessors, and what it refuses."""
+"""`train.ClusterSpec`: TensorFlow's accessors, and refused arguments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DENSE = {"worker": ["127.0.0.1:1", "127.0.0.1:2"], "ps": ["127.0.0.1:3"]}
 SPARSE = {"worker": {0: "127.0.0.1:1", 2: "127.0.0.1:2"}}
 
 
-def test_accessors() -> None:
+def test_accessors_of_a_dense_cluster() -> None:
     spec = af.train.ClusterSpec(DENSE)
     assert spec.jobs == ["ps", "worker"]
     assert spec.as_dict() == DENSE
@@ -25,7 +25,7 @@ def test_accessors() -> None:
     assert not af.train.ClusterSpec({})
 
 
-def test_tasks_may_be_missing() -> None:
+def test_cluster_may_lack_tasks() -> None:
     spec = af.train.ClusterSpec(SPARSE)
     assert spec.as_dict() == SPARSE
     assert (spec.num_tasks("worker"), spec.task_indices("worker")) == (2, [0, 2])
@@ -40,7 +40,7 @@ def test_equality_is_by_content() -> None:
 
 
 @pytest.mark.parametrize("call", [("num_tasks", "chief"), ("task_address", "worker", 2), ("task_indices", "x")])
-def test_what_is_not_there_is_named(call: tuple[Any, ...]) -> None:
+def test_missing_job_or_task_is_named(call: tuple[Any, ...]) -> None:
     name, *arguments = call
     with pytest.raises(af.errors.NotFoundError) as raised:
         getattr(af.train.ClusterSpec(DENSE), name)(*arguments)
@@ -61,19 +61,19 @@ def test_what_is_not_there_is_named(call: tuple[Any, ...]) -> None:
         {"no such/job": ["127.0.0.1:1"]},
     ],
 )
-def test_what_is_no_cluster_is_refused(wrong: Any) -> None:
+def test_invalid_cluster_is_refused(wrong: Any) -> None:
     with pytest.raises(af.errors.InvalidArgumentError):
         af.train.ClusterSpec(wrong)
 
 
-def test_names_of_tasks() -> None:
+def test_task_names_are_written_and_parsed() -> None:
     assert Task("ps", 3).name == "/job:ps/replica:0/task:3"
     assert parse_task(Task("ps", 3).name) == Task("ps", 3)
     with pytest.raises(af.errors.InvalidArgumentError):
         parse_task("/job:ps")
 
 
-def test_variables_go_to_the_servers_in_turn_and_the_rest_to_the_worker() -> None:
+def test_replica_device_setter_places_variables_in_turn() -> None:
     cluster = {"ps": ["127.0.0.1:1", "127.0.0.1:2"], "worker": ["127.0.0.1:3"]}
     with af.device(af.train.replica_device_setter(worker_device="/job:worker/task:0", cluster=cluster)):
         a, b, c = (af.Variable([1.0], name=name) for name in "abc")
@@ -86,7 +86,7 @@ def test_variables_go_to_the_servers_in_turn_and_the_rest_to_the_worker() -> Non
     assert af.train.replica_device_setter(cluster={"worker": ["127.0.0.1:1"]}) is None
 
 
-def test_a_strategy_chooses_the_server() -> None:
+def test_replica_device_setter_accepts_a_strategy() -> None:
     with af.device(af.train.replica_device_setter(ps_tasks=3, ps_strategy=lambda op: 2)):
         assert af.Variable([1.0]).handle.op.device == "/job:ps/task:2"
     with af.device(af.train.replica_device_setter(ps_tasks=1, merge_devices=False)):

@@ -1,4 +1,4 @@
-"""Every transport on every event loop against the conformance suite that aioflow ships."""
+"""The conformance suite that aioflow ships, for every transport on every event loop."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ ADDRESSES = {"inproc": "inproc://check", "tcp": "tcp://127.0.0.1:0", "tcp6": "tc
 @pytest.mark.parametrize(
     ("address", "loop"), [("inproc", "asyncio"), ("tcp", "asyncio"), ("tcp", "uvloop"), ("inproc", "uvloop")]
 )
-def test_a_transport_keeps_the_contract(check: Check, address: str, loop: str) -> None:
+def test_transport_passes_the_conformance_suite(check: Check, address: str, loop: str) -> None:
     factory: Callable[[], asyncio.AbstractEventLoop] = LOOPS[loop]
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(asyncio.wait_for(check(connected(ADDRESSES[address])), 60))
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_tcp_keeps_it_without_shared_memory_too(check: Check) -> None:
+def test_tcp_without_shared_memory_passes_the_conformance_suite(check: Check) -> None:
     def connected_alone(first: CommOptions, second: CommOptions) -> AbstractAsyncContextManager[tuple[Comm, Comm]]:
         return connected(ADDRESSES["tcp"])(replace(first, shared_memory=False), second)
 

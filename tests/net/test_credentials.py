@@ -1,4 +1,4 @@
-"""Connections of those who have a secret, and of those who have another one or none: over TCP, on both event loops."""
+"""Connections with the right secret, another secret or no secret: over TCP, on both event loops."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def answered(comm: Comm, number: int = 5) -> None:
     assert reply.request == number
 
 
-# ── who is let in ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── admission ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def sealing(factory: Factory) -> Factory:
@@ -73,14 +73,14 @@ def sealing(factory: Factory) -> Factory:
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_sealed_connection_keeps_the_contract(check: Check, loop: str) -> None:
+def test_sealed_connection_passes_the_conformance_suite(check: Check, loop: str) -> None:
     factory: Callable[[], asyncio.AbstractEventLoop] = LOOPS[loop]
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(asyncio.wait_for(check(sealing(connected(ANY))), 60))
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_the_same_secret_is_let_in_and_others_are_told_why_not(loop: str) -> None:
+def test_same_secret_is_admitted_and_others_get_the_reason(loop: str) -> None:
     reached: list[Comm] = []
 
     async def handler(comm: Comm) -> None:
@@ -105,8 +105,8 @@ def test_the_same_secret_is_let_in_and_others_are_told_why_not(loop: str) -> Non
         runner.run(asyncio.wait_for(main(), 60))
 
 
-async def test_what_was_recorded_lets_nobody_in() -> None:
-    """All that an honest peer has said is said again, on a connection of one's own."""
+async def test_replayed_connection_is_rejected() -> None:
+    """Replay all that an honest peer has sent, on another connection."""
     recorded = bytearray()
 
     def record(data: bytes) -> bytes:
@@ -131,7 +131,7 @@ async def test_what_was_recorded_lets_nobody_in() -> None:
 
 @asynccontextmanager
 async def between(address: str, there: Callable[[bytes], bytes]) -> AsyncIterator[str]:
-    """Somebody on the way to an address, who changes what goes there."""
+    """Forward connections to an address through a relay that changes what is sent there."""
     host, port = address.removeprefix("tcp://").split(":")
 
     async def copy(
@@ -156,7 +156,7 @@ async def between(address: str, there: Callable[[bytes], bytes]) -> AsyncIterato
 
 
 @pytest.mark.parametrize("size", [8, 300_000], ids=["small", "in chunks"])
-async def test_what_is_changed_on_the_way_ends_a_sealed_connection(size: int) -> None:
+async def test_change_in_transit_ends_a_sealed_connection(size: int) -> None:
     ended: asyncio.Future[OpError] = asyncio.get_running_loop().create_future()
     got: list[Message] = []
 
@@ -179,12 +179,12 @@ async def test_what_is_changed_on_the_way_ends_a_sealed_connection(size: int) ->
     assert [message.request for message in got] in ([], [1]), "what came with it may be lost, too"
 
 
-# ── strangers ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── unauthenticated clients ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_strangers_keep_no_peer_out(loop: str) -> None:
-    """Three hundred connections that say nothing, or half a word, and a place for ten."""
+def test_unauthenticated_clients_do_not_keep_peers_out(loop: str) -> None:
+    """Open three hundred connections that send nothing or half a word, against a limit of ten."""
     options = replace(KNOWN, connections=2, strangers=10, handshake_timeout=60.0)
 
     async def main() -> None:
@@ -207,14 +207,14 @@ def test_strangers_keep_no_peer_out(loop: str) -> None:
         runner.run(asyncio.wait_for(main(), 60))
 
 
-async def test_the_oldest_strangers_are_dropped() -> None:
+async def test_oldest_unauthenticated_connections_are_dropped() -> None:
     options = replace(KNOWN, strangers=3, handshake_timeout=60.0)
     async with asyncio.timeout(30), listen(ANY, echo, options) as listener:
         host, port = listener.address.removeprefix("tcp://").split(":")
         streams = []
         for _ in range(5):
             streams.append(await asyncio.open_connection(host, int(port)))
-            await streams[-1][0].readexactly(64)  # it has been accepted
+            await streams[-1][0].readexactly(64)  # the connection has been accepted
         for reader, _ in streams[:2]:
             with contextlib.suppress(ConnectionError):
                 assert await reader.read() == b""
@@ -227,7 +227,7 @@ async def test_the_oldest_strangers_are_dropped() -> None:
                 await writer.wait_closed()
 
 
-async def test_strangers_take_little_memory() -> None:
+async def test_unauthenticated_connections_use_little_memory() -> None:
     options = replace(KNOWN, handshake_timeout=60.0)
     async with listen(ANY, echo, options) as listener:
         where = ("127.0.0.1", int(listener.address.rpartition(":")[2]))
@@ -249,13 +249,13 @@ async def test_strangers_take_little_memory() -> None:
 
 
 @pytest.mark.parametrize("seals", [False, True])
-async def test_a_session_with_the_secret_of_clients_runs_steps(seals: bool) -> None:
+async def test_session_with_the_client_secret_runs_steps(seals: bool) -> None:
     known = Credentials(SECRET, seals_loopback=seals)
     with af.device("/job:ps"):
         v = af.Variable(1.0)
         more = v.assign_add(1.0)
     [ps, worker] = free_addresses(2)
-    spec = {"ps": [ps], "worker": [worker]}  # the session is on the second, and reaches the first by a connection
+    spec = {"ps": [ps], "worker": [worker]}  # the session's target is the second, which connects to the first
     async with (
         asyncio.timeout(60),
         Server(spec, "ps", 0, credentials=known) as server,
@@ -269,7 +269,7 @@ async def test_a_session_with_the_secret_of_clients_runs_steps(seals: bool) -> N
             await connect(server.target.replace("aioflow", "tcp"), 5, OTHER)
 
 
-def test_the_secret_of_clients_is_none_of_a_server() -> None:
+def test_client_secret_cannot_start_a_server() -> None:
     client = Credentials(SECRET).client()
     assert client.is_client
     assert client.client() is client
@@ -281,7 +281,7 @@ def test_the_secret_of_clients_is_none_of_a_server() -> None:
         Credentials().client()
 
 
-def test_the_command_makes_secrets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_secret_command_makes_secrets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["secret"]) == 0
     file = tmp_path / "cluster.secret"
     file.touch(0o600)
@@ -293,10 +293,10 @@ def test_the_command_makes_secrets(tmp_path: Path, capsys: pytest.CaptureFixture
     assert Credentials.from_environment({"AIOFLOW_SECRET": made}) == known.client()
 
 
-# ── where the secret comes from ──────────────────────────────────────────────────────────────────────────────────────
+# ── sources of the secret ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_secret_comes_from_the_environment_or_a_file(tmp_path: Path) -> None:
+def test_secret_is_read_from_the_environment_or_a_file(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.touch(0o600)
     file.write_bytes(SECRET + b"\n")
@@ -319,7 +319,7 @@ def test_a_secret_comes_from_the_environment_or_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mode", "is_read"), [(0o600, True), (0o400, True), (0o640, False), (0o604, False), (0o602, False)]
 )
-def test_read_secret_refuses_a_file_that_others_may_read(mode: int, is_read: bool, tmp_path: Path) -> None:
+def test_read_secret_refuses_a_file_that_others_may_access(mode: int, is_read: bool, tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_bytes(SECRET)
     file.chmod(mode)
@@ -333,7 +333,7 @@ def test_read_secret_refuses_a_file_that_others_may_read(mode: int, is_read: boo
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="the system has no such users")
 @pytest.mark.parametrize(("mode", "is_read"), [(0o440, True), (0o640, True), (0o644, False), (0o660, False)])
-def test_read_secret_lets_the_group_of_another_user_read(
+def test_read_secret_allows_group_access_to_a_file_of_another_user(
     mode: int, is_read: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "secret"
@@ -345,18 +345,18 @@ def test_read_secret_lets_the_group_of_another_user_read(
 
 
 @pytest.mark.parametrize("secret", [SECRET, b"\xff\xfe" + SECRET, "geheimes Wört ".encode() + SECRET])
-def test_a_secret_is_handed_on_in_an_environment(secret: bytes) -> None:
+def test_credentials_round_trip_through_an_environment(secret: bytes) -> None:
     assert Credentials.from_environment(Credentials(secret).environment()).secret == secret
 
 
 @pytest.mark.parametrize("secret", [b"\0" + SECRET, SECRET + b"\n", b" " + SECRET])
-def test_a_secret_that_no_environment_can_hold_is_refused(secret: bytes) -> None:
+def test_secret_that_an_environment_cannot_hold_is_refused(secret: bytes) -> None:
     with pytest.raises(InvalidArgumentError, match="handed on") as caught:
         Credentials(secret).environment()
     assert SECRET.decode() not in str(caught.value)
 
 
-def test_what_are_no_credentials_is_refused_where_it_is_given() -> None:
+def test_credentials_of_wrong_type_are_refused_without_showing_them() -> None:
     for wrong in (SECRET, SECRET.decode(), True):
         with pytest.raises(DTypeError):
             Server({"ps": ["127.0.0.1:0"]}, "ps", 0, credentials=wrong)  # type: ignore[arg-type]
@@ -370,7 +370,7 @@ def test_what_are_no_credentials_is_refused_where_it_is_given() -> None:
     assert "texttext" not in str(caught.value)
 
 
-def test_a_secret_is_not_shown() -> None:
+def test_secret_is_not_shown_in_repr_or_errors() -> None:
     assert SECRET.decode() not in repr(KNOWN)
     with pytest.raises(InvalidArgumentError) as caught:
         replace(KNOWN, heartbeat=-1.0)
@@ -380,7 +380,7 @@ def test_a_secret_is_not_shown() -> None:
 # ── beyond the loopback ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_other_addresses_are_listened_at_with_a_secret_only() -> None:
+async def test_listening_beyond_the_loopback_requires_a_secret() -> None:
     with pytest.raises(PermissionDeniedError, match="AIOFLOW_SECRET_FILE"):
         async with listen("tcp://0.0.0.0:0", echo, NONE):
             pass
@@ -393,12 +393,12 @@ async def test_other_addresses_are_listened_at_with_a_secret_only() -> None:
 # ── a cluster ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_session_and_a_server_are_given_credentials() -> None:
+async def test_session_and_server_accept_credentials() -> None:
     known = Credentials(SECRET)
     async with Server({"ps": ["127.0.0.1:0"]}, "ps", 0, credentials=known) as server:
         with af.Graph().as_default():
             doubled = af.constant(21.0) * 2.0
-        # Not on the server's event loop: there it would be used without a connection.
+        # In another thread: on the server's event loop the target would be used without a connection.
         assert await asyncio.to_thread(run_there, server.target, doubled, known) == 42.0
         with pytest.raises(UnauthenticatedError, match="another secret"):
             await asyncio.to_thread(run_there, server.target, doubled, Credentials(b"y" * 32))
@@ -413,8 +413,8 @@ def run_there(target: str, fetched: af.Tensor, credentials: Credentials) -> floa
 
 
 @pytest.mark.parametrize("seals", [False, True])
-def test_a_simulated_cluster_has_a_secret(seals: bool) -> None:
-    """What proves and seals runs on the simulated network as on a real one, and the same again for the same seed."""
+def test_simulated_cluster_with_a_secret_is_deterministic(seals: bool) -> None:
+    """Run handshake and sealing on the simulated network, with equal traces for equal seeds."""
 
     async def story(net: SimNet) -> str:
         options = CommOptions(credentials=Credentials(SECRET, seals_loopback=seals))

@@ -1,4 +1,4 @@
-"""A server that drains: no step begins, those that run have their time, and clients are told what they may rely on."""
+"""Draining of servers: no new steps, time for the running ones, and reliable errors for clients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def failure(run: Awaitable[Any]) -> OpError:
 
 
 class Gate:
-    """A value that the client's own task gives when it is told to."""
+    """A value that the client's task produces once the gate is opened."""
 
     def __init__(self) -> None:
         self._open = asyncio.Event()
@@ -42,7 +42,7 @@ class Gate:
 
 
 @pytest.mark.parametrize("tcp", [False, True])
-async def test_a_step_that_runs_ends_and_none_begins(tcp: bool) -> None:
+async def test_drain_finishes_running_steps_and_refuses_new_ones(tcp: bool) -> None:
     gate = Gate()
     with af.device("/job:ps"):
         v = af.Variable(1.0)
@@ -72,7 +72,7 @@ async def test_a_step_that_runs_ends_and_none_begins(tcp: bool) -> None:
         assert ps.status().state == "ended"
 
 
-async def test_a_step_that_takes_longer_is_stopped() -> None:
+async def test_drain_stops_a_step_that_exceeds_the_time() -> None:
     with af.device("/job:ps"):
         queue = af.FIFOQueue(1, [af.float32], shapes=[()])
         element = queue.dequeue()
@@ -92,9 +92,10 @@ async def test_a_step_that_takes_longer_is_stopped() -> None:
 
 
 @pytest.mark.parametrize("tcp", [False, True])
-async def test_what_a_part_has_sent_arrives_after_its_worker_has_gone(tcp: bool) -> None:
-    """The part at the first worker has ended, that at the second waits for something else besides. A worker that is
-    simply stopped costs the step.
+async def test_sent_value_arrives_after_its_worker_was_drained(tcp: bool) -> None:
+    """Drain a worker whose part has ended, while the part at the second worker still waits for another value.
+
+    Stopping the first worker without a drain would fail the step.
     """
     gate = Gate()
     with af.device("/job:first"):
@@ -119,8 +120,13 @@ async def test_what_a_part_has_sent_arrives_after_its_worker_has_gone(tcp: bool)
 
 
 @pytest.mark.parametrize("between", [0, 6])
-async def test_a_part_of_which_its_worker_does_not_know_any_more(between: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has ended without an answer, and so have more since than are remembered: nobody says that it had not begun."""
+async def test_outcome_of_a_forgotten_part_is_reported_as_uncertain(
+    between: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forget a part that ended without an answer.
+
+    More parts have ended since than are remembered, so no worker may claim that the part had not begun.
+    """
     monkeypatch.setattr("aioflow.net.requests.REMEMBERED", 4)
     monkeypatch.setattr("aioflow.net.remote_worker.REMEMBERED", 4 + DEFAULT_LIMITS.open_requests)
     opened = asyncio.Event()
@@ -166,8 +172,8 @@ async def outcome(run: Awaitable[Any]) -> Any:
 
 @pytest.mark.blocks_loop("a simulation runs without a stop")
 @pytest.mark.parametrize("seed", range(5))
-def test_a_step_that_was_not_taken_was_not_applied(seed: int) -> None:
-    """Also one that is on its way when the worker says goodbye, and has no answer."""
+def test_refused_step_was_not_applied(seed: int) -> None:
+    """Check also a step that is in transit when the worker closes, and that receives no answer."""
     with af.Graph().as_default() as graph, af.device("/job:worker/task:1"):
         v = af.Variable(0.0)
         one = v.assign_add(1.0)
@@ -205,7 +211,7 @@ def test_a_step_that_was_not_taken_was_not_applied(seed: int) -> None:
     simulate(main, seed)
 
 
-async def test_a_session_in_the_same_process_is_refused_too() -> None:
+async def test_drain_refuses_sessions_of_the_same_process() -> None:
     async with cluster("ps") as (ps,), af.Session(ps.target) as session, asyncio.timeout(SECONDS):
         with af.device("/job:ps"):
             gate = Gate()
@@ -222,7 +228,7 @@ async def test_a_session_in_the_same_process_is_refused_too() -> None:
             assert await running == 41.0
 
 
-async def test_join_ends_with_the_drain() -> None:
+async def test_join_returns_after_the_drain() -> None:
     server = Server.create_local_server()
     async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as tg:
         joining = tg.create_task(server.join())
@@ -234,7 +240,7 @@ async def test_join_ends_with_the_drain() -> None:
     assert isinstance(await failure(server.start()), FailedPreconditionError)
 
 
-async def test_one_that_has_not_begun_just_ends() -> None:
+async def test_drain_of_an_unstarted_server_ends_it() -> None:
     server = Server.create_local_server()
     assert server.status().state == "begins"
     await server.drain(SECONDS)
@@ -243,7 +249,7 @@ async def test_one_that_has_not_begun_just_ends() -> None:
     assert isinstance(await failure(server.start()), FailedPreconditionError)
 
 
-async def test_a_drain_that_is_cancelled_ends_at_once() -> None:
+async def test_cancelled_drain_ends_the_server_at_once() -> None:
     with af.device("/job:ps"):
         element = af.FIFOQueue(1, [af.float32], shapes=[()]).dequeue()
     async with (
@@ -263,7 +269,7 @@ async def test_a_drain_that_is_cancelled_ends_at_once() -> None:
 
 
 @pytest.mark.parametrize("seconds", [float("nan"), "soon", None])
-async def test_the_time_is_a_number(seconds: Any) -> None:
+async def test_drain_rejects_a_time_that_is_not_a_number(seconds: Any) -> None:
     async with cluster("ps") as (ps,):
         assert isinstance(await failure(ps.drain(seconds)), InvalidArgumentError)
         assert ps.status().state == "serves"

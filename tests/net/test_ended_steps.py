@@ -1,4 +1,4 @@
-"""The memory of steps that have ended: each client pushes out its own, and stops its own."""
+"""The memory of ended steps: a client displaces and stops only its own steps."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def table() -> StepTable:
     return StepTable(lambda _: Rendezvous(loop, frozenset(["here"])), Limits())
 
 
-def test_the_latest_are_remembered() -> None:
+def test_latest_ended_steps_are_remembered() -> None:
     ended = EndedSteps(1000)
     for id in range(5000):
         ended.add(id, None, HONEST)
@@ -42,7 +42,7 @@ def test_the_latest_are_remembered() -> None:
 
 
 @pytest.mark.parametrize("clients", [1, 7])
-def test_who_makes_up_steps_pushes_out_his_own(clients: int) -> None:
+def test_forged_steps_displace_only_those_of_their_client(clients: int) -> None:
     ended = EndedSteps(1000)
     for id in range(100):
         ended.add(id, ERROR, HONEST, HONEST)
@@ -52,7 +52,7 @@ def test_who_makes_up_steps_pushes_out_his_own(clients: int) -> None:
     assert all(ended.refuses(id, HONEST) for id in range(100))
 
 
-def test_those_of_who_is_gone_are_pushed_out_first_if_they_are_most() -> None:
+def test_steps_of_lost_clients_are_displaced_first_if_most() -> None:
     ended = EndedSteps(1000)
     for id in range(900):
         ended.add(id, None, id)
@@ -63,7 +63,7 @@ def test_those_of_who_is_gone_are_pushed_out_first_if_they_are_most() -> None:
     assert all(id in ended for id in range(1000, 1400))
 
 
-async def test_a_hundred_thousand_made_up_steps_leave_those_of_others() -> None:
+async def test_forged_steps_do_not_displace_those_of_others() -> None:
     steps = table()
     steps.end(steps.begin(1, Step(id=1), {}, client=HONEST))
     steps.abort(2, ERROR, HONEST)
@@ -76,7 +76,7 @@ async def test_a_hundred_thousand_made_up_steps_leave_those_of_others() -> None:
     assert not steps._early, "a step that has ended takes nothing"
 
 
-async def test_nobody_stops_the_step_of_another_client() -> None:
+async def test_abort_does_not_stop_steps_of_other_clients() -> None:
     steps = table()
     running = Step(id=1)
     joint = steps.begin(1, running, {}, client=HONEST)
@@ -88,8 +88,8 @@ async def test_nobody_stops_the_step_of_another_client() -> None:
     assert running.requested
 
 
-async def test_a_client_asks_of_its_own_steps_only() -> None:
-    """What they wait for, and that they stop: over a connection."""
+async def test_report_and_abort_apply_only_to_own_steps() -> None:
+    """Request reports and aborts over a connection of another client."""
     with af.device("/job:ps"):
         queue = af.FIFOQueue(1, [af.float32], shapes=[[]])
         taken, put = queue.dequeue(), queue.enqueue(7.0)

@@ -1,4 +1,4 @@
-"""A step that comes late is begun only if its client says, and says in time, that it is still waited for."""
+"""The fence for late steps: a late step begins only if its client confirms in time that it still waits."""
 
 from __future__ import annotations
 
@@ -23,12 +23,17 @@ from aioflow.testing.sim_cluster import SIMULATED, SimCluster
 from aioflow.testing.sim_net import SimNet, simulate
 
 _PATIENCE = 0.9  # seconds
-_NO_BEAT = 1_000_000  # a heartbeat that never was, and so as old as can be
+_NO_BEAT = 1_000_000  # number of a heartbeat that was never sent, hence the oldest possible
 _NO_PART = 77
 
 
 async def half_open(net: SimNet) -> tuple[list[float], bool]:
-    """A step waits for a queue when its connection is cut off without a word: what a friend reads then, and later."""
+    """Run a step that waits for a queue when its connection is cut off silently.
+
+    Returns:
+        The variable's values as another client reads them, at once and later, and whether the error says that the step
+        may have been applied.
+    """
     cluster = SimCluster(net, {"ps": 1})
     await cluster.start()
     graph = af.Graph()
@@ -70,17 +75,22 @@ async def half_open(net: SimNet) -> tuple[list[float], bool]:
     return values, run.result()
 
 
-def test_a_step_that_waited_does_not_go_on_for_a_client_that_cannot_be_heard() -> None:
+def test_waiting_step_of_an_unreachable_client_does_not_go_on() -> None:
     values, may_have_been_applied = simulate(half_open)
     assert values == [0.0] * 4
     assert may_have_been_applied
 
 
 async def half_open_receiver(net: SimNet, seconds: float, cut: bool) -> tuple[list[float], OpError | None]:
-    """A part waits for a value of another worker, which takes so long, while its client cannot be heard or can.
+    """Run a part that waits `seconds` for a value of another worker.
+
+    Args:
+        net: Simulated network.
+        seconds: Latency between the two workers.
+        cut: Whether to cut the client off from the waiting worker.
 
     Returns:
-        What a friend reads, when the client knows how its step has ended and later; and how it has ended.
+        The variable's values as another client reads them, at the end of the step and later; and the step's error.
     """
     cluster = SimCluster(net, {"ps": 2})
     await cluster.start()
@@ -98,7 +108,7 @@ async def half_open_receiver(net: SimNet, seconds: float, cut: bool) -> tuple[li
         session = af.Session(cluster.target("ps0"), graph=graph, config=SIMULATED)
         try:
             await session.run([v.initializer, queue.size()])
-            await session.run(add, {fed: -1.0})  # the workers are connected by it
+            await session.run(add, {fed: -1.0})  # connects the workers
             net.slow("ps0", "ps1", seconds / net.link("ps0", "ps1").latency)
             await session.run(add, {fed: 1.0})
         except OpError as error:
@@ -130,7 +140,7 @@ async def half_open_receiver(net: SimNet, seconds: float, cut: bool) -> tuple[li
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_step_whose_value_has_come_late_does_not_go_on_for_a_client_that_cannot_be_heard(seed: int) -> None:
+def test_step_with_late_value_stops_if_its_client_is_unreachable(seed: int) -> None:
     values, error = simulate(lambda net: half_open_receiver(net, 5.0, cut=True), seed)
     assert isinstance(error, af.errors.UnavailableError)
     assert error.may_have_been_applied
@@ -138,14 +148,14 @@ def test_a_step_whose_value_has_come_late_does_not_go_on_for_a_client_that_canno
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_step_whose_value_has_come_late_goes_on_for_a_client_that_waits(seed: int) -> None:
+def test_step_with_late_value_goes_on_for_a_waiting_client(seed: int) -> None:
     values, error = simulate(lambda net: half_open_receiver(net, 5.0, cut=False), seed)
     assert error is None
     assert values == [2.0] * 3
 
 
 async def late_step(net: SimNet, wanted: bool, seconds: float) -> OpError:
-    """What a worker says of a late step, of a part that it does not know, where the answer takes so long."""
+    """Return the error of a late step of an unknown part, whose client answers after `seconds`."""
     cluster = SimCluster(net, {"ps": 1})
     await cluster.start()
 
@@ -167,11 +177,9 @@ async def late_step(net: SimNet, wanted: bool, seconds: float) -> OpError:
 
 
 @pytest.mark.parametrize(("wanted", "seconds", "begun"), [(True, 0.5, True), (False, 0.5, False), (True, 1.2, False)])
-def test_a_late_step_is_begun_if_its_client_says_in_time_that_it_waits(
-    wanted: bool, seconds: float, begun: bool
-) -> None:
+def test_late_step_begins_if_its_client_confirms_in_time(wanted: bool, seconds: float, begun: bool) -> None:
     error = simulate(lambda net: late_step(net, wanted, seconds))
-    if begun:  # or would have been, if there were such a part
+    if begun:  # the fence lets the step through, which then fails as the part is unknown
         assert isinstance(error, NotFoundError)
     else:
         assert isinstance(error, AbortedError)
@@ -179,7 +187,7 @@ def test_a_late_step_is_begun_if_its_client_says_in_time_that_it_waits(
 
 
 class SlowThreads:
-    """An executor in whose threads each call takes so long before its effects are made."""
+    """An executor whose calls take `seconds` each, before they have effects."""
 
     seconds = 0.0
 
@@ -191,7 +199,7 @@ class SlowThreads:
 
 
 class Stubborn(SlowThreads):
-    """Its calls take effect in the end, whoever has stopped their step: a thread cannot be interrupted."""
+    """An executor whose calls take effect even if their step was stopped: a thread cannot be interrupted."""
 
     async def run(self, step: Step, function: Callable[..., Any], *args: Any) -> Any:
         clock = asyncio.get_running_loop().time
@@ -203,10 +211,10 @@ class Stubborn(SlowThreads):
 
 
 async def next_life(net: SimNet, seconds: float, executor: type[SlowThreads] = SlowThreads) -> float:
-    """A session ends while a step of its client computes that long, cut off from it; the next one begins from zero.
+    """End a session during a step that computes for `seconds`, cut off from its client; then start the next session.
 
     Returns:
-        What the variable is in the end.
+        The variable's last value; the next session starts from zero.
     """
     cluster = SimCluster(net, {"ps": 1})
     await cluster.start()
@@ -231,7 +239,8 @@ async def next_life(net: SimNet, seconds: float, executor: type[SlowThreads] = S
             asyncio.get_running_loop().call_later(0.01, net.partition, "client", "ps0")
             with pytest.raises(af.errors.UnavailableError):
                 await first.run(add)
-        for end in ends:  # a system sends again what was lost, but may take longer for it than for a new connection
+        # Lose what is in transit: TCP would send it again, but may take longer for it than for a new connection.
+        for end in ends:
             end.silent = True
             end.out.drop()
         threads.seconds = 0.0
@@ -243,7 +252,7 @@ async def next_life(net: SimNet, seconds: float, executor: type[SlowThreads] = S
                     await asyncio.sleep(10.0)
                     return float(await second.run(v))
             except af.errors.UnavailableError:
-                pass  # it cannot be reached yet
+                pass  # not reachable yet
 
     last: float = await net.host("client").call(client)
     await cluster.stop()
@@ -251,21 +260,21 @@ async def next_life(net: SimNet, seconds: float, executor: type[SlowThreads] = S
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_no_step_of_a_session_is_applied_after_the_next_session_of_its_client_has_begun(seed: int) -> None:
+def test_step_is_never_applied_after_the_clients_next_session_began(seed: int) -> None:
     ends = [simulate(partial(next_life, seconds=tenths / 10), seed) for tenths in range(10, 60)]
     assert ends == [0.0] * len(ends)
 
 
 @pytest.mark.parametrize("seconds", [9.0, 30.0, 60.0])
-def test_a_step_that_computes_for_long_keeps_the_next_session_waiting_and_no_longer(seconds: float) -> None:
+def test_long_step_delays_the_next_session_only_until_it_ends(seconds: float) -> None:
     assert simulate(partial(next_life, seconds=seconds, executor=Stubborn)) == 0.0
 
 
 async def long_step(net: SimNet, seconds: float) -> tuple[list[str], list[float]]:
-    """A step computes that long when its connection is lost; its session goes on at once.
+    """Lose the connection during a step that computes for `seconds`; the session goes on at once.
 
     Returns:
-        What the session is told until it may go on, and what the variable is then, and in the end.
+        The errors until the session may go on, and the variable's value then and in the end.
     """
     cluster = SimCluster(net, {"ps": 1})
     await cluster.start()
@@ -306,8 +315,8 @@ async def long_step(net: SimNet, seconds: float) -> tuple[list[str], list[float]
 
 
 @pytest.mark.parametrize("seconds", [12.0, 60.0])
-def test_a_session_that_comes_back_waits_for_its_own_step(seconds: float) -> None:
-    """However often it tries, it never goes on beside a step that may still be applied."""
+def test_reconnected_session_waits_for_its_own_step(seconds: float) -> None:
+    """Retry until the step has ended: the session never runs beside a step that may still be applied."""
     told, (first, last) = simulate(partial(long_step, seconds=seconds))
     assert first == last
     assert all("still computes here" in message for message in told)

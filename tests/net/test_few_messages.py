@@ -1,4 +1,4 @@
-"""A step sends no message that nobody needs, and what is left out costs no promise: failures are told all the same."""
+"""Message counts: a step sends only necessary messages, and still reports failures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PS, WORKER, CHIEF = (f"/job:{job}/replica:0/task:0" for job in ("ps", "worker", 
 
 @contextmanager
 def counted() -> Iterator[Counter[Kind]]:
-    """The messages that arrive over TCP anywhere in this process."""
+    """Count the messages that arrive over TCP in this process, from REQUEST upwards."""
     found: Counter[Kind] = Counter()
     arrived = TcpComm._arrived
 
@@ -37,7 +37,7 @@ def counted() -> Iterator[Counter[Kind]]:
 
 
 def read_by(task: str) -> af.Tensor:
-    """A scalar of the ps, read and added to by another task."""
+    """Return a sum that another task computes from a scalar variable of the ps."""
     with af.device(PS):
         scalar = af.Variable(1.0, name="scalar", use_resource=True)
     with af.device(task):
@@ -52,7 +52,7 @@ def read_by(task: str) -> af.Tensor:
         (WORKER, {Kind.REQUEST: 2, Kind.PUSH: 1, Kind.REPLY: 1}),
     ],
 )
-async def test_a_remote_scalar(task: str, expected: dict[Kind, int]) -> None:
+async def test_step_with_remote_scalar_sends_expected_messages(task: str, expected: dict[Kind, int]) -> None:
     with af.Graph().as_default() as graph:
         result = read_by(task)
         initialize = af.global_variables_initializer()
@@ -69,12 +69,12 @@ async def test_a_remote_scalar(task: str, expected: dict[Kind, int]) -> None:
 
 
 def confirmations(found: Counter[Kind]) -> dict[Kind, int]:
-    """A worker asks another now and then whether what it has sent has arrived; that is no message of a step."""
+    """Return the messages by which a worker sometimes asks another if its values arrived: part of no step."""
     asked = found[Kind.REQUEST] % 5
     return {Kind.REQUEST: asked, Kind.REPLY: asked}
 
 
-async def test_a_part_that_does_not_answer_tells_of_its_failure() -> None:
+async def test_part_without_answer_reports_its_failure() -> None:
     with af.Graph().as_default() as graph:
         with af.device(PS):
             divisor = af.placeholder(af.int32, [])
@@ -89,7 +89,7 @@ async def test_a_part_that_does_not_answer_tells_of_its_failure() -> None:
         assert await session.run(result, {divisor: 3}) == 3
 
 
-async def test_a_step_waits_for_a_part_that_does_not_answer_and_can_be_stopped() -> None:
+async def test_step_awaits_a_part_without_answer_and_can_be_stopped() -> None:
     with af.Graph().as_default() as graph:
         with af.device(PS):
             queue = af.FIFOQueue(3, af.float32, [[]], shared_name="queue")
@@ -101,13 +101,13 @@ async def test_a_step_waits_for_a_part_that_does_not_answer_and_can_be_stopped()
         assert unanswered(session.plan(result)) == {PS}
         with pytest.raises(af.errors.DeadlineExceededError, match="Dequeue"):
             await session.run(result, timeout=0.3)
-        async with asyncio.timeout(60), asyncio.TaskGroup() as tg:  # the one that was stopped has taken nothing
+        async with asyncio.timeout(60), asyncio.TaskGroup() as tg:  # the stopped step has dequeued nothing
             waiting = tg.create_task(session.run(result))
             await session.run(fill)
         assert waiting.result() == 10.0
 
 
-async def test_a_lost_worker_whose_part_does_not_answer() -> None:
+async def test_loss_of_a_worker_whose_part_does_not_answer_is_reported() -> None:
     with af.Graph().as_default() as graph:
         with af.device(PS):
             value = af.FIFOQueue(3, af.float32, [[]], shared_name="queue").dequeue()
@@ -115,7 +115,7 @@ async def test_a_lost_worker_whose_part_does_not_answer() -> None:
             result = value * 2.0
 
     async def stop(server: Server) -> None:
-        while not server.worker._running:  # noqa: ASYNC110  # until it waits there
+        while not server.worker._running:  # noqa: ASYNC110  # until the part waits there
             await asyncio.sleep(0)
         await server.stop()
 
@@ -130,7 +130,7 @@ async def test_a_lost_worker_whose_part_does_not_answer() -> None:
             await session.run(result, timeout=30.0)
 
 
-# ── which parts need not answer ──────────────────────────────────────────────────────────────────────────────────────
+# ── parts that need not answer ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def sends() -> Any:
@@ -164,7 +164,10 @@ def changes_and_sends() -> Any:
 
 
 def hands_on() -> Any:
-    """The part in the middle only sends, too; the first sends to it, so one of the two answers."""
+    """Return a chain over three tasks.
+
+    The first two parts only send. The first sends to the second, so one of the two must answer.
+    """
     with af.device(PS):
         made = af.Variable(1.0, name="v", use_resource=True) + 1.0
     with af.device(WORKER):
@@ -192,14 +195,14 @@ def branches() -> Any:
         (branches, set()),
     ],
 )
-async def test_which_parts_need_not_answer(build: Callable[[], Any], quiet: set[str]) -> None:
+async def test_parts_that_only_send_need_not_answer(build: Callable[[], Any], quiet: set[str]) -> None:
     with af.Graph().as_default() as graph:
         fetches = build()
     async with cluster("ps", "worker", "chief") as servers, af.Session(servers[2].target, graph=graph) as session:
         assert unanswered(session.plan(fetches)) == quiet
 
 
-async def test_messages_are_counted() -> None:
+async def test_messages_of_a_plan_are_counted() -> None:
     with af.Graph().as_default() as graph:
         result = sends()
     async with cluster("ps", "worker") as servers, af.Session(servers[1].target, graph=graph) as session:
@@ -208,17 +211,17 @@ async def test_messages_are_counted() -> None:
         assert messages(plan, home=WORKER) == Messages(requests=1, values=1, answers=0)
 
 
-async def test_a_short_step_of_this_process_takes_no_message_and_no_turn_of_the_loop() -> None:
+async def test_short_local_step_needs_no_message_and_no_loop_turn() -> None:
     with af.Graph().as_default() as graph:
         divisor = af.placeholder(af.int32, [])
         quotient = af.floordiv(af.constant(6), divisor)
-    config = af.SessionConfig(inline_budget=60.0, yield_every=60.0)  # short, even where the machine lets it wait
+    config = af.SessionConfig(inline_budget=60.0, yield_every=60.0)  # short, even if the machine stalls it
     async with (
         cluster("ps", tcp=True, config=config) as (server,),
         af.Session(server.target, graph=graph, config=config) as session,
     ):
         step = session.make_callable(quotient, [divisor])
-        for n in (1, 2, 3):  # the first ones are measured, in a thread
+        for n in (1, 2, 3):  # the first runs are measured, in a thread
             assert await step(n) == 6 // n
         begun = server.status().activity.begun
         turns: list[int] = []

@@ -1,4 +1,4 @@
-"""Frames: what is written is what is read however it is cut, and whatever else is read is a typed error in bounds."""
+"""Frames: written messages are read however they are split, and any other input is a typed error in bounded memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from aioflow.net.framing import CHUNK_BYTES, INLINE_BYTES, Kind, Message, bare_f
 from aioflow.net.limits import Limits
 from tests.random_examples import examples
 
-PREFIX = struct.Struct("<4sBBHQIIQ")  # written out here: the format is a promise to other versions
+PREFIX = struct.Struct("<4sBBHQIIQ")  # written out: the format is a promise to other versions
 
 
 def wire(message: Message, chunk_bytes: int = CHUNK_BYTES) -> bytes:
@@ -88,7 +88,7 @@ MESSAGES = st.builds(
 
 @given(st.lists(MESSAGES, min_size=1, max_size=4), st.lists(st.integers(1, 200), min_size=1))
 @settings(deadline=None, max_examples=examples(60))
-def test_messages_survive_any_cut(messages: list[Message], sizes: list[int]) -> None:
+def test_messages_survive_any_split(messages: list[Message], sizes: list[int]) -> None:
     data = b"".join(map(wire, messages))
     cuts = (sizes[i % len(sizes)] for i in range(len(data) + 1))
     decoder = Decoder()
@@ -99,7 +99,7 @@ def test_messages_survive_any_cut(messages: list[Message], sizes: list[int]) -> 
 
 
 @pytest.mark.parametrize("cut", [1, 7, 31, 32, 33, 4096, 65_536, 10**9])
-def test_a_large_message_survives_any_cut_with_others_between_its_chunks(cut: int) -> None:
+def test_large_message_survives_splits_and_interleaved_messages(cut: int) -> None:
     large = Message(Kind.PUSH, 5, {"x": 1}, (np.arange(3, dtype=np.int8), np.random.default_rng(0).random(40_000)))
     small = Message(Kind.CANCEL, 6, {"y": 2}, (np.arange(4),))
     encoded = encode(large)
@@ -116,7 +116,7 @@ def test_a_large_message_survives_any_cut_with_others_between_its_chunks(cut: in
     assert same(others[0], small)
 
 
-def test_the_layout_is_as_documented() -> None:
+def test_layout_is_as_documented() -> None:
     array, other = np.arange(3, dtype=np.float32), np.array([b"ab", b""], dtype=object)
     frame = wire(Message(Kind.REQUEST, 7, {"k": "v"}, (array, other)))
     header = msgpack.packb([[["float32", [3], 12], ["string", [2], 10]], {"k": "v"}])
@@ -127,7 +127,7 @@ def test_the_layout_is_as_documented() -> None:
     assert frame[start + 64 :] == b"\x02\0\0\0\0\0\0\0ab"
 
 
-def test_the_data_of_a_large_tensor_is_not_copied_on_either_side() -> None:
+def test_data_of_a_large_tensor_is_not_copied_on_either_side() -> None:
     array = np.arange(100_000.0)
     encoded = encode(Message(Kind.PUSH, 1, {}, (array,)))
     assert np.shares_memory(np.frombuffer(encoded.payload[0], np.uint8), array)
@@ -141,7 +141,7 @@ def test_the_data_of_a_large_tensor_is_not_copied_on_either_side() -> None:
     assert np.shares_memory(place, message.tensors[0])
 
 
-# ── what is refused ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── refusals ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def frame(body: bytes, payload: bytes = b"", tensors: int = 0, kind: int = 16, **changes: Any) -> bytes:
@@ -221,9 +221,9 @@ MALFORMED: dict[str, tuple[type[OpError], bytes]] = {
 
 @pytest.mark.parametrize("name", MALFORMED)
 @pytest.mark.parametrize("cut", [1, 10**9])
-def test_a_malformed_frame_is_a_typed_error(name: str, cut: int) -> None:
+def test_malformed_frame_raises_a_typed_error(name: str, cut: int) -> None:
     kind, data = MALFORMED[name]
-    whole = data + 10 * bare_frame(Kind.HEARTBEAT)  # what follows is right
+    whole = data + 10 * bare_frame(Kind.HEARTBEAT)  # valid frames follow
     with pytest.raises(OpError) as caught:
         feed(Decoder(), whole, (cut for _ in range(len(whole))))
     assert type(caught.value) is kind
@@ -235,7 +235,7 @@ def large_head() -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("after", "left"),  # and how many bytes would be missing if it were taken
+    ("after", "left"),  # the bytes that would be missing if the frame were accepted
     [
         (frame(b"", kind=3, request=6, size=10) + bytes(10), 69_990),  # a chunk of another message
         (frame(b"", kind=3, request=5, size=0), 70_000),
@@ -243,11 +243,11 @@ def large_head() -> bytes:
         (frame(EMPTY, kind=3, request=5, size=10) + bytes(10), 69_990),
         (frame(b"", kind=3, request=5, size=10, flags=1) + bytes(10), 69_990),
         (frame(b"", kind=3, request=5, size=10, tensors=1) + bytes(10), 69_990),
-        (large_head(), 70_000),  # a second one inside
+        (large_head(), 70_000),  # a second message inside
     ],
     ids=["another number", "nothing", "too much", "header", "flags", "tensors", "a message inside"],
 )
-def test_a_malformed_chunk_is_an_error(after: bytes, left: int) -> None:
+def test_malformed_chunk_raises_an_error(after: bytes, left: int) -> None:
     def chunk(size: int) -> bytes:
         return frame(b"", kind=3, request=5, size=size) + bytes(size)
 
@@ -256,7 +256,7 @@ def test_a_malformed_chunk_is_an_error(after: bytes, left: int) -> None:
         feed(Decoder(), large_head() + after + chunk(left) * bool(left))
 
 
-def test_what_is_between_the_tensors_of_a_large_message_must_be_zeros() -> None:
+def test_gap_between_tensors_of_a_large_message_must_be_zeros() -> None:
     encoded = encode(Message(Kind.PUSH, 5, {}, (np.ones(1, np.uint8), np.ones(70_000, np.uint8))))
     (chunk,) = encoded.chunks()
     data = bytearray(b"".join(map(bytes, chunk)))
@@ -286,7 +286,7 @@ def test_altered_bytes_give_messages_or_a_typed_error(message: Message, data: st
         return
     for received in found:
         if received.kind >= Kind.REQUEST:
-            wire(received)  # whatever came through is a message that could be sent
+            wire(received)  # each accepted message could be sent
 
 
 @given(st.binary(max_size=300))
@@ -307,12 +307,12 @@ def test_any_header_gives_a_message_or_a_typed_error(header: bytes) -> None:
         b"\xdb\xff\xff\xff\xff",
         b"\x92\x90" + b"\xdc\x10\x00" * 20_000,  # lists in lists, each of which claims 4,096
         b"\x92\x90" + b"\x91" * 65_000,
-        b"\x92\x90\x81\xa1a\xdc\x10\x00" + b"\x80" * 4096,  # as many empty maps as may be
+        b"\x92\x90\x81\xa1a\xdc\x10\x00" + b"\x80" * 4096,  # as many empty maps as are allowed
         b"\x92\x90\x81\xa1a\xdc\xff\xff" + b"\x90" * 65_000,
     ],
     ids=["list", "map", "text", "nested claims", "nested", "maps", "lists"],
 )
-def test_a_bomb_takes_little_memory(header: bytes) -> None:
+def test_msgpack_bomb_uses_little_memory(header: bytes) -> None:
     data = frame(header[: 64 << 10])
     tracemalloc.start()
     try:
@@ -325,7 +325,7 @@ def test_a_bomb_takes_little_memory(header: bytes) -> None:
     assert peak < 48 << 20
 
 
-def test_tensors_that_claim_too_much_together_take_no_memory() -> None:
+def test_tensors_that_claim_too_much_together_allocate_nothing() -> None:
     header = msgpack.packb([[["uint8", [1 << 31], 1 << 31]] * 1000, {}])
     tracemalloc.start()
     with pytest.raises(DataLossError):
@@ -335,13 +335,13 @@ def test_tensors_that_claim_too_much_together_take_no_memory() -> None:
     assert peak < 4 << 20
 
 
-def test_limits_have_a_bound_of_their_own() -> None:
+def test_limits_are_bounded_themselves() -> None:
     for header_bytes in (0, (1 << 20) + 1):
         with pytest.raises(InvalidArgumentError):
             Limits(header_bytes=header_bytes)
 
 
-def test_a_header_larger_than_the_staging_buffer_is_received() -> None:
+def test_header_larger_than_the_staging_buffer_is_received() -> None:
     limits = Limits(header_bytes=1 << 20)
     document = {"text": "x" * 500_000}
     decoder = Decoder(limits)

@@ -1,6 +1,6 @@
-"""Mutated frames by the thousand: each gives messages or a typed error, within bounds, before and after the proof.
+"""Mutated frames: each gives messages or a typed error, in bounded memory, before and after the proof.
 
-A million in `tox -e fuzz`. A test that fails says the seed and the bytes.
+`tox -e fuzz` runs a million. A failure names the seed and the bytes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def streams() -> list[Stream]:
     assert {stream[0][5] for stream in found} >= {int(kind) for kind in Kind} - {Kind.CHUNK}
     assert any(len(stream) > 2 for stream in found), "one in chunks"
     short = [stream for stream in found if len(stream) == 1]
-    plans = [stream for stream in short if b"register" in stream[0]]  # what has most in it
+    plans = [stream for stream in short if b"register" in stream[0]]  # those with the richest contents
     assert plans
     return short * 6 + found + plans * 40
 
@@ -75,10 +75,10 @@ def fed(decoder: Decoder, data: bytes, cut: int) -> list[Message]:
 
 
 def taken(message: Message) -> None:
-    """What is done with a message before anything of it is used."""
+    """Decode and validate a message as the services do before they use its contents."""
     if message.kind < Kind.REQUEST:
         return
-    encode(message)  # whatever came through could be sent
+    encode(message)  # each accepted message could be sent
     if message.kind is Kind.FAILURE:
         decode_error(message.header, "ps")
     kind, body = message.header.get("kind"), message.header.get("body")
@@ -92,7 +92,7 @@ def taken(message: Message) -> None:
 
 
 def each(count: int, seed: int, one: Callable[[random.Random], bytes]) -> None:
-    """Run so many; a failure says by which seed and bytes it is made again."""
+    """Run `count` cases; a failure names the seed and the bytes that reproduce it."""
     before = resident()
     for number in range(count):
         chance = random.Random(f"{seed} {number}")
@@ -128,7 +128,7 @@ def after_the_proof(streams: list[Stream]) -> Callable[[random.Random], bytes]:
 
 
 def before_the_proof(chance: random.Random) -> bytes:
-    """A listener that hears almost the right words: it never takes them for the right ones."""
+    """Feed an almost valid handshake to a listener, which must accept only the valid one."""
     opening, listening = hello(5, PROVES | SEALS) + b"\xaa" * 32, hello(6, PROVES) + b"\xbb" * 32
     said = opening + proof(SECRET, CONNECTING, opening, listening)
     match chance.randrange(4):
@@ -154,7 +154,7 @@ def before_the_proof(chance: random.Random) -> bytes:
 
 
 def with_tags(streams: list[Stream]) -> Callable[[random.Random], bytes]:
-    """Of frames with tags, what is taken is what was sent, in its order, up to where it was changed."""
+    """Return a case for frames with tags: only unchanged frames are accepted, in order, up to the change."""
     opening, listening = hello(5, PROVES | SEALS) + b"\xaa" * 32, hello(6, PROVES) + b"\xbb" * 32
     key = frame_key(SECRET, CONNECTING, opening, listening)
 
@@ -203,7 +203,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="the memory of a proc
 
 @linux
 @pytest.mark.parametrize(("part", "count"), [("after", 12_000), ("before", 5000), ("tags", 3000)])
-def test_mutated_frames(part: str, count: int, streams: list[Stream]) -> None:
+def test_mutated_frames_give_messages_or_typed_errors(part: str, count: int, streams: list[Stream]) -> None:
     _run(part, count, streams)
 
 
@@ -211,7 +211,9 @@ def test_mutated_frames(part: str, count: int, streams: list[Stream]) -> None:
 @pytest.mark.fuzz
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize(("part", "count"), [("after", 70_000), ("before", 20_000), ("tags", 10_000)])
-def test_a_million(part: str, count: int, seed: int, streams: list[Stream]) -> None:
+def test_a_million_mutated_frames_give_messages_or_typed_errors(
+    part: str, count: int, seed: int, streams: list[Stream]
+) -> None:
     _run(part, count, streams, 1000 + seed)
 
 

@@ -1,4 +1,4 @@
-"""`Session.health`: who is there, who is not, and that it is known in time."""
+"""`Session.health`: the states of reachable and unreachable tasks, within a time limit."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.net.clusters import cluster
 TASKS = ("/job:ps/replica:0/task:0", "/job:worker/replica:0/task:0")
 
 
-async def test_the_health_of_a_cluster() -> None:
-    """Who is there, who is not, and who is there again."""
+async def test_health_reports_reachable_and_unreachable_tasks() -> None:
+    """Start and stop a task twice, and check its reported state each time."""
     ports = free_addresses(2)
     spec = {"ps": ports[:1], "worker": ports[1:]}
     async with Server(spec, "worker", 0) as worker, af.Session(worker.target) as session:
@@ -39,7 +39,11 @@ async def test_the_health_of_a_cluster() -> None:
 
 
 async def seconds_of_health(net: SimNet, **limit: float) -> tuple[float, Mapping[str, Any], Mapping[str, Any]]:
-    """How long a new session asks a cluster, two of whose workers stand still; what is said then, and afterwards."""
+    """Measure the health check of a new session while two workers of the cluster are paused.
+
+    Returns:
+        The seconds that the check took, its result, and the result after the workers resumed.
+    """
     cluster = SimCluster(net, {"ps": 1, "worker": 3})
     await cluster.start()
     for worker in ("worker1", "worker2"):
@@ -61,7 +65,7 @@ async def seconds_of_health(net: SimNet, **limit: float) -> tuple[float, Mapping
 
 
 @pytest.mark.parametrize("limit", [{}, {"timeout": 0.5}])
-def test_health_is_known_in_time_whoever_is_silent(limit: dict[str, float]) -> None:
+def test_health_returns_in_time_despite_silent_workers(limit: dict[str, float]) -> None:
     seconds, found, later = simulate(lambda net: seconds_of_health(net, **limit))
     assert seconds <= limit.get("timeout", 1.0) + 0.01
     silent = {task for task, state in found.items() if isinstance(state, af.errors.DeadlineExceededError)}
@@ -71,7 +75,7 @@ def test_health_is_known_in_time_whoever_is_silent(limit: dict[str, float]) -> N
     assert all(isinstance(state, WorkerState) for state in later.values())
 
 
-async def test_health_takes_a_limit_that_is_one() -> None:
+async def test_health_rejects_an_invalid_timeout() -> None:
     async with cluster("worker") as (server,), af.Session(server.target) as session:
         for wrong in (0, -1.0, float("nan")):
             with pytest.raises(af.errors.InvalidArgumentError):

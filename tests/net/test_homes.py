@@ -1,4 +1,4 @@
-"""Where the resources of a cluster are is decided once, for all clients."""
+"""Owners of a cluster's resources: decided once, for all clients."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def places(session: af.Session, v: af.Variable) -> set[str]:
 
 
 @pytest.mark.parametrize("tcp", [False, True], ids=["inproc", "tcp"])
-async def test_two_clients_agree_where_a_variable_is(tcp: bool) -> None:
-    """Each would have it on the task that it has for a target."""
+async def test_two_clients_agree_on_the_owner_of_a_variable(tcp: bool) -> None:
+    """Use sessions with different targets: each alone would choose its own target."""
     graphs = [af.Graph(), af.Graph()]
     made = []
     for graph in graphs:
@@ -55,7 +55,7 @@ async def test_two_clients_agree_where_a_variable_is(tcp: bool) -> None:
             assert (await three.run(one_v)).tolist() == [5.0, 6.0]
 
 
-async def test_a_variable_is_found_after_the_restart_of_the_task_that_keeps_where_it_is() -> None:
+async def test_owner_is_found_after_a_restart_of_the_coordinator() -> None:
     ports = free_addresses(2)
     spec = {"chief": ports[:1], "worker": ports[1:]}
     v = af.Variable([1.0, 2.0], name="v")
@@ -67,7 +67,7 @@ async def test_a_variable_is_found_after_the_restart_of_the_task_that_keeps_wher
             assert (await two.run(v)).tolist() == [1.0, 2.0]
 
 
-async def test_who_was_there_before_the_restart_of_that_task_learns_what_others_have_decided_since() -> None:
+async def test_old_session_learns_new_owner_after_coordinator_restart() -> None:
     ports = free_addresses(2)
     spec = {"chief": ports[:1], "worker": ports[1:]}
     graphs = [af.Graph(), af.Graph()]
@@ -90,7 +90,7 @@ async def test_who_was_there_before_the_restart_of_that_task_learns_what_others_
 
 
 class Fed:
-    """A graph with a variable, and the value that it gets."""
+    """A graph with a variable whose initial value is fed."""
 
     def __init__(self) -> None:
         with af.Graph().as_default() as self.graph:
@@ -98,7 +98,7 @@ class Fed:
             self.v = af.Variable(self.value, name="v")
 
     async def place(self, session: af.Session) -> None:
-        """Have the session place the variable, and not make it."""
+        """Make the session place the variable without creating it."""
         with pytest.raises(af.errors.OpError):
             await session.run(self.v.initializer, {self.value: "no number"})
 
@@ -106,8 +106,8 @@ class Fed:
         await session.run(self.v.initializer, {self.value: [value]})
 
 
-async def test_what_is_placed_and_not_made_stays_there_when_the_task_that_keeps_where_is_restarted() -> None:
-    """The steps of the first client do not touch that task, so that it does not even learn of the restart."""
+async def test_reserved_owner_survives_a_restart_of_the_coordinator() -> None:
+    """Restart the coordinator unnoticed: the steps of the first client do not touch it."""
     ports = free_addresses(3)
     spec = {"chief": ports[:1], "worker": ports[1:]}
     first, second = Fed(), Fed()
@@ -123,7 +123,7 @@ async def test_what_is_placed_and_not_made_stays_there_when_the_task_that_keeps_
             assert (await old.run(first.v)).tolist() == [2.0]
 
 
-async def test_what_asks_for_its_place_needs_nobody_who_keeps_it() -> None:
+async def test_variable_with_explicit_device_needs_no_coordinator() -> None:
     ports = free_addresses(2)
     spec = {"chief": ports[:1], "worker": ports[1:]}
     with af.device("/job:worker"):
@@ -136,8 +136,8 @@ async def test_what_asks_for_its_place_needs_nobody_who_keeps_it() -> None:
             await session.run(free.initializer)
 
 
-async def test_what_soft_placement_has_moved_is_in_one_place() -> None:
-    """The request is for a device that nobody has."""
+async def test_soft_placement_chooses_one_owner() -> None:
+    """Request a device that no task has."""
     config = af.SessionConfig(allow_soft_placement=True)
     graphs = [af.Graph(), af.Graph()]
     made = []
@@ -154,7 +154,7 @@ async def test_what_soft_placement_has_moved_is_in_one_place() -> None:
 
 
 def homes_of_two(error: af.errors.OpError) -> Homes:
-    """Of a cluster whose other task cannot be called."""
+    """Return the resource directory of a cluster whose other task cannot be called."""
 
     @asynccontextmanager
     async def reach(task: str) -> AsyncIterator[Any]:
@@ -165,8 +165,11 @@ def homes_of_two(error: af.errors.OpError) -> Homes:
     return Homes(Holdings(Worker()), lambda: ["other"], reach)
 
 
-async def test_who_is_there_and_silent_may_have_what_is_asked_for() -> None:
-    """A task where nobody listens has nothing; for one that does not answer, or is not heard, nothing is decided."""
+async def test_settle_decides_nothing_while_a_task_may_be_alive() -> None:
+    """Decide only if the other task refuses connections: then it holds nothing.
+
+    A task that does not answer, or whose connection is lost, may hold the resource.
+    """
     names = [Resource("", "v", "")]
     refused = UnavailableError("nobody")
     refused.__cause__ = ConnectionRefusedError()
@@ -178,8 +181,8 @@ async def test_who_is_there_and_silent_may_have_what_is_asked_for() -> None:
                 await silent.settle(names, [LOCAL])
 
 
-def test_what_a_task_is_to_have_is_what_the_last_who_asked_says() -> None:
-    """What one who keeps where resources are has sent before its end may come after its successor has asked."""
+def test_holdings_refuse_claims_of_an_earlier_coordinator() -> None:
+    """Refuse a claim that a coordinator sent before its end, once its successor has asked."""
     worker = Worker()
     (device,) = worker.devices
     v, w = Resource("", "v", ""), Resource("c", "w", "/job:localhost")
@@ -193,7 +196,7 @@ def test_what_a_task_is_to_have_is_what_the_last_who_asked_says() -> None:
     assert holdings.look_up([("c", "w")], keeper=2) == [(w, device)]
 
 
-def test_a_task_is_to_have_only_what_it_has_room_for() -> None:
+def test_claims_are_validated_and_bounded() -> None:
     worker = Worker()
     (device,) = worker.devices
     holdings = Holdings(worker, Limits(resources=2, places=2))
@@ -214,8 +217,8 @@ def test_a_task_is_to_have_only_what_it_has_room_for() -> None:
         holdings.claim({Resource("", "b", ""): device})
 
 
-async def test_each_task_may_have_one_of_its_own() -> None:
-    """Of one name: where what the users ask for differs, these are two."""
+async def test_each_task_may_own_a_resource_of_the_same_name() -> None:
+    """Request different tasks for one name: these are two resources."""
     config = af.SessionConfig(device_count={"CPU": 2})
     graphs = [af.Graph(), af.Graph()]
     async with cluster("worker", "worker", config=config) as servers, AsyncExitStack() as stack:
@@ -232,7 +235,7 @@ async def test_each_task_may_have_one_of_its_own() -> None:
         ]
 
 
-async def test_a_malformed_place_is_nobody_elses() -> None:
+async def test_malformed_device_in_a_lookup_decides_nothing() -> None:
     async with cluster("worker", "worker") as (server, _):
         v = Resource("", "v", "")
         for resource, device in ((v, "garbage///"), (Resource("", "v", "/job:%%%"), TASKS[0])):
@@ -241,7 +244,7 @@ async def test_a_malformed_place_is_nobody_elses() -> None:
         assert await server.homes.settle([v], [TASKS[1]]) == [TASKS[1]], "nothing was decided before"
 
 
-def test_texts_cross() -> None:
+def test_packed_texts_are_unpacked_and_validated() -> None:
     rows = [["", "a"], ["b", "ö"]]
     assert unpack_texts([pack_texts(rows)], 2) == rows
     for wrong in ([], [np.zeros((2, 2))], [pack_texts(rows), pack_texts(rows)]):

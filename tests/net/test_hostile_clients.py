@@ -1,4 +1,4 @@
-"""What one client may register with a worker, and what the worker keeps of the names that it gives."""
+"""Bounds on what a client may register with a worker, and on the names that the worker keeps of it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def stranger(**limits: int) -> AsyncIterator[tuple[Server, Channel]]:
 
 
 def part(size: int = 1) -> Part:
-    """One constant of so many bytes."""
+    """Return a part with one constant of `size` bytes."""
     value = np.zeros(size, np.uint8)
     node = Node("c", "Const", (), (), {"value": value, "dtype": af.uint8}, (OutputSpec(af.uint8, (size,)),))
     return Part(TASK, {f"{TASK}/device:CPU:0": ClientGraph({"c": node}, 0, 0, ("c",))})
@@ -57,7 +57,7 @@ async def refusal(channel: Channel, what: Part) -> OpError:
     return raised.value
 
 
-async def test_a_client_has_so_many_parts() -> None:
+async def test_number_of_parts_per_client_is_bounded() -> None:
     async with stranger(parts=3) as (server, channel):
         handles = [await register(channel, part()) for _ in range(3)]
         error = await refusal(channel, part())
@@ -70,7 +70,7 @@ async def test_a_client_has_so_many_parts() -> None:
         assert isinstance(await refusal(channel, part()), ResourceExhaustedError), "one was forgotten, though twice"
 
 
-async def test_its_parts_take_so_many_bytes() -> None:
+async def test_bytes_of_parts_per_client_are_bounded() -> None:
     async with stranger(part_bytes=1 << 20) as (server, channel):
         for _ in range(2):
             handle = await register(channel, part(600_000))
@@ -84,14 +84,14 @@ async def test_its_parts_take_so_many_bytes() -> None:
         assert 10 < (await server.worker.state()).registered < 300, "a node counts for more than its bytes"
 
 
-async def test_those_that_come_at_once_share_the_room() -> None:
+async def test_concurrent_registrations_share_the_limit() -> None:
     async with stranger(parts=3) as (server, channel):
         done = await asyncio.gather(*(register(channel, part()) for _ in range(10)), return_exceptions=True)
         assert sum(isinstance(outcome, int) for outcome in done) == 3
         assert (await server.worker.state()).registered == 3
 
 
-async def test_a_part_that_is_refused_takes_no_room() -> None:
+async def test_refused_part_uses_no_quota() -> None:
     async with stranger(parts=1) as (_, channel):
         wrong = Part(TASK, {"/job:nobody/replica:0/task:0/device:CPU:0": part().subgraphs[f"{TASK}/device:CPU:0"]})
         for _ in range(3):
@@ -99,7 +99,7 @@ async def test_a_part_that_is_refused_takes_no_room() -> None:
         await register(channel, part())
 
 
-async def test_the_numbers_of_processes_that_are_no_tasks_are_not_kept() -> None:
+async def test_incarnations_of_unknown_tasks_are_not_kept() -> None:
     async with stranger() as (_, channel):
         for number in range(5):
             await register(channel, part(), {f"/job:{'x' * 1000}_{number}_{i}": 1 for i in range(40)} | {TASK: 7})
@@ -107,7 +107,7 @@ async def test_the_numbers_of_processes_that_are_no_tasks_are_not_kept() -> None
         assert [client._peers for client in clients if not client.ended.is_set()] == [{TASK: 7}]
 
 
-def test_a_quota_counts() -> None:
+def test_quota_counts_items_and_bytes() -> None:
     quota = Quota("things", 2, 100)
     quota.take(1, 60)
     with pytest.raises(ResourceExhaustedError, match="things") as raised:

@@ -1,4 +1,4 @@
-"""What a peer may say of where resources are: of this cluster, so much and so long, and without holding the loop."""
+"""Bounds on messages about owners of resources: devices of this cluster, sizes, and no blocking of the event loop."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEVICE = f"{TASK}/device:CPU:0"
 
 @asynccontextmanager
 async def stranger(limits: Limits, is_task: bool = True) -> AsyncIterator[tuple[Server, Channel]]:
-    """A server of these limits, and a connection whose own end has none of them."""
+    """Yield a server with these limits, and a channel to it whose own end has default limits."""
     async with Server({"ps": inproc(1)}, "ps", 0, options=CommOptions(limits=limits, heartbeat=5.0)) as server:
         options = CommOptions(heartbeat=5.0, is_task=is_task)
         comm = await connect(server.target.removeprefix("aioflow://"), 5.0, options)
@@ -53,7 +53,7 @@ async def refusal(channel: Channel, *rows: list[str]) -> OpError:
         *(TASK, f"{TASK}/device:CPU:*", "/job:ps/task:0/device:CPU:0", f"{TASK}/device:CPU:{'9' * 5000}"),
     ],
 )
-async def test_a_resource_is_on_a_device_of_the_cluster(device: str) -> None:
+async def test_resource_must_be_on_a_device_of_the_cluster(device: str) -> None:
     async with stranger(Limits()) as (_, channel):
         error = await refusal(channel, ["", "v", "", device])
         assert isinstance(error, InvalidArgumentError | ResourceExhaustedError)
@@ -63,7 +63,7 @@ async def test_a_resource_is_on_a_device_of_the_cluster(device: str) -> None:
 
 
 @pytest.mark.parametrize("column", range(4))
-async def test_a_name_has_a_length(column: int) -> None:
+async def test_length_of_names_is_bounded(column: int) -> None:
     async with stranger(Limits(name_bytes=100)) as (_, channel):
         row = ["", "v", "", DEVICE]
         row[column] = "n" * 101
@@ -75,7 +75,7 @@ async def test_a_name_has_a_length(column: int) -> None:
                 await channel.call(kind, {}, [pack_texts([asked])], timeout=60)
 
 
-async def test_a_message_and_a_table_have_an_end() -> None:
+async def test_messages_and_directory_are_bounded() -> None:
     async with stranger(Limits(rows=4, resources=6, resource_bytes=1000, places=3)) as (_, channel):
         rows = [["", name, "", DEVICE] for name in "abcdefgh"]
         assert isinstance(await refusal(channel, *rows[:5]), ResourceExhaustedError)
@@ -99,8 +99,8 @@ async def test_a_message_and_a_table_have_an_end() -> None:
         assert isinstance(await refusal(channel, places[3]), ResourceExhaustedError)
 
 
-async def test_those_who_ask_at_once_share_the_room() -> None:
-    """Each waits for the others of the cluster before it is kept."""
+async def test_concurrent_lookups_share_the_limit() -> None:
+    """Resolve names concurrently: each call asks the other tasks before its names are stored."""
     go_on = asyncio.Event()
 
     @asynccontextmanager
@@ -129,7 +129,7 @@ async def outcome(table: Homes, names: str) -> OpError | None:
     return None
 
 
-async def test_what_another_task_says_it_has_is_its_own() -> None:
+async def test_task_may_claim_only_its_own_devices() -> None:
     async def holds(request: Request) -> Reply:
         return Reply({}, [pack_texts([["", "v", "", "/job:elsewhere/replica:0/task:0/device:CPU:0"]])])
 
@@ -150,8 +150,8 @@ async def test_what_another_task_says_it_has_is_its_own() -> None:
             await table.settle([Resource("", "v", "")], [DEVICE])
 
 
-async def test_a_large_message_does_not_hold_the_loop() -> None:
-    """Measured by how often the loop comes round, which is no matter of the machine."""
+async def test_large_message_does_not_block_the_event_loop() -> None:
+    """Count iterations of the event loop, which does not depend on the speed of the machine."""
     limits = Limits()
     rows = np.empty((limits.rows, 4), object)
     rows[:, 0] = rows[:, 2] = b""
@@ -175,7 +175,7 @@ async def test_a_large_message_does_not_hold_the_loop() -> None:
 
 
 @pytest.mark.parametrize(("kind", "columns"), [(HOLDS, 2), (CLAIM, 4)])
-async def test_clients_do_not_say_where_resources_are(kind: str, columns: int) -> None:
+async def test_clients_may_not_use_requests_between_tasks(kind: str, columns: int) -> None:
     async with stranger(Limits(), is_task=False) as (server, channel):
         with pytest.raises(PermissionDeniedError, match="by tasks of the cluster"):
             await channel.call(kind, {}, [pack_texts([["", "v", "", DEVICE][:columns]])], timeout=60)

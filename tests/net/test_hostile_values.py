@@ -1,4 +1,4 @@
-"""Values for steps that never come: bounded in bytes, and given back when the connection goes that brought them."""
+"""Values for steps that never begin: bounded in bytes, and freed with the connection that brought them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def received(steps: StepTable, step: int, edge: str = "edge") -> Any:
     return rendezvous.receive(edge, "", lambda value: None)
 
 
-async def test_a_connection_has_room_for_so_much_and_no_more() -> None:
+async def test_early_values_of_a_connection_are_bounded() -> None:
     steps = table(early_bytes=4 * MB)
     for step in range(100):
         steps.deliver(step, "edge", "", np.zeros(MB, np.uint8), HOSTILE)
@@ -62,14 +62,14 @@ async def test_a_connection_has_room_for_so_much_and_no_more() -> None:
 
 
 @pytest.mark.parametrize("value", [np.array([b"x" * MB], object), np.uint8(1)], ids=["strings", "scalars"])
-async def test_what_a_value_takes_is_more_than_its_elements(value: Any) -> None:
+async def test_accounting_covers_more_than_the_elements(value: Any) -> None:
     steps = table(early_bytes=MB + 10_000)
     for step in range(3000):
         steps.deliver(step, "e" * 1000, "", value, HOSTILE)
     assert len(steps._early) <= (1 if value.dtype == object else MB // 2000 + 10)
 
 
-async def test_who_brings_too_much_loses_it_and_nobody_else() -> None:
+async def test_connection_over_the_limit_loses_only_its_own_values() -> None:
     steps = table(early_bytes=8 * MB, all_early_bytes=10 * MB)
     steps.deliver(1, "edge", "", np.float32(7.0), HONEST)
     for step in range(100, 5000):
@@ -78,7 +78,7 @@ async def test_who_brings_too_much_loses_it_and_nobody_else() -> None:
     assert received(steps, 1) == 7.0
 
 
-async def test_who_fills_the_table_with_small_values_fills_his_own() -> None:
+async def test_many_small_values_displace_only_those_of_their_connection() -> None:
     steps = table()
     steps.deliver(1, "edge", "", np.float32(7.0), HONEST)
     for step in range(100, 5000):
@@ -87,7 +87,7 @@ async def test_who_fills_the_table_with_small_values_fills_his_own() -> None:
     assert received(steps, 1) == 7.0
 
 
-async def test_memory_comes_back_with_the_end_of_a_connection() -> None:
+async def test_memory_is_freed_at_the_end_of_a_connection() -> None:
     steps = table()
     freed: list[int] = []
     for step in range(3):
@@ -106,7 +106,7 @@ async def test_memory_comes_back_with_the_end_of_a_connection() -> None:
     assert steps.early_bytes == 0
 
 
-def test_the_count_is_right_whatever_becomes_of_a_step() -> None:
+def test_byte_count_is_right_after_each_outcome_of_a_step() -> None:
     async def scenario() -> None:
         steps = table()
         for step in range(4):
@@ -126,7 +126,7 @@ def test_the_count_is_right_whatever_becomes_of_a_step() -> None:
     run_virtual(scenario())
 
 
-async def test_a_step_that_runs_and_does_not_ask_is_given_up() -> None:
+async def test_running_step_that_never_receives_is_aborted() -> None:
     steps = table(early_bytes=4 * MB)
     steps.deliver(1, "early", "", np.zeros(MB, np.uint8), HOSTILE)
     step, honest = Step(id=1), Step(id=2)
@@ -148,8 +148,8 @@ async def test_a_step_that_runs_and_does_not_ask_is_given_up() -> None:
     assert steps.early_bytes == 0
 
 
-async def test_what_a_step_asks_for_late_does_not_add_up() -> None:
-    """Values that come a moment before they are asked for, for as long as it may run."""
+async def test_values_received_soon_do_not_accumulate() -> None:
+    """Receive each value a moment after its arrival, for as long as the step may run."""
     steps = table(early_bytes=4 * MB)
     step = Step(id=1)
     rendezvous = steps.begin(1, step, {}).rendezvous
@@ -161,8 +161,8 @@ async def test_what_a_step_asks_for_late_does_not_add_up() -> None:
     assert not step.requested
 
 
-async def test_errors_of_steps_that_never_begin_are_kept_in_short() -> None:
-    """A hundred thousand of them are."""
+async def test_errors_of_unstarted_steps_are_kept_truncated() -> None:
+    """Bound each error, since a hundred thousand of them are kept."""
     steps = table()
     long = CancelledError("m" * 60_000, node="n" * 60_000, expected="e" * 60_000, actual="a" * 60_000)
     long.add_note("t" * 60_000)
@@ -184,14 +184,14 @@ async def stranger(**limits: int) -> AsyncIterator[tuple[StepTable, Channel]]:
         assert server._serving is not None
         async with Channel(comm) as channel:
             yield server._serving.tasks.steps, channel
-        while server._serving.tasks.steps.early_bytes:  # noqa: ASYNC110  # until that end has noticed, too
+        while server._serving.tasks.steps.early_bytes:  # noqa: ASYNC110  # until the server has noticed the end, too
             await asyncio.sleep(0)
 
 
 HEADER = {"edge": "edge", "tag": "", "dead": False}
 
 
-async def test_a_connection_that_sends_values_for_no_step() -> None:
+async def test_values_for_unknown_steps_are_bounded_over_a_connection() -> None:
     async with stranger(early_bytes=4 * MB) as (steps, channel):
         value = np.zeros(MB, np.uint8)
         for step in range(20):
@@ -204,14 +204,14 @@ async def test_a_connection_that_sends_values_for_no_step() -> None:
 @pytest.mark.parametrize(
     ("changes", "tensors"), [({}, 0), ({}, 2), ({"dead": True}, 1), ({"edge": 1}, 1), ({"step": 1}, 1)]
 )
-async def test_a_value_that_is_none_ends_the_connection(changes: dict[str, Any], tensors: int) -> None:
+async def test_malformed_value_ends_the_connection(changes: dict[str, Any], tensors: int) -> None:
     async with stranger() as (steps, channel):
         await channel.push(DELIVER, {**HEADER, **changes}, [np.float32(1.0)] * tensors)
         assert isinstance(await channel.wait_ended(), UnavailableError)
         assert not steps._early
 
 
-async def test_a_flood_of_aborts_is_kept_in_short() -> None:
+async def test_errors_of_many_aborts_are_kept_truncated() -> None:
     async with stranger() as (steps, channel):
         document = encode_error(UnavailableError("m" * 30_000), 40_000)
         for step in range(50):

@@ -1,4 +1,4 @@
-"""The receiving half of a comm: messages wait, or go straight to who takes them, and the end is told once."""
+"""The receiving half of a comm: messages wait or go straight to the dispatcher, and the end is reported once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aioflow.net.inbox import Inbox
 
 
 class Taker:
-    """What an inbox hands over."""
+    """The target of an inbox's dispatch."""
 
     def __init__(self, inbox: Inbox, fail_at: int | None = None) -> None:
         self.inbox = inbox
@@ -38,7 +38,7 @@ def put(box: Inbox, *numbers: int) -> None:
         box.put(Message(Kind.PUSH, number), 10)
 
 
-def test_what_waits_is_handed_over_first_and_what_comes_later_at_once() -> None:
+def test_dispatch_hands_over_waiting_messages_then_new_ones() -> None:
     box = inbox()
     taker = Taker(box)
     put(box, 1, 2)
@@ -50,7 +50,7 @@ def test_what_waits_is_handed_over_first_and_what_comes_later_at_once() -> None:
 
 
 @pytest.mark.parametrize("error", [None, UnavailableError("gone")])
-def test_the_end_is_told_once_and_nothing_comes_after_it(error: OpError | None) -> None:
+def test_end_is_reported_once_and_last(error: OpError | None) -> None:
     box = inbox()
     taker = Taker(box)
     taker.begin()
@@ -61,7 +61,7 @@ def test_the_end_is_told_once_and_nothing_comes_after_it(error: OpError | None) 
     assert taker.numbers == []
 
 
-def test_an_end_from_before_is_told_after_what_waits() -> None:
+def test_earlier_end_is_reported_after_waiting_messages() -> None:
     box = inbox()
     taker = Taker(box)
     put(box, 1, 2)
@@ -71,7 +71,7 @@ def test_an_end_from_before_is_told_after_what_waits() -> None:
     assert taker.ends == [None]
 
 
-def test_an_end_brought_about_by_a_message_is_told_once() -> None:
+def test_end_caused_by_a_message_is_reported_once() -> None:
     for waiting in (True, False):
         box = inbox()
         taker = Taker(box, fail_at=2)
@@ -84,7 +84,7 @@ def test_an_end_brought_about_by_a_message_is_told_once() -> None:
         assert [type(error) for error in taker.ends] == [DataLossError]
 
 
-def test_handing_over_makes_room_again() -> None:
+def test_dispatch_frees_room() -> None:
     freed: list[int] = []
     box = inbox(room=25, freed=freed)
     put(box, 1, 2, 3)
@@ -95,7 +95,7 @@ def test_handing_over_makes_room_again() -> None:
     assert [box.full, *freed] == [False, 1], "what is handed over at once takes no room"
 
 
-async def test_one_either_receives_or_has_it_handed_over() -> None:
+async def test_receive_and_dispatch_are_exclusive() -> None:
     box = inbox()
     async with asyncio.TaskGroup() as tg:
         receiving = tg.create_task(box.receive("a peer"))

@@ -22,11 +22,11 @@ async def nothing() -> None:
 
 
 def threads() -> set[threading.Thread]:
-    """All threads of this kind, those of other tests included."""
+    """Return all threads of this kind, including those of other tests."""
     return {thread for thread in threading.enumerate() if thread.name == "aioflow-loop"}
 
 
-def test_coroutines_run_on_one_loop_that_goes_on_between_them() -> None:
+def test_coroutines_run_on_one_loop_that_continues_between_them() -> None:
     before = threads()
     thread = LoopThread()
     ticks: list[float] = []
@@ -68,7 +68,7 @@ def test_errors_reach_the_caller() -> None:
     thread.close(nothing())
 
 
-def test_a_coroutine_whose_caller_is_interrupted_before_it_begins_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unstarted_coroutine_of_an_interrupted_caller_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     thread = LoopThread()
     thread.run(nothing())
     busy, go_on = threading.Event(), threading.Event()
@@ -93,14 +93,14 @@ def test_a_coroutine_whose_caller_is_interrupted_before_it_begins_is_closed(monk
     assert inspect.getcoroutinestate(never_begun) == inspect.CORO_CLOSED
 
 
-def test_one_that_was_never_used_has_nothing_to_close() -> None:
+def test_unused_thread_has_nothing_to_close() -> None:
     before = threads()
     LoopThread().close(nothing())
     assert threads() <= before
 
 
 def test_close_waits_for_a_coroutine_that_another_thread_submits() -> None:
-    """The loop does not end between the check that it runs and the hand-over, which would never be answered."""
+    """Keep the loop alive between the check that it runs and the hand-over; the call would never return otherwise."""
     thread = LoopThread()
     thread.run(nothing())
     closing = threading.Thread(target=thread.close, args=(nothing(),))
@@ -109,7 +109,7 @@ def test_close_waits_for_a_coroutine_that_another_thread_submits() -> None:
         def call_soon_threadsafe(self, *arguments: Any) -> None:
             thread._loop = loop
             closing.start()
-            closing.join(0.2)  # it may close now, unless something holds it
+            closing.join(0.2)  # would close here unless something prevents it
             loop.call_soon_threadsafe(*arguments)
 
     loop, thread._loop = thread._loop, SlowLoop()  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""A value that was lost between two workers stops its step, also where the part that has sent it has ended."""
+"""Values lost between two workers: the step stops, even if the part that sent the value has ended."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from aioflow.testing.sim_net import SimNet, simulate
 
 Story: TypeAlias = Callable[["Steps", af.Session], Awaitable[None]]
 
-BOUND = 10.0  # virtual seconds in which a step that has lost a value must end
+BOUND = 10.0  # virtual seconds within which a step that lost a value must end
 
 
 class Steps:
-    """A client whose steps have a part at worker 0 and one at worker 1, which gets a value from it."""
+    """A client whose steps have a part at worker 0, and one at worker 1 that receives a value from it."""
 
     def __init__(self, net: SimNet) -> None:
         self.net = net
@@ -32,7 +32,7 @@ class Steps:
                 self.result = made * 2.0
 
     async def play(self, story: Story, connected: bool = True) -> None:
-        """From a host of its own. The workers are `connected` by a first step."""
+        """Run `story` on a separate host; if `connected`, a first step connects the workers."""
         await self.cluster.start()
 
         async def client() -> None:
@@ -51,8 +51,8 @@ def play(story: Story, seed: int, connected: bool = True) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_worker_that_another_has_never_reached_is_unavailable(seed: int) -> None:
-    """The time limit of a connection is none of the step: whoever trains begins anew."""
+def test_worker_never_reached_by_another_is_unavailable(seed: int) -> None:
+    """Raise UnavailableError, on which a training session restarts, and not the connection's DeadlineExceededError."""
 
     async def story(steps: Steps, session: af.Session) -> None:
         steps.net.partition("worker0", "worker1")
@@ -64,14 +64,14 @@ def test_a_worker_that_another_has_never_reached_is_unavailable(seed: int) -> No
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("reset", [False, True])
-def test_between_workers_that_cannot_reach_one_another(reset: bool, seed: int) -> None:
+def test_value_lost_in_a_partition_fails_the_step(reset: bool, seed: int) -> None:
     async def story(steps: Steps, session: af.Session) -> None:
         steps.net.partition("worker0", "worker1")
         if reset:
             asyncio.get_running_loop().call_later(1.0, lambda: steps.net.heal(reset=True))
         with pytest.raises(af.errors.UnavailableError, match="worker/replica:0/task:1") as raised:
             await session.run(steps.result, {steps.fed: 1.0})
-        assert not raised.value.may_have_been_applied  # there is nothing to apply
+        assert not raised.value.may_have_been_applied  # the step has no effects
         steps.net.heal()
         assert await session.run(steps.result, {steps.fed: 2.0}) == 6.0
 
@@ -80,8 +80,8 @@ def test_between_workers_that_cannot_reach_one_another(reset: bool, seed: int) -
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("silent", [False, True])
-def test_with_the_worker_that_has_sent_it(silent: bool, seed: int) -> None:
-    """Its part has ended when it dies, and the value cannot get through."""
+def test_value_lost_with_its_sender_fails_the_step(silent: bool, seed: int) -> None:
+    """Crash the sender after its part has ended, while the value cannot get through."""
 
     async def story(steps: Steps, session: af.Session) -> None:
         steps.net.partition("worker0", "worker1")
@@ -99,8 +99,8 @@ def test_with_the_worker_that_has_sent_it(silent: bool, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("heals", [False, True])
-def test_with_a_worker_that_drains(heals: bool, seed: int) -> None:
-    """It waits until what it has sent has arrived, for as long as it may, and says goodbye only then."""
+def test_draining_sender_waits_for_delivery(heals: bool, seed: int) -> None:
+    """Drain for as long as allowed until sent values have arrived, and close only then."""
 
     async def story(steps: Steps, session: af.Session) -> None:
         steps.net.partition("worker0", "worker1")
@@ -126,8 +126,8 @@ def test_with_a_worker_that_drains(heals: bool, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_what_is_for_a_host_that_was_switched_off_for_a_moment_reaches_it(seed: int) -> None:
-    """Its peer still has the connection to its predecessor."""
+def test_value_reaches_a_host_after_its_silent_restart(seed: int) -> None:
+    """Send over a peer that still has the connection to the host's predecessor."""
 
     async def again(steps: Steps) -> None:
         async with af.Session(steps.cluster.target("worker1"), graph=steps.graph, config=SIMULATED) as session:
@@ -142,8 +142,8 @@ def test_what_is_for_a_host_that_was_switched_off_for_a_moment_reaches_it(seed: 
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_worker_that_does_not_answer_when_a_connection_is_made_again_is_unavailable(seed: int) -> None:
-    """And not a time limit of the caller's that has passed: sessions of training are made again after this."""
+def test_worker_silent_during_reconnection_is_unavailable(seed: int) -> None:
+    """Raise UnavailableError and not DeadlineExceededError: training sessions are recreated after the former."""
 
     async def story(steps: Steps, session: af.Session) -> None:
         steps.net.drop("client", "worker1")

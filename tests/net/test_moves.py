@@ -1,4 +1,4 @@
-"""Variables that are on another task than before, and what a session does about the plans that it has made."""
+"""Variables that moved to another task, and the session's plans made before the move."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ pytestmark = pytest.mark.blocks_loop("a simulation runs without a stop")
 
 
 class Moved:
-    """A session whose variable was on the task that keeps where variables are. After a restart of that task somebody
-    else has it on a worker.
+    """A session whose variable moves.
+
+    The variable first is on the coordinator. After a restart of the coordinator, another client creates it on a worker.
 
     Args:
-        before, after: What the session does: before the restart, and when the variable is elsewhere.
+        net: Simulated network.
+        before: Called with the session before the restart.
+        after: Called with the session once the variable is elsewhere.
     """
 
     def __init__(
@@ -72,12 +75,12 @@ class Moved:
         assert not raised.value.may_have_been_applied
 
     async def registered(self, host: str) -> int:
-        """How many parts a worker has when there has been time to tell it."""
+        """Return the number of a worker's parts, after enough time for it to be notified."""
         await asyncio.sleep(1.0)
         return (await self.cluster.servers[host].worker.state()).registered
 
 
-def test_workers_forget_plans_of_before() -> None:
+def test_workers_forget_plans_made_before_a_move() -> None:
     async def before(scene: Moved, session: af.Session) -> None:
         for factor in (1.0, 2.0):
             with scene.graph.as_default(), af.device("/job:worker/task:1"):
@@ -94,7 +97,7 @@ def test_workers_forget_plans_of_before() -> None:
     simulate(lambda net: Moved(net, before, after).play())
 
 
-def test_partial_runs_are_set_up_anew() -> None:
+def test_partial_runs_are_set_up_again_after_a_move() -> None:
     async def run(scene: Moved, session: af.Session) -> Any:
         handle = await session.partial_run_setup([scene.product], [scene.x])
         return (await session.partial_run(handle, scene.product, {scene.x: [3.0]})).tolist()
@@ -112,7 +115,7 @@ def test_partial_runs_are_set_up_anew() -> None:
     simulate(lambda net: Moved(net, before, after).play())
 
 
-def test_nobody_waits_for_a_worker_to_forget_a_plan() -> None:
+def test_session_does_not_wait_for_workers_to_forget_plans() -> None:
     async def before(scene: Moved, session: af.Session) -> None:
         await session.run(scene.product, {scene.x: [3.0]})
 
@@ -127,8 +130,8 @@ def test_nobody_waits_for_a_worker_to_forget_a_plan() -> None:
     simulate(lambda net: Moved(net, before, after).play())
 
 
-def test_a_step_that_was_planned_before_is_not_run_where_the_variable_was() -> None:
-    """Its plan is looked up, and then another step learns of the restart."""
+def test_step_planned_before_a_move_is_not_run() -> None:
+    """Look up a plan, and then let another step learn of the restart."""
     plans: list[PreparedStep] = []
 
     async def before(scene: Moved, session: af.Session) -> None:

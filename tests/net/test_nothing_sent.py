@@ -1,4 +1,4 @@
-"""Errors of steps of which nothing was sent say that nothing was applied: such a step may be run again."""
+"""Errors of steps of which nothing was sent: they say that nothing was applied, so the step may be run again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def told(session: af.Session, fetches: Any, kind: type[OpError]) -> bool:
 
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("remote", [False, True])
-async def test_a_session_that_is_closed(remote: bool, known: bool) -> None:
+async def test_closed_session_reports_that_nothing_was_applied(remote: bool, known: bool) -> None:
     v = af.Variable(1.0)
     add = v.assign_add(1.0)
     async with cluster("worker") as (server,):
@@ -37,7 +37,7 @@ async def test_a_session_that_is_closed(remote: bool, known: bool) -> None:
 
 @pytest.mark.blocks_loop("a simulation runs without a stop")
 @pytest.mark.parametrize("away", ["worker0", "worker1"])
-def test_a_worker_that_is_not_there(away: str) -> None:
+def test_unreachable_worker_reports_that_nothing_was_applied(away: str) -> None:
     with af.Graph().as_default() as graph, af.device("/job:worker/task:1"):
         v = af.Variable(1.0)
 
@@ -57,7 +57,7 @@ def test_a_worker_that_is_not_there(away: str) -> None:
     simulate(main)
 
 
-async def test_a_time_limit_that_is_over_before_the_step_begins() -> None:
+async def test_expired_timeout_reports_that_nothing_was_applied() -> None:
     v = af.Variable(1.0)
     async with af.Session() as session:
         with pytest.raises(af.errors.DeadlineExceededError) as raised:

@@ -1,4 +1,4 @@
-"""What one client may ask at a time: requests and their bytes, pushes, steps and their time; also who reads nothing."""
+"""Bounds per client: requests and their bytes, pushes, steps and their time; also for clients that do not read."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def limited(**limits: int) -> CommOptions:
     return CommOptions(limits=Limits(**limits))
 
 
-def test_what_is_open_is_counted_for_one_and_for_all() -> None:
+def test_open_requests_are_counted_per_client_and_in_total() -> None:
     limits = Limits(open_requests=3, open_bytes=3 * MB, all_open_bytes=4 * MB)
     everybody = all_open_requests(limits)
     one, other = OpenRequests(limits, everybody), OpenRequests(limits, everybody)
@@ -61,8 +61,8 @@ def test_what_is_open_is_counted_for_one_and_for_all() -> None:
 
 
 @pytest.mark.parametrize("address", ["inproc://open", ANY])
-async def test_pushes_to_a_service_are_open_requests(address: str) -> None:
-    """Nobody is told that one is refused, so the connection ends."""
+async def test_pushes_to_a_service_count_as_open_requests(address: str) -> None:
+    """End the connection at the limit: a refused push has no answer that could report it."""
     gate = asyncio.Event()
     running = 0
 
@@ -88,8 +88,8 @@ async def test_pushes_to_a_service_are_open_requests(address: str) -> None:
 
 
 @pytest.mark.parametrize("address", ["inproc://open", ANY])
-async def test_who_gives_requests_up_may_ask_others_at_once(address: str) -> None:
-    """Before they have stopped, which those do not do that are at work; of these, too, there are only so many."""
+async def test_cancelled_requests_free_their_slots_up_to_a_limit(address: str) -> None:
+    """Free the slots at once, although running services may stop later; the number of those is limited, too."""
     gate = asyncio.Event()
     stubborn = 0
 
@@ -138,7 +138,7 @@ async def outcome(call: Awaitable[Reply]) -> Reply | OpError:
 
 
 @pytest.mark.parametrize("address", ["inproc://open", ANY])
-async def test_requests_have_room_for_so_many_bytes(address: str) -> None:
+async def test_bytes_of_open_requests_are_bounded(address: str) -> None:
     gate = asyncio.Event()
     held = 0
 
@@ -170,8 +170,8 @@ async def test_requests_have_room_for_so_many_bytes(address: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["wait", "fail", "refuse", "answer", "unheard of"])
-async def test_who_asks_too_much_and_reads_nothing_is_ended(kind: str) -> None:
-    """A hundred thousand requests, where there may be four: few of them take a task, however they end."""
+async def test_flooding_client_that_does_not_read_is_disconnected(kind: str) -> None:
+    """Send a hundred thousand requests against a limit of four: few become asyncio tasks, whatever their outcome."""
     most = 0
     ended: asyncio.Future[OpError] = asyncio.get_running_loop().create_future()
     gate = asyncio.Event()
@@ -217,7 +217,7 @@ async def test_who_asks_too_much_and_reads_nothing_is_ended(kind: str) -> None:
 
 @asynccontextmanager
 async def two_tasks(limits: Limits) -> AsyncIterator[tuple[Server, Server]]:
-    """Two servers; sessions on the second reach the first by a connection."""
+    """Run two servers; sessions on the second reach the first by a connection."""
     spec = {"ps": inproc(1), "worker": inproc(1)}
     options = replace(CommOptions(), limits=limits, heartbeat=5.0)
     async with (
@@ -228,7 +228,7 @@ async def two_tasks(limits: Limits) -> AsyncIterator[tuple[Server, Server]]:
         yield ps, worker
 
 
-async def test_a_client_has_so_many_steps_at_a_time_and_others_have_theirs() -> None:
+async def test_number_of_steps_per_client_is_bounded() -> None:
     with af.device("/job:ps"):
         queue = af.FIFOQueue(10, [af.float32], shapes=[[]])
         taken, put = queue.dequeue(), queue.enqueue(7.0)
@@ -251,7 +251,7 @@ async def test_a_client_has_so_many_steps_at_a_time_and_others_have_theirs() -> 
         assert await one.run(taken) == 7.0
 
 
-async def test_a_step_has_so_much_time() -> None:
+async def test_duration_of_steps_is_bounded() -> None:
     with af.device("/job:ps"):
         taken = af.FIFOQueue(10, [af.float32], shapes=[[]]).dequeue()
     async with two_tasks(Limits(step_seconds=0.05)) as (_, worker), af.Session(worker.target) as session:
@@ -261,6 +261,6 @@ async def test_a_step_has_so_much_time() -> None:
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), "1"])
-def test_a_time_is_a_number(wrong: float) -> None:
+def test_step_seconds_must_be_a_number(wrong: float) -> None:
     with pytest.raises((InvalidArgumentError, TypeError)):
         Limits(step_seconds=wrong)

@@ -1,4 +1,4 @@
-"""Places at a listener: tasks of the cluster have their own, and of clients those that are idle give way to others."""
+"""Slots of a listener: tasks of the cluster have their own, and idle clients are evicted for others."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def server(tcp: bool, connections: int, peers: int = 4) -> AsyncIterator[S
 
 
 async def channel(stack: AsyncExitStack, target: str, options: CommOptions = OPTIONS) -> Channel:
-    """One that has asked for something."""
+    """Return a channel that has made one call."""
     opened = await stack.enter_async_context(Channel(await connect(target_address(target), 5.0, options)))
     await opened.call(STATE, timeout=SECONDS)
     return opened
@@ -43,7 +43,7 @@ async def channel(stack: AsyncExitStack, target: str, options: CommOptions = OPT
 
 @pytest.mark.parametrize("tcp", [False, True])
 async def test_idle_clients_keep_no_task_and_no_client_out(tcp: bool) -> None:
-    """Three hundred of them, where there are places for twenty."""
+    """Open three hundred idle connections against a limit of twenty."""
     async with server(tcp, 20) as it, AsyncExitStack() as stack:
         idle = []
         for _ in range(300):
@@ -62,7 +62,7 @@ async def test_idle_clients_keep_no_task_and_no_client_out(tcp: bool) -> None:
 
 
 @pytest.mark.parametrize("tcp", [False, True])
-async def test_who_has_something_there_gives_way_last_and_the_longest_idle_first(tcp: bool) -> None:
+async def test_longest_idle_client_is_evicted_and_owners_last(tcp: bool) -> None:
     async with server(tcp, 3) as it, AsyncExitStack() as stack:
         owner, first, second = [await channel(stack, it.target) for _ in range(3)]
         await register(owner, part())
@@ -81,7 +81,7 @@ async def test_who_has_something_there_gives_way_last_and_the_longest_idle_first
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-async def test_tasks_have_so_many_places_of_their_own(address: str) -> None:
+async def test_tasks_have_slots_of_their_own(address: str) -> None:
     async def wait(comm: Comm) -> None:
         while await comm.receive() is not None:
             pass
@@ -98,7 +98,7 @@ async def test_tasks_have_so_many_places_of_their_own(address: str) -> None:
 
 
 @pytest.mark.parametrize("knows_all", [False, True])
-async def test_who_has_only_the_secret_of_clients_takes_no_place_of_a_task(knows_all: bool) -> None:
+async def test_client_with_the_client_secret_takes_no_task_slot(knows_all: bool) -> None:
     secret = Credentials(b"0123456789abcdef0123456789abcdef")
     mine = secret if knows_all else secret.client()
     found: list[bool] = []
@@ -117,7 +117,7 @@ async def test_who_has_only_the_secret_of_clients_takes_no_place_of_a_task(knows
 
 @asynccontextmanager
 async def two_tasks(connections: int) -> AsyncIterator[tuple[Server, Server]]:
-    """Two servers; sessions on the second reach the first by a connection, and it has so many for them."""
+    """Run two servers; sessions on the second reach the first, which accepts `connections` clients."""
     spec = {"ps": inproc(1), "worker": inproc(1)}
     options = replace(OPTIONS, connections=connections)
     async with (
@@ -128,8 +128,8 @@ async def two_tasks(connections: int) -> AsyncIterator[tuple[Server, Server]]:
         yield ps, worker
 
 
-async def test_a_session_that_gave_way_goes_on() -> None:
-    """It connects again by itself, and what it has made is there."""
+async def test_evicted_session_reconnects() -> None:
+    """Reconnect automatically, with all resources still there."""
     with af.device("/job:ps"):
         v = af.Variable(1.0)
         more = v.assign_add(1.0)
@@ -141,7 +141,7 @@ async def test_a_session_that_gave_way_goes_on() -> None:
         assert ps.status().activity.connections <= 2
 
 
-async def test_a_session_with_a_step_does_not_give_way_and_another_one_is_told_why() -> None:
+async def test_session_with_a_running_step_is_not_evicted() -> None:
     with af.device("/job:ps"):
         queue = af.FIFOQueue(1, [af.float32], shapes=[[]])
         taken, put = queue.dequeue(), queue.enqueue(7.0)
@@ -164,15 +164,15 @@ async def test_a_session_with_a_step_does_not_give_way_and_another_one_is_told_w
 
 
 @pytest.mark.parametrize("tcp", [False, True])
-async def test_who_gives_way_is_told_what_has_ended_without_an_answer(tcp: bool) -> None:
-    """Otherwise the error would say of a part that was not to answer that it has not begun."""
+async def test_eviction_reports_parts_that_ended_without_an_answer(tcp: bool) -> None:
+    """Report them: otherwise the error would claim that a part without an answer had not begun."""
     async with server(tcp, 1) as it, AsyncExitStack() as stack:
         first = await channel(stack, it.target)
         handle = await register(first, part())
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         asked = Run(handle, trace=False, beat=0, patience=SECONDS, seconds=None, answered=False)
         assert first.calls.begin(77, packed(RUN, asked.document()), [], answer)
-        await first.call(STATE, timeout=SECONDS)  # all that was asked before has been done
+        await first.call(STATE, timeout=SECONDS)  # answered after all earlier requests were handled
         assert not answer.done()
         await channel(stack, it.target)
         assert "idle for longest" in str(await first.wait_ended())
@@ -180,8 +180,8 @@ async def test_who_gives_way_is_told_what_has_ended_without_an_answer(tcp: bool)
         first.calls.forget(77)
 
 
-async def test_hundreds_that_come_at_once_are_all_let_in() -> None:
-    """As the tasks of a large cluster do when it starts: none gives way to another, though none has proved itself."""
+async def test_hundreds_of_simultaneous_connections_are_admitted() -> None:
+    """Connect at once like the tasks of a large cluster at its start: no unauthenticated connection evicts another."""
     met = 0
 
     async def handler(comm: Comm) -> None:

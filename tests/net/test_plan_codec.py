@@ -1,4 +1,4 @@
-"""Plans as messages: every part comes back as it was, and whatever else comes is a typed error in bounds."""
+"""Plans as messages: parts survive the round trip, and any other input is a typed error in bounded memory."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tests.runtime.split import split_plan
 
 
 def over_the_wire(part: Part) -> Part:
-    """The part, encoded, as a message through the framing, and decoded."""
+    """Return the part after encoding, framing and decoding."""
     header, tensors = encode_part(part)
     encoded = encode(Message(Kind.REQUEST, 1, header, tensors))
     decoder = Decoder()
@@ -58,7 +58,7 @@ def over_the_wire(part: Part) -> Part:
 
 
 def plain(value: Any) -> Any:
-    """An attribute in a form that compares with ==, types included."""
+    """Return an attribute in a form that compares with ==, including types."""
     if isinstance(value, np.ndarray | np.generic):
         array = np.asarray(value)
         content = array.tolist() if array.dtype == np.object_ else array.tobytes()
@@ -84,7 +84,7 @@ def require_same(first: Part, second: Part) -> None:
 
 @given(seed=st.integers(0, 100_000), devices=st.integers(1, 4), flow=st.booleans())
 @settings(max_examples=examples(40), deadline=None)
-def test_random_programs_come_back_as_they_were(seed: int, devices: int, flow: bool) -> None:
+def test_random_programs_survive_the_round_trip(seed: int, devices: int, flow: bool) -> None:
     with af.Graph().as_default():
         program = random_flow_program(seed) if flow else random_program(seed)
         plan = split_plan(list(program.fetches), list(program.feeds), seed, devices)
@@ -92,8 +92,8 @@ def test_random_programs_come_back_as_they_were(seed: int, devices: int, flow: b
         require_same(part, over_the_wire(part))
 
 
-def test_a_part_from_the_wire_computes_the_same() -> None:
-    """Registered with a worker: nothing that the runtime reads of a part is missing."""
+def test_decoded_part_computes_the_same() -> None:
+    """Register the part with a worker, so that all is needed that the runtime reads of a part."""
     with af.Graph().as_default(), af.Session() as session:
         x = af.placeholder("float32", [None, 3])
         weights = af.constant(np.arange(6, dtype=np.float32).reshape(3, 2))
@@ -120,11 +120,11 @@ def run(part: Part, feeds: list[Any]) -> list[Any]:
     return asyncio.run(main())
 
 
-# ── functions that go along with a node ──────────────────────────────────────────────────────────────────────────────
+# ── function bodies of nodes ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def batched(inside: Any) -> tuple[Part, Any]:
-    """A part that calls a batch function in a batch function, and what is fed to it. The test's graph holds both."""
+    """Return a part that calls a batch function in a batch function, and its feed. Both are in the test's graph."""
     with af.Session() as session:
         x = af.placeholder("float32", [None, 3])
         inner = af.nondifferentiable_batch_function(1, 4, 0)(inside)
@@ -134,14 +134,14 @@ def batched(inside: Any) -> tuple[Part, Any]:
 
 
 def altered(part: Part, change: Any) -> Part:
-    """The part with another graph as the body of its one node that has a body."""
+    """Return the part with another body of its one node that has a body."""
     ((device, graph),) = part.subgraphs.items()
     (node,) = (n for n in graph.nodes.values() if n.body is not None)
     made = replace(node, attrs={**node.attrs, "_body": change(node.body)})
     return replace(part, subgraphs={device: replace(graph, nodes={**graph.nodes, node.name: made})})
 
 
-def test_bodies_come_back_and_compute_the_same() -> None:
+def test_bodies_survive_the_round_trip_and_compute_the_same() -> None:
     part, value = batched(lambda a: a @ af.constant(np.ones((3, 2), np.float32)))
     found = over_the_wire(part)
     require_same(part, found)
@@ -182,13 +182,13 @@ def without_an_op(body: ClientGraph) -> ClientGraph:
         (without_an_op, InvalidArgumentError),
     ],
 )
-def test_a_body_that_does_not_fit_is_refused(change: Any, kind: type[OpError]) -> None:
+def test_body_that_does_not_fit_its_node_is_refused(change: Any, kind: type[OpError]) -> None:
     part, _ = batched(lambda a: a)
     with pytest.raises(kind):
         over_the_wire(altered(part, change))
 
 
-def test_bodies_are_bounded() -> None:
+def test_size_and_nesting_of_bodies_are_bounded() -> None:
     part, _ = batched(lambda a: a)
     with pytest.raises(ResourceExhaustedError, match="nodes of a plan"):
         decode_part(*encode_part(part), Limits(nodes=part.size - 1))
@@ -205,14 +205,14 @@ def test_bodies_are_bounded() -> None:
         over_the_wire(part)
 
 
-def test_a_python_function_in_a_body_stays_at_home() -> None:
+def test_python_function_in_a_body_stays_in_its_process() -> None:
     part, value = batched(lambda a: af.py_func(lambda rows: rows, [a], af.float32))
     with pytest.raises(PermissionDeniedError, match="Python function"):
         over_the_wire(part)
     assert run(decode_part(*encode_part(part, home=True)), [value])[0].shape == (2, 3)
 
 
-def test_a_node_without_its_body_is_not_registered() -> None:
+def test_node_without_its_body_is_not_registered() -> None:
     part, value = batched(lambda a: a)
     with pytest.raises(InvalidArgumentError, match="not there") as caught:
         run(altered(part, lambda body: None), [value])
@@ -226,7 +226,7 @@ SOURCE = SourceLine("/home/user/ü.py", 12, "<module>")
 
 
 def one(**attrs: Any) -> Part:
-    """A part of one node with these attributes."""
+    """Return a part of one node with these attributes."""
     attrs = {"dtype": af.float32, "shape": (2, None)} | attrs
     node = Node("scope/x_1", "Placeholder", (), (), attrs, (SPEC,), "/device:CPU:0", SOURCE)
     return Part("/job:worker/replica:0/task:1", {"/device:CPU:0": ClientGraph({node.name: node}, 2, 3, ("elsewhere",))})
@@ -242,12 +242,12 @@ def one(**attrs: Any) -> Part:
     ],
     ids=lambda value: repr(value)[:30],
 )  # fmt: skip
-def test_every_kind_of_attribute_comes_back(value: Any) -> None:
+def test_every_kind_of_attribute_survives_the_round_trip(value: Any) -> None:
     part = one(_attr=value)
     require_same(part, over_the_wire(part))
 
 
-def test_a_large_constant_is_a_tensor_of_its_own_and_sent_once() -> None:
+def test_large_constant_is_a_separate_tensor_sent_once() -> None:
     value = np.arange(10_000.0)
     part = one(_a=value, _b=(value,), _c=np.arange(3.0))
     header, tensors = encode_part(part)
@@ -257,7 +257,7 @@ def test_a_large_constant_is_a_tensor_of_its_own_and_sent_once() -> None:
     assert len(msgpack.packb(header)) < 200
 
 
-def test_constants_that_come_are_read_only() -> None:
+def test_decoded_constants_are_read_only() -> None:
     (graph,) = over_the_wire(one(_a=np.arange(3), _b=np.arange(10_000.0))).subgraphs.values()
     (node,) = graph.nodes.values()
     assert not node.attrs["_a"].flags.writeable
@@ -267,14 +267,14 @@ def test_constants_that_come_are_read_only() -> None:
 @pytest.mark.parametrize(
     "value", [object(), {"a": 1}, 1j, {1}, lambda: 1, 2**64, np.array([object()]), ((((((1,),),),),),)]
 )
-def test_an_attribute_that_is_no_plain_data_is_refused_and_names_the_node(value: Any) -> None:
+def test_attribute_that_is_not_plain_data_is_refused_with_its_node(value: Any) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         encode_part(one(_attr=value))
     assert (caught.value.node, caught.value.op_type, caught.value.source) == ("scope/x_1", "Placeholder", SOURCE)
     assert isinstance(caught.value, DTypeError) == isinstance(value, np.ndarray)
 
 
-def test_a_plan_over_the_limit_is_refused_at_both_ends() -> None:
+def test_oversized_plan_is_refused_at_both_ends() -> None:
     part = one(_attr="x" * 5000)
     small = Limits(plan_bytes=1000)
     with pytest.raises(ResourceExhaustedError):
@@ -283,19 +283,19 @@ def test_a_plan_over_the_limit_is_refused_at_both_ends() -> None:
         decode_part(*encode_part(part), small)
 
 
-def test_a_plan_has_no_more_nodes_than_there_may_be() -> None:
-    """Each takes a hundred times as much as the bytes that it comes in."""
+def test_number_of_nodes_of_a_plan_is_bounded() -> None:
+    """Bound the nodes as well as the bytes: a node takes a hundred times the memory of its encoding."""
     header, tensors = encode_part(chain())
     with pytest.raises(ResourceExhaustedError, match="nodes"):
         decode_part(header, tensors, Limits(nodes=1))
     assert decode_part(header, tensors, Limits(nodes=2)).size == 2
 
 
-# ── what is refused ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── refusals ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def chain(**changes: Any) -> Part:
-    """x → Neg → Merge-free graph of two nodes, the second of which has these changes."""
+    """Return a part of two nodes, a placeholder x and its Neg, with these changes to the second."""
     first = Node("x", "Placeholder", (), (), {"dtype": af.float32, "shape": (2,)}, (OutputSpec(af.float32, (2,)),))
     second = Node("y", "Neg", (Edge("x", 0),), ("x",), {"T": af.float32}, (OutputSpec(af.float32, (2,)),))
     second = replace(second, **changes)
@@ -305,7 +305,7 @@ def chain(**changes: Any) -> Part:
     )
 
 
-def test_the_part_that_the_next_test_alters_is_right() -> None:
+def test_unchanged_chain_survives_the_round_trip() -> None:
     require_same(chain(), over_the_wire(chain()))
 
 
@@ -344,17 +344,19 @@ def test_the_part_that_the_next_test_alters_is_right() -> None:
     ],
     ids=str,
 )
-def test_a_part_that_could_not_run_is_refused(changes: dict[str, Any], kind: type[OpError]) -> None:
+def test_part_that_could_not_run_is_refused(changes: dict[str, Any], kind: type[OpError]) -> None:
     header, tensors = encode_part(chain(**changes))
     with pytest.raises(OpError) as caught:
         decode_part(header, tensors)
     assert isinstance(caught.value, kind)
-    if isinstance(caught.value, InvalidArgumentError) and changes.get("op") != "_Arg":  # there are too few feeds
+    if (
+        isinstance(caught.value, InvalidArgumentError) and changes.get("op") != "_Arg"
+    ):  # that error names no node: there are too few feeds
         assert caught.value.node == "y"
 
 
 def boundary(op: str, *specs: tuple[int, OutputSpec]) -> dict[str, Node]:
-    """Feeds or fetches of these numbers."""
+    """Return nodes of feeds or fetches with these indices."""
     found = {}
     for number, (index, spec) in enumerate(specs):
         given = Node(f"x{number}", "Placeholder", (), (), {"dtype": spec.dtype, "shape": spec.dims}, (spec,))
@@ -370,8 +372,8 @@ WHOLE, REAL = OutputSpec(af.int32, (2,)), OutputSpec(af.float32, (2,))
 
 
 @pytest.mark.parametrize("op", ["_Arg", "_Retval"])
-def test_a_number_of_a_feed_or_fetch_comes_once_on_a_device(op: str) -> None:
-    """Otherwise what arrives is held to one of the two, and the readers of the other get it too."""
+def test_index_of_a_feed_or_fetch_is_unique_on_a_device(op: str) -> None:
+    """Refuse duplicates: a value would be checked against one node, but reach the readers of both."""
     part = Part("/task:0", {"/device:CPU:0": ClientGraph(boundary(op, (0, WHOLE), (0, REAL)), 2, 2)})
     with pytest.raises(InvalidArgumentError, match="not numbered"):
         over_the_wire(part)
@@ -379,14 +381,14 @@ def test_a_number_of_a_feed_or_fetch_comes_once_on_a_device(op: str) -> None:
 
 
 @pytest.mark.parametrize("other", [REAL, OutputSpec(af.int32, (3,))])
-def test_devices_agree_on_a_feed(other: OutputSpec) -> None:
+def test_devices_must_agree_on_a_feed(other: OutputSpec) -> None:
     first = ClientGraph(boundary("_Arg", (0, WHOLE)), 1, 0)
     with pytest.raises(InvalidArgumentError, match="devices differ in what feed 0 is"):
         over_the_wire(Part("/task:0", {"/cpu:0": first, "/cpu:1": replace(first, nodes=boundary("_Arg", (0, other)))}))
     over_the_wire(Part("/task:0", {"/cpu:0": first, "/cpu:1": first}))
 
 
-def test_one_device_gives_a_fetch() -> None:
+def test_only_one_device_may_return_a_fetch() -> None:
     graph = ClientGraph(boundary("_Retval", (0, WHOLE)), 0, 1)
     with pytest.raises(InvalidArgumentError, match="two devices give fetch 0"):
         over_the_wire(Part("/task:0", {"/cpu:0": graph, "/cpu:1": graph}))
@@ -409,13 +411,13 @@ PROGRAM: dict[str, Any] = {
         *({"operands": (0,)}, {"operands": (0, 2)}, {"operands": (0, -1)}, {"dtypes": (af.float32,)}, {"nodes": ()}),
         *({"ops": ("Neg", "AddV2")}, {"ops": ("Neg", "ReadFile")}, {"ops": ("Neg", "Conv2D"), "operands": (0, 1, 0)}),
         *({"ops": ("Neg", "Nothing")}, {"sources": ("x:y in z",)}),
-        # What makes less than there are elements, or in fewer bytes, would be read past its end.
+        # A member with fewer elements, or smaller ones, would be read past its end.
         *({"ops": ("L2Loss", "Square")}, {"ops": ("Neg", "Rank")}, {"dtypes": (af.float32, af.float16)}),
         *({"ops": ("IsNan", "Square")}, {"dtypes": (af.float16, af.float32)}, {"dtypes": (af.float32, af.bool)}),
     ],
     ids=str,
 )
-def test_a_fused_node_whose_members_do_not_fit_is_not_registered(changes: dict[str, Any]) -> None:
+def test_fused_node_with_inconsistent_members_is_not_registered(changes: dict[str, Any]) -> None:
     part = over_the_wire(chain(op="_ElementwiseChain", attrs=PROGRAM | changes))
     with pytest.raises(OpError) as caught:
         run(part, [])
@@ -423,7 +425,7 @@ def test_a_fused_node_whose_members_do_not_fit_is_not_registered(changes: dict[s
     assert caught.value.node == "y"
 
 
-def test_a_worker_refuses_the_wrong_number_of_feeds() -> None:
+def test_worker_refuses_the_wrong_number_of_feeds() -> None:
     with af.Graph().as_default(), af.Session() as session:
         x = af.placeholder("float32", [])
         (part,) = session.plan([x + 1.0], [x]).parts.values()
@@ -447,13 +449,13 @@ def test_a_worker_refuses_the_wrong_number_of_feeds() -> None:
     ],
     ids=str,
 )
-def test_a_malformed_header_is_refused(header: Mapping[str, Any], kind: type[OpError]) -> None:
+def test_malformed_header_is_refused(header: Mapping[str, Any], kind: type[OpError]) -> None:
     _, tensors = encode_part(chain())
     with pytest.raises(kind):
         decode_part(header, tensors)
 
 
-def test_a_message_without_its_buffer_is_refused() -> None:
+def test_message_without_its_buffer_is_refused() -> None:
     header, tensors = encode_part(chain())
     for wrong in ([], [np.zeros(3)], [np.zeros((2, 2), np.uint8)], [tensors[0][:0]], [tensors[0][:-1]]):
         with pytest.raises(DataLossError):
@@ -495,7 +497,7 @@ def test_altered_bytes_give_a_part_or_a_typed_error(seed: int, data: st.DataObje
     ],
     ids=["list", "map", "nested claims", "nested", "maps", "bytes", "feeds", "nodes"],
 )
-def test_a_bomb_takes_little_memory(bomb: bytes) -> None:
+def test_msgpack_bomb_uses_bounded_memory(bomb: bytes) -> None:
     tracemalloc.start()
     with pytest.raises((DataLossError, ResourceExhaustedError)):
         decode_part({"plan": 1, "task": "t", "subgraphs": 1}, [np.frombuffer(bomb, np.uint8)])

@@ -1,4 +1,4 @@
-"""The proof of a secret and the tags of frames, without I/O: against another program's HMAC and BLAKE2, and forged."""
+"""The proof of a secret and the tags of frames, without I/O: against openssl's HMAC and BLAKE2, and forged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from aioflow.net.sealing import Seal
 from tests.random_examples import examples
 
 SECRET = bytes(range(32))
-HELLO = struct.Struct("<8sHHIQQ")  # written out here: the format is a promise to other versions
+HELLO = struct.Struct("<8sHHIQQ")  # written out: the format is a promise to other versions
 CONNECTING = HELLO.pack(b"aioflow\n", 2, 2, 3, 0x1111, 0) + b"\xaa" * 32
 LISTENING = HELLO.pack(b"aioflow\n", 2, 2, 1, 0x2222, 0) + b"\xbb" * 32
 
@@ -33,7 +33,7 @@ def listening(secret: bytes | None = SECRET, seals: bool = False, nonce: bytes =
 
 
 def say(to: Proving, data: bytes) -> bytes:
-    """Hand over bytes as they come; returns what is answered."""
+    """Feed bytes in words of 32 and return the answers."""
     assert len(data) % 32 == 0
     return b"".join(to.received(data[start : start + 32]) for start in range(0, len(data), 32))
 
@@ -51,8 +51,8 @@ def proved(first: Proving, second: Proving) -> None:
 # ── the proof ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_words_are_as_documented() -> None:
-    """Against `openssl mac -digest SHA256 -macopt hexkey:0001…1f HMAC`."""
+def test_handshake_is_as_documented() -> None:
+    """Compare with `openssl mac -digest SHA256 -macopt hexkey:0001…1f HMAC`."""
     first, second = connecting(), listening()
     assert first.opening == CONNECTING
     assert second.opening == LISTENING
@@ -67,7 +67,7 @@ def test_the_words_are_as_documented() -> None:
     assert (first.peer.incarnation, second.peer.incarnation) == (0x2222, 0x1111)
 
 
-def test_without_a_secret_the_hello_is_all() -> None:
+def test_handshake_without_a_secret_is_the_hello_alone() -> None:
     first, second = connecting(None), listening(None)
     assert len(first.opening) == 32
     assert say(first, second.opening) == b""
@@ -76,7 +76,7 @@ def test_without_a_secret_the_hello_is_all() -> None:
 
 
 @pytest.mark.parametrize(("one", "other", "tags"), [(0, 0, False), (1, 0, True), (0, 1, True), (1, 1, True)])
-def test_frames_have_tags_where_either_end_wants_them(one: bool, other: bool, tags: bool) -> None:
+def test_frames_have_tags_if_either_end_requires_them(one: bool, other: bool, tags: bool) -> None:
     first, second = connecting(seals=one), listening(seals=other)
     proved(first, second)
     ours, theirs = first.seals(), second.seals()
@@ -90,7 +90,7 @@ def test_frames_have_tags_where_either_end_wants_them(one: bool, other: bool, ta
 
 
 @pytest.mark.parametrize(("end", "other"), [(connecting, listening), (listening, connecting)])
-def test_who_has_a_secret_and_who_has_none_refuse_each_other(
+def test_ends_with_and_without_a_secret_refuse_each_other(
     end: Callable[..., Proving], other: Callable[..., Proving]
 ) -> None:
     with pytest.raises(UnauthenticatedError, match="the peer has no secret"):
@@ -99,7 +99,7 @@ def test_who_has_a_secret_and_who_has_none_refuse_each_other(
         say(end(None), other().opening)
 
 
-def test_another_secret_is_refused_and_both_are_told() -> None:
+def test_wrong_secret_is_refused_and_reported_to_both_ends() -> None:
     first, second = connecting(b"x" * 32), listening()
     say(second, first.opening)
     with pytest.raises(UnauthenticatedError, match="has not proved"):
@@ -110,7 +110,7 @@ def test_another_secret_is_refused_and_both_are_told() -> None:
         say(first, second.last_words)
 
 
-def test_a_listener_that_does_not_know_the_secret_is_refused() -> None:
+def test_listener_without_the_secret_is_refused() -> None:
     first = connecting()
     say(first, LISTENING)
     with pytest.raises(UnauthenticatedError, match="has not proved"):
@@ -119,7 +119,7 @@ def test_a_listener_that_does_not_know_the_secret_is_refused() -> None:
     assert not first.last_words
 
 
-def test_a_recorded_proof_is_none_on_another_connection() -> None:
+def test_proof_is_invalid_on_another_connection() -> None:
     first, second = connecting(), listening()
     say(second, first.opening)
     proof = say(first, second.opening)
@@ -129,7 +129,7 @@ def test_a_recorded_proof_is_none_on_another_connection() -> None:
         say(again, proof)
 
 
-def test_a_proof_sent_back_to_its_maker_is_none() -> None:
+def test_reflected_proof_is_refused() -> None:
     first = connecting()
     proof = say(first, first.opening)
     with pytest.raises(UnauthenticatedError):
@@ -137,10 +137,10 @@ def test_a_proof_sent_back_to_its_maker_is_none() -> None:
 
 
 @pytest.mark.parametrize("place", [8, 10, 12, 16, 32, 63], ids=["version", "oldest", "flags", "incarnation", "a", "z"])
-def test_nothing_of_the_openings_can_be_changed_on_the_way(place: int) -> None:
+def test_changed_opening_invalidates_the_proof(place: int) -> None:
     first, second = connecting(), listening()
     altered = bytearray(first.opening)
-    altered[place] ^= 1 if place == 10 else 2  # what is still a hello
+    altered[place] ^= 1 if place == 10 else 2  # changes that still give a hello
     proof = say(first, second.opening)
     with pytest.raises(OpError) as caught:
         say(second, bytes(altered) + proof)
@@ -152,8 +152,8 @@ def test_nothing_of_the_openings_can_be_changed_on_the_way(place: int) -> None:
 KEY = bytes.fromhex("5270E23410D4D37BC70F2921DDA636318D693B18268497E89E10C90104DAD683")
 
 
-def test_the_tags_are_as_documented() -> None:
-    """Against openssl's BLAKE2BMAC of 16 bytes, with the key of the connecting end's frames of the vector above."""
+def test_tags_are_as_documented() -> None:
+    """Compare with openssl's BLAKE2BMAC of 16 bytes; the key is that of the connecting end in the vector above."""
     seal = Seal(KEY)
     frame = struct.pack("<4sBBHQIIQ", b"aiof", 2, 1, 0, 7, 0, 0, 0)
     tags = [bytes(seal.sealed([frame])[1]) for _ in range(2)]
@@ -185,7 +185,7 @@ LARGE = Message(Kind.REQUEST, 2, {"y": 2}, (np.arange(3, dtype=np.int8), np.rand
 
 
 def frames() -> list[bytes]:
-    """A small message, a large one in chunks with a heartbeat between, a small one: each frame with its tag."""
+    """Return frames with tags: a small message, a large one in chunks with a heartbeat in between, and a small one."""
     seal, large = Seal(KEY), encode(LARGE)
     chunks = [b"".join(map(bytes, chunk)) for chunk in large.chunks(100_000)]
     plain = [encode(SMALL).head, large.head, chunks[0], bare_frame(Kind.HEARTBEAT, 3), *chunks[1:], encode(SMALL).head]
@@ -194,7 +194,7 @@ def frames() -> list[bytes]:
 
 @given(st.lists(st.integers(1, 70_000), min_size=1))
 @settings(deadline=None, max_examples=examples(40))
-def test_sealed_messages_survive_any_cut(sizes: list[int]) -> None:
+def test_sealed_messages_survive_any_split(sizes: list[int]) -> None:
     data = b"".join(frames())
     decoder = Decoder(seal=Seal(KEY))
     found = feed(decoder, data, (sizes[i % len(sizes)] for i in range(len(data))))
@@ -206,12 +206,12 @@ def test_sealed_messages_survive_any_cut(sizes: list[int]) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 7, 15, 16, 17])
-def test_a_tag_that_comes_in_pieces(cut: int) -> None:
+def test_tag_may_arrive_in_pieces(cut: int) -> None:
     data = b"".join(frames())
     assert len(feed(Decoder(seal=Seal(KEY)), data, (cut for _ in data))) == 4
 
 
-def test_whole_is_what_the_other_end_takes() -> None:
+def test_whole_seals_a_message_for_the_other_end() -> None:
     message = Message(Kind.PUSH, 9, {}, (np.arange(CHUNK_BYTES, dtype=np.uint8),))
     data = b"".join(map(bytes, Seal(KEY).whole(encode(message))))
     (found,) = feed(Decoder(seal=Seal(KEY)), data)
@@ -220,7 +220,7 @@ def test_whole_is_what_the_other_end_takes() -> None:
 
 @given(st.data())
 @settings(deadline=None, max_examples=examples(150))
-def test_an_altered_byte_is_found_before_anybody_has_the_message(data: st.DataObject) -> None:
+def test_altered_byte_is_detected_before_its_message_is_delivered(data: st.DataObject) -> None:
     sent = frames()
     index = data.draw(st.integers(0, len(sent) - 1))
     place = data.draw(st.integers(0, len(sent[index]) - 1))
@@ -248,13 +248,13 @@ FORGERIES = {
 
 
 @pytest.mark.parametrize("forgery", FORGERIES)
-def test_frames_that_are_not_those_that_were_sent(forgery: str) -> None:
+def test_forged_frames_are_refused(forgery: str) -> None:
     with pytest.raises(DataLossError, match="tag is wrong"):
         feed(Decoder(seal=Seal(KEY)), b"".join(FORGERIES[forgery](frames())))
 
 
-def test_a_forged_header_takes_no_memory() -> None:
-    """What declares a large tensor is looked at only when its tag is right."""
+def test_forged_header_allocates_no_memory() -> None:
+    """Check the tag before the declared size of a large tensor is used."""
     large = encode(Message(Kind.PUSH, 1, {}, (np.zeros(64 << 20, np.uint8),)))
     decoder = Decoder(seal=Seal(KEY))
     tracemalloc.start()
@@ -269,8 +269,8 @@ def test_a_forged_header_takes_no_memory() -> None:
 # ── tasks and clients ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_secret_of_clients_is_as_documented() -> None:
-    """Against `openssl mac -digest SHA256 -macopt hexkey:0001…1f HMAC` of "aioflow client secret"."""
+def test_client_secret_is_as_documented() -> None:
+    """Compare with `openssl mac -digest SHA256 -macopt hexkey:0001…1f HMAC` of "aioflow client secret"."""
     digits = "A6098EFB46DBC70CCE9BAF8884D10B5C9D000BF6B804D254DCAB813463046027"
     assert client_secret(SECRET) == b"aioflow-client:" + digits.lower().encode()
     assert is_client_secret(client_secret(SECRET))
@@ -278,7 +278,7 @@ def test_the_secret_of_clients_is_as_documented() -> None:
 
 
 @pytest.mark.parametrize("is_task", [False, True])
-def test_who_knows_the_secret_may_say_that_it_is_a_task(is_task: bool) -> None:
+def test_holder_of_the_secret_may_declare_itself_a_task(is_task: bool) -> None:
     first = Proving(Role.CONNECTING, 0x1111, SECRET, False, b"\xaa" * 32, is_task)
     second = listening()
     proved(first, second)
@@ -286,7 +286,7 @@ def test_who_knows_the_secret_may_say_that_it_is_a_task(is_task: bool) -> None:
     assert not first.peer_is_task
 
 
-def test_who_knows_the_secret_of_clients_is_let_in_as_one_and_never_as_a_task() -> None:
+def test_holder_of_the_client_secret_is_never_a_task() -> None:
     known = client_secret(SECRET)
     for claims in (False, True):
         first, second = Proving(Role.CONNECTING, 0x1111, known, False, b"\xaa" * 32, claims), listening()
@@ -298,8 +298,8 @@ def test_who_knows_the_secret_of_clients_is_let_in_as_one_and_never_as_a_task() 
 
 
 @pytest.mark.parametrize("flags", [1 | 8, 1 | 4 | 8, 1])
-def test_a_client_that_lies_is_refused(flags: int) -> None:
-    """It says that it is a task, or that it knows the cluster's secret."""
+def test_false_claims_of_a_client_are_refused(flags: int) -> None:
+    """Claim to be a task, or to know the cluster's secret."""
     first, second = connecting(client_secret(SECRET), seals=False), listening()
     lie = HELLO.pack(b"aioflow\n", 2, 2, flags, 0x1111, 0) + b"\xaa" * 32
     first.opening = lie
@@ -309,14 +309,14 @@ def test_a_client_that_lies_is_refused(flags: int) -> None:
 
 
 @pytest.mark.parametrize("secret", [SECRET, client_secret(SECRET)])
-def test_what_listens_and_has_only_the_secret_of_clients_is_believed_by_nobody_who_sees_it(secret: bytes) -> None:
-    """Or a client could stand in for a task."""
+def test_listener_with_only_the_client_secret_is_refused(secret: bytes) -> None:
+    """Refuse it, so that a client cannot stand in for a task."""
     first, second = connecting(secret), listening(client_secret(SECRET))
     with pytest.raises(UnauthenticatedError, match="no task"):
         say(first, second.opening)
 
 
 @pytest.mark.parametrize("flags", [2, 4, 6, 32, 33, 1 << 31])
-def test_flags_that_mean_nothing_are_refused(flags: int) -> None:
+def test_unknown_flags_are_refused(flags: int) -> None:
     with pytest.raises(DataLossError, match="something unknown"):
         say(listening(), HELLO.pack(b"aioflow\n", 2, 2, flags, 0x1111, 0))

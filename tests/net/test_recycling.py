@@ -1,4 +1,4 @@
-"""Memory is lent again when nobody can see it any more, and never before."""
+"""Recycling of memory: a block is reused once nothing refers to it, and never before."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def blocks(room: int = 4000) -> Blocks:
     return Blocks(room, smallest=100)
 
 
-def test_an_array_is_as_numpys_and_its_memory_is_lent_again() -> None:
+def test_dropped_array_returns_its_block_for_reuse() -> None:
     found = blocks()
     array = found.empty((10, 10), FLOAT)
     assert type(array) is np.ndarray
@@ -56,7 +56,7 @@ def _exported(array: Array) -> Any:
         _exported,
     ],
 )
-def test_memory_that_anything_still_sees_is_not_lent(hold: Callable[[Array], Any]) -> None:
+def test_block_with_any_remaining_reference_is_not_reused(hold: Callable[[Array], Any]) -> None:
     found = blocks()
     array = found.empty((10, 10), FLOAT)
     array[...] = 7.0
@@ -65,7 +65,7 @@ def test_memory_that_anything_still_sees_is_not_lent(hold: Callable[[Array], Any
     gc.collect()
     assert found.waiting == 0
     found.empty((10, 10), FLOAT)[...] = 8.0
-    before = found.waiting  # the second one's
+    before = found.waiting  # the block of the second array
     seen = np.asarray(held)
     assert set(seen.tobytes()) == set(np.full(1, 7, FLOAT).tobytes())
     del held, seen
@@ -73,7 +73,7 @@ def test_memory_that_anything_still_sees_is_not_lent(hold: Callable[[Array], Any
     assert found.waiting == before + 400
 
 
-def test_how_much_waits_is_bounded_and_the_oldest_goes_first() -> None:
+def test_waiting_blocks_are_bounded_and_the_oldest_is_dropped() -> None:
     found = blocks(room=1000)
     arrays = [found.empty((size,), np.dtype(np.uint8)) for size in (300, 400, 500, 1001)]
     while arrays:
@@ -83,7 +83,7 @@ def test_how_much_waits_is_bounded_and_the_oldest_goes_first() -> None:
     assert found.waiting == 800, "a new block of 300, and the oldest, of 400, is gone"
 
 
-def test_small_and_empty_arrays_are_their_own() -> None:
+def test_small_and_empty_arrays_are_not_recycled() -> None:
     found = blocks()
     for shape in ((24,), (), (0, 1000)):
         array = found.empty(shape, FLOAT)
@@ -91,7 +91,7 @@ def test_small_and_empty_arrays_are_their_own() -> None:
         assert array.base is None
 
 
-def test_arrays_may_end_in_other_threads() -> None:
+def test_arrays_may_be_dropped_in_other_threads() -> None:
     found = blocks(room=1 << 20)
     arrays = [found.empty((100,), FLOAT) for _ in range(400)]
     assert len({array.ctypes.data for array in arrays}) == 400

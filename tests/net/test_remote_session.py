@@ -1,4 +1,4 @@
-"""Sessions on clusters: what a user of `Session(server.target)` notices."""
+"""Sessions on clusters, from the view of a user of `Session(server.target)`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def variable_and_product() -> tuple[af.Variable, af.Tensor]:
 
 @pytest.mark.parametrize("tcp", [False, True], ids=["inproc", "tcp"])
 @pytest.mark.parametrize("target", [0, 1])
-async def test_a_step_runs_where_it_is_asked_to(tcp: bool, target: int) -> None:
+async def test_step_runs_on_the_requested_tasks(tcp: bool, target: int) -> None:
     v, product = variable_and_product()
     add = af.assign_add(v, [1.0, 1.0])
     async with cluster("ps", "worker", tcp=tcp) as servers, af.Session(servers[target].target) as session:
@@ -80,7 +80,7 @@ async def test_sessions_of_a_server_share_batches(tcp: bool) -> None:
     assert [each.tolist() for each in found] == [[21.0], [22.0]]
 
 
-async def test_sessions_share_variables_and_nothing_else() -> None:
+async def test_sessions_share_only_variables() -> None:
     v, product = variable_and_product()
     with af.device(PS):
         noise = af.random_uniform([], seed=3)
@@ -88,16 +88,16 @@ async def test_sessions_share_variables_and_nothing_else() -> None:
         async with af.Session(ps.target) as one, af.Session(worker.target) as two:
             await one.run(v.initializer)
             assert (await two.run(product)).tolist() == [2.0, 4.0]
-            assert await one.run(noise) == await two.run(noise)  # each has the first number of its own sequence
+            assert await one.run(noise) == await two.run(noise)  # each session has its own sequence of random numbers
             assert (await ps.worker.state()).registered > 0
         for server in (ps, worker):
-            while (await server.worker.state()).registered:  # noqa: ASYNC110  # they hear of it from the connections
+            while (await server.worker.state()).registered:  # noqa: ASYNC110  # they learn of the end from the connections
                 await asyncio.sleep(0.001)
         async with af.Session(worker.target) as three:
             assert (await three.run(v)).tolist() == [1.0, 2.0]
 
 
-async def test_a_step_that_asks_for_nothing_gives_nothing() -> None:
+async def test_step_without_fetches_returns_an_empty_structure() -> None:
     async with cluster("ps") as (ps,), af.Session(ps.target) as session:
         assert await session.run([]) == []
         assert await session.run(()) == ()
@@ -112,8 +112,8 @@ async def test_clear_drops_variables_on_all_workers() -> None:
             await session.run(v)
 
 
-async def test_unrelated_graphs_share_the_resources_of_a_container() -> None:
-    """Queues and variables, by container and name, between clients that never met; another container is apart."""
+async def test_unrelated_graphs_share_resources_by_container_and_name() -> None:
+    """Share queues and variables between clients without contact; another container stays separate."""
     graphs = {name: af.Graph() for name in ("one", "two", "apart")}
     parts = {}
     for name, graph in graphs.items():
@@ -144,8 +144,8 @@ async def test_unrelated_graphs_share_the_resources_of_a_container() -> None:
             assert (await apart.run(parts["apart"][0])).tolist() == [0.0]
 
 
-async def test_every_worker_names_the_first_cause() -> None:
-    """One fails, the others wait for it: the step ends with that error, and so it is told to those who wait."""
+async def test_step_raises_the_first_cause_on_every_worker() -> None:
+    """Let one worker fail while the others wait for it: all waiters receive that error."""
     x = af.placeholder("float32", [None])
     with af.device(PS):
         bad = af.reshape(x, [2, 2], name="bad")
@@ -158,7 +158,7 @@ async def test_every_worker_names_the_first_cause() -> None:
             assert (error.node, type(error)) == ("bad", af.errors.InvalidArgumentError)
 
 
-async def test_a_stream_on_a_cluster() -> None:
+async def test_stream_on_a_cluster_applies_each_step_once() -> None:
     v, product = variable_and_product()
     add = af.assign_add(v, [1.0, 1.0])
     async with cluster("ps", "worker", tcp=True) as (_, worker), af.Session(worker.target) as session:
@@ -169,11 +169,11 @@ async def test_a_stream_on_a_cluster() -> None:
                 seen.append(value[0])
                 if len(seen) == 10:
                     break
-        assert len(set(seen)) == 10  # steps that run at the same time are applied once each, in any order
+        assert len(set(seen)) == 10  # concurrent steps are applied once each, in any order
         assert (await session.run(product))[0] >= 2 * max(seen)
 
 
-async def test_an_error_says_where_it_was() -> None:
+async def test_error_names_task_node_and_source() -> None:
     x = af.placeholder("float32", [None])
     with af.device(PS):
         bad = af.reshape(x, [2, 2], name="bad")
@@ -190,7 +190,7 @@ async def test_an_error_says_where_it_was() -> None:
 
 
 async def failure(run: Awaitable[Any]) -> Any:
-    """The engine's error that a run ends with."""
+    """Return the engine's error that a run raises."""
     with pytest.raises(af.errors.OpError) as raised:
         await run
     return raised.value
@@ -202,7 +202,7 @@ async def until_running(servers: list[Server]) -> None:
 
 
 def stuck_step() -> tuple[Any, Any]:
-    """A fetch on the worker that waits for a queue on the parameter server, and what ends the wait."""
+    """Return a fetch on the worker that waits for a queue on the ps, and the enqueue that ends the wait."""
     with af.device(PS):
         queue = af.FIFOQueue(1, [af.float32], shapes=[()], name="queue")
         element = queue.dequeue(name="waits")
@@ -210,17 +210,17 @@ def stuck_step() -> tuple[Any, Any]:
         return af.identity(element), queue.enqueue(1.0)
 
 
-async def test_a_timeout_names_the_worker_and_leaves_nothing() -> None:
+async def test_timeout_names_the_worker_and_leaves_nothing() -> None:
     fetch, enqueue = stuck_step()
     async with cluster("ps", "worker") as servers, af.Session(servers[1].target) as session:
         error = await time_runs_out(session, session.run(fetch, timeout=60.0), 2)
         assert TASKS[0] in str(error)
         assert [(await server.worker.state()).running for server in servers] == [0, 0]
         await session.run(enqueue)
-        assert await session.run(fetch) == 1.0  # the step that was stopped has not taken it
+        assert await session.run(fetch) == 1.0  # the stopped step has not dequeued the element
 
 
-async def test_cancelling_the_task_stops_the_step_everywhere() -> None:
+async def test_cancellation_stops_the_step_on_all_workers() -> None:
     fetch, _ = stuck_step()
     async with cluster("ps", "worker") as servers, af.Session(servers[1].target) as session, asyncio.TaskGroup() as tg:
         run = tg.create_task(session.run(fetch))
@@ -229,7 +229,7 @@ async def test_cancelling_the_task_stops_the_step_everywhere() -> None:
             while True:
                 (report,) = await session.stuck_report()
                 assert TASKS[0] in str(report)
-                if "waits" in [node for node, _, _ in report.waiting]:  # the parameter server itself says so
+                if "waits" in [node for node, _, _ in report.waiting]:  # reported by the parameter server itself
                     break
         assert "queue" in str(report)
         run.cancel()
@@ -238,8 +238,8 @@ async def test_cancelling_the_task_stops_the_step_everywhere() -> None:
         assert [(await server.worker.state()).running for server in servers] == [0, 0]
 
 
-async def test_a_cancelled_run_waits_for_the_kernel_that_is_in_progress() -> None:
-    """No update arrives after `run` has ended."""
+async def test_cancelled_run_waits_for_the_running_kernel() -> None:
+    """Guarantee that no update arrives after `run` has ended."""
     begun, go = threading.Event(), threading.Event()
 
     def hold(value: Any) -> Any:
@@ -274,7 +274,7 @@ async def test_closing_the_session_stops_its_steps() -> None:
         assert isinstance(await failure(session.run(fetch)), af.errors.ClosedSessionError)
 
 
-async def test_a_server_that_stops_ends_the_steps_that_wait_for_it() -> None:
+async def test_stopped_server_ends_the_steps_that_wait_for_it() -> None:
     fetch, _ = stuck_step()
     small = af.SessionConfig(plan_cache_size=1)
     async with cluster("ps", "worker", tcp=True) as (ps, worker), af.Session(worker.target, config=small) as session:
@@ -290,11 +290,11 @@ async def test_a_server_that_stops_ends_the_steps_that_wait_for_it() -> None:
         assert isinstance(again, af.errors.UnavailableError)
         assert TASKS[0] in str(again)
         with af.device(WORKER):
-            assert await session.run(af.constant(1.0) + 1.0) == 2.0  # although a plan there has to be forgotten for it
+            assert await session.run(af.constant(1.0) + 1.0) == 2.0  # a plan with a part on the ps is evicted for it
 
 
-async def test_a_session_comes_back_after_the_restart_of_a_task() -> None:
-    """It says once that what the task kept is gone."""
+async def test_session_reconnects_after_the_restart_of_a_task() -> None:
+    """Raise once that the state of the task is lost."""
     v, product = variable_and_product()
     other = v.read_value() + 1.0
     ports = free_addresses(2)
@@ -304,7 +304,7 @@ async def test_a_session_comes_back_after_the_restart_of_a_task() -> None:
             await session.run(v.initializer)
             await session.run(product)
             await session.run(other)
-        for fetch in (product, v.read_value() * 3.0):  # a step that is known, and one that is not
+        for fetch in (product, v.read_value() * 3.0):  # a compiled step and a new one
             async with Server(spec, "ps", 0):
                 error = await failure(session.run(fetch))
                 assert isinstance(error, af.errors.AbortedError)
@@ -317,8 +317,8 @@ async def test_a_session_comes_back_after_the_restart_of_a_task() -> None:
                 assert (await session.run(other)).tolist() == [2.0, 3.0]
 
 
-async def test_a_value_is_not_delivered_to_the_successor_of_the_task_it_is_for() -> None:
-    """The worker that sends finds it out, even if the client does not."""
+async def test_value_is_not_delivered_to_a_restarted_task() -> None:
+    """Let the sending worker detect the restart, even if the client does not."""
     with af.device(WORKER):
         sent = af.constant([1.0]) + 1.0
     with af.device(PS):
@@ -326,7 +326,7 @@ async def test_a_value_is_not_delivered_to_the_successor_of_the_task_it_is_for()
     async with cluster("ps", "worker") as (ps, worker):
         remote = RemoteCluster(worker.target)
         await remote.connect()
-        remote._hub.peers[ps.task] += 1  # what the client would know of another process
+        remote._hub.peers[ps.task] += 1  # the incarnation of a later process
         plan = placed(StepRequest((), (read,)), {"read": f"{TASKS[0]}/device:CPU:0"}, f"{TASKS[1]}/device:CPU:0")
         registered = await remote.register(plan, 0, af.SessionConfig())
         error = await failure(registered.run([], Step(id=remote.next_step())))
@@ -341,7 +341,7 @@ def placed(request: StepRequest, devices: dict[str, str], other: str) -> Plan:
     return partition(replace(graph, nodes=nodes))
 
 
-async def test_a_target_that_is_not_there() -> None:
+async def test_unreachable_or_malformed_target_raises_a_typed_error() -> None:
     (port,) = free_addresses(1)
     for target in (f"aioflow://{port}", *inproc(1)):
         error = await failure(RemoteCluster(target, timeout=0.1).connect())
@@ -371,13 +371,13 @@ async def test_devices_are_known_once_the_session_is_connected() -> None:
         await session.close()
 
 
-async def test_a_task_may_come_later() -> None:
+async def test_task_may_start_after_the_session() -> None:
     v, product = variable_and_product()
     ports = free_addresses(2)
     spec = {"ps": ports[:1], "worker": ports[1:]}
     async with Server(spec, "worker", 0) as worker, af.Session(worker.target) as session:
         with af.device(WORKER):
-            assert await session.run(af.constant(1.0) + 1.0) == 2.0  # which nobody else is needed for
+            assert await session.run(af.constant(1.0) + 1.0) == 2.0  # needs no other task
         with given_up_at_once():
             error = await failure(session.run(product))
         assert isinstance(error, af.errors.UnavailableError)
@@ -388,7 +388,7 @@ async def test_a_task_may_come_later() -> None:
             assert f"{TASKS[0]}/device:CPU:1" in session.list_devices()
 
 
-async def test_a_server_starts_with_the_session_that_needs_it() -> None:
+async def test_server_starts_with_the_session_that_needs_it() -> None:
     server = af.train.Server.create_local_server()
     target = server.target
     assert not target.endswith(":0")
@@ -406,7 +406,7 @@ async def test_a_server_starts_with_the_session_that_needs_it() -> None:
 
 
 @pytest.mark.parametrize("started", [False, True])
-async def test_servers_at_any_free_port_are_not_taken_for_one_another(started: bool) -> None:
+async def test_local_servers_with_free_ports_are_distinct(started: bool) -> None:
     v = af.Variable([1.0, 2.0], name="v")
     servers = [af.train.Server.create_local_server() for _ in range(3)]
     assert len({server.target for server in servers}) == 3
@@ -423,7 +423,7 @@ async def test_servers_at_any_free_port_are_not_taken_for_one_another(started: b
         await server.stop()
 
 
-async def test_a_port_is_kept_for_the_server_that_was_given_it() -> None:
+async def test_port_is_reserved_for_its_server() -> None:
     server = af.train.Server.create_local_server()
     port = int(server.target.rpartition(":")[2])
     assert server.cluster.as_dict() == {"local": [f"127.0.0.1:{port}"]}
@@ -435,7 +435,7 @@ async def test_a_port_is_kept_for_the_server_that_was_given_it() -> None:
 
 
 @pytest.mark.parametrize("tcp", [False, True], ids=["inproc", "tcp"])
-async def test_two_servers_of_a_process_have_two_addresses(tcp: bool) -> None:
+async def test_two_servers_of_a_process_need_two_addresses(tcp: bool) -> None:
     spec = {"local": free_addresses(1) if tcp else inproc(1)}
     for start in (False, True):
         server = Server(spec)
@@ -451,15 +451,15 @@ async def test_two_servers_of_a_process_have_two_addresses(tcp: bool) -> None:
         assert await session.run(af.constant(2.0) * 2.0) == 4.0
 
 
-async def test_options_of_connections_may_be_shared_by_servers() -> None:
+async def test_servers_may_share_connection_options() -> None:
     options = CommOptions()
     first, second = (Server({"local": inproc(1)}, options=options) for _ in range(2))
     assert len({first.incarnation, second.incarnation, options.incarnation}) == 3
 
 
 @pytest.mark.parametrize("tcp", [False, True], ids=["inproc", "tcp"])
-async def test_the_settings_of_a_server_are_those_of_its_sessions(tcp: bool) -> None:
-    """Where a session has none of its own."""
+async def test_config_of_the_server_is_the_default_of_its_sessions(tcp: bool) -> None:
+    """Use the server's settings where the session has none of its own."""
     x = af.placeholder("float32", [])
     y = af.math.log(x, name="y")
     waits = af.FIFOQueue(1, ["float32"], [[]]).dequeue()
@@ -469,7 +469,7 @@ async def test_the_settings_of_a_server_are_those_of_its_sessions(tcp: bool) -> 
             assert session.config == config
             assert (await failure(session.run(y, {x: -1.0}))).node == "y"
             assert isinstance(await failure(session.run(waits)), af.errors.DeadlineExceededError)
-        late = af.Session(server.target)  # which is not entered
+        late = af.Session(server.target)  # a session that is not entered
         assert isinstance(await failure(late.make_callable(waits)()), af.errors.DeadlineExceededError)
         await late.close()
         async with af.Session(server.target, config=af.SessionConfig(operation_timeout=30.0, threads=1)) as session:
@@ -480,7 +480,7 @@ async def test_the_settings_of_a_server_are_those_of_its_sessions(tcp: bool) -> 
                     await session.run(waits)
 
 
-async def test_the_settings_of_a_server_cross_to_other_loops() -> None:
+async def test_config_of_the_server_reaches_other_event_loops() -> None:
     config = af.SessionConfig(operation_timeout=7, optimizations={"arithmetic": False}, compression="bfloat16")
 
     async def elsewhere(target: str) -> af.SessionConfig:
@@ -491,7 +491,7 @@ async def test_the_settings_of_a_server_cross_to_other_loops() -> None:
         assert await asyncio.to_thread(lambda: asyncio.run(elsewhere(server.target))) == config
 
 
-async def test_settings_of_a_server_that_was_not_started() -> None:
+async def test_config_of_an_unstarted_server_reaches_its_sessions() -> None:
     waits = af.FIFOQueue(1, ["float32"], [[]]).dequeue()
     server = Server.create_local_server(af.SessionConfig(operation_timeout=0.05))
     async with af.Session(server.target) as session:
@@ -499,7 +499,7 @@ async def test_settings_of_a_server_that_was_not_started() -> None:
     await server.stop()
 
 
-async def test_traces_come_from_all_workers() -> None:
+async def test_trace_covers_all_workers() -> None:
     v, product = variable_and_product()
     async with cluster("ps", "worker") as (_, worker), af.Session(worker.target) as session:
         await session.run(v.initializer)
@@ -512,8 +512,8 @@ async def test_traces_come_from_all_workers() -> None:
     assert all(node.duration >= 0 for stats in metadata.step_stats for node in stats.nodes)
 
 
-async def test_the_times_of_all_workers_are_by_one_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The workers' clock is a thousand seconds ahead here."""
+async def test_trace_times_of_all_workers_use_one_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the workers' clock a thousand seconds ahead."""
     v, product = variable_and_product()
     monkeypatch.setattr(worker_service, "perf_counter", lambda: time.perf_counter() + 1000.0)
     async with cluster("ps", "worker", "worker") as (*_, other), af.Session(other.target) as session:
@@ -525,10 +525,10 @@ async def test_the_times_of_all_workers_are_by_one_clock(monkeypatch: pytest.Mon
     nodes = {node.op: node for stats in metadata.step_stats for node in stats.nodes}
     assert all(started <= started + node.start <= ended for node in nodes.values())
     sent, received = nodes["_Send"], nodes["Mul"]
-    assert sent.start < received.start + received.duration  # what is sent is not received before
+    assert sent.start < received.start + received.duration  # a value is not received before it is sent
 
 
-async def test_settings_reach_the_workers() -> None:
+async def test_session_config_reaches_the_workers() -> None:
     x = af.placeholder("float32", [])
     with af.device(PS):
         y = af.math.log(x, name="y")
@@ -540,7 +540,7 @@ async def test_settings_reach_the_workers() -> None:
             assert np.isnan(await session.run(y, {x: -1.0}))
 
 
-async def test_what_only_a_local_session_can_is_refused() -> None:
+async def test_local_only_methods_are_refused() -> None:
     x = af.placeholder("float32", [])
     with af.device(PS):
         y = x + 1.0
@@ -552,8 +552,8 @@ async def test_what_only_a_local_session_can_is_refused() -> None:
         assert await session.run(y, {x: 1.0}) == 2.0
 
 
-def test_blocking_calls_keep_the_connections() -> None:
-    """`run_sync` from a program without an event loop, whose connections live on between the calls."""
+def test_run_sync_keeps_the_connections() -> None:
+    """Call `run_sync` without an event loop; the connections persist between the calls."""
     v, product = variable_and_product()
     ready, done = threading.Event(), threading.Event()
     targets: list[str] = []
@@ -579,7 +579,7 @@ def test_blocking_calls_keep_the_connections() -> None:
         thread.join()
 
 
-async def test_many_steps_of_many_sessions_at_once() -> None:
+async def test_concurrent_steps_of_two_sessions_are_applied_once() -> None:
     with af.device(PS):
         v = af.Variable(0.0, name="v")
         add = af.assign_add(v, 1.0)
@@ -597,11 +597,11 @@ async def test_many_steps_of_many_sessions_at_once() -> None:
         assert float(await two.run(v)) == 60.0
 
 
-# ── the same bits ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── bitwise equality ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def scattered(request: StepRequest, seed: int) -> Plan:
-    """Every node on a device of two tasks that the seed chooses; what touches a resource on the first."""
+    """Place each node on a random device of two tasks, and users of resources on the first device."""
     rng = random.Random(seed)
     graph = prune(request)
     nodes = {}
@@ -646,17 +646,17 @@ async def same_bits(seed: int, kind: str, executor: str, tcp: bool) -> None:
 
 @settings(max_examples=examples(40), deadline=None)
 @given(seed=st.integers(0, 100_000), kind=KINDS, executor=st.sampled_from(["strands", "strands", "reference"]))
-def test_a_step_on_two_workers_gives_what_it_gives_on_one_device(seed: int, kind: str, executor: str) -> None:
+def test_step_on_two_workers_equals_one_on_a_single_device(seed: int, kind: str, executor: str) -> None:
     asyncio.run(same_bits(seed, kind, executor, tcp=False))
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_so_it_does_over_tcp(seed: int) -> None:
+async def test_step_over_tcp_equals_one_on_a_single_device(seed: int) -> None:
     await same_bits(seed, ("loops", "plain", "branches")[seed % 3], ("strands", "reference")[seed // 3], tcp=True)
 
 
-async def test_who_asks_for_the_clients_own_task_when_the_session_is_closed_is_told_so() -> None:
-    """Its task is cancelled before it has begun."""
+async def test_opening_the_client_task_of_a_closed_session_is_aborted() -> None:
+    """Cancel the background task before it has started."""
 
     class Closing(Background):
         async def start(self, work: Any) -> Any:
@@ -672,7 +672,7 @@ async def test_who_asks_for_the_clients_own_task_when_the_session_is_closed_is_t
     await background.close()
 
 
-async def test_a_session_that_was_not_entered_connects_for_whatever_it_is_asked(graph: af.Graph) -> None:
+async def test_session_that_was_not_entered_connects_on_first_use(graph: af.Graph) -> None:
     async def partially(session: af.Session) -> Any:
         handle = await session.partial_run_setup([y], [x])
         return await session.partial_run(handle, y, {x: fed})
@@ -699,7 +699,7 @@ async def test_a_session_that_was_not_entered_connects_for_whatever_it_is_asked(
 
 
 @pytest.mark.parametrize("tcp", [False, True], ids=["inproc", "tcp"])
-async def test_a_partial_run_fetches_from_another_server_of_this_process(graph: af.Graph, tcp: bool) -> None:
+async def test_partial_run_fetches_from_another_server_of_the_process(graph: af.Graph, tcp: bool) -> None:
     async with cluster("worker", "worker", tcp=tcp) as servers:
         with af.device("/job:worker/task:1"):
             x = af.placeholder(af.float32, [])
@@ -712,8 +712,8 @@ async def test_a_partial_run_fetches_from_another_server_of_this_process(graph: 
 
 
 @pytest.mark.parametrize("chief", ["session", "monitored session"])
-async def test_servers_of_one_program_listen_when_they_are_first_needed(chief: str) -> None:
-    """As in programs for TensorFlow, whose servers listen from the moment in which they are made."""
+async def test_servers_of_one_program_listen_when_first_needed(chief: str) -> None:
+    """Run a program written for TensorFlow, whose servers listen from their construction."""
     spec = {job: [f"{address}"] for job, address in zip(("ps", "worker"), free_addresses(2), strict=True)}
     ps, worker = Server(spec, "ps", 0), Server(spec, "worker", 0)
     try:
@@ -734,7 +734,7 @@ async def test_servers_of_one_program_listen_when_they_are_first_needed(chief: s
 
 
 @pytest.mark.parametrize("why", ["it is not to", "it is another thread's"])
-async def test_server_that_is_not_to_start_by_itself_does_not(why: str) -> None:
+async def test_server_does_not_start_if_disabled_or_of_another_thread(why: str) -> None:
     spec = {"worker": free_addresses(2)}
     first = Server(spec, "worker", 0)
     if why == "it is not to":

@@ -1,4 +1,4 @@
-"""Tensors in shared memory: what arrives stays as it was, memory comes back, and no peer is believed."""
+"""Tensors in shared memory: received values never change, memory is returned, and peers are not trusted."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SECONDS: Final = 30.0
 
 @pytest.fixture(autouse=True)
 def all_comes_back() -> Iterator[None]:
-    """What a test has lent is there again when its connections have ended and its arrays are dropped."""
+    """Check that all exported memory is returned once a test's connections have ended and its arrays are dropped."""
     yield
     if SHARED.lent:
         gc.collect()
@@ -68,7 +68,7 @@ async def received(comm: Comm) -> Message:
 
 @asynccontextmanager
 async def pair(first: CommOptions = SHARES, second: CommOptions = SHARES) -> AsyncIterator[tuple[Comm, Comm]]:
-    """Two ends that have said all that they say before the first tensor."""
+    """Yield two ends that have completed the exchange before the first tensor."""
     async with connected("tcp://127.0.0.1:0")(first, second) as (left, right):
         for one, other in ((left, right), (right, left), (left, right)):
             await one.send(push(0))
@@ -83,10 +83,10 @@ async def sent(first: Comm, second: Comm, *tensors: Any, number: int = 1) -> tup
     return tuple(message.tensors)
 
 
-# ── what arrives ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── received values ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_large_tensors_are_lent_and_small_ones_sent_each_at_its_place() -> None:
+async def test_large_tensors_are_exported_and_small_ones_sent_inline() -> None:
     small, large, text = np.arange(3), np.arange(500_000.0), np.array([b"x" * 1_000_000], object)
     bools = np.ones(SIZE, np.bool_)
     async with pair() as (first, second):
@@ -101,7 +101,7 @@ async def test_large_tensors_are_lent_and_small_ones_sent_each_at_its_place() ->
 
 
 @pytest.mark.parametrize("options", [(ALONE, SHARES), (SHARES, ALONE), (ALONE, ALONE)])
-async def test_an_end_that_does_not_share_gets_tensors_as_ever(options: tuple[CommOptions, CommOptions]) -> None:
+async def test_end_without_shared_memory_receives_tensors_by_tcp(options: tuple[CommOptions, CommOptions]) -> None:
     async with pair(*options) as (first, second):
         for one, other in ((first, second), (second, first)):
             (array,) = await sent(one, other, filled(3))
@@ -110,7 +110,7 @@ async def test_an_end_that_does_not_share_gets_tensors_as_ever(options: tuple[Co
 
 
 @pytest.mark.parametrize("seals", [False, True])
-async def test_ends_that_prove_themselves_share(seals: bool) -> None:
+async def test_authenticated_ends_share_memory(seals: bool) -> None:
     options = replace(SHARES, credentials=Credentials(b"a secret of some length", seals_loopback=seals))
     async with pair(options, options) as (first, second):
         (array,) = await sent(first, second, filled(3))
@@ -137,7 +137,7 @@ async def test_any_layout_arrives(array: np.ndarray[Any, Any]) -> None:
         assert SHARED.lent > 0
 
 
-async def test_what_is_held_stays_as_it_was_whatever_is_sent_after_it() -> None:
+async def test_held_arrays_are_not_changed_by_later_messages() -> None:
     async with pair() as (first, second):
         held = [(await sent(first, second, filled(n)))[0] for n in range(8)]
         part = held[3][10:20]
@@ -148,8 +148,8 @@ async def test_what_is_held_stays_as_it_was_whatever_is_sent_after_it() -> None:
             assert set(array.tolist()) == {n}
 
 
-async def test_memory_is_used_again_once_nobody_holds_it() -> None:
-    SHARED.trim(-1.0)  # what other tests of this process have left
+async def test_released_memory_is_reused() -> None:
+    SHARED.trim(-1.0)  # drop what other tests of this process have left
     async with pair() as (first, second):
         for n in range(50):
             await sent(first, second, filled(n))
@@ -157,8 +157,8 @@ async def test_memory_is_used_again_once_nobody_holds_it() -> None:
         assert SHARED.lent + SHARED.waiting <= 4 * SIZE
 
 
-async def test_a_message_that_nobody_can_get_takes_no_memory() -> None:
-    """One that is refused where it is sent."""
+async def test_refused_message_exports_no_memory() -> None:
+    """Refuse messages at the sender, and check that nothing stays exported."""
     async with pair() as (first, second):
         for _ in range(3):
             with pytest.raises(OpError):
@@ -169,7 +169,7 @@ async def test_a_message_that_nobody_can_get_takes_no_memory() -> None:
         await sent(first, second, filled(1))
 
 
-async def test_beyond_the_limit_tensors_go_by_the_connection() -> None:
+async def test_tensors_beyond_the_limit_are_sent_by_the_connection() -> None:
     options = replace(SHARES, limits=Limits(shared_bytes=4 * SIZE))
     for ends in ((options, SHARES), (SHARES, options)):
         async with pair(*ends) as (first, second):
@@ -180,7 +180,7 @@ async def test_beyond_the_limit_tensors_go_by_the_connection() -> None:
             del held
 
 
-async def test_a_receiver_that_does_not_read_bounds_what_is_lent() -> None:
+async def test_unread_exports_are_bounded() -> None:
     options = replace(SHARES, limits=Limits(unread_bytes=2 * SIZE))
     async with pair(options, options) as (first, second):
         count = 0
@@ -194,10 +194,10 @@ async def test_a_receiver_that_does_not_read_bounds_what_is_lent() -> None:
         assert count > 2
 
 
-# ── how it ends ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── end of the connection ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_what_is_held_outlives_its_connection() -> None:
+async def test_held_array_outlives_its_connection() -> None:
     async with pair() as (first, second):
         (held,) = await sent(first, second, filled(5))
         await asyncio.gather(first.close(), second.receive())
@@ -207,7 +207,7 @@ async def test_what_is_held_outlives_its_connection() -> None:
     assert set(held.tolist()) == {5}
 
 
-async def test_a_close_lets_the_peer_have_what_was_lent() -> None:
+async def test_peer_receives_exported_tensors_after_a_close() -> None:
     async with pair() as (first, second), asyncio.TaskGroup() as tg:
         for n in range(5):
             await first.send(push(n, filled(n)))
@@ -217,7 +217,7 @@ async def test_a_close_lets_the_peer_have_what_was_lent() -> None:
         assert await second.receive() is None
 
 
-# ── what is refused ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── refusals ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
@@ -226,7 +226,7 @@ def segment() -> Segment:
 
 
 def described(segment: Segment, **changes: Any) -> list[Any]:
-    """What a LENT says of bytes at the beginning of a segment, but for the changes."""
+    """Return the description in a LENT message of bytes at the beginning of a segment, with these changes."""
     spec = {"index": 0, "dtype": "uint8", "shape": [SIZE], "nbytes": SIZE}
     place = {"number": segment.number, "fd": segment.fd, "file_bytes": segment.file_bytes, "offset": 0, "slot": 0}
     said = {**spec, **place, "turn": 1, **changes}
@@ -265,16 +265,16 @@ def described(segment: Segment, **changes: Any) -> list[Any]:
     ],
     ids=str,
 )
-def test_a_description_that_does_not_fit_is_refused(segment: Segment, changes: dict[str, Any], error: type) -> None:
+def test_invalid_description_is_refused(segment: Segment, changes: dict[str, Any], error: type) -> None:
     borrower = Borrower(Process(os.getpid()), Board(bytes(32)), Limits())
     with pytest.raises(error):
         borrower.borrow(described(segment, **changes))
     assert borrower.bytes == 0
-    _, array = borrower.borrow(described(segment))  # which would fit
+    _, array = borrower.borrow(described(segment))  # unchanged, the description is valid
     assert array.nbytes == borrower.mapped - TRAILER - segment.size + SIZE
 
 
-def test_a_place_or_a_segment_is_not_taken_for_another(segment: Segment) -> None:
+def test_reused_slot_or_resized_segment_is_refused(segment: Segment) -> None:
     borrower = Borrower(Process(os.getpid()), Board(bytes(32)), Limits())
     _, held = borrower.borrow(described(segment))
     with pytest.raises(DataLossError, match="used twice"):
@@ -285,7 +285,7 @@ def test_a_place_or_a_segment_is_not_taken_for_another(segment: Segment) -> None
     borrower.borrow(described(segment, turn=2))
 
 
-def test_what_is_held_and_mapped_is_bounded() -> None:
+def test_held_and_mapped_memory_is_bounded() -> None:
     segments = [Segment(SIZE) for _ in range(6)]
     limits = Limits(shared_bytes=3 * segments[0].size)
     borrower = Borrower(Process(os.getpid()), Board(bytes(32)), limits)
@@ -301,7 +301,7 @@ def test_what_is_held_and_mapped_is_bounded() -> None:
 
 @pytest.mark.parametrize("size", [SIZE, 64 * SIZE])
 def test_two_segments_of_one_number_are_refused(size: int) -> None:
-    """What is lent is counted by the numbers of segments; what is a fetch is mapped anew each time."""
+    """Protect the count of imported bytes, which is by segment number; a fetch is mapped anew each time."""
     first, second = Segment(SIZE), Segment(size)
     borrower = Borrower(Process(os.getpid()), Board(bytes(32)), Limits(shared_bytes=2 * SIZE))
     _, held = borrower.borrow(described(first), own=True)
@@ -313,7 +313,7 @@ def test_two_segments_of_one_number_are_refused(size: int) -> None:
     assert borrower.bytes == 0
 
 
-def test_segments_that_their_owner_uses_no_more_are_let_go(segment: Segment) -> None:
+def test_segments_retired_by_their_owner_are_unmapped(segment: Segment) -> None:
     borrower = Borrower(Process(os.getpid()), Board(bytes(32)), Limits())
     borrower.borrow(described(segment))
     borrower.trim()
@@ -324,7 +324,7 @@ def test_segments_that_their_owner_uses_no_more_are_let_go(segment: Segment) -> 
 
 
 def made_by(name: str, folder: Path) -> int:
-    """A file that is not what is meant; its descriptor."""
+    """Return the descriptor of a file that is not a valid segment."""
     if name == "a pipe":
         read, write = os.pipe()
         os.close(write)
@@ -355,7 +355,7 @@ def made_by(name: str, folder: Path) -> int:
         *("one of another program", "one that may shrink", "one without seals", "a short one"),
     ],
 )
-def test_other_files_than_sealed_ones_in_memory_are_not_mapped(name: str, tmp_path: Path) -> None:
+def test_files_other_than_sealed_memory_files_are_not_mapped(name: str, tmp_path: Path) -> None:
     fd = made_by(name, tmp_path)
     try:
         with closing(Process(os.getpid())) as process, pytest.raises(DataLossError):
@@ -364,7 +364,7 @@ def test_other_files_than_sealed_ones_in_memory_are_not_mapped(name: str, tmp_pa
         os.close(fd)
 
 
-def test_nobody_but_its_maker_can_write_to_a_segment_or_cut_it(segment: Segment) -> None:
+def test_segment_can_be_written_and_resized_only_by_its_maker(segment: Segment) -> None:
     fd = os.open(f"/proc/self/fd/{segment.fd}", os.O_RDWR)
     try:
         with pytest.raises(PermissionError):
@@ -396,7 +396,7 @@ def test_nobody_but_its_maker_can_write_to_a_segment_or_cut_it(segment: Segment)
     ],
 )
 @pytest.mark.parametrize("options", [SHARES, ALONE], ids=["shares", "alone"])
-async def test_what_is_malformed_ends_the_connection(options: CommOptions, kind: Kind, header: dict[str, Any]) -> None:
+async def test_malformed_message_ends_the_connection(options: CommOptions, kind: Kind, header: dict[str, Any]) -> None:
     async with pair(options, options) as (first, second):
         await first.send(Message(kind, 0, header))
         with pytest.raises((DataLossError, ResourceExhaustedError, UnavailableError)):
@@ -419,10 +419,10 @@ async def test_what_is_malformed_ends_the_connection(options: CommOptions, kind:
     ],
     ids=str,
 )
-async def test_one_whose_memory_is_not_here_goes_on_without(
+async def test_peer_with_unreachable_memory_falls_back_to_tcp(
     change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As from another host or container, by a port that is forwarded: what it names is not there, or another."""
+    """Announce memory that is missing or different here, like a forwarded peer of another host or container."""
     begin = Sharing.begin
     told: list[Sharing] = []
 
@@ -442,10 +442,10 @@ async def test_one_whose_memory_is_not_here_goes_on_without(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-def test_a_process_of_another_user_is_not_opened() -> None:
+def test_memory_of_another_user_is_not_opened() -> None:
     if os.geteuid() == 0:
         segment = Segment(1)
-        os.fchown(segment.fd, 12345, -1)  # as if it had made it
+        os.fchown(segment.fd, 12345, -1)  # as if that user had made the segment
         with closing(Process(os.getpid())) as process, pytest.raises(DataLossError, match="user"):
             process.open(segment.fd, segment.file_bytes)
     else:
@@ -455,17 +455,17 @@ def test_a_process_of_another_user_is_not_opened() -> None:
 
 # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-ROWS: Final = 300_000  # of float32, more than the smallest that is lent
+ROWS: Final = 300_000  # of float32: above the smallest size that is exported
 
 
 def bring(value: af.Tensor) -> af.Tensor:
-    """Something small that is computed of a value at the worker."""
+    """Return a small result that the worker computes from a value."""
     with af.device("/job:worker/task:0"):
         return af.stack([value[0], af.reduce_sum(value) / ROWS, value[-1]])
 
 
-async def test_what_a_step_brings_is_of_that_step() -> None:
-    """A variable changes while what was sent of it may still be there."""
+async def test_received_values_belong_to_their_own_step() -> None:
+    """Change a variable while values sent of it may still be exported."""
     with af.device("/job:ps/task:0"):
         v = af.Variable(np.zeros(ROWS, np.float32), use_resource=True)
         add = v.assign_add(np.ones(ROWS, np.float32))
@@ -487,7 +487,7 @@ async def test_what_a_step_brings_is_of_that_step() -> None:
         assert SHARED.lent + SHARED.waiting > 0
 
 
-async def test_a_result_that_is_sent_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sent_result_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     with af.device("/job:ps/task:0"):
         x = af.placeholder("float32", [ROWS])
         result = af.sqrt(x + 1.0)
@@ -502,14 +502,14 @@ async def test_a_result_that_is_sent_is_not_copied(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sharing, "_new", counted)
     async with cluster("ps", "worker", tcp=True) as servers, af.Session(servers[0].target) as session:
         for n in range(5):
-            if n == 2:  # by then the workers know each other
+            if n == 2:  # by then the workers have exchanged their memory
                 copies.clear()
             found = await session.run(brought, {x: np.full(ROWS, (n + 1.0) ** 2 - 1.0, np.float32)})
             np.testing.assert_allclose(found, [n + 1] * 3, rtol=1e-6)
         assert copies == []
 
 
-async def test_a_fetch_is_its_takers_to_write_to_and_stays() -> None:
+async def test_fetch_is_writable_and_never_changes_later() -> None:
     with af.device("/job:ps/task:0"):
         x = af.placeholder("float32", [ROWS])
         doubled = x * 2.0

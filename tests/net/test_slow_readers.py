@@ -1,4 +1,4 @@
-"""Who asks and does not read costs a worker so much memory and no more, be it a client or another worker."""
+"""Limits on the memory that a worker holds for clients and workers that do not read its messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ pytestmark = pytest.mark.blocks_loop("memory for large values is taken and clear
 
 @contextmanager
 def grows_at_most(count: int) -> Iterator[None]:
-    """Of what is allocated: what the process is given for it depends on the allocator, and on the tests before."""
+    """Assert that at most `count` more bytes are allocated when the block ends."""
+    # Not the size of the process: that depends on the allocator and on earlier tests.
     tracemalloc.start()
     try:
         yield
@@ -43,7 +44,7 @@ def place_of(server: Server) -> tuple[str, int]:
 
 
 def filled(sends: bool = False) -> Part:
-    """A value of `LARGE` bytes, new in each step: fetched, or sent to another task."""
+    """Return a part that makes a value of `LARGE` bytes in each step, and fetches it or sends it to another task."""
     part = Part(PS, f"{PS}/device:CPU:0", feeds=0, fetches=0 if sends else 1)
     kind, whole = part.dtype("float32"), part.dtype("int32")
     count = struct.pack("<i", LARGE // 4)
@@ -66,12 +67,13 @@ def fresh() -> int:
     return secrets.randbits(57) or 1
 
 
-async def test_who_asks_on_and_reads_nothing_is_cut_off() -> None:
+async def test_worker_closes_connection_of_a_client_that_never_reads() -> None:
     loop = asyncio.get_running_loop()
     options = CommOptions(limits=Limits(open_requests=64, unread_bytes=1 * MIB))
     port = PortReservation("127.0.0.1")
     assert port._socket is not None
-    port._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)  # the system holds little for its connections
+    # Small buffers: unread bytes then pile up in the worker, not in the system.
+    port._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
     async with asyncio.timeout(60), Server({"ps": [port.place]}, "ps", 0, options=options) as server:
         with socket.create_connection(place_of(server)) as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -95,7 +97,7 @@ def state_of(where: tuple[str, int]) -> dict[str, Any]:
         return client.call("state", {})[0]
 
 
-async def test_answers_that_are_not_read_are_bounded() -> None:
+async def test_unread_answers_are_bounded() -> None:
     options = CommOptions(limits=Limits(unsent_bytes=4 * LARGE))
     async with asyncio.timeout(100), Server({"ps": ["127.0.0.1:0"]}, "ps", 0, options=options) as server:
         await asyncio.to_thread(asks_and_reads_late, place_of(server))
@@ -109,7 +111,7 @@ def asks_and_reads_late(where: tuple[str, int]) -> None:
             steps = [client.run(handle, fresh(), patience=60.0) for _ in range(120)]
             client.start("register", *filled().message())
             while other.call("state", {})[0]["registered"] < 2:
-                pass  # the worker has not yet read them all
+                pass  # the worker has not read all requests yet
             while other.call("state", {})[0]["running"]:
                 pass
             other.call("clock", {})
@@ -123,12 +125,12 @@ def asks_and_reads_late(where: tuple[str, int]) -> None:
                 refused.add(failed.args[0]["error"])
         assert 4 <= read < 30
         assert refused == {"ResourceExhaustedError"}
-        client.answer(client.run(handle, fresh()))  # as before
+        client.answer(client.run(handle, fresh()))  # the connection still works
 
 
 @asynccontextmanager
 async def does_not_read() -> AsyncIterator[str]:
-    """A worker that says hello, and lives, and reads nothing."""
+    """Serve a worker that completes the handshake and sends heartbeats, but reads nothing."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         reader._transport.pause_reading()  # type: ignore[attr-defined]
@@ -154,7 +156,7 @@ async def does_not_read() -> AsyncIterator[str]:
             await gone.wait()
 
 
-async def test_values_for_a_worker_that_does_not_read_are_bounded() -> None:
+async def test_unsent_values_for_a_worker_that_does_not_read_are_bounded() -> None:
     options = CommOptions(limits=Limits(unsent_bytes=4 * LARGE))
     async with asyncio.timeout(100), does_not_read() as address:
         cluster = {"ps": ["127.0.0.1:0"], "worker": [address]}

@@ -1,4 +1,4 @@
-"""The status page of a server: what it says, that it is Prometheus' format, and that no request costs much."""
+"""The status page of a server: its content, the Prometheus format, and the bounded cost of requests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def status(state: str = "serves", **activity: Any) -> ServerStatus:
 
 
 def asked(request: bytes, now: ServerStatus | None = None) -> tuple[int, dict[str, str], str]:
-    """The status, the headers and the body of the answer to a whole request."""
+    """Return the status code, headers and body of the answer to a complete request."""
     found = answer(request, lambda: now or status())
     assert found is not None
     head, _, body = found.decode().partition("\r\n\r\n")
@@ -46,11 +46,11 @@ def asked(request: bytes, now: ServerStatus | None = None) -> tuple[int, dict[st
     return int(code), named, body
 
 
-# ── what is said ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── content ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(("state", "code"), [("begins", 503), ("serves", 200), ("drains", 503), ("ended", 503)])
-def test_health_is_whether_steps_are_taken(state: str, code: int) -> None:
+def test_health_reports_whether_the_server_accepts_steps(state: str, code: int) -> None:
     assert asked(b"GET /health HTTP/1.1\r\n\r\n", status(state))[::2] == (code, f"{state}\n")
     assert f'aioflow_ready{{task="{TASK}"}} {int(state == "serves")}\n' in as_metrics(status(state))
 
@@ -58,7 +58,7 @@ def test_health_is_whether_steps_are_taken(state: str, code: int) -> None:
 SAMPLE = re.compile(r'([a-z_]+)\{task="((?:[^"\\\n]|\\[\\"n])*)"\} (-?[0-9.e+-]+)')
 
 
-def test_metrics_are_in_the_format_of_prometheus() -> None:
+def test_metrics_are_in_prometheus_format() -> None:
     code, headers, body = asked(b"GET /metrics HTTP/1.0\n\n", status(begun=1_234_567_890_123, running=2))
     assert code == 200
     assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
@@ -76,7 +76,7 @@ def test_metrics_are_in_the_format_of_prometheus() -> None:
     assert values["aioflow_uptime_seconds"] == "1.5"
 
 
-def test_the_text_names_what_runs_and_nothing_that_a_terminal_obeys() -> None:
+def test_text_lists_running_steps_without_control_characters() -> None:
     step = RunningStep(7, 2.0, ("dequeue on the queue q", "x" * 10_000, "evil\x1b[2J\nstate  serves on it"))
     text = as_text(status(running=3, steps=(step, RunningStep(0, 1.0, ()))))
     assert "step 7 has been running for 2.000 s\n    waits for dequeue on the queue q\n" in text
@@ -106,18 +106,18 @@ def test_the_text_names_what_runs_and_nothing_that_a_terminal_obeys() -> None:
         (b"a" * MOST_BYTES, 431),
     ],
 )
-def test_answers(request_bytes: bytes, code: int) -> None:
+def test_answer_status_of_requests(request_bytes: bytes, code: int) -> None:
     assert asked(request_bytes)[0] == code
 
 
-def test_what_is_not_whole_is_waited_for() -> None:
+def test_incomplete_requests_get_no_answer_yet() -> None:
     request = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
     assert [answer(request[:n], status) for n in range(len(request))] == [None] * len(request)
 
 
 @given(st.binary(max_size=300) | st.builds(b"".join, st.lists(st.sampled_from([b"GET ", b"/", b" HTTP/1.1", b"\n"]))))
 @example(b"\n\n")
-def test_any_bytes_are_waited_for_or_answered_once(data: bytes) -> None:
+def test_any_bytes_are_incomplete_or_answered_once(data: bytes) -> None:
     found = answer(data, status)
     assert found is None or found.startswith(b"HTTP/1.0 ")
 
@@ -136,7 +136,7 @@ def fetched(url: str) -> tuple[int, str]:
         return 0, "all places are taken"
 
 
-async def test_a_client_sees_the_steps_that_run() -> None:
+async def test_page_shows_running_steps() -> None:
     with af.device("/job:ps"):
         element = af.FIFOQueue(1, [af.float32], shapes=[()], name="q").dequeue(name="take")
     async with (
@@ -161,8 +161,7 @@ async def test_a_client_sees_the_steps_that_run() -> None:
         assert (await asyncio.to_thread(fetched, f"{url}nothing"))[0] == 404
 
 
-async def test_connections_have_an_end_and_a_number() -> None:
-    """Those that say nothing are ended; while there are too many, one more is ended at once."""
+async def test_silent_and_surplus_connections_are_closed() -> None:
     server = Server.create_local_server()
 
     async def connections(url: str, count: int) -> list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
@@ -183,7 +182,7 @@ async def test_connections_have_an_end_and_a_number() -> None:
     await server.stop()
 
 
-async def test_an_answer_arrives_though_more_was_sent() -> None:
+async def test_answer_arrives_when_the_client_sent_too_much() -> None:
     server = Server.create_local_server()
     async with asyncio.timeout(SECONDS), serve_status(server.status) as url:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rstrip("/").rpartition(":")[2]))
@@ -194,8 +193,8 @@ async def test_an_answer_arrives_though_more_was_sent() -> None:
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def test_connections_that_are_reset_leave_nothing(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
-    """More of them than there are places, at once and after a request: others are answered as before."""
+def test_reset_connections_free_their_places(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    # More resets than places for connections: a place that a reset leaves taken would block the request below.
     failures: list[object] = []
 
     async def main() -> None:
@@ -221,13 +220,13 @@ def reset(port: int, count: int) -> None:
 
 
 async def ended(reader: asyncio.StreamReader) -> bytes:
-    """What comes until the connection ends, one way or another."""
+    """Return the bytes received until the connection ends; b"" if it was reset."""
     with suppress(ConnectionError):
         return await reader.read()
     return b""
 
 
-async def test_a_port_that_is_taken_is_an_error() -> None:
+async def test_port_in_use_is_an_error() -> None:
     server = Server.create_local_server()
     async with serve_status(server.status) as url:
         with pytest.raises(OSError, match="in use"):

@@ -1,4 +1,4 @@
-"""What SECURITY.md says of strangers, line by line: nobody lets them in, and what they say does nothing."""
+"""Unauthenticated clients ("strangers"): each line of SECURITY.md's table, as requests that must have no effect."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NO_PLACE: Final = dict.fromkeys(("node", "op", "source", "expected", "actual"))
 
 
 class Scene(NamedTuple):
-    """What a stranger would like to reach: a folder, a step that runs, a part, and the client of a connection."""
+    """Targets of an attack: a folder, a running step, a registered part, and the client of a connection."""
 
     where: tuple[str, int]
     folder: Path
@@ -43,7 +43,7 @@ def asked(kind: str, body: dict[str, Any], tensors: Any = (), number: int = 1, w
 
 
 def texts(*row: bytes) -> Tensor:
-    """A row of texts."""
+    """Return a string tensor of one row."""
     lengths = b"".join(len(text).to_bytes(4, "little") for text in row)
     return "string", (1, len(row)), lengths + b"".join(row)
 
@@ -53,7 +53,7 @@ def registered(part: Part) -> bytes:
 
 
 def opening_a_file(scene: Scene, op: str) -> Part:
-    """A part that reads or writes a file."""
+    """Return a part that reads or writes a file."""
     part = Part(PS, f"{PS}/device:CPU:0", feeds=0, fetches=0)
     text = str(scene.folder / "written").encode()
     value = part.constant("string", (), len(text).to_bytes(4, "little") + text)
@@ -73,7 +73,7 @@ def ran(scene: Scene) -> bytes:
     return asked("run", body, [("float32", (1,), bytes(4))], secrets.randbits(50) + 1)
 
 
-# For each line of the table that says "no" of strangers, what one of them says to do it; the key is in the line.
+# Requests that attempt what the table denies to strangers. Each key is a substring of the line in the table.
 WORDS: Final[dict[str, Callable[[Scene], bytes]]] = {
     "Python code of theirs": lambda scene: registered(calling(scene)) + ran(scene),
     "a Python function of the worker": lambda scene: registered(calling(scene)) + ran(scene),
@@ -106,7 +106,7 @@ def lines_about_strangers() -> list[str]:
     return [row[0] for row in rows[start + 2 :] if len(row) > 1]
 
 
-def test_every_line_is_looked_at() -> None:
+def test_security_table_lines_are_all_covered() -> None:
     lines = lines_about_strangers()
     assert len(lines) >= 12
     for line in lines:
@@ -115,13 +115,14 @@ def test_every_line_is_looked_at() -> None:
 
 @asynccontextmanager
 async def scene(folder: Path) -> AsyncIterator[tuple[Scene, af.Session, Any]]:
-    """A server with a secret, a variable that is 7, and a step that waits for a queue; nothing else runs."""
+    """Serve with a secret, a variable of value 7 and a step that waits for a queue; nothing else runs."""
     credentials = Credentials(SECRET)
     with af.Graph().as_default() as graph:
         v = af.Variable(7.0, name="v")
         queue = af.FIFOQueue(3, [af.float32], shapes=[()], shared_name="queue")
         taken, put = queue.dequeue(), queue.enqueue(1.0)
-    options = CommOptions(heartbeat=60.0)  # the client below does not send its own while it says nothing
+    # PlainClient answers heartbeats only while it waits for an answer.
+    options = CommOptions(heartbeat=60.0)
     folders = [folder]
     async with (
         asyncio.timeout(100),
@@ -149,14 +150,14 @@ async def scene(folder: Path) -> AsyncIterator[tuple[Scene, af.Session, Any]]:
 
 
 def has_registered(client: PlainClient) -> int:
-    """Say hello and register a part; returns the handle."""
+    """Greet the worker, register a part and return its handle."""
     client.call("hello", {})
     handle: int = client.call("register", *doubling().message())[0]["handle"]
     return handle
 
 
 async def said(where: tuple[str, int], words: bytes, how: str) -> bytes:
-    """Say the words before or in the place of a proof; returns all that is answered."""
+    """Send `words` at the stage of the handshake that `how` names; return all bytes received."""
     reader, writer = await asyncio.open_connection(*where)
     heard = b""
     try:
@@ -180,7 +181,7 @@ async def said(where: tuple[str, int], words: bytes, how: str) -> bytes:
 
 
 @pytest.mark.blocks_loop("the graph is compiled on it")
-async def test_a_stranger_is_told_nothing_and_does_nothing(tmp_path: Path) -> None:
+async def test_requests_without_a_valid_proof_have_no_answer_or_effect(tmp_path: Path) -> None:
     (tmp_path / "there").write_text("as it was")
     async with scene(tmp_path) as (there, session, v):
         before = await session.health(30.0)
@@ -200,8 +201,8 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.blocks_loop("the graph is compiled on it")
-async def test_who_knows_the_secret_is_answered(tmp_path: Path) -> None:
-    """So it is for want of a proof that strangers are not."""
+async def test_client_with_the_secret_is_answered(tmp_path: Path) -> None:
+    # The control: the requests above go unanswered only because their proof is missing.
     async with scene(tmp_path) as (there, _, _):
         assert b"aiof\x02" in await said(there.where, WORDS["run graphs"](there), "with the right one")
 

@@ -1,4 +1,4 @@
-"""String tensors of a message: many are taken apart in pieces, between which the event loop does other things."""
+"""String tensors in messages: large ones are decoded in pieces, so that the event loop is not blocked."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def words(count: int, size: int = 3) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize("value", [words(30_000), words(3, 4_000_000), words(2 * 8192)], ids=["many", "long", "even"])
-def test_they_are_taken_piece_by_piece(value: np.ndarray[Any, Any]) -> None:
+def test_large_string_tensors_are_decoded_in_pieces(value: np.ndarray[Any, Any]) -> None:
     [frame] = [b"".join(encode(Message(Kind.PUSH, 1, {}, (value,))).payload)]
     buffer = memoryview(bytearray(frame))
     strings = Strings(buffer, value.shape)
@@ -45,7 +45,7 @@ def test_they_are_taken_piece_by_piece(value: np.ndarray[Any, Any]) -> None:
 
 
 @pytest.mark.parametrize("shape", [(0,), (2, 0), (), (1, 3)])
-def test_few_are_there_at_once(shape: tuple[int, ...]) -> None:
+def test_small_string_tensors_are_decoded_at_once(shape: tuple[int, ...]) -> None:
     value = np.empty(shape, object)
     value[...] = b"word"
     frame = encode(Message(Kind.PUSH, 1, {}, (value,))).head
@@ -56,16 +56,15 @@ def test_few_are_there_at_once(shape: tuple[int, ...]) -> None:
     np.testing.assert_array_equal(message.tensors[0], value)
 
 
-def test_lengths_that_do_not_fit_are_refused() -> None:
+def test_strings_reject_lengths_that_do_not_fit() -> None:
     with pytest.raises(DataLossError, match="do not fit"):
         Strings(memoryview(bytes(4 * 10_000 + 1)), (10_000,))
 
 
 @pytest.mark.parametrize("loop", LOOPS, ids=["asyncio", "uvloop"])
-def test_many_strings_do_not_hold_the_loop_and_come_in_their_order(
+def test_many_strings_keep_the_loop_free_and_messages_in_order(
     loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
-    """Two million of them, with other messages before and after; the loop turns meanwhile."""
     value = words(2_000_000, 1)
     got: list[Message] = []
     turns = 0
@@ -98,7 +97,7 @@ def test_many_strings_do_not_hold_the_loop_and_come_in_their_order(
     assert turns >= 2_000_000 / 10_000
 
 
-async def test_an_end_while_strings_are_taken_apart_is_one() -> None:
+async def test_abort_while_strings_are_decoded_ends_receive() -> None:
     value = words(1_000_000, 1)
     ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 

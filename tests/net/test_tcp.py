@@ -1,4 +1,4 @@
-"""TCP alone: the handshake, loopback only, peers that are no peers, and real processes that die or stop."""
+"""The TCP transport: loopback addresses, handshake, heartbeats, cancelled sends and reset connections."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def ignore(comm: Comm) -> None:
 
 @asynccontextmanager
 async def raw_server(answer: bytes, end: bool = False) -> AsyncIterator[str]:
-    """Something that listens and says what it is told to, whatever it hears."""
+    """Serve plain TCP: send `answer` on each connection, whatever the client sends; then close it if `end`."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(answer)
@@ -60,7 +60,7 @@ async def hear(reader: asyncio.StreamReader) -> None:
 
 @asynccontextmanager
 async def raw(serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> AsyncIterator[str]:
-    """Plain streams at an address, all of which are closed in the end."""
+    """Run `serve` for each TCP connection; yield the address, and wait until all connections are closed."""
     done: list[asyncio.Future[None]] = []
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -82,7 +82,7 @@ async def raw(serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awai
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "192.0.2.1", "[::]", "[2001:db8::1]", "8.8.8.8"])
-async def test_other_addresses_than_loopback_are_refused(host: str) -> None:
+async def test_addresses_other_than_loopback_are_refused(host: str) -> None:
     with pytest.raises(PermissionDeniedError) as caught:
         await connect(f"tcp://{host}:1", 5)
     assert host.strip("[]") in str(caught.value)
@@ -104,7 +104,7 @@ async def test_a_name_that_resolves_elsewhere_too_is_refused(
         await connect("tcp://worker.test:1", 5)
 
 
-async def test_a_name_of_the_loopback_is_taken() -> None:
+async def test_loopback_name_is_accepted() -> None:
     async with listen("tcp://localhost:0", ignore) as listener, await connect(listener.address) as comm:
         assert comm.peer == listener.address
 
@@ -118,7 +118,7 @@ async def test_malformed_addresses_are_refused(address: str) -> None:
         await connect(address)
 
 
-async def test_a_place_that_is_taken_is_an_error() -> None:
+async def test_listen_at_an_address_in_use_is_an_error() -> None:
     async with listen(ANY, ignore) as listener:
         with pytest.raises(AlreadyExistsError, match="cannot listen"):
             async with listen(listener.address, ignore):
@@ -132,7 +132,7 @@ async def test_a_place_that_is_taken_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "inproc://nobody"])
-async def test_nobody_there_is_an_unavailable_error_that_names_the_peer(address: str) -> None:
+async def test_connect_without_a_listener_is_unavailable_and_names_the_peer(address: str) -> None:
     with pytest.raises(UnavailableError) as caught:
         await connect(address, peer="/job:ps/task:0")
     assert "/job:ps/task:0" in str(caught.value)
@@ -154,7 +154,7 @@ async def test_nobody_there_is_an_unavailable_error_that_names_the_peer(address:
     ],
     ids=["http", "newer", "older", "reserved", "cut", "end", "silence"],
 )
-async def test_what_is_no_peer_is_told_apart(answer: bytes, end: bool, kind: type[OpError]) -> None:
+async def test_connect_distinguishes_malformed_handshakes(answer: bytes, end: bool, kind: type[OpError]) -> None:
     async with raw_server(answer, end) as address:
         with pytest.raises(OpError) as caught:
             await connect(address, 5, QUICK)
@@ -169,14 +169,14 @@ async def test_the_handshake_keeps_to_the_callers_deadline() -> None:
         assert address in str(caught.value)
 
 
-async def test_a_newer_peer_that_still_understands_this_version_is_taken() -> None:
+async def test_newer_peer_that_supports_this_version_is_accepted() -> None:
     async with raw_server(Hello(3, version=9, oldest=1).to_bytes()) as address:
         comm = await connect(address)
         assert comm.peer_incarnation == 3
         comm.abort("done")
 
 
-async def test_a_client_that_says_nothing_never_reaches_the_handler() -> None:
+async def test_client_without_handshake_never_reaches_the_handler() -> None:
     reached: list[Comm] = []
 
     async def handler(comm: Comm) -> None:
@@ -208,7 +208,7 @@ async def test_a_listener_has_a_bounded_number_of_connections() -> None:
                 await comm.close()
 
 
-async def test_the_end_of_a_listener_ends_its_connections_and_no_task_is_left() -> None:
+async def test_closing_a_listener_ends_its_connections_and_tasks() -> None:
     before = asyncio.all_tasks()
     for address in (ANY, "inproc://ends"):
         async with listen(address, ignore) as listener:
@@ -218,7 +218,7 @@ async def test_the_end_of_a_listener_ends_its_connections_and_no_task_is_left() 
     assert asyncio.all_tasks() == before
 
 
-async def test_a_handler_that_fails_costs_its_connection_and_is_reported() -> None:
+async def test_failing_handler_closes_its_connection_and_is_reported() -> None:
     reported: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
 
@@ -246,7 +246,7 @@ async def test_a_peer_that_falls_silent_is_unavailable() -> None:
             await comm.send(Message(Kind.PUSH))
 
 
-async def test_a_frame_that_trickles_in_is_unavailable() -> None:
+async def test_frame_that_arrives_too_slowly_is_unavailable() -> None:
     frame = encode(Message(Kind.PUSH, 1, {"text": "x" * 5000})).head
 
     async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -263,8 +263,8 @@ async def test_a_frame_that_trickles_in_is_unavailable() -> None:
 
 
 async def test_two_idle_peers_stay_connected() -> None:
-    """Many times the silence that would be a death, with nothing but heartbeats."""
     async with listen(ANY, echo, QUICK) as listener, await connect(listener.address, 5, QUICK) as comm:
+        # Several dead-peer timeouts, in which only heartbeats are sent.
         await asyncio.sleep(0.3)
         await comm.send(Message(Kind.REQUEST, 4))
         reply = await comm.receive()
@@ -312,7 +312,7 @@ async def test_an_urgent_message_overtakes_a_large_one() -> None:
         assert [reply.request for reply in replies if reply is not None] == [2, 1]
 
 
-async def test_a_send_that_is_cancelled_in_the_middle_of_a_message_aborts_the_connection() -> None:
+async def test_send_cancelled_inside_a_message_aborts_the_connection() -> None:
     late = asyncio.Event()
     ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -329,7 +329,7 @@ async def test_a_send_that_is_cancelled_in_the_middle_of_a_message_aborts_the_co
         comm = await connect(listener.address)
         assert isinstance(comm, TcpComm)
         sending, still = tg.create_task(push(comm, 1000, 4 * CHUNK_BYTES)), 0
-        while still < 5:  # until nobody takes any more
+        while still < 5:  # until the peer and the system accept no more bytes
             await asyncio.sleep(0.02)
             still = 0 if comm._sender.is_ready else still + 1
         assert not sending.done()
@@ -342,7 +342,7 @@ async def test_a_send_that_is_cancelled_in_the_middle_of_a_message_aborts_the_co
         assert "without a goodbye" in await ended
 
 
-async def test_a_send_of_one_piece_that_is_cancelled_arrives_whole() -> None:
+async def test_cancelled_send_of_one_chunk_arrives_whole() -> None:
     late = asyncio.Event()
     counted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
@@ -365,7 +365,7 @@ async def test_a_send_of_one_piece_that_is_cancelled_arrives_whole() -> None:
     async with listen(ANY, count, CommOptions(limits=Limits(unread_bytes=1000))) as listener, asyncio.TaskGroup() as tg:
         async with await connect(listener.address) as comm:
             filling = tg.create_task(fill(comm))
-            await asyncio.sleep(0.2)  # by then the peer and the system take no more
+            await asyncio.sleep(0.2)  # by then the peer and the system accept no more
             filling.cancel()
             await asyncio.wait([filling])
             assert not comm.closed
@@ -375,8 +375,9 @@ async def test_a_send_of_one_piece_that_is_cancelled_arrives_whole() -> None:
         assert pieces in (sent, sent + 1)
 
 
-async def test_what_is_posted_before_a_waiting_long_message_does_not_come_into_its_middle() -> None:
-    """The turn of the one that waits begins in the moment in which the one before it has ended."""
+async def test_posted_message_does_not_split_a_waiting_long_message() -> None:
+    # A waiting sender owns the connection from the moment in which the message before it ends, so a message that is
+    # posted at that moment must not be written between its chunks.
     received: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
 
     async def collect(comm: Comm) -> None:
@@ -390,7 +391,7 @@ async def test_what_is_posted_before_a_waiting_long_message_does_not_come_into_i
 
     async def send_and_post(comm: Comm) -> None:
         await comm.send(message(1, 2 * CHUNK_BYTES))
-        assert comm.post(message(2, 100_000))  # longer than what may go between chunks
+        assert comm.post(message(2, 100_000))  # longer than messages that may go between chunks
 
     async with listen(ANY, collect) as listener, await connect(listener.address) as comm:
         async with asyncio.TaskGroup() as tg:
@@ -405,12 +406,12 @@ async def echo(comm: Comm) -> None:
         await comm.send(message)
 
 
-# ── other processes ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── resets ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def test_connections_that_are_reset_at_once_take_no_places(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
-    """By the time that they are accepted they have no peer any more."""
+def test_connections_reset_before_accept_take_no_places(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    # The listener accepts these connections after the reset, when they have no peer any more.
     options = CommOptions(connections=4, handshake_timeout=60.0)
 
     async def serve_between_resets() -> None:

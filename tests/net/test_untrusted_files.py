@@ -1,4 +1,4 @@
-"""Where graphs that are sent to a server may open files."""
+"""Folders in which graphs sent to a server may open files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def file(tmp_path: Path) -> Path:
     return found
 
 
-async def test_a_server_opens_no_files_unless_it_is_told_where(file: Path) -> None:
+async def test_server_opens_files_only_in_allowed_folders(file: Path) -> None:
     name = af.placeholder(af.string, [])
     contents, written = af.io.read_file(name), af.io.write_file(name, "x")
     inside = str(file.parent / "given" / "a.txt")
@@ -42,7 +42,7 @@ async def test_a_server_opens_no_files_unless_it_is_told_where(file: Path) -> No
         assert await session.run(local) == [b"secret", b"x"]
 
 
-async def test_each_server_has_folders_of_its_own_and_a_local_session_has_all(file: Path) -> None:
+async def test_allowed_folders_apply_per_server_and_not_to_local_sessions(file: Path) -> None:
     spec = {"ps": inproc(1), "worker": inproc(1)}
     with af.device("/job:ps"):
         there = af.io.read_file(str(file))
@@ -61,8 +61,8 @@ async def test_each_server_has_folders_of_its_own_and_a_local_session_has_all(fi
         assert await session.run(local) == b"secret"
 
 
-async def test_a_name_that_is_computed_is_looked_at_too(file: Path) -> None:
-    """By a constant, a queue of a reader, and a loop: whatever a graph computes comes to the same place."""
+async def test_computed_file_names_are_checked_too(file: Path) -> None:
+    # Names from constants, a reader's queue and a loop all reach the same check in the kernel.
     folder, rest = str(file.parent / "given"), "/../secret.txt"
     queue = af.FIFOQueue(2, [af.string], [[]])
     fill = queue.enqueue_many([[folder + rest, folder + "/a.txt"]])
@@ -82,8 +82,8 @@ async def test_a_name_that_is_computed_is_looked_at_too(file: Path) -> None:
         assert await session.run(record) == b"a", "the reader goes on with the next file"
 
 
-async def test_the_checkpoint_folder_of_the_programs_own_session_is_given(file: Path) -> None:
-    """What published programs do: the chief's own server writes to the folder that its monitored session is told."""
+async def test_checkpoint_folder_of_the_own_session_is_allowed(file: Path) -> None:
+    # As in published programs: the chief's server writes to the folder that its monitored session was given.
     step = af.train.get_or_create_global_step()
     update = step.assign_add(1)
     spec = {"worker": inproc(1)}
@@ -101,8 +101,8 @@ async def test_the_checkpoint_folder_of_the_programs_own_session_is_given(file: 
 
 
 @pytest.mark.parametrize("tcp", [False, True])
-async def test_checkpoints_of_variables_elsewhere_are_written_where_files_may_be_opened(file: Path, tcp: bool) -> None:
-    """A parameter server that was started as ever opens none: the chief's server writes and reads them."""
+async def test_checkpoints_of_remote_variables_are_written_by_the_chief(file: Path, tcp: bool) -> None:
+    # A parameter server without `allow_dirs` opens no files, so the chief's server writes and reads the checkpoints.
     folder = file.parent / "run"
     async with cluster("ps", "worker", tcp=tcp) as (_, worker):
         for restored in (0, 1):
@@ -120,7 +120,7 @@ async def test_checkpoints_of_variables_elsewhere_are_written_where_files_may_be
         np.testing.assert_array_equal(reader.read("table"), np.full([1000, 100], 3))
 
 
-async def test_where_a_node_asks_to_be_it_is_and_is_refused(file: Path) -> None:
+async def test_file_nodes_keep_their_device_and_are_refused(file: Path) -> None:
     nodes = [af.io.read_file(str(file))]
     with af.device("/job:ps"):
         nodes.append(af.io.read_file(str(file), name="there"))

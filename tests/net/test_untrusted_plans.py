@@ -1,4 +1,4 @@
-"""What plans that come by a connection may not do: call Python functions, or be of ops that are not known here."""
+"""Limits of plans received over a connection: no Python functions of this process, and only registered ops."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ CALLED: list[str] = []
 
 
 def part(op: str, outputs: tuple[OutputSpec, ...] = (), **attrs: Any) -> Part:
-    """One node without inputs."""
+    """Return a part of one node without inputs."""
     node = Node("n", op, (), (), attrs, outputs)
     return Part(TASK, {f"{TASK}/device:CPU:0": ClientGraph({"n": node}, 0, 0, ("n",))})
 
 
 async def refusal(channel: Channel, what: Part, **more: Any) -> OpError | None:
-    """The error of registering it, with more in its header."""
+    """Register `what`, with `more` in its header; return the error, or None."""
     document, tensors = encode_part(what)
     message = {"part": document | more, "config": config_document(af.SessionConfig()), "peers": {}}
     try:
@@ -46,7 +46,8 @@ async def refusal(channel: Channel, what: Part, **more: Any) -> OpError | None:
 
 
 def calling(kind: str) -> af.Operation:
-    """A node that calls a function of this process. Its token is no secret: it is in files that are given away."""
+    """Return a node that calls a function of this process."""
+    # The token in its attributes is not a secret: graphs that users publish contain it.
 
     def function() -> None:
         CALLED.append(kind)
@@ -62,7 +63,7 @@ def calling(kind: str) -> af.Operation:
 
 
 @pytest.mark.parametrize("kind", ["py_func", "py_func without state", "py_coroutine"])
-async def test_no_function_of_the_server_is_called_for_others(kind: str) -> None:
+async def test_plans_cannot_call_python_functions_of_the_server(kind: str) -> None:
     operation = calling(kind)
     plan = part(operation.type, **operation.attrs)
     async with stranger() as (server, channel):
@@ -76,8 +77,7 @@ async def test_no_function_of_the_server_is_called_for_others(kind: str) -> None
     assert not CALLED
 
 
-async def test_the_functions_of_the_client_run_in_its_own_process() -> None:
-    """On servers of this process as before, whatever way a session has to them."""
+async def test_functions_of_the_client_run_on_servers_of_its_process() -> None:
     with af.device("/job:ps"):
         doubled = af.py_func(lambda x: x * 2, [af.constant(2.0)], af.float32)
     for tcp in (False, True):
@@ -85,8 +85,8 @@ async def test_the_functions_of_the_client_run_in_its_own_process() -> None:
             assert await session.run(doubled) == 4.0
 
 
-async def test_no_engine_computes_a_node_of_a_model_for_others() -> None:
-    """Wrong inputs may crash the engine, and the process with it."""
+async def test_plans_cannot_have_onnx_nodes_computed_by_an_engine() -> None:
+    # Malformed inputs may crash the engine, and the process with it.
     async with stranger() as (server, channel):
         error = await refusal(channel, part("OnnxNode", Tin=(), Tout=(af.float32,), output_shapes=(None,)))
         assert isinstance(error, PermissionDeniedError)
@@ -97,7 +97,7 @@ async def test_no_engine_computes_a_node_of_a_model_for_others() -> None:
 
 
 @pytest.mark.parametrize("op", ["NoSuchOp", "os.system", "_PartialFeed", "_PartialFetch", ""])
-async def test_an_op_that_is_not_for_plans(op: str) -> None:
+async def test_unknown_and_internal_ops_are_refused(op: str) -> None:
     async with stranger() as (server, channel):
         error = await refusal(channel, part(op))
         assert isinstance(error, InvalidArgumentError)
@@ -105,8 +105,8 @@ async def test_an_op_that_is_not_for_plans(op: str) -> None:
         assert (await server.worker.state()).registered == 0
 
 
-async def test_an_op_of_a_user_is_there_where_its_module_was_imported() -> None:
-    """What is registered here counts, and nothing that a plan says of itself."""
+async def test_user_op_is_accepted_if_registered_in_this_process() -> None:
+    # Only the registry of this process decides whether an op exists; the plan cannot.
     define_op("UntrustedNoted", "", "", ["text: string"], stateful=True)
 
     @kernel("UntrustedNoted")
@@ -121,8 +121,8 @@ async def test_an_op_of_a_user_is_there_where_its_module_was_imported() -> None:
     assert not CALLED
 
 
-async def test_nobody_else_at_the_address_of_a_server_is_shown_that() -> None:
-    """A server that was not started has not got its port yet, and another process may listen there."""
+async def test_proof_is_not_sent_to_another_listener_at_the_address() -> None:
+    # A server that was not started does not hold its port yet, so another process may listen there.
     address = inproc(1)[0]
     mine = Server({"ps": [address]}, "ps", 0, start=False)
     seen: list[Mapping[str, Any]] = []

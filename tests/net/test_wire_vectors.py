@@ -1,4 +1,4 @@
-"""docs/wire_vectors.json, made by another implementation: this one writes the same bytes, and reads the same values."""
+"""Agreement with docs/wire_vectors.json, made by an independent implementation: same bytes, same values."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def same(message: Message, vector: dict[str, Any], tensors: list[Any]) -> None:
         assert found.tolist() == wanted.tolist()
 
 
-def test_the_file_is_what_the_plain_implementation_makes() -> None:
+def test_file_is_up_to_date_with_the_plain_implementation() -> None:
     assert json.loads(json.dumps(vectors())) == VECTORS
     assert VECTORS["version"] == VERSION
 
@@ -89,7 +89,7 @@ def test_the_secret_of_clients() -> None:
     assert client_secret(bytes.fromhex(whole["secret"])).hex() == whole["secret of clients"]
 
 
-def test_there_are_elements_of_every_dtype() -> None:
+def test_elements_cover_every_dtype() -> None:
     assert {vector["dtype"] for vector in VECTORS["elements"]} == set(WIRE_DTYPES)
 
 
@@ -166,4 +166,4 @@ def test_a_plan() -> None:
     assert graph.nodes["x"].outputs[0].dims == (None,)
     header, (again,) = encode_part(part)
     assert header == vector["body"]["part"]
-    assert decode_part(header, [again]) == part  # the texts have another order
+    assert decode_part(header, [again]) == part  # the two encoders order the texts differently

@@ -1,4 +1,4 @@
-"""Every kind of worker against the conformance suite that aioflow ships."""
+"""Conformance suite for workers (`aioflow.testing.check_worker`), run on every kind of worker."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CASES = [(name, check) for name in FACTORIES for check in SINGLE_CHECKS] + [
 
 
 @pytest.mark.parametrize(("name", "check"), CASES, ids=lambda value: getattr(value, "__name__", value))
-async def test_a_worker_keeps_the_contract(name: str, check: Check) -> None:
+async def test_worker_passes_conformance_check(name: str, check: Check) -> None:
     factory: Factory = FACTORIES[name]
     async with asyncio.timeout(120), factory() as workers:
         await check(workers)
@@ -47,8 +47,8 @@ async def test_a_worker_keeps_the_contract(name: str, check: Check) -> None:
 @pytest.mark.parametrize(
     "value", [np.zeros(2), np.zeros(3, np.float32), np.zeros((2, 1), np.float32), np.array([b"a", b"b"], object)]
 )
-async def test_a_client_that_feeds_something_else_is_told_so(value: Any) -> None:
-    """What arrives over a connection is not believed: kernels rely on the dtypes and shapes of the plan."""
+async def test_run_rejects_feeds_of_another_dtype_or_shape(value: Any) -> None:
+    # Kernels rely on the dtypes and shapes of the plan, so feeds from a connection must be checked against them.
     with af.Graph().as_default():
         x = af.placeholder("float32", [2])
         (part,) = split_plan([x + 1.0], [x], 0, 1).parts.values()
@@ -62,7 +62,7 @@ async def test_a_client_that_feeds_something_else_is_told_so(value: Any) -> None
         assert (await worker.run(handle, [np.ones(2, np.float32)], Step(id=2)))[0].tolist() == [2, 2]
 
 
-async def test_the_suite_as_a_whole() -> None:
+async def test_check_worker_passes_for_in_process_workers() -> None:
     await check_worker(in_process())
 
 
@@ -72,8 +72,8 @@ async def failure(run: Awaitable[Any]) -> Any:
     return caught.value
 
 
-async def test_a_client_that_comes_again_has_nothing_running_from_before() -> None:
-    """It has given that up. Where the network was cut it could not say so, and the old connection seems to live."""
+async def test_hello_of_a_reconnected_client_stops_its_earlier_steps() -> None:
+    # After a network failure the client cannot announce the end of its old connection, which still seems to be open.
     with af.Graph().as_default():
         queue = af.FIFOQueue(1, [af.float32], shapes=[[]])
         (part,) = split_plan([queue.dequeue()], [], 0, 1).parts.values()

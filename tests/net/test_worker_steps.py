@@ -1,4 +1,4 @@
-"""Steps of several workers by their ids, and what is on its way between them: order, ends, bounds, failures."""
+"""Steps shared by several workers and the values sent between them: order, ends, bounds and failures."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def received(joint: Any, edge: str) -> Any:
     return joint.rendezvous.receive(edge, "", lambda value: None)
 
 
-async def test_values_may_come_before_their_step() -> None:
+async def test_values_may_arrive_before_their_step() -> None:
     steps = table()
     steps.deliver(7, "edge", "", 1.0)
     steps.deliver(8, "edge", "", 2.0)
@@ -59,7 +59,7 @@ async def test_values_may_come_before_their_step() -> None:
     assert received(steps.begin(8, Step(id=8), {}), "edge") == 2.0
 
 
-async def test_values_that_come_after_their_step_are_dropped() -> None:
+async def test_values_after_the_end_of_their_step_are_dropped() -> None:
     steps = table()
     steps.end(steps.begin(7, Step(id=7), {}))
     for number in range(3000):
@@ -69,8 +69,8 @@ async def test_values_that_come_after_their_step_are_dropped() -> None:
         steps.begin(7, Step(id=7), {})
 
 
-async def test_a_step_that_was_aborted_does_not_begin() -> None:
-    """The message that stops it may overtake the one that begins it."""
+async def test_aborted_step_does_not_begin() -> None:
+    # The message that aborts a step may overtake the one that begins it.
     steps = table()
     steps.deliver(7, "edge", "", 1.0)
     assert steps.abort(7, CancelledError("the reason")) is None
@@ -88,7 +88,7 @@ async def test_a_step_that_was_aborted_does_not_begin() -> None:
     await joint.ended()
 
 
-def test_values_of_a_step_that_never_comes_are_given_up() -> None:
+def test_values_of_a_step_that_never_begins_are_dropped_after_a_minute() -> None:
     async def scenario() -> None:
         steps = table()
         steps.deliver(7, "edge", "", 1.0)
@@ -102,7 +102,7 @@ def test_values_of_a_step_that_never_comes_are_given_up() -> None:
     run_virtual(scenario())
 
 
-async def test_how_many_steps_may_have_values_and_not_begin_is_bounded() -> None:
+async def test_number_of_steps_with_early_values_is_bounded() -> None:
     steps = table()
     for number in range(2000):
         steps.deliver(number, "edge", "", 1.0)
@@ -114,7 +114,7 @@ async def test_how_many_steps_may_have_values_and_not_begin_is_bounded() -> None
 
 
 class Peer:
-    """A task that takes what is pushed to it."""
+    """A peer task that records the values pushed to it."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -152,7 +152,7 @@ def parcel(value: Any, incarnation: int = 0, fail: Callable[[OpError], None] = u
     return Parcel("/job:ps/task:0", incarnation, 7, "edge", "tag", value, fail)
 
 
-async def test_values_arrive_by_one_connection_from_any_thread() -> None:
+async def test_outbox_sends_from_any_thread_over_one_connection() -> None:
     async with asyncio.timeout(120), peer_and_outbox() as (peer, outbox):
         outbox.push(parcel(np.float32(1.0)))
         await asyncio.to_thread(outbox.push, parcel(DEAD))
@@ -163,18 +163,18 @@ async def test_values_arrive_by_one_connection_from_any_thread() -> None:
         assert peer.connections == 1
 
 
-async def test_large_values_do_not_hold_up_small_ones_for_ever_nor_get_lost() -> None:
+async def test_outbox_delivers_small_values_between_large_ones() -> None:
     large = await asyncio.to_thread(lambda: [np.full(4 << 20, number, np.float64) for number in range(6)])
     async with asyncio.timeout(120), peer_and_outbox() as (peer, outbox):
         for value in large:
-            outbox.push(parcel(value))  # 32 MB each: more than may be in flight
+            outbox.push(parcel(value))  # 32 MB each: together above the limit in flight
         outbox.push(parcel(np.float32(-1.0)))
         values = [float((await peer.came.get()).tensors[0].reshape(-1)[-1]) for _ in range(7)]
         assert sorted(values) == [-1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
         assert values.index(-1.0) < 6
 
 
-async def test_a_value_that_cannot_be_delivered_fails_its_step() -> None:
+async def test_undeliverable_value_fails_its_step() -> None:
     failed: asyncio.Queue[OpError] = asyncio.Queue()
     fail = failed.put_nowait
     async with asyncio.timeout(120), peer_and_outbox() as (peer, outbox):
@@ -185,7 +185,7 @@ async def test_a_value_that_cannot_be_delivered_fails_its_step() -> None:
         outbox.push(parcel(np.float32(1.0), fail=fail, incarnation=12345))
         assert isinstance(await failed.get(), AbortedError)
         outbox.push(parcel(np.float32(2.0), fail=fail))
-        assert (await peer.came.get()).tensors[0] == 2.0  # and nothing of the others
+        assert (await peer.came.get()).tensors[0] == 2.0  # neither of the failed values was sent
         assert failed.empty()
     async with asyncio.timeout(120), Outbox(partial(reach, inproc(1)[0])) as nowhere:
         for value in (np.float32(1.0), np.zeros(1 << 20)):
@@ -220,7 +220,7 @@ def test_a_malformed_message_is_refused(header: dict[str, Any]) -> None:
     assert parse(Run, {**RUN, "seconds": 2}).seconds == 2
 
 
-def test_settings_cross() -> None:
+def test_worker_config_survives_encoding() -> None:
     config = af.SessionConfig(inline_budget=0.5, executor="reference", check_finite=True)
     assert config_of(config_document(config)) == config
     for wrong in ({}, {**config_document(config), "executor": 1}, {**config_document(config), "threads": 1}):
@@ -236,7 +236,7 @@ def test_settings_cross() -> None:
         af.SessionConfig(optimizations={"arithmetic": False}, replace_after=5, fetch_to_host=False),
     ],
 )
-def test_all_settings_cross(config: af.SessionConfig) -> None:
+def test_all_settings_survive_encoding(config: af.SessionConfig) -> None:
     document = settings_document(config)
     assert settings_of(document) == config
     missing = {name: value for name, value in document.items() if name != "executor"}
@@ -252,7 +252,7 @@ def test_all_settings_cross(config: af.SessionConfig) -> None:
             settings_of(malformed)
 
 
-def test_times_cross() -> None:
+def test_step_stats_survive_encoding() -> None:
     nodes = (NodeStats("a", "Add", "t", 0.5, 0.25, 8), NodeStats("ä", "Mul", "u", 1.0, 2.0, 0))
     stats = [StepStats("d0", nodes), StepStats("d1", nodes[:1]), StepStats("d2", ())]
     devices, tensors = pack_stats(stats)
@@ -263,7 +263,7 @@ def test_times_cross() -> None:
             unpack_stats(devices, wrong)
 
 
-def test_an_unknown_protocol_is_refused() -> None:
+def test_server_rejects_unknown_protocol_and_task() -> None:
     with pytest.raises(UnimplementedError):
         af.train.Server({"a": inproc(1)}, protocol="grpc")
     for job, index in ((None, None), ("a", 2), ("b", 0)):

@@ -1,4 +1,4 @@
-"""Makes docs/wire_vectors.json, with the plain implementation of the wire: `python -m tests.net.wire_vectors`."""
+"""Generator of docs/wire_vectors.json, from the plain implementation: `python -m tests.net.wire_vectors`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _ERROR: Final = {
     "traceback": "",
 }
 
-# The elements in the order of the shape; of complex numbers both parts, of strings the bytes in hex.
+# dtype, shape, elements in row-major order (complex: both parts; strings: bytes in hex), encoded bytes in hex.
 _ELEMENTS: Final[tuple[tuple[str, list[int], list[Any], str], ...]] = (
     ("bool", [3], [True, False, True], "010001"),
     ("uint8", [2], [0, 255], "00ff"),
@@ -88,7 +88,7 @@ _ELEMENTS: Final[tuple[tuple[str, list[int], list[Any], str], ...]] = (
 
 
 def pattern(size: int) -> bytes:
-    """What is in a tensor too long to be written out: byte i is 7 i + 1 modulo 251."""
+    """Return the content of a tensor too long for the file: byte i is (7 i + 1) mod 251."""
     return bytes((7 * i + 1) % 251 for i in range(size))
 
 
@@ -149,7 +149,7 @@ def _frame_vectors() -> list[dict[str, Any]]:
 
 
 def _large_vectors() -> list[dict[str, Any]]:
-    """Messages of several frames; their tensors are of `pattern`."""
+    """Return messages of several frames, whose tensors hold `pattern`."""
     found = []
     for sizes, chunk in (((1 << 16) + 1,), 4 << 20), ((5, 100_000), 40_000), ((2_500_000,), 1 << 20):
         tensors = [("uint8", (size,), pattern(size)) for size in sizes]
@@ -185,7 +185,7 @@ def _proof_vectors() -> dict[str, Any]:
 
 
 def _plan_vector() -> dict[str, Any]:
-    """A part: y = c + x for a fed x, fetched."""
+    """Return a part that computes y = c + x for a fed x and fetches y."""
     task = "/job:ps/replica:0/task:0"
     part = Part(task, f"{task}/device:CPU:0", feeds=1, fetches=1)
     kind = part.dtype("float32")
@@ -199,14 +199,14 @@ def _plan_vector() -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """With bytes as {"hex": …}, which JSON has no form for."""
+    """Return `value` with bytes replaced by {"hex": …}, since JSON has no bytes."""
     if isinstance(value, bytes):
         return {"hex": value.hex()}
     return [_plain(item) for item in value] if isinstance(value, list) else value
 
 
 def vectors() -> dict[str, Any]:
-    """What is in the file."""
+    """Return the content of the file."""
     headers = [{"document": [[], doc], "hex": msgpack.packb([[], doc]).hex()} for doc in ({}, {"x": 1.5, "y": None})]
     return {
         "version": 2,

@@ -1,4 +1,4 @@
-"""Imported by a worker: its spans become lines of the file that SPANS_FILE names."""
+"""Module for workers to import: writes their spans as lines of the file named by SPANS_FILE."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProces
 
 from aioflow.observe import instrument
 
-_FILE = Path(os.environ["SPANS_FILE"]).open("a", encoding="utf-8", buffering=1)  # noqa: SIM115  # as long as the process
+_FILE = Path(os.environ["SPANS_FILE"]).open("a", encoding="utf-8", buffering=1)  # noqa: SIM115  # open until the process ends
 _PROVIDER = TracerProvider()
 _PROVIDER.add_span_processor(
     SimpleSpanProcessor(ConsoleSpanExporter(out=_FILE, formatter=lambda span: (span.to_json(indent=None) or "") + "\n"))

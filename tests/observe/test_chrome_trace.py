@@ -1,4 +1,4 @@
-"""Traces of steps: the format that viewers read, arrows from Sends to Recvs, one time for all tasks."""
+"""`chrome_trace`: valid trace format, arrows from Sends to Recvs, one time axis for all tasks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ TRACED = af.RunOptions(trace_level=af.RunOptions.FULL_TRACE)
 
 
 def processes(trace: dict[str, Any]) -> dict[int, str]:
-    """The tasks; without slashes, since viewers show only what is behind the last one."""
+    """Return the task of each process id."""
+    # Names in traces have no slashes: viewers show only the part after the last one.
     named = {e["pid"]: e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "process_name"}
     assert not any("/" in name for name in named.values())
     return {number: f"/{name.replace(' ', '/')}" for number, name in named.items()}
@@ -42,7 +43,7 @@ def node(name: str, op: str, start: float, duration: float, thread: str = "main"
     return NodeStats(name, op, thread, start, duration, 8)
 
 
-def test_nodes_are_bars_tasks_are_processes_threads_of_devices_are_lanes() -> None:
+def test_tasks_are_processes_and_device_threads_are_lanes() -> None:
     stats = [
         StepStats(f"{WORKER}/device:CPU:0", (node("a", "Add", 0.001, 0.002), node("b", "Mul", 0.004, 0.001, "pool"))),
         StepStats(f"{WORKER}/device:CPU:1", (node("c", "Sub", 0.001, 0.0005),)),
@@ -65,15 +66,15 @@ def test_nodes_are_bars_tasks_are_processes_threads_of_devices_are_lanes() -> No
     }
 
 
-def test_what_waits_beside_the_work_of_its_thread_has_a_lane_of_its_own() -> None:
+def test_overlapping_waits_have_lanes_of_their_own() -> None:
     waits = [node(f"e{i}/_recv", "_Recv", 0.0001 * i, 0.01) for i in range(3)]
     trace = chrome_trace([StepStats("/device:CPU:0", (*waits, node("a", "Add", 0.001, 0.002)))])
     assert problems(trace) == []
     assert len(set(threads(trace).values())) == 4
 
 
-def test_a_value_arrives_after_it_was_sent() -> None:
-    """The clock of one task is behind by 5 ms, and a third one is told of it only through the second."""
+def test_clock_skew_is_corrected_so_that_recv_follows_send() -> None:
+    # The clock of `ps` is behind by 5 ms. The third task is linked to the worker only through `ps`.
     stats = [
         StepStats(f"{WORKER}/device:CPU:0", (node("x/_send", "_Send", 0.010, 0.001),)),
         StepStats(
@@ -90,8 +91,8 @@ def test_a_value_arrives_after_it_was_sent() -> None:
     assert drawn["y/_send"]["ts"] - ends["x/_recv"] == pytest.approx(500), "within a task nothing moves"
 
 
-def test_what_arrives_is_drawn_after_the_wait_for_it() -> None:
-    """Of two bars Perfetto takes the one that begins later for the end of an arrow."""
+def test_recv_is_drawn_as_wait_and_arrival() -> None:
+    # Perfetto ends an arrow at the bar that begins later, so the wait and the arrival are separate bars.
     stats = [
         StepStats(f"{PS}/device:CPU:0", (node("x/_recv", "_Recv", 0.0, 0.005),)),
         StepStats(f"{WORKER}/device:CPU:0", (node("x/_send", "_Send", 0.003, 0.001),)),
@@ -115,11 +116,11 @@ def test_arrows_go_from_producers_to_readers(graph: af.Graph) -> None:
     assert (begin["ts"], end["ts"]) == pytest.approx((500, 3000), abs=1)
 
 
-def test_nothing_was_traced() -> None:
+def test_empty_metadata_has_no_events() -> None:
     assert chrome_trace(RunMetadata())["traceEvents"] == []
 
 
-async def test_two_workers_of_a_cluster_are_in_one_trace() -> None:
+async def test_workers_of_a_cluster_share_one_trace() -> None:
     x = af.placeholder("float32", [64, 64], name="x")
     with af.device("/job:ps"):
         a = af.tanh(af.matmul(x, x), name="a")
@@ -128,7 +129,8 @@ async def test_two_workers_of_a_cluster_are_in_one_trace() -> None:
     with af.device("/job:ps"):
         c = af.add(a, b, name="c")
     async with cluster("ps", "worker", tcp=True) as (ps, _), af.Session(ps.target) as session:
-        for _ in range(3):  # each with a comparison of clocks of its own luck
+        # Each step compares the clocks anew, with another error.
+        for _ in range(3):
             metadata = af.RunMetadata()
             await session.run(c, {x: np.ones((64, 64), np.float32)}, options=TRACED, run_metadata=metadata)
             trace = json.loads(json.dumps(chrome_trace(metadata)))
@@ -139,7 +141,7 @@ async def test_two_workers_of_a_cluster_are_in_one_trace() -> None:
             assert bars(trace)["b"]["args"]["output_bytes"] == 64 * 64 * 4
 
 
-async def test_values_of_a_loop_on_two_devices_have_an_arrow_for_each_iteration() -> None:
+async def test_loop_across_devices_has_an_arrow_per_iteration() -> None:
     def body(i: af.Tensor, x: af.Tensor) -> tuple[af.Tensor, af.Tensor]:
         with af.device("/cpu:1"):
             return i + 1, af.tanh(x)

@@ -1,4 +1,4 @@
-"""`FileWriter`: what comes into event files, when, and what happens where the disk does not take it."""
+"""`FileWriter`: content of event files, times of writing, and failures of the disk."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def files(folder: Path) -> list[Path]:
 
 
 def events(folder: Path) -> list[Any]:
-    """All but those with which a file begins."""
+    """Return all events except the version event at the start of each file."""
     found = []
     for file in files(folder):
         first, *rest = summary_iterator(file)
@@ -48,7 +48,7 @@ def numbers(folder: Path) -> list[tuple[int, float]]:
     return [(event.step, event.summary.value[0].simple_value) for event in events(folder)]
 
 
-async def test_what_is_added_is_there_after_the_block(tmp_path: Path) -> None:
+async def test_summaries_are_written_when_the_block_ends(tmp_path: Path) -> None:
     logdir = tmp_path / "deep/run"
     async with FileWriter(logdir, clock=lambda: 17.25, filename_suffix=".mine") as writer:
         assert writer.get_logdir() == str(logdir)
@@ -71,7 +71,7 @@ async def test_metadata_is_written_once_for_a_tag(tmp_path: Path) -> None:
             writer.add_summary(summary)
     found = [event.summary.value[0].metadata.display_name for event in events(tmp_path)]
     assert found == ["shown", ""]
-    assert summary.value[0].HasField("metadata")  # the caller's own
+    assert summary.value[0].HasField("metadata")  # the caller's summary is unchanged
 
 
 async def test_all_kinds_of_events(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ async def test_all_kinds_of_events(tmp_path: Path) -> None:
     assert (event.wall_time, event.step, event.log_message.message) == (1.0, 5, "text")
 
 
-async def test_run_metadata_has_what_the_trace_has(tmp_path: Path) -> None:
+async def test_run_metadata_has_the_times_of_the_trace(tmp_path: Path) -> None:
     from aioflow.protos import message
     from aioflow.runtime.stats import NodeStats, StepStats
 
@@ -116,21 +116,21 @@ async def test_run_metadata_has_what_the_trace_has(tmp_path: Path) -> None:
     assert (second.all_start_micros, second.all_end_rel_micros, second.thread_id) == (1_000_000, 250_000, 1)
 
 
-async def test_what_is_added_is_written_without_a_flush(tmp_path: Path) -> None:
+async def test_summaries_are_written_without_a_flush(tmp_path: Path) -> None:
     writer = FileWriter(tmp_path)
     writer.add_summary(scalar(1))
     for _ in range(1000):
-        if any(file.stat().st_size for file in files(tmp_path)):  # it is there for a moment before what is in it
+        if any(file.stat().st_size for file in files(tmp_path)):  # the file exists before its first record
             break
         await asyncio.sleep(0.01)
     assert numbers(tmp_path) == [(0, 1)]
     await writer.close()
 
 
-async def test_a_full_queue_is_waited_for(tmp_path: Path, disk: Disk) -> None:
+async def test_awaiting_an_add_waits_while_the_queue_is_full(tmp_path: Path, disk: Disk) -> None:
     writer = FileWriter(tmp_path, max_queue=2)
     disk.held = True
-    for step in range(3):  # the disk has one of them, or none yet
+    for step in range(3):  # the writer's thread holds one event or none yet
         writer.add_summary(scalar(step), step)
     late = writer.add_summary(scalar(3), 3)
     async with asyncio.TaskGroup() as group:
@@ -151,7 +151,7 @@ def fill(writer: af.summary.FileWriter) -> None:
         writer.add_summary(scalar(step), step)
 
 
-async def test_too_much_is_refused(tmp_path: Path, disk: Disk) -> None:
+async def test_more_than_max_bytes_is_refused(tmp_path: Path, disk: Disk) -> None:
     disk.held = True
     writer = FileWriter(tmp_path, max_bytes=1000)
     with pytest.raises(errors.ResourceExhaustedError, match="too many events"):
@@ -161,11 +161,11 @@ async def test_too_much_is_refused(tmp_path: Path, disk: Disk) -> None:
     assert 10 <= len(numbers(tmp_path)) < 30
 
 
-# ── a disk that refuses ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── disk failures ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Disk:
-    """Stands before the files."""
+    """Event files of a disk that can be full or blocked."""
 
     def __init__(self) -> None:
         self.full = False
@@ -203,7 +203,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     return made
 
 
-async def test_a_full_disk_is_told_at_the_flush_and_nothing_is_lost(tmp_path: Path, disk: Disk) -> None:
+async def test_flush_reports_a_full_disk_and_loses_nothing(tmp_path: Path, disk: Disk) -> None:
     async with FileWriter(tmp_path) as writer:
         writer.add_summary(scalar(1), 1)
         await writer.flush()
@@ -220,7 +220,7 @@ async def test_a_full_disk_is_told_at_the_flush_and_nothing_is_lost(tmp_path: Pa
     assert numbers(tmp_path) == [(1, 1), (2, 2), (3, 3), (4, 4)]
 
 
-async def test_a_full_disk_is_told_at_the_end(tmp_path: Path, disk: Disk) -> None:
+async def test_leaving_the_block_reports_a_full_disk(tmp_path: Path, disk: Disk) -> None:
     async def block(folder: Path, error: Exception | None = None) -> None:
         disk.full = False
         async with FileWriter(folder) as writer:
@@ -238,14 +238,14 @@ async def test_a_full_disk_is_told_at_the_end(tmp_path: Path, disk: Disk) -> Non
     assert "No space" in other.value.__notes__[0]
 
 
-async def test_what_the_system_says_names_the_file(tmp_path: Path) -> None:
+async def test_errors_of_the_system_name_the_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(errors.FailedPreconditionError, match="file"):
         async with FileWriter(tmp_path / "file/run"):
             pass
 
 
-async def test_a_piece_of_a_record_does_not_stay(tmp_path: Path) -> None:
+async def test_partial_record_is_removed_from_the_file(tmp_path: Path) -> None:
     resource = pytest.importorskip("resource", reason="the system has limits for files")
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -257,7 +257,7 @@ async def test_a_piece_of_a_record_does_not_stay(tmp_path: Path) -> None:
         size = file.stat().st_size
         resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, limits[1]))
         writer.add_summary(scalar(2), 2)
-        # Whoever meets with the limit, the thread of the writer or this flush, the next attempt is in a new file.
+        # Either the writer's thread or this flush meets the limit; the next attempt goes into a new file.
         with suppress(errors.ResourceExhaustedError):
             await writer.flush()
     finally:
@@ -269,13 +269,14 @@ async def test_a_piece_of_a_record_does_not_stay(tmp_path: Path) -> None:
     assert len(files(tmp_path)) == 2
 
 
-async def test_a_file_that_is_taken_away_is_an_error_once(tmp_path: Path) -> None:
+async def test_deleted_file_is_an_error_once(tmp_path: Path) -> None:
     writer = FileWriter(tmp_path)
     writer.add_summary(scalar(1), 1)
     await writer.flush()
     files(tmp_path)[0].unlink()
     writer.add_summary(scalar(2), 2)
-    try:  # the thread of the writer may have met with it first, and this is the second attempt
+    try:
+        # Raises nothing if the writer's thread has already met the error: this is then the second attempt.
         await writer.flush()
     except errors.NotFoundError:
         await writer.flush()
@@ -283,10 +284,10 @@ async def test_a_file_that_is_taken_away_is_an_error_once(tmp_path: Path) -> Non
     await writer.close()
 
 
-# ── the life of a writer ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── lifetime of a writer ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_closed_writer_can_be_opened_again(tmp_path: Path) -> None:
+async def test_closed_writer_can_be_reopened(tmp_path: Path) -> None:
     writer = FileWriter(tmp_path)
     writer.add_summary(scalar(1))
     await writer.close()
@@ -301,14 +302,14 @@ async def test_a_closed_writer_can_be_opened_again(tmp_path: Path) -> None:
     assert len(files(tmp_path)) == 2
 
 
-async def test_a_writer_without_events_leaves_nothing(tmp_path: Path) -> None:
+async def test_writer_without_events_makes_no_file(tmp_path: Path) -> None:
     writer = FileWriter(tmp_path / "run")
     await writer.flush()
     await writer.close()
     assert files(tmp_path) == []
 
 
-async def test_two_writers_of_a_folder_have_files_of_their_own(tmp_path: Path) -> None:
+async def test_two_writers_of_a_folder_use_separate_files(tmp_path: Path) -> None:
     async with FileWriter(tmp_path) as first, FileWriter(tmp_path) as second:
         first.add_summary(scalar(1))
         second.add_summary(scalar(2))
@@ -316,7 +317,7 @@ async def test_two_writers_of_a_folder_have_files_of_their_own(tmp_path: Path) -
     assert len(files(tmp_path)) == 2
 
 
-async def test_many_threads_and_tasks(tmp_path: Path) -> None:
+async def test_threads_and_tasks_may_add_concurrently(tmp_path: Path) -> None:
     async with FileWriter(tmp_path) as writer:
 
         def add(first: int) -> None:
@@ -331,7 +332,7 @@ async def test_many_threads_and_tasks(tmp_path: Path) -> None:
     assert sorted(step for step, _ in numbers(tmp_path)) == list(range(700))
 
 
-async def test_a_writer_that_is_dropped_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_dropped_writer_is_freed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_log, "_IDLE", 0.01)
     writer = FileWriter(tmp_path)
     log: Any = writer._log
@@ -348,7 +349,7 @@ async def test_a_writer_that_is_dropped_is_forgotten(tmp_path: Path, monkeypatch
     assert numbers(tmp_path) == [(0, 1)]
 
 
-async def test_one_writer_for_a_folder(tmp_path: Path) -> None:
+async def test_file_writer_cache_has_one_writer_per_folder(tmp_path: Path) -> None:
     af.constant(1.0, name="here")
     try:
         writer = af.summary.FileWriterCache.get(tmp_path)
@@ -377,7 +378,7 @@ def store() -> Iterator[str]:
         memory.rm(folder, recursive=True)
 
 
-async def test_each_flush_is_an_object_of_a_store(tmp_path: Path, store: str) -> None:
+async def test_each_flush_writes_one_object_of_a_store(tmp_path: Path, store: str) -> None:
     memory = fsspec.filesystem("memory")
     async with FileWriter(f"memory:/{store}") as writer:
         assert not memory.exists(store)
@@ -393,7 +394,7 @@ async def test_each_flush_is_an_object_of_a_store(tmp_path: Path, store: str) ->
     assert numbers(tmp_path) == [(0, 0), (1, 1), (2, 2), (3, 3)]
 
 
-async def test_a_store_gets_events_after_a_while(store: str) -> None:
+async def test_store_gets_events_after_flush_secs(store: str) -> None:
     memory = fsspec.filesystem("memory")
     writer = FileWriter(f"memory:/{store}", flush_secs=0.02)
     writer.add_summary(scalar(1))
@@ -409,7 +410,7 @@ async def test_a_store_gets_events_after_a_while(store: str) -> None:
 # ── wrong arguments ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_what_is_refused(tmp_path: Path) -> None:
+async def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
     writer = FileWriter(tmp_path)
     with pytest.raises(errors.InvalidArgumentError, match="not a Summary"):
         writer.add_summary(b"\xff\xff")
@@ -439,7 +440,7 @@ async def test_what_is_refused(tmp_path: Path) -> None:
     assert len(events(tmp_path)) == 1
 
 
-async def test_a_graph_has_only_ops_that_its_readers_can_import(tmp_path: Path) -> None:
+async def test_added_graph_has_only_ops_that_readers_can_import(tmp_path: Path) -> None:
     async def twice(value: Any) -> Any:
         return 2 * value
 

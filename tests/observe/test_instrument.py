@@ -1,4 +1,4 @@
-"""Spans of steps for OpenTelemetry, with its SDK as who listens; workers are told of the client's span."""
+"""OpenTelemetry spans of steps, collected by its SDK, and their propagation to workers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PS, WORKER = (f"/job:{job}/replica:0/task:0" for job in ("ps", "worker"))
 
 
 class Seen(NamedTuple):
-    """A provider, and the spans that have ended with it."""
+    """A tracer provider and its finished spans."""
 
     provider: TracerProvider
     memory: InMemorySpanExporter
@@ -59,7 +59,7 @@ def number(span: ReadableSpan) -> int:
     return int(span.context.span_id)
 
 
-async def test_a_step_is_a_span_within_that_of_its_caller(seen: Seen) -> None:
+async def test_step_is_a_child_span_of_the_caller(seen: Seen) -> None:
     x = af.placeholder("float32", [], name="x")
     y = af.add(x, 1.0, name="y")
     async with af.Session() as session:
@@ -78,7 +78,7 @@ async def test_a_step_is_a_span_within_that_of_its_caller(seen: Seen) -> None:
     assert step.status.status_code is StatusCode.UNSET
 
 
-async def test_an_error_is_recorded_with_its_node(seen: Seen) -> None:
+async def test_error_is_recorded_with_its_node(seen: Seen) -> None:
     x = af.placeholder("float32", [None])
     y = af.reshape(x, [2, 3], name="six")
     async with af.Session() as session, asyncio.timeout(30):
@@ -91,7 +91,7 @@ async def test_an_error_is_recorded_with_its_node(seen: Seen) -> None:
     assert [event.name for event in span.events] == ["exception"]
 
 
-async def test_a_cancelled_step_says_so(seen: Seen) -> None:
+async def test_cancelled_step_is_marked(seen: Seen) -> None:
     queue = af.FIFOQueue(1, ["float32"])
     element = queue.dequeue()
     async with af.Session() as session:
@@ -103,7 +103,7 @@ async def test_a_cancelled_step_says_so(seen: Seen) -> None:
     assert attributes(seen.one())["aioflow.cancelled"] is True
 
 
-async def test_all_sessions_of_the_process(seen: Seen) -> None:
+async def test_instrument_covers_all_sessions_of_the_process(seen: Seen) -> None:
     y = af.constant(1.0, name="y")
     async with af.Session() as before:
         await before.run(y)
@@ -119,8 +119,9 @@ async def test_all_sessions_of_the_process(seen: Seen) -> None:
     assert len(seen.spans()) == 2, "it has been removed"
 
 
-async def test_parts_on_workers_are_spans_of_the_step_and_of_the_workers(seen: Seen) -> None:
-    """In one process, which is instrumented as a whole: the target's worker is used without a connection."""
+async def test_parts_on_workers_are_child_spans_of_the_step(seen: Seen) -> None:
+    # Both servers are in this process. The session calls its target's worker without a connection, so only the other
+    # worker has a SERVER span.
     y = on_both()
     async with cluster("ps", "worker", tcp=True) as (ps, _):
         with instrument(tracer_provider=seen.provider):
@@ -145,7 +146,7 @@ def on_both() -> af.Tensor:
         return af.multiply(x, 2.0, name="y")
 
 
-async def test_a_worker_that_knows_nothing_of_spans_is_not_told(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_span_is_not_sent_to_a_worker_without_support(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
     known = {name: accepts for name, accepts in messages._ACCEPTS[messages.Run].items() if name != "traceparent"}
     monkeypatch.setitem(messages._ACCEPTS, messages.Run, known)
     monkeypatch.setattr(messages, "_OPTIONAL", {})
@@ -158,7 +159,7 @@ async def test_a_worker_that_knows_nothing_of_spans_is_not_told(seen: Seen, monk
     assert sum(span.name == "aioflow.part" for span in seen.spans()) == 6
 
 
-async def test_a_client_of_another_make_may_send_its_span() -> None:
+async def test_worker_announces_the_traceparent_field() -> None:
     async with cluster("ps", tcp=True) as (ps,):
         host, _, port = ps.target.removeprefix("aioflow://").rpartition(":")
 
@@ -169,7 +170,7 @@ async def test_a_client_of_another_make_may_send_its_span() -> None:
         assert await asyncio.to_thread(ask) == {"fields": ["traceparent"]}
 
 
-def test_without_the_package_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_error_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "aioflow.observe.open_telemetry", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.context", None)
     with pytest.raises(UnimplementedError) as raised:
@@ -177,6 +178,6 @@ def test_without_the_package_it_says_how_to_install_it(monkeypatch: pytest.Monke
     assert "pip install 'aioflow-engine[telemetry]'" in raised.value.message
 
 
-def test_only_a_session_can_be_instrumented() -> None:
+def test_instrument_rejects_anything_but_a_session() -> None:
     with pytest.raises(DTypeError):
         instrument("grpc://localhost:2222")  # type: ignore[arg-type]

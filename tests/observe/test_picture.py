@@ -1,4 +1,4 @@
-"""Pictures of graphs: what has a box, and where the boxes are."""
+"""Pictures of graphs: the boxes of the outline and their layout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aioflow.observe.picture.outline import Outline, outline
 
 
 def names(found: Outline) -> dict[str, str]:
-    """Each box with what stands in it."""
+    """Return the title of each box by its name."""
     return {box.name: box.title for box in found.boxes.values()}
 
 
@@ -24,12 +24,12 @@ def edges(found: Outline) -> set[tuple[str, str]]:
     return {(found.boxes[source].name, found.boxes[target].name) for source, target in found.edges}
 
 
-# -- what is shown ----------------------------------------------------------------------------------------------------
+# -- outline ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def layers(graph: af.Graph) -> tuple[af.Tensor, af.Tensor]:
-    """x → two layers with weights in scopes of two levels → y."""
+    """Build x → two layers with weights in scopes of two levels → y."""
     x = h = af.placeholder("float32", [None, 4], name="x")
     for i in range(2):
         with af.name_scope(f"layer{i}"):
@@ -40,7 +40,7 @@ def layers(graph: af.Graph) -> tuple[af.Tensor, af.Tensor]:
     return x, af.identity(h, name="y")
 
 
-def test_scopes_are_opened_one_by_one(layers: tuple[af.Tensor, af.Tensor]) -> None:
+def test_outline_opens_single_scopes(layers: tuple[af.Tensor, af.Tensor]) -> None:
     x, y = layers
     ends = {"x", "y"}
     assert set(names(outline(x.graph, [x], [y], 1, opened=["layer1"]))) == {
@@ -53,13 +53,13 @@ def test_scopes_are_opened_one_by_one(layers: tuple[af.Tensor, af.Tensor]) -> No
     assert set(names(closed_above)) == {*ends, "layer0", "layer1"}
 
 
-def test_a_scope_is_on_the_device_of_those_nodes_that_have_one(layers: tuple[af.Tensor, af.Tensor]) -> None:
+def test_scope_has_the_device_of_its_placed_nodes(layers: tuple[af.Tensor, af.Tensor]) -> None:
     x, y = layers
     found = outline(x.graph, [x], [y], 1, {"layer0/product": "/CPU:0", "layer1/product": "/CPU:0"})
     assert [box.device for box in found.boxes.values()] == ["", "/CPU:0", "/CPU:0", ""]
 
 
-def test_weights_are_counted_where_they_are_read(layers: tuple[af.Tensor, af.Tensor]) -> None:
+def test_weights_are_counted_at_their_readers(layers: tuple[af.Tensor, af.Tensor]) -> None:
     x, y = layers
     found = outline(x.graph, [x], [y], depth=0)
     assert names(found) == {
@@ -86,20 +86,20 @@ def test_scopes_are_collapsed_below_the_depth(layers: tuple[af.Tensor, af.Tensor
     assert outline(x.graph, [x], [y]).depth == 3, "all of it can be read"
 
 
-def test_fetches_prune(layers: tuple[af.Tensor, af.Tensor]) -> None:
+def test_outline_omits_nodes_not_needed_for_fetches(layers: tuple[af.Tensor, af.Tensor]) -> None:
     x, _ = layers
     found = outline(x.graph, [x], [x.graph.get_tensor_by_name("layer0/product:0")], depth=1)
     assert set(names(found)) == {"x", "layer0/product"}
 
 
-def test_a_graph_without_inputs_is_more_than_nothing(graph: af.Graph) -> None:
+def test_graph_without_inputs_shows_its_sources(graph: af.Graph) -> None:
     numbers = af.random_uniform([3], name="numbers")
     found = outline(graph, [], [af.add(numbers, 1.0, name="y")], depth=1)
     assert "y" in names(found)
     assert any("numbers" in name for name in names(found))
 
 
-def test_a_node_that_waits_has_an_edge_without_tensors(graph: af.Graph) -> None:
+def test_control_dependency_is_an_edge_without_tensors(graph: af.Graph) -> None:
     x = af.placeholder("float32", [], name="x")
     before = af.identity(x, name="before")
     with af.control_dependencies([before]):
@@ -112,7 +112,7 @@ def test_a_node_that_waits_has_an_edge_without_tensors(graph: af.Graph) -> None:
     }
 
 
-# -- where it is ------------------------------------------------------------------------------------------------------
+# -- layout -----------------------------------------------------------------------------------------------------------
 
 GRAPHS = st.integers(1, 24).flatmap(
     lambda count: st.tuples(
@@ -142,12 +142,12 @@ def test_boxes_do_not_overlap_and_edges_go_down(given: tuple[list[float], set[tu
 
 
 @given(st.sets(st.tuples(st.integers(0, 9), st.integers(0, 9)).filter(lambda e: e[0] < e[1])))
-def test_without_a_cycle_nothing_is_turned(pairs: set[tuple[int, int]]) -> None:
+def test_acyclic_graph_has_no_reversed_edges(pairs: set[tuple[int, int]]) -> None:
     widths = {f"n{i}": 10.0 for i in range(10)}
     assert not laid_out(widths, [(f"n{a}", f"n{b}") for a, b in pairs], 5.0).turned
 
 
-def test_a_chain_is_straight_and_a_fork_symmetric() -> None:
+def test_chain_is_straight_and_fork_symmetric() -> None:
     found = laid_out(dict.fromkeys("abcde", 50.0), [("a", "b"), ("b", "c"), ("b", "d"), ("c", "e"), ("d", "e")], 10.0)
     x = {name: place.x for name, place in found.places.items()}
     assert x["a"] == pytest.approx(x["b"], abs=0.5)
@@ -164,14 +164,14 @@ def test_crossings_are_removed() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=12))
-def test_crossings_are_counted(pairs: list[tuple[int, int]]) -> None:
+def test_crossings_match_the_count_by_pairs(pairs: list[tuple[int, int]]) -> None:
     below: _Near = {f"a{i}": [f"b{b}" for a, b in pairs if a == i] for i in range(6)}
     slow = sum((a - c) * (b - d) < 0 for (a, b), (c, d) in combinations(pairs, 2))
     assert _crossings([[f"a{i}" for i in range(6)], [f"b{i}" for i in range(6)]], below) == slow
 
 
 @given(st.lists(st.tuples(st.floats(-100, 100), st.floats(0.01, 10)), min_size=1, max_size=30))
-def test_places_are_the_nearest_in_that_order(pulls: list[tuple[float, float]]) -> None:
+def test_monotone_places_match_isotonic_regression(pulls: list[tuple[float, float]]) -> None:
     wishes, weights = (np.array(column) for column in zip(*pulls, strict=True))
     wanted = IsotonicRegression().fit_transform(np.arange(len(wishes)), wishes, sample_weight=weights)
     np.testing.assert_allclose(_monotone(wishes.tolist(), weights.tolist()), wanted, rtol=1e-6, atol=1e-6)

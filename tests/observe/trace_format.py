@@ -1,4 +1,4 @@
-"""What the published description of the Trace Event Format asks of a trace, checked without knowing who wrote it.
+"""Independent validator of traces, by the published description of the Trace Event Format.
 
 The format: "Trace Event Format" (the Chromium project). Perfetto's importer adds that complete events of one thread are
 nested or one after the other, and that a flow event lies within a bar of its thread.
@@ -25,7 +25,7 @@ _METADATA = {
 
 
 def problems(trace: dict[str, Any]) -> list[str]:
-    """What a viewer would refuse or draw wrong; nothing for a good trace."""
+    """Return the errors for which a viewer would refuse the trace or draw it wrong."""
     return [*_fields(trace), *_nesting(trace), *_names(trace), *_flows(trace)]
 
 

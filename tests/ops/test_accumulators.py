@@ -13,7 +13,7 @@ from aioflow import errors
 from tests.waiting import time_runs_out, until_waiting
 
 
-async def test_the_mean_is_taken_when_enough_is_in(graph: af.Graph) -> None:
+async def test_take_grad_waits_for_enough_gradients_and_returns_their_mean(graph: af.Graph) -> None:
     gradients = af.ConditionalAccumulator("float32", shape=[2], name="grads")
     value = af.placeholder("float32", [2])
     add, count, taken = gradients.apply_grad(value), gradients.num_accumulated(), gradients.take_grad(2)
@@ -44,7 +44,7 @@ async def test_stale_gradients_are_dropped(graph: af.Graph) -> None:
         assert await session.run(count) == 0
 
 
-async def test_a_cancelled_taker_leaves_no_trace(graph: af.Graph) -> None:
+async def test_cancelled_take_grad_leaves_the_accumulator_unchanged(graph: af.Graph) -> None:
     gradients = af.ConditionalAccumulator("float32", shape=[])
     async with af.Session() as session:
         error = await time_runs_out(session, session.run(gradients.take_grad(1), timeout=60))
@@ -55,7 +55,7 @@ async def test_a_cancelled_taker_leaves_no_trace(graph: af.Graph) -> None:
 
 
 @pytest.mark.parametrize("kind", [af.ConditionalAccumulator, af.SparseConditionalAccumulator])
-async def test_closing_ends_the_wait_and_a_restart_goes_back(graph: af.Graph, kind: Any) -> None:
+async def test_close_cancels_waiters_and_restart_reopens(graph: af.Graph, kind: Any) -> None:
     gradients = kind("float32", [1])
     rows = [] if kind is af.ConditionalAccumulator else [[0]]
     add = [gradients.apply_grad(*rows, [2.0], local_step=step) for step in (0, 1)]
@@ -103,7 +103,7 @@ async def test_accumulator_takes_steps_of_any_integer_dtype(graph: af.Graph, spa
                 refuse(wrong)
 
 
-async def test_what_does_not_fit(graph: af.Graph) -> None:
+async def test_dense_gradients_that_do_not_fit_are_refused(graph: af.Graph) -> None:
     gradients = af.ConditionalAccumulator("float32", shape=[2])
     value = af.placeholder("float32")
     with pytest.raises(errors.InvalidArgumentError):
@@ -116,7 +116,7 @@ async def test_what_does_not_fit(graph: af.Graph) -> None:
                 await session.run(fetch, feeds)
 
 
-async def test_the_mean_of_a_row_is_over_the_gradients_that_have_it(graph: af.Graph) -> None:
+async def test_mean_of_a_row_counts_only_gradients_with_that_row(graph: af.Graph) -> None:
     gradients = af.SparseConditionalAccumulator("float32", shape=[4, 2], name="rows")
     taken = gradients.take_grad(2)
     async with af.Session() as session, asyncio.TaskGroup() as tg:
@@ -132,8 +132,8 @@ async def test_the_mean_of_a_row_is_over_the_gradients_that_have_it(graph: af.Gr
         assert await session.stuck_report() == []
 
 
-async def test_rows_of_many_dimensions_are_added_up(graph: af.Graph) -> None:
-    """NumPy's `ufunc.at` ends the process at a rank of 33."""
+async def test_rows_of_more_than_32_dimensions_are_summed(graph: af.Graph) -> None:
+    # NumPy's `ufunc.at` crashes the process at a rank of 33.
     row = np.ones((1,) * 39, np.float32)
     total = af.SparseConditionalAccumulator("float32", reduction_type="SUM")
     taken = total.take_grad(1)
@@ -144,7 +144,7 @@ async def test_rows_of_many_dimensions_are_added_up(graph: af.Graph) -> None:
     np.testing.assert_array_equal(found.values, np.stack([2 * row, 4 * row]))
 
 
-async def test_indexed_slices_go_in_and_come_out(graph: af.Graph) -> None:
+async def test_indexed_slices_can_be_applied_and_taken(graph: af.Graph) -> None:
     table = af.get_variable("table", initializer=[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
     (gradient,) = af.gradients(af.gather(table, [2, 0, 2]), [table])
     assert isinstance(gradient, af.IndexedSlices)
@@ -161,7 +161,7 @@ async def test_indexed_slices_go_in_and_come_out(graph: af.Graph) -> None:
         assert await session.run(total.num_accumulated()) == 0, "stale"
 
 
-async def test_sparse_gradients_that_do_not_fit(graph: af.Graph) -> None:
+async def test_sparse_gradients_that_do_not_fit_are_refused(graph: af.Graph) -> None:
     gradients = af.SparseConditionalAccumulator("float32", shape=[3, 2])
     indices, values = af.placeholder("int64"), af.placeholder("float32")
     add = gradients.apply_grad(indices, values)
@@ -186,7 +186,7 @@ async def test_sparse_gradients_that_do_not_fit(graph: af.Graph) -> None:
         assert await session.run([gradients.num_accumulated(), free.num_accumulated()]) == [0, 1]
 
 
-async def test_a_cancelled_taker_of_rows_leaves_no_trace(graph: af.Graph) -> None:
+async def test_cancelled_sparse_take_grad_leaves_the_accumulator_unchanged(graph: af.Graph) -> None:
     gradients = af.SparseConditionalAccumulator("float32")
     async with af.Session() as session:
         error = await time_runs_out(session, session.run(gradients.take_grad(1), timeout=60))

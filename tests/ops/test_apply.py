@@ -1,4 +1,4 @@
-"""The doors by which builders make nodes: each gives what it says, in the source as for extensions."""
+"""Entry points by which builders make nodes (`make`, `make_list`, `make_tuple`, `make_op`), and their use."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Best(NamedTuple):
-    """The outputs of TopKV2, by their names."""
+    """Outputs of TopKV2, with their names."""
 
     values: af.Tensor
     indices: af.Tensor
 
 
 class Misnamed(NamedTuple):
-    """As many as TopKV2 has, in the wrong order."""
+    """Outputs of TopKV2 in the wrong order."""
 
     indices: af.Tensor
     values: af.Tensor
 
 
 class Taken(NamedTuple):
-    """The outputs of BarrierTakeMany: one of them is a list."""
+    """Outputs of BarrierTakeMany, one of which is a list."""
 
     indices: af.Tensor
     keys: af.Tensor
@@ -45,7 +45,7 @@ class Taken(NamedTuple):
 X = np.array([1.0, 3.0, 2.0], np.float32)
 
 
-def test_each_door_gives_what_it_says() -> None:
+def test_entry_points_return_tensor_list_tuple_or_operation() -> None:
     assert isinstance(extend.make("Neg", X), af.Tensor)
     assert [t.dims for t in extend.make_list("Split", 0, X, num_split=3)] == [(1,)] * 3
     assert [t.op.type for t in extend.make_list("TopKV2", X, 2)] == ["TopKV2"] * 2
@@ -59,7 +59,7 @@ def test_each_door_gives_what_it_says() -> None:
     assert extend.make_op("Neg", X, name="mine").name == "mine"
 
 
-def test_what_fits_the_op() -> None:
+def test_entry_points_accept_matching_outputs() -> None:
     assert isinstance(extend.apply_op("Neg", X), af.Tensor)
     assert isinstance(extend.apply_op("NoOp"), af.Operation)
     assert isinstance(extend.apply_op("Split", 0, X, num_split=1), list)
@@ -79,7 +79,7 @@ def test_what_fits_the_op() -> None:
         (lambda: extend.make_tuple(Best, "Neg", X), "y"),
     ],
 )
-def test_another_door_is_refused_and_leaves_no_node(build: Callable[[], Any], outputs: str) -> None:
+def test_wrong_entry_point_is_refused_and_leaves_no_node(build: Callable[[], Any], outputs: str) -> None:
     with af.Graph().as_default() as graph:
         with pytest.raises(InvalidArgumentError, match="does not have these outputs") as caught:
             build()
@@ -100,7 +100,7 @@ def test_another_door_is_refused_and_leaves_no_node(build: Callable[[], Any], ou
         (af.linalg.slogdet, ([[1.0]],)),
     ],
 )
-def test_named_tuples_are_of_the_class_that_the_annotation_names(builder: Any, arguments: tuple[Any, ...]) -> None:
+def test_builders_return_the_annotated_named_tuple(builder: Any, arguments: tuple[Any, ...]) -> None:
     annotated = typing.get_type_hints(builder)["return"]
     result = builder(*arguments)
     assert type(result) is annotated
@@ -121,7 +121,7 @@ FITS: dict[str, Callable[[OpDef], bool]] = {
 
 
 def _calls(door: str) -> Iterator[tuple[str, str]]:
-    """Where the source calls a door with the name of an op, and the name."""
+    """Yield the place and the op name of each call of the entry point `door` in the package."""
     for path in sorted((ROOT / "aioflow").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == door and node.args:
@@ -131,7 +131,7 @@ def _calls(door: str) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("door", FITS)
-def test_builders_and_gradients_take_the_door_that_fits(door: str) -> None:
+def test_package_calls_the_entry_point_that_fits_the_op(door: str) -> None:
     calls = list(_calls(door))
     assert len(calls) > 20, "the search finds nothing any more"
     wrong = [f"{where} {name}" for where, name in calls if not FITS[door](OPS.get(name))]
@@ -195,6 +195,6 @@ def test_lists_of_sizes_may_be_of_several_integer_dtypes(case: str, order: int) 
         lambda int32, int64, float32: int64 + int32,
     ],
 )
-def test_lists_of_tensors_are_not_cast_where_no_dtype_is_wanted(build: Callable[[Any, Any, Any], Any]) -> None:
+def test_lists_of_tensors_are_not_cast_without_a_wanted_dtype(build: Callable[[Any, Any, Any], Any]) -> None:
     with pytest.raises(af.errors.DTypeError):
         build(af.constant(2, "int32"), af.constant(3, "int64"), af.constant(1.5))

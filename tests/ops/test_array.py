@@ -32,7 +32,7 @@ def x(*shape: int) -> Any:
 
 
 def weighted(tensors: list[Any]) -> Any:
-    """One tensor that uses all of the parts differently."""
+    """Return one tensor in which each of `tensors` has a weight of its own."""
     return af.concat([af.reshape(t, [-1]) * float(i + 1) for i, t in enumerate(tensors)], 0)
 
 
@@ -120,7 +120,6 @@ def test_gradient(name: str) -> None:
     "name", ["Slice", "Pad", "Tile", "ConcatV2", "GatherV2 along an axis", "SelectV2", "MirrorPad"]
 )
 def test_second_order_gradient(name: str) -> None:
-    """The rules are made of differentiable ops themselves: the gradient of the sum of squares is checked once more."""
     build, arrays = GRADIENTS[name]
 
     def first_order(*tensors: Any) -> Any:
@@ -131,7 +130,7 @@ def test_second_order_gradient(name: str) -> None:
     check_gradients(first_order, *arrays, rtol=1e-4, atol=1e-5)
 
 
-def test_gradients_of_static_shapes_ask_for_no_shape() -> None:
+def test_gradients_of_static_shapes_make_no_shape_nodes() -> None:
     t = af.placeholder("float32", [4, 6])
     y = af.reshape(af.pad(af.tile(af.transpose(t[1:3]), [2, 1]), [[1, 0], [0, 1]]), [-1])
     z = af.concat(af.split(af.slice(y, [3], [9]), [4, 5]), 0) + 1.0
@@ -142,7 +141,6 @@ def test_gradients_of_static_shapes_ask_for_no_shape() -> None:
 
 
 def test_views_share_memory() -> None:
-    """Shape ops and slices cost nothing: a view of the fed array comes back."""
     t = af.placeholder("float32", [4, 6])
     array = np.zeros((4, 6), np.float32)
     made = [
@@ -191,7 +189,7 @@ FRESH: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("name", FRESH)
 def test_fresh_results_share_nothing(name: str) -> None:
-    """A kernel that is declared fresh may be written into by what comes after it."""
+    # Later nodes may overwrite the result of a kernel that is declared fresh.
     t = af.placeholder("float32", [4])
     array = np.arange(4, dtype=np.float32)
     result = FRESH[name](t)
@@ -200,7 +198,6 @@ def test_fresh_results_share_nothing(name: str) -> None:
 
 
 def test_inputs_are_not_modified() -> None:
-    """The kernels accept read-only arrays."""
     t = af.placeholder("float32", [4])
     array = np.arange(4, dtype=np.float32)
     array.flags.writeable = False
@@ -218,7 +215,7 @@ def test_getitem_makes_one_strided_slice_of_constants() -> None:
 
 
 class _Row:
-    """An integer of another library."""
+    """An integer type of another library."""
 
     def __index__(self) -> int:
         return 1
@@ -236,7 +233,7 @@ ONES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("kind", ONES)
-def test_getitem_takes_every_scalar_integer(kind: str) -> None:
+def test_getitem_accepts_every_scalar_integer(kind: str) -> None:
     one = ONES[kind]
     x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
     for key in (1, (1, 1), slice(1, None), (slice(None), slice(0, 1, 1)), (..., 1)):
@@ -254,7 +251,7 @@ def test_getitem_takes_every_scalar_integer(kind: str) -> None:
 @pytest.mark.parametrize(
     "key", [np.asarray([1]), np.asarray([0, 1]), np.asarray(1.0), np.float32(1), 1.0, "1", (np.True_, 0), (True, 0)]
 )
-def test_getitem_refuses_what_is_no_scalar_integer(key: Any) -> None:
+def test_getitem_refuses_anything_but_scalar_integers(key: Any) -> None:
     with pytest.raises(af.errors.DTypeError, match="valid indices"):
         af.constant([[1, 2], [3, 4]])[key]
 
@@ -298,7 +295,7 @@ def test_partial_shapes_go_through_shape_arithmetic() -> None:
     assert af.fill(shape[1:], 0.0).dims == (4, 5)
 
 
-def test_negative_zero_is_filled_in_as_it_is() -> None:
+def test_fill_and_one_hot_keep_negative_zero() -> None:
     assert np.signbit(run(af.fill([3], -0.0))).all()
     assert np.signbit(run(af.one_hot([0], 3, 1.0, -0.0))).tolist() == [[False, True, True]]
 
@@ -319,14 +316,14 @@ def test_values() -> None:
 
 
 def test_shape_of_large_sizes_does_not_overflow() -> None:
-    """A broadcast view has 2**33 elements and no memory: its size comes out as int64."""
+    # A broadcast view: 2**33 elements without memory of their own.
     t = af.broadcast_to(af.placeholder("uint8", [1, 1]), [2**16, 2**17])
     assert run(af.size(t, out_type="int64")) == 2**33
 
 
 @pytest.mark.parametrize("block", [2, 3])
-def test_channels_first_is_a_transposed_channels_last(block: int) -> None:
-    """TensorFlow has no CPU kernel for NCHW; the two layouts must give the same blocks."""
+def test_nchw_blocks_equal_transposed_nhwc_blocks(block: int) -> None:
+    # Not a parity test: TensorFlow has no CPU kernel for NCHW.
     image = x(1, 6, 6, 36)
     to_last, to_first = [0, 2, 3, 1], [0, 3, 1, 2]
     for build in (af.space_to_depth, af.depth_to_space):
@@ -344,7 +341,7 @@ def test_channels_first_is_a_transposed_channels_last(block: int) -> None:
         ([0, 6], [-1, 3], (0, 3)),
     ],
 )
-def test_a_size_is_worked_out_where_there_are_no_elements(given: Any, wanted: Any, expected: Any) -> None:
+def test_reshape_infers_a_size_of_empty_tensors(given: Any, wanted: Any, expected: Any) -> None:
     sizes = af.placeholder("int32")
     static, fed = evaluate(
         [af.reshape(af.zeros(given), wanted), af.reshape(af.zeros(given), sizes)], {sizes: np.array(wanted, np.int32)}
@@ -353,7 +350,7 @@ def test_a_size_is_worked_out_where_there_are_no_elements(given: Any, wanted: An
 
 
 @pytest.mark.parametrize("axis", [0, 1])
-def test_unique_slices_of_strings_are_those_of_numbers(axis: int) -> None:
+def test_unique_slices_of_strings_match_those_of_numbers(axis: int) -> None:
     numbers = np.array([[3, 1, 3], [2, 0, 2], [3, 1, 3]])
     texts = numbers.astype(str).tolist()
     wanted, places = evaluate([*make_list("UniqueV2", numbers, [axis])])
@@ -362,7 +359,7 @@ def test_unique_slices_of_strings_are_those_of_numbers(axis: int) -> None:
     assert same_places.tolist() == places.tolist()
 
 
-def test_a_choice_among_large_arrays_of_many_dimensions() -> None:
+def test_select_accepts_large_arrays_of_many_dimensions() -> None:
     x = np.arange(2**19, dtype=np.float32).reshape(2**10, *(1,) * 38, 2**9)
     with af.Graph().as_default():
         fed = af.placeholder("float32")
@@ -370,15 +367,15 @@ def test_a_choice_among_large_arrays_of_many_dimensions() -> None:
     np.testing.assert_array_equal(found, np.where(x > 7, x, 0))
 
 
-def test_what_is_partly_known_may_have_many_dimensions() -> None:
-    """As a shape that was reshaped: NumPy's `flat` takes at most 32."""
+def test_static_values_may_have_more_than_32_dimensions() -> None:
+    # NumPy's `flat` supports at most 32 dimensions.
     with af.Graph().as_default():
         sizes = af.shape(af.placeholder("float32", [None, 2]))
         deep = af.reshape(sizes, [2] + [1] * 39)
         assert af.zeros(af.reshape(af.cast(deep, "int64"), [2])).shape.as_list() == [None, 2]
 
 
-def test_one_string_that_is_gathered_is_a_tensor_like_any_other() -> None:
+def test_gathered_string_scalar_is_usable_as_a_tensor() -> None:
     words = af.placeholder("string", [2])
     found = af.raw_ops.Gather(params=words, indices=af.placeholder_with_default(np.int32(1), []))
     with af.Session() as session:

@@ -1,4 +1,4 @@
-"""What the array ops refuse: when the graph is built where that can be known, otherwise when it runs, always typed."""
+"""Errors of array ops: at graph construction where shapes are known, otherwise at run time, always typed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def ints(*values: Any) -> Any:
 M = np.zeros((2, 3), np.float32)
 V = np.zeros(3, np.float32)
 
-# Each case: what is built, and values that no shape can allow.
+# Each case: a builder, and argument values that are invalid for every shape.
 CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "reshape count": (lambda t, s: af.reshape(t, s), (M, ints(4))),
     "reshape two open": (lambda t, s: af.reshape(t, s), (M, ints(-1, -1))),
@@ -95,8 +95,8 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 
 @pytest.mark.parametrize("when", ["constant", "fed"])
 @pytest.mark.parametrize("name", CASES)
-def test_refused(name: str, when: str) -> None:
-    """Constants are refused by the shape function or the kernel, fed values by the kernel; the error names the node."""
+def test_invalid_values_are_refused(name: str, when: str) -> None:
+    # Constants are refused by the shape function or the kernel, fed values by the kernel.
     build, arrays = CASES[name]
     with af.Graph().as_default():
         if when == "constant":
@@ -106,7 +106,8 @@ def test_refused(name: str, when: str) -> None:
             inputs = [af.placeholder(a.dtype, [None] * np.ndim(a)) for a in arrays]
             with pytest.raises(InvalidArgumentError) as raised:
                 evaluate(_listed(build(*inputs)), dict(zip(inputs, arrays, strict=True)))
-        assert raised.value.node or raised.value.op_type  # while it is being made, a node may have no name
+        # A node that is under construction may have no name yet.
+        assert raised.value.node or raised.value.op_type
         assert raised.value.op_type is not None
         assert raised.value.expected is not None
         assert raised.value.actual is not None
@@ -116,7 +117,7 @@ def _listed(made: Any) -> list[Any]:
     return list(made) if isinstance(made, list | tuple) else [made]
 
 
-# Shapes of fed values that only the run can see.
+# Shapes that are known only at run time.
 FED: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "concat": (lambda a, b: af.concat([a, b], 0), (M, np.zeros((2, 2), np.float32))),
     "stack": (lambda a, b: af.stack([a, b]), (V, np.zeros(2, np.float32))),
@@ -142,7 +143,7 @@ FED: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 
 
 @pytest.mark.parametrize("name", FED)
-def test_refused_shapes(name: str) -> None:
+def test_invalid_shapes_are_refused_at_run_time(name: str) -> None:
     build, arrays = FED[name]
     with af.Graph().as_default():
         inputs = [af.placeholder(a.dtype, [None] * a.ndim) for a in arrays]
@@ -192,7 +193,7 @@ BUILT: dict[str, Callable[[Any], Any]] = {
     "concat in the old order": lambda t: af.concat(0, [t, t]),
     "concat of one along a fraction": lambda t: af.concat([t], 0.5),
     "concat of one along text": lambda t: af.concat([t], "a"),
-    "concat of one along nothing": lambda t: af.concat([t], None),  # type: ignore[arg-type]  # which is tried
+    "concat of one along nothing": lambda t: af.concat([t], None),  # type: ignore[arg-type]  # wrong on purpose
     "concat of one along a list": lambda t: af.concat([t], [0]),
     "concat of two along a list": lambda t: af.concat([t, t], [0]),
     "overflow": lambda t: af.fill([2**31 - 1, 2**31 - 1, 4], 0.0),
@@ -207,12 +208,12 @@ def test_refused_when_built(name: str) -> None:
 
 
 @pytest.mark.parametrize("key", [1.5, "a", np.array([0, 1]), [[0]], (0, 2.0)], ids=repr)
-def test_wrong_index_kind(key: Any) -> None:
+def test_getitem_rejects_indices_of_wrong_kind(key: Any) -> None:
     with af.Graph().as_default(), pytest.raises(DTypeError):
         af.placeholder("float32", [2, 3])[key]
 
 
-def test_message_has_the_numbers() -> None:
+def test_error_messages_contain_the_numbers() -> None:
     with af.Graph().as_default():
         t, s = af.placeholder("float32", [None]), af.placeholder("int32", [None])
         with pytest.raises(InvalidArgumentError, match=r"6 elements[\s\S]*\[4\]"):
@@ -226,13 +227,13 @@ def test_message_has_the_numbers() -> None:
     [(op, ["a"]) for op in ("Add", "Sub", "Min", "Max")] + [("Sub", [True]), ("Min", [1j])],
     ids=str,
 )
-def test_scattering_what_cannot_be_combined(op: str, values: list[Any]) -> None:
+def test_tensor_scatter_rejects_dtypes_without_the_operation(op: str, values: list[Any]) -> None:
     made = make(f"TensorScatter{op}", af.constant(values), [[0]], af.constant(values))
     with pytest.raises(UnimplementedError, match=f"TensorScatter{op}"):
         evaluate([made])
 
 
-def test_reshaping_nothing_to_more_than_there_can_be() -> None:
+def test_reshape_of_empty_tensors_rejects_too_large_sizes() -> None:
     shape = af.placeholder(af.int64, [3])
     made = af.reshape(af.zeros([0, 3]), shape)
     assert evaluate([made], {shape: np.array([0, -1, 3])})[0].shape == (0, 1, 3)
@@ -240,8 +241,8 @@ def test_reshaping_nothing_to_more_than_there_can_be() -> None:
         evaluate([made], {shape: np.array([0, -1, 2**62])})
 
 
-async def test_sizes_that_are_too_large_for_their_dtype() -> None:
-    """Of a tensor of one element that is seen 2³³ times."""
+async def test_sizes_too_large_for_their_dtype_are_refused() -> None:
+    # A tensor of one element, broadcast to 2³³ rows.
     rows = 2**33
     config = SessionConfig(max_value_bytes=None)
     with af.Graph().as_default() as graph:
@@ -264,8 +265,8 @@ async def test_sizes_that_are_too_large_for_their_dtype() -> None:
 
 
 @pytest.mark.parametrize("op", ["Gather", "GatherV2"])
-def test_rows_of_more_dimensions_than_there_are(op: str) -> None:
-    """NumPy's `take` ends the process where its result would have more than 64."""
+def test_gather_rejects_results_of_more_than_64_dimensions(op: str) -> None:
+    # NumPy's `take` crashes the process if its result would have more than 64 dimensions.
     with af.Graph().as_default():
         rows, places = af.placeholder("float32"), af.placeholder("int32")
         made = make(op, rows, places, *([0] if op == "GatherV2" else []))
@@ -275,7 +276,7 @@ def test_rows_of_more_dimensions_than_there_are(op: str) -> None:
             evaluate([made], feeds | {places: np.zeros((1,) * 26, np.int32)})
 
 
-async def test_no_result_has_more_dimensions_than_an_array_can() -> None:
+async def test_expand_dims_rejects_more_than_64_dimensions() -> None:
     with pytest.raises(InvalidArgumentError, match="too many dimensions"):
         af.expand_dims(np.ones((1,) * 64, np.float32), 0)
     x = af.placeholder("float32")
@@ -284,7 +285,7 @@ async def test_no_result_has_more_dimensions_than_an_array_can() -> None:
             await session.run(af.expand_dims(x, 0), {x: np.ones((1,) * 64, np.float32)})
 
 
-async def test_what_is_padded_with_is_one_value() -> None:
+async def test_pad_requires_a_scalar_constant() -> None:
     x, outside = af.placeholder("float32", [2]), af.placeholder("float32")
     with pytest.raises(InvalidArgumentError, match="rank 0"):
         af.pad(x, [[1, 1]], constant_values=[1.0, 2.0])
@@ -294,7 +295,7 @@ async def test_what_is_padded_with_is_one_value() -> None:
 
 
 @pytest.mark.parametrize("op", ["ReluGrad", "SoftplusGrad", "TanhGrad", "RsqrtGrad"])
-async def test_what_must_have_one_shape_does_not_broadcast(op: str) -> None:
+async def test_gradient_ops_of_activations_do_not_broadcast(op: str) -> None:
     x, y = af.placeholder("float32"), af.placeholder("float32")
     made = make(op, x, y)
     async with af.Session() as session:

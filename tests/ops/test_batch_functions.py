@@ -1,4 +1,4 @@
-"""Functions that run once for the rows of several steps: who shares a run, and what becomes of the others."""
+"""Batch functions, which run once for the rows of several steps: sharing of runs, failures and cancellation."""
 
 from __future__ import annotations
 
@@ -27,8 +27,19 @@ from aioflow.testing.virtual_clock import run_virtual
 
 
 class Layer:
-    """A graph in which a batch function doubles its rows, in `seconds` by the clock of the loop, and notes how many
-    rows each run has. A row of `refuse` fails in it.
+    """A graph with a batch function that doubles its rows.
+
+    Args:
+        seconds: Duration of a run, by the clock of the loop.
+        refuse: Rows of this value fail.
+        changes: Whether the function is stateful.
+        settings: Arguments of `nondifferentiable_batch_function`.
+
+    Attributes:
+        sizes: Number of rows of each run.
+        stopped: Number of cancelled runs.
+        running: Number of runs in progress.
+        most: Largest value of `running` so far.
     """
 
     def __init__(self, seconds: float = 1.0, refuse: float = np.nan, changes: bool = False, **settings: Any) -> None:
@@ -46,7 +57,7 @@ class Layer:
                 await asyncio.sleep(seconds)
             except asyncio.CancelledError:
                 self.stopped += 1
-                await asyncio.sleep(0.125)  # it tidies up
+                await asyncio.sleep(0.125)  # cleanup that takes time
                 raise
             finally:
                 self.running -= 1
@@ -68,13 +79,13 @@ class Layer:
             self.y = layer(self.x)
 
     async def right(self, session: Any, value: float, count: int = 1, **how: Any) -> None:
-        """A step, whose rows must be its own."""
+        """Run a step and check that it gets its own rows."""
         found = await session.run(self.y, {self.x: rows_of(value, count)}, **how)
         np.testing.assert_array_equal(found, rows_of(2 * value, count))
 
 
 def opened(graph: Any, worker: Any = "") -> Any:
-    """A session whose steps never leave the event loop."""
+    """Return a session whose steps never leave the event loop."""
     return af.Session(worker, graph=graph, config=af.SessionConfig(inline_budget=float("inf")))
 
 
@@ -96,11 +107,11 @@ def virtually(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
     return run
 
 
-# ── who shares a run ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── shared runs ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @virtually
-async def test_steps_of_one_moment_share_a_run() -> None:
+async def test_concurrent_steps_share_a_run() -> None:
     layer = Layer(batch_timeout_micros=250_000)
     async with opened(layer.graph) as session, asyncio.TaskGroup() as group:
         for value in range(4):
@@ -109,7 +120,7 @@ async def test_steps_of_one_moment_share_a_run() -> None:
 
 
 @virtually
-async def test_a_batch_that_is_not_full_waits_for_its_time() -> None:
+async def test_partial_batch_runs_after_its_timeout() -> None:
     layer = Layer(batch_timeout_micros=250_000)
     async with opened(layer.graph) as session, asyncio.TaskGroup() as group:
         group.create_task(layer.right(session, 1.0))
@@ -119,7 +130,7 @@ async def test_a_batch_that_is_not_full_waits_for_its_time() -> None:
 
 
 @virtually
-async def test_what_comes_during_a_run_is_the_next_batch() -> None:
+async def test_requests_during_a_run_form_the_next_batch() -> None:
     layer = Layer()
     async with opened(layer.graph) as session, asyncio.TaskGroup() as group:
         group.create_task(layer.right(session, 1.0))
@@ -138,7 +149,7 @@ async def test_sessions_of_a_worker_share_runs() -> None:
 
 
 @virtually
-async def test_nodes_of_one_name_share_runs_of_the_same_function() -> None:
+async def test_nodes_with_a_shared_name_and_function_share_runs() -> None:
     graph = af.Graph()
     with graph.as_default():
         x = af.placeholder(af.float32, [None])
@@ -164,11 +175,11 @@ async def test_nodes_of_one_name_share_runs_of_the_same_function() -> None:
     async with opened(graph) as session:
         await session.run(init)
         found = await asyncio.gather(*(session.run(each, {x: [float(i)]}) for i, each in enumerate(shared)))
-    assert [each.tolist() for each in found] == [[2.0], [5.0]]  # two rows
+    assert [each.tolist() for each in found] == [[2.0], [5.0]]  # 3 x + 2: both rows were in one run
 
 
 @virtually
-async def test_another_function_of_the_same_name_has_runs_of_its_own() -> None:
+async def test_different_functions_of_one_name_do_not_share_runs() -> None:
     layer, graph = Layer(batch_timeout_micros=1000), af.Graph()
     with graph.as_default():
         x = af.placeholder(af.float32, [None, 2])
@@ -182,7 +193,7 @@ async def test_another_function_of_the_same_name_has_runs_of_its_own() -> None:
 
 
 @virtually
-async def test_steps_that_read_something_else_from_outside_have_runs_of_their_own() -> None:
+async def test_steps_with_different_captured_values_do_not_share_runs() -> None:
     graph = af.Graph()
     with graph.as_default():
         x, scale = af.placeholder(af.float32, [None]), af.placeholder(af.float32, [])
@@ -198,7 +209,7 @@ async def test_steps_that_read_something_else_from_outside_have_runs_of_their_ow
 
 
 @virtually
-async def test_sizes_that_are_not_allowed_are_filled_up() -> None:
+async def test_batches_are_padded_to_an_allowed_size() -> None:
     layer = Layer(batch_timeout_micros=1000, max_batch_size=8, allowed_batch_sizes=[2, 8])
     async with opened(layer.graph) as session:
         await asyncio.gather(*(layer.right(session, value) for value in range(3)))
@@ -207,7 +218,7 @@ async def test_sizes_that_are_not_allowed_are_filled_up() -> None:
 
 
 @virtually
-async def test_many_rows_are_cut_where_that_is_allowed() -> None:
+async def test_large_requests_are_split_into_batches() -> None:
     layer = Layer(max_batch_size=10, allowed_batch_sizes=[2, 4])
     async with opened(layer.graph) as session:
         await layer.right(session, 3.0, 10)
@@ -218,7 +229,7 @@ async def test_many_rows_are_cut_where_that_is_allowed() -> None:
 
 
 @virtually
-async def test_no_rows_are_a_run_of_their_own() -> None:
+async def test_empty_request_has_a_run_of_its_own() -> None:
     layer = Layer()
     async with opened(layer.graph) as session:
         assert (await session.run(layer.y, {layer.x: np.zeros((0, 2))})).shape == (0, 2)
@@ -226,18 +237,18 @@ async def test_no_rows_are_a_run_of_their_own() -> None:
 
 
 @virtually
-async def test_as_many_runs_at_once_as_there_are_threads() -> None:
+async def test_num_batch_threads_bounds_concurrent_runs() -> None:
     layer = Layer(num_batch_threads=2, max_batch_size=1)
     async with opened(layer.graph) as session:
         await asyncio.gather(*(layer.right(session, value) for value in range(6)))
     assert (layer.most, asyncio.get_running_loop().time()) == (2, 3.0)
 
 
-# ── what becomes of the others ───────────────────────────────────────────────────────────────────────────────────────
+# ── failures and cancellation ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @virtually
-async def test_a_full_queue_refuses_at_once() -> None:
+async def test_full_batch_queue_refuses_at_once() -> None:
     layer = Layer(max_batch_size=1, max_enqueued_batches=2)
     async with opened(layer.graph) as session, asyncio.TaskGroup() as group:
         group.create_task(layer.right(session, 0.0))
@@ -251,7 +262,7 @@ async def test_a_full_queue_refuses_at_once() -> None:
 
 
 @virtually
-async def test_a_cancelled_step_harms_no_other() -> None:
+async def test_cancelled_step_does_not_affect_others_in_its_batch() -> None:
     layer = Layer(batch_timeout_micros=250_000)
     async with opened(layer.graph) as session, asyncio.TaskGroup() as group:
         first = group.create_task(layer.right(session, 1.0))
@@ -264,7 +275,7 @@ async def test_a_cancelled_step_harms_no_other() -> None:
 
 
 @virtually
-async def test_a_run_that_nobody_waits_for_is_stopped_before_its_last_step_ends() -> None:
+async def test_run_without_waiters_is_cancelled_before_its_steps_end() -> None:
     layer = Layer()
     async with opened(layer.graph) as session, asyncio.TaskGroup() as group:
         steps = [group.create_task(layer.right(session, value)) for value in (1.0, 2.0)]
@@ -277,7 +288,7 @@ async def test_a_run_that_nobody_waits_for_is_stopped_before_its_last_step_ends(
 
 
 @virtually
-async def test_a_deadline_passes_in_the_queue_and_in_a_run() -> None:
+async def test_deadline_applies_while_the_batch_is_queued() -> None:
     layer = Layer()
     async with opened(layer.graph) as session, asyncio.TaskGroup() as group:
         first = group.create_task(layer.right(session, 1.0))
@@ -286,11 +297,11 @@ async def test_a_deadline_passes_in_the_queue_and_in_a_run() -> None:
             await layer.right(session, 2.0, timeout=0.5)
         assert asyncio.get_running_loop().time() == 0.625
         await first
-        assert layer.sizes == [1]  # whom nobody waits for is not computed
+        assert layer.sizes == [1]  # the expired row was not computed
 
 
 @virtually
-async def test_closing_one_session_leaves_the_runs_of_another() -> None:
+async def test_closing_a_session_does_not_stop_shared_runs() -> None:
     layer = Layer(batch_timeout_micros=1000)
     async with opened(layer.graph) as kept, asyncio.TaskGroup() as group:
         closed = af.Session(kept.worker, graph=layer.graph)
@@ -299,7 +310,8 @@ async def test_closing_one_session_leaves_the_runs_of_another() -> None:
             with pytest.raises(CancelledError):
                 await layer.right(closed, 1.0)
 
-        group.create_task(fails())  # the first: it begins the task
+        # This step comes first, so that the run is started by the session that is closed.
+        group.create_task(fails())
         group.create_task(layer.right(kept, 2.0))
         await asyncio.sleep(0.5)
         await closed.close()
@@ -307,7 +319,7 @@ async def test_closing_one_session_leaves_the_runs_of_another() -> None:
 
 
 @virtually
-async def test_a_row_that_fails_fails_alone_and_its_error_names_the_node_inside() -> None:
+async def test_failing_row_fails_alone_and_names_the_inner_node() -> None:
     layer = Layer(batch_timeout_micros=1000, max_batch_size=8, refuse=5.0)
     async with opened(layer.graph) as session:
         found = await asyncio.gather(*(layer.right(session, value) for value in range(8)), return_exceptions=True)
@@ -319,7 +331,7 @@ async def test_a_row_that_fails_fails_alone_and_its_error_names_the_node_inside(
 
 
 @virtually
-async def test_a_function_that_changes_something_is_run_once() -> None:
+async def test_stateful_function_is_not_rerun_after_a_failure() -> None:
     layer = Layer(batch_timeout_micros=1000, refuse=2.0, changes=True)
     async with opened(layer.graph) as session:
         found = await asyncio.gather(*(layer.right(session, value) for value in range(4)), return_exceptions=True)
@@ -329,7 +341,7 @@ async def test_a_function_that_changes_something_is_run_once() -> None:
 
 
 @virtually
-async def test_results_without_the_rows_are_refused() -> None:
+async def test_results_with_another_number_of_rows_are_refused() -> None:
     graph = af.Graph()
     with graph.as_default():
         x = af.placeholder(af.float32, [None])
@@ -357,7 +369,7 @@ async def test_arguments_of_different_numbers_of_rows_are_refused() -> None:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_whatever_happens_each_step_gets_its_own_rows_or_its_own_error(seed: int) -> None:
+def test_random_schedules_return_own_rows_or_own_error(seed: int) -> None:
     chance = random.Random(seed)
     layer = Layer(
         seconds=chance.choice([0.0, 0.01, 0.1]),
@@ -410,7 +422,7 @@ def test_whatever_happens_each_step_gets_its_own_rows_or_its_own_error(seed: int
 # ── the node ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_definition_has_the_call_and_its_function() -> None:
+async def test_exported_graph_keeps_the_batch_function() -> None:
     graph = af.Graph()
     with graph.as_default():
         x = af.placeholder(af.float32, [None, 2], name="x")
@@ -430,7 +442,7 @@ async def test_a_definition_has_the_call_and_its_function() -> None:
 
 
 @virtually
-async def test_a_batch_function_in_a_function_and_in_another() -> None:
+async def test_batch_functions_nest_in_functions() -> None:
     graph = af.Graph()
     with graph.as_default():
         x = af.placeholder(af.float32, [None])
@@ -444,7 +456,7 @@ async def test_a_batch_function_in_a_function_and_in_another() -> None:
     assert [each.tolist() for each in found] == [[21.0], [31.0]]
 
 
-def test_arguments_are_tensors_with_rows() -> None:
+def test_arguments_must_be_tensors_with_rows() -> None:
     made = af.nondifferentiable_batch_function(1, 4, 0)(lambda rows: rows)
     with pytest.raises(DTypeError, match="takes tensors"):
         made([1.0])
@@ -455,7 +467,7 @@ def test_arguments_are_tensors_with_rows() -> None:
 
 
 @pytest.mark.parametrize("wanted", [["float32", "float32"], ["float64"]])
-def test_a_function_returns_what_its_node_says(wanted: list[str]) -> None:
+def test_node_dtypes_must_match_the_function(wanted: list[str]) -> None:
     x = af.placeholder(af.float32, [None])
     af.function(lambda rows: rows * 2.0, [af.TensorSpec([None], af.float32)], "twice").get_concrete_function()
     settings: dict[str, Any] = {"num_batch_threads": 1, "max_batch_size": 4, "batch_timeout_micros": 0}
@@ -463,14 +475,14 @@ def test_a_function_returns_what_its_node_says(wanted: list[str]) -> None:
         make_op("BatchFunction", [x], [], Tout=wanted, f="twice", **settings)
 
 
-def test_it_has_no_gradient() -> None:
+def test_batch_function_has_no_gradient() -> None:
     x = af.placeholder(af.float32, [None])
     y = af.nondifferentiable_batch_function(1, 4, 0)(lambda rows: rows * 2.0)(x)
     with pytest.raises(NoGradientError, match="BatchFunction"):
         af.gradients(y, x)
 
 
-async def test_settings_that_do_not_fit_are_refused_when_the_step_is_made() -> None:
+async def test_inconsistent_settings_are_refused_in_the_step() -> None:
     x = af.placeholder(af.float32, [None])
     made = af.nondifferentiable_batch_function(1, 4, 0, [2, 3], enable_large_batch_splitting=False)
     y = made(lambda rows: rows)(x)
@@ -479,7 +491,7 @@ async def test_settings_that_do_not_fit_are_refused_when_the_step_is_made() -> N
             await session.run(y, {x: [1.0]})
 
 
-def test_each_event_loop_has_batches_of_its_own() -> None:
+def test_event_loops_do_not_share_batches() -> None:
     layer = Layer(seconds=0.0)
     with asyncio.Runner() as first, asyncio.Runner() as second:
         session = opened(layer.graph)

@@ -1,4 +1,4 @@
-"""Batches that one step carries: what the others get, and what becomes of them when the carrier does not come."""
+"""`Batch` and `Unbatch`: one step carries the rows of several; the results of the others, and lost carriers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECOND = 1_000_000  # microseconds
 
 
 class Carrying:
-    """A graph with a batch of `size` rows, which waits for as long as `seconds` between both ends."""
+    """A graph that batches up to `size` rows, waits for `seconds`, doubles the rows and unbatches them."""
 
     def __init__(self, size: int = 4, timeout: int = SECOND, seconds: float = 0.0, **settings: Any) -> None:
         async def later(rows: Any) -> Any:
@@ -48,7 +48,7 @@ class Carrying:
 
 
 def opened(graph: Any) -> Any:
-    """A session whose steps never leave the event loop."""
+    """Return a session whose steps never leave the event loop."""
     return af.Session(graph=graph, config=af.SessionConfig(inline_budget=float("inf")))
 
 
@@ -82,12 +82,12 @@ async def test_each_step_gets_its_own_rows_back() -> None:
     async with opened(carrying.graph) as session:
         await asyncio.gather(*(carrying.right(session, value) for value in range(4)))
         assert asyncio.get_running_loop().time() == 0.25
-        await carrying.right(session, 7.0, 3)  # not full: it waits for others
+        await carrying.right(session, 7.0, 3)  # not full: waits for others until the timeout
     assert asyncio.get_running_loop().time() == 1.0
 
 
 @virtually
-async def test_a_batch_that_is_filled_up_gives_everybody_his_rows() -> None:
+async def test_padded_batch_returns_the_rows_of_each_step() -> None:
     carrying = Carrying(allowed_batch_sizes=[4])
     async with opened(carrying.graph) as session:
         await asyncio.gather(carrying.right(session, 1.0), carrying.right(session, 2.0))
@@ -96,7 +96,7 @@ async def test_a_batch_that_is_filled_up_gives_everybody_his_rows() -> None:
 
 
 @virtually
-async def test_no_rows_carry_themselves() -> None:
+async def test_empty_request_returns_at_once() -> None:
     carrying = Carrying()
     async with opened(carrying.graph) as session:
         await carrying.right(session, 1.0, 0)
@@ -104,7 +104,7 @@ async def test_no_rows_carry_themselves() -> None:
 
 
 @virtually
-async def test_who_waits_for_a_carrier_that_is_gone_waits_no_longer_than_he_may() -> None:
+async def test_unbatch_times_out_after_its_carrier_is_cancelled() -> None:
     carrying = Carrying(size=2, seconds=0.75)
     async with opened(carrying.graph) as session, asyncio.TaskGroup() as group:
 
@@ -121,7 +121,7 @@ async def test_who_waits_for_a_carrier_that_is_gone_waits_no_longer_than_he_may(
 
 
 @virtually
-async def test_what_a_carrier_brings_is_there_for_who_comes_later() -> None:
+async def test_unbatch_keeps_results_for_later_steps() -> None:
     graph = af.Graph()
     with graph.as_default():
         x, index, number = (af.placeholder(t) for t in (af.float32, af.int64, af.int64))
@@ -131,14 +131,14 @@ async def test_what_a_carrier_brings_is_there_for_who_comes_later() -> None:
         carried = {x: [1.0, 2.0, 3.0], index: [[5, 0, 1], [6, 1, 3]], number: 5}
         assert (await session.run(y, carried)).tolist() == [1.0]
         assert (await session.run(y, {**nothing, number: 6})).tolist() == [2.0, 3.0]
-        with pytest.raises(DeadlineExceededError):  # it has been taken
+        with pytest.raises(DeadlineExceededError):  # the value has been taken
             await session.run(y, {**nothing, number: 6})
 
 
 @pytest.mark.parametrize(
     ("index", "rows"), [([[1, 0, 3]], 2), ([1, 0, 1], 2), ([[1, 0]], 2), ([[1, 0, 1]], None)], ids=str
 )
-async def test_an_index_that_does_not_fit_is_refused(index: Any, rows: int | None) -> None:
+async def test_unbatch_rejects_an_index_that_does_not_fit(index: Any, rows: int | None) -> None:
     x = af.placeholder_with_default(af.zeros([] if rows is None else [rows]), None)
     y = raw_ops.Unbatch(batched_tensor=x, batch_index=af.constant(index, af.int64), id=np.int64(1), timeout_micros=1000)
     async with af.Session() as session:
@@ -147,7 +147,7 @@ async def test_an_index_that_does_not_fit_is_refused(index: Any, rows: int | Non
 
 
 @virtually
-async def test_a_full_queue_refuses_at_once() -> None:
+async def test_full_batch_queue_refuses_at_once() -> None:
     carrying = Carrying(size=4, max_enqueued_batches=1)
     async with opened(carrying.graph) as session, asyncio.TaskGroup() as group:
         group.create_task(carrying.right(session, 1.0, 3))
@@ -158,7 +158,7 @@ async def test_a_full_queue_refuses_at_once() -> None:
 
 
 @virtually
-async def test_nothing_flows_to_what_a_batch_was_filled_up_with() -> None:
+async def test_unbatch_grad_is_zero_for_padding_rows() -> None:
     graph = af.Graph()
     with graph.as_default():
         given, grad = af.placeholder(af.float32, [None]), af.placeholder(af.float32, [None])
@@ -171,10 +171,10 @@ async def test_nothing_flows_to_what_a_batch_was_filled_up_with() -> None:
     assert (first.tolist(), last.tolist()) == ([7.0, 8.0, 9.0, 0.0], [])
 
 
-# ── without a loop ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── state machines ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_nobody_comes_for_is_not_kept_for_ever() -> None:
+def test_share_core_drops_expired_results() -> None:
     core = ShareCore("u", seconds=1.0)
     core.bring({1: "old", 2: "old too"}, now=0.0)
     assert core.bring({3: "new"}, now=1.5) == []
@@ -185,7 +185,7 @@ def test_what_nobody_comes_for_is_not_kept_for_ever() -> None:
     assert core.describe() == "unbatching 'u' (1 waiting; kept for 0 others)"
 
 
-def test_who_has_gone_gets_nothing() -> None:
+def test_share_core_skips_withdrawn_waiters() -> None:
     core = ShareCore("u", seconds=1.0)
     gone, here = Share(1), Share(2)
     core.submit(gone)
@@ -195,7 +195,7 @@ def test_who_has_gone_gets_nothing() -> None:
     assert (gone.settled, here.value) == (False, "b")
 
 
-def test_a_carrier_collects_in_the_order_of_its_batch() -> None:
+def test_collect_core_returns_values_in_batch_order() -> None:
     core = CollectCore("g")
     core.bring(2, "second", now=0.0)
     carrier, gone = Collecting((1, 2)), Collecting((4,))

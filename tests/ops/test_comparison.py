@@ -1,4 +1,4 @@
-"""Comparisons and logic: values, dtypes, static shapes, errors that say where, and that no gradient flows."""
+"""Comparisons and logic: values, dtypes, static shapes, located errors, and no gradients."""
 
 from __future__ import annotations
 

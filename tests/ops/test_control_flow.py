@@ -28,7 +28,7 @@ def types(graph: af.Graph) -> Counter[str]:
 # ── cond ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_only_the_side_taken_runs(graph: af.Graph) -> None:
+async def test_cond_runs_only_the_taken_branch(graph: af.Graph) -> None:
     v = af.Variable(0.0)
     pred = af.placeholder("bool", ())
     taken = af.cond(pred, lambda: v.assign_add(1.0).value(), lambda: v.assign_add(100.0).value())
@@ -39,14 +39,14 @@ async def test_only_the_side_taken_runs(graph: af.Graph) -> None:
         assert await session.run(v) == 101
 
 
-def test_a_tensor_from_outside_gets_one_switch_a_side(graph: af.Graph) -> None:
+def test_captured_tensor_has_one_switch_per_branch(graph: af.Graph) -> None:
     x = af.placeholder("float32", ())
     af.cond(x > 0, lambda: x * x + x, lambda: x - 1.0)
-    assert types(graph)["Switch"] == 3  # the predicate's, and one a side
+    assert types(graph)["Switch"] == 3  # one for the predicate, and one for each branch
     assert types(graph)["Merge"] == 1
 
 
-async def test_what_is_inside_may_be_neither_fed_nor_fetched(graph: af.Graph) -> None:
+async def test_tensors_inside_control_flow_cannot_be_fed_or_fetched(graph: af.Graph) -> None:
     inner: list[af.Tensor] = []
 
     def keep(x: af.Tensor) -> af.Tensor:
@@ -65,13 +65,13 @@ async def test_what_is_inside_may_be_neither_fed_nor_fetched(graph: af.Graph) ->
                 await session.run(tensor)
 
 
-def test_what_is_made_inside_waits_for_its_side(graph: af.Graph) -> None:
+def test_branch_constants_depend_on_their_pivot(graph: af.Graph) -> None:
     af.cond(af.placeholder("bool", ()), lambda: af.constant(1.0, name="one"), lambda: af.constant(2.0, name="two"))
     assert [c.name for c in graph.get_operation_by_name("cond/one").control_inputs] == ["cond/switch_t"]
     assert [c.name for c in graph.get_operation_by_name("cond/two").control_inputs] == ["cond/switch_f"]
 
 
-def test_a_tensor_of_a_branch_is_dead_outside_where_it_was_not_taken(graph: af.Graph) -> None:
+def test_leaked_branch_tensor_is_dead_if_not_taken(graph: af.Graph) -> None:
     leaked: list[af.Tensor] = []
     pred = af.placeholder("bool", ())
 
@@ -105,7 +105,9 @@ def test_a_tensor_of_a_branch_is_dead_outside_where_it_was_not_taken(graph: af.G
         (lambda p: af.switch_case(0, [(0, lambda: 1), (0, lambda: 2)]), errors.InvalidArgumentError, "two branches"),
     ],
 )
-def test_what_cond_refuses(graph: af.Graph, build: Callable[[Any], Any], error: type, said: str) -> None:
+def test_cond_and_case_reject_wrong_arguments(
+    graph: af.Graph, build: Callable[[Any], Any], error: type, said: str
+) -> None:
     with pytest.raises(error, match=said):
         build(af.placeholder("bool", ()))
 
@@ -116,7 +118,7 @@ def test_strict_keeps_a_list_of_one(graph: af.Graph) -> None:
     assert isinstance(af.cond(pred, lambda: [1], lambda: [2], strict=True), list)
 
 
-def test_case_without_a_default_fails_where_nothing_holds(graph: af.Graph) -> None:
+def test_case_without_default_fails_if_no_condition_holds(graph: af.Graph) -> None:
     x = af.placeholder("float32", ())
     chosen = af.case([(x > 1, lambda: x), (x > 2, lambda: x * 2.0)])
     assert value(chosen, {x: 3.0}) == 3
@@ -187,14 +189,14 @@ def test_the_nodes_of_a_loop(graph: af.Graph) -> None:
     assert value(result, {n: 4}) == 4
 
 
-def test_an_invariant_enters_once(graph: af.Graph) -> None:
+def test_loop_invariant_has_one_enter(graph: af.Graph) -> None:
     x = af.placeholder("float32", ())
     af.while_loop(lambda s: s < x, lambda s: s + x * x, [x])
     assert types(graph)["Enter"] == 2
 
 
-async def test_nodes_of_invariants_alone_run_once_an_iteration(graph: af.Graph) -> None:
-    """They would run once more, when the loop has ended, but for their edge from the pivot."""
+async def test_nodes_of_invariants_alone_run_once_per_iteration(graph: af.Graph) -> None:
+    # Without a control edge from the pivot, such nodes would run once more when the loop ends.
     v = af.Variable(0.0)
     one = af.constant(1.0)
 
@@ -225,8 +227,8 @@ async def test_control_dependencies_from_outside(graph: af.Graph) -> None:
 
 
 @pytest.mark.parametrize("executor", ["strands", "reference"])
-async def test_a_loop_waits_for_what_the_block_around_it_does(graph: af.Graph, executor: str) -> None:
-    """Its Exits must not: they are of the loop's frame, and what they would wait for is not."""
+async def test_loop_waits_for_outer_control_dependencies(graph: af.Graph, executor: str) -> None:
+    # Exits must not wait: they belong to the loop's frame, and the nodes that they would wait for do not.
     v = af.Variable(2.0)
     x = af.constant(3.0)
     with af.control_dependencies([v.assign_add(1.0)]):
@@ -240,7 +242,7 @@ async def test_a_loop_waits_for_what_the_block_around_it_does(graph: af.Graph, e
         assert await session.run(v) == 4
 
 
-async def test_a_variable_made_inside_is_made_outside(graph: af.Graph) -> None:
+async def test_variable_created_in_a_loop_is_lifted_out(graph: af.Graph) -> None:
     def body(i: af.Tensor, s: af.Tensor) -> Any:
         return i + 1, s + af.get_variable("w", initializer=2.0)
 
@@ -261,7 +263,7 @@ def leak(graph: af.Graph) -> Any:
     return inside[0]
 
 
-def test_what_is_inside_a_loop_stays_there(graph: af.Graph) -> None:
+def test_tensors_of_a_loop_cannot_be_used_outside(graph: af.Graph) -> None:
     inside = leak(graph)
     with pytest.raises(errors.InvalidArgumentError, match="inside a while loop") as caught:
         af.identity(inside)
@@ -308,14 +310,15 @@ def test_what_is_inside_a_loop_stays_there(graph: af.Graph) -> None:
         ),
     ],
 )
-def test_what_while_loop_refuses(graph: af.Graph, build: Callable[[Any], Any], error: type, said: str) -> None:
+def test_while_loop_rejects_wrong_arguments(
+    graph: af.Graph, build: Callable[[Any], Any], error: type, said: str
+) -> None:
     with pytest.raises(error, match=said):
         build(af.placeholder("float32", (3,)))
 
 
 def test_gradients_within_a_body(graph: af.Graph) -> None:
-    """Newton's method: the derivative is made anew in each iteration."""
-
+    # Newton's method: the derivative is computed inside the body.
     def body(i: af.Tensor, x: af.Tensor) -> Any:
         y = x * x - 2.0
         return i + 1, x - y / dense(af.gradients(y, x))[0]
@@ -427,7 +430,7 @@ def test_errors_of_tensor_arrays(graph: af.Graph, build: Callable[[], Any], erro
         value(build())
 
 
-def test_an_element_is_read_once_unless_it_is_kept(graph: af.Graph) -> None:
+def test_element_is_read_once_unless_clear_after_read_is_false(graph: af.Graph) -> None:
     for clear in (True, False):
         filled = array(size=1, clear_after_read=clear).write(0, 1.0)
         first = filled.read(0)
@@ -449,7 +452,7 @@ def test_static_errors_of_tensor_arrays(graph: af.Graph) -> None:
         array(size=2, handle=array(size=1).handle)
 
 
-def test_what_is_never_written_is_zero_where_the_shape_is_known(graph: af.Graph) -> None:
+def test_unwritten_elements_of_known_shape_are_zero(graph: af.Graph) -> None:
     assert value(array(size=3, element_shape=[2]).write(1, [1.0, 2.0]).stack()) == [[0, 0], [1, 2], [0, 0]]
 
 
@@ -508,7 +511,7 @@ def test_gradients_of_tensor_arrays(build: Callable[..., Any]) -> None:
     check_gradients(build, np.array([[0.5, 1.5, -1.0], [2.0, 0.3, 0.7]]))
 
 
-def test_two_differentiations_do_not_mix(graph: af.Graph) -> None:
+def test_gradient_arrays_of_two_gradients_calls_are_separate(graph: af.Graph) -> None:
     x = af.constant([[1.0], [2.0]])
     y = array(size=2).unstack(x).stack()
     first, second = (dense(af.gradients(y * y, x))[0] for _ in range(2))
@@ -534,7 +537,7 @@ async def test_steps_do_not_share_an_array(graph: af.Graph) -> None:
 # ── functions over rows ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_functions_over_no_rows(graph: af.Graph) -> None:
+def test_row_functions_of_empty_inputs_and_wrong_arguments(graph: af.Graph) -> None:
     none = af.placeholder("float32", (None, 2))
     empty = np.zeros((0, 2), np.float32)
     total = af.foldl(lambda a, row: a + af.reduce_sum(row), none, initializer=af.constant(3.0))
@@ -577,7 +580,7 @@ def test_nest() -> None:
 
 
 @pytest.mark.parametrize("taken", [True, False])
-def test_slices_out_of_a_branch(graph: af.Graph, taken: bool) -> None:
+def test_cond_returns_indexed_slices(graph: af.Graph, taken: bool) -> None:
     values, shape = af.constant([[1.0], [2.0]]), af.constant([3, 1])
     made = af.cond(
         af.constant(taken),
@@ -610,7 +613,7 @@ def test_a_dense_and_a_sparse_branch_are_refused(graph: af.Graph) -> None:
     assert caught.value.expected == "IndexedSlices"
 
 
-def test_slices_around_a_loop(graph: af.Graph) -> None:
+def test_while_loop_carries_indexed_slices(graph: af.Graph) -> None:
     start = af.IndexedSlices(af.constant([[1.0, 2.0]]), af.constant([1]), af.constant([3, 2]))
 
     def body(slices: af.IndexedSlices) -> af.IndexedSlices:
@@ -636,7 +639,7 @@ def test_the_number_of_entries_may_change_in_a_loop(graph: af.Graph) -> None:
         af.while_loop(lambda i, s: i < 3, lambda i, s: (i + 1, s), (0, start), wrong)
 
 
-def test_sparse_tensors_around_a_loop(graph: af.Graph) -> None:
+def test_while_loop_carries_sparse_tensors(graph: af.Graph) -> None:
     start = af.SparseTensor([[0, 1]], [3.0], [2, 2])
     made = af.while_loop(
         lambda i, s: i < 3, lambda i, s: (i + 1, s.with_values(s.values * 2.0)), (0, start), maximum_iterations=2

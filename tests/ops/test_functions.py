@@ -1,6 +1,6 @@
-# The decorator returns whatever it is used as.
+# The decorator's return type depends on how it is used.
 # mypy: disable-error-code="untyped-decorator"
-"""Functions: what is traced, what a call stands for, effects and their order, definitions, gradients, refusals."""
+"""Functions: tracing, calls, order of effects, captures, gradients, definitions and errors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def nodes(graph: af.Graph) -> list[tuple[str, str]]:
 # ── tracing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_one_trace_a_kind_of_arguments() -> None:
+def test_one_trace_per_signature() -> None:
     traced = []
 
     @af.function
@@ -82,7 +82,7 @@ def test_true_and_one_are_different_arguments() -> None:
     assert len(af.get_default_graph().functions) == 3
 
 
-def test_the_body_is_no_part_of_the_graph(graph: af.Graph) -> None:
+def test_body_is_not_part_of_the_graph(graph: af.Graph) -> None:
     inside: list[Any] = []
 
     def body(x: Any) -> Any:
@@ -147,7 +147,7 @@ def test_a_concrete_function() -> None:
     assert made is f.get_concrete_function(af.constant([1.0, 2.0, 3.0]), af.TensorSpec([3], F32))
 
 
-def test_structures_nothing_and_nodes() -> None:
+def test_function_returns_structures_none_and_operations() -> None:
     v = af.Variable(1.0)
 
     @af.function
@@ -161,7 +161,7 @@ def test_structures_nothing_and_nodes() -> None:
     assert (first, node, second) == ([20.0, 30.0], None, 21.0)
 
 
-def test_composite_tensors_go_in_and_out() -> None:
+def test_composite_tensors_are_arguments_and_results() -> None:
     @af.function
     def f(slices: Any, x: Any) -> Any:
         assert isinstance(slices, af.IndexedSlices)
@@ -174,7 +174,7 @@ def test_composite_tensors_go_in_and_out() -> None:
     assert evaluate([af.convert_to_tensor(made)])[0].tolist() == [[20.0], [0.0], [10.0]]
 
 
-def test_methods_and_a_function_that_calls_itself_with_less() -> None:
+def test_methods_and_bounded_self_calls_are_traced() -> None:
     class Model:
         def __init__(self) -> None:
             self.w = af.constant(3.0)
@@ -206,9 +206,9 @@ def test_recursion_is_refused(graph: af.Graph) -> None:
     assert [op.type for op in graph.get_operations()] == ["Const"]
 
 
-def test_what_does_not_fit() -> None:
+def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(errors.DTypeError, match="not a function"):
-        af.function(3)  # type: ignore[call-overload]  # what the test is about
+        af.function(3)  # type: ignore[call-overload]  # wrong on purpose
     with pytest.raises(errors.DTypeError, match="hashable"):
         af.function(lambda x, s: x)(1.0, {1, 2})
     f = af.function(lambda a, b: af.matmul(a, b), input_signature=[af.TensorSpec(None), af.TensorSpec(None)], name="f")
@@ -217,16 +217,16 @@ def test_what_does_not_fit() -> None:
     assert caught.value.node == "f/MatMul"
 
 
-def test_shapes_are_worked_out_where_it_is_called() -> None:
+def test_output_shapes_are_inferred_per_call() -> None:
     f = af.function(lambda a: af.reshape(a, [-1, 2]) * 2.0, input_signature=[af.TensorSpec(None)])
     assert f(af.placeholder(F32, [3, 4])).dims == (6, 2)
     assert f(af.placeholder(F32, None)).dims == (None, 2)
 
 
-# ── what is captured ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── captures ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_variables_made_inside_are_made_once() -> None:
+def test_variables_created_inside_are_created_once() -> None:
     @af.function
     def layer(x: Any) -> Any:
         with af.variable_scope("layer", reuse=af.AUTO_REUSE):
@@ -240,7 +240,7 @@ def test_variables_made_inside_are_made_once() -> None:
     assert run(gradient)[0].tolist() == [[5.0, 5.0]] * 3
 
 
-def test_a_capture_of_a_loop_stays_in_the_loop() -> None:
+def test_capture_of_a_loop_tensor_is_refused_outside() -> None:
     kept: list[Any] = []
 
     def body(i: Any, x: Any) -> Any:
@@ -268,7 +268,7 @@ def test_nodes_inside_wait_for_nodes_outside() -> None:
 # ── effects ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_effects_run_whenever_the_call_does_in_the_order_of_the_program() -> None:
+def test_effects_run_with_the_call_in_program_order() -> None:
     v = af.Variable(1.0, name="v")
 
     @af.function
@@ -291,7 +291,7 @@ def test_effects_run_whenever_the_call_does_in_the_order_of_the_program() -> Non
 
 
 @pytest.mark.parametrize("positive", [True, False])
-def test_effects_in_branches_loops_and_inner_calls_keep_their_place(positive: bool) -> None:
+def test_effects_in_nested_control_flow_keep_their_order(positive: bool) -> None:
     v = af.Variable(1.0, name="v")
     double = af.function(lambda: af.assign(v, v * 2.0).op)
 
@@ -318,7 +318,7 @@ def _then(update: Any, value: Any) -> Any:
         return af.identity(value)
 
 
-def test_a_call_is_run_once_and_only_if_it_is_needed() -> None:
+def test_call_runs_once_and_only_if_needed() -> None:
     v = af.Variable(0.0)
     f = af.function(lambda x: (x + 1.0, x * v.assign_add(1.0)))
     a, b = f(af.constant(3.0))
@@ -347,7 +347,7 @@ square_sine = af.function(lambda a, b: af.sin(a * b) * a)
 
 @af.function
 def everything(a: Any, b: Any) -> Any:
-    """Calls, branches and loops in one another, and a custom gradient."""
+    """Nest calls, branches and loops, with a custom gradient."""
 
     @af.custom_gradient
     def cube(t: Any) -> Any:
@@ -380,7 +380,7 @@ def test_gradients_of_calls_in_loops() -> None:
     check_gradients(loop, X, Y)
 
 
-def test_gradients_inside_of_a_function() -> None:
+def test_gradients_inside_a_function() -> None:
     inner = af.function(lambda a, b: af.gradients(everything(a, b)[1], [a, b]))
     x, y = af.placeholder(af.float64, [3]), af.placeholder(af.float64, [3])
     feeds = {x: X, y: Y}
@@ -391,7 +391,7 @@ def test_gradients_inside_of_a_function() -> None:
     check_gradients(inner, X, Y, rtol=1e-4)
 
 
-def test_a_given_gradient() -> None:
+def test_grad_func_overrides_the_gradient() -> None:
     @af.function
     def back(a: Any, b: Any, dy: Any) -> Any:
         return dy * b * 2.0, dy * a * 3.0
@@ -416,7 +416,7 @@ def test_an_overridden_gradient_of_a_call() -> None:
         af.gradients(y, x)
 
 
-def test_a_call_keeps_its_inputs() -> None:
+def test_inputs_of_a_call_cannot_be_changed() -> None:
     y = af.function(lambda a: a * 2.0)(af.constant(1.0))
     with pytest.raises(errors.FailedPreconditionError, match="control_dependencies"):
         y.op.add_control_input(af.no_op())
@@ -497,7 +497,7 @@ def test_while_with_effects() -> None:
     assert run(n, v) == [9, 100.0]
 
 
-def test_branches_and_loops_that_do_not_fit() -> None:
+def test_if_and_while_reject_wrong_arguments() -> None:
     x = af.constant(1.0)
     with pytest.raises(errors.DTypeError, match="different dtypes"):
         af.If(True, [x], lambda a: a, lambda a: af.constant(1))
@@ -550,10 +550,10 @@ def test_a_definition_holds_the_call_and_the_library(graph: af.Graph) -> None:
         assert again.as_graph_def() == definition
         assert y2.dims == y.dims == (2,)
         assert evaluate([y2], {x2: [0.0, 1.0]})[0].tolist() == pytest.approx([2.0, 2 * np.e])
-        af.import_graph_def(definition, name="twice")  # the same library is no conflict
+        af.import_graph_def(definition, name="twice")  # importing the same library again is not a conflict
 
 
-def test_a_call_that_is_differentiated_is_defined_by_what_is_inside(graph: af.Graph) -> None:
+def test_differentiated_call_is_exported_inlined(graph: af.Graph) -> None:
     inner = af.function(lambda a: af.exp(a), name="inner")
     outer = af.function(lambda a: inner(a) * a, name="outer")
     x = af.placeholder(F32, [2], name="x")
@@ -589,7 +589,7 @@ def test_stateful_functions_and_own_gradients_survive_a_definition() -> None:
         assert run(start, (y, feeds), read, (g, feeds))[1:] == [2.0, 3.0, 7.0]
 
 
-def test_a_node_may_have_the_name_of_a_function_as_its_op() -> None:
+def test_import_accepts_a_function_name_as_op() -> None:
     node = NodeDef("z", "double", ("x",))
     definition = GraphDef((*library(plus("double"), call="double").nodes, node), 1, (plus("double"),))
     x, y, z = af.import_graph_def(definition, return_elements=["x:0", "y:0", "z:0"])
@@ -612,7 +612,9 @@ def test_a_node_may_have_the_name_of_a_function_as_its_op() -> None:
          errors.DTypeError, "wrong dtype"),
     ],
 )  # fmt: skip
-def test_definitions_that_are_wrong(graph: af.Graph, definition: GraphDef, error: type[Exception], said: str) -> None:
+def test_wrong_definitions_are_refused(
+    graph: af.Graph, definition: GraphDef, error: type[Exception], said: str
+) -> None:
     with pytest.raises(error, match=said):
         af.import_graph_def(definition)
     assert graph.get_operations() == []
@@ -633,7 +635,7 @@ def test_two_functions_of_one_name_are_refused(graph: af.Graph) -> None:
     [{"name": ""}, {"name": "two words"}, {"inputs": (FunctionArg("a b", F32),)}, {"returns": ()},
      {"returns": ("a:b",)}, {"gradient": None}, {"nodes": ("a",)}],
 )  # fmt: skip
-def test_malformed_functions(fields: dict[str, Any]) -> None:
+def test_malformed_function_defs_are_refused(fields: dict[str, Any]) -> None:
     good: dict[str, Any] = {"name": "f", "inputs": (FunctionArg("a", F32),), "outputs": (FunctionArg("b", F32),),
                             "returns": ("a",)}  # fmt: skip
     FunctionDef(**good)
@@ -641,14 +643,14 @@ def test_malformed_functions(fields: dict[str, Any]) -> None:
         FunctionDef(**{**good, **fields})
 
 
-# ── called with less than it was made for ────────────────────────────────────────────────────────────────────────────
+# ── calls with less static information than the trace ────────────────────────────────────────────────────────────────
 
 
 def scalar_function(name: str, make: Any) -> Any:
     return af.function(make, [af.TensorSpec([], F32)], name).get_concrete_function()
 
 
-def test_a_loop_tests_the_shape_of_its_condition_where_its_function_was_made_for_another() -> None:
+def test_loop_checks_its_condition_shape_at_run_time() -> None:
     scalar_function("holds", lambda x: x > 1.0)
     scalar_function("half", lambda x: x * 0.5)
     x = af.placeholder(F32)
@@ -658,7 +660,7 @@ def test_a_loop_tests_the_shape_of_its_condition_where_its_function_was_made_for
         run((y, {x: np.array([8, 4], np.float32)}))
 
 
-def test_nothing_is_taken_for_sure_that_a_function_was_made_for() -> None:
+def test_traced_shapes_are_not_assumed_for_other_calls() -> None:
     made = scalar_function(
         "f", lambda x: [af.expand_dims(x, 0), af.while_loop(lambda v: v > 1.0, lambda v: v / 2, [x])]
     )
@@ -670,7 +672,7 @@ def test_nothing_is_taken_for_sure_that_a_function_was_made_for() -> None:
 
 
 @pytest.mark.parametrize("extra", [[], [1.0, 1.0]])
-def test_the_gradient_of_a_function_needs_one_gradient_an_output(extra: list[float]) -> None:
+def test_symbolic_gradient_requires_one_gradient_per_output(extra: list[float]) -> None:
     scalar_function("square", lambda x: x * x)
     assert evaluate(af.raw_ops.SymbolicGradient(input=[3.0, 1.0], f="square", Tout=[F32])) == [6.0]
     with pytest.raises(errors.InvalidArgumentError, match="'square'") as caught:
@@ -678,8 +680,7 @@ def test_the_gradient_of_a_function_needs_one_gradient_an_output(extra: list[flo
     assert caught.value.actual == f"{1 + len(extra)} inputs"
 
 
-def test_a_copy_of_a_loop_is_called_as_the_scope_that_it_is_made_in() -> None:
-    """Also where that is none."""
+def test_inlined_loop_frame_is_named_after_the_scope() -> None:
     graph = af.get_default_graph()
     body = lambda x: af.while_loop(lambda v: v > 1.0, lambda v: v / 2, [x])  # noqa: E731
     x = af.placeholder(F32, [])
@@ -693,8 +694,8 @@ def test_a_copy_of_a_loop_is_called_as_the_scope_that_it_is_made_in() -> None:
     assert run((made, {x: 8.0}))[0] == [1.0, 1.0]
 
 
-def test_a_loop_in_a_function_waits_where_it_is_entered_and_not_where_it_ends() -> None:
-    """No edge may lead into a loop but through an Enter."""
+def test_inlined_loop_waits_at_its_enters_only() -> None:
+    # Edges into a loop may only pass through an Enter.
     counter = af.Variable(1.0)
     halved = af.function(lambda x: af.while_loop(lambda v: v > 1.0, lambda v: v / 2, [x]))
     function = find_function(af.get_default_graph(), halved(af.constant(8.0)).op.attrs["f"].name)

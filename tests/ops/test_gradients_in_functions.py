@@ -1,4 +1,4 @@
-"""Nodes in the body of a function with gradient functions of their own: what these may be, and what they may read."""
+"""Custom gradients inside function bodies: kinds of gradient functions, and the values that they may read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ X = np.array([0.3, -0.7, 1.2])
 
 
 class Scaled:
-    """A gradient function that keeps what it needs as an attribute."""
+    """A gradient function that keeps a tensor as an attribute."""
 
     def __init__(self, factor: Any) -> None:
         self._factor = factor
@@ -36,7 +36,7 @@ def scaled(factor: Any, dy: Any) -> Any:
 @pytest.mark.parametrize(
     "of", [Scaled, lambda t: Scaled(t).method, lambda t: partial(scaled, t), lambda t: lambda dy: dy * t]
 )
-def test_a_gradient_function_is_any_callable(of: Callable[[Any], Callable[[Any], Any]]) -> None:
+def test_gradient_function_may_be_any_callable(of: Callable[[Any], Callable[[Any], Any]]) -> None:
     @af.custom_gradient
     def square(t: Any) -> Any:
         return t * t, of(t * 2.0)
@@ -58,8 +58,7 @@ def loop(t: Any) -> Any:
 @pytest.mark.parametrize("inner", [lambda t: af.sin(t) * t, branch, loop, lambda t: loop(branch(t))])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_gradient_function_may_differentiate(inner: Callable[[Any], Any], sign: int) -> None:
-    """Which gives the loops in the body more to carry, after it has been copied."""
-
+    # The gradient adds loop variables to the loops of the body after the body was copied.
     @af.custom_gradient
     def wrapped(t: Any) -> Any:
         made = inner(t)
@@ -72,7 +71,7 @@ def test_a_gradient_function_may_differentiate(inner: Callable[[Any], Any], sign
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_a_copy_in_a_loop_or_a_branch(sign: int) -> None:
+def test_function_body_is_copied_into_loops_and_branches(sign: int) -> None:
     @af.custom_gradient
     def cube(t: Any) -> Any:
         square = t * t
@@ -83,7 +82,7 @@ def test_a_copy_in_a_loop_or_a_branch(sign: int) -> None:
     check_gradients(lambda a: af.cond(a[0] > 0.0, lambda: f(a), lambda: f(-a)), sign * X)
 
 
-def test_slices_flow_through() -> None:
+def test_custom_gradient_may_return_indexed_slices() -> None:
     table = af.placeholder(af.float64, [4, 2])
 
     @af.custom_gradient
@@ -101,7 +100,7 @@ def test_slices_flow_through() -> None:
     np.testing.assert_array_equal(indices, [1, 2])
 
 
-async def test_what_it_changes_is_changed_when_the_gradient_is_computed() -> None:
+async def test_effects_of_a_gradient_function_run_with_the_gradient() -> None:
     count = af.Variable(0.0)
 
     @af.custom_gradient
@@ -124,7 +123,7 @@ async def test_what_it_changes_is_changed_when_the_gradient_is_computed() -> Non
         assert await session.run(count) == 1.0
 
 
-def test_an_error_names_the_node_and_comes_when_it_is_differentiated() -> None:
+def test_wrong_gradient_function_fails_when_differentiated_and_names_the_node() -> None:
     y = af.function(lambda a: af.custom_gradient(lambda t: (t * 2.0, lambda dy: (dy, dy)))(a))(af.constant(X))
     with pytest.raises(af.errors.InvalidArgumentError, match="wrong number of gradients") as raised:
         af.gradients(y, y.op.inputs[0])

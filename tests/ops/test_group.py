@@ -1,4 +1,4 @@
-"""`group` over devices: who waits for what, and how much is said about it."""
+"""`group` over devices: control dependencies, and the number of messages between tasks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def variables(device: str, count: int) -> list[af.Variable]:
         return [af.Variable(float(i), name="v") for i in range(count)]
 
 
-def test_the_node_is_where_all_its_inputs_are() -> None:
+def test_group_is_placed_on_the_common_device_of_its_inputs() -> None:
     updates = [af.assign_add(v, 1.0).op for v in variables(PS, 2)]
     with af.device(WORKER):
         assert af.group(*updates, name="all").device == PS
@@ -25,13 +25,13 @@ def test_the_node_is_where_all_its_inputs_are() -> None:
     assert af.group(*[af.constant(1.0) for _ in range(2)]).device == ""
 
 
-def test_inputs_without_a_device_leave_it_to_the_scope() -> None:
+def test_group_of_unplaced_inputs_uses_the_device_scope() -> None:
     values = [af.constant(1.0), af.constant(2.0)]
     with af.device(WORKER):
         assert af.group(*values).device == WORKER
 
 
-def test_each_device_has_a_node_of_its_own() -> None:
+def test_group_has_one_gate_per_device() -> None:
     first, second = ([af.assign_add(v, 1.0).op for v in variables(d, 2)] for d in (PS, OTHER))
     alone = variables(WORKER, 1)[0].initializer
     with af.device(WORKER):
@@ -46,7 +46,7 @@ def test_each_device_has_a_node_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("servers", [1, 2])
-async def test_one_message_tells_of_all_updates_of_a_server(servers: int) -> None:
+async def test_group_sends_one_message_per_server(servers: int) -> None:
     kept = [v for task in range(servers) for v in variables(f"/job:ps/task:{task}", 3)]
     with af.device(PS):
         count = af.Variable(0, name="count")
@@ -59,12 +59,12 @@ async def test_one_message_tells_of_all_updates_of_a_server(servers: int) -> Non
             await session.run(step)
         assert await session.run([kept, count]) == [[float(i % 3) + 2 for i in range(3 * servers)], 2]
         sends = [node.attrs["recv_device"] for node in session.plan(step).nodes() if node.op == SEND]
-    # Both servers tell the worker, which tells the first: with one server nobody need know.
+    # With two servers, each sends to the worker, which sends to the first. With one, no message is needed.
     assert len(sends) == (0 if servers == 1 else 3)
 
 
-async def test_a_tuple_gates_sparse_gradients_too(graph: af.Graph) -> None:
-    """Values, indices and shape wait for the slowest of all."""
+async def test_tuple_gates_indexed_slices(graph: af.Graph) -> None:
+    # Values, indices and shape all wait for the slowest component.
     count = af.get_variable("count", initializer=0)
     slices = af.IndexedSlices(af.constant([[1.0]]), af.constant([2]), af.constant([4, 1]))
     with af.control_dependencies([count.assign_add(1, read_value=False)]):

@@ -1,4 +1,4 @@
-"""Images: decoding beside the event loop, the error without Pillow, gradients, random flips."""
+"""Images: decoding off the event loop, the error without Pillow, gradients, random changes, crops."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(*tensors: Any) -> Any:
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
 @pytest.mark.parametrize("channels", [1, 3, 4])
-def test_png_there_and_back(dtype: Any, channels: int) -> None:
+def test_png_encoding_round_trips(dtype: Any, channels: int) -> None:
     picture = RNG.integers(0, np.iinfo(dtype).max, (6, 7, channels)).astype(dtype)
     (data,) = evaluate([image.encode_png(picture, 9)])
     np.testing.assert_array_equal(run(image.decode_png(data.item(), dtype=dtype)), picture)
@@ -42,8 +42,9 @@ def test_png_there_and_back(dtype: Any, channels: int) -> None:
 
 
 def _gif(width: int, height: int, frames: int, frame: int = 1) -> bytes:
-    """Frames of `frame` x `frame` pixels in a screen of that size."""
-    codes = [code for _ in range(frame * frame) for code in (4, 0)] + [5]  # so that codes stay at 3 bits
+    """Return a GIF with frames of `frame` x `frame` pixels on a screen of `width` x `height`."""
+    # A clear code before each pixel keeps the code size at 3 bits.
+    codes = [code for _ in range(frame * frame) for code in (4, 0)] + [5]
     bits = sum(code << 3 * place for place, code in enumerate(codes))
     packed = bits.to_bytes(-(-3 * len(codes) // 8), "little")
     one = struct.pack("<BHHHHBBB", 0x2C, 0, 0, frame, frame, 0, 2, len(packed)) + packed + b"\0"
@@ -63,18 +64,18 @@ def _deep_png(width: int, height: int, packed: bytes) -> bytes:
     [_gif(9000, 9000, 100), _deep_png(50000, 50000, zlib.compress(b"")), _deep_png(5, 0, zlib.compress(bytes(1000)))],
     ids=["many frames", "many pixels", "no pixels"],
 )
-def test_small_files_of_huge_images_are_refused_before_they_are_unpacked(data: bytes) -> None:
+def test_small_files_of_huge_images_are_refused_before_decoding(data: bytes) -> None:
     with pytest.raises(errors.InvalidArgumentError) as caught:
         run(image.decode_image(data))
     assert str(MOST_PIXELS) in str(caught.value.expected)
 
 
-def test_a_frame_that_is_larger_than_the_screen_is_cut() -> None:
+def test_gif_frame_larger_than_the_screen_is_clipped() -> None:
     small, large = _gif(2, 1, 1), _gif(2, 1, 1, frame=5)
     assert run(image.decode_gif(small[:-1] + large[19:])).shape == (2, 1, 2, 3)
 
 
-def test_running_out_of_memory_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_error_is_resource_exhausted(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_memory(*args: Any, **options: Any) -> Any:
         raise MemoryError
 
@@ -110,8 +111,8 @@ def test_static_shapes() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
-def test_a_damaged_file_is_one_typed_error(dtype: Any) -> None:
-    """Every truncation, but those that only lack end marks and checksums, which leave the image whole."""
+def test_truncated_png_is_an_invalid_argument(dtype: Any) -> None:
+    # Truncations that only remove end marks and checksums leave the image complete; all others must fail.
     picture = SMALL.astype(dtype)
     data = run(image.encode_png(picture)).item()
     given = af.placeholder(af.string, [])
@@ -126,8 +127,7 @@ def test_a_damaged_file_is_one_typed_error(dtype: Any) -> None:
             np.testing.assert_array_equal(found, picture)
 
 
-async def test_decoding_leaves_the_loop_alone() -> None:
-    """Other tasks get many turns while a large image is decoded, also after small ones that needed no thread."""
+async def test_decoding_large_images_does_not_block_the_loop() -> None:
     picture = np.tile(RNG.integers(0, 256, (256, 256, 3), dtype=np.uint8), (12, 12, 1))
     data = af.placeholder(af.string, [])
     turns = 0
@@ -136,7 +136,8 @@ async def test_decoding_leaves_the_loop_alone() -> None:
         small = await session.run(image.encode_png(SMALL))
         decoded = image.decode_png(data)
         for _ in range(5):
-            await session.run(decoded, {data: small})  # what follows is not expected to take longer
+            # After small images, the session expects this node to be short.
+            await session.run(decoded, {data: small})
         async with asyncio.TaskGroup() as tg:
             task = tg.create_task(session.run(decoded, {data: encoded}))
             while not task.done():
@@ -146,7 +147,7 @@ async def test_decoding_leaves_the_loop_alone() -> None:
     assert turns > 20
 
 
-async def test_without_pillow_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_pillow_error_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     async with af.Session() as session:
         data = await session.run(image.encode_png(SMALL))
         monkeypatch.setitem(sys.modules, "PIL.Image", None)
@@ -157,7 +158,7 @@ async def test_without_pillow_the_error_says_how_to_get_it(monkeypatch: pytest.M
         assert png.startswith(b"\x89PNG")  # needs no Pillow
 
 
-# ── sizes and colours ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── sizes and colors ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 PICTURE = RNG.random((2, 3, 4, 2))
 
@@ -202,15 +203,15 @@ def test_gradients_of_filters(kernel_type: str, scale: tuple[float, float]) -> N
         check_gradients(build, PICTURE, delta=0.5, rtol=1e-3, atol=2e-3)
 
 
-def test_gradients_of_colours() -> None:
+def test_gradients_of_color_conversions() -> None:
     colours = RNG.random((7, 9, 3))
     check_gradients(image.rgb_to_hsv, colours, delta=1e-6, rtol=1e-4, atol=1e-6)
     check_gradients(image.hsv_to_rgb, colours, delta=1e-6, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("fill_mode", ["CONSTANT", "WRAP"])
-def test_gradients_of_moving(fill_mode: str) -> None:
-    """Moving by whole pixels is a permutation of those that stay, where the transform back is the gradient."""
+def test_gradients_of_projective_transforms(fill_mode: str) -> None:
+    # A shift by whole pixels permutes the remaining pixels, so the gradient is the inverse transform.
     moved = [[1.0, 0, 1, 0, 1, -1, 0, 0]]
 
     def build(x: Any) -> Any:
@@ -220,7 +221,7 @@ def test_gradients_of_moving(fill_mode: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["rgb_to_hsv", "hsv_to_rgb"])
-def test_colours_there_and_back(name: str) -> None:
+def test_color_conversions_round_trip(name: str) -> None:
     pictures = RNG.random((2, 50, 60, 3))
     there, back = (image.rgb_to_hsv, image.hsv_to_rgb)[:: 1 if name == "rgb_to_hsv" else -1]
     np.testing.assert_allclose(run(back(there(pictures))), pictures, atol=2e-4)
@@ -239,8 +240,7 @@ async def test_random_hue_and_saturation_are_within_their_bounds() -> None:
     assert len(set(saturations)) > 5
 
 
-def test_a_pixel_of_many() -> None:
-    """Resizing to one pixel, and the gradient of one pixel made many."""
+def test_resizing_to_and_from_one_pixel() -> None:
     line = RNG.random((1, 3000, 2, 1)).astype(np.float32)
     np.testing.assert_allclose(run(image.resize_area(line, [1, 1])), [[[[line.mean()]]]], rtol=1e-5)
     x = af.constant(line[:, :1])
@@ -249,7 +249,7 @@ def test_a_pixel_of_many() -> None:
 
 
 def test_gradient_of_contrast() -> None:
-    """Against the same made of ops that have their own gradients."""
+    # The reference is the same formula in ops that have gradients of their own.
     picture, factor = af.placeholder(af.float32, [2, 3, 4, 2]), af.placeholder(af.float32, [])
     mean = af.reduce_mean(picture, [1, 2], keepdims=True)
     weights = RNG.standard_normal((2, 3, 4, 2)).astype(np.float32)
@@ -264,7 +264,7 @@ def test_gradient_of_contrast() -> None:
     np.testing.assert_allclose(found[1], found[3], rtol=1e-4)
 
 
-def test_gradients_of_cutting() -> None:
+def test_gradients_of_crops_pads_and_flips() -> None:
     for build in (
         lambda x: image.crop_to_bounding_box(x, 1, 1, 2, 2),
         lambda x: image.pad_to_bounding_box(x, 1, 1, 5, 6),
@@ -310,7 +310,7 @@ async def test_random_brightness_and_contrast_are_within_their_bounds() -> None:
         image.random_contrast(picture, 2, 1)
 
 
-def test_methods_that_are_none_say_so() -> None:
+def test_resize_rejects_unknown_methods() -> None:
     with pytest.raises(errors.InvalidArgumentError):
         image.resize_images(PICTURE, [2, 2], 4)
 
@@ -321,15 +321,15 @@ def test_contrast_of_images_without_pixels() -> None:
 
 # ── parts of images ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-# Bilinear all over the image, so that crops are smooth in their boxes; the last channel is flat.
+# Bilinear functions of the position, so that crops are smooth in their boxes; the last channel is constant.
 ROWS, COLUMNS = np.mgrid[:5, :7].astype(np.float32)
 SMOOTH = np.stack([np.stack([ROWS * COLUMNS, ROWS - 2 * COLUMNS, 0 * ROWS + n], 2) for n in range(2)])
-# No pixel of the crops below is near the middle of a pixel of the image, where the gradient by the image has a kink.
+# No crop pixel is near the center of an image pixel, where the gradient by the image has a kink.
 BOXES = np.array([[0.1, 0.2, 0.65, 0.9], [0.9, 0.75, 0.15, 0.3], [0.4, 0.1, 0.4, 0.6]], np.float32)
 
 
 @pytest.mark.parametrize("size", [(4, 3), (1, 5), (2, 1), (1, 1)])
-def test_crops_of_a_smooth_image_are_its_values_there(size: tuple[int, int]) -> None:
+def test_crops_sample_the_image_at_their_positions(size: tuple[int, int]) -> None:
     numbers = [1, 0, 1]
     made = run(image.crop_and_resize(SMOOTH, BOXES, numbers, size))
     along = [np.linspace(0, 1, n) if n > 1 else np.array([0.5]) for n in size]
@@ -341,7 +341,7 @@ def test_crops_of_a_smooth_image_are_its_values_there(size: tuple[int, int]) -> 
 
 
 @pytest.mark.parametrize("method", ["bilinear", "nearest"])
-def test_what_is_beyond_an_image(method: str) -> None:
+def test_crops_outside_the_image_have_the_extrapolation_value(method: str) -> None:
     boxes = np.array([[-0.5, 0, 0.5, 1], [2, 2, 3, 3]])
     made = run(image.crop_and_resize(SMOOTH, boxes, [0, 0], [3, 7], method, extrapolation_value=-9))
     assert (made[0, 0] == -9).all()
@@ -380,7 +380,7 @@ def test_gradients_of_crops_by_boxes(size: tuple[int, int]) -> None:
         check_gradients(build, BOXES, delta=0.02, rtol=1e-2, atol=1e-2)  # float32; of the second degree in the boxes
 
 
-def test_images_of_integers_give_gradients_to_boxes_alone() -> None:
+def test_integer_images_have_gradients_by_boxes_only() -> None:
     x, boxes = af.constant(SMALL[None]), af.constant(BOXES)
     crops = image.crop_and_resize(x, boxes, [0, 0, 0], [2, 2])
     assert crops.dtype == af.float32
@@ -389,7 +389,7 @@ def test_images_of_integers_give_gradients_to_boxes_alone() -> None:
     assert run(by_boxes).shape == (3, 4)
 
 
-async def test_images_boxes_and_sizes_that_the_run_brings() -> None:
+async def test_crops_check_fed_images_boxes_and_sizes() -> None:
     x, boxes = af.placeholder(af.float32), af.placeholder(af.float32, [None, 4])
     numbers, size = af.placeholder(af.int32, [2]), af.placeholder(af.int32)
     crops = image.crop_and_resize(x, boxes, numbers, size)
@@ -407,8 +407,8 @@ async def test_images_boxes_and_sizes_that_the_run_brings() -> None:
                 await session.run(fetches, {**good, **wrong})
 
 
-async def test_boxes_that_the_run_brings_to_gradients() -> None:
-    """Crops that were made leave nothing to check; a gradient that is asked for by itself does."""
+async def test_crop_gradients_check_fed_boxes() -> None:
+    # After a forward crop, the boxes are known to be valid. A gradient op that runs alone must check them itself.
     crops, x = np.ones((2, 3, 3, 3), np.float32), SMOOTH.astype(np.float32)
     with af.Graph().as_default() as graph:
         boxes, numbers = af.placeholder("float32"), af.placeholder("int32")
@@ -426,13 +426,13 @@ async def test_boxes_that_the_run_brings_to_gradients() -> None:
 
 
 @pytest.mark.parametrize("numbers", [{}, {"box_ind": [0], "box_indices": [0]}])
-def test_boxes_need_one_list_of_images(numbers: Any) -> None:
+def test_crop_requires_one_list_of_image_numbers(numbers: Any) -> None:
     with pytest.raises(errors.InvalidArgumentError, match="numbers of their images"):
         image.crop_and_resize(SMOOTH, BOXES[:1], crop_size=[2, 2], **numbers)
 
 
-def test_large_crops_are_those_of_their_pieces() -> None:
-    """They are made some lines at a time."""
+def test_large_crops_match_flipped_crops() -> None:
+    # Large crops are computed in blocks of rows. The reference is the crop of the flipped image.
     picture = RNG.random((2, 50, 60, 3)).astype(np.float32)
     boxes, numbers = np.array([[0, 0, 1, 1], [0.2, 0.9, 0.7, 0.1]], np.float32), [1, 0]
     large = image.crop_and_resize(picture, boxes, numbers, [401, 601])
@@ -444,7 +444,7 @@ def test_large_crops_are_those_of_their_pieces() -> None:
     assert run(*grads).sum() == pytest.approx(2 * 401 * 601 * 3, rel=1e-3)
 
 
-def test_a_random_crop_of_an_image() -> None:
+def test_random_crop_is_a_window_of_the_image() -> None:
     made = run(image.random_crop(SMALL, [3, 2, 3], seed=4))
     places = [(y, x) for y in range(3) for x in range(3) if np.array_equal(SMALL[y : y + 3, x : x + 2], made)]
     assert len(places) == 1

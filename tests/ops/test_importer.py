@@ -1,4 +1,4 @@
-"""`import_graph_def`: names, maps, scopes, and every way in which a definition can be wrong."""
+"""`import_graph_def`: names, maps, scopes, and malformed definitions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ F32 = af.float32
 
 
 def sample() -> GraphDef:
-    """x → y = x·w, split into two, z = second − 1 after y."""
+    """Return a graph of x → y = x·w; x split in two parts; z = second part − 1, after y."""
     with af.Graph().as_default() as graph:
         with af.device("/cpu:0"):
             x = af.placeholder(F32, [None, 3], name="x")
@@ -46,10 +46,10 @@ def identity(name: str, *inputs: str, **attrs: Any) -> NodeDef:
     return NodeDef(name, "Identity", inputs, "", {"T": F32} | attrs)
 
 
-# ── what is kept ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── valid definitions ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_root_import_gives_the_same_definition(graph: af.Graph) -> None:
+def test_import_at_the_root_keeps_the_definition(graph: af.Graph) -> None:
     definition = sample()
     af.import_graph_def(definition, name="")
     assert graph.as_graph_def() == definition
@@ -64,7 +64,7 @@ def test_the_default_scope_is_import(graph: af.Graph) -> None:
     assert [t.name for t in y.inputs] == ["import/x:0", "import/w:0"]
     assert y.outputs[0].get_shape().as_list() == [None, 1]
     assert graph.get_operation_by_name("import/x").device == "/device:CPU:0"
-    # the constant 1.0 was made inside the block, so it waits for y, and z through it
+    # The constant 1.0 was created inside the block, so it waits for y; z waits through it.
     assert [c.name for c in graph.get_operation_by_name("import/z/y").control_inputs] == ["import/y"]
     assert y.source is not None
     assert y.source.filename == __file__
@@ -84,7 +84,7 @@ def test_scopes_are_unique_unless_they_are_absolute() -> None:
     assert names == ["p/c", "p_1/c", "import/c", "import_1/c", "outer/p/c", "c"]
 
 
-def test_open_devices_fill_in_and_open_control_dependencies_are_added(graph: af.Graph) -> None:
+def test_import_merges_device_scopes_and_control_dependencies(graph: af.Graph) -> None:
     gate = af.no_op(name="gate")
     with af.device("/job:worker/gpu:1"), af.control_dependencies([gate]):
         af.import_graph_def(sample(), name="q")
@@ -94,8 +94,8 @@ def test_open_devices_fill_in_and_open_control_dependencies_are_added(graph: af.
     assert gate in graph.get_operation_by_name("q/z/y").control_inputs
 
 
-def test_an_imported_loop_waits_where_it_is_entered() -> None:
-    """No edge may lead into a loop but through an Enter."""
+def test_imported_loop_waits_at_its_enters() -> None:
+    # Edges into a loop may only pass through an Enter.
     with af.Graph().as_default() as source:
         x = af.placeholder(af.float32, [], name="x")
         af.identity(af.while_loop(lambda v: v < 9.0, lambda v: v + v, [x]), name="y")
@@ -112,7 +112,7 @@ def test_an_imported_loop_waits_where_it_is_entered() -> None:
     assert asyncio.run(both()) == [16.0, 6.0]
 
 
-def test_values_are_the_same() -> None:
+def test_imported_graph_computes_the_same_values() -> None:
     x = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
     found = af.import_graph_def(sample(), return_elements=["x:0", "y:0", "z:0"])
     y, z = evaluate(found[1:], {found[0]: x})
@@ -195,11 +195,11 @@ def test_a_mapped_input_need_not_be_in_the_definition(graph: af.Graph) -> None:
     assert graph.get_operation_by_name("i").inputs == (c,)
 
 
-def test_an_output_that_nobody_reads_may_be_mapped() -> None:
+def test_unused_output_may_be_mapped() -> None:
     af.import_graph_def(sample(), {"z:0": af.constant(1.0)})
 
 
-# ── what is refused ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── errors ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 C = const("c")
 IDENTITY_N = NodeDef("n", "IdentityN", ("c",), "", {"T": (af.int32,)})
@@ -249,7 +249,7 @@ WRONG: dict[str, tuple[tuple[NodeDef, ...], type[errors.OpError], str]] = {
 
 
 @pytest.mark.parametrize(("nodes", "error", "blamed"), WRONG.values(), ids=WRONG.keys())
-def test_a_wrong_definition_names_the_node_and_adds_nothing(
+def test_import_error_names_the_node_and_adds_nothing(
     graph: af.Graph, nodes: tuple[NodeDef, ...], error: type[errors.OpError], blamed: str
 ) -> None:
     af.constant(0.0, name="before")
@@ -259,19 +259,20 @@ def test_a_wrong_definition_names_the_node_and_adds_nothing(
     assert caught.value.source is not None
     assert caught.value.source.filename == __file__
     assert [op.name for op in graph.get_operations()] == ["before"]
-    af.import_graph_def(GraphDef((C,)))  # the names are free again, and the scope was not used up
+    # The failed import has released its names and its scope.
+    af.import_graph_def(GraphDef((C,)))
     assert [op.name for op in graph.get_operations()] == ["before", "import/c"]
 
 
-def test_a_cycle_is_shown() -> None:
+def test_import_error_shows_the_cycle() -> None:
     nodes = (C, identity("i", "k"), identity("j", "i"), identity("k", "j"), identity("after", "k"))
     with pytest.raises(errors.InvalidArgumentError) as caught:
         af.import_graph_def(GraphDef(nodes))
     assert caught.value.actual == "k ← j ← i ← k"
 
 
-def test_a_taken_name_is_refused(graph: af.Graph) -> None:
-    """TensorFlow would call the new node c_1, and whoever then asks for "c" gets the old one."""
+def test_name_in_use_is_refused(graph: af.Graph) -> None:
+    # TensorFlow names the new node c_1, so that a lookup of "c" returns the old node.
     af.constant(1.0, name="c")
     with pytest.raises(errors.AlreadyExistsError) as caught:
         af.import_graph_def(GraphDef((C,)), name="")
@@ -295,13 +296,13 @@ def test_a_taken_name_is_refused(graph: af.Graph) -> None:
         lambda d: af.import_graph_def(d.to_bytes()),
     ],
 )
-def test_wrong_arguments(graph: af.Graph, call: Callable[[GraphDef], Any]) -> None:
+def test_wrong_arguments_are_refused(graph: af.Graph, call: Callable[[GraphDef], Any]) -> None:
     with pytest.raises(errors.InvalidArgumentError):
         call(sample())
     assert not [op for op in graph.get_operations() if op.name.startswith("import")]
 
 
-def test_a_tensor_of_another_graph_in_the_map() -> None:
+def test_input_map_rejects_tensors_of_another_graph() -> None:
     with af.Graph().as_default():
         foreign = af.constant([[1.0, 2.0, 3.0]])
     with pytest.raises(errors.InvalidArgumentError):
@@ -314,8 +315,8 @@ def test_a_finalized_graph_is_refused(graph: af.Graph) -> None:
         af.import_graph_def(sample())
 
 
-def test_a_shape_function_that_fails_is_an_invalid_argument() -> None:
-    """Attributes that no builder would let through reach shape functions by this way alone."""
+def test_failing_shape_function_is_an_invalid_argument() -> None:
+    # Only an import passes attributes to shape functions that builders would reject.
     pool = NodeDef("p", "MaxPool", ("c",), "", {"T": F32, "ksize": (1,), "strides": (), "padding": "SAME"})
     with pytest.raises(errors.InvalidArgumentError) as caught:
         af.import_graph_def(GraphDef((const("c", np.zeros((1, 2, 2, 1))), pool)))
@@ -327,7 +328,7 @@ def test_a_shape_function_that_fails_is_an_invalid_argument() -> None:
 
 @st.composite
 def graphs(draw: st.DrawFn) -> tuple[af.Graph, dict[str, Any]]:
-    """A graph of real ops over [2, 2] floats, with scopes, control inputs and devices; and values for its feeds."""
+    """Draw a graph of ops over [2, 2] floats, with scopes, control inputs and devices, and values for its feeds."""
     feeds: dict[str, Any] = {}
     with af.Graph().as_default() as graph:
         tensors = [af.constant([[1.0, 2.0], [3.0, 4.0]])]
@@ -366,7 +367,7 @@ def graphs(draw: st.DrawFn) -> tuple[af.Graph, dict[str, Any]]:
 
 @settings(max_examples=examples(60), deadline=None)
 @given(graphs())
-def test_a_graph_survives_the_way_through_bytes(made: tuple[af.Graph, dict[str, Any]]) -> None:
+def test_graph_survives_serialization(made: tuple[af.Graph, dict[str, Any]]) -> None:
     graph, feeds = made
     definition = graph.as_graph_def(add_shapes=True)
     with af.Graph().as_default() as copy:

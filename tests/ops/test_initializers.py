@@ -111,7 +111,7 @@ def test_orthogonal_needs_a_matrix() -> None:
         initializers.orthogonal()([3])
 
 
-def test_arguments_out_of_range() -> None:
+def test_arguments_out_of_range_are_refused() -> None:
     for bad in (
         lambda: initializers.variance_scaling(0.0),
         lambda: initializers.variance_scaling(mode="fan"),
@@ -139,7 +139,7 @@ def test_arguments_out_of_range() -> None:
         initializers.identity(2.0),
     ],
 )
-def test_configurations_go_round(initializer: Any) -> None:
+def test_configurations_round_trip(initializer: Any) -> None:
     config = initializer.get_config()
     again = type(initializer).from_config(config)
     assert again.get_config() == config
@@ -147,7 +147,7 @@ def test_configurations_go_round(initializer: Any) -> None:
     assert again.dtype is initializer.dtype
 
 
-def test_the_top_level_names() -> None:
+def test_top_level_names_are_aliases() -> None:
     for name in (
         "zeros",
         "ones",

@@ -1,4 +1,4 @@
-"""Files and readers in a session: what they give, what they count, how they fail, and that cancelling loses nothing."""
+"""Files and readers in a session: values, counts, errors and cancellation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.waiting import until_waiting
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of the test's own, which it is in."""
+    """Return a new folder, which is the working directory of the test."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -26,7 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # ── whole files ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_file_is_written_and_read(folder: Path) -> None:
+async def test_write_file_and_read_file_round_trip(folder: Path) -> None:
     async with af.Session() as session:
         await session.run(af.write_file("deep/down/f.bin", b"a\0b\0"))
         assert (folder / "deep/down/f.bin").read_bytes() == b"a\0b\0"
@@ -42,14 +42,14 @@ async def test_a_file_is_written_and_read(folder: Path) -> None:
         ("x" * 300, errors.InvalidArgumentError),
     ],
 )
-async def test_a_file_that_cannot_be_read(name: str, error: type[errors.OpError]) -> None:
+async def test_read_file_errors(name: str, error: type[errors.OpError]) -> None:
     async with af.Session() as session:
         with pytest.raises(error) as caught:
             await session.run(af.read_file(name, name="reading"))
     assert caught.value.node == "reading"
 
 
-async def test_a_file_that_cannot_be_written(folder: Path) -> None:
+async def test_write_file_errors(folder: Path) -> None:
     (folder / "plain").write_text("")
     async with af.Session() as session:
         for name in (".", "plain/below"):
@@ -57,7 +57,7 @@ async def test_a_file_that_cannot_be_written(folder: Path) -> None:
                 await session.run(af.write_file(name, b""))
 
 
-async def test_patterns(folder: Path) -> None:
+async def test_matching_files_patterns(folder: Path) -> None:
     for name in ("a1", "a2", "b1", ".a3"):
         (folder / name).write_text("")
     async with af.Session() as session:
@@ -77,7 +77,7 @@ def test_shapes() -> None:
 
 
 class Reading:
-    """A reader over files, read to the end, with its counts after every read."""
+    """A reader over files that is read to the end, with its counts after every read."""
 
     def __init__(self, reader: af.ReaderBase, files: list[str], count: int | None = None) -> None:
         queue = af.FIFOQueue(20, [af.string], [[]])
@@ -119,7 +119,7 @@ async def test_lines(folder: Path) -> None:
     ]
 
 
-async def test_several_lines_at_once_are_of_one_file(folder: Path) -> None:
+async def test_read_up_to_returns_lines_of_one_file(folder: Path) -> None:
     (folder / "a").write_bytes(b"1\n2\n3\n4")
     (folder / "b").write_bytes(b"x\ny\n")
     assert await Reading(af.TextLineReader(), ["a", "b"], 3).all() == [
@@ -159,7 +159,7 @@ async def test_fixed_length_records(
     assert found == [(b"f:%d" % i, r, i + 1, 0) for i, r in enumerate(expected)] + [(len(expected), 1)]
 
 
-async def test_records_and_damage(folder: Path) -> None:
+async def test_tf_record_reader_reports_damaged_records(folder: Path) -> None:
     with af.io.TFRecordWriter("r") as writer:
         for record in (b"one", b"two"):
             writer.write(record)
@@ -189,7 +189,7 @@ async def test_compressed_records() -> None:
         assert (await Reading(reader, ["r"]).all())[0] == (b"r:0", b"one", 1, 0)
 
 
-async def test_a_number_of_records_that_is_fed() -> None:
+async def test_read_up_to_rejects_a_fed_count_of_zero() -> None:
     names, count = af.FIFOQueue(3, [af.string], [[]]), af.placeholder(af.int64, [])
     records = list(af.IdentityReader().read_up_to(names, count))
     async with af.Session() as session:
@@ -198,7 +198,7 @@ async def test_a_number_of_records_that_is_fed() -> None:
     assert caught.value.actual == 0
 
 
-async def test_a_reader_needs_a_queue_of_strings() -> None:
+async def test_readers_reject_wrong_queues_and_settings() -> None:
     reader = af.IdentityReader()
     with pytest.raises(errors.InvalidArgumentError):
         reader.read("a.txt")  # type: ignore[arg-type]  # wrong on purpose
@@ -216,7 +216,7 @@ async def test_a_reader_needs_a_queue_of_strings() -> None:
                 await session.run(af.FixedLengthRecordReader(**wrong).num_records_produced())
 
 
-async def test_readers_of_one_name_are_one_reader() -> None:
+async def test_readers_with_one_shared_name_share_state() -> None:
     first = af.raw_ops.IdentityReaderV2(shared_name="r")
     second = af.raw_ops.IdentityReaderV2(shared_name="r")
     lines = af.raw_ops.TextLineReaderV2(shared_name="r")
@@ -231,7 +231,7 @@ async def test_readers_of_one_name_are_one_reader() -> None:
 
 
 @pytest.mark.parametrize("count", [None, 7])
-async def test_many_steps_share_a_reader_and_nothing_is_lost_or_doubled(folder: Path, count: int | None) -> None:
+async def test_concurrent_reads_return_each_line_once(folder: Path, count: int | None) -> None:
     (folder / "a").write_bytes(b"".join(b"%d\n" % i for i in range(700)))
     reading = Reading(af.TextLineReader(), ["a"], count)
     async with af.Session() as session:
@@ -242,12 +242,12 @@ async def test_many_steps_share_a_reader_and_nothing_is_lost_or_doubled(folder: 
 
 
 def lines_of(record: Any) -> list[bytes]:
-    """The lines that a read gave, be it one or several."""
+    """Return the lines of a `read` or `read_up_to` result."""
     return [record[1]] if isinstance(record[1], bytes) else list(record[1])
 
 
 @pytest.mark.parametrize("count", [None, 3])
-async def test_a_cancelled_read_loses_nothing(folder: Path, count: int | None) -> None:
+async def test_cancelled_reads_keep_the_order_of_lines(folder: Path, count: int | None) -> None:
     (folder / "a").write_bytes(b"".join(b"%d\n" % i for i in range(100)))
     reading = Reading(af.TextLineReader(), ["a"], count)
     found: list[int] = []
@@ -266,7 +266,7 @@ async def test_a_cancelled_read_loses_nothing(folder: Path, count: int | None) -
                 found.extend(map(int, lines_of(await session.run(reading.record))))
             except errors.OutOfRangeError:
                 break
-    # what a read had taken when it was cancelled may be gone with its step, but never out of order or twice
+    # Lines of a cancelled read may be lost with its step, but are never out of order or repeated.
     assert found == sorted(set(found))
     assert found[-1] == 99
 
@@ -288,7 +288,7 @@ async def test_a_cancelled_wait_for_a_file_leaves_the_reader_usable() -> None:
 # ── turns ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_turns_come_in_order() -> None:
+def test_turns_are_granted_in_order() -> None:
     turns, (a, b, c) = Turns("t"), (Ticket(), Ticket(), Ticket())
     assert turns.ask(a) == [a]
     assert turns.ask(b) == turns.ask(c) == []
@@ -299,7 +299,7 @@ def test_turns_come_in_order() -> None:
     assert turns.ask(Ticket())[0].settled
 
 
-def test_a_turn_that_came_too_late_goes_on() -> None:
+def test_withdrawn_turn_passes_to_the_next() -> None:
     turns, (a, b, c) = Turns("t"), (Ticket(), Ticket(), Ticket())
     for ticket in (a, b, c):
         turns.ask(ticket)
@@ -307,7 +307,7 @@ def test_a_turn_that_came_too_late_goes_on() -> None:
     assert turns.withdraw(b) == [c]
 
 
-async def test_the_state_of_an_identity_reader() -> None:
+async def test_identity_reader_state_round_trips() -> None:
     queue = af.FIFOQueue(9, [af.string], [[]])
     reader, other = af.IdentityReader(), af.IdentityReader()
     state = af.placeholder(af.string, [])

@@ -32,7 +32,7 @@ def square(*shape: int) -> Any:
 
 
 def definite(t: Any) -> Any:
-    """A positive definite matrix, so that a finite difference keeps it symmetric."""
+    """Return a positive definite matrix made from `t`: finite differences in `t` keep it symmetric."""
     return aioflow.matmul(t, t, transpose_b=True) + np.eye(t.shape.as_list()[-1])
 
 
@@ -85,7 +85,7 @@ def test_decompositions_multiply_back(shape: Any, full: bool) -> None:
     assert q.shape[-1] == (shape[-2] if full else least)
 
 
-def test_many_matrices_are_taken_a_few_at_a_time_to_the_same_bits() -> None:
+def test_batched_matrices_match_numpy_bit_for_bit() -> None:
     x = square(2, 40, 64, 64)
     symmetric = x + np.swapaxes(x, -1, -2)
     right = random(2, 40, 64, 3)
@@ -99,7 +99,7 @@ def test_many_matrices_are_taken_a_few_at_a_time_to_the_same_bits() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
 def test_determinants_of_large_matrices(dtype: str) -> None:
-    """NumPy's own would keep the event loop waiting, so that they are computed by another way."""
+    # Large determinants have a kernel of their own, since NumPy's would block the event loop.
     rng = np.random.default_rng(0)
     x = rng.standard_normal((2, 401, 401))
     x = (x + 1j * rng.standard_normal(x.shape) if dtype.startswith("c") else x).astype(dtype)
@@ -133,7 +133,7 @@ SINGULAR = np.zeros((2, 2))
         (aioflow.cholesky, "Cholesky decomposition was not successful"),
     ],
 )
-def test_singular_matrices(build: Any, message: str) -> None:
+def test_singular_matrices_are_refused(build: Any, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message) as caught:
         values(build, SINGULAR)
     assert caught.value.node
@@ -152,7 +152,7 @@ def test_singular_matrices(build: Any, message: str) -> None:
         lambda t: make("CholeskyGrad", t, t),
     ],
 )
-def test_matrices_that_are_not_square(build: Any) -> None:
+def test_matrices_that_are_not_square_are_refused(build: Any) -> None:
     with aioflow.Graph().as_default():
         with pytest.raises(InvalidArgumentError, match="not square"):
             build(np.ones((2, 3)))
@@ -162,7 +162,7 @@ def test_matrices_that_are_not_square(build: Any) -> None:
             evaluate([made[0] if isinstance(made, tuple) else made], {x: np.ones((2, 3))})
 
 
-def test_right_sides_that_do_not_fit() -> None:
+def test_solve_rejects_right_sides_that_do_not_fit() -> None:
     with aioflow.Graph().as_default():
         x, y = aioflow.placeholder("float64"), aioflow.placeholder("float64")
         for build in (aioflow.matrix_solve, aioflow.matrix_triangular_solve):
@@ -185,7 +185,7 @@ def test_norms() -> None:
                 aioflow.norm(x, ord, axis)
 
 
-def test_eye_is_a_constant_where_its_size_is_known() -> None:
+def test_eye_of_known_size_is_a_constant() -> None:
     with aioflow.Graph().as_default():
         assert aioflow.eye(3).op.type == "Const"
         n = aioflow.placeholder("int32", [])
@@ -280,7 +280,7 @@ def test_gradients_of_normalize() -> None:
 
 @pytest.mark.parametrize("decompose", [lambda x: aioflow.svd(x)[0], lambda x: aioflow.qr(x)[0]])
 @pytest.mark.parametrize("shape", [(), (3,)])
-def test_what_is_no_matrix_has_no_decomposition(decompose: Any, shape: tuple[int, ...]) -> None:
+def test_decompositions_reject_ranks_below_two(decompose: Any, shape: tuple[int, ...]) -> None:
     with aioflow.Graph().as_default():
         x = aioflow.placeholder("float32")
         with pytest.raises(InvalidArgumentError, match="not matrices") as caught:

@@ -1,4 +1,4 @@
-"""Lookup tables: entries from tensors and files, changes by steps at the same time, resources, checkpoints, models."""
+"""Lookup tables: initialization from tensors and files, concurrent changes, resources, checkpoints, models."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def file_table(path: Path, **given: Any) -> af.lookup.StaticHashTable:
 # -- static tables ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_table_and_its_initializer() -> None:
+async def test_lookup_requires_the_initializer() -> None:
     table = words_table("words")
     found = table.lookup(af.constant([["a"], ["z"]]))
     assert (found.shape.as_list(), found.dtype, table.name) == ([2, 1], af.int64, "words")
@@ -58,12 +58,12 @@ async def test_a_table_and_its_initializer() -> None:
         assert await session.run(table[af.constant("b")]) == 2
 
 
-async def test_a_graph_without_tables() -> None:
+async def test_tables_initializer_without_tables_does_nothing() -> None:
     async with af.Session() as session:
         assert await session.run([af.tables_initializer(), af.initialize_all_tables()]) == [None, None]
 
 
-async def test_two_values_of_one_key() -> None:
+async def test_initializer_rejects_two_values_for_one_key() -> None:
     init = af.lookup.KeyValueTensorInitializer(["a", "a"], [1, 2])
     table = af.lookup.StaticHashTable(init, 0)
     async with af.Session() as session:
@@ -98,13 +98,13 @@ async def test_tables_in_branches_and_loops() -> None:
         assert await session.run([chosen, inside], {flag: False}) == [7, 0]
 
 
-def test_nothing_flows_back() -> None:
+def test_lookup_has_no_gradient() -> None:
     x = af.constant([1.0])
     found = MutableHashTable(af.int64, af.float32, 0.0).lookup(numbers(1), x)
     assert af.gradients(found, x) == [None]
 
 
-def test_what_is_refused_while_a_graph_is_built() -> None:
+def test_wrong_arguments_are_refused_while_building() -> None:
     table = words_table()
     with pytest.raises(DTypeError, match="wrong dtype"):
         table.lookup(af.constant([1]))
@@ -140,7 +140,7 @@ def make_destroyed(table: Any) -> Any:
     return af.raw_ops.DestroyResourceOp(resource=table.resource_handle)
 
 
-async def test_a_name_of_another_kind() -> None:
+async def test_shared_name_of_another_resource_kind_is_refused() -> None:
     queue = af.FIFOQueue(1, [af.int32], shared_name="x")
     table = make("HashTableV2", key_dtype=af.string, value_dtype=af.int64, shared_name="x")
     async with af.Session() as session:
@@ -151,8 +151,8 @@ async def test_a_name_of_another_kind() -> None:
             await session.run(make("LookupTableSizeV2", queue.queue_ref))
 
 
-async def test_a_table_on_another_task() -> None:
-    """Found, filled and changed where it is; another program does not meet it unless it means to."""
+async def test_tables_on_another_task() -> None:
+    # The tables live on the task `ps`. Each new graph has tables of its own, so the second round starts empty.
     spec = {"ps": ["localhost:0"], "worker": ["localhost:0"]}
     async with Server(spec, "worker", 0) as worker:
         spec = {"ps": ["localhost:0"], "worker": [worker.target.removeprefix("aioflow://")]}
@@ -174,8 +174,8 @@ async def test_a_table_on_another_task() -> None:
 # -- mutable tables ---------------------------------------------------------------------------------------------------
 
 
-async def test_steps_at_the_same_time() -> None:
-    """What a step finds is from before an insertion or after it, whole."""
+async def test_concurrent_lookups_see_whole_insertions() -> None:
+    # Insertions are atomic: a lookup sees all keys from before an insertion or all from after it.
     table = MutableHashTable(af.int64, af.int64, -1)
     count, rounds = 50_000, 20
     keys = af.constant(np.arange(count))
@@ -201,7 +201,7 @@ async def test_steps_at_the_same_time() -> None:
         assert await session.run(size) == count
 
 
-async def test_inserted_values_are_the_tables_own() -> None:
+async def test_table_copies_inserted_and_returned_values() -> None:
     table = MutableHashTable(af.string, af.float32, [0.0, 0.0])
     given = np.array([[1, 2], [3, 4]], np.float32)
     fed = af.placeholder(af.float32, [2, 2])
@@ -214,7 +214,7 @@ async def test_inserted_values_are_the_tables_own() -> None:
         assert (await session.run(found)).tolist() == [[1, 2], [3, 4]]
 
 
-async def test_what_comes_out_is_in_the_order_of_what_went_in() -> None:
+async def test_export_returns_entries_in_insertion_order() -> None:
     table = MutableHashTable(af.int64, af.string, "")
     steps = [
         table.insert(numbers(5, 1, 9), ["five", "one", "nine"]),
@@ -232,7 +232,7 @@ async def test_what_comes_out_is_in_the_order_of_what_went_in() -> None:
 # -- text files -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_file_out_of_the_allowed_folders(tmp_path: Path) -> None:
+async def test_file_outside_allowed_folders_is_refused(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for name in ("in/words", "words"):
         (tmp_path / name).write_text("a\nb\n")
@@ -245,7 +245,7 @@ async def test_a_file_out_of_the_allowed_folders(tmp_path: Path) -> None:
             await session.run(bad.initializer)
 
 
-async def test_a_file_that_is_larger_than_a_value_may_be(tmp_path: Path) -> None:
+async def test_file_larger_than_max_value_bytes_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "large"
     path.write_bytes(b"\n".join(b"%d" % i for i in range(100_000)))
     table = file_table(path)
@@ -271,7 +271,7 @@ async def test_a_damaged_file_leaves_the_table_empty(tmp_path: Path, damage: sli
         assert (await session.run(table.lookup(af.constant(["ccc"])))).tolist() == [333]
 
 
-async def test_the_name_of_a_file_may_be_computed(tmp_path: Path) -> None:
+async def test_computed_file_names_are_accepted(tmp_path: Path) -> None:
     (tmp_path / "words").write_text("a\nb\n")
     folder = af.placeholder(af.string, ())
     index = af.lookup.TextFileIndex
@@ -288,7 +288,7 @@ async def test_the_name_of_a_file_may_be_computed(tmp_path: Path) -> None:
 # -- dense tables -----------------------------------------------------------------------------------------------------
 
 
-async def test_buckets_that_no_memory_holds() -> None:
+async def test_too_many_buckets_are_refused_at_export() -> None:
     table = make(
         "MutableDenseHashTableV2",
         numbers(0)[0],
@@ -307,7 +307,7 @@ async def test_buckets_that_no_memory_holds() -> None:
 
 
 @pytest.mark.parametrize("form", [{}, {"write_version": 2}, {"incremental": True}])
-async def test_a_checkpoint_has_the_entries(tmp_path: Path, form: dict[str, Any]) -> None:
+async def test_checkpoint_restores_table_entries(tmp_path: Path, form: dict[str, Any]) -> None:
     table = MutableHashTable(af.string, af.int64, -1, name="words")
     MutableHashTable(af.string, af.int64, -1, name="passing", checkpoint=False)
     af.Variable(3.0, name="v")

@@ -1,4 +1,4 @@
-"""Arithmetic: values against NumPy and known facts, gradients by finite differences, errors that say what is wrong."""
+"""Arithmetic: values against NumPy and known facts, gradients by finite differences, error messages."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def away_from_zero(shape: tuple[int, ...] = (2, 3)) -> Any:
 
 # ── gradients ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# Each op that has a gradient, with inputs at which it is smooth.
+# Each op with a gradient, and inputs at which it is smooth.
 UNARY: dict[str, Any] = {
     **dict.fromkeys(("Neg", "Square", "Exp", "Expm1", "Sin", "Cos", "Sinh", "Cosh", "Tanh"), between(-2, 2)),
     **dict.fromkeys(("Sigmoid", "Asinh", "Atan", "Erf", "Erfc"), between(-2, 2)),
@@ -82,7 +82,7 @@ def test_gradient_of_one_operand(name: str) -> None:
 def test_gradient_of_two_operands(name: str, shapes: Any) -> None:
     x, y = (BINARY[name](s) for s in shapes)
     if "Mod" in name:
-        x = x * 3  # x / y stays clear of whole numbers, at which the remainder jumps
+        x = x * 3  # keeps x / y away from whole numbers, at which the remainder jumps
     if name in ("Maximum", "Minimum"):
         y = y + 0.01
     check_gradients(op(name), x, y)
@@ -163,7 +163,7 @@ def test_gradient_of_complex_parts_with_broadcasting() -> None:
     check_gradients(lambda a: af.real(af.cast(af.cast(a, "complex128") * (1 + 2j), "complex128")), between(-1, 1))
 
 
-def test_every_op_of_the_family_has_a_kernel_and_says_whether_it_has_a_gradient() -> None:
+def test_ops_have_kernels_and_gradient_entries() -> None:
     names = {*UNARY, *BINARY, *RESULT_GRADS, "AddN", "Cast", "Complex", "Real", "Imag", "Angle", "ComplexAbs", "Conj"}
     names |= {
         "Floor",
@@ -186,7 +186,7 @@ def test_every_op_of_the_family_has_a_kernel_and_says_whether_it_has_a_gradient(
         assert name in GRADIENTS, name
 
 
-# ── what a training graph pays for ───────────────────────────────────────────────────────────────────────────────────
+# ── nodes of gradients ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def nodes_of_gradient(build: Callable[..., Any], *shapes: Any) -> Counter[str]:
@@ -199,7 +199,7 @@ def nodes_of_gradient(build: Callable[..., Any], *shapes: Any) -> Counter[str]:
         return Counter(o.type for o in graph.get_operations()[before:])
 
 
-def test_equal_shapes_cost_no_nodes() -> None:
+def test_gradients_of_equal_shapes_need_no_reductions() -> None:
     assert not nodes_of_gradient(lambda x, y: x + y, (3, 4), (3, 4))
     assert nodes_of_gradient(lambda x, y: x * y, (3, 4), (3, 4)) == {"Mul": 2}
     assert nodes_of_gradient(lambda x, y: x - y, (3, 4), (3, 4)) == {"Neg": 1}
@@ -207,14 +207,14 @@ def test_equal_shapes_cost_no_nodes() -> None:
     assert not nodes_of_gradient(lambda x: x + x, (None, 4)) - Counter({"AddN": 1})
 
 
-def test_a_bias_costs_one_sum() -> None:
+def test_gradient_of_a_bias_is_one_sum() -> None:
     assert nodes_of_gradient(lambda x, b: x + b, (None, 4), (4,)) == {"Sum": 1, "Const": 1}
     assert nodes_of_gradient(lambda x, b: x + b, (3, 4), (1, 4)) == {"Sum": 1, "Const": 1}
     assert nodes_of_gradient(lambda x, b: x + b, None, ())["BroadcastGradientArgs"] == 1
     assert nodes_of_gradient(lambda x, b: x + b, (5, 3, 4), (3, 1)) == {"Sum": 2, "Const": 2}
 
 
-def test_open_shapes_are_summed_as_they_come() -> None:
+def test_gradients_of_unknown_shapes_reduce_at_run_time() -> None:
     dynamic = nodes_of_gradient(lambda x, y: x + y, (None, 4), (None, 4))
     assert dynamic == {"Shape": 2, "BroadcastGradientArgs": 1, "Sum": 2, "Reshape": 2}
     with af.Graph().as_default():
@@ -231,7 +231,7 @@ def test_open_shapes_are_summed_as_they_come() -> None:
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, np.int8, np.uint8, np.int32, np.uint64, np.complex64])
-def test_the_result_has_the_dtype_of_the_operands(dtype: Any) -> None:
+def test_results_have_the_dtype_of_the_operands(dtype: Any) -> None:
     x = np.array([1, 2, 3]).astype(dtype)
     for build in (af.add, af.subtract, af.multiply):
         for y in (x, x[0], np.asarray(x[0])):
@@ -240,7 +240,7 @@ def test_the_result_has_the_dtype_of_the_operands(dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_fused_functions_have_the_dtype_too(dtype: Any) -> None:
+def test_fused_functions_keep_the_dtype(dtype: Any) -> None:
     x = np.array([0.25, 0.5, 0.75]).astype(dtype)
     for name in (*RESULT_GRADS, "SquaredDifference", "DivNoNan", "MulNoNan", "Xdivy", "Xlogy", "Xlog1py"):
         wide = value(af.extend.make(name, x.astype(np.float64), x.astype(np.float64)))
@@ -259,8 +259,8 @@ OUT += ["Pow:2", "Pow:3", "Pow:4", "Pow:-2"]
 
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("name", OUT)
-def test_a_buffer_may_be_shared_with_any_input(name: str, dtype: Any) -> None:
-    """The contract of `takes_out`: the result is in the buffer, whichever operand the buffer was."""
+def test_kernels_write_into_any_operand(name: str, dtype: Any) -> None:
+    # The contract of `takes_out`: `out` may be any of the operands.
     op_type, _, exponent = name.partition(":")
     count = len(OPS.get(op_type).inputs)
     operands = [between(0.2, 0.9, (7,)).astype(dtype) for _ in range(1 if exponent else count)]
@@ -296,7 +296,7 @@ def test_powers_with_a_constant_exponent(exponent: float, dtype: Any) -> None:
     np.testing.assert_allclose(value(af.constant(x) ** exponent).astype(expected.dtype), expected, rtol=1e-2)
 
 
-def test_a_power_never_gives_its_input_back() -> None:
+def test_power_of_one_does_not_alias_its_input() -> None:
     x = af.placeholder("float32", [2])
     fed = np.ones(2, np.float32)
     assert not np.shares_memory(value(x**1, {x: fed}), fed)
@@ -363,7 +363,7 @@ def test_true_division_of_integers(source: str, target: str) -> None:
     assert value(x / 2).tolist() == [3.5, 0.5]
 
 
-def test_division_of_what_is_no_number() -> None:
+def test_division_of_bools_is_refused() -> None:
     with pytest.raises(DTypeError):
         af.divide(af.constant(True), af.constant(True))
 
@@ -386,7 +386,7 @@ def test_operators_name_their_nodes() -> None:
     assert names == ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "Neg", "Abs", "Less"]
 
 
-def test_rounding_goes_to_the_even_half() -> None:
+def test_rounding_is_half_to_even() -> None:
     x = np.array([-2.5, -1.5, -0.5, 0.5, 1.5, 2.5], np.float32)
     for build in (af.round, af.rint):
         assert value(build(x)).tolist() == [-2, -2, -0.0, 0, 2, 2]
@@ -432,7 +432,7 @@ def test_scaling_and_clipping() -> None:
         assert scaled.indices is slices.indices
 
 
-def test_shapes_that_cannot_be_broadcast() -> None:
+def test_shapes_that_cannot_be_broadcast_are_refused() -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         af.add(np.zeros((2, 3)), np.zeros(2), name="sum")
     assert caught.value.node == "sum"
@@ -460,7 +460,7 @@ def test_casts() -> None:
         af.cast(tensor, "float99")
 
 
-def test_a_cast_may_round_towards_zero() -> None:
+def test_truncating_cast_rounds_towards_zero() -> None:
     x = np.array([0.1, -0.1, 1 / 3, 1.0, np.inf, 1e300])
     result = value(af.extend.make("Cast", x, DstT="float32", Truncate=True))
     assert result.dtype == np.float32
@@ -557,7 +557,7 @@ def test_gamma() -> None:
 
 
 def test_incomplete_functions() -> None:
-    """Against sums that they are for whole numbers: of Poisson and of binomial probabilities."""
+    # For integer parameters these functions are sums of Poisson and binomial probabilities.
     n, x = np.arange(1, 40)[:, None], np.linspace(0.1, 60, 50)
     few = np.array([[math.fsum(math.exp(k * math.log(v) - v - math.lgamma(k + 1)) for k in range(m)) for v in x]
                     for m in range(1, 40)])  # fmt: skip
@@ -579,20 +579,21 @@ def test_the_incomplete_beta_function_does_not_broadcast() -> None:
 
 
 @pytest.mark.parametrize("a", [1e-3, 0.5, 3.0, 200.0, 3e4, 9.9e4, 1.1e5, 1e7])
-def test_what_keeps_the_incomplete_gamma_function_as_it_is(a: float) -> None:
-    """The derivative of its inverse, on both sides of the median and far from it."""
+def test_random_gamma_grad_matches_differences_of_the_inverse(a: float) -> None:
+    # RandomGammaGrad is the derivative by a of the inverse of igamma. It is compared with finite differences of the
+    # inverse, on both sides of the median and far from it.
     probability = np.array([1e-9, 0.01, 0.3, 0.49])
     for inverse, function in ((special.gammaincinv, special.gammainc), (special.gammainccinv, special.gammaincc)):
         x = inverse(a, probability)
         known, step = function(a, x), 1e-4 * a
         expected = (inverse(a + step, known) - inverse(a - step, known)) / (2 * step)
-        inside = x > 1e-200  # at 0 there is nothing to move
+        inside = x > 1e-200  # at 0 the inverse has no slope to compare
         found = value(af.extend.make("RandomGammaGrad", np.full(4, a), x))
         np.testing.assert_allclose(found[inside], expected[inside], rtol=1e-3 if a < 0.1 else 1e-5)
 
 
 @pytest.mark.parametrize("a", [0.5, 30.0, 2e5])
-def test_a_long_expansion_is_the_same_alone_and_among_others(a: float) -> None:
+def test_igamma_grad_does_not_depend_on_other_elements(a: float) -> None:
     orders = np.concatenate([[a], np.geomspace(1e-3, 9e4, 30)])
     x = orders * 1.001
     together = value(af.extend.make("IgammaGradA", orders, x))
@@ -600,8 +601,8 @@ def test_a_long_expansion_is_the_same_alone_and_among_others(a: float) -> None:
 
 
 @pytest.mark.parametrize("a", [0.5, 2.0])
-def test_how_a_sample_of_the_gamma_distribution_moves_does_not_depend_on_the_others(a: float) -> None:
-    """Nor do others that need more steps, or never come to rest all at once, keep it busy."""
+def test_random_gamma_grad_does_not_depend_on_other_elements(a: float) -> None:
+    # Elements converge after different numbers of iterations, which must not change the others.
     x = np.random.default_rng(0).gamma(a, size=5000)
     together = value(af.extend.make("RandomGammaGrad", np.full(5000, a), x))
     some = np.argsort(x)[-1000::20]
@@ -609,7 +610,7 @@ def test_how_a_sample_of_the_gamma_distribution_moves_does_not_depend_on_the_oth
     np.testing.assert_allclose(together[some], alone, rtol=1e-14)
 
 
-async def test_without_scipy_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_scipy_error_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy.special", None)
     x = af.placeholder("float64", [])
     async with af.Session() as session:
@@ -620,7 +621,7 @@ async def test_without_scipy_the_error_says_how_to_get_it(monkeypatch: pytest.Mo
         assert await session.run(slope, {x: 0.5}) == pytest.approx(0.5 * math.exp(-0.5))
 
 
-def test_zeros_win_over_infinities() -> None:
+def test_zero_factors_hide_infinities_and_nan() -> None:
     zero, bad = np.zeros(3), np.array([0.0, np.inf, np.nan])
     for name in ("xdivy", "xlogy", "xlog1py"):
         assert value(getattr(af.math, name)(zero, bad)).tolist() == [0, 0, 0]
@@ -640,8 +641,8 @@ def test_zeros_win_over_infinities() -> None:
         lambda x: af.math.reduce_std(af.stack([x, af.zeros([3])], 1), 1),
     ],
 )
-def test_nothing_flows_back_over_an_infinite_slope_where_nothing_flows_in(build: Any) -> None:
-    """As with a mask over the rows in which a norm is 0."""
+def test_zero_gradient_stays_zero_at_an_infinite_slope(build: Any) -> None:
+    # Typical case: a mask over rows whose norm is 0.
     x = af.placeholder("float32", [3])
     (grad,) = af.gradients(af.where([True, False, True], build(x), af.zeros([3])), x)
     found = value(grad, {x: [4.0, 0.0, 9.0]})
@@ -650,13 +651,13 @@ def test_nothing_flows_back_over_an_infinite_slope_where_nothing_flows_in(build:
 
 
 @pytest.mark.parametrize("into", [0.0, 0.25])
-def test_a_power_that_fits_has_gradients_where_its_slope_does_not(into: float) -> None:
+def test_gradient_of_pow_is_finite_if_its_slope_overflows(into: float) -> None:
     x, y = af.placeholder("float16", []), af.placeholder("float16", [])
     found = evaluate(dense(af.gradients(af.pow(x, y), [x, y], grad_ys=np.float16(into))), {x: 6.0, y: 6.0})
     np.testing.assert_allclose(found, [into * 6**6, into * 6**6 * math.log(6)], rtol=2e-3)
 
 
-def test_a_square_and_a_quotient_have_gradients_where_their_slopes_do_not_fit() -> None:
+def test_gradients_of_square_and_quotient_are_finite_if_slopes_overflow() -> None:
     x, y = af.placeholder("float16", []), af.placeholder("float16", [])
     found = evaluate(
         dense(af.gradients(af.squared_difference(x, y), [x, y], grad_ys=np.float16(0.25))), {x: 4e4, y: 0.0}
@@ -666,13 +667,13 @@ def test_a_square_and_a_quotient_have_gradients_where_their_slopes_do_not_fit() 
     assert found == [0.0]
 
 
-# ── the guard ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── check_numerics ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
     ("bad", "kinds"), [([np.nan], "NaN"), ([-np.inf], "Inf"), ([np.inf, np.nan], "Inf and NaN"), (np.nan, "NaN")]
 )
-def test_check_numerics_names_the_node_and_what_it_found(bad: Any, kinds: str) -> None:
+def test_check_numerics_error_names_the_node_and_the_kind(bad: Any, kinds: str) -> None:
     x = af.placeholder("float32")
     y = af.check_numerics(x, "the weights", name="guard")
     assert value(y, {x: [1.0, 2.0]}).tolist() == [1, 2]
@@ -683,7 +684,7 @@ def test_check_numerics_names_the_node_and_what_it_found(bad: Any, kinds: str) -
     assert caught.value.actual == kinds
 
 
-def test_the_gradient_of_the_guard_is_guarded() -> None:
+def test_gradient_of_check_numerics_is_checked() -> None:
     x = af.placeholder("float32", [1])
     grad = af.gradients(af.sqrt(af.check_numerics(x, "x")), x)[0]
     with pytest.raises(InvalidArgumentError, match="gradient"):

@@ -67,7 +67,7 @@ def test_integers_keep_their_dtype() -> None:
     assert product.tolist() == [[32, 32], [32, 32]]  # 800 modulo 256
 
 
-def test_which_op_a_product_is() -> None:
+def test_matmul_selects_the_op_by_rank() -> None:
     with aioflow.Graph().as_default():
         a, b = aioflow.placeholder("float32", [2, 3]), aioflow.placeholder("float32", [5, 3, 4])
         assert (a @ np.ones((3, 2), np.float32)).op.type == "MatMul"
@@ -76,7 +76,7 @@ def test_which_op_a_product_is() -> None:
         assert aioflow.matmul(a, a, transpose_b=True, name="product").name == "product:0"
 
 
-def test_no_gradient_of_a_product_has_a_transpose() -> None:
+def test_gradients_of_products_need_no_transpose() -> None:
     for ta, tb in FLAGS:
         with aioflow.Graph().as_default() as graph:
             a, b = aioflow.placeholder("float32", [3, 3]), aioflow.placeholder("float32", [3, 3])
@@ -93,7 +93,7 @@ def test_inner_sizes_that_differ_are_refused_when_built() -> None:
 
 
 @pytest.mark.parametrize("rank", [2, 3])
-def test_inner_sizes_that_differ_at_run_time(rank: int) -> None:
+def test_inner_sizes_that_differ_are_refused_at_run_time(rank: int) -> None:
     with aioflow.Graph().as_default():
         x = aioflow.placeholder("float32", [None] * rank)
         y = aioflow.matmul(x, x, name="product")
@@ -103,7 +103,7 @@ def test_inner_sizes_that_differ_at_run_time(rank: int) -> None:
     assert "equal inner sizes" in str(caught.value.expected)
 
 
-def test_batches_that_do_not_broadcast() -> None:
+def test_batches_that_do_not_broadcast_are_refused() -> None:
     with aioflow.Graph().as_default():
         x, y = aioflow.placeholder("float32"), aioflow.placeholder("float32")
         z = aioflow.matmul(x, y)
@@ -115,7 +115,7 @@ def test_batches_that_do_not_broadcast() -> None:
             evaluate([old], {x: np.ones((1, 3, 4)), y: np.ones((2, 4, 5))})
 
 
-def test_transposed_and_adjoint() -> None:
+def test_matmul_rejects_transpose_with_adjoint() -> None:
     with aioflow.Graph().as_default(), pytest.raises(InvalidArgumentError, match="only one of"):
         aioflow.matmul(np.ones((2, 2)), np.ones((2, 2)), transpose_a=True, adjoint_a=True)
 
@@ -170,12 +170,12 @@ def test_many_operands_are_contracted_in_pairs() -> None:
 
 
 @pytest.mark.parametrize("equation", ["ij,jk->iz", "i1,jk->i", "ij->i", "......ij,jk->ik", "ij;jk->ik"])
-def test_malformed_equations(equation: str) -> None:
+def test_malformed_equations_are_refused(equation: str) -> None:
     with aioflow.Graph().as_default(), pytest.raises(InvalidArgumentError):
         aioflow.einsum(equation, np.ones((2, 2)), np.ones((2, 2)))
 
 
-def test_einsum_operands_that_do_not_fit() -> None:
+def test_einsum_operands_that_do_not_fit_are_refused() -> None:
     with aioflow.Graph().as_default():
         with pytest.raises(InvalidArgumentError, match="wrong rank"):
             aioflow.einsum("ij->i", np.ones(3))
@@ -286,14 +286,14 @@ def test_an_einsum_over_an_ellipsis_has_no_gradient() -> None:
             aioflow.gradients(y, x)
 
 
-def test_gradients_of_the_rest() -> None:
+def test_gradients_of_cross_matvec_and_tensordot() -> None:
     check_gradients(aioflow.cross, random(2, 3), random(2, 3))
     check_gradients(aioflow.linalg.matvec, random(2, 3, 4), random(2, 4))
     check_gradients(lambda x, y: aioflow.tensordot(x, y, 2), random(2, 3, 4), random(3, 4, 2))
 
 
 @pytest.mark.parametrize("dims", [((3,), (3, 2)), ((3, 3), (2, 3, 2)), ((), ())])
-def test_a_plan_that_claims_other_ranks_of_a_product_has_them_looked_at(dims: Any) -> None:
+def test_bind_matmul_checks_ranks_claimed_by_a_plan(dims: Any) -> None:
     attrs = {"transpose_a": False, "transpose_b": False}
     binding: Any = SimpleNamespace(xp=np, attrs=attrs, output_dtypes=(aioflow.float32,), input_dims=dims)
     multiply = bind_matmul(binding)

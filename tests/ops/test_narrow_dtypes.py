@@ -1,4 +1,4 @@
-"""The floats of 8 bits and fewer and the integers of fewer than 8: constants, feeds, casts, movement, no arithmetic."""
+"""Floats of at most 8 bits and integers below 8 bits: constants, feeds, casts, data movement, no arithmetic."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from aioflow.testing.evaluate import evaluate
 
 NARROW = [t for t in dtypes.ALL if t.is_narrow]
 INTEGERS = [t for t in NARROW if t.is_integer]
-# bits of the exponent and of the fraction, the exponent's bias, and what stands for NaN and infinity
+# Bits of exponent and fraction, bias of the exponent, and encoding of NaN and infinity.
 LAYOUTS = {
     "float8_e5m2": (5, 2, 15, "ieee"),
     "float8_e4m3fn": (4, 3, 7, "all ones"),
@@ -31,7 +31,7 @@ LAYOUTS = {
 
 
 def decoded(code: int, exponent_bits: int, fraction_bits: int, bias: int, special: str) -> float:
-    """The value of a code, from the definition of the type."""
+    """Return the value of a code, by the definition of the type."""
     sign = -1.0 if code >> (exponent_bits + fraction_bits) & 1 else 1.0
     exponent = code >> fraction_bits & (1 << exponent_bits) - 1
     fraction = code & (1 << fraction_bits) - 1
@@ -48,7 +48,7 @@ def decoded(code: int, exponent_bits: int, fraction_bits: int, bias: int, specia
 
 
 def some(dtype: DType) -> Any:
-    """2 x 3 values that every type has, but for the powers of two."""
+    """Return 2 x 3 values of `dtype`: zeros and ones, or powers of two for float8_e8m0fnu."""
     values = [[1, 2, 1], [1, 1, 2]] if dtype is dtypes.float8_e8m0fnu else [[0, 1, 1], [1, 0, 1]]
     return np.array(values, np.float32).astype(dtype.np_dtype)
 
@@ -65,7 +65,7 @@ def test_each_code_has_the_value_of_its_definition(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_cast_rounds_to_the_nearest_value_and_to_the_even_one_of_two(name: str) -> None:
+def test_casts_round_to_nearest_even(name: str) -> None:
     bits = sum(LAYOUTS[name][:2])
     values = np.array([decoded(code, *LAYOUTS[name]) for code in range(1 << bits)], np.float32)
     values = values[np.isfinite(values)]
@@ -91,7 +91,7 @@ def test_integers_keep_their_lower_bits(dtype: DType) -> None:
 
 @pytest.mark.parametrize("source", NARROW, ids=str)
 @pytest.mark.parametrize("target", NARROW, ids=str)
-def test_a_cast_between_two_of_them_keeps_what_both_have(source: DType, target: DType) -> None:
+def test_casts_between_narrow_dtypes_keep_common_values(source: DType, target: DType) -> None:
     ones = np.ones(3, np.float32).astype(source.np_dtype)
     (found,) = evaluate([af.cast(af.constant(ones), target)])
     assert found.dtype == target.np_dtype
@@ -99,7 +99,7 @@ def test_a_cast_between_two_of_them_keeps_what_both_have(source: DType, target: 
 
 
 @pytest.mark.parametrize("dtype", NARROW, ids=str)
-async def test_values_go_in_and_out_and_are_moved(dtype: DType) -> None:
+async def test_narrow_values_can_be_fed_moved_and_fetched(dtype: DType) -> None:
     value = some(dtype)
     wide = value.astype(np.float32)
     x = af.placeholder(dtype, [2, 3])
@@ -130,7 +130,7 @@ async def test_values_go_in_and_out_and_are_moved(dtype: DType) -> None:
 
 
 @pytest.mark.parametrize("dtype", NARROW, ids=str)
-def test_nothing_is_computed(dtype: DType) -> None:
+def test_arithmetic_on_narrow_dtypes_is_refused(dtype: DType) -> None:
     x = af.constant(some(dtype))
     for op in ("AddV2", "Mul", "MatMul", "Maximum"):
         with pytest.raises(DTypeError):
@@ -142,13 +142,13 @@ def test_nothing_is_computed(dtype: DType) -> None:
 
 
 @pytest.mark.parametrize("dtype", [t for t in NARROW if t.is_floating], ids=str)
-def test_no_gradient_passes_through_one(dtype: DType) -> None:
+def test_casts_to_narrow_floats_have_no_gradient(dtype: DType) -> None:
     x = af.constant([1.0, 2.0])
     y = af.cast(af.cast(x, dtype), "float32")
     assert af.gradients(y, [x]) == [None]
 
 
-def test_numbers_that_do_not_fit_an_integer_are_refused() -> None:
+def test_constants_that_do_not_fit_a_narrow_integer_are_refused() -> None:
     assert evaluate([af.constant([-8, 7], "int4")])[0].tolist() == [-8, 7]
     with pytest.raises(DTypeError, match="int4"):
         af.constant([8], "int4")

@@ -28,7 +28,7 @@ def value_of(build: Callable[..., Any], *arrays: Any) -> Any:
 
 
 def run_fed(build: Callable[..., Any], *arrays: Any) -> Any:
-    """As `value_of`, with nothing known of the shapes beforehand."""
+    """Return the value of `build` for fed arrays, without static shapes."""
     with aioflow.Graph().as_default():
         xs = [aioflow.placeholder(np.asarray(a).dtype) for a in arrays]
         return evaluate([build(*xs)], dict(zip(xs, arrays, strict=True)))[0]
@@ -169,7 +169,7 @@ def test_bias_add_of_unknown_shapes(data_format: str) -> None:
         ((2, 3), (3, 1), "NHWC"),
     ],
 )
-def test_bias_add_refuses(value: Any, bias: Any, data_format: str) -> None:
+def test_bias_add_rejects_shapes_that_do_not_fit(value: Any, bias: Any, data_format: str) -> None:
     x, b = np.zeros(value), np.zeros(bias)
     with pytest.raises(InvalidArgumentError) as static:
         value_of(lambda x, b: aioflow.nn.bias_add(x, b, data_format), x, b)
@@ -205,7 +205,7 @@ def test_softmax_does_not_overflow() -> None:
     np.testing.assert_array_equal(logs, [0, -1e4])
 
 
-def test_softmax_refuses() -> None:
+def test_softmax_rejects_wrong_ranks_and_axes() -> None:
     refused: list[Callable[[], Any]] = [
         lambda: aioflow.nn.softmax(np.float32(3)),
         lambda: aioflow.nn.softmax(np.zeros((2, 3), "f"), axis=2),
@@ -238,7 +238,7 @@ def test_l2_loss() -> None:
 # -- dropout ---------------------------------------------------------------------------------------------
 
 
-def test_dropout_scales_what_it_keeps() -> None:
+def test_dropout_scales_kept_elements() -> None:
     made = value_of(lambda x: aioflow.nn.dropout(x, rate=0.3, seed=1), np.ones((300, 200), np.float32))
     assert set(np.unique(made)) == {np.float32(0), np.float32(1 / 0.7)}
     assert abs((made == 0).mean() - 0.3) < 0.01
@@ -250,7 +250,7 @@ def test_dropout_gradient_has_the_same_mask() -> None:
         y = aioflow.nn.dropout(x, rate=0.5, seed=1)
         before = graph.version
         grad = dense(aioflow.gradients(y, x))[0]
-        assert graph.version - before <= 8  # lean: nothing is made for the random part
+        assert graph.version - before <= 8  # no nodes are made for the random part
         a, b, c = evaluate([x, y, grad])
     np.testing.assert_allclose(b, a * c)
     assert {0.0, 2.0} == set(np.unique(c))
@@ -273,7 +273,7 @@ def test_dropout_with_noise_shape_and_tensor_rate() -> None:
 @pytest.mark.parametrize(
     "how", [{"rate": 1.0}, {"rate": -0.1}, {"keep_prob": 0.0}, {}, {"rate": 0.5, "keep_prob": 0.5}]
 )
-def test_dropout_refuses(how: Any) -> None:
+def test_dropout_rejects_wrong_rates(how: Any) -> None:
     with aioflow.Graph().as_default(), pytest.raises(InvalidArgumentError):
         aioflow.nn.dropout(np.ones(3, np.float32), **how)
 
@@ -303,7 +303,7 @@ def test_embedding_gradients() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["mod", "div"])
-def test_embedding_in_parts_finds_the_rows(strategy: str) -> None:
+def test_embedding_lookup_finds_rows_in_partitions(strategy: str) -> None:
     rows = np.arange(14.0).reshape(7, 2)
     parts = [rows[i::3] for i in range(3)] if strategy == "mod" else np.split(rows, [3, 5])
     ids = np.array([6, 0, 3, 3, 5, 1])
@@ -319,7 +319,7 @@ def test_embedding_gradient_is_sparse() -> None:
         assert isinstance(grad, aioflow.IndexedSlices)
 
 
-def test_embedding_refuses() -> None:
+def test_embedding_lookup_rejects_wrong_arguments() -> None:
     refused: list[Callable[[], Any]] = [
         lambda: aioflow.nn.embedding_lookup([], [1]),
         lambda: aioflow.nn.embedding_lookup([np.ones((2, 2)), np.ones((2, 2))], [1], "other"),

@@ -26,14 +26,14 @@ def value_of(build: Callable[..., Any], *arrays: Any) -> np.ndarray[Any, Any]:
 
 
 def run_fed(build: Callable[..., Any], *arrays: Any) -> np.ndarray[Any, Any]:
-    """As `value_of`, with nothing known of the shapes beforehand."""
+    """Return the value of `build` for fed arrays, without static shapes."""
     with aioflow.Graph().as_default():
         xs = [aioflow.placeholder(np.asarray(a).dtype) for a in arrays]
         return evaluate([build(*xs)], dict(zip(xs, arrays, strict=True)))[0]
 
 
 def naive_conv(x: Any, w: Any, stride: int, dilation: int) -> np.ndarray[Any, Any]:
-    """VALID, by its definition."""
+    """Compute a convolution with VALID padding by its definition."""
     kh, kw, _, outputs = w.shape
     oh = (x.shape[1] - (kh - 1) * dilation - 1) // stride + 1
     ow = (x.shape[2] - (kw - 1) * dilation - 1) // stride + 1
@@ -46,7 +46,7 @@ def naive_conv(x: Any, w: Any, stride: int, dilation: int) -> np.ndarray[Any, An
 
 
 @pytest.mark.parametrize(("stride", "dilation"), [(1, 1), (2, 1), (1, 2), (3, 2)])
-def test_conv2d_is_its_definition(stride: int, dilation: int) -> None:
+def test_conv2d_matches_its_definition(stride: int, dilation: int) -> None:
     x, w = array(2, 9, 8, 3), array(3, 2, 3, 4, seed=1)
 
     def build(x: Any, w: Any) -> Any:
@@ -70,7 +70,7 @@ BY_FORMAT: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("name", BY_FORMAT)
-def test_nchw_is_nhwc_transposed(name: str) -> None:
+def test_nchw_matches_transposed_nhwc(name: str) -> None:
     x, w = array(2, 5, 6, 3), array(3, 2, 3, 4, seed=1)
     build = BY_FORMAT[name]
     made = {}
@@ -160,7 +160,7 @@ def test_gradients_of_pool_gradients(op: str) -> None:
 
 
 def test_max_pool_grad_grad_is_the_adjoint_with_padding() -> None:
-    """<MaxPoolGrad(g), h> = <g, MaxPoolGradGrad(h)> for all g, h."""
+    # <MaxPoolGrad(g), h> = <g, MaxPoolGradGrad(h)> for all g, h.
     x = np.round(array(2, 5, 5, 3))  # with ties
     with aioflow.Graph().as_default():
         image = aioflow.constant(x)
@@ -173,8 +173,8 @@ def test_max_pool_grad_grad_is_the_adjoint_with_padding() -> None:
 
 @pytest.mark.parametrize("far", [2**31 - 1, 2**62])
 @pytest.mark.parametrize("op", ["Conv2D", "DepthwiseConv2dNative"])
-def test_strides_and_dilations_beyond_any_address(op: str, far: int) -> None:
-    """They are of no account where there is one window, and one tap."""
+def test_huge_strides_and_dilations_work_for_a_single_window(op: str, far: int) -> None:
+    # With a single window and a single kernel position, strides and dilations have no effect.
     rng = np.random.default_rng(3)
     image, kernel = rng.normal(size=(2, 4, 3, 2)), rng.normal(size=(1, 1, 2, 3))
     found = []
@@ -189,7 +189,7 @@ def test_strides_and_dilations_beyond_any_address(op: str, far: int) -> None:
         np.testing.assert_allclose(a, b)
 
 
-def test_max_pool_padding_takes_no_part() -> None:
+def test_pool_padding_does_not_affect_values() -> None:
     made = value_of(lambda x: aioflow.nn.max_pool(x, 3, 1, "SAME"), -np.ones((1, 2, 2, 1), np.float32))
     np.testing.assert_array_equal(made, -np.ones((1, 2, 2, 1)))
     mean = value_of(lambda x: aioflow.nn.avg_pool(x, 3, 1, "SAME"), np.ones((1, 2, 2, 1), np.float32))
@@ -242,8 +242,8 @@ IMAGE, FILTER = np.zeros((2, 5, 5, 3)), np.zeros((3, 3, 3, 4))
         ),
     ],
 )
-def test_refusals(build: Any, arrays: Any, number: str) -> None:
-    """The same mistake is refused when the graph is built and, where the shapes are not known by then, when it runs."""
+def test_wrong_shapes_and_attributes_are_refused(build: Any, arrays: Any, number: str) -> None:
+    # The same error is raised at graph construction and, without static shapes, at run time.
     for way in (value_of, run_fed):
         with pytest.raises(InvalidArgumentError) as info:
             way(build, *arrays)
@@ -251,8 +251,8 @@ def test_refusals(build: Any, arrays: Any, number: str) -> None:
         assert number in str(info.value), str(info.value)
 
 
-def test_a_filter_without_outputs() -> None:
-    """It gives images without channels, and nothing flows back."""
+def test_convolution_with_an_empty_filter() -> None:
+    # The result has no channels, and the gradient by the image is zero.
     image, kernel = aioflow.placeholder("float32"), aioflow.placeholder("float32")
     for convolve, channels in ((aioflow.nn.conv2d, 0), (aioflow.nn.depthwise_conv2d, 0)):
         made = convolve(image, kernel, [1, 2, 2, 1], "SAME")
@@ -299,7 +299,7 @@ def test_a_wrong_gradient_shape_is_refused_at_run_time() -> None:
         assert info.value.expected is not None
 
 
-def test_the_gradient_of_a_static_graph_computes_no_shapes() -> None:
+def test_gradients_of_static_shapes_make_no_shape_nodes() -> None:
     with aioflow.Graph().as_default() as graph:
         x = aioflow.placeholder("float32", [8, 28, 28, 1])
         y = aioflow.nn.avg_pool(aioflow.nn.conv2d(x, np.zeros((5, 5, 1, 8), "f"), 1, "SAME"), 2, 2, "SAME")

@@ -42,7 +42,7 @@ def dense(y: Any, x: Any, axis: int = -1) -> Any:
 LABELS = np.array([0, 2, 1, 2])
 
 
-def test_sparse_is_minus_the_log_of_the_probability() -> None:
+def test_sparse_cross_entropy_is_negative_log_probability() -> None:
     x = array(4, 3)
     p = np.exp(x) / np.exp(x).sum(axis=1, keepdims=True)
     np.testing.assert_allclose(value_of(sparse, LABELS, x), -np.log(p[np.arange(4), LABELS]), rtol=1e-9)
@@ -52,7 +52,7 @@ def test_sparse_is_minus_the_log_of_the_probability() -> None:
 
 
 @pytest.mark.parametrize("axis", [-1, -2, -3, 0, 1, 2])
-def test_dense_along_an_axis(axis: int) -> None:
+def test_dense_cross_entropy_along_an_axis(axis: int) -> None:
     x, y = array(2, 3, 4), abs(array(2, 3, 4, seed=1))
     log = x - np.log(np.exp(x).sum(axis=axis, keepdims=True))
     np.testing.assert_allclose(value_of(lambda y, x: dense(y, x, axis), y, x), -(y * log).sum(axis=axis), rtol=1e-9)
@@ -86,7 +86,7 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
             value_of(build, *arrays)
 
 
-def test_arguments_must_be_named_and_given() -> None:
+def test_missing_arguments_are_refused() -> None:
     refused: list[Callable[[], Any]] = [
         lambda: aioflow.nn.sparse_softmax_cross_entropy_with_logits(logits=array(2, 3)),
         lambda: aioflow.nn.sigmoid_cross_entropy_with_logits(labels=array(2, 3)),
@@ -101,8 +101,8 @@ def test_arguments_must_be_named_and_given() -> None:
                 build()
 
 
-def test_probability_zero_of_an_impossible_class_costs_nothing() -> None:
-    """0 times infinity counts as 0. TensorFlow's CPU kernel gives NaN."""
+def test_impossible_class_with_zero_label_has_no_loss() -> None:
+    # 0 times infinity counts as 0 here; TensorFlow's CPU kernel returns NaN.
     x = np.array([[-np.inf, 0.0, 1.0]])
     made = value_of(dense, np.array([[0.0, 0.5, 0.5]]), x)
     assert made == pytest.approx(np.log(1 + np.e) - 0.5)
@@ -142,9 +142,8 @@ def test_second_derivatives(name: str) -> None:
     check_gradients(first, array(4, 3), rtol=1e-4, atol=1e-5)
 
 
-def test_second_derivative_by_the_labels() -> None:
-    """Rows of labels that sum to 1 are what `backprop` is right for, so they move along that plane here."""
-
+def test_second_derivatives_by_labels_and_logits() -> None:
+    # `backprop` is correct only for labels that sum to 1 in each row. The softmax keeps them so.
     def first(x: Any, t: Any) -> Any:
         loss = dense(aioflow.nn.softmax(t), x)
         return aioflow.gradients(loss * loss, x)[0]
@@ -152,7 +151,7 @@ def test_second_derivative_by_the_labels() -> None:
     check_gradients(first, array(4, 3), array(4, 3, seed=1), rtol=1e-4, atol=1e-5)
 
 
-def test_the_older_builder_stops_the_gradient_of_the_labels() -> None:
+def test_older_builder_stops_the_gradient_of_the_labels() -> None:
     with aioflow.Graph().as_default():
         x, y = aioflow.placeholder("float32", [2, 3]), aioflow.placeholder("float32", [2, 3])
         old = aioflow.nn.softmax_cross_entropy_with_logits(labels=y, logits=x)
@@ -160,7 +159,7 @@ def test_the_older_builder_stops_the_gradient_of_the_labels() -> None:
         assert aioflow.gradients(dense(y, x), [y])[0] is not None
 
 
-def test_no_gradient_through_broadcast_labels() -> None:
+def test_gradient_of_broadcast_labels_is_refused() -> None:
     with aioflow.Graph().as_default():
         x, y = aioflow.placeholder("float32", [2, 3]), aioflow.placeholder("float32", [1, 3])
         loss = make_list("SoftmaxCrossEntropyWithLogits", x, y)[0]
@@ -168,8 +167,9 @@ def test_no_gradient_through_broadcast_labels() -> None:
             aioflow.gradients(loss, x)
 
 
-def test_the_sigmoid_loss_has_the_right_slope_at_zero() -> None:
-    """Weights start at zero often enough; max and |x| alone would give the slope -labels there."""
+def test_sigmoid_loss_has_the_correct_slope_at_zero() -> None:
+    # Logits are often exactly zero at the start of training. A formula of max and |x| alone would have the slope
+    # -labels there.
     with aioflow.Graph().as_default():
         x = aioflow.constant(np.zeros(3, np.float32))
         for loss in (
@@ -179,7 +179,7 @@ def test_the_sigmoid_loss_has_the_right_slope_at_zero() -> None:
             np.testing.assert_allclose(evaluate(dense_gradients(aioflow.gradients(loss, x)))[0], [0.5, -0.5, 0])
 
 
-def test_the_gradient_of_a_sparse_loss_is_lean() -> None:
+def test_gradient_of_a_sparse_loss_adds_few_nodes() -> None:
     with aioflow.Graph().as_default() as graph:
         x = aioflow.placeholder("float32", [128, 10])
         loss = sparse(aioflow.placeholder("int64", [128]), x)

@@ -1,4 +1,4 @@
-"""Batch norm, moments and the other normalisations: NCHW, hand facts, errors, and gradients by finite differences."""
+"""Batch norm, moments and other normalizations: NCHW, values by hand, errors, gradients by finite differences."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def reference(x: Any, scale: Any, offset: Any, data_format: str, epsilon: float 
 
 
 @pytest.mark.parametrize("data_format", AXES)
-def test_training(data_format: str) -> None:
+def test_batch_norm_in_training(data_format: str) -> None:
     x, scale, offset = single(*shape(data_format)) * 3 + 5, single(3, seed=1), single(3, seed=2)
     made = values_of(lambda x, s, o: aioflow.nn.fused_batch_norm(x, s, o, data_format=data_format), x, scale, offset)
     y, mean, variance = reference(x, scale, offset, data_format)
@@ -67,7 +67,7 @@ def test_training(data_format: str) -> None:
 @pytest.mark.parametrize("data_format", AXES)
 @pytest.mark.parametrize("training", [True, False])
 def test_gradients_in_every_format(data_format: str, training: bool) -> None:
-    """The op is float32 only: its gradient is compared with that of the same formula in float64."""
+    # The op supports float32 only. The reference is the gradient of the same formula in float64.
     x, dy = single(*shape(data_format)), single(*shape(data_format), seed=1)
     scale, offset = single(3, seed=2), single(3, seed=3)
     mean, variance = single(3, seed=4), abs(single(3, seed=5)) + 1
@@ -94,7 +94,7 @@ def test_gradients_in_every_format(data_format: str, training: bool) -> None:
 
 @pytest.mark.parametrize("training", [True, False])
 def test_second_derivatives(training: bool) -> None:
-    """Each output of the gradient op, differentiated, against differences of the op itself. (It takes float32 only.)"""
+    # Gradients of all outputs of the gradient op are compared with finite differences. The op supports float32 only.
     dy, x, scale = single(2, 3, 2, 2, seed=1), single(2, 3, 2, 2), single(2, seed=2)
     weights = [single(2, 3, 2, 2, seed=7), single(2, seed=8), single(2, seed=9)]
     fixed = [single(2, seed=4), abs(single(2, seed=5)) + 1]
@@ -138,7 +138,7 @@ def test_half_precision_keeps_float32_statistics(dtype: Any) -> None:
     close(mean, expected[1])
 
 
-def test_batch_norm_refuses() -> None:
+def test_batch_norm_rejects_wrong_arguments() -> None:
     x, c = single(2, 4, 5, 3), np.ones(3, np.float32)
     refused: list[Callable[[], Any]] = [
         lambda: aioflow.nn.fused_batch_norm(x, c[:2], c),
@@ -153,7 +153,7 @@ def test_batch_norm_refuses() -> None:
             build()
 
 
-def test_batch_norm_refuses_at_run_time() -> None:
+def test_batch_norm_rejects_wrong_shapes_at_run_time() -> None:
     for bad in ((2, 3, 4), (2, 4, 5, 2)):
         with aioflow.Graph().as_default():
             x, s = aioflow.placeholder("float32"), aioflow.placeholder("float32")
@@ -163,7 +163,7 @@ def test_batch_norm_refuses_at_run_time() -> None:
             assert info.value.node is not None
 
 
-def test_an_empty_batch_is_normalised_to_nothing() -> None:
+def test_batch_norm_of_an_empty_batch() -> None:
     y, mean, variance = values_of(
         lambda x: aioflow.nn.fused_batch_norm(x, np.ones(3, "f"), np.zeros(3, "f")), np.zeros((0, 4, 5, 3), np.float32)
     )
@@ -200,7 +200,7 @@ def test_moments_by_hand() -> None:
 
 
 def test_local_response_normalization_gradient() -> None:
-    """The op is float32 only, so its gradient is compared with differences in float32."""
+    # The op supports float32 only, so the differences have the precision of float32.
     x, dy = single(1, 2, 1, 5), single(1, 2, 1, 5, seed=1)
     how: dict[str, Any] = {"depth_radius": 2, "bias": 1.5, "alpha": 0.4, "beta": 0.75}
     with aioflow.Graph().as_default():

@@ -1,4 +1,4 @@
-"""Examples and raw bytes as arrays: values, defaults, and errors that say which feature of which example."""
+"""Parsing of examples and raw bytes: values, defaults, and errors that name the feature and the example."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ async def parsed(records: list[bytes], features: dict[str, Any], names: list[str
         return await session.run(af.parse_example(records, features, example_names=names))
 
 
-async def test_a_batch_of_records_of_any_layout() -> None:
-    """Layouts change from record to record, and come back."""
+async def test_parse_example_accepts_records_of_different_layouts() -> None:
+    # The layout differs between records, since numbers are encoded in 1 to 10 bytes, and layouts recur.
     numbers = [0, 1, 127, 128, -1, 2**63 - 1, 300, 5, -(2**63), 128]
     records = [
         example(n=("int64", [n]), x=("float", [i, -i]), s=("bytes", [b"s" * (n % 3)])) for i, n in enumerate(numbers)
@@ -40,7 +40,7 @@ async def test_a_batch_of_records_of_any_layout() -> None:
         assert found["s"].tolist() == [b"s" * (n % 3) for n in numbers]
 
 
-async def test_what_is_missing_has_its_default() -> None:
+async def test_missing_features_have_their_default() -> None:
     records = [example(n=("int64", [7])), example(other=("int64", [1])), example(n=(None, []))]  # type: ignore[arg-type]
     features = {"n": af.FixedLenFeature([], af.int64, 3), "pair": af.FixedLenFeature([2], af.float32, [1.5, 2.5])}
     found = await parsed(records, features)
@@ -59,7 +59,7 @@ DEFAULTS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("form", DEFAULTS)
-async def test_defaults_are_given_flat_or_in_their_shape(form: str) -> None:
+async def test_defaults_may_be_flat_or_shaped(form: str) -> None:
     default = DEFAULTS[form]()
     found = await parsed([example()], {"x": af.FixedLenFeature([2, 2], af.float32, default)})
     assert found["x"].tolist() == [[[1.0, 2.0], [3.0, 4.0]]]
@@ -107,7 +107,7 @@ async def test_errors_name_feature_and_example(record: bytes, text: str) -> None
     assert text in str(caught.value)
 
 
-async def test_what_nobody_asks_for_is_not_read() -> None:
+async def test_unrequested_features_are_not_parsed() -> None:
     damaged = write_piece(1, b"m") + write_piece(2, write_piece(3, write_piece(1, b"\x80")))
     record = example(n=("int64", [1])) + write_piece(1, write_piece(1, damaged))
     assert (await parsed([record], {"n": INTEGER}))["n"].tolist() == [1]
@@ -115,8 +115,8 @@ async def test_what_nobody_asks_for_is_not_read() -> None:
 
 @pytest.mark.parametrize("dtype", [af.uint8, af.int16, af.float32, af.complex64, af.bool])
 @pytest.mark.parametrize("little", [True, False])
-async def test_raw_bytes_become_an_array_of_its_own(dtype: af.DType, little: bool) -> None:
-    """It can be written to, which a view of the bytes could not."""
+async def test_decode_raw_returns_a_writable_array(dtype: af.DType, little: bool) -> None:
+    # The array must be writable, so it cannot be a view of the bytes.
     raw = bytes([0, 1, 2, 3, 4, 5, 6, 7]) * 2
     texts = np.array([[raw], [bytes(16)]], object)
     strings = af.placeholder(af.string, [None, 1])
@@ -146,8 +146,8 @@ RAW_FORMS: dict[str, Any] = {
 @pytest.mark.parametrize(
     "dtype", [af.uint8, af.int16, af.float16, af.int32, af.float64, af.complex64, af.complex128], ids=str
 )
-async def test_raw_bytes_of_every_form(dtype: Any, form: str, little: bool) -> None:
-    """Such as of one element, whose bytes turned round are a view."""
+async def test_decode_raw_of_every_dtype_and_shape(dtype: Any, form: str, little: bool) -> None:
+    # A single element is a special case: its bytes in reverse order are a view.
     one = bytes(range(1, dtype.size + 1))
     made = RAW_FORMS[form](one)
     async with af.Session() as session:
@@ -159,7 +159,7 @@ async def test_raw_bytes_of_every_form(dtype: Any, form: str, little: bool) -> N
     assert found.dtype == dtype
 
 
-async def test_raw_bytes_of_nothing_and_of_odd_lengths() -> None:
+async def test_decode_raw_of_empty_and_odd_lengths() -> None:
     async with af.Session() as session:
         assert (await session.run(af.decode_raw([b"", b""], af.int16))).shape == (2, 0)
         for texts in ([b"123"], [b"12", b"1234"]):
@@ -167,8 +167,8 @@ async def test_raw_bytes_of_nothing_and_of_odd_lengths() -> None:
                 await session.run(af.decode_raw(texts, af.int16))
 
 
-def test_a_list_of_an_example_takes_an_array() -> None:
-    """As TensorFlow's does."""
+def test_float_list_accepts_an_array() -> None:
+    # As in TensorFlow.
     values = np.array([0.5, 0.25], np.float32)
     assert af.train.FloatList(value=values).value == [0.5, 0.25]
     assert af.train.FloatList(value=values[:0]).value == []

@@ -1,4 +1,4 @@
-"""Partitioned variables: how they are cut, named, shared, placed, initialised, read and changed."""
+"""Partitioned variables: partitioning, names, sharing, placement, initialization, reads and updates."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def values(rows: int = 7, width: int = 2) -> np.ndarray[Any, Any]:
     return np.arange(rows * width, dtype=np.float32).reshape(rows, width)
 
 
-def test_the_first_parts_take_the_rows_that_are_left_over() -> None:
+def test_first_partitions_get_the_remaining_rows() -> None:
     v = af.get_variable("v", initializer=values(), partitioner=THREE)
     assert [part.name for part in v] == ["v/part_0:0", "v/part_1:0", "v/part_2:0"]
     assert [part.shape.as_list() for part in v] == [[3, 2], [2, 2], [2, 2]]
@@ -42,7 +42,7 @@ def test_the_first_parts_take_the_rows_that_are_left_over() -> None:
     assert list(v) == af.global_variables() == af.trainable_variables()
 
 
-def test_it_stands_for_a_tensor_wherever_one_is_taken() -> None:
+def test_partitioned_variable_converts_to_a_tensor() -> None:
     v = af.get_variable("v", initializer=values(), partitioner=THREE)
     columns = af.get_variable("w", initializer=values(), partitioner=af.fixed_size_partitioner(2, axis=1))
     found = in_session(v + 1.0, 2.0 * v, v[2:5, 1], af.matmul(v, columns, transpose_b=True), af.reduce_sum(v, 0), -v)
@@ -51,7 +51,7 @@ def test_it_stands_for_a_tensor_wherever_one_is_taken() -> None:
         np.testing.assert_array_equal(got, expected)
 
 
-def test_its_gradients_go_to_the_parts() -> None:
+def test_gradients_reach_the_partitions() -> None:
     v = af.get_variable("v", initializer=values(), partitioner=THREE)
     grads = af.gradients(af.reduce_sum(af.square(v)), list(v))
     np.testing.assert_array_equal(np.concatenate(in_session(*grads)), 2 * values())
@@ -60,7 +60,7 @@ def test_its_gradients_go_to_the_parts() -> None:
 
 
 @pytest.mark.parametrize("form", ["tensor", "list", "partitioned"])
-def test_it_is_assigned_part_by_part(form: str) -> None:
+def test_assign_updates_each_partition(form: str) -> None:
     v = af.get_variable("v", [7, 2], initializer=af.zeros_initializer(), partitioner=THREE)
     new: Any = values()
     if form == "list":
@@ -80,7 +80,7 @@ def test_it_is_assigned_part_by_part(form: str) -> None:
         v.assign([values()])
 
 
-def test_a_value_waits_for_control_dependencies_and_as_tensor_does_not() -> None:
+def test_value_waits_for_control_dependencies_but_as_tensor_does_not() -> None:
     v = af.get_variable("v", [4], initializer=af.ones_initializer(), partitioner=THREE)
     with af.control_dependencies(v.assign_add(np.ones(4, np.float32), read_value=False)):
         after, before = v.value(), v.as_tensor()
@@ -89,11 +89,11 @@ def test_a_value_waits_for_control_dependencies_and_as_tensor_does_not() -> None
 
 
 def test_sharing_by_name() -> None:
-    v: Any  # what it is, type checkers cannot see: it depends on the scope
+    v: Any  # its type depends on the scope, which type checkers cannot see
     with af.variable_scope("s", partitioner=THREE) as scope:
         v = af.get_variable("v", [7, 2])
         assert scope.partitioner is THREE
-        assert isinstance(af.get_variable("scalar", []), af.Variable)  # which cannot be cut
+        assert isinstance(af.get_variable("scalar", []), af.Variable)  # scalars cannot be partitioned
     with af.variable_scope("s", reuse=True):
         shared: list[Any] = [af.get_variable("v"), af.get_variable("v", [7, 2], partitioner=THREE)]
         assert shared == [v, v]
@@ -120,7 +120,7 @@ def test_sharing_by_name() -> None:
         assert isinstance(whole, af.Variable)
 
 
-def test_each_part_is_initialised_and_regularised_on_its_own() -> None:
+def test_each_partition_is_initialized_and_regularized_separately() -> None:
     told: list[Any] = []
 
     def initial(shape: Any, dtype: Any, partition_info: Any) -> Tensor:
@@ -134,7 +134,7 @@ def test_each_part_is_initialised_and_regularised_on_its_own() -> None:
     assert [float(loss) for loss in in_session(*losses)] == [6.0, 8.0, 12.0]
 
 
-def test_initializers_that_scale_look_at_the_whole() -> None:
+def test_scaling_initializers_use_the_full_shape() -> None:
     draws = af.variance_scaling_initializer(3.0, "fan_in", "uniform", seed=1)  # within ±3/√fan_in
     v = af.get_variable("v", [10_000, 4], initializer=draws, partitioner=af.fixed_size_partitioner(100))
     limit = 3.0 / np.sqrt(10_000)
@@ -143,7 +143,7 @@ def test_initializers_that_scale_look_at_the_whole() -> None:
     np.testing.assert_array_equal(in_session(eye.as_tensor())[0], np.eye(5, 4))
 
 
-def test_a_device_function_places_each_part() -> None:
+def test_device_function_places_each_partition() -> None:
     with af.device(af.train.replica_device_setter(2)):
         v = af.get_variable("v", [7, 2], partitioner=THREE)
         rows = af.nn.embedding_lookup(v, [0, 6], "div")
@@ -153,7 +153,7 @@ def test_a_device_function_places_each_part() -> None:
     assert rows.device == "/job:worker"
 
 
-def test_slots_are_made_for_each_part_whatever_the_scope() -> None:
+def test_each_partition_has_slots_of_its_own_shape() -> None:
     with af.variable_scope("s", partitioner=THREE):
         v: Any = af.get_variable("v", [7, 2])
         optimizer = af.train.MomentumOptimizer(0.1, 0.9)
@@ -185,13 +185,13 @@ def test_created_partitioned_variables() -> None:
         (lambda **_: ["2", 1], DTypeError),
     ],
 )
-def test_what_a_partitioner_may_not_say(answer: Any, error: type[Exception]) -> None:
+def test_wrong_results_of_partitioners_are_refused(answer: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match=r"partition|one axis"):
         af.get_variable("v", [7, 2], partitioner=answer)
     assert not af.global_variables()
 
 
-def test_what_cannot_be_cut() -> None:
+def test_wrong_shapes_and_axes_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="fully defined"):
         af.get_variable("v", [None, 2], partitioner=THREE)
     with pytest.raises(InvalidArgumentError, match="no such axis"):
@@ -201,7 +201,7 @@ def test_what_cannot_be_cut() -> None:
 
 
 @pytest.mark.parametrize("parts", [1, 3])
-def test_a_row_is_looked_up_once_however_often_it_is_asked_for(parts: int) -> None:
+def test_embedding_lookup_sparse_with_repeated_ids(parts: int) -> None:
     v = af.get_variable("v", initializer=values(), partitioner=af.fixed_size_partitioner(parts))
     ids = af.SparseTensor([[0, 0], [0, 1], [1, 0]], af.constant([4, 1, 4], af.int64), [2, 2])
     combined = af.nn.embedding_lookup_sparse(v, ids, None, "div", combiner="sum")
@@ -232,14 +232,15 @@ def _updates(optimizer: str, *more: float) -> Callable[[af.PartitionedVariable, 
         lambda table, ids: next(iter(table)).scatter_update(af.IndexedSlices(af.ones([8, 64]), ids % 25_000)).op,
     ],
 )
-async def test_an_update_of_a_few_rows_takes_memory_for_those(build: Any) -> None:
+async def test_sparse_update_needs_memory_for_its_rows_only(build: Any) -> None:
     table = af.get_variable("table", [50_000, 64], partitioner=af.fixed_size_partitioner(2))
     ids = af.placeholder(af.int64, [8])
     made = build(table, ids)
     async with af.Session() as session:
         await session.run(af.global_variables_initializer())
         step = session.make_callable(made, [ids])
-        for _ in range(3):  # which assigns values of their own, and finds what a step takes
+        # The first steps give the variables arrays of their own and measure the memory that a step needs.
+        for _ in range(3):
             await step(np.arange(8) * 6_000)
         tracemalloc.start()
         try:
@@ -251,7 +252,7 @@ async def test_an_update_of_a_few_rows_takes_memory_for_those(build: Any) -> Non
             tracemalloc.stop()
 
 
-async def test_a_fetch_or_feed_of_the_whole_says_what_to_fetch_instead() -> None:
+async def test_fetch_or_feed_of_a_partitioned_variable_suggests_alternatives() -> None:
     v = af.get_variable("v", initializer=values(), partitioner=THREE)
     one, line = af.constant(1.0), v._get_variable_list()[0].op.source
     async with af.Session() as session:
@@ -267,7 +268,7 @@ async def test_a_fetch_or_feed_of_the_whole_says_what_to_fetch_instead() -> None
 @pytest.mark.parametrize("strategy", ["div", "mod"])
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 @pytest.mark.parametrize("bad", [7, -1, 2**31 - 1])
-async def test_an_id_without_a_row_is_named_as_it_was_given(strategy: str, dtype: str, bad: int) -> None:
+async def test_embedding_lookup_error_names_the_given_id(strategy: str, dtype: str, bad: int) -> None:
     v = af.get_variable("v", initializer=values(), partitioner=THREE)
     ids = af.placeholder(dtype, [2, None])
     rows = af.nn.embedding_lookup(v, ids, partition_strategy=strategy)
@@ -282,7 +283,7 @@ async def test_an_id_without_a_row_is_named_as_it_was_given(strategy: str, dtype
     assert error.source.filename == __file__
 
 
-async def test_an_id_without_a_row_in_a_list_of_tables() -> None:
+async def test_embedding_lookup_error_names_the_tables() -> None:
     tables = [af.get_variable(name, initializer=values(rows=2)) for name in ("a", "b")]
     sparse_ids = af.SparseTensor([[0, 0], [0, 1]], af.constant([1, 4], "int64"), [1, 2])
     rows = af.nn.embedding_lookup_sparse(tables, sparse_ids, None, combiner="sum")
@@ -292,8 +293,8 @@ async def test_an_id_without_a_row_in_a_list_of_tables() -> None:
             await session.run(rows)
 
 
-async def test_of_tables_that_are_not_even_each_row_has_an_id() -> None:
-    """With "mod", row 2 of the second of two tables is number 5, also where the first has two rows only."""
+async def test_uneven_tables_keep_their_mod_ids() -> None:
+    # With "mod", row 2 of the second of two tables has id 5, even if the first table has only two rows.
     tables = [af.constant(values(rows=2)), af.constant(100 + values(rows=3))]
     ids = af.placeholder("int64", [None])
     rows = af.nn.embedding_lookup(tables, ids)

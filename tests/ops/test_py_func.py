@@ -27,7 +27,7 @@ async def double(x: Any) -> Any:
 # ── values ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_coroutine_is_a_node_between_others() -> None:
+async def test_py_coroutine_runs_between_other_nodes() -> None:
     x = af.placeholder("float32", [None])
     y = af.reduce_sum(af.py_coroutine(double, [x + 1.0], "float32", shapes=[None], name="ask"))
     async with af.Session() as session:
@@ -52,7 +52,7 @@ async def test_outputs_follow_tout() -> None:
     assert (va.dtype, vb.dtype) == (np.int32, np.float64)
 
 
-async def test_inputs_are_read_only_and_not_the_callers() -> None:
+async def test_inputs_are_read_only_copies_of_the_feeds() -> None:
     kept: list[Any] = []
 
     async def keep(x: Any, s: Any, t: Any) -> Any:
@@ -74,7 +74,7 @@ async def test_inputs_are_read_only_and_not_the_callers() -> None:
     assert kept[1:] == [3, b"a"]
 
 
-async def test_what_the_function_keeps_may_change_later() -> None:
+async def test_results_are_copied_from_arrays_that_the_function_keeps() -> None:
     mine = np.zeros(4, np.float32)
 
     async def give() -> Any:
@@ -104,7 +104,7 @@ async def test_what_the_function_keeps_may_change_later() -> None:
     ],
 )
 @pytest.mark.parametrize("threaded", [False, True])
-async def test_results_are_held_to_tout_and_shapes(
+async def test_results_must_match_tout_and_shapes(
     result: Any, error: type[af.OpError], expected: Any, actual: Any, threaded: bool
 ) -> None:
     async def answer() -> Any:
@@ -136,10 +136,10 @@ def test_wrong_requests_are_refused_when_building() -> None:
             af.py_coroutine(double, [1.0], "float32", **wrong)
 
 
-# ── at once, and stopping ────────────────────────────────────────────────────────────────────────────────────────────
+# ── concurrency and cancellation ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_thousand_are_in_flight_at_once() -> None:
+async def test_a_thousand_coroutines_run_concurrently() -> None:
     flying, all_there = 0, asyncio.Event()
 
     async def ask(v: Any) -> Any:
@@ -147,7 +147,7 @@ async def test_a_thousand_are_in_flight_at_once() -> None:
         flying += 1
         if flying == 1000:
             all_there.set()
-        await all_there.wait()  # for ever, if they run one after another
+        await all_there.wait()  # blocks forever if the nodes run one after another
         return v
 
     x = af.placeholder("float32", [])
@@ -176,11 +176,12 @@ async def test_a_cancelled_step_cancels_its_coroutines() -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
     (error,) = ended
-    assert error.__cause__ is None  # not itself: who follows the causes would never end
+    # Code that follows the chain of causes would loop forever if the error were its own cause.
+    assert error.__cause__ is None
 
 
 @pytest.mark.parametrize("threaded", [False, True])
-async def test_a_cancellation_from_within_is_an_error_and_hangs_nothing(threaded: bool) -> None:
+async def test_cancellation_inside_the_function_is_an_error(threaded: bool) -> None:
     async def gone() -> Any:
         future = asyncio.get_running_loop().create_future()
         future.cancel()
@@ -199,7 +200,7 @@ async def test_a_cancellation_from_within_is_an_error_and_hangs_nothing(threaded
 # ── errors, limits and retries ───────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_errors_of_the_function() -> None:
+async def test_errors_of_coroutines_name_the_node() -> None:
     async def broken() -> Any:
         raise KeyError("lost")
 
@@ -238,7 +239,7 @@ async def test_py_func_refuses_a_coroutine_function() -> None:
         (SystemExit, af.errors.UnknownError),
     ],
 )
-async def test_what_a_plain_function_raises(raised: type[BaseException], error: type[af.OpError]) -> None:
+async def test_exceptions_of_py_func_map_to_typed_errors(raised: type[BaseException], error: type[af.OpError]) -> None:
     def fail() -> Any:
         raise raised("boom")
 
@@ -248,7 +249,7 @@ async def test_what_a_plain_function_raises(raised: type[BaseException], error: 
     assert isinstance(caught.value.__cause__, raised)
 
 
-async def test_a_time_limit_names_the_node() -> None:
+async def test_timeout_error_names_the_node() -> None:
     async def slow() -> Any:
         await asyncio.Event().wait()
 
@@ -294,7 +295,7 @@ async def test_retries() -> None:
 # ── context, threads ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_context_variables_of_the_caller() -> None:
+async def test_functions_see_context_variables_of_the_caller() -> None:
     async def who(_: Any) -> Any:
         return _WHO.get()
 
@@ -312,7 +313,7 @@ async def test_context_variables_of_the_caller() -> None:
         assert session.run_sync(y, {x: 0.0}) == [b"carol", b"carol"]
 
 
-async def test_a_plain_function_runs_in_a_thread_and_the_loop_goes_on() -> None:
+async def test_py_func_runs_in_a_thread_beside_the_loop() -> None:
     begun, release = threading.Event(), threading.Event()
     threads: list[int] = []
 
@@ -357,7 +358,7 @@ async def test_a_cancelled_step_waits_for_the_thread() -> None:
     assert log == ["function", "step"]
 
 
-async def test_inside_control_flow() -> None:
+async def test_py_coroutine_runs_inside_control_flow() -> None:
     asked: list[float] = []
 
     async def grow(v: Any) -> Any:
@@ -384,7 +385,7 @@ async def test_inside_control_flow() -> None:
 # ── gradients, lifetimes ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_gradient_may_be_given() -> None:
+async def test_gradient_argument_sets_the_gradient() -> None:
     async def square(x: Any) -> Any:
         return x * x
 
@@ -401,7 +402,7 @@ async def test_a_gradient_may_be_given() -> None:
         assert await session.run([dx, dz], {x: 3.0}) == [4 * 27, 6]
 
 
-def test_stateless_nodes_are_of_ops_of_their_own() -> None:
+def test_stateless_functions_use_separate_ops() -> None:
     assert af.py_func(lambda: 1.0, [], "float32", stateful=False).op.type == "PyFuncStateless"
     assert af.numpy_function(lambda: 1.0, [], "float32").op.type == "PyFunc"
     y = af.py_coroutine(double, [1.0], "float32", stateful=False)
@@ -424,7 +425,7 @@ async def test_node_without_outputs_runs_its_function(stateful: bool) -> None:
     assert calls == [1.5]
 
 
-def test_functions_go_with_their_graph() -> None:
+def test_functions_are_freed_with_their_graph() -> None:
     class Callable:
         def __call__(self) -> Any:
             return 1.0
@@ -442,7 +443,7 @@ def test_functions_go_with_their_graph() -> None:
         find_function(token)
 
 
-async def test_a_node_whose_function_is_elsewhere() -> None:
+async def test_unknown_function_token_is_not_found() -> None:
     with af.Graph().as_default() as graph:
         y = af.raw_ops.PyFunc(input=[], token="pyfunc_elsewhere_0", Tout=["float32"], name="lost")[0]
     async with af.Session(graph=graph) as session:
@@ -451,7 +452,7 @@ async def test_a_node_whose_function_is_elsewhere() -> None:
     assert caught.value.node == "lost"
 
 
-async def test_a_graph_with_functions_has_a_definition() -> None:
+async def test_graph_with_functions_can_be_exported_and_imported() -> None:
     with af.Graph().as_default() as graph:
         af.py_coroutine(double, [1.0], "float32", shapes=[], name="ask")
     definition = graph.as_graph_def()

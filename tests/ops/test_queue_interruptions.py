@@ -1,4 +1,4 @@
-"""Every operation of every queue, interrupted after any number of turns of the loop; and many loops at one queue."""
+"""Queue operations that are interrupted after any number of loop iterations, and several loops at one queue."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ KINDS: dict[str, Callable[[], Any]] = {
     "shuffle": lambda: af.RandomShuffleQueue(3, 1, ["int64"], shapes=[[]], seed=1),
     "priority": lambda: af.PriorityQueue(3, ["int64"], shapes=[[]]),
 }
-_GUARD = 60.0  # seconds after which somebody hangs; a machine may stand still for a while
+_GUARD = 60.0  # seconds after which an operation counts as hung; the machine may pause for a while
 OPERATIONS = ("enqueue", "enqueue_many", "dequeue", "dequeue_many", "dequeue_up_to", "close", "size")
 
 
 class Nodes:
-    """A queue of numbers, and the nodes that use it; a priority is the number itself."""
+    """A queue of numbers and the nodes that use it. Each number is its own priority."""
 
     def __init__(self, kind: str) -> None:
         self.queue = KINDS[kind]()
@@ -48,7 +48,14 @@ class Nodes:
 
 
 class Account:
-    """What is known to have gone in and come out, and what may have."""
+    """Counts of elements that were enqueued and dequeued, and that may have been.
+
+    Attributes:
+        put: Elements that were enqueued.
+        maybe_put: Elements of interrupted enqueue operations.
+        given: Elements that were dequeued.
+        maybe_given: Number of elements that interrupted dequeue operations may have taken.
+    """
 
     def __init__(self) -> None:
         self.put: Counter[int] = Counter()
@@ -57,7 +64,7 @@ class Account:
         self.maybe_given = 0
 
     async def run(self, session: af.Session, nodes: Nodes, what: str, values: list[int], **more: Any) -> None:
-        """Run one operation and book it."""
+        """Run one operation and record its outcome."""
         values = values[:1] if what == "enqueue" else values
         feeds: dict[Any, Any] = {}
         if what.startswith("enqueue"):
@@ -65,7 +72,7 @@ class Account:
         try:
             found = await session.run(nodes.nodes[what], feeds, **more)
         except (asyncio.CancelledError, errors.DeadlineExceededError):
-            # It may have taken effect before the step heard of it: an element goes in or out, and is not undone.
+            # The operation may have taken effect before the step was notified; this is not undone.
             self.maybe_put.update(values if what.startswith("enqueue") else ())
             self.maybe_given += {"dequeue": 1, "dequeue_many": 2, "dequeue_up_to": 2}.get(what, 0)
             raise
@@ -87,7 +94,7 @@ class Account:
 
 
 async def drain(session: af.Session, nodes: Nodes) -> list[int]:
-    """Close the queue and take what is left."""
+    """Close the queue and return its remaining elements."""
     await session.run(nodes.nodes["cancel and close"])
     found: list[int] = []
     while True:
@@ -112,7 +119,8 @@ async def interrupted(kind: str, what: str, how: str, turns: int, filled: int) -
             else:
                 helpers.append(tg.create_task(account.run(session, nodes, how, [])))
             others = ("dequeue", "dequeue", "enqueue", "dequeue")
-            for i, other in enumerate(others):  # who comes later is served, whatever became of the first
+            # Later operations must be served, whatever happened to the first.
+            for i, other in enumerate(others):
                 helpers.append(tg.create_task(account.run(session, nodes, other, [30 + i], timeout=_GUARD)))
                 await asyncio.sleep(0)
             rest = await drain(session, nodes)
@@ -131,14 +139,14 @@ async def interrupted_at_any_point(kind: str, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", OPERATIONS)
-async def test_interrupted_at_any_point(what: str) -> None:
-    """The sweep has the other kinds of queues."""
+async def test_fifo_queue_survives_interruption_at_any_point(what: str) -> None:
+    # The other kinds of queues are part of the sweep.
     await interrupted_at_any_point("fifo", what)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_many_loops_at_one_queue(kind: str, graph: af.Graph) -> None:
-    """Three threads, each with an event loop and a session of its own, put, take and are timed out at random."""
+def test_loops_of_several_threads_share_a_queue(kind: str, graph: af.Graph) -> None:
+    # Three threads, each with its own event loop and session, enqueue, dequeue and time out at random.
     nodes, accounts = Nodes(kind), [Account() for _ in range(3)]
     owner = af.Session(graph=graph)
     failures: list[BaseException] = []

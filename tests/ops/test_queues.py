@@ -1,4 +1,4 @@
-"""Queues through sessions: values, waiting, cancelling, closing, and what a stuck step says."""
+"""Queues through sessions: values, waiting, cancellation, closing, and reports of stuck steps."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_shapes_in_tuples(graph: af.Graph) -> None:
         af.FIFOQueue(3, "float32", 2)
 
 
-async def test_producer_and_consumer_keep_step(graph: af.Graph) -> None:
+async def test_consumers_receive_all_elements_of_a_producer(graph: af.Graph) -> None:
     queue = af.FIFOQueue(2, ["int32"], shapes=[[]])
     value = af.placeholder("int32", [])
     put, taken, close = queue.enqueue(value), queue.dequeue(), queue.close()
@@ -89,7 +89,7 @@ async def test_producer_and_consumer_keep_step(graph: af.Graph) -> None:
     assert sorted(seen) == list(range(200))
 
 
-async def test_loops_that_never_wait_leave_room_for_others(graph: af.Graph) -> None:
+async def test_steps_that_never_wait_yield_to_other_tasks(graph: af.Graph) -> None:
     queue = af.FIFOQueue(-1, ["int32"], shapes=[[]])
     put = queue.enqueue(1)
     done = asyncio.Event()
@@ -107,7 +107,7 @@ async def test_loops_that_never_wait_leave_room_for_others(graph: af.Graph) -> N
 
 
 @pytest.mark.parametrize("kind", ["dequeue", "dequeue_many", "dequeue_up_to", "enqueue", "enqueue_many", "close"])
-async def test_a_cancelled_waiter_leaves_no_trace(graph: af.Graph, kind: str) -> None:
+async def test_cancelled_waiter_leaves_the_queue_unchanged(graph: af.Graph, kind: str) -> None:
     queue = af.FIFOQueue(1, ["int32"], shapes=[[]])
     fill = queue.enqueue(1)
     waiters: dict[str, Any] = {
@@ -143,7 +143,7 @@ async def test_a_cancelled_waiter_leaves_no_trace(graph: af.Graph, kind: str) ->
         assert await session.run(size) == 0
 
 
-async def test_an_element_given_to_a_cancelled_waiter_stays() -> None:
+async def test_element_for_a_cancelled_waiter_returns_to_the_queue() -> None:
     core = QueueCore("q", 3, FIFOStore())
     waiting = Waiting(core.submit, core.withdraw, partial(Dequeue, 1, False), core.describe)
 
@@ -153,7 +153,7 @@ async def test_an_element_given_to_a_cancelled_waiter_stays() -> None:
     async with asyncio.TaskGroup() as tg:
         task = tg.create_task(wait())
         await asyncio.sleep(0)
-        wake_all(core.submit(Enqueue([1, 2])))  # the waiter has been given 1, and has not run yet
+        wake_all(core.submit(Enqueue([1, 2])))  # the waiter has received 1, but has not run yet
         assert len(core) == 1
         task.cancel()
         await asyncio.wait([task])
@@ -164,7 +164,7 @@ async def test_an_element_given_to_a_cancelled_waiter_stays() -> None:
     assert taken[0].value == [1]
 
 
-async def test_timeouts_say_what_the_step_waits_for(graph: af.Graph) -> None:
+async def test_timeout_error_describes_the_queue(graph: af.Graph) -> None:
     queue = af.FIFOQueue(4, ["int32"], shapes=[[]], name="letters")
     taken = queue.dequeue(name="take")
     async with af.Session() as session:
@@ -203,7 +203,7 @@ async def test_closing(graph: af.Graph) -> None:
         assert await session.run(queue.is_closed())
 
 
-async def test_closing_cancels_enqueues_that_wait(graph: af.Graph) -> None:
+async def test_closing_cancels_waiting_enqueues(graph: af.Graph) -> None:
     queue = af.FIFOQueue(1, ["int32"], shapes=[[]])
     async with af.Session() as session, asyncio.TaskGroup() as tg:
         await session.run(queue.enqueue(1))
@@ -261,7 +261,7 @@ async def test_names_and_dictionaries(graph: af.Graph) -> None:
         assert await session.run(queue.dequeue()) == {"a": 1, "b": 2}
 
 
-def test_what_does_not_fit_is_refused_when_the_graph_is_built(graph: af.Graph) -> None:
+def test_wrong_elements_are_refused_while_building(graph: af.Graph) -> None:
     queue = af.FIFOQueue(2, ["float32", "int32"], shapes=[[2], []])
     elements: list[Any] = [[[1.0, 2.0]], [[1.0, 2.0, 3.0], 1], [[1.0, 2.0], 1.5]]
     for wrong in elements:
@@ -277,7 +277,7 @@ def test_what_does_not_fit_is_refused_when_the_graph_is_built(graph: af.Graph) -
             af.FIFOQueue(3, ["int32"], **arguments)
 
 
-async def test_what_does_not_fit_is_refused_in_a_run(graph: af.Graph) -> None:
+async def test_wrong_elements_are_refused_at_run_time(graph: af.Graph) -> None:
     value = af.placeholder("float32")
     queue = af.FIFOQueue(2, ["float32"], shapes=[[2]])
     free = af.FIFOQueue(2, ["float32"])
@@ -295,7 +295,7 @@ async def test_what_does_not_fit_is_refused_in_a_run(graph: af.Graph) -> None:
         assert await session.run(queue.size()) == 0
 
 
-async def test_a_shared_name_is_one_queue(graph: af.Graph) -> None:
+async def test_queues_with_one_shared_name_share_elements(graph: af.Graph) -> None:
     mine = af.FIFOQueue(3, ["int32"], shapes=[[]], shared_name="mail")
     async with af.Session() as session:
         await session.run(mine.enqueue(4))
@@ -307,7 +307,7 @@ async def test_a_shared_name_is_one_queue(graph: af.Graph) -> None:
                 assert isinstance(await failure(other.run(clash.size())), errors.InvalidArgumentError)
 
 
-async def test_what_was_enqueued_does_not_change_with_the_feed(graph: af.Graph) -> None:
+async def test_enqueue_copies_fed_arrays(graph: af.Graph) -> None:
     queue = af.FIFOQueue(3, ["float32"], shapes=[[2]])
     value = af.placeholder("float32", [2])
     fed = np.array([1, 2], np.float32)
@@ -343,7 +343,7 @@ async def test_closing_the_session_stops_waiters(graph: af.Graph) -> None:
         assert isinstance(await task, errors.CancelledError)
 
 
-async def test_the_reference_executor_agrees(graph: af.Graph) -> None:
+async def test_reference_executor_runs_queues(graph: af.Graph) -> None:
     queue = af.FIFOQueue(3, ["int32"], shapes=[[]])
     with af.control_dependencies([queue.enqueue(3)]):
         taken = queue.dequeue() * 2
@@ -355,7 +355,9 @@ async def test_the_reference_executor_agrees(graph: af.Graph) -> None:
 @pytest.mark.parametrize(
     ("least", "seed", "fits"), [(2, 1, True), (2, None, True), (3, 1, False), (2, 4, False), (3, None, False)]
 )
-async def test_a_shared_queue_shuffles_as_both_say(graph: af.Graph, least: int, seed: int | None, fits: bool) -> None:
+async def test_shared_shuffle_queue_requires_equal_settings(
+    graph: af.Graph, least: int, seed: int | None, fits: bool
+) -> None:
     first = af.RandomShuffleQueue(9, 2, "float32", seed=1, shared_name="q")
     second = af.RandomShuffleQueue(9, least, "float32", seed=seed, shared_name="q")
     async with af.Session() as session:
@@ -367,12 +369,13 @@ async def test_a_shared_queue_shuffles_as_both_say(graph: af.Graph, least: int, 
                 await session.run(second.size())
 
 
-async def test_a_shared_padding_queue_may_be_more_open_in_the_second_graph(graph: af.Graph) -> None:
+async def test_shared_padding_queue_accepts_wider_shapes_later(graph: af.Graph) -> None:
     first = af.PaddingFIFOQueue(9, "float32", [[2]], shared_name="q")
     wider = af.PaddingFIFOQueue(9, "float32", [[None]], shared_name="q")
     async with af.Session() as session:
         await session.run(wider.enqueue([[1.0, 2.0]]))
-        with pytest.raises(errors.InvalidArgumentError):  # its elements may have any size
+        # The existing queue may hold elements of any size, which `first` does not allow.
+        with pytest.raises(errors.InvalidArgumentError):
             await session.run(first.size())
     async with af.Session() as session:
         await session.run(first.enqueue([[1.0, 2.0]]))

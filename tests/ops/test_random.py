@@ -39,7 +39,7 @@ SEEDED: dict[str, Callable[[int | None], Any]] = {
 
 
 @pytest.mark.parametrize("name", SEEDED)
-def test_a_stream_goes_on_from_step_to_step_and_starts_anew_with_a_session(name: str) -> None:
+def test_stream_continues_across_steps_and_restarts_with_a_session(name: str) -> None:
     with aioflow.Graph().as_default():
         tensor = SEEDED[name](5)
         first, second = {}, {}  # type: dict[str, Any], dict[str, Any]
@@ -51,7 +51,7 @@ def test_a_stream_goes_on_from_step_to_step_and_starts_anew_with_a_session(name:
 
 
 @pytest.mark.parametrize("name", SEEDED)
-def test_seeds_tell_streams_apart(name: str) -> None:
+def test_different_seeds_have_different_streams(name: str) -> None:
     def with_seeds(graph: int | None, op: int | None) -> Any:
         def build() -> Any:
             aioflow.set_random_seed(graph)
@@ -68,7 +68,7 @@ def test_seeds_tell_streams_apart(name: str) -> None:
             assert not np.array_equal(a, b)
 
 
-def test_two_nodes_of_one_graph_seed_differ() -> None:
+def test_nodes_with_one_graph_seed_differ() -> None:
     with aioflow.Graph().as_default():
         aioflow.set_random_seed(3)
         a, b = evaluate([aioflow.random_normal([50]), aioflow.random_normal([50])])
@@ -91,7 +91,7 @@ def test_get_seed() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", ml_dtypes.bfloat16, "float32", "float64"])
-def test_uniform_is_below_its_upper_end(dtype: Any) -> None:
+def test_uniform_is_below_its_upper_bound(dtype: Any) -> None:
     made = draw(lambda: aioflow.random_uniform([200_000], dtype=dtype, seed=1))
     assert made.dtype == np.dtype(dtype)
     wide = made.astype(np.float64)
@@ -149,8 +149,8 @@ def test_multinomial_draws_by_the_logits() -> None:
     assert shares[1, 2] == shares[2, 1] == 0
 
 
-def test_multinomial_never_leaves_its_row_or_draws_the_impossible() -> None:
-    """Thousands of rows, each with its last and first class impossible."""
+def test_multinomial_never_draws_impossible_classes() -> None:
+    # Thousands of rows, in which the first and the last class are impossible.
     logits = np.zeros((4000, 5))
     logits[:, [0, 4]] = -np.inf
     made = draw(lambda: aioflow.multinomial(logits, 50, seed=1))
@@ -178,7 +178,7 @@ STATELESS: list[Callable[[Any], Any]] = [
 
 @pytest.mark.parametrize("build", STATELESS)
 @pytest.mark.parametrize("seed", [[0, 0], [1, 2], [-1, 2**31 - 1]])
-def test_stateless_numbers_are_those_of_the_seed(build: Any, seed: Any) -> None:
+def test_stateless_numbers_depend_on_the_seed_only(build: Any, seed: Any) -> None:
     with aioflow.Graph().as_default():
         tensor, other = build(seed), build([9, 9])
         state: dict[str, Any] = {}
@@ -187,8 +187,9 @@ def test_stateless_numbers_are_those_of_the_seed(build: Any, seed: Any) -> None:
         assert not np.array_equal(a, evaluate([other])[0])
 
 
-def test_samples_of_the_gamma_distribution_move_with_its_parameter() -> None:
-    """Their mean is alpha and that of their squares alpha (alpha + 1): so are the means of what flows back."""
+def test_gamma_samples_have_gradients_by_alpha() -> None:
+    # Expected values: alpha for the samples, alpha (alpha + 1) for their squares. The gradients of the means must match
+    # the derivatives of these.
     with aioflow.Graph().as_default():
         alpha = aioflow.placeholder("float64", [3])
         shape = aioflow.placeholder_with_default([100, 50], [2])
@@ -216,13 +217,13 @@ def test_samples_of_the_gamma_distribution_move_with_its_parameter() -> None:
         lambda: aioflow.random.stateless_uniform([2], [1, 2, 3]),
     ],
 )
-def test_refusals(build: Any) -> None:
+def test_wrong_arguments_are_refused(build: Any) -> None:
     with pytest.raises(InvalidArgumentError) as info:
         draw(build)
     assert info.value.expected is not None
 
 
-def test_refusals_at_run_time() -> None:
+def test_wrong_arguments_are_refused_at_run_time() -> None:
     with aioflow.Graph().as_default():
         shape = aioflow.placeholder("int32", [None])
         for tensor in (
@@ -238,7 +239,7 @@ def test_refusals_at_run_time() -> None:
             evaluate([aioflow.random_crop(value, [4])], {value: np.zeros(3, "f")})
 
 
-def test_random_ops_are_never_merged_or_folded() -> None:
+def test_random_ops_are_stateful() -> None:
     from aioflow.graph.opdef import OPS
 
     for op in (
@@ -254,7 +255,7 @@ def test_random_ops_are_never_merged_or_folded() -> None:
 
 
 def test_concurrent_steps_share_one_stream() -> None:
-    """Eight threads draw from one node: together exactly the numbers that one thread would draw."""
+    # Eight threads together draw exactly the numbers that a single thread would draw.
     with aioflow.Graph().as_default():
         node = make("RandomUniform", [100], dtype="float64", seed=1, seed2=2).op
         backend = host()
@@ -276,7 +277,7 @@ def test_concurrent_steps_share_one_stream() -> None:
     np.testing.assert_array_equal(np.sort(np.concatenate(found)), np.sort(expected))
 
 
-def test_nothing_flows_back_through_random_ops() -> None:
+def test_gradients_flow_to_the_mean_but_not_into_random_ops() -> None:
     with aioflow.Graph().as_default():
         mean = aioflow.constant(2.0)
         tensor = aioflow.random_normal([3], mean=mean, stddev=3.0)

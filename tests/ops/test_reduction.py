@@ -48,13 +48,13 @@ def test_sums_by_blas_keep_their_accuracy() -> None:
     np.testing.assert_allclose(value(lambda t: aioflow.reduce_mean(t, 0), x), x.astype(np.float64).mean(0), rtol=1e-5)
 
 
-def test_a_non_finite_element_stays_in_its_own_sum() -> None:
+def test_non_finite_elements_affect_only_their_own_sum() -> None:
     x = np.array([[1, np.inf, 2], [3, 4, np.nan]], np.float32)
     assert np.array_equal(value(lambda t: aioflow.reduce_sum(t, 0), x), [4, np.inf, np.nan], equal_nan=True)
     assert np.array_equal(value(lambda t: aioflow.reduce_sum(t, 1), x), [np.inf, np.nan], equal_nan=True)
 
 
-def test_a_sum_whose_size_changes_between_runs() -> None:
+def test_sum_size_may_change_between_runs() -> None:
     with aioflow.Graph().as_default():
         x = aioflow.placeholder("float32", [None, 3])
         y = aioflow.reduce_sum(x, 0)
@@ -87,7 +87,7 @@ def test_small_floats_are_summed_in_float32() -> None:
     assert value(aioflow.reduce_mean, np.ones(5000, ml_dtypes.bfloat16)) == 1
 
 
-def test_nothing_to_reduce() -> None:
+def test_reductions_of_empty_arrays() -> None:
     empty = np.zeros((0, 2), np.float32)
     assert value(lambda t: aioflow.reduce_sum(t, 0), empty).tolist() == [0, 0]
     assert value(lambda t: aioflow.reduce_prod(t, 0), empty).tolist() == [1, 1]
@@ -97,7 +97,7 @@ def test_nothing_to_reduce() -> None:
     assert value(lambda t: aioflow.reduce_mean(t, 0), empty.astype(np.int32)).tolist() == [0, 0]
 
 
-def test_an_empty_list_is_one_of_bools_where_bools_are_reduced() -> None:
+def test_boolean_reductions_accept_an_empty_list() -> None:
     assert evaluate([aioflow.reduce_all([]), aioflow.reduce_any([]), aioflow.reduce_all([], 0)]) == [True, False, True]
 
 
@@ -140,7 +140,7 @@ def test_fed_axes_are_checked() -> None:
     assert (caught.value.node, caught.value.actual) == ("total", 5)
 
 
-def test_both_names_of_an_argument() -> None:
+def test_old_and_new_argument_names_cannot_be_combined() -> None:
     with pytest.raises(InvalidArgumentError, match="reduction_indices"):
         aioflow.reduce_sum([1.0], 0, reduction_indices=0)
     with pytest.raises(InvalidArgumentError, match="keep_dims"):
@@ -165,7 +165,7 @@ def test_scans() -> None:
     assert x.tolist() == [1, 2, 3]
 
 
-def test_a_scan_without_such_an_axis() -> None:
+def test_scan_rejects_an_axis_out_of_range() -> None:
     with aioflow.Graph().as_default():
         x = aioflow.placeholder("float32")
         y = aioflow.cumsum(x, 1, name="scan")

@@ -81,7 +81,7 @@ def test_small_floats_are_summed_in_float32(dtype: Any) -> None:
     [([0, 2, 1, 2], "not increasing"), ([-1, 0, 1, 2], ">= 0"), ([0, 1], "same size"), ([[0, 0], [1, 1]], None)],
 )
 @pytest.mark.parametrize("name", SORTED)
-def test_bad_sorted_ids(name: str, ids: Any, message: str | None) -> None:
+def test_bad_sorted_ids_are_refused(name: str, ids: Any, message: str | None) -> None:
     with aioflow.Graph().as_default():
         x, i = aioflow.placeholder("float32"), aioflow.placeholder("int32")
         y = getattr(aioflow, name)(x, i, name="segments")
@@ -94,7 +94,7 @@ def test_bad_sorted_ids(name: str, ids: Any, message: str | None) -> None:
 
 @pytest.mark.parametrize(("ids", "count"), [([0, 1, 2, 3], 3), ([0, 1], 3), ([0, 0, 0, 0], -1)])
 @pytest.mark.parametrize("name", UNSORTED[:4])
-def test_bad_unsorted_ids(name: str, ids: Any, count: int) -> None:
+def test_bad_unsorted_ids_are_refused(name: str, ids: Any, count: int) -> None:
     with aioflow.Graph().as_default():
         x, i, n = (aioflow.placeholder(t) for t in ("float32", "int32", "int32"))
         y = getattr(aioflow, name)(x, i, n, name="segments")
@@ -123,7 +123,7 @@ def test_gradients_of_sorted(name: str, x: Any) -> None:
 @pytest.mark.parametrize("name", UNSORTED)
 @pytest.mark.parametrize("x", [X, X[:, 0], X[:, :, None]], ids=["matrix", "vector", "rank 3"])
 def test_gradients_of_unsorted(name: str, x: Any) -> None:
-    # no empty segment: what a maximum of nothing holds would overflow in the difference
+    # No empty segments: the maximum of an empty segment would overflow in the finite difference.
     ids = [1, 0, 1, -1] if name in UNSORTED[:4] else [1, 0, 1, 0]
     check_gradients(lambda t, i: getattr(aioflow, name)(t, i, 2), x, np.array(ids), wrt=[0])
 

@@ -1,4 +1,4 @@
-"""`assign(validate_shape=False)`: a variable takes a value of another shape, and the graph goes by that."""
+"""`assign(validate_shape=False)`: values of another shape, and static shapes of the graph afterwards."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _session() -> af.Session:
     return session
 
 
-def test_a_value_of_another_shape() -> None:
+def test_assign_accepts_a_value_of_another_shape() -> None:
     v = af.Variable([1.0, 2.0])
     with _session() as session:
         assert session.run_sync(v).tolist() == [1, 2]
@@ -35,7 +35,7 @@ def test_a_value_of_another_shape() -> None:
         assert session.run_sync(v).tolist() == [1, 2]
 
 
-def test_what_both_shapes_have_in_common_is_known() -> None:
+def test_static_shape_becomes_the_common_part() -> None:
     v = af.Variable(np.zeros([2, 3], np.float32))
     later = v.assign_add(np.ones([2, 3], np.float32))
     af.assign(v, np.zeros([4, 3], np.float32), validate_shape=False)
@@ -44,7 +44,7 @@ def test_what_both_shapes_have_in_common_is_known() -> None:
     assert v.shape.ndims is v.read_value().shape.ndims is later.read_value().shape.ndims is None
 
 
-def test_the_same_shape_leaves_everything_as_it_is(graph: af.Graph) -> None:
+def test_same_shape_leaves_the_graph_unchanged(graph: af.Graph) -> None:
     v = af.Variable([1.0, 2.0])
     before = graph.mutations
     af.assign(v, [3.0, 4.0], validate_shape=False)
@@ -53,14 +53,14 @@ def test_the_same_shape_leaves_everything_as_it_is(graph: af.Graph) -> None:
     assert graph.mutations == before
 
 
-def test_without_it_another_shape_is_refused() -> None:
+def test_shape_is_validated_by_default() -> None:
     v = af.Variable([1.0, 2.0])
     for validate in (None, True):
         with pytest.raises(InvalidArgumentError):
             af.assign(v, [3.0, 4.0, 5.0], validate)
 
 
-def test_what_was_built_before_goes_by_the_new_shape() -> None:
+def test_existing_nodes_use_the_new_shape() -> None:
     v = af.Variable([1.0, 2.0, 3.0])
     x = af.placeholder("float32", [None])
     built: dict[str, Any] = {
@@ -103,7 +103,7 @@ def _doubled(x: Any) -> Any:
     return x * 2.0
 
 
-def test_a_plan_that_was_compiled_before_is_not_used_again() -> None:
+def test_compiled_plan_is_not_reused_after_a_shape_change() -> None:
     v = af.Variable([[1.0, 2.0]])
     product = af.matmul(v, v, transpose_a=True)
     with _session() as session:
@@ -112,7 +112,7 @@ def test_a_plan_that_was_compiled_before_is_not_used_again() -> None:
         assert session.run_sync(product).tolist() == [[2, 4, 6], [4, 8, 12], [6, 12, 18]]
 
 
-def test_another_graph_that_counts_on_the_shape_refuses_the_value() -> None:
+def test_another_graph_with_the_old_shape_refuses_the_value() -> None:
     v = af.Variable([1.0, 2.0], name="v")
     with _session() as session:
         session.run_sync(af.assign(v, [1.0, 2.0, 3.0], validate_shape=False).op)

@@ -24,7 +24,7 @@ def values(build: Any, *arrays: Any) -> list[Any]:
         return evaluate(list(made) if isinstance(made, tuple) else [made], dict(zip(xs, arrays, strict=True)))
 
 
-def test_arg_max_takes_the_first_of_equals() -> None:
+def test_argmax_returns_the_first_of_equal_elements() -> None:
     x = np.array([[1, 3, 3], [2, 2, 2]], np.int32)
     assert values(lambda t: aioflow.argmax(t, 1), x)[0].tolist() == [1, 0]
     assert values(lambda t: aioflow.argmin(t, 1), x)[0].tolist() == [0, 0]
@@ -37,7 +37,7 @@ def test_arg_output_types(kind: str) -> None:
     assert values(lambda t: aioflow.argmax(t, output_type=kind), X[0, 0])[0].dtype == np.dtype(kind)
 
 
-def test_an_empty_or_missing_axis() -> None:
+def test_argmax_rejects_empty_and_missing_axes() -> None:
     with aioflow.Graph().as_default():
         x, axis = aioflow.placeholder("float32"), aioflow.placeholder("int32")
         y = aioflow.argmax(x, axis, name="best")
@@ -66,8 +66,8 @@ def test_top_k_against_a_stable_sort(k: int, dtype: str) -> None:
 
 @pytest.mark.parametrize("rank", [3, 33, 64])
 @pytest.mark.parametrize("width", [3, 600])
-def test_rows_of_many_dimensions(rank: int, width: int) -> None:
-    """NumPy sorts at most 32."""
+def test_top_k_and_nth_element_of_many_dimensions(rank: int, width: int) -> None:
+    # NumPy sorts arrays of at most 32 dimensions.
     rows = np.random.default_rng(1).permutation(2 * width).reshape(2, width).astype(np.float32)
     x = rows.reshape(2, *(1,) * (rank - 2), width)
     for k in (1, 2):
@@ -136,7 +136,7 @@ def test_an_ascending_argsort_is_stable() -> None:
     assert values(lambda t: aioflow.argsort(t, stable=True), x)[0].tolist() == [1, 3, 0, 2, 4]
 
 
-def test_sort_arguments() -> None:
+def test_sort_rejects_wrong_arguments() -> None:
     with aioflow.Graph().as_default():
         for arguments in ({"direction": "UP"}, {"axis": 1}, {"axis": aioflow.placeholder("int32", [])}):
             with pytest.raises(InvalidArgumentError):
@@ -186,7 +186,7 @@ def test_confusion_matrix() -> None:
 
 
 @pytest.mark.parametrize(("labels", "predictions"), [([0, 2], [0, 0]), ([0, 0], [0, 2]), ([-1, 0], [0, 0])])
-def test_a_class_out_of_range(labels: Any, predictions: Any) -> None:
+def test_confusion_matrix_rejects_classes_out_of_range(labels: Any, predictions: Any) -> None:
     with pytest.raises(OpError):
         values(lambda a, b: aioflow.confusion_matrix(a, b, 2), np.array(labels), np.array(predictions))
 
@@ -201,7 +201,7 @@ def test_gradients_of_top_k(k: int) -> None:
     check_gradients(lambda t: make_list("TopK", t, k=k)[0], X)
 
 
-def test_gradients_of_the_rest() -> None:
+def test_gradients_of_nth_element_sort_and_bincount() -> None:
     check_gradients(lambda t: nth_element(t, 2), X)
     check_gradients(lambda t: aioflow.sort(t, 1), X)
     check_gradients(lambda t: aioflow.sort(t, direction="DESCENDING"), X)
@@ -209,7 +209,7 @@ def test_gradients_of_the_rest() -> None:
     check_gradients(lambda w: aioflow.bincount([0, 2, 2], w, maxlength=2), np.array([1.0, 2.0, 3.0]))
 
 
-def test_what_has_no_gradient() -> None:
+def test_index_results_have_no_gradient() -> None:
     with aioflow.Graph().as_default():
         x = aioflow.placeholder("float32", [2, 3])
         for y in (aioflow.argmax(x), in_top_k(x, [0, 1], 1), aioflow.histogram_fixed_width(x, [0.0, 1.0])):

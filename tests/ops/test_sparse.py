@@ -1,4 +1,4 @@
-"""Sparse tensors: in a session (fed, fetched, prepared, streamed), their ops, gradients, and what is refused."""
+"""Sparse tensors: feeds, fetches, callables, streams, ops, gradients, serialization and errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def dense(value: Any) -> Any:
 # ── the class ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_a_sparse_tensor_knows() -> None:
+def test_sparse_tensor_attributes() -> None:
     sparse = af.SparseTensor(*VALUE)
     assert (sparse.dtype, sparse.shape.as_list(), sparse.get_shape().ndims) == (af.float32, [3, 4], 2)
     assert (sparse.op, sparse.graph, sparse.name) == (sparse.values.op, sparse.values.graph, sparse.values.name)
@@ -40,12 +40,12 @@ def test_what_a_sparse_tensor_knows() -> None:
     assert "shape=(3, 4)" in repr(sparse)
 
 
-def test_parts_that_do_not_fit() -> None:
+def test_components_that_do_not_fit_are_refused() -> None:
     for parts in (([[0]], [1.0, 2.0], [4]), ([[0]], [1.0], [4, 4]), ([0], [1.0], [4]), ([[0]], 1.0, [4])):
         with pytest.raises(errors.InvalidArgumentError):
             af.SparseTensor(*parts)
     for wrong in (
-        lambda: af.SparseTensor.from_value(3),  # type: ignore[arg-type]  # what the test is about
+        lambda: af.SparseTensor.from_value(3),  # type: ignore[arg-type]  # wrong on purpose
         lambda: af.convert_to_tensor_or_sparse_tensor(VALUE, "int32"),
     ):
         with pytest.raises(errors.DTypeError):
@@ -71,14 +71,14 @@ async def test_feeds_and_fetches() -> None:
         assert found["dense"][0].tolist() == [[0.0, 7.0], [0.0, 0.0]]
 
 
-async def test_a_constant_is_fetched() -> None:
+async def test_fetch_of_a_constant_sparse_tensor() -> None:
     async with af.Session() as session:
         found = await session.run(af.SparseTensor(*VALUE))
     np.testing.assert_array_equal(dense(found), DENSE)
     assert [part.dtype for part in found] == [np.int64, np.float32, np.int64]
 
 
-async def test_a_step_that_is_fed_sparsely_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_step_with_sparse_feeds_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[Any] = []
 
     def counted(*args: Any) -> Any:
@@ -107,7 +107,7 @@ async def test_streams_and_partial_runs() -> None:
 
 
 @pytest.mark.parametrize("value", [VALUE.values, VALUE[:2], None, 3.0])
-async def test_feeds_that_have_not_three_parts(value: Any) -> None:
+async def test_wrong_and_duplicate_feeds_are_refused(value: Any) -> None:
     given = af.sparse_placeholder(af.float32)
     async with af.Session() as session:
         with pytest.raises(errors.InvalidArgumentError, match="cannot feed"):
@@ -155,7 +155,7 @@ def test_against_dense_arithmetic() -> None:
             np.testing.assert_allclose(mine, wanted, atol=1e-12)
 
 
-def test_a_product_is_made_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matmul_in_blocks_matches_dense(monkeypatch: pytest.MonkeyPatch) -> None:
     from aioflow.kernels.sparse import math as sparse_math
 
     monkeypatch.setattr(sparse_math, "_BLOCK", 7)
@@ -166,8 +166,8 @@ def test_a_product_is_made_block_by_block(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("dtype", ["bool", "string"])
-def test_products_are_of_numbers(dtype: str) -> None:
-    """The definition allows every dtype, as TensorFlow's does: no kernel is there for what cannot be multiplied."""
+def test_matmul_of_bools_and_strings_is_unimplemented(dtype: str) -> None:
+    # As in TensorFlow, the op definition allows every dtype, but there is no kernel for dtypes without a product.
     values: Any = {"bool": [True, True], "string": ["a", "b"]}[dtype]
     with af.Graph().as_default():
         product = af.sparse_tensor_dense_matmul(
@@ -194,7 +194,7 @@ def test_errors_name_index_and_bounds() -> None:
             evaluate([af.sparse_to_dense(indices, [4, 4], [1.0, 2.0])])
 
 
-def test_a_new_shape_is_checked_in_the_run() -> None:
+def test_reset_shape_checks_a_fed_shape() -> None:
     shape = af.placeholder(af.int64, [2])
     grown = af.sparse_reset_shape(af.sparse_placeholder(af.float32), shape)
     given = [part.op.inputs[0] for part in (grown.indices, grown.values)]
@@ -262,7 +262,7 @@ def test_gradients(name: str) -> None:
 
 @pytest.mark.parametrize("value", [np.float32(3), np.zeros((0, 2), np.int64), np.array([[b"a", b""]], object),
                                    np.array([True]), np.array(1 + 2j)])  # fmt: skip
-def test_tensors_there_and_back(value: Any) -> None:
+def test_tensor_serialization_round_trips(value: Any) -> None:
     tensor = af.constant(value)
     (found,) = evaluate([af.parse_tensor(af.serialize_tensor(tensor), tensor.dtype)])
     assert found.dtype == np.asarray(value).dtype
@@ -272,7 +272,8 @@ def test_tensors_there_and_back(value: Any) -> None:
 def test_every_truncation_of_a_serialized_tensor_is_refused() -> None:
     (data,) = evaluate([af.serialize_tensor(np.arange(5, dtype=np.int64))])
     text = data.item()
-    header = 8  # by itself it is a message too: of zeros
+    # The first 8 bytes alone are a valid message, of zeros.
+    header = 8
     for size in {*range(3, len(text))} - {header}:
         with pytest.raises(errors.InvalidArgumentError):
             evaluate([af.parse_tensor(af.constant(text[:size]), af.int64)])
@@ -280,8 +281,8 @@ def test_every_truncation_of_a_serialized_tensor_is_refused() -> None:
         af.serialize_sparse(af.SparseTensor(*VALUE), out_type="variant")
 
 
-def test_strings_in_one_piece() -> None:
-    """As TensorFlow writes the strings of sparse tensors: lengths, then contents; none left over, none missing."""
+def test_parse_tensor_reads_packed_strings() -> None:
+    # TensorFlow's format for strings of sparse tensors: lengths, then contents. Missing or extra bytes are errors.
     head = b"\x08\x07\x12\x04\x12\x02\x08\x02"
     assert evaluate([af.parse_tensor(af.constant(head + b"\x22\x05\x01\x02abc"), af.string)])[0].tolist() == [
         b"a",
@@ -293,7 +294,7 @@ def test_strings_in_one_piece() -> None:
 
 
 @pytest.mark.parametrize("unsorted", [[[1, 0], [0, 1]], [[0, 1], [1, 0]]])
-def test_concatenation_along_the_first_dimension_puts_the_entries_in_order(unsorted: Any) -> None:
+def test_concat_along_the_first_dimension_sorts_entries(unsorted: Any) -> None:
     one = af.SparseTensor(unsorted, [1.0, 2.0], [2, 2])
     (indices,) = evaluate([af.sparse_concat(0, [one, one]).indices])
     np.testing.assert_array_equal(indices, [[0, 1], [1, 0], [2, 1], [3, 0]])
@@ -302,20 +303,20 @@ def test_concatenation_along_the_first_dimension_puts_the_entries_in_order(unsor
 @pytest.mark.parametrize(
     ("indices", "values", "expected"), [(np.zeros((1, 0)), [5.0], 5.0), (np.zeros((0, 0)), [], 0.0)]
 )
-def test_a_scalar_as_a_sparse_tensor_becomes_dense(indices: Any, values: Any, expected: float) -> None:
+def test_sparse_scalar_converts_to_dense(indices: Any, values: Any, expected: float) -> None:
     sparse = af.SparseTensor(indices.astype(np.int64), np.array(values, np.float32), np.zeros(0, np.int64))
     (made,) = evaluate([af.sparse_tensor_to_dense(sparse)])
     assert (made.shape, made.dtype.name, float(made)) == ((), "float32", expected)
 
 
-def test_values_that_are_no_vector_are_refused_when_made_dense() -> None:
+def test_sparse_to_dense_rejects_values_of_rank_two() -> None:
     values = af.placeholder(af.float32)
     with pytest.raises(errors.InvalidArgumentError) as caught:
         evaluate([af.sparse_to_dense([[0], [1]], [2], values)], {values: np.ones((2, 2), np.float32)})
     assert (caught.value.expected, caught.value.actual) == ("() or (2,)", (2, 2))
 
 
-def test_reshaping_nothing_to_sizes_whose_product_is_too_large_for_64_bits() -> None:
+def test_empty_sparse_reshape_accepts_sizes_beyond_64_bits() -> None:
     nothing = af.SparseTensor(np.zeros((0, 2), np.int64), np.zeros(0, np.float32), [0, 3])
     made = af.sparse_reshape(nothing, np.array([0, 2**62, 2**62]))
     indices, shape = evaluate([made.indices, made.dense_shape])
@@ -323,7 +324,7 @@ def test_reshaping_nothing_to_sizes_whose_product_is_too_large_for_64_bits() -> 
 
 
 @pytest.mark.parametrize("perm", [[1, 2], [-1, 0], [0, 5]])
-def test_transposing_to_dimensions_that_are_not_there(perm: list[int]) -> None:
+def test_transpose_rejects_dimensions_out_of_range(perm: list[int]) -> None:
     with pytest.raises(errors.InvalidArgumentError, match="perm"):
         af.sparse_transpose(af.SparseTensor(*VALUE), perm)
 
@@ -339,7 +340,7 @@ def test_transposing_to_dimensions_that_are_not_there(perm: list[int]) -> None:
     ids=["to_dense", "reduce_sum", "matmul", "fill_empty_rows"],
 )
 @pytest.mark.parametrize("rows", [2**40, 2**62])
-def test_shapes_of_which_nothing_dense_can_be_made(make: Any, rows: int) -> None:
+def test_dense_results_of_huge_shapes_are_refused(make: Any, rows: int) -> None:
     shape = af.placeholder(af.int64, [2])
     evaluate([make(shape)], {shape: np.array([2, 2])})
     with pytest.raises(errors.ResourceExhaustedError):
@@ -351,14 +352,14 @@ def nothing(shape: Any) -> af.SparseTensor:
 
 
 @pytest.mark.parametrize("shape", [[[2, 2]], [-1, 2]])
-def test_a_dense_shape_that_is_none(shape: Any) -> None:
+def test_sparse_to_dense_rejects_malformed_shapes(shape: Any) -> None:
     fed = af.placeholder(af.int64)
     made = af.sparse_to_dense(np.zeros((0, 2), np.int64), fed, np.zeros(0, np.float32))
     with pytest.raises(errors.InvalidArgumentError):
         evaluate([made], {fed: np.array(shape)})
 
 
-def test_reductions_with_a_sparse_result_keep_the_rows_that_have_entries() -> None:
+def test_sparse_reductions_keep_only_rows_with_entries() -> None:
     sparse = af.SparseTensor([[0, 0], [0, 2], [2, 1]], [1.0, 2.0, -4.0], [3, 3])
     sums, tops = af.sparse_reduce_sum_sparse(sparse, 1), af.sparse_reduce_max_sparse(sparse, 1)
     for result, values in ((sums, [3.0, -4.0]), (tops, [2.0, -4.0])):

@@ -24,7 +24,7 @@ TABLE = np.arange(12, dtype=np.float32).reshape(4, 3)
 
 
 class Machine:
-    """Evaluates several steps over the same variables."""
+    """An evaluator of several steps over the same variables."""
 
     def __init__(self) -> None:
         self.resources = ResourceManager()
@@ -70,7 +70,7 @@ def test_assign_add_keeps_the_dtype(machine: Machine, dtype: str) -> None:
         assert np.array_equal(result.astype(np.complex64), 2 * np.array(value))
 
 
-def test_a_snapshot_of_an_earlier_step_does_not_change(machine: Machine) -> None:
+def test_fetched_value_of_an_earlier_step_does_not_change(machine: Machine) -> None:
     v = table(machine)
     before = machine(v)
     machine.do(v.assign_add(np.ones_like(TABLE)).op, aioflow.scatter_add(v, [0], 5.0).op)
@@ -78,7 +78,7 @@ def test_a_snapshot_of_an_earlier_step_does_not_change(machine: Machine) -> None
     assert not np.array_equal(machine(v), TABLE)
 
 
-def test_a_variable_does_not_follow_a_view_that_was_assigned(machine: Machine) -> None:
+def test_assign_copies_a_view_of_a_feed(machine: Machine) -> None:
     x = aioflow.placeholder("float32", [2, 6])
     v = table(machine)
     source = np.zeros((2, 6), np.float32)
@@ -123,7 +123,7 @@ def test_scatter_of_a_scalar(machine: Machine, mode: str) -> None:
     np.testing.assert_allclose(result, expected_scatter(mode, [1, 3, 1], np.float32(2)))
 
 
-def test_the_methods_take_indexed_slices(machine: Machine) -> None:
+def test_scatter_methods_accept_indexed_slices(machine: Machine) -> None:
     v = table(machine)
     slices = aioflow.IndexedSlices(aioflow.constant(np.full((2, 3), 2, np.float32)), aioflow.constant([1, 1]))
     for mode in SCATTERS:
@@ -134,10 +134,11 @@ def test_the_methods_take_indexed_slices(machine: Machine) -> None:
         v.scatter_add(aioflow.constant([1.0]))
 
 
-def test_scatter_works_in_place_and_touches_only_the_rows(machine: Machine) -> None:
+def test_scatter_updates_rows_in_place(machine: Machine) -> None:
     v = table(machine, np.zeros((100_000, 4), np.float32))
     update = aioflow.scatter_add(v, [5, 5], np.ones((2, 4), np.float32))
-    machine.do(update.op)  # the first one replaces the constant, which is shared
+    # The first update replaces the array of the initializer, which is shared with the constant.
+    machine.do(update.op)
     held = machine.resources.find("", "table")
     address = held.read().__array_interface__["data"][0]
     machine.do(update.op)
@@ -227,7 +228,7 @@ def test_is_initialized_and_destroy(machine: Machine) -> None:
     assert not machine(flag)
 
 
-def test_destroying_twice_is_an_error_where_it_is_asked_for(machine: Machine) -> None:
+def test_destroying_twice_is_an_error_unless_ignored(machine: Machine) -> None:
     v = aioflow.Variable(1.0, name="v")
     machine.do(v.initializer)
     first = make_op("DestroyResourceOp", v.handle)
@@ -271,10 +272,10 @@ def test_static_shapes_are_checked(machine: Machine) -> None:
     with pytest.raises(DTypeError):
         v.assign(aioflow.constant(1, shape=[4, 3]))
     with pytest.raises(DTypeError):
-        aioflow.assign(aioflow.constant([1.0]), [2.0])  # type: ignore[arg-type]  # what the test is about
+        aioflow.assign(aioflow.constant([1.0]), [2.0])  # type: ignore[arg-type]  # wrong on purpose
 
 
-def test_shapes_that_come_at_run_time_are_checked(machine: Machine) -> None:
+def test_fed_shapes_are_checked(machine: Machine) -> None:
     v = table(machine)
     x, i = aioflow.placeholder("float32"), aioflow.placeholder("int32")
     cases: list[tuple[Any, dict[Any, Any]]] = [
@@ -309,7 +310,7 @@ def test_batched_gather_refuses_shapes_that_do_not_fit(machine: Machine) -> None
         make("ResourceGather", v.handle, 0, dtype=v.dtype, batch_dims=1)
 
 
-def test_a_scalar_variable_has_no_rows(machine: Machine) -> None:
+def test_gather_and_scatter_reject_scalar_variables(machine: Machine) -> None:
     v = aioflow.Variable(1.0, name="scalar", shape=aioflow.TensorShape(None))
     machine.do(v.initializer)
     for use in (aioflow.scatter_add(v, [0], 1.0), v.sparse_read([0])):
@@ -342,7 +343,7 @@ def test_a_handle_of_another_dtype_or_shape_is_refused(machine: Machine) -> None
         assert reshaped.name == "table_1:0"
 
 
-def test_a_name_that_is_no_variable_is_refused(machine: Machine) -> None:
+def test_name_of_another_resource_is_refused(machine: Machine) -> None:
     machine.resources.get_or_create("", "queue", object)
     v = aioflow.Variable(1.0, name="queue")
     with pytest.raises(InvalidArgumentError) as caught:
@@ -350,7 +351,7 @@ def test_a_name_that_is_no_variable_is_refused(machine: Machine) -> None:
     assert "not a variable" in caught.value.message
 
 
-def test_a_cleared_container_is_honoured_by_a_bound_step(machine: Machine) -> None:
+def test_bound_step_notices_a_cleared_container(machine: Machine) -> None:
     with aioflow.container("box"):
         v = aioflow.Variable(1.0, name="v")
     w = aioflow.Variable(2.0, name="w")
@@ -365,7 +366,7 @@ def test_a_cleared_container_is_honoured_by_a_bound_step(machine: Machine) -> No
 # -- gradients --------------------------------------------------------------------------------------------------------
 
 
-def test_gradients_reach_variables_through_reads_and_gathers(machine: Machine) -> None:
+def test_gradients_flow_through_reads_and_gathers(machine: Machine) -> None:
     v = table(machine)
     dense = aioflow.gradients(make("Mul", v.value(), v.value()), [v])[0]
     assert np.allclose(machine(dense), 2 * TABLE)
@@ -378,7 +379,7 @@ def test_gradients_reach_variables_through_reads_and_gathers(machine: Machine) -
     assert machine(sparse.dense_shape).tolist() == [4, 3]
 
 
-def test_the_gradient_of_a_gather_agrees_with_differences(machine: Machine) -> None:
+def test_gradient_of_gather_matches_finite_differences(machine: Machine) -> None:
     v = table(machine, TABLE.astype(np.float64))
     i = aioflow.placeholder("int32")
     for rows, index in (
@@ -404,7 +405,7 @@ def test_the_gradient_of_a_gather_agrees_with_differences(machine: Machine) -> N
         np.testing.assert_allclose(gradient, numeric, rtol=1e-6, atol=1e-4)
 
 
-def test_the_gradient_of_a_gather_from_a_table_of_unknown_shape(machine: Machine) -> None:
+def test_gradient_of_gather_from_a_table_of_unknown_shape(machine: Machine) -> None:
     v = table(machine, shape=aioflow.TensorShape(None))
     i = aioflow.placeholder("int64")
     sparse = aioflow.gradients(v.sparse_read(i), [v])[0]

@@ -1,4 +1,4 @@
-"""Strings: what patterns are refused, hashes of published algorithms, and wrong arguments."""
+"""Strings: refused patterns, hashes of published algorithms, and wrong arguments."""
 
 from __future__ import annotations
 
@@ -38,28 +38,28 @@ PATTERNS = [
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_patterns_that_are_refused(pattern: str) -> None:
-    """Typed, and told apart from a kernel that failed: what RE2 does not have, and what is not supported."""
+def test_unsupported_patterns_are_refused(pattern: str) -> None:
+    # Syntax that RE2 lacks, or that is not supported, is a typed error, not a failure of the kernel.
     for node in (af.regex_replace(["a"], pattern, ""), af.strings.regex_full_match(["a"], pattern)):
         with pytest.raises(errors.InvalidArgumentError, match="the pattern"):
             evaluate([node])
 
 
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a|aa)*b", "(.*)*x", "(a?){64}a{64}b"])
-def test_no_pattern_takes_long(pattern: str) -> None:
-    """Each of these takes a backtracking matcher longer than the universe has been."""
+def test_patterns_match_in_linear_time(pattern: str) -> None:
+    # A backtracking matcher would need exponential time for each of these.
     text = "a" * 10_000 + "c"
     full, replaced = evaluate([af.strings.regex_full_match([text], pattern), af.regex_replace([text], pattern, "")])
     assert full.tolist() == [False]
     assert replaced.tolist() == [text.encode()]
 
 
-def test_a_long_text_that_is_no_number_is_refused_at_once() -> None:
+def test_string_to_number_rejects_long_text() -> None:
     with pytest.raises(errors.InvalidArgumentError, match="not a number"):
         evaluate([af.string_to_number("1" * 200_000 + "x")])
 
 
-def test_patterns_need_their_library(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_re2_error_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     regex.compiled_pattern.cache_clear()
     monkeypatch.setitem(sys.modules, "re2", None)
     with pytest.raises(errors.UnimplementedError, match="pip install google-re2"):
@@ -67,7 +67,7 @@ def test_patterns_need_their_library(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("rewrite", [r"\2", "\\", r"\x"])
-def test_rewrites_that_are_refused(rewrite: str) -> None:
+def test_wrong_rewrites_are_refused(rewrite: str) -> None:
     with pytest.raises(errors.InvalidArgumentError, match="the rewrite"):
         evaluate([af.regex_replace(["a"], "(a)", rewrite)])
 
@@ -89,12 +89,12 @@ def test_rewrites_that_are_refused(rewrite: str) -> None:
         ("a{1000}", ["a" * 1000], ["a" * 999]),
     ],
 )
-def test_what_classes_match(pattern: str, yes: list[str | bytes], no: list[str | bytes]) -> None:
+def test_patterns_match_classes_and_quantifiers(pattern: str, yes: list[str | bytes], no: list[str | bytes]) -> None:
     (found,) = evaluate([af.strings.regex_full_match([*yes, *no], pattern)])
     assert found.tolist() == [True] * len(yes) + [False] * len(no)
 
 
-def test_zeros_are_put_before_numbers_only() -> None:
+def test_zero_fill_applies_to_finite_numbers_only() -> None:
     numbers = [1.5, -np.inf, np.nan]
     complexes = np.array([complex(np.nan, 2)], np.complex64)
     unsigned = np.array([7], np.uint8)
@@ -113,8 +113,8 @@ def test_bytes_that_are_not_utf8_pass_through() -> None:
     assert found.tolist() == [b"\xff+\xfe"]
 
 
-def test_hashes_of_their_authors_examples() -> None:
-    """The vector of the paper on SipHash, appendix A; MurmurHash64A of nothing with seed 0 is 0."""
+def test_hashes_match_published_vectors() -> None:
+    # SipHash: the test vector of the paper, appendix A. MurmurHash64A of the empty string with seed 0 is 0.
     assert sip_hash(bytes(range(15)), (0x0706050403020100, 0x0F0E0D0C0B0A0908)) == 0xA129CA6149BE45E5
     assert murmur_hash(b"", 0) == 0
 
@@ -129,13 +129,13 @@ WRONG: list[Any] = [
 
 
 @pytest.mark.parametrize("build", WRONG)
-def test_wrong_arguments(build: Any) -> None:
+def test_wrong_arguments_are_refused(build: Any) -> None:
     with pytest.raises(errors.InvalidArgumentError):
         build()
 
 
 @pytest.mark.parametrize("option", ["width", "precision"])
-def test_a_number_cannot_be_written_in_any_length(option: str) -> None:
+def test_width_and_precision_of_as_string_are_bounded(option: str) -> None:
     x = af.placeholder(af.float32)
     longer: Any
     long: Any

@@ -1,4 +1,4 @@
-"""Summaries: what beside their messages can be told, which tests/parity/test_summary.py compares with TensorFlow's."""
+"""Summaries: properties besides their messages, which tests/parity/test_summary.py compares with TensorFlow's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def summary_of(tensor: Any, feeds: Any = None) -> Any:
     return af.Summary.FromString(np.asarray(evaluate([tensor], feeds or {})[0], object).item())
 
 
-def test_a_number_its_tag_and_its_collection() -> None:
+def test_scalar_summary_has_tag_and_collection() -> None:
     with af.name_scope("train"):
         loss = af.summary.scalar("loss", 1.5)
         family = af.summary.scalar("loss", 2.5, family="all", collections=["mine"])
@@ -45,14 +45,14 @@ def test_a_histogram_counts_every_number_once() -> None:
 
 
 @pytest.mark.parametrize(("bad", "said"), [(np.nan, "NaN"), (-np.inf, "infinity")])
-def test_a_histogram_of_what_is_not_finite_names_the_node(bad: float, said: str) -> None:
+def test_histogram_of_non_finite_values_names_the_node(bad: float, said: str) -> None:
     node = af.summary.histogram("weights", np.array([1.0, bad]))
     with af.Session() as session, pytest.raises(errors.InvalidArgumentError, match=said) as caught:
         session.run_sync(node)
     assert "weights" in str(caught.value)
 
 
-async def test_a_large_image_leaves_the_loop_alone() -> None:
+async def test_large_image_does_not_block_the_loop() -> None:
     picture = np.random.default_rng(2).random((1, 700, 900, 3)).astype(np.float32)
     async with af.Session() as session:
         value = await session.run(af.summary.image("i", picture, max_outputs=1))
@@ -62,7 +62,7 @@ async def test_a_large_image_leaves_the_loop_alone() -> None:
     np.testing.assert_array_equal(pixels, (picture[0] * np.float32(255 / picture.max())).astype(np.uint8))
 
 
-def test_sounds_are_wav_files() -> None:
+def test_audio_is_encoded_as_wav() -> None:
     tone = np.sin(np.linspace(0, 20, 100)).astype(np.float32).reshape(1, 50, 2)
     new = summary_of(af.summary.audio("a", tone, 8000.0, max_outputs=1))
     old = summary_of(af.raw_ops.AudioSummary(tag="a", tensor=tone, sample_rate=8000.0, max_outputs=1))
@@ -73,14 +73,14 @@ def test_sounds_are_wav_files() -> None:
     np.testing.assert_allclose(samples / 32768, tone[0], atol=1 / 32768)
 
 
-def test_what_is_no_text_is_refused() -> None:
+def test_text_rejects_wrong_dtypes() -> None:
     with pytest.raises(errors.DTypeError, match="strings"):
         af.summary.text("t", 1.0)
     with pytest.raises(errors.DTypeError, match="metadata"):
         af.summary.tensor_summary("t", 1.0, summary_metadata=b"text")
 
 
-def test_the_description_of_an_older_node() -> None:
+def test_summary_description_of_a_tensor_summary() -> None:
     made = af.raw_ops.TensorSummary(tensor=[1.0], description='{"type_hint": "gadget"}')
     definition = made.graph.as_graph_def()
     assert af.summary.get_summary_description(definition.node[-1]).type_hint == "gadget"
@@ -88,13 +88,13 @@ def test_the_description_of_an_older_node() -> None:
         af.summary.get_summary_description(definition.node[0])
 
 
-def test_nothing_to_merge() -> None:
+def test_merge_of_no_summaries() -> None:
     assert af.summary.merge_all() is None
     with pytest.raises(errors.InvalidArgumentError):
         af.summary.merge([])
 
 
-def test_the_color_of_bad_pixels_survives_a_definition_without_defaults() -> None:
+def test_bad_color_default_survives_stripping() -> None:
     images = af.placeholder(af.float32, [1, 1, 2, 3], name="images")
     af.summary.image("i", images)
     meta = af.train.export_meta_graph(strip_default_attrs=True)

@@ -1,4 +1,4 @@
-"""Barriers, staging areas, critical sections, stacks and chosen queues through sessions."""
+"""Barriers, staging areas, critical sections, stacks and queue selection through sessions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def failure(run: Awaitable[Any]) -> Exception:
 
 
 async def gone(task: asyncio.Task[Any]) -> None:
-    """Cancel the step, and wait until it has ended."""
+    """Cancel the step and wait until it has ended."""
     task.cancel()
     await asyncio.wait([task])
     assert task.cancelled()
@@ -32,7 +32,7 @@ async def gone(task: asyncio.Task[Any]) -> None:
 # ── barrier ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_barrier_gathers_components(graph: af.Graph) -> None:
+async def test_barrier_gathers_components(graph: af.Graph) -> None:
     barrier = af.Barrier(["float32", "string"], shapes=[[2], []], name="gate")
     taken = barrier.take_many(2)
     assert [t.shape.as_list() for t in (taken.indices, taken.keys, *taken.values)] == [[2], [2], [2, 2], [2]]
@@ -62,7 +62,7 @@ async def test_a_barrier_gathers_components(graph: af.Graph) -> None:
         ([[2]], (2,)),
     ],
 )
-def test_barrier_of_one_component_takes_its_shape_alone(graph: af.Graph, shapes: Any, dims: Any) -> None:
+def test_barrier_of_one_component_accepts_a_single_shape(graph: af.Graph, shapes: Any, dims: Any) -> None:
     if dims is None:
         with pytest.raises(errors.DTypeError, match="must be a list"):
             af.Barrier("float32", shapes=shapes)
@@ -72,7 +72,7 @@ def test_barrier_of_one_component_takes_its_shape_alone(graph: af.Graph, shapes:
         af.Barrier(["float32", "int32"], shapes=shapes)
 
 
-async def test_a_cancelled_take_leaves_the_elements(graph: af.Graph) -> None:
+async def test_cancelled_take_leaves_the_elements(graph: af.Graph) -> None:
     barrier = af.Barrier(["int32"], shapes=[[]])
     async with af.Session() as session, asyncio.TaskGroup() as tg:
         await session.run(barrier.insert_many(0, ["a"], [1]))
@@ -84,7 +84,7 @@ async def test_a_cancelled_take_leaves_the_elements(graph: af.Graph) -> None:
         assert await session.stuck_report() == []
 
 
-async def test_what_a_barrier_refuses(graph: af.Graph) -> None:
+async def test_barrier_rejects_wrong_elements(graph: af.Graph) -> None:
     barrier = af.Barrier(["int32", "float32"], shapes=[[], [2]])
     free = af.Barrier(["float32"])
     value, keys = af.placeholder("float32"), af.placeholder("string")
@@ -108,7 +108,7 @@ async def test_what_a_barrier_refuses(graph: af.Graph) -> None:
 # ── staging area ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_staging_area_holds_back_what_is_too_much(graph: af.Graph) -> None:
+async def test_staging_area_blocks_put_beyond_its_capacity(graph: af.Graph) -> None:
     area = af.StagingArea(["int32"], shapes=[[]], capacity=1)
     value = af.placeholder("int32", [])
     put, got = area.put(value), area.get()
@@ -123,7 +123,7 @@ async def test_a_staging_area_holds_back_what_is_too_much(graph: af.Graph) -> No
 
 
 @pytest.mark.parametrize("kind", ["get", "peek", "put"])
-async def test_a_cancelled_waiter_of_a_staging_area_leaves_no_trace(graph: af.Graph, kind: str) -> None:
+async def test_cancelled_waiter_leaves_the_staging_area_unchanged(graph: af.Graph, kind: str) -> None:
     area = af.StagingArea(["int32"], shapes=[[]], capacity=1)
     nodes: dict[str, Callable[[], Any]] = {"get": area.get, "peek": lambda: area.peek(1), "put": lambda: area.put(5)}
     node = nodes[kind]()
@@ -140,7 +140,7 @@ async def test_a_cancelled_waiter_of_a_staging_area_leaves_no_trace(graph: af.Gr
         assert await session.stuck_report() == []
 
 
-async def test_clearing_lets_those_in_who_wait(graph: af.Graph) -> None:
+async def test_clear_wakes_waiting_puts(graph: af.Graph) -> None:
     area = af.StagingArea(["float32"], memory_limit=8)
     async with af.Session() as session, asyncio.TaskGroup() as tg:
         await session.run(area.put([[1.0, 2.0]]))
@@ -172,7 +172,7 @@ async def test_names_and_shapes_of_a_staging_area(graph: af.Graph) -> None:
 
 
 def counter(v: af.Variable) -> Callable[[], af.Tensor]:
-    """Reads, lets others go first, and writes: what needs a lock."""
+    """Return a builder of nodes that read `v`, yield to other tasks, and write `v` + 1: a race without a lock."""
 
     def count() -> af.Tensor:
         async def later(x: Any) -> Any:
@@ -186,7 +186,7 @@ def counter(v: af.Variable) -> Callable[[], af.Tensor]:
     return count
 
 
-async def test_nothing_else_runs_inside_a_section(graph: af.Graph) -> None:
+async def test_critical_section_is_exclusive(graph: af.Graph) -> None:
     v = af.get_variable("v", initializer=0)
     section = af.CriticalSection()
     locked = [section.execute(counter(v)) for _ in range(5)]
@@ -200,7 +200,7 @@ async def test_nothing_else_runs_inside_a_section(graph: af.Graph) -> None:
         assert await session.stuck_report() == []
 
 
-async def test_those_who_wait_for_a_lock_show_and_are_served_in_order(graph: af.Graph) -> None:
+async def test_lock_waiters_are_reported_and_served_in_order(graph: af.Graph) -> None:
     gate = af.FIFOQueue(9, ["int32"], shapes=[[]])
     section = af.CriticalSection(name="door")
     inside = section.execute(gate.dequeue)
@@ -218,7 +218,7 @@ async def test_those_who_wait_for_a_lock_show_and_are_served_in_order(graph: af.
 
 
 @pytest.mark.parametrize("how", ["fails", "cancelled", "times out", "is not consumed"])
-async def test_a_lock_is_given_back_when_the_step_ends(graph: af.Graph, how: str) -> None:
+async def test_lock_is_released_when_the_step_ends(graph: af.Graph, how: str) -> None:
     section = af.CriticalSection()
     empty = af.FIFOQueue(9, ["int32"], shapes=[[]])
 
@@ -244,14 +244,14 @@ async def test_a_lock_is_given_back_when_the_step_ends(graph: af.Graph, how: str
         assert await session.run(free, timeout=5.0) == 7
 
 
-async def test_a_lock_is_consumed_once(graph: af.Graph) -> None:
+async def test_lock_can_be_consumed_only_once(graph: af.Graph) -> None:
     held = raw_ops.MutexLock(mutex=raw_ops.MutexV2())
     twice = [raw_ops.ConsumeMutexLock(mutex_lock=held), raw_ops.ConsumeMutexLock(mutex_lock=held)]
     async with af.Session() as session:
         assert isinstance(await failure(session.run(twice)), errors.InvalidArgumentError)
 
 
-def test_sections_that_would_wait_for_themselves_are_refused(graph: af.Graph) -> None:
+def test_critical_sections_that_would_deadlock_are_refused(graph: af.Graph) -> None:
     section, other = af.CriticalSection(), af.CriticalSection()
     v = af.get_variable("v", initializer=0)
     with pytest.raises(errors.InvalidArgumentError, match="inside itself"):
@@ -262,7 +262,7 @@ def test_sections_that_would_wait_for_themselves_are_refused(graph: af.Graph) ->
         other.execute(v.read_value)
 
 
-async def test_a_section_in_a_loop_and_around_one(graph: af.Graph) -> None:
+async def test_critical_section_inside_and_around_a_loop(graph: af.Graph) -> None:
     v = af.get_variable("v", initializer=0)
     section = af.CriticalSection()
     around = section.execute(lambda: af.while_loop(lambda i: i < 3, lambda i: i + af.cast(v >= 0, "int32"), [0]))
@@ -278,7 +278,7 @@ async def test_a_section_in_a_loop_and_around_one(graph: af.Graph) -> None:
 
 
 def chain(*builders: Callable[[], Any]) -> list[Any]:
-    """Nodes that run one after another."""
+    """Build nodes that run one after another."""
     made: list[Any] = []
     for builder in builders:
         with af.control_dependencies(made[-1:]):
@@ -317,7 +317,7 @@ async def test_stacks(graph: af.Graph) -> None:
             assert "Stack[pile]" in str(error)
 
 
-async def test_a_stack_in_a_loop(graph: af.Graph) -> None:
+async def test_stack_across_two_loops(graph: af.Graph) -> None:
     handle = raw_ops.StackV2(max_size=-1, elem_type="int32")
     pushed = af.while_loop(
         lambda i, s: i < 5, lambda i, s: (i + 1, s + raw_ops.StackPushV2(handle=handle, elem=i * i)), [0, 0]
@@ -333,10 +333,10 @@ async def test_a_stack_in_a_loop(graph: af.Graph) -> None:
     assert found == [30, 16 * 10**4 + 9 * 10**3 + 400 + 10]
 
 
-# ── one of several queues ────────────────────────────────────────────────────────────────────────────────────────────
+# ── queue selection ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_the_queue_is_chosen_in_the_run(graph: af.Graph) -> None:
+async def test_queue_is_selected_at_run_time(graph: af.Graph) -> None:
     queues = [af.FIFOQueue(3, ["int32"], shapes=[[size]], name=f"q{size}") for size in (1, 2)]
     index = af.placeholder("int32", [])
     queue = af.QueueBase.from_list(index, queues)
@@ -354,7 +354,7 @@ async def test_the_queue_is_chosen_in_the_run(graph: af.Graph) -> None:
         assert (await session.run(taken, {index: 0})).tolist() == [5]
 
 
-def test_queues_that_cannot_stand_for_one_another(graph: af.Graph) -> None:
+def test_queue_selection_rejects_incompatible_queues(graph: af.Graph) -> None:
     number, word, named = (
         af.FIFOQueue(3, ["int32"]),
         af.FIFOQueue(3, ["string"]),

@@ -1,4 +1,4 @@
-"""What a builder makes of tensors of unknown rank gives what it gives where the ranks are known."""
+"""Builders applied to tensors of unknown rank: same results as with known ranks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _run(build: Any, values: tuple[Any, ...], known: bool) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_rank_that_a_step_finds_out(name: str) -> None:
+def test_unknown_ranks_have_the_same_results_as_known_ranks(name: str) -> None:
     build, values = CASES[name]
     for expected, found in zip(_run(build, values, True), _run(build, values, False), strict=True):
         assert expected.shape == found.shape

@@ -1,4 +1,4 @@
-"""Variable scopes: names, sharing, defaults, getters, and scopes that are entered again."""
+"""Variable scopes: names, sharing, defaults, getters, and reentered scopes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_names_and_sharing() -> None:
         assert af.get_variable("v") is v
 
 
-def test_what_is_not_to_be_shared_or_made() -> None:
+def test_get_variable_rejects_conflicts_and_missing_variables() -> None:
     v = af.get_variable("v", [2])
     with pytest.raises(AlreadyExistsError) as taken:
         af.get_variable("v", [2])
@@ -144,7 +144,7 @@ def test_default_initializers(dtype: str, zero: bool) -> None:
         af.get_variable("c", [2], "complex64")
 
 
-def test_initializers_that_are_values() -> None:
+def test_initializers_may_be_values() -> None:
     assert value(af.get_variable("a", initializer=[1.0, 2.0])).tolist() == [1, 2]
     assert af.get_variable("b", initializer=3).dtype.name == "int32"
     assert af.get_variable("c", dtype="float64", initializer=[1, 2]).dtype.name == "float64"
@@ -220,7 +220,7 @@ def test_more_settings() -> None:
         assert af.get_variable("v", [1]).graph is other.graph
 
 
-def test_what_makes_no_scope() -> None:
+def test_wrong_scope_arguments_are_refused() -> None:
     for bad in (
         af.variable_scope(None),
         af.variable_scope(None, "a", reuse=True),
@@ -242,7 +242,7 @@ async def test_each_task_has_its_own_scope() -> None:
     assert list(await asyncio.gather(build("a"), build("b"), build("c"))) == ["a/v:0", "b/v:0", "c/v:0"]
 
 
-def test_threads_that_share_get_one_variable() -> None:
+def test_threads_with_auto_reuse_share_one_variable() -> None:
     graph, found, gate = default_graph(), [], threading.Barrier(8)
 
     def work() -> None:

@@ -1,4 +1,4 @@
-"""`Variable`: what it is, how it stands for a tensor, reads after updates, initial values, collections."""
+"""`Variable`: attributes, conversion to tensors, reads after updates, initial values, collections."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from aioflow.testing.evaluate import evaluate
 
 
 def run(*fetches: Any, init: bool = True, targets: Any = (), resources: ResourceManager | None = None) -> list[Any]:
-    """Values after the initializers, in one step of their own."""
+    """Run the initializers in a step of their own if `init`; return the values of `fetches` from a second step."""
     resources = resources or ResourceManager()
     if init:
         evaluate([], targets=[aioflow.global_variables_initializer()], resources=resources)
@@ -26,7 +26,7 @@ def run(*fetches: Any, init: bool = True, targets: Any = (), resources: Resource
     return list(evaluate(tensors, targets=targets, resources=resources))
 
 
-def test_the_nodes_are_named_as_published() -> None:
+def test_nodes_of_a_variable_have_the_published_names() -> None:
     v = aioflow.Variable([1.0, 2.0], name="v")
     names = [op.name for op in default_graph().get_operations()]
     assert names == [
@@ -46,7 +46,7 @@ def test_the_nodes_are_named_as_published() -> None:
         assert aioflow.Variable(1.0, name="v").name == "outer/v:0"
 
 
-def test_what_it_is() -> None:
+def test_variable_attributes() -> None:
     v = aioflow.Variable(np.zeros((2, 3), np.float32), name="v", trainable=False, constraint=aioflow.identity)
     assert v.dtype is aioflow.as_dtype("float32")
     assert v.shape == v.get_shape() == aioflow.TensorShape([2, 3])
@@ -98,13 +98,13 @@ def test_initial_values(value: Any, expected: Any) -> None:
     assert np.array_equal(got, expected)
 
 
-def test_the_dtype_of_the_initial_value_can_be_given() -> None:
+def test_dtype_argument_sets_the_dtype() -> None:
     v = aioflow.Variable([1, 2], dtype="float64")
     assert v.dtype.name == "float64"
     assert run(v)[0].dtype == np.float64
 
 
-def test_the_value_is_read_by_one_node_that_all_share() -> None:
+def test_value_is_read_by_one_shared_node() -> None:
     v = aioflow.Variable([1.0], name="v")
     count = default_graph().version
     assert v.value() is v.value() is aioflow.convert_to_tensor(v) is v._as_graph_element()
@@ -139,7 +139,7 @@ def test_updates_are_values_and_nodes() -> None:
     assert v.assign(1.0, name="mine").op.name == "mine"
 
 
-def test_an_updated_variable_is_read_after_the_update_in_every_way() -> None:
+def test_reads_through_an_update_come_after_it() -> None:
     v = aioflow.Variable([[1.0, 2.0], [3.0, 4.0]], name="v")
     update = v.assign_add([[10.0, 10.0], [10.0, 10.0]])
     slices = aioflow.IndexedSlices(aioflow.constant([[1.0, 1.0]]), aioflow.constant([0]))
@@ -201,7 +201,7 @@ def test_set_shape_adds_knowledge() -> None:
         v.set_shape([3])
 
 
-def test_a_variable_of_unknown_shape_takes_any() -> None:
+def test_variable_of_unknown_shape_accepts_any_shape() -> None:
     v = aioflow.Variable([1.0], validate_shape=False, name="v")
     assert v.shape.ndims is None
     assert run(v.assign([[1.0, 2.0]]))[0].tolist() == [[1, 2]]
@@ -210,7 +210,7 @@ def test_a_variable_of_unknown_shape_takes_any() -> None:
 # -- initial values that depend on others -----------------------------------------------------------------------------
 
 
-def test_initialized_value_is_the_value_or_the_initial_one() -> None:
+def test_initialized_value_falls_back_to_the_initial_value() -> None:
     v = aioflow.Variable(3.0, name="v")
     safe = v.initialized_value()
     assert run(safe, init=False) == [3]
@@ -273,7 +273,7 @@ def test_initializers_of_groups_of_variables() -> None:
     run(init=False, targets=[checked], resources=_after(aioflow.variables_initializer([a, b])))
 
 
-def test_reports_of_no_variables() -> None:
+def test_reports_without_variables() -> None:
     assert run(aioflow.report_uninitialized_variables(), init=False)[0].shape == (0,)
     assert aioflow.assert_variables_initialized() is None
 
@@ -313,7 +313,7 @@ def test_init_scope_and_colocation_functions() -> None:
 # -- a session --------------------------------------------------------------------------------------------------------
 
 
-async def test_in_a_session() -> None:
+async def test_variable_in_a_session() -> None:
     v = aioflow.Variable(1.0, name="v")
     doubled = v * 2.0
     with pytest.raises(FailedPreconditionError):
@@ -331,7 +331,7 @@ async def test_in_a_session() -> None:
         await session.run(v.assign_add(1.0).op)
 
 
-async def test_an_array_that_was_fetched_does_not_change() -> None:
+async def test_fetched_arrays_do_not_change_later() -> None:
     v = aioflow.Variable(np.zeros(8, np.float32), name="v")
     step = v.assign_add(np.ones(8, np.float32))
     async with aioflow.Session() as session:
@@ -343,7 +343,7 @@ async def test_an_array_that_was_fetched_does_not_change() -> None:
     assert [f.tolist() for f in fetched] == [[float(i)] * 8 for i in range(6)]
 
 
-async def test_changing_what_was_fed_or_fetched_does_not_change_the_variable() -> None:
+async def test_changed_feeds_and_fetches_do_not_change_the_variable() -> None:
     v = aioflow.Variable(np.zeros(4, np.float32), name="v")
     x = aioflow.placeholder("float32", [4])
     put = v.assign(x)
@@ -353,15 +353,15 @@ async def test_changing_what_was_fed_or_fetched_does_not_change_the_variable() -
         source[:] = 9
         fetched = await session.run(v)
         assert fetched.tolist() == [1, 1, 1, 1]
-        with contextlib.suppress(ValueError):  # a read-only array is as good
+        with contextlib.suppress(ValueError):  # the array may be read-only
             fetched[:] = 7
         assert (await session.run(v)).tolist() == [1, 1, 1, 1]
 
 
-# -- what is refused --------------------------------------------------------------------------------------------------
+# -- errors -----------------------------------------------------------------------------------------------------------
 
 
-def test_what_makes_no_variable() -> None:
+def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(InvalidArgumentError):
         aioflow.Variable()
     with pytest.raises(InvalidArgumentError):
@@ -371,7 +371,7 @@ def test_what_makes_no_variable() -> None:
     with pytest.raises(InvalidArgumentError):
         aioflow.Variable(1.0, collections="variables")
     with pytest.raises(InvalidArgumentError):
-        aioflow.Variable(1.0, constraint=3)  # type: ignore[arg-type]  # what the test is about
+        aioflow.Variable(1.0, constraint=3)  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(DTypeError, match="VariableDef"):
         aioflow.Variable(variable_def=object())
     with pytest.raises(DTypeError):
@@ -379,8 +379,8 @@ def test_what_makes_no_variable() -> None:
 
 
 @pytest.mark.parametrize("imported", [False, True])
-async def test_the_name_of_a_variable_stands_for_its_value(imported: bool) -> None:
-    """As in programs for TensorFlow 1, which find the weights of a graph by their names."""
+async def test_tensor_by_variable_name_is_its_value(imported: bool) -> None:
+    # Programs for TensorFlow 1 look up the weights of a graph by name.
     v = aioflow.Variable([1.0, 2.0], name="v")
     aioflow.multiply(v, 3.0, name="y")
     graph = default_graph()
@@ -409,7 +409,7 @@ async def test_the_name_of_a_variable_stands_for_its_value(imported: bool) -> No
                 await session.run(change)
                 assert (await session.run(found)).tolist() == expected
     with graph.as_default():
-        aioflow.train.Saver({"w": found})  # takes it for the variable
+        aioflow.train.Saver({"w": found})  # the saver accepts it as the variable
         (again,) = aioflow.import_graph_def(
             graph.as_graph_def(), {"v:0": found}, return_elements=["y:0"], name="again"
         ) or [None]

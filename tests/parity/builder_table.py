@@ -1,7 +1,12 @@
-"""One right call of each builder of the public interface, as data: what tests open, spoil and compare with TensorFlow.
+"""Table of one correct call of each public builder, as data.
 
-An argument is a `Data` (a tensor to be fed), `Ints` (integers that say how: a shape, an axis, sizes; given as a
-tensor), `Var`, `Sparse`, a list of these, or any other Python value, which is handed over as it is.
+Tests run the calls with unknown shapes, with corrupted arguments, and against TensorFlow. An argument is one of:
+
+- `Data`: a fed tensor.
+- `Ints`: an integer tensor of parameters, such as a shape, an axis or sizes.
+- `Var` or `Sparse`.
+- A list of these.
+- Any other Python value, which is passed unchanged.
 """
 
 from __future__ import annotations
@@ -13,7 +18,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Data:
-    """A tensor to be fed."""
+    """A fed tensor."""
 
     shape: tuple[int, ...]
     dtype: str = "float32"
@@ -37,7 +42,7 @@ class Var:
 
 @dataclass(frozen=True)
 class Sparse:
-    """A sparse tensor of that dense shape."""
+    """A sparse tensor with the dense shape `shape`."""
 
     shape: tuple[int, ...]
     dtype: str = "float32"
@@ -45,7 +50,7 @@ class Sparse:
 
 @dataclass(frozen=True)
 class Call:
-    """A builder by its public name, and arguments that it takes."""
+    """A builder, by its public name, and arguments for it."""
 
     name: str
     args: tuple[Any, ...]

@@ -1,4 +1,4 @@
-"""The parity fixture: one builder runs against TensorFlow's `compat.v1` and against aioflow, and all must agree."""
+"""The parity fixture: runs a builder in TensorFlow's `compat.v1` and in aioflow, and compares the results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _placeholders(module: Any, values: list[Any], shapes: list[Any]) -> list[Any
 
 
 class Parity:
-    """Run `build(module, *tensors)` in both systems and compare values, dtypes, static shapes and gradients."""
+    """Comparison of a builder in both systems: values, dtypes, static shapes and gradients."""
 
     def __init__(self, tf: Any) -> None:
         self.tf = tf
@@ -49,11 +49,14 @@ class Parity:
         """Compare one case.
 
         Args:
-            build: Takes the module (`tensorflow.compat.v1` or `aioflow`) and one placeholder per array.
+            build: Builder, called with the module (`tensorflow.compat.v1` or `aioflow`) and one placeholder per array.
             arrays: Values for the placeholders.
-            shapes: Static shapes of the placeholders, where not those of the arrays.
-            grad: Compare gradients by every floating input, of every floating output (`grad_of` selects outputs).
-            static: Compare static shapes too, also with the first dimension of each input left open.
+            shapes: Static shapes of the placeholders; those of the arrays by default.
+            grad: Whether to compare gradients of every floating output by every floating input.
+            grad_of: Indices of the outputs whose gradients are compared; all by default.
+            rtol: Relative tolerance.
+            atol: Absolute tolerance.
+            static: Whether to compare static shapes too, also with the first dimension of each input unknown.
         """
         values = [np.asarray(a) if not isinstance(a, np.ndarray) else a for a in arrays]
         static_shapes = [v.shape for v in values] if shapes is None else list(shapes)
@@ -110,7 +113,7 @@ class Parity:
         if not fetches:
             return []
         with self.tf.Session() as session:
-            # An array of kind S would lose the NUL bytes at the end of a string.
+            # NumPy arrays of kind S drop NUL bytes at the end of a string.
             found = session.run(fetches, feeds)
             return [np.asarray(v, dtype=object if isinstance(v, bytes) else None) for v in found]
 
@@ -143,14 +146,15 @@ def _aioflow_eval(fetches: list[Any], feeds: Any) -> list[Any]:
 
 @pytest.fixture(scope="session")
 def tf() -> Any:
-    """`tensorflow.compat.v1`; a test that uses it is in graph mode."""
+    """Return `tensorflow.compat.v1`. Tests that use it run in graph mode."""
     tensorflow = pytest.importorskip("tensorflow", reason="tensorflow-cpu: pip install 'aioflow-engine[parity]'")
     return tensorflow.compat.v1
 
 
 @pytest.fixture(autouse=True)
 def _graph_mode(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A graph around each test with `tf`: the mode of the process stays as those of TensorFlow 2 need it."""
+    """Run each test that uses `tf` inside a graph."""
+    # Eager mode is not disabled for the process, since the tests of TensorFlow 2 need it.
     if "tf" not in request.fixturenames:
         yield
         return
@@ -160,11 +164,11 @@ def _graph_mode(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def parity(tf: Any) -> Parity:
-    """Compare one builder in both systems."""
+    """Return the comparison of builders in both systems."""
     return Parity(tf)
 
 
 @pytest.fixture
 def without_engines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No engine computes nodes of ONNX models that have no translation."""
+    """Disable the engines that compute ONNX nodes without a translation."""
     monkeypatch.setattr("aioflow.interop.onnx.engine_nodes.declared_engines", dict)

@@ -1,4 +1,4 @@
-"""Every layer of Keras, small: how it is made, what it is called with, and which ops of it are not there yet."""
+"""Small cases of every Keras layer: constructors, inputs, and the ops that are still missing."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ BY_RANK: Final = {"1D": SEQUENCE, "2D": IMAGE, "3D": VOLUME}
 
 @dataclass(frozen=True)
 class Case:
-    """One layer.
+    """One Keras layer.
 
     Attributes:
-        make: Makes it.
-        inputs: Shape without the batch, and dtype, of each input.
+        make: Function that creates the layer.
+        inputs: Shape without the batch dimension, and dtype, of each input.
         call: Further arguments of the call.
-        together: Whether it takes its inputs as one list.
+        together: Whether the layer takes its inputs as one list.
     """
 
     make: Callable[[], Any]
@@ -43,7 +43,7 @@ CASES: Final[dict[str, Case]] = {}
 
 
 def _add(name: str, kind: str, *inputs: Spec, **arguments: Any) -> None:
-    """A layer of that kind; `call` and `together` are the case's, the other arguments the layer's."""
+    """Add a case for a layer of class `kind`. `call` and `together` go to the case, other arguments to the layer."""
     made = getattr(L, kind)
     call, together = arguments.pop("call", {}), arguments.pop("together", False)
     CASES[name] = Case(lambda: made(**arguments), inputs or (VECTOR,), call, together)
@@ -240,7 +240,7 @@ for _fill in (
 ):
     _fill()
 
-# What is missing: these are to be refused, with exactly these ops, until somebody adds them.
+# Layers that must be refused because exactly these ops are missing. Remove a line when its op is added.
 MISSING: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         ("TextVectorization tf_idf",),

@@ -1,4 +1,4 @@
-"""Models of one node of ONNX's domain com.microsoft, run by onnxruntime and by aioflow."""
+"""Models of one node of the ONNX domain com.microsoft, run by onnxruntime and by aioflow."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ Arrays = Mapping[str, Any]
 
 
 def make_model(op: str, inputs: Arrays, outputs: Sequence[str] = ("y",), **how: Any) -> ModelProto:
-    """A model of one node, whose attributes `how` has besides arguments of `one_node`."""
+    """Return a model of one node. `how` has the attributes of the node and arguments of `one_node`."""
     opset = how.pop("opset", None)
     domain = how.pop("domain", DOMAIN)
     model = one_node(op, inputs, outputs, opset=1, domain=domain, **how)
-    if opset is not None:  # an attribute, of QLinearSoftmax
+    # QLinearSoftmax has an attribute `opset`, which is also the name of an argument of `one_node`.
+    if opset is not None:
         model.graph.node[0].attribute.append(helper.make_attribute("opset", opset))
     while model.graph.node[0].input and not model.graph.node[0].input[-1]:
         model.graph.node[0].input.pop()
@@ -37,19 +38,24 @@ def make_model(op: str, inputs: Arrays, outputs: Sequence[str] = ("y",), **how: 
 async def run_both(
     op: str, inputs: Arrays, outputs: Sequence[str] = ("y",), *, constant: Sequence[str] = (), **how: Any
 ) -> list[tuple[Any, Any]]:
-    """For each output what aioflow has found, and onnxruntime.
+    """Return, for each output, the values of aioflow and of onnxruntime.
 
     Args:
-        constant: Weights of int8 that are multiplied with uint8: constants of onnxruntime's model. On processors
-            without an instruction for such sums it adds two products in 16 bits, unless it can make the weights uint8,
-            which is one of its optimizations and is for constants.
+        op: Type of the node.
+        inputs: Values of the inputs, by name.
+        outputs: Names of the outputs.
+        constant: Names of inputs that are constants of onnxruntime's model: int8 weights that are multiplied with
+            uint8. On processors without an instruction for such sums, onnxruntime adds two products in 16 bits, unless
+            it converts the weights to uint8. That optimization applies to constants only.
+        how: Attributes of the node and arguments of `one_node`.
     """
     onnxruntime = pytest.importorskip("onnxruntime")
     model = make_model(op, inputs, outputs, **how)
     options = onnxruntime.SessionOptions()
     level = onnxruntime.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_EXTENDED if constant else level.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1  # with more, DynamicQuantizeLSTM quantizes the states of sequences in groups
+    # With more threads, DynamicQuantizeLSTM quantizes the states of sequences in groups.
+    options.intra_op_num_threads = 1
     options.add_session_config_entry("session.x64quantprecision", "1")
     asked = make_model(op, inputs, outputs, **how | {"weights": [*how.get("weights", ()), *constant]})
     session = onnxruntime.InferenceSession(asked.SerializeToString(), options, providers=["CPUExecutionProvider"])
@@ -61,7 +67,7 @@ async def run_both(
 async def same_floats(
     op: str, inputs: Arrays, outputs: Sequence[str] = ("y",), *, rtol: float = 1e-5, atol: float = 1e-6, **how: Any
 ) -> None:
-    """Compare all outputs, with the sizes of inputs known and not."""
+    """Compare all outputs, with known and unknown input shapes."""
     for known in (True, False):
         for found, wanted in await run_both(op, inputs, outputs, known_shapes=known, **how):
             assert found.dtype == wanted.dtype
@@ -70,6 +76,6 @@ async def same_floats(
 
 
 def whole(dtype: Any, shape: tuple[int, ...]) -> Any:
-    """Integers, each of the type's as likely."""
+    """Return random integers, uniform over the range of `dtype`."""
     limits = np.iinfo(dtype)
     return RNG.integers(limits.min, limits.max + 1, shape).astype(dtype)

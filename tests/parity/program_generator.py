@@ -1,9 +1,9 @@
 """Random control-flow programs by seed, for the comparison with TensorFlow.
 
-All that a program computes stays small and is smooth almost everywhere, so that values and gradients can be compared
-closely. Whatever a branch or a loop makes is *owed*: the results of the function that it is in depend on it, so that
-nothing is pruned. Programs update one variable, v0: each access waits for the one before by way of a *token*, the value
-last read. They only read the other, v1.
+Values stay small and the functions are smooth almost everywhere, so that values and gradients can be compared closely.
+Results of branches and loops are *owed*: the results of the surrounding function depend on them, so that nothing is
+pruned. Programs update one variable, v0. Each access to v0 waits for the previous one through a *token*, the value that
+was read last. The other variable, v1, is only read.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ GROWING = "f64[?,3]"
 SHAPES = {F0: "[]", F1: "[3]", F2: "[2, 3]", S1: "[3]", I: "[]", B: "[]", GROWING: "[None, 3]"}
 DEEPEST = 3
 
-#: The next value of a loop variable, from the last one and something else.
+#: Templates for the next value of a loop variable, from its last value and another one.
 STEPS = ["m.tanh(0.8 * {0} + {1})", "m.sin({0} * 0.9) + 0.2 * {1}", "m.tanh({1} + {0} * {0})"]
-#: How a value of a kind is made from others.
+#: A template that makes a value of some kind, and the kinds of its arguments.
 Rule = tuple[str, tuple[str, ...]]
 SMOOTH = ["m.tanh({0} * {1})", "m.sin({0} + {1})", "0.5 * ({0} - {1})", "m.sigmoid({0}) * {1}", "0.6 * {0} + 0.4 * {1}"]
 RULES: dict[str, list[Rule]] = {
@@ -68,7 +68,7 @@ RULES[B] = [
     ("m.reduce_any({0} > 0.3)", (F1,)),
 ]
 
-#: What a program is made to contain, by seed: from the outside in.
+#: Constructs that a program must contain, from the outermost to the innermost; selected by the seed.
 PLANS: list[tuple[str, ...]] = [
     ("cond", "cond"), ("cond", "loop"), ("loop", "cond"), ("loop", "loop"), ("loop", "loop", "loop"),
     ("cond", "loop", "cond"), ("loop", "cond", "loop"), ("case", "loop"), ("switch_case",), ("loop", "switch_case"),
@@ -87,7 +87,7 @@ ARRAYS = {"array read", "array write"}
 
 @dataclass
 class Scope:
-    """A function while it is written."""
+    """A function under construction."""
 
     values: list[Value]
     inside: tuple[str, ...] = ()
@@ -99,7 +99,7 @@ class Scope:
 
 @dataclass
 class Carried:
-    """A loop variable: its parameter in the functions, what it starts from, and how the body makes its next value."""
+    """A loop variable: its parameter in the functions, its start value, and the update in the body."""
 
     param: Value
     start: str
@@ -107,21 +107,21 @@ class Carried:
 
 
 class Generator:
-    """Writes one program."""
+    """Generator of one program."""
 
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng([3, seed])
         self.seed = seed
         self.count = 0
-        self.left = 5  # branches and loops beyond those of the plan
+        self.left = 5  # remaining branches and loops besides those of the plan
         self.plan: list[str] = []
         self.features: set[str] = set()
         self.plans = [PLANS[(seed * 2 + k) % len(PLANS)] for k in (0, 1)]
-        # Where float32 takes part, all comparisons are loose: so only in some.
+        # Programs with float32 are compared with larger tolerances, so only some programs use it.
         self.single = seed % 4 == 0 or any("float32 state" in plan for plan in self.plans)
         self.features.update(["float32"] if self.single else [])
 
-    # -- small parts -----------------------------------------------------------------------------------------------
+    # -- helpers ---------------------------------------------------------------------------------------------------
 
     def chance(self, p: float) -> bool:
         return bool(self.rng.random() < p)
@@ -140,7 +140,7 @@ class Generator:
         return target
 
     def pick(self, scope: Scope, kind: str, but: Sequence[Value] = ()) -> Value:
-        """A value of the kind, rather a recent one; not one of `but` if there is another."""
+        """Return a value of `kind`, preferably a recent one, and none of `but` if there is another."""
         alike = [v for v in scope.values if v.kind == kind]
         found = [v for v in alike if v not in but] or alike
         if not found:
@@ -169,7 +169,7 @@ class Generator:
         return Block(f"{name}{self.count}", names, tuple(scope.statements), tuple(results))
 
     def settle(self, scope: Scope, result: Value) -> Value:
-        """The result, made to depend on all that is owed."""
+        """Return `result`, extended so that it depends on all owed values."""
         for value in scope.owed:
             if value.name != result.name:
                 text = "m.tanh({0} + 0.3 * m.reduce_sum(m.cast({1}, m.float64)))"
@@ -180,7 +180,7 @@ class Generator:
     # -- functions -------------------------------------------------------------------------------------------------
 
     def fill(self, scope: Scope, size: int) -> None:
-        """Statements; among them, the next thing of the plan."""
+        """Add statements, beginning with the next constructs of the plan."""
         for _ in range(size):
             if self.plan and len(scope.inside) < DEEPEST:
                 self.emit(scope, self.plan.pop(0))
@@ -228,7 +228,7 @@ class Generator:
         self.take(scope, targets, assigning)
 
     def take(self, scope: Scope, targets: Sequence[Value], assigning: bool) -> None:
-        """What a branch or a loop has made is there from now on."""
+        """Make the results of a branch or loop available as values, and mark them as owed."""
         scope.values += targets
         scope.owed += targets
         if assigning:
@@ -239,7 +239,7 @@ class Generator:
         if not assigning:
             inner.token = None
         elif inner.token is not None:
-            # What waits inside has to wait for something inside.
+            # Nodes inside a branch may only wait for nodes of the same branch.
             inner.token = self.add(inner, F0, "m.identity({0})", [inner.token.name])
             if self.chance(0.7):
                 self.assign(inner)
@@ -250,7 +250,7 @@ class Generator:
         return self.block(inner, "branch", (), [first.name, *(v.name for v in rest), *token])
 
     def assign(self, scope: Scope) -> None:
-        """One update of v0, in its turn."""
+        """Add an update of v0 that waits for the token."""
         assert scope.token is not None
         update = self.one_of(["v0.assign_add({1} * 0.3)", "v0.assign(m.tanh({0}) * {1})", "v0.assign_sub({1} * 0.2)"])
         args = [scope.token.name, self.pick(scope, F0).name]
@@ -258,7 +258,7 @@ class Generator:
         self.features.add(f"variable assigned in {scope.inside[-1] if scope.inside else 'order'}")
 
     def dead(self, scope: Scope) -> None:
-        """A value of one side of a cond, read in a later cond of the same predicate."""
+        """Add two conds with one predicate, of which the second reads a value from inside a branch of the first."""
         predicate = self.pick(scope, B).name
         kind = self.one_of([F0, F1])
         leaked = self.new("list", "leaked")
@@ -289,7 +289,8 @@ class Generator:
         if not self.single:
             wanted.discard("float32 state")
         if wanted & ARRAYS:
-            wanted.discard("changing shape")  # its shape_invariants would have to name the array's too
+            # `shape_invariants` would need an entry for the array, too.
+            wanted.discard("changing shape")
         self.features |= wanted
         limit = self.limit(scope, wanted)
         counter = self.new(I, "i")
@@ -310,7 +311,7 @@ class Generator:
         self.close_loop(scope, carried, wanted, (test, body))
 
     def limit(self, scope: Scope, wanted: set[str]) -> str:
-        """The name of the number of iterations, or the number."""
+        """Return the number of iterations, or the name of a value that holds it."""
         counters = [v.name for v in scope.values if v.name.startswith("i")]
         if "zero trips" in wanted:
             return str(self.one_of(["n1", "0"]))
@@ -351,7 +352,7 @@ class Generator:
         return Carried(param, first.name, update)
 
     def written(self, scope: Scope, limit: str, counter: Value) -> Carried:
-        """An array that the loop writes, one element per iteration."""
+        """Return a loop variable for an array to which the loop writes one element per iteration."""
         dynamic = self.chance(0.5)
         size = "0, dynamic_size=True" if dynamic else limit
         self.features |= {"dynamic array"} if dynamic else set()
@@ -369,7 +370,7 @@ class Generator:
         return Carried(param, start.name, update)
 
     def rows(self, scope: Scope) -> str:
-        """An array that the loop reads."""
+        """Return the name of an array that the loop reads."""
         fill = self.one_of(["unstack({0})", "scatter([1, 0], {0})"])
         self.features.add("array " + fill.partition("(")[0])
         target = self.new("array")
@@ -423,7 +424,7 @@ class Generator:
             self.unpack(scope, t)
 
     def unpack(self, scope: Scope, made: Value) -> None:
-        """What there is to see of a value without a static shape, and of an array."""
+        """Add owed values that depend on a value without a static shape, or on an array."""
         if made.kind == GROWING:
             scope.owed.append(self.add(scope, F1, "m.tanh(m.reduce_sum({0}, 0) * 0.3)", [made.name]))
         if made.kind == "array":
@@ -433,7 +434,7 @@ class Generator:
             text = f"m.tanh(m.reduce_sum({{0}}.{way}{axis}) * 0.3)"
             scope.owed.append(self.add(scope, kind, text, [made.name]))
 
-    # -- functions of elements ---------------------------------------------------------------------------------------
+    # -- functions over elements --------------------------------------------------------------------------------------
 
     def mapping(self, scope: Scope, what: str) -> None:
         elements, element = self.one_of([(F2, F1), (F1, F0)])
@@ -456,7 +457,7 @@ class Generator:
         scope.statements.append(Statement((target,), text, tuple(args), (function,)))
         self.take(scope, [target], False)
 
-    # -- the whole ---------------------------------------------------------------------------------------------------
+    # -- program -----------------------------------------------------------------------------------------------------
 
     def program(self) -> Program:
         scope = Scope([Value(name, kind) for name, kind in INPUTS.items()])
@@ -479,5 +480,5 @@ class Generator:
 
 
 def generate(seed: int) -> Program:
-    """The program of that seed."""
+    """Return the program of a seed."""
     return Generator(seed).program()

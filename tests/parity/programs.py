@@ -1,7 +1,7 @@
-"""Control-flow programs as small trees: printed as Python, run by TensorFlow and by aioflow, made smaller.
+"""Control-flow programs as small trees: printed as Python, run by TensorFlow and by aioflow, and shrunk.
 
-A program is one function of a module (`tensorflow.compat.v1` or `aioflow`), of tensors and of variables. What runs is
-the very text that a failing test prints.
+A program is one function of a module (`tensorflow.compat.v1` or `aioflow`), of tensors and of variables. A failing test
+prints exactly the text that was run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from aioflow.testing.evaluate import evaluate
 
 Array = np.ndarray[Any, Any]
 
-#: What a statement may be replaced by when a program is made smaller: some value of the same kind.
+#: Literals that replace a statement of the same kind when a program is shrunk.
 LITERALS = {
     "f64[]": "m.constant(0.25, m.float64)",
     "f64[3]": "m.constant([0.1, -0.2, 0.3], m.float64)",
@@ -30,7 +30,7 @@ LITERALS = {
     "i32[]": "m.constant(1)",
     "bool[]": "m.constant(True)",
 }
-#: Arguments of a program: kinds, and what values they are given.
+#: Kinds of the arguments of a program.
 INPUTS = {"x0": "f64[]", "x1": "f64[3]", "x2": "f64[2,3]", "x3": "f32[3]", "n0": "i32[]", "n1": "i32[]", "p0": "bool[]"}
 FLOATS = ("x0", "x1", "x2", "x3")
 VARIABLES = ("v0", "v1")
@@ -48,7 +48,7 @@ def after(m, token, update):
 
 @dataclass(frozen=True)
 class Value:
-    """A name, and the kind of what it stands for: "f64[3]"; "array" and "list" for what is no tensor."""
+    """A name and its kind, such as "f64[3]"; "array" and "list" are kinds that are not tensors."""
 
     name: str
     kind: str
@@ -75,7 +75,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Statement:
-    """`targets = template`, where the template takes names as {0}, {1} … and its functions as {f[0]}, {f[1]} …"""
+    """A statement `targets = template`; `args` replace {0}, {1} …, and `blocks` replace {f[0]}, {f[1]} …."""
 
     targets: tuple[Value, ...]
     template: str
@@ -91,7 +91,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class Program:
-    """The outermost function, what it is made of, and values for its arguments."""
+    """A program: its outermost function, its features, and values for its arguments and variables."""
 
     seed: int
     block: Block
@@ -104,7 +104,7 @@ class Program:
         return "\n".join(self.block.lines("")) + "\n"
 
     def build(self, module: Any) -> Built:
-        """Build it in the default graph."""
+        """Build the program in the default graph."""
         variables = {n: module.Variable(v, use_resource=True, name=n) for n, v in self.initial.items()}
         inputs = {
             name: module.placeholder(DTYPES[kind.partition("[")[0]], self.feeds[name].shape, name=name)
@@ -120,7 +120,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Built:
-    """A program in a graph; the last output is a scalar that depends on all that have a gradient."""
+    """A program in a graph. The last output is a scalar that depends on all floating outputs."""
 
     inputs: dict[str, Any]
     variables: dict[str, Any]
@@ -130,11 +130,11 @@ class Built:
         return {self.inputs[name]: value for name, value in values.items()}
 
     def sources(self) -> list[Any]:
-        """What gradients are taken by: the float inputs, and the variables."""
+        """Return the sources of gradients: the float inputs and the variables."""
         return [*(self.inputs[name] for name in FLOATS), *self.variables.values()]
 
     def gradients(self, module: Any) -> list[Any]:
-        """The gradient of the scalar by each of `sources`, dense; None where it does not depend on it."""
+        """Return the dense gradient of the scalar by each of `sources`; None if it does not depend on the source."""
         found = module.gradients(self.outputs[-1], self.sources())
         return [None if g is None else module.convert_to_tensor(g) for g in found]
 
@@ -147,12 +147,12 @@ def outputs_of(module: Any, built: Built) -> list[Any]:
 
 
 def gradients_of(module: Any, built: Built) -> list[Any]:
-    """The outputs too, so that all updates of variables take place."""
+    """Return the gradients, and the outputs, so that all updates of variables run."""
     return [*built.gradients(module), *built.outputs]
 
 
 def run_tensorflow(tf: Any, program: Program, fetches: Fetches = outputs_of) -> list[Any]:
-    """The fetched values, and the variables after the step. None is fetched as None."""
+    """Return the fetched values and the variables after the step. A fetch of None is None."""
     plain = tf.ConfigProto(intra_op_parallelism_threads=1)
     plain.graph_options.rewrite_options.disable_meta_optimizer = True
     with tf.Graph().as_default(), tf.Session(config=plain) as session:
@@ -165,7 +165,7 @@ def run_tensorflow(tf: Any, program: Program, fetches: Fetches = outputs_of) -> 
 
 
 def run_primitive(program: Program, fetches: Fetches = outputs_of) -> list[Any]:
-    """The same by aioflow, with loops as tagged dataflow."""
+    """Return the same results by aioflow, with loops as tagged dataflow."""
     resources = ResourceManager()
     with af.Graph().as_default():
         built = program.build(af)
@@ -178,7 +178,7 @@ def run_primitive(program: Program, fetches: Fetches = outputs_of) -> list[Any]:
 
 
 def run_session(program: Program, fetches: Fetches = outputs_of) -> list[Any]:
-    """The same in a session, which runs the loops as native code where it can."""
+    """Return the same results by a session, which runs loops as native code if possible."""
 
     with af.Graph().as_default():
         built = program.build(af)
@@ -196,11 +196,11 @@ def run_session(program: Program, fetches: Fetches = outputs_of) -> list[Any]:
         return asyncio.run(run())
 
 
-# -- making a program smaller ------------------------------------------------------------------------------------------
+# -- shrinking ---------------------------------------------------------------------------------------------------------
 
 
 def shrink(program: Program, fails: Callable[[Program], bool], tries: int = 200) -> Program:
-    """A smaller program that still fails: statements dropped, or replaced by literals, as long as that can be done."""
+    """Return a smaller program that still fails: drop statements or replace them by literals while that is possible."""
     smaller: Program | None = program
     while smaller is not None:
         program, smaller = smaller, None
@@ -216,7 +216,7 @@ def shrink(program: Program, fails: Callable[[Program], bool], tries: int = 200)
 
 
 def _smaller(block: Block) -> Iterator[Block]:
-    """The block with one thing less, the largest things first."""
+    """Yield versions of the block with one reduction each, the largest reductions first."""
     if block.name == "program":
         for i in range(len(block.results) - 1):
             yield replace(block, results=(block.results[i],))
@@ -236,7 +236,7 @@ def _smaller(block: Block) -> Iterator[Block]:
 
 
 def _pruned(block: Block) -> Block:
-    """The block without statements whose results are not used."""
+    """Return the block without statements whose results are not used."""
     used, kept = set(block.results), list[Statement]()
     for statement in reversed(block.statements):
         if not statement.targets or used & {t.name for t in statement.targets}:
@@ -246,7 +246,7 @@ def _pruned(block: Block) -> Block:
 
 
 def _names(statement: Statement) -> set[str]:
-    """All names that the statement reads, at any depth."""
+    """Return all names that the statement reads, at any depth."""
     inside = [name for b in statement.blocks for s in b.statements for name in _names(s)]
     return {*statement.args, *inside, *(name for b in statement.blocks for name in b.results)}
 
@@ -255,7 +255,7 @@ def _names(statement: Statement) -> set[str]:
 
 
 def difference(program: Program, theirs: list[Any], run: Callable[..., list[Any]], fetches: Fetches) -> str:
-    """In what aioflow differs from TensorFlow's results; empty if in nothing."""
+    """Return a description of the first difference from TensorFlow's results; empty if there is no difference."""
     try:
         ours = run(program, fetches)
     except af.errors.AioflowError as error:
@@ -275,7 +275,7 @@ def difference(program: Program, theirs: list[Any], run: Callable[..., list[Any]
 
 
 def check(tf: Any, program: Program, runs: list[Callable[..., list[Any]]], fetches: Fetches = outputs_of) -> None:
-    """Fail with a small program if one of the ways to run it gives something else than TensorFlow."""
+    """Fail with a shrunk program if one of `runs` differs from TensorFlow."""
     theirs = run_tensorflow(tf, program, fetches)
     for run in runs:
         found = difference(program, theirs, run, fetches)
@@ -285,9 +285,9 @@ def check(tf: Any, program: Program, runs: list[Callable[..., list[Any]]], fetch
 
 
 def _alike(tf: Any, run: Callable[..., list[Any]], fetches: Fetches, found: str, program: Program) -> bool:
-    """Whether a program fails in the way that was found."""
+    """Return True if a program fails with a difference like `found`."""
     try:
         theirs = run_tensorflow(tf, program, fetches)
     except (tf.errors.OpError, ValueError, TypeError, IndexError, NameError):
-        return False  # not a program any more
+        return False  # no longer a valid program
     return difference(program, theirs, run, fetches).partition(" ")[0] == found.partition(" ")[0]

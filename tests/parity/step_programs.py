@@ -1,4 +1,4 @@
-"""Programs of several steps, run in both systems: each step gives a value or the name of an error."""
+"""Programs of several steps, run in both systems. The result of each step is a value or the name of an error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Program = Callable[[Any], list[tuple[Any, dict[Any, Any]]]]
 
 
 def plain(value: Any) -> Any:
-    """Fetched values as lists, so that they can be compared."""
+    """Return fetched values as lists, which can be compared."""
     if isinstance(value, dict):
         return {k: plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -25,7 +25,7 @@ def plain(value: Any) -> Any:
 
 
 def theirs(tf: Any, program: Program) -> list[Any]:
-    """What TensorFlow gives for each step: its value, or the name of its error. One that waits ends after a second."""
+    """Return TensorFlow's value, or the name of its error, for each step. Steps time out after 1 s."""
     found = []
     with tf.Graph().as_default():
         program_steps = program(tf)
@@ -40,7 +40,7 @@ def theirs(tf: Any, program: Program) -> list[Any]:
 
 
 def ours(program: Program) -> list[Any]:
-    """`theirs` of aioflow."""
+    """Return the same as `theirs`, by aioflow."""
 
     async def run() -> list[Any]:
         found = []
@@ -58,5 +58,5 @@ def ours(program: Program) -> list[Any]:
 
 
 def steps(*fetches: Any) -> list[tuple[Any, dict[Any, Any]]]:
-    """Steps that feed nothing."""
+    """Return one step without feeds for each fetch."""
     return [(f, {}) for f in fetches]

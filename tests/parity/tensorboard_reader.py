@@ -1,6 +1,6 @@
-"""What a real TensorBoard makes of a folder: reads it by the HTTP interface of its own process, and by its reader.
+"""Program that reads a folder with TensorBoard's own event reader and prints its content as JSON.
 
-Run as a program, with a folder: it prints a document. TensorBoard's log handler is not for the process of the tests.
+It runs in a process of its own, to keep TensorBoard's log handler out of the test process.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 
 def main(folder: str) -> None:
-    """Print what the reader finds."""
+    """Print the content of `folder`, as TensorBoard reads it."""
     found = EventAccumulator(folder, size_guidance={"histograms": 0, "images": 0, "tensors": 0})
     found.Reload()
     tags: dict[str, Any] = found.Tags()

@@ -31,7 +31,7 @@ def words(*values: Any) -> Any:
 
 
 def raw(m: Any, op: str, **kwargs: Any) -> Any:
-    """The op itself, where no public builder makes it."""
+    """Build an op that no public builder makes."""
     if m is aioflow:
         names = [a.name for a in aioflow.graph.opdef.OPS.get(op).inputs]
         made = apply_op(op, *[kwargs.pop(n) for n in names], **kwargs)
@@ -296,7 +296,7 @@ def _params(cases: list[Case]) -> list[Any]:
     return [pytest.param(name, build, arrays, id=name) for name, build, arrays in cases]
 
 
-# Gradients that TensorFlow does not have, and aioflow does or need not have.
+# Cases whose gradients are not compared, and the reason.
 NO_GRADIENT = {
     "bitcast_larger": "TensorFlow raises instead of passing nothing back",
     "concat_int64_axis": "TensorFlow's rule mixes int32 and int64 and raises",
@@ -309,13 +309,13 @@ def test_array(parity: Any, name: str, build: Any, arrays: Any) -> None:
     parity(build, *arrays, grad=name not in NO_GRADIENT)
 
 
-# The length is known, since the counts are constants; TensorFlow leaves it open.
+# The counts are constants, so the length is known; in TensorFlow it is unknown.
 KNOWN_BETTER = {"repeat_counts"}
 
 
 @pytest.mark.parametrize(("name", "build", "arrays"), _params(SHAPES + JOINS + SLICES + LISTS + PADS + MAKES))
 def test_open_shapes(parity: Any, name: str, build: Any, arrays: Any) -> None:
-    """The same with no size known when the graph is built, so that gradients have to ask for shapes as they run."""
+    # Without static sizes, gradients must read shapes at run time.
     shapes = [[None] * np.ndim(a) for a in arrays]
     try:
         with parity.tf.Graph().as_default():
@@ -375,7 +375,7 @@ def test_range_dtypes(parity: Any, dtype: str) -> None:
 
 
 def test_unknown_ranks(parity: Any) -> None:
-    """Everything that can still be told of a shape where the rank of the input is not known."""
+    # Compares the static shapes that can be inferred even though the rank of the input is unknown.
     x = f(2, 3)
     for build in (
         lambda m, x: m.reshape(x, [3, 2]),

@@ -31,7 +31,7 @@ def words(*values: Any) -> Any:
 
 
 def raw(m: Any, op: str, **kwargs: Any) -> Any:
-    """The op itself, where no public builder makes it."""
+    """Build an op that no public builder makes."""
     if m is aioflow:
         names = [a.name for a in aioflow.graph.opdef.OPS.get(op).inputs]
         made = apply_op(op, *[kwargs.pop(n) for n in names], **kwargs)
@@ -184,7 +184,7 @@ DIAGONALS: list[Case] = [
 ]
 
 
-# Gradients that TensorFlow does not have, and aioflow does or need not have.
+# Cases whose gradients are not compared, and the reason.
 NO_GRADIENT = {
     "gather_nd_whole": "TensorFlow cannot scatter whole tensors",
     "gather_nd_one": "TensorFlow cannot scatter a scalar",
@@ -206,7 +206,7 @@ def test_array_index(parity: Any, name: str, build: Any, arrays: Any) -> None:
     [pytest.param(n, b, a, id=n) for n, b, a in GATHERS + SCATTERS + CONDITIONS + ORDERS + DIAGONALS if a],
 )
 def test_open_shapes(parity: Any, name: str, build: Any, arrays: Any) -> None:
-    """The same with no size known when the graph is built, so that gradients have to ask for shapes as they run."""
+    # Without static sizes, gradients must read shapes at run time.
     shapes = [[None] * np.ndim(a) for a in arrays]
     try:
         with parity.tf.Graph().as_default():
@@ -227,7 +227,7 @@ def test_dtypes(parity: Any, dtype: str) -> None:
     array = np.arange(4).astype(aioflow.as_dtype(dtype).np_dtype)
     loose = {"grad": False, "rtol": 1e-2}
     parity(lambda m, x: m.scatter_nd([[1], [3], [0], [2]], x, [5]) if dtype != "bool" else x, array, **loose)
-    if dtype != "float16":  # TensorFlow has no kernel of Where for it
+    if dtype != "float16":  # TensorFlow has no kernel of Where for float16
         parity(lambda m, x: m.where(x), array, **loose)
     parity(lambda m, x: m.tensor_scatter_update(x, [[1]], x[:1]), array, **loose)
     parity(lambda m, x: m.gather_nd(x, [[1], [0]]), array, **loose)
@@ -235,8 +235,7 @@ def test_dtypes(parity: Any, dtype: str) -> None:
     parity(lambda m, x: m.matrix_diag(x), array, **loose)
 
 
-def test_sparse_gradient(tf: Any) -> None:
-    """A gather along the first dimension gives a sparse gradient in both systems, with the same parts."""
+def test_gather_has_a_sparse_gradient(tf: Any) -> None:
     parts = []
     for m in (tf, aioflow):
         with m.Graph().as_default():

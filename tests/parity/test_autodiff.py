@@ -1,4 +1,4 @@
-"""`gradients` and what is around it against `tensorflow.compat.v1`: orders, several ys and xs, slices, variables."""
+"""Parity of `gradients` and related functions with TensorFlow: orders, several ys and xs, slices, variables."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def theirs(tf: Any, fetches: Any, feeds: Any, variables: Any) -> Any:
 
 
 def compare(tf: Any, build: Any, static: bool = True) -> None:
-    """`build(module)` gives tensors, feeds and variables; gradients that are None must be None in both."""
+    """Compare the tensors, feeds and variables that `build(module)` returns; None must be None in both systems."""
     results = []
     for module in (tf, aioflow):
         with module.Graph().as_default():
@@ -237,7 +237,7 @@ def test_gates_and_colocation(tf: Any) -> None:
 
 
 @pytest.mark.parametrize("case", ["complex y", "string y", "complex seed", "seed count"])
-def test_both_refuse(tf: Any, case: Any) -> None:
+def test_both_systems_refuse_wrong_gradients(tf: Any, case: Any) -> None:
     def build(m: Any) -> Any:
         x = m.constant([1.0, 2.0])
         if case == "complex y":
@@ -255,7 +255,7 @@ def test_both_refuse(tf: Any, case: Any) -> None:
             build(module)
 
 
-# ── what slices pass on their way back ───────────────────────────────────────────────────────────────────────────────
+# ── slices in backward passes ────────────────────────────────────────────────────────────────────────────────────────
 
 ROW = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
 SLICED: dict[str, Any] = {
@@ -299,10 +299,10 @@ SLICED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["fixed", "open"])
-@pytest.mark.parametrize("name", sorted(SLICED.keys() - {"add to itself"}))  # where it is open, that is dense there
-def test_slices_on_their_way_back(tf: Any, name: str, known: bool) -> None:
-    """What is gathered has slices as its gradient, which rules get that do not look for any."""
-
+# "add to itself" has a dense gradient in TensorFlow if the shape is unknown.
+@pytest.mark.parametrize("name", sorted(SLICED.keys() - {"add to itself"}))
+def test_gather_gradients_pass_through_rules(tf: Any, name: str, known: bool) -> None:
+    # The gradient of a gather is IndexedSlices, which also reach gradient rules that do not expect slices.
     def build(m: Any) -> Any:
         x = m.placeholder("float32", [3, 4] if known else [None, 4])
         y = m.gather(SLICED[name](m, x), [1, 0, 1])
@@ -310,13 +310,14 @@ def test_slices_on_their_way_back(tf: Any, name: str, known: bool) -> None:
 
     tf.disable_control_flow_v2()
     try:
-        compare(tf, build, static=known)  # more is known here of a concat that is open
+        # The static shape of a concat of unknown sizes is more precise than in TensorFlow.
+        compare(tf, build, static=known)
     finally:
         tf.enable_control_flow_v2()
 
 
 @pytest.mark.parametrize("name", SLICED)
-def test_slices_that_are_given(tf: Any, name: str) -> None:
+def test_given_slices_pass_through_rules(tf: Any, name: str) -> None:
     def build(m: Any) -> Any:
         x = m.placeholder("float32", [3, 4])
         y = SLICED[name](m, x)

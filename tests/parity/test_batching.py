@@ -1,4 +1,4 @@
-"""Batches as nodes, in both systems: the same graph, run by as many concurrent steps as make one batch."""
+"""Batch functions and batch nodes in both systems: one graph, run by the concurrent steps that fill one batch."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from aioflow.errors import OpError
 from tests.parity.test_graphdef import from_tensorflow, to_tensorflow
 
 Build = Callable[[Any, Any], Any]
-LONG = 20_000_000  # microseconds: a batch begins when it is full
+LONG = 20_000_000  # microseconds; long enough that a batch starts only when it is full
 ROWS = np.arange(8, dtype=np.float32).reshape(4, 2) - 3.0
 
 
 def rows_of(*sizes: int) -> list[Any]:
-    """What each of several steps brings: rows of `ROWS`, in order, and again from the first."""
+    """Return one feed per step: consecutive rows of `ROWS`, wrapping around, plus the index of the first row."""
     found, at = [], 0
     for size in sizes:
         found.append(np.take(ROWS, range(at, at + size), axis=0, mode="wrap") + np.float32(at))
@@ -95,7 +95,7 @@ def carried(m: Any, x: Any) -> Any:
 
 
 def gradients_of_carried(m: Any, x: Any) -> Any:
-    """What flows back goes into a batch again, in the order of the first, and out of it."""
+    """Batch the gradients by `UnbatchGrad`, in the order of the first batch, and unbatch the result."""
     batch = batch_node(m, x)
     index, number = batch.batch_index, batch.id
     carried = batch.batched_tensors[0]
@@ -116,7 +116,7 @@ SIZES = pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (1, 3), (2, 1, 1), (4,)]
 
 
 def built(m: Any, build: Build) -> tuple[Any, Any, Any]:
-    """The graph, what is fetched, and the initializer."""
+    """Return the graph, the fetches and the initializer."""
     with m.Graph().as_default() as graph:
         x = m.placeholder(m.float32, [None, 2], name="x")
         fetches = build(m, x)
@@ -124,7 +124,7 @@ def built(m: Any, build: Build) -> tuple[Any, Any, Any]:
 
 
 def run_theirs(tf: Any, graph: Any, fetches: Any, fed: Sequence[Any], init: Any = None) -> list[Any]:
-    """What each of the steps gives; where one fails, the name of its error."""
+    """Return the result of each concurrent step in TensorFlow, or the name of its error."""
     with tf.Session(graph=graph) as session, ThreadPoolExecutor(len(fed)) as threads:
         if init is not None:
             session.run(init)
@@ -174,7 +174,7 @@ def assert_alike(ours: list[Any], theirs: list[Any]) -> None:
 
 @PROGRAMS
 @SIZES
-def test_the_same_steps_give_the_same(tf: Any, build: Build, sizes: tuple[int, ...]) -> None:
+def test_concurrent_steps_return_the_same_values(tf: Any, build: Build, sizes: tuple[int, ...]) -> None:
     graph, fetches, init = built(tf, build)
     theirs = run_theirs(tf, graph, fetches, rows_of(*sizes), init)
     graph, fetches, init = built(af, build)
@@ -199,7 +199,7 @@ def test_each_system_runs_the_others_graph(tf: Any, build: Build, from_them: boo
 
 @PROGRAMS
 def test_static_shapes(tf: Any, build: Build) -> None:
-    """They know no shapes of what a batch function gives; where they know some, so do we."""
+    """Compare only the shapes that TensorFlow infers; it infers none for results of a batch function."""
     theirs, ours = ([t.shape for t in flat(built(m, build)[1])] for m in (tf, af))
     for mine, other in zip(ours, theirs, strict=True):
         if other.ndims is not None:
@@ -249,7 +249,7 @@ def nobody_carries(m: Any, x: Any) -> Any:
         nobody_carries,
     ],
 )  # fmt: skip
-def test_the_same_steps_fail_alike(tf: Any, build: Build) -> None:
+def test_failing_steps_raise_the_same_errors(tf: Any, build: Build) -> None:
     graph, fetches, _ = built(tf, build)
     theirs = run_theirs(tf, graph, fetches, rows_of(4))
     graph, fetches, _ = built(af, build)
@@ -259,7 +259,7 @@ def test_the_same_steps_fail_alike(tf: Any, build: Build) -> None:
 
 
 @SIZES
-def test_gradients_through_a_batch_are_those_without_one(tf: Any, sizes: tuple[int, ...]) -> None:
+def test_gradients_through_a_batch_equal_those_without_batching(tf: Any, sizes: tuple[int, ...]) -> None:
     def each(m: Any, x: Any) -> Any:
         return [m.gradients(m.square(x) * x[:, :1] * m.constant([[1.0, 5.0]]), x)[0]]
 

@@ -1,4 +1,4 @@
-"""Checkpoints in several shards, of a machine with the other order of bytes: TensorFlow reads the same of them."""
+"""Big-endian checkpoints in several shards: aioflow and TensorFlow read the same values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VALUES: dict[str, Any] = {
 
 
 def stored(value: Any) -> tuple[bytes, int]:
-    """The bytes of a tensor, most significant first, and their checksum as the bundle has it."""
+    """Return the bytes of a tensor, most significant first, and their checksum in the bundle's form."""
     if value.dtype != object:
         data = value.astype(value.dtype.newbyteorder(">")).tobytes()
         return data, crc32c(data)
@@ -56,7 +56,7 @@ def write(prefix: Path, shards: int) -> None:
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_numbers_and_strings(tmp_path: Path, shards: int) -> None:
+def test_both_read_numbers_and_strings_of_big_endian_bundles(tmp_path: Path, shards: int) -> None:
     tf = pytest.importorskip("tensorflow")
     write(tmp_path / "m", shards)
     theirs, ours = tf.train.load_checkpoint(str(tmp_path / "m")), CheckpointReader(str(tmp_path / "m"))

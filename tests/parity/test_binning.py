@@ -1,4 +1,4 @@
-"""Values into bins, beside TensorFlow."""
+"""Binning ops against TensorFlow."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_dense_bincount(parity: Any, values: Any, dtype: str, binary: bool, size
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64", "float32", "float64"])
-def test_dense_bincount_of_weights(parity: Any, dtype: str) -> None:
+def test_dense_bincount_with_weights(parity: Any, dtype: str) -> None:
     weights = (np.arange(8).reshape(2, 4) + 1).astype(dtype)
     for values, own in ((IDS, weights), (IDS[0], weights[0])):
         parity(

@@ -1,4 +1,4 @@
-"""Boxes against TensorFlow: the best of those that overlap, and boxes drawn."""
+"""Boxes against TensorFlow: non-maximum suppression, and drawing."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.parity.test_parsing import either
 
 @pytest.mark.parametrize("most", [0, 3, 200])
 @pytest.mark.parametrize("overlap", [0.0, 0.3, 0.5, 1.0])
-def test_the_best_boxes(parity: Any, overlap: float, most: int) -> None:
+def test_non_max_suppression(parity: Any, overlap: float, most: int) -> None:
     rng = np.random.default_rng(0)
-    corners = rng.random((100, 4)).astype(np.float32)  # in any order of corners
+    corners = rng.random((100, 4)).astype(np.float32)  # corners in any order
     corners[7] = corners[8]
-    corners[9, 2] = corners[9, 0]  # without an area
-    scores = np.round(rng.random(100), 1).astype(np.float32)  # many are equal
+    corners[9, 2] = corners[9, 0]  # no area
+    scores = np.round(rng.random(100), 1).astype(np.float32)  # many ties
 
     def build(m: Any, boxes: Any, scores: Any) -> Any:
         return m.image.non_max_suppression(boxes, scores, most, overlap, 0.15)
@@ -25,7 +25,7 @@ def test_the_best_boxes(parity: Any, overlap: float, most: int) -> None:
     parity(build, corners, scores, grad=False)
 
 
-def test_halves(parity: Any) -> None:
+def test_non_max_suppression_in_float16(parity: Any) -> None:
     rng = np.random.default_rng(1)
 
     def build(m: Any, boxes: Any, scores: Any) -> Any:
@@ -38,7 +38,7 @@ def test_halves(parity: Any) -> None:
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_drawn(parity: Any, dtype: str, channels: int) -> None:
+def test_draw_bounding_boxes(parity: Any, dtype: str, channels: int) -> None:
     rng = np.random.default_rng(2)
     boxes = np.round(rng.uniform(-0.3, 1.3, (2, 14, 4)), 2).astype(np.float32)
     boxes[0, :3] = np.array([[0, 0, 1, 1], [0.5, 0.5, 0.5, 0.5], [-0.2, 0.1, 1.2, 0.9]])
@@ -59,6 +59,6 @@ WRONG: list[Any] = [
 
 
 @pytest.mark.parametrize("build", WRONG)
-def test_both_refuse(parity: Any, build: Any) -> None:
+def test_both_reject_wrong_arguments(parity: Any, build: Any) -> None:
     images = np.zeros((2, 4, 5, 3), np.float32)
     assert either(parity, lambda m: [build(m, m.constant(images))]) == ("refused", "refused")

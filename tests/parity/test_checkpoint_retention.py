@@ -1,4 +1,4 @@
-"""Which checkpoints are kept, by count and by hours: the same as TensorFlow's saver keeps by the same clock."""
+"""Checkpoint retention by count and by hours: the same as that of TensorFlow's saver on the same clock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.parity
 
 
 class Clock:
-    """Seconds that pass when they are told to."""
+    """A clock that advances only when the test advances it."""
 
     def __init__(self) -> None:
         self.now = 1e9
@@ -25,7 +25,7 @@ class Clock:
 
 
 def graphs(folder: Path) -> list[str]:
-    """The checkpoints that have their graph beside them."""
+    """Return the names of the checkpoints that have a `.meta` file."""
     return sorted(path.name.removesuffix(".meta") for path in folder.glob("*.meta"))
 
 
@@ -89,7 +89,7 @@ async def ours(folder: Path, settings: dict[str, Any], gaps: list[float], older:
         ({"max_to_keep": 3, "keep_checkpoint_every_n_hours": 0.25}, 2),
     ],
 )
-async def test_the_same_checkpoints_are_kept(
+async def test_savers_keep_the_same_checkpoints(
     tf: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], older: int, seed: int
 ) -> None:
     gaps = np.random.default_rng(seed).choice([0.0, 60.0, 900.0, 1800.0, 3600.0, 9000.0], 14).tolist()

@@ -1,4 +1,4 @@
-"""Checkpoints of TensorFlow's, of each of its versions, read by aioflow; and aioflow's bundles, read by TensorFlow."""
+"""TensorFlow's checkpoints of each format version, read by aioflow; aioflow's bundles, read by TensorFlow."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _same(found: Any, expected: Any) -> None:
 
 
 @pytest.mark.parametrize(("version", "sharded"), [(1, False), (1, True), (2, False), (2, True)])
-def test_whatever_tensorflow_has_saved_is_read(tmp_path: Path, version: int, sharded: bool) -> None:
+def test_reader_reads_every_tensorflow_format(tmp_path: Path, version: int, sharded: bool) -> None:
     prefix = tmp_path / "model"
     values = _saved_by_tensorflow(prefix, version, sharded)
     assert af.train.checkpoint_exists(str(prefix))
@@ -79,7 +79,7 @@ def test_whatever_tensorflow_has_saved_is_read(tmp_path: Path, version: int, sha
 
 
 @pytest.mark.parametrize("version", [1, 2])
-async def test_a_saver_restores_what_tensorflow_saved_into_other_parts(tmp_path: Path, version: int) -> None:
+async def test_saver_restores_tensorflow_checkpoints_into_other_partitions(tmp_path: Path, version: int) -> None:
     values = _saved_by_tensorflow(tmp_path / "model", version)
     with af.Graph().as_default():
         large = af.get_variable("scope/large", (1 << 10, 1 << 10))
@@ -92,7 +92,7 @@ async def test_a_saver_restores_what_tensorflow_saved_into_other_parts(tmp_path:
             _same(await session.run(af.convert_to_tensor(parts)), values["parts"])
 
 
-async def test_a_checkpoint_of_objects_is_restored_by_the_names_of_variables(tmp_path: Path) -> None:
+async def test_saver_restores_object_checkpoints_by_variable_name(tmp_path: Path) -> None:
     one = tensorflow.Variable(np.arange(3, dtype=np.float32), name="dense/kernel")
     other = tensorflow.Variable(np.float32(7), name="dense/bias")
     prefix = tensorflow.train.Checkpoint(model=tensorflow.train.Checkpoint(k=one, b=other)).save(str(tmp_path / "m"))
@@ -107,7 +107,7 @@ async def test_a_checkpoint_of_objects_is_restored_by_the_names_of_variables(tmp
             _same(await session.run(bias), other.numpy())
 
 
-async def test_tensorflow_restores_what_a_saver_writes(tmp_path: Path) -> None:
+async def test_tensorflow_restores_bundles_of_a_saver(tmp_path: Path) -> None:
     with af.Graph().as_default():
         for name, value in VALUES.items():
             af.get_variable(name, initializer=af.constant(value))
@@ -142,7 +142,7 @@ DATA = Path(__file__).parents[1] / "interop/tensorflow/data/checkpoints"
 
 
 @pytest.mark.parametrize("prefix", ["v2/model-3", "v2_sharded/model-3", "objects/model-1"])
-def test_a_reader_has_tensorflows_methods(prefix: str) -> None:
+def test_reader_has_the_methods_of_tensorflow(prefix: str) -> None:
     theirs, ours = (module.train.load_checkpoint(str(DATA / prefix)) for module in (tensorflow, af))
     assert ours.get_variable_to_shape_map() == theirs.get_variable_to_shape_map()
     dtypes = {name: dtype.name for name, dtype in theirs.get_variable_to_dtype_map().items()}

@@ -1,4 +1,4 @@
-"""Parity with TensorFlow's cluster resolvers: the same cluster and task, of `TF_CONFIG` and of Slurm's variables."""
+"""Cluster resolvers against TensorFlow's: the same cluster and task from `TF_CONFIG` and from Slurm's variables."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_tf_config(job: str, index: Any, monkeypatch: pytest.MonkeyPatch, tf: An
     ],
 )
 def test_slurm(hosts: str, per_host: str, jobs: dict[str, int], monkeypatch: pytest.MonkeyPatch, tf: Any) -> None:
-    """Hosts in the order of their names, by which TensorFlow sorts them, though Slurm gives its ranks in the list's."""
+    """Use sorted host lists only: TensorFlow sorts the hosts, although Slurm assigns ranks in list order."""
     total = sum(jobs.values())
     variables = {"STEP_NODELIST": hosts, "STEP_TASKS_PER_NODE": per_host, "STEP_NUM_TASKS": str(total)}
     for name, value in variables.items():

@@ -1,4 +1,4 @@
-"""Comparisons, classes of floats and logic against TensorFlow: values, dtypes and static shapes."""
+"""Comparisons, float classification and logic against TensorFlow: values, dtypes and static shapes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHAPES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
 
 
 def values(shape: tuple[int, ...], dtype: str) -> Any:
-    """Few distinct values, so that many are equal."""
+    """Return random values with few distinct ones, so that many elements are equal."""
     kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
     x = RNG.integers(0, 3, shape)
     return (x + 1j * RNG.integers(0, 2, shape) if dtype.startswith("complex") else x).astype(kind)
@@ -36,14 +36,14 @@ def public(name: str) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("dtype", REALS)
 @pytest.mark.parametrize("name", ["less", "less_equal", "greater", "greater_equal", "equal", "not_equal"])
-def test_orders(parity: Any, name: str, dtype: str) -> None:
+def test_order_comparisons(parity: Any, name: str, dtype: str) -> None:
     for a, b in SHAPES if dtype in ("float32", "int64") else SHAPES[:3]:
         parity(public(name), values(a, dtype), values(b, dtype))
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "complex128", "bool", "string"])
 @pytest.mark.parametrize("name", ["equal", "not_equal"])
-def test_equality_of_the_rest(parity: Any, name: str, dtype: str) -> None:
+def test_equality_of_unordered_dtypes(parity: Any, name: str, dtype: str) -> None:
     for a, b in SHAPES:
         x, y = (values(s, "int8" if dtype == "string" else dtype) for s in (a, b))
         if dtype == "string":
@@ -56,7 +56,7 @@ def test_equality_of_the_rest(parity: Any, name: str, dtype: str) -> None:
 @pytest.mark.parametrize("name", ["Equal", "NotEqual"])
 @pytest.mark.parametrize("shapes", [((2, 3), (4,)), ((2, 3), (3,)), ((2,), (3,)), ((1, 3), (2, 1))])
 @pytest.mark.parametrize("opened", [False, True])
-def test_shapes_that_do_not_fit(parity: Any, name: str, shapes: Any, opened: bool) -> None:
+def test_equality_of_incompatible_shapes(parity: Any, name: str, shapes: Any, opened: bool) -> None:
     def build(m: Any, x: Any, y: Any) -> Any:
         if m.__name__ == "aioflow":
             return m.extend.make(name, x, y, incompatible_shape_error=False)

@@ -1,4 +1,4 @@
-"""Branches and loops against TensorFlow's, with its first control flow: values, dtypes, static shapes, node types."""
+"""Branches and loops against TensorFlow's control flow v1: values, dtypes, static shapes, node types."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def cond_of_named_tuples_of_one(m: Any, x: Any, y: Any) -> Any:
 
 
 def cond_of_shapes(m: Any, x: Any) -> Any:
-    """The branches' shapes differ, so that the result's is known in part only."""
+    """Build branches of different shapes, so that the static shape of the result is partly unknown."""
     return m.cond(m.reduce_sum(x) > 0, lambda: m.concat([x, x], 0), lambda: m.zeros([1, 3]))
 
 
@@ -126,7 +126,7 @@ WITHOUT_GRADIENTS: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
 def test_branches_whose_gradients_fail_in_tensorflow(
     parity: Any, build: Callable[..., Any], arrays: tuple[Any, ...]
 ) -> None:
-    """It takes the shape of one side for that of the other. tests/ops has ours."""
+    """Skip gradients: TensorFlow takes the shape of one side for that of the other. tests/ops checks ours."""
     parity(build, *arrays, grad=False)
 
 
@@ -146,7 +146,7 @@ def no_iteration(m: Any, x: Any) -> Any:
 
 
 def unused_and_unchanged(m: Any, n: Any, x: Any) -> Any:
-    """One variable stays, one becomes a tensor from outside."""
+    """Build a loop with one unchanged variable and one that is replaced by an outer tensor."""
     return m.while_loop(lambda i, a, b: i < n, lambda i, a, b: (i + 1, a, x), (0, x * 2.0, x * 3.0))
 
 
@@ -260,7 +260,7 @@ def gcd(m: Any, n: Any) -> Any:
 
 
 def newton(m: Any, x: Any) -> Any:
-    """The number of iterations depends on the data."""
+    """Build a loop whose number of iterations depends on the data."""
     enough = lambda r, i: m.abs(r * r - x) > 1e-4  # noqa: E731
     return m.while_loop(enough, lambda r, i: (0.5 * (r + x / r), i + 1), [x, 0])
 
@@ -321,7 +321,7 @@ def scanned(m: Any, x: Any) -> Any:
 
 
 def scanned_without_a_part(m: Any, x: Any, start: Any) -> Any:
-    """Gradients of zero where the values are used, and none where they are not."""
+    """Build scans whose gradients are zero for used values and missing for unused ones."""
     return [
         m.scan(lambda a, row: a * 0.0 + row * 0.0, x, initializer=start),
         m.scan(lambda a, row: row * 2.0, x, initializer=start),
@@ -390,7 +390,7 @@ LOOPS: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
 
 @pytest.mark.parametrize(("build", "arrays"), LOOPS, ids=lambda v: getattr(v, "__name__", ""))
 def test_loops_and_their_gradients(parity: Any, build: Callable[..., Any], arrays: tuple[Any, ...]) -> None:
-    parity(build, *arrays, static=build is not array_ops)  # TensorFlow forgets how many are gathered
+    parity(build, *arrays, static=build is not array_ops)  # TensorFlow loses the number of gathered rows
     same_in_a_session(build, arrays)
 
 
@@ -428,7 +428,7 @@ GRADIENT_ARRAYS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", GRADIENT_ARRAYS)
-def test_what_gradient_arrays_refuse(parity: Any, name: str) -> None:
+def test_gradient_arrays_reject_invalid_writes_and_reads(parity: Any, name: str) -> None:
     for m in (parity.tf, af):
         with m.Graph().as_default():
             gradients = m.TensorArray(m.float32, 3, infer_shape=False).write(0, [1.0]).grad("g")
@@ -447,13 +447,13 @@ GROWING: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
 def test_loops_whose_gradients_fail_in_tensorflow(
     parity: Any, build: Callable[..., Any], arrays: tuple[Any, ...]
 ) -> None:
-    """It takes the shape after the loop for that before it. tests/autodiff has ours."""
+    """Skip gradients: TensorFlow takes the shape after the loop for that before it. tests/autodiff checks ours."""
     parity(build, *arrays, grad=False)
     same_in_a_session(build, arrays)
 
 
 def same_in_a_session(build: Callable[..., Any], arrays: tuple[Any, ...]) -> None:
-    """A session may run a loop as native code; the values are those of the primitive form."""
+    """Check that a session, which may run loops as native code, returns the values of the primitive form."""
     with af.Graph().as_default():
         xs = [af.placeholder(a.dtype.name, a.shape) for a in arrays]
         made = build(af, *xs)
@@ -483,7 +483,7 @@ def assigned_in_a_loop(m: Any, v: Any) -> Any:
 
 
 def read_in_later_iterations(m: Any, v: Any) -> Any:
-    """A variable is read anew in each iteration."""
+    """Build a loop that reads a variable anew in each iteration."""
 
     def body(i: Any, s: Any) -> Any:
         read = s + v
@@ -511,7 +511,7 @@ def operation_as_a_branch(m: Any, v: Any) -> Any:
 
 
 def trained_in_a_loop(m: Any, v: Any) -> Any:
-    """Gradient descent with the gradient inside the body."""
+    """Build gradient descent with the gradient inside the loop body."""
 
     def body(i: Any) -> Any:
         value = v.read_value()
@@ -562,8 +562,8 @@ STRUCTURES = [
 
 
 @pytest.mark.parametrize(("build", "arrays"), STRUCTURES, ids=lambda v: getattr(v, "__name__", ""))
-def test_the_graph_is_made_of_the_same_nodes(tf: Any, build: Callable[..., Any], arrays: tuple[Any, ...]) -> None:
-    """As many nodes of each steering op, and the same edges between them, by the types of their ends."""
+def test_graph_has_the_same_control_flow_nodes(tf: Any, build: Callable[..., Any], arrays: tuple[Any, ...]) -> None:
+    """Compare the number of nodes of each control-flow op, and the edges between them by the op types of their ends."""
     found = [steering(m, build, arrays) for m in (af, tf)]
     assert found[0] == found[1]
 

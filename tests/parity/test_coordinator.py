@@ -1,4 +1,4 @@
-"""`Coordinator` and queue runners beside TensorFlow's: what each call answers, whatever came before it."""
+"""`Coordinator` and queue runners against TensorFlow's: the result of each call after any earlier calls."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ CALLS = (
 
 
 class Failure(Exception):
-    """What a task fails with."""
+    """The error of a failing task."""
 
 
 async def made(call: str, coord: Any, ended: Callable[[], Exception], waits: Any) -> Any:
-    """The answer of one call, or the name of what it raised. `waits` awaits what must be awaited."""
+    """Return the result of one call, or the name of the error it raised. `waits` awaits aioflow's results."""
     try:
         if call == "stop_on_exception":
             with coord.stop_on_exception():
@@ -74,7 +74,7 @@ def test_all_pairs_of_calls(tf: Any) -> None:
         assert asyncio.run(answers(calls, aioflow)) == asyncio.run(answers(calls, tf))
 
 
-def test_a_coordinator_is_used_again(tf: Any) -> None:
+def test_coordinator_works_again_after_clear_stop(tf: Any) -> None:
     log: list[str] = []
 
     def there() -> list[str]:
@@ -115,7 +115,7 @@ def runner_of(m: Any) -> tuple[Any, Any]:
     return queue, m.train.QueueRunner(queue, [queue.enqueue(1.0)] * 2)
 
 
-def test_a_second_call_makes_no_more_threads(tf: Any) -> None:
+def test_second_create_threads_call_adds_no_threads(tf: Any) -> None:
     with tf.Graph().as_default(), tf.Session() as one, tf.Session() as two, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         queue, runner = runner_of(tf)

@@ -1,4 +1,4 @@
-"""Where `train.replica_device_setter` puts the nodes of a model, in both systems."""
+"""Placement of a model's nodes by `train.replica_device_setter`, in both systems."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import aioflow
 
 
 def greedy() -> Callable[[Any], int]:
-    """The least loaded server by the number of elements, of TensorFlow's handles too."""
+    """Return a strategy that picks the server with the fewest elements. It accepts the ops of both systems."""
     loads = [0, 0, 0]
 
     def choose(op: Any) -> int:
@@ -40,7 +40,7 @@ SETTERS: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 def devices(m: Any, arguments: dict[str, Any]) -> list[str]:
-    """The devices of a model's variables, of its optimizer's, and of what stands on none of them."""
+    """Return the devices of a model's variables, of the optimizer's slots, and of some other nodes."""
     with m.Graph().as_default(), m.device(m.train.replica_device_setter(**arguments)):
         x = m.placeholder("float32", [None, 4], name="x")
         w = m.get_variable("w", [4, 6])
@@ -61,5 +61,5 @@ def devices(m: Any, arguments: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", SETTERS)
-def test_nodes_go_where_tensorflow_puts_them(tf: Any, name: str) -> None:
+def test_device_setter_places_nodes_like_tensorflow(tf: Any, name: str) -> None:
     assert devices(aioflow, SETTERS[name]()) == devices(tf, SETTERS[name]())

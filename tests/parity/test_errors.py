@@ -1,4 +1,4 @@
-"""Which error comes of what is wrong, beside TensorFlow's: out of range, of a wrong kind; what ends a queue."""
+"""Kinds of errors against TensorFlow's: indices out of range, wrong arguments, and the end of a queue."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def sparse(m: Any, index: Any) -> Any:
     return m.SparseTensor(m.cast([index], "int64"), [1.0], [4, 4])
 
 
-# Of the grid x and an index vector i: the builder, and indices within and out of range.
+# Builders over the grid x and an index vector i, with indices within and out of range.
 INDEXED: dict[str, tuple[Build, list[list[int]]]] = {
     "gather": (lambda m, x, i: m.gather(x, i), [[3], [4], [-1], [0, 9]]),
     "gather of columns": (lambda m, x, i: m.gather(x, i, axis=1), [[2], [3], [-1]]),
@@ -85,7 +85,10 @@ INDEXED: dict[str, tuple[Build, list[list[int]]]] = {
 
 
 def outcome(m: Any, run: Any, build: Build, index: list[int], known: bool) -> str:
-    """The error that a step comes to, by its name, or that there is none. What is known beforehand is a ValueError."""
+    """Return the name of the error of a step, or "fine".
+
+    A ValueError, raised while the graph is built, counts as the InvalidArgumentError that the step would raise.
+    """
     with m.Graph().as_default():
         x = m.placeholder("float32", GRID.shape if known else None)
         i = m.placeholder("int32", [len(index)])
@@ -118,7 +121,7 @@ def ours(fetches: Any, feeds: Any) -> Any:
 
 @pytest.mark.parametrize("known", [True, False], ids=["fixed", "open"])
 @pytest.mark.parametrize("name", INDEXED)
-def test_what_is_out_of_range(tf: Any, name: str, known: bool) -> None:
+def test_indices_out_of_range_raise_the_same_errors(tf: Any, name: str, known: bool) -> None:
     build, indices = INDEXED[name]
     tf.disable_control_flow_v2()
     try:
@@ -135,7 +138,7 @@ def test_what_is_out_of_range(tf: Any, name: str, known: bool) -> None:
 
 
 def filled(m: Any, raised: Any) -> tuple[Any, Any]:
-    """A queue that a function fills, which raises after two elements, and the runner."""
+    """Return a queue and its runner. The function that fills the queue raises after two elements."""
     left = [2.0, 1.0]
 
     def take() -> Any:
@@ -187,19 +190,19 @@ async def read_here(raised: Any) -> str:
 
 
 @pytest.mark.parametrize("raised", [IndexError, KeyError, EOFError, ValueError, StopIteration])
-def test_what_ends_a_queue_and_what_breaks_it(tf: Any, raised: Any) -> None:
+def test_stop_iteration_ends_a_queue_and_other_errors_break_it(tf: Any, raised: Any) -> None:
     expected = read_there(tf, raised)
     assert asyncio.run(read_here(raised)) == expected
     assert (expected == "OutOfRangeError") is (raised is StopIteration)
 
 
-# ── what is wrong of itself ──────────────────────────────────────────────────────────────────────────────────────────
+# ── wrong calls ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# What users catch. Others come out of the inside of TensorFlow, where something failed before it was looked at.
+# Errors that users catch. The ACCIDENTS come from inside TensorFlow, where code failed before it checked its argument.
 CAUGHT = (ValueError, TypeError, LookupError, KeyError, IndexError, RuntimeError, ZeroDivisionError)
 ACCIDENTS = (AttributeError, AssertionError, NotImplementedError, OverflowError)
 
-# What TensorFlow refuses while the graph is built, and we take.
+# Calls that TensorFlow rejects while the graph is built, and aioflow accepts.
 WIDER = {
     "graph: control_dependencies of a tensor": "it is a list of the tensor's slices",
     "value: convert a shape to floats": "a shape is numbers",
@@ -229,7 +232,7 @@ WIDER_BUILDERS = {
         "it goes to the graph of the tensor",
     ),
 }
-# What TensorFlow takes while the graph is built, and most of which fails in a run; or which it cuts to size.
+# Arguments that TensorFlow accepts while the graph is built. Most fail in a step; it truncates the others.
 STRICTER = {
     "feed: complex for floats",
     "feed: a float for an integer",
@@ -263,7 +266,7 @@ STRICTER = {
     "pipelines: enqueue of one too many",
     "pipelines: range_input_producer of 1.5",
 }
-# Where both refuse, and ours is of another kind.
+# Calls that both reject, aioflow with an error of another kind.
 OTHER_KIND = {
     "nn.avg_pool": "a list is a padding, and one that this op does not have",
     "nn.avg_pool2d": "a list is a padding, and one that this op does not have",
@@ -287,7 +290,7 @@ def error_of(m: Any, call: WrongCall) -> Exception | None:
 
 
 def catches(tf: Any, theirs: Exception, ours: Exception) -> bool:
-    """Whether an `except` clause that is made for their error catches ours."""
+    """Return whether an `except` clause written for TensorFlow's error catches ours."""
     if isinstance(theirs, tf.errors.OpError):
         return any(kind.__name__ == type(theirs).__name__ for kind in type(ours).__mro__)
     if isinstance(theirs, ACCIDENTS):
@@ -297,16 +300,16 @@ def catches(tf: Any, theirs: Exception, ours: Exception) -> bool:
 
 @pytest.fixture
 def loops_of_1(tf: Any) -> Iterator[None]:
-    """TensorFlow 1's own branches and loops."""
+    """Use the branches and loops of TensorFlow 1."""
     tf.disable_control_flow_v2()
     yield
     tf.enable_control_flow_v2()
 
 
 @pytest.mark.usefixtures("loops_of_1")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # TensorFlow's session, half made
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # TensorFlow's half-built session
 @pytest.mark.parametrize("name", [f"{family}: {name}" for family, rows in WRONG.items() for name in rows])
-def test_an_except_clause_catches_what_is_wrong(tf: Any, name: str) -> None:
+def test_except_clause_for_tensorflow_catches_errors_of_wrong_calls(tf: Any, name: str) -> None:
     family, _, row = name.partition(": ")
     theirs, ours = (error_of(m, WRONG[family][row]) for m in (tf, aioflow))
     assert (theirs is not None and ours is None) is (name in WIDER), f"{theirs!r}, but {ours!r}"
@@ -331,7 +334,7 @@ NO_SUCH_TENSOR: dict[str, WrongCall] = {
 
 
 def spoiled(call: Call) -> Iterator[tuple[str, WrongCall]]:
-    """The call with one wrong argument, for each argument and each thing that is wrong."""
+    """Yield the call with one wrong argument, for each argument and each wrong value."""
     for place in [*range(len(call.args)), *call.kwargs]:
         right = call.args[place] if isinstance(place, int) else call.kwargs[place]
         for what, wrong in {**ANY_KIND, **(NO_SUCH_TENSOR if isinstance(right, Data) else {})}.items():
@@ -353,7 +356,7 @@ FIRST = {call.name: call for call in reversed(TABLE)}
 
 
 @pytest.mark.parametrize("name", FIRST)
-def test_an_except_clause_catches_a_wrong_argument(tf: Any, name: str) -> None:
+def test_except_clause_for_tensorflow_catches_errors_of_wrong_arguments(tf: Any, name: str) -> None:
     for what, call in spoiled(FIRST[name]):
         theirs, ours = (error_of(m, call) for m in (tf, aioflow))
         told = f"{what}: {theirs!r}, but {ours!r}"

@@ -1,6 +1,6 @@
-# TensorFlow has no types.
+# TensorFlow has no type annotations.
 # mypy: disable-error-code="untyped-decorator"
-"""Functions against TensorFlow's: the same programs, and each system running the graphs and libraries of the other."""
+"""Functions against TensorFlow's: the same programs, and the graphs and libraries of each run by the other."""
 
 from __future__ import annotations
 
@@ -160,11 +160,11 @@ DIRECT: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
 
 
 @pytest.mark.parametrize(("build", "arrays"), DIRECT, ids=lambda v: getattr(v, "__name__", ""))
-def test_the_same_program(parity: Any, build: Callable[..., Any], arrays: tuple[Any, ...]) -> None:
+def test_programs_match_tensorflow(parity: Any, build: Callable[..., Any], arrays: tuple[Any, ...]) -> None:
     parity(build, *arrays)
 
 
-# ── their libraries, run here ────────────────────────────────────────────────────────────────────────────────────────
+# ── TensorFlow's libraries, run here ─────────────────────────────────────────────────────────────────────────────────
 
 
 def defun(tf: Any, *types: Any, **options: Any) -> Any:
@@ -182,7 +182,7 @@ def first_defun(tf: Any, x: Any, y: Any) -> Any:
 
 
 def defun_with_a_first_branch(tf: Any, x: Any, y: Any) -> Any:
-    """Switch and Merge are in the body of the function."""
+    """Build a function whose body has Switch and Merge nodes."""
     from tensorflow.python.ops import control_flow_util
 
     before = control_flow_util.ENABLE_CONTROL_FLOW_V2
@@ -331,7 +331,7 @@ def second_loop_with_a_branch(tf: Any, x: Any, y: Any) -> Any:
 
 
 def second_loop_with_arrays(tf: Any, x: Any, y: Any) -> Any:
-    """What was a resource in the first version is a list there."""
+    """Build a loop with arrays, which are lists in control flow v2 and resources in v1."""
 
     @tf.function
     def f(a: Any, b: Any) -> Any:
@@ -381,13 +381,13 @@ IMPORTED = [
     second_loop_of_changing_shape, second_loops_in_loops, second_loop_with_a_branch, second_loop_with_arrays,
     second_map, python_loop, a_layer,
 ]  # fmt: skip
-# Bodies with Switch and Merge, whose gradient only whoever made the branch knows; what TensorFlow itself cannot do.
+# Bodies with Switch and Merge, whose gradient only the builder of the branch knows; gradients that TensorFlow lacks.
 WITHOUT_GRADIENT = {defun_with_a_first_branch, functional_for, functional_if_of_numbers, functional_while}
 
 
 @pytest.mark.parametrize("arrays", [(A, B), (-A, B)], ids=["plus", "minus"])
 @pytest.mark.parametrize("program", IMPORTED, ids=lambda f: f.__name__)
-def test_their_library_runs_here(tf: Any, program: Callable[..., Any], arrays: tuple[Any, ...]) -> None:
+def test_tensorflow_library_runs_in_aioflow(tf: Any, program: Callable[..., Any], arrays: tuple[Any, ...]) -> None:
     with tf.Graph().as_default() as graph:
         xs = [tf.placeholder(tf.float32, a.shape, name=f"x{i}") for i, a in enumerate(arrays)]
         made = program(tf, *xs)
@@ -412,7 +412,7 @@ def test_their_library_runs_here(tf: Any, program: Callable[..., Any], arrays: t
                 np.testing.assert_allclose(ours, other, rtol=1e-4, atol=1e-5)
 
 
-def test_their_function_with_its_own_gradient(tf: Any) -> None:
+def test_tensorflow_function_with_custom_gradient(tf: Any) -> None:
     with tf.Graph().as_default() as graph:
 
         @defun(tf, tf.float32, tf.float32, tf.float32)
@@ -436,8 +436,8 @@ def test_their_function_with_its_own_gradient(tf: Any) -> None:
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_variables_in_their_library(tf: Any, first: bool) -> None:
-    """Each call adds to a variable twice, and reads it in between, in the order of the program."""
+def test_variables_in_tensorflow_library(tf: Any, first: bool) -> None:
+    """Call a function that updates a variable twice and reads it in between, in program order."""
     with tf.Graph().as_default() as graph:
         v = tf.Variable([1.0, 2.0, 3.0], use_resource=True, name="v")
 
@@ -477,7 +477,7 @@ def test_variables_in_their_library(tf: Any, first: bool) -> None:
             np.testing.assert_allclose(ours, other)
 
 
-# ── our libraries, run there ─────────────────────────────────────────────────────────────────────────────────────────
+# ── our libraries, run by TensorFlow ─────────────────────────────────────────────────────────────────────────────────
 
 
 def our_if(m: Any, x: Any, y: Any) -> Any:
@@ -502,7 +502,7 @@ def our_call(m: Any, x: Any, y: Any) -> Any:
 
 
 def our_differentiated_call(m: Any, x: Any, y: Any) -> Any:
-    """The gradient reads what is inside of the call, so the definition has that in its place."""
+    """Build a call and its gradient, which reads tensors of the body: the exported definition has the body inlined."""
     f = m.function(lambda a, b: m.exp(a) * b)
     z = f(x, y)
     return [z, *m.gradients(z, [x, y])]
@@ -516,7 +516,7 @@ EXPORTED = [
 
 
 @pytest.mark.parametrize("program", EXPORTED, ids=lambda f: f.__name__)
-def test_our_library_runs_there(tf: Any, program: Callable[..., Any]) -> None:
+def test_aioflow_library_runs_in_tensorflow(tf: Any, program: Callable[..., Any]) -> None:
     with af.Graph().as_default() as graph:
         xs = [af.placeholder(af.float32, a.shape, name=f"x{i}") for i, a in enumerate((A, B))]
         made = program(af, *xs)

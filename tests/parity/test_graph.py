@@ -1,7 +1,7 @@
-"""Graph building against TensorFlow: the same program makes nodes of the same names, devices, control inputs, groups.
+"""Graph building against TensorFlow: node names, devices, control inputs and colocation groups of one program.
 
-Deliberate differences, which no program here depends on: aioflow writes a device that a function returned in its
-canonical form ("/gpu:5" becomes "/device:GPU:5"), and lets such a function return None for "as it is".
+Two differences are deliberate; no program here depends on them. aioflow writes the device that a device function
+returns in canonical form ("/gpu:5" becomes "/device:GPU:5"). Such a function may return None for "unchanged".
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _group(op: Any) -> list[str]:
 
 
 def _nodes(module: Any, program: Program) -> dict[str, Any]:
-    """What the program returned, and the nodes that it made."""
+    """Return the result of the program and the nodes that it made."""
     with module.Graph().as_default() as graph:
         seen = program(module)
         nodes = {
@@ -287,7 +287,7 @@ def _random_scope(m: Any, rng: random.Random, pool: list[Any]) -> Any:
     return rng.choice(scopes)()
 
 
-# ── what nodes say of themselves ─────────────────────────────────────────────────────────────────────────────────────
+# ── properties of nodes ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _one_node(m: Any) -> Any:
@@ -322,7 +322,7 @@ ATTRIBUTES = ("T", "padding", "strides", "dilations", "data_format", "use_cudnn_
 @pytest.mark.parametrize(
     "build", [_one_node, _put_together, _waiting, _of_many_attributes, _of_many_types], ids=lambda f: f.__name__
 )
-def test_nodes_say_the_same_in_the_same_form(tf: Any, build: Any) -> None:
+def test_node_properties_have_the_same_values_and_types(tf: Any, build: Any) -> None:
     def said(m: Any) -> Any:
         with m.Graph().as_default() as graph:
             op = build(m)
@@ -343,7 +343,7 @@ def test_nodes_say_the_same_in_the_same_form(tf: Any, build: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Dtypes by their names."""
+    """Replace dtypes by their names."""
     if isinstance(value, list):
         return [_plain(item) for item in value]
     return getattr(value, "name", value)
@@ -393,7 +393,7 @@ def _slots(m: Any) -> None:
     [_beside_a_constant, _beside_a_placed_constant, _beside_a_variable, _beside_two, _slots],
     ids=lambda f: f.__name__,
 )
-def test_variables_are_where_they_are_put(tf: Any, build: Any) -> None:
+def test_variables_have_the_same_devices_and_groups(tf: Any, build: Any) -> None:
     def placed(m: Any) -> Any:
         with m.Graph().as_default() as graph:
             build(m)
@@ -437,7 +437,7 @@ FORMS: list[Any] = [
 
 
 @pytest.mark.parametrize("name", ["float16", "float32", "float64", "int32", "int64", "uint8", "bool", "string"])
-def test_what_a_dtype_equals(tf: Any, name: str) -> None:
+def test_dtype_equality(tf: Any, name: str) -> None:
     def equal(m: Any) -> Any:
         dtype = getattr(m, name)
         return [(dtype == form, form == dtype, dtype != form, dtype in [form]) for form in FORMS]
@@ -447,7 +447,7 @@ def test_what_a_dtype_equals(tf: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["float16", "float32", "float64", "int8", "uint16", "int64", "bool", "string"])
-def test_what_a_dtype_says_of_itself(tf: Any, name: str) -> None:
+def test_dtype_properties(tf: Any, name: str) -> None:
     def said(m: Any) -> Any:
         dtype = getattr(m, name)
         found: list[Any] = [dtype.name, dtype.as_numpy_dtype, dtype.as_datatype_enum, dtype.is_numpy_compatible]

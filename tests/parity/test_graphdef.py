@@ -1,4 +1,4 @@
-"""Graph definitions against TensorFlow's: the same program gives the same nodes, and each system runs the other's."""
+"""Graph definitions against TensorFlow's: the same program makes the same nodes, and each system runs the other's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import aioflow
 from aioflow.graph.graphdef import GraphDef
 from aioflow.testing.evaluate import evaluate
 
-# TensorFlow records here that a control input was asked for by hand, which says nothing about the node.
+# TensorFlow sets this attribute where a caller added control inputs. It does not change the node.
 IGNORED = "_has_manual_control_dependencies"
 
 
@@ -86,7 +86,7 @@ def built(module: Any, program: Callable[[Any], None]) -> Any:
 
 
 @PROGRAMS
-def test_the_nodes_are_the_same(tf: Any, program: Callable[[Any], None]) -> None:
+def test_definitions_have_the_same_nodes(tf: Any, program: Callable[[Any], None]) -> None:
     theirs = from_tensorflow(built(tf, program).as_graph_def(add_shapes=True))
     ours = built(aioflow, program).as_graph_def(add_shapes=True)
     assert [n.name for n in ours.nodes] == [n.name for n in theirs.nodes]
@@ -112,7 +112,7 @@ def test_each_system_runs_the_others_graph(tf: Any, program: Callable[[Any], Non
 
 
 def _anywhere(graph: Any) -> Any:
-    """The output of a graph whose devices name a worker that there is not."""
+    """Clear the devices, which name a missing worker, and return the name of the output."""
     for op in graph.get_operations():
         op._set_device("")
     return "out:0"
@@ -120,7 +120,9 @@ def _anywhere(graph: Any) -> Any:
 
 @PROGRAMS
 @pytest.mark.parametrize("as_text", [True, False])
-def test_files_are_read_by_each_other(tf: Any, program: Callable[[Any], None], tmp_path: Path, as_text: bool) -> None:
+def test_each_system_reads_the_others_files(
+    tf: Any, program: Callable[[Any], None], tmp_path: Path, as_text: bool
+) -> None:
     theirs, ours = built(tf, program), built(aioflow, program)
     path = tf.train.write_graph(theirs.as_graph_def(), str(tmp_path), "theirs", as_text)
     assert aioflow.train.read_graph(path) == GraphDef.FromString(theirs.as_graph_def().SerializeToString())
@@ -135,7 +137,7 @@ def test_files_are_read_by_each_other(tf: Any, program: Callable[[Any], None], t
 
 
 @PROGRAMS
-def test_their_messages_are_imported(tf: Any, program: Callable[[Any], None]) -> None:
+def test_import_graph_def_accepts_tensorflow_messages(tf: Any, program: Callable[[Any], None]) -> None:
     definition = built(tf, program).as_graph_def()
     with aioflow.Graph().as_default() as ours:
         aioflow.import_graph_def(definition, name="")
@@ -143,7 +145,7 @@ def test_their_messages_are_imported(tf: Any, program: Callable[[Any], None]) ->
 
 
 @PROGRAMS
-def test_an_import_makes_the_same_nodes(tf: Any, program: Callable[[Any], None]) -> None:
+def test_import_makes_the_same_nodes(tf: Any, program: Callable[[Any], None]) -> None:
     made = []
     for module in (tf, aioflow):
         definition = built(module, program).as_graph_def()

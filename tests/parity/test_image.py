@@ -1,4 +1,4 @@
-"""Images against TensorFlow: files that each writes and both read, resizing with gradients, cuts and colours."""
+"""Images against TensorFlow: files that each writes and both read, resizing with gradients, cropping and colors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pixels(*shape: int, dtype: str = "uint8", seed: int = 0) -> Any:
 
 
 def smooth(height: int, width: int) -> Any:
-    """What a camera might see: no noise, which JPEG does not keep."""
+    """Return a smooth image: JPEG does not preserve noise."""
     y, x = np.mgrid[:height, :width].astype(np.float64)
     channels = [np.sin(x / 9 + i) * np.cos(y / 7 - i) for i in range(3)]
     return ((np.stack(channels, 2) + 1) * 127).astype(np.uint8)
@@ -50,9 +50,9 @@ def written(tf: Any, build: Any) -> bytes:
 @pytest.mark.parametrize("dtype", ["uint8", "uint16"])
 @pytest.mark.parametrize("have", [1, 2, 3, 4])
 def test_png(parity: Any, dtype: str, have: int) -> None:
-    """Each reads what the other has written, with any number of channels, at 8 and 16 bits."""
+    """Read each system's files in both systems, with any number of channels, at 8 and 16 bits."""
     image = pixels(7, 5, have, dtype=dtype)
-    image[2:5] = image[2]  # rows that filters like
+    image[2:5] = image[2]  # equal rows, which row filters compress well
     theirs = written(parity.tf, lambda m: m.image.encode_png(image))
     mine = evaluate([af.image.encode_png(image)])[0].item()
     for data in (theirs, mine):
@@ -63,7 +63,7 @@ def test_png(parity: Any, dtype: str, have: int) -> None:
 
 
 def test_every_filter_of_deep_png_files(parity: Any) -> None:
-    """TensorFlow's writer chooses a filter for each row: these images make it choose all of them."""
+    """Read an image for whose rows TensorFlow's writer chooses all of the filters."""
     y, x = np.mgrid[:40, :30]
     waves = ((np.sin(x / 3) + np.cos(y / 4) + 2) * 16000)[:, :, None] * np.array([1.0, 0.5, 0.9])
     image = waves.astype(np.uint16) + pixels(40, 30, 3, dtype="uint16") // 300
@@ -72,9 +72,9 @@ def test_every_filter_of_deep_png_files(parity: Any) -> None:
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA", "LA"])
-def test_other_png_files(parity: Any, mode: str) -> None:
+def test_png_files_of_other_modes(parity: Any, mode: str) -> None:
     data = saved(smooth(6, 8), "PNG", mode)
-    for channels in (0, 1, 3) if mode == "1" else (0, 1, 3, 4):  # of one bit, TensorFlow makes an alpha of 1
+    for channels in (0, 1, 3) if mode == "1" else (0, 1, 3, 4):  # TensorFlow sets the alpha of one-bit images to 1
         same(*either(parity, lambda m, c=channels: [m.image.decode_png(data, c)]))
     for bits in (2, 4):
         palette = saved(smooth(6, 8), "PNG", "P", bits=bits)
@@ -101,7 +101,7 @@ def test_batches_are_encoded_one_by_one(parity: Any) -> None:
 
 
 def near(parity: Any, build: Any, most: int = 1, mean: float = 0.05) -> None:
-    """JPEG decoders may round as they like; with the accurate method those of one library hardly do."""
+    """Compare decoded JPEGs with a tolerance: rounding is up to the decoder, and small for the accurate method."""
     mine, theirs = (np.asarray(v[0]).astype(int) for v in either(parity, build))
     assert mine.shape == theirs.shape
     assert np.abs(mine - theirs).max() <= most
@@ -120,7 +120,9 @@ def test_jpeg(parity: Any, channels: int, ratio: int, grey: bool) -> None:
             data = written(writer, lambda m: m.image.encode_jpeg(image))
         near(parity, lambda m, d=data: [m.image.decode_jpeg(d, channels, ratio, dct_method="INTEGER_ACCURATE")])
         same(*either(parity, lambda m, d=data: [m.image.extract_jpeg_shape(d), m.image.is_jpeg([d, b"x"])]))
-        near(parity, lambda m, d=data: [m.image.decode_image(d, channels)], 8, 2.0)  # by its fast method there
+        near(
+            parity, lambda m, d=data: [m.image.decode_image(d, channels)], 8, 2.0
+        )  # TensorFlow uses its fast method there
 
 
 @pytest.mark.parametrize("options", [
@@ -128,7 +130,7 @@ def test_jpeg(parity: Any, channels: int, ratio: int, grey: bool) -> None:
     {"density_unit": "cm", "x_density": 10, "y_density": 20}, {"format": "rgb"}, {"xmp_metadata": "<x/>"},
 ])  # fmt: skip
 def test_encode_jpeg(parity: Any, options: dict[str, Any]) -> None:
-    """The files differ, what they show does not."""
+    """Compare the pixels and metadata, since the bytes of the files differ."""
     image = smooth(45, 67)
     mine = evaluate([af.image.encode_jpeg(image, **options)])[0].item()
     theirs = written(parity.tf, lambda m: m.image.encode_jpeg(image, **options))
@@ -141,7 +143,7 @@ def test_encode_jpeg(parity: Any, options: dict[str, Any]) -> None:
     assert first.info.get("xmp") == second.info.get("xmp")
 
 
-def test_a_jpeg_that_is_cut_short(parity: Any) -> None:
+def test_truncated_jpeg(parity: Any) -> None:
     data = saved(smooth(64, 64), "JPEG")[:700]
     same(*either(parity, lambda m: [m.image.decode_jpeg(data)]))
 
@@ -182,7 +184,7 @@ def test_bmp(parity: Any, have: int) -> None:
         )
         data = header + body.tobytes()
         for channels in (0, 1, 3, 4):
-            if (have, channels) != (1, 4):  # TensorFlow makes up an alpha channel there
+            if (have, channels) != (1, 4):  # TensorFlow invents an alpha channel there
                 same(*either(parity, lambda m, d=data, c=channels: [m.image.decode_bmp(d, c)]))
         found = evaluate([af.image.decode_image(data)])[0]
         np.testing.assert_array_equal(found, image)
@@ -218,7 +220,7 @@ WRONG: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_both_refuse(parity: Any, name: str) -> None:
+def test_both_reject_wrong_files_and_options(parity: Any, name: str) -> None:
     assert either(parity, lambda m: [WRONG[name](m)]) == ("refused", "refused")
 
 
@@ -238,7 +240,7 @@ def test_resize(parity: Any, size: tuple[int, int], options: dict[str, Any], met
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int32", "int64", "float16", "float64"])
 def test_resize_dtypes(parity: Any, dtype: str) -> None:
     image = (pixels(1, 4, 5, 2, dtype="float64") * 100).astype(dtype)
-    grad = dtype != "float16"  # there TensorFlow has no kernel of the nearest neighbour's gradient on every machine
+    grad = dtype != "float16"  # on some machines TensorFlow lacks a kernel of the nearest neighbor's gradient
     parity(lambda m, x: m.image.resize_bilinear(x, [3, 8]), image, rtol=1e-3, grad=grad)
     parity(lambda m, x: m.image.resize_nearest_neighbor(x, [6, 2]), image, grad=grad)
 
@@ -250,7 +252,7 @@ def test_resize_images(parity: Any, shape: tuple[int, ...], method: int, keep: b
     image = pixels(*shape, dtype="float32")
     for size in ([10, 21], [5, 7], [2, 2]):
         parity(lambda m, x, s=size: m.image.resize_images(x, s, method, preserve_aspect_ratio=keep), image, rtol=1e-4)
-    # The size is known statically, which TensorFlow sees only where all of the shape is.
+    # aioflow knows the size statically; TensorFlow knows it only if the whole shape is known.
     parity(lambda m, x: m.image.resize(x, m.shape(x)[-3:-1] * 2, method), image, rtol=1e-4, static=False)
     x = af.placeholder("float32", (*[None] * (len(shape) - 3), 5, 7, 3))
     assert af.image.resize(x, af.shape(x)[-3:-1] * 2, method).shape[-3:] == [10, 14, 3]
@@ -273,7 +275,7 @@ def test_crop_and_resize(parity: Any, dtype: str, size: tuple[int, int], method:
     parity(build, image, boxes[:0], numbers[:0])
 
 
-# ── where ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── cropping, padding and colors ─────────────────────────────────────────────────────────────────────────────────────
 
 CUT: dict[str, Any] = {
     "crop": lambda m, x: m.image.crop_to_bounding_box(x, 1, 2, 3, 4),
@@ -303,7 +305,7 @@ def test_adjust(parity: Any, name: str, shape: tuple[int, ...], dtype: str) -> N
 @pytest.mark.parametrize("dtype", ["float32", "uint8"])
 @pytest.mark.parametrize("factor", [0.0, 0.5, 2.5])
 def test_contrast(parity: Any, dtype: str, factor: float) -> None:
-    """TensorFlow has neither a kernel of float16 on the CPU nor a gradient; tests/ops/test_image.py checks ours."""
+    """Skip float16 and gradients, which TensorFlow lacks on the CPU; tests/ops/test_image.py checks ours."""
     parity(lambda m, x: m.image.adjust_contrast(x, factor), pixels(2, 5, 7, 3, dtype=dtype), rtol=1e-4, grad=False)
 
 
@@ -311,7 +313,7 @@ def test_contrast(parity: Any, dtype: str, factor: float) -> None:
 @pytest.mark.parametrize("wanted", ["uint8", "int16", "uint16", "int32", "float16", "float32", "float64"])
 def test_convert_image_dtype(parity: Any, given: str, wanted: str) -> None:
     if given == "float16" and wanted in ("uint16", "int32"):
-        return  # TensorFlow multiplies by infinity; here float32 is used
+        return  # TensorFlow multiplies by infinity; aioflow computes in float32
     image = pixels(3, 4, 1, dtype=given)
     parity(lambda m, x: m.image.convert_image_dtype(x, wanted), image, rtol=1e-3, grad=False)
     if "float" in given:
@@ -336,11 +338,11 @@ MISPLACED: list[Any] = [
 
 
 @pytest.mark.parametrize("build", MISPLACED)
-def test_both_refuse_places(parity: Any, build: Any) -> None:
+def test_both_reject_wrong_regions(parity: Any, build: Any) -> None:
     assert either(parity, lambda m: [build(m, m.constant(pixels(5, 7, 3, dtype="float32")))]) == ("refused", "refused")
 
 
-def test_sizes_that_are_known_in_the_run_only(parity: Any) -> None:
+def test_sizes_known_only_in_the_step(parity: Any) -> None:
     image = pixels(5, 7, 3, dtype="float32")
     for shape in ([None, None, 3], None):
         for name in ("crop", "pad", "crop or pad", "central crop", "flip", "standardize"):

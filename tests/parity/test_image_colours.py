@@ -1,4 +1,4 @@
-"""Colours against TensorFlow: other spaces, hue, saturation."""
+"""Colors against TensorFlow: color spaces, hue, saturation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-CORNERS = np.stack(np.meshgrid(*[[0.0, 0.4, 1.0]] * 3, indexing="ij"), -1).reshape(1, 9, 3, 3)  # ties of all kinds
+CORNERS = np.stack(np.meshgrid(*[[0.0, 0.4, 1.0]] * 3, indexing="ij"), -1).reshape(
+    1, 9, 3, 3
+)  # all ties between channels
 
 
 def drawn(*shape: int, dtype: str = "float32", seed: int = 0) -> Any:
@@ -25,11 +27,13 @@ def drawn(*shape: int, dtype: str = "float32", seed: int = 0) -> Any:
 def test_hue_saturation_value(parity: Any, shape: tuple[int, ...], dtype: str) -> None:
     image = drawn(*shape, dtype=dtype)
     parity(lambda m, x: m.image.rgb_to_hsv(x), image, rtol=1e-4, atol=1e-5)
-    parity(lambda m, x: m.image.hsv_to_rgb(x), image, rtol=1e-4, atol=1e-5, grad=False)  # there it has no gradient
+    parity(
+        lambda m, x: m.image.hsv_to_rgb(x), image, rtol=1e-4, atol=1e-5, grad=False
+    )  # TensorFlow has no gradient of it
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_halves(parity: Any, dtype: str) -> None:
+def test_hsv_in_16_bit_floats(parity: Any, dtype: str) -> None:
     image = drawn(2, 5, 7, 3, dtype=dtype)
     parity(lambda m, x: m.image.rgb_to_hsv(x), image, rtol=3e-2, atol=3e-2, grad=False)
     parity(lambda m, x: m.image.hsv_to_rgb(x), image, rtol=3e-2, atol=3e-2, grad=False)
@@ -43,13 +47,13 @@ def test_grey_and_pure_colours(parity: Any, dtype: str) -> None:
     parity(lambda m, x: m.image.rgb_to_hsv(x), image * 3 - 1, rtol=1e-4, atol=1e-5)
 
 
-def test_any_hue(parity: Any) -> None:
+def test_hsv_to_rgb_of_values_out_of_range(parity: Any) -> None:
     image = drawn(4, 5, 3) * np.array([6.0, 2, 3], np.float32) - np.array([3, 0.5, 1], np.float32)
     parity(lambda m, x: m.image.hsv_to_rgb(x), image, rtol=1e-4, atol=1e-5, grad=False)
 
 
 @pytest.mark.parametrize("name", ["rgb_to_yiq", "yiq_to_rgb", "rgb_to_yuv", "yuv_to_rgb"])
-def test_luma(parity: Any, name: str) -> None:
+def test_yiq_and_yuv(parity: Any, name: str) -> None:
     for shape in ((3,), (4, 5, 3), (2, 4, 5, 3)):
         if shape != (3,) or name == "":
             parity(lambda m, x: getattr(m.image, name)(x), drawn(*shape), rtol=1e-4, atol=1e-5)
@@ -58,19 +62,19 @@ def test_luma(parity: Any, name: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "uint8", "float64"])
 @pytest.mark.parametrize("by", [-1.0, -0.3, 0.0, 0.1, 0.5, 1.0])
-def test_hue(parity: Any, by: float, dtype: str) -> None:
+def test_adjust_hue(parity: Any, by: float, dtype: str) -> None:
     for image in (drawn(2, 5, 7, 3, dtype=dtype), (CORNERS * (255 if dtype == "uint8" else 1)).astype(dtype)):
         parity(lambda m, x: m.image.adjust_hue(x, by), image, rtol=1e-4, atol=1e-5, grad=False)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "uint8", "float64"])
 @pytest.mark.parametrize("factor", [0.0, 0.5, 1.0, 3.0])
-def test_saturation(parity: Any, factor: float, dtype: str) -> None:
+def test_adjust_saturation(parity: Any, factor: float, dtype: str) -> None:
     for image in (drawn(2, 5, 7, 3, dtype=dtype), (CORNERS * (255 if dtype == "uint8" else 1)).astype(dtype)):
         parity(lambda m, x: m.image.adjust_saturation(x, factor), image, rtol=1e-4, atol=1e-5, grad=False)
 
 
-def test_of_no_pixels(parity: Any) -> None:
+def test_adjust_empty_images(parity: Any) -> None:
     for name in ("adjust_hue", "adjust_saturation"):
         parity(lambda m, x, name=name: getattr(m.image, name)(x, 0.5), drawn(0, 5, 3), grad=False)
 
@@ -88,7 +92,7 @@ WRONG: list[Any] = [
 
 
 @pytest.mark.parametrize("build", WRONG)
-def test_both_refuse(parity: Any, build: Any) -> None:
+def test_both_reject_wrong_arguments(parity: Any, build: Any) -> None:
     from tests.parity.test_parsing import either
 
     assert either(parity, lambda m: [build(m)]) == ("refused", "refused")

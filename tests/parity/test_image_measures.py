@@ -1,4 +1,4 @@
-"""How alike images are, how rough and where their edges are; turned images, and margins: against TensorFlow."""
+"""Image measures against TensorFlow: similarity, total variation, edges; also rotation and padding."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def noisy(image: Any) -> Any:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "uint8"])
 @pytest.mark.parametrize("shape", [(14, 17, 3), (2, 14, 17, 3), (2, 3, 13, 12, 1)])
-def test_alike(parity: Any, shape: tuple[int, ...], dtype: str) -> None:
+def test_psnr_and_ssim(parity: Any, shape: tuple[int, ...], dtype: str) -> None:
     one, most = drawn(*shape, dtype=dtype), 255 if dtype == "uint8" else 1.0
     other, grad = noisy(one), dtype == "float32"
     how = {"rtol": 1e-4, "atol": 1e-4, "grad": grad, "static": False}
@@ -34,7 +34,7 @@ def test_alike(parity: Any, shape: tuple[int, ...], dtype: str) -> None:
 
 
 @pytest.mark.parametrize("size", [(48, 64), (45, 53)])
-def test_alike_at_several_scales(parity: Any, size: tuple[int, int]) -> None:
+def test_ssim_multiscale(parity: Any, size: tuple[int, int]) -> None:
     one = drawn(2, *size, 3)
 
     def build(m: Any, x: Any, y: Any) -> Any:
@@ -43,28 +43,28 @@ def test_alike_at_several_scales(parity: Any, size: tuple[int, int]) -> None:
     parity(build, one, noisy(one), rtol=1e-3, atol=1e-4, static=False)
 
 
-def test_equal_images(parity: Any) -> None:
+def test_psnr_and_ssim_of_equal_images(parity: Any) -> None:
     image = drawn(12, 12, 3)
     parity(lambda m, x, y: [m.image.psnr(x, y, 1.0), m.image.ssim(x, y, 1.0)], image, image, grad=False, static=False)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
-def test_rough(parity: Any, dtype: str) -> None:
+def test_total_variation_and_image_gradients(parity: Any, dtype: str) -> None:
     parity(lambda m, x: m.image.total_variation(x), drawn(5, 7, 3, dtype=dtype), rtol=1e-4)
     parity(lambda m, x: m.image.total_variation(x), drawn(2, 5, 7, 3, dtype=dtype), rtol=1e-4)
     parity(lambda m, x: list(m.image.image_gradients(x)), drawn(2, 5, 7, 3, dtype=dtype), rtol=1e-4)
 
 
-def test_edges(parity: Any) -> None:
+def test_sobel_edges(parity: Any) -> None:
     parity(lambda m, x: m.image.sobel_edges(x), drawn(2, 5, 7, 3), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(5, 7, 3), (2, 5, 7, 3)])
-def test_turned(parity: Any, shape: tuple[int, ...]) -> None:
+def test_transpose_and_rot90(parity: Any, shape: tuple[int, ...]) -> None:
     image = drawn(*shape)
     parity(lambda m, x: m.image.transpose_image(x), image)
     for k in range(-1, 5):
-        # TensorFlow finds neither the gradient (the shapes of its branches differ) nor the static size.
+        # TensorFlow has neither the gradient (the shapes of its branches differ) nor the static size.
         parity(lambda m, x, k=k: m.image.rot90(x, k), image, static=False, grad=False)
         parity(lambda m, x, k=k: m.image.rot90(x, m.placeholder_with_default(k, [])), image, static=False, grad=False)
 
@@ -72,7 +72,7 @@ def test_turned(parity: Any, shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("shape", [(5, 7, 3), (2, 5, 7, 3)])
 @pytest.mark.parametrize("target", [(10, 10), (4, 9), (3, 2), (5, 7), (13, 3)])
 @pytest.mark.parametrize("method", [0, 1, 2])
-def test_with_margins(parity: Any, shape: tuple[int, ...], target: tuple[int, int], method: int) -> None:
+def test_resize_with_pad(parity: Any, shape: tuple[int, ...], target: tuple[int, int], method: int) -> None:
     parity(lambda m, x: m.image.resize_image_with_pad(x, *target, method), drawn(*shape), rtol=1e-4, atol=1e-5)
 
 
@@ -90,5 +90,5 @@ WRONG: list[Any] = [
 
 
 @pytest.mark.parametrize("build", WRONG)
-def test_both_refuse(parity: Any, build: Any) -> None:
+def test_both_reject_wrong_arguments(parity: Any, build: Any) -> None:
     assert either(parity, lambda m: [build(m)]) == ("refused", "refused")

@@ -58,12 +58,12 @@ def test_dtypes(parity: Any, dtype: str, interpolation: str) -> None:
             return _transformed(m, x, TRANSFORMS["turned"], [5, 7], fill, interpolation=interpolation)
 
         rtol = 2e-2 if dtype in ("float16", "bfloat16") else 1e-4
-        grad = dtype != "bfloat16"  # which TensorFlow refuses
+        grad = dtype != "bfloat16"  # TensorFlow rejects bfloat16 gradients
         parity(build, drawn(2, 5, 7, 3, dtype=dtype), rtol=rtol, atol=rtol, grad=grad)
 
 
 @pytest.mark.parametrize("fill_mode", MODES)
-def test_images_of_one_pixel_and_none(parity: Any, fill_mode: str) -> None:
+def test_images_of_one_pixel_and_empty_images(parity: Any, fill_mode: str) -> None:
     for shape in ((1, 1, 1, 2), (0, 3, 3, 1), (1, 3, 3, 0)):
 
         def build(m: Any, x: Any) -> Any:
@@ -73,8 +73,8 @@ def test_images_of_one_pixel_and_none(parity: Any, fill_mode: str) -> None:
         parity(build, drawn(*shape), rtol=1e-4, atol=1e-5, grad=False)
 
 
-def test_what_is_infinitely_far_away_is_the_fill(parity: Any) -> None:
-    away = [[1, 0, 0, 0, 1, 0, -0.5, 0]]  # where x is 2
+def test_points_at_infinity_get_the_fill_value(parity: Any) -> None:
+    away = [[1, 0, 0, 0, 1, 0, -0.5, 0]]  # pixels at x = 2 map to infinity
     for method in METHODS:
         parity(
             lambda m, x, method=method: _transformed(m, x, away, [4, 4], 0.25, interpolation=method),
@@ -84,7 +84,7 @@ def test_what_is_infinitely_far_away_is_the_fill(parity: Any) -> None:
         )
 
 
-def test_what_is_no_number_stays_where_it_is(parity: Any) -> None:
+def test_nan_pixels_spread_equally(parity: Any) -> None:
     image = drawn(1, 6, 6, 1)
     image[0, 2, 3] = np.nan
     for method in METHODS:
@@ -106,7 +106,7 @@ WRONG: list[Any] = [
 
 
 @pytest.mark.parametrize("build", WRONG)
-def test_both_refuse(parity: Any, build: Any) -> None:
+def test_both_reject_wrong_arguments(parity: Any, build: Any) -> None:
     from tests.parity.test_parsing import either
 
     assert either(parity, lambda m: [build(m, m.constant(drawn(2, 4, 4, 1)))]) == ("refused", "refused")

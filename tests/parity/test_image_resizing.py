@@ -1,4 +1,4 @@
-"""Images resized by more than their nearest pixels, against TensorFlow."""
+"""Bicubic, area and filtered resizing of images, against TensorFlow."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_bicubic(parity: Any, size: tuple[int, int], options: dict[str, Any]) ->
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("align_corners", [False, True])
 def test_area(parity: Any, size: tuple[int, int], align_corners: bool) -> None:
-    """TensorFlow has no gradient of it."""
+    """Skip gradients: TensorFlow has none of `resize_area`."""
     image = pixels(2, 5, 7, 3)
     parity(lambda m, x: m.image.resize_area(x, size, align_corners), image, rtol=1e-4, atol=1e-5, grad=False)
 
@@ -59,7 +59,7 @@ def test_scale_and_translate(parity: Any, kernel_type: str, antialias: bool) -> 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_dtypes(parity: Any, dtype: str) -> None:
-    """TensorFlow gives no gradient by halves, and refuses to make one of a filter by others than float32."""
+    """Skip the gradients that TensorFlow lacks: by 16-bit floats, and of filters by dtypes other than float32."""
     image = pixels(1, 4, 5, 2, dtype=dtype)
     same = dtype in ("float32", "float64") or "int" in dtype
     parity(lambda m, x: m.image.resize_bicubic(x, [3, 8]), image, rtol=1e-4, atol=1e-4, grad=same)
@@ -80,13 +80,13 @@ def test_resize_images(parity: Any, shape: tuple[int, ...], method: int) -> None
         )
 
 
-def test_no_images(parity: Any) -> None:
+def test_empty_batches(parity: Any) -> None:
     parity(lambda m, x: m.image.resize_bicubic(x, [3, 8]), pixels(0, 5, 7, 3))
     parity(lambda m, x: m.image.resize_area(x, [3, 8]), pixels(0, 5, 7, 3), grad=False)
     parity(lambda m, x: _placed(m, x, [3, 8], [0.75, 1.6], [0.0, 0.0]), pixels(0, 5, 7, 3))
 
 
-def test_what_is_no_number_stays_where_it_is(parity: Any) -> None:
+def test_nan_and_infinite_pixels_spread_equally(parity: Any) -> None:
     image = pixels(1, 12, 12, 1)
     image[0, 3, 4] = np.nan
     image[0, 8, 9] = np.inf
@@ -107,7 +107,7 @@ WRONG: list[Any] = [
 
 
 @pytest.mark.parametrize("build", WRONG)
-def test_both_refuse(parity: Any, build: Any) -> None:
+def test_both_reject_wrong_arguments(parity: Any, build: Any) -> None:
     from tests.parity.test_parsing import either
 
     assert either(parity, lambda m: [build(m, m.constant(pixels(1, 5, 7, 3)))]) == ("refused", "refused")

@@ -1,4 +1,4 @@
-"""Input pipelines against TensorFlow: readers on the same files, producers, epochs, and batches of dense and sparse."""
+"""Input pipelines against TensorFlow: readers of the same files, producers, epochs, dense and sparse batches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Build = Callable[[Any], Any]
 
 
 def drained(parity: Any, build: Build, limit: int = 60) -> tuple[list[Any], list[Any]]:
-    """What the pipeline gives in both systems until it ends, ours first."""
+    """Return all results of the pipeline in aioflow and in TensorFlow."""
     return asyncio.run(ours(build, limit)), theirs(parity.tf, build, limit)
 
 
@@ -32,7 +32,7 @@ async def ours(build: Build, limit: int) -> list[Any]:
             async with af.train.Coordinator() as coord:
                 af.train.start_queue_runners(session, coord)
                 for _ in range(limit):
-                    found.append(await session.run(fetches))  # noqa: PERF401 (keeps what there is at the end)
+                    found.append(await session.run(fetches))  # noqa: PERF401 (keeps the results read before the end)
     return found
 
 
@@ -57,7 +57,7 @@ def theirs(tf: Any, build: Build, limit: int) -> list[Any]:
 
 
 def plain(value: Any) -> Any:
-    """Nested lists of a result."""
+    """Convert a result to nested lists."""
     if isinstance(value, dict):
         return {key: plain(value[key]) for key in sorted(value)}
     if isinstance(value, list | tuple):
@@ -78,7 +78,7 @@ CONTENTS = b"".join(b"line %d %s\n" % (i, b"x" * i) for i in range(9)) + b"\r\n\
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[str]:
-    """Three files, one of them empty."""
+    """Write three files, one of them empty, and return their paths."""
     made = []
     for name, data in (("a", CONTENTS), ("empty", b""), ("b", b"one\ntwo\r\nthree")):
         (tmp_path / name).write_bytes(data)
@@ -87,7 +87,7 @@ def files(tmp_path: Path) -> list[str]:
 
 
 def reading(reader: Callable[[Any], Any], names: list[str], count: int | None = None) -> Build:
-    """Keys and values of all records with the counts after each read."""
+    """Return a builder of a read: keys and values, and the reader's counts after it."""
 
     def build(m: Any) -> Any:
         queue = m.train.string_input_producer(names, 1, shuffle=False)
@@ -115,7 +115,9 @@ READERS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("count", [None, 1, 4])
 def test_readers(parity: Any, files: list[str], name: str, count: int | None) -> None:
     if name.startswith("fixed"):
-        files = [file for file in files if not file.endswith("empty")]  # shorter than the header is an error there
+        files = [
+            file for file in files if not file.endswith("empty")
+        ]  # TensorFlow rejects files shorter than the header
     assert len(same(parity, reading(READERS[name], files, count))) >= 2
 
 
@@ -147,7 +149,7 @@ def test_record_files(parity: Any, tmp_path: Path, compression: str, writer: str
     assert len(same(parity, reading(reader, names))) == 2 * len(records)
 
 
-def test_a_reset_reader_begins_anew(parity: Any, files: list[str]) -> None:
+def test_reset_reader_starts_over(parity: Any, files: list[str]) -> None:
     def build(m: Any, steps: int = 0) -> tuple[Any, Any, Any]:
         queue = m.FIFOQueue(9, [m.string], [[]])
         reader = m.TextLineReader()
@@ -175,8 +177,8 @@ def test_a_reset_reader_begins_anew(parity: Any, files: list[str]) -> None:
     assert plain(asyncio.run(mine())) == plain(expected)
 
 
-def test_the_state_of_a_reader(parity: Any, files: list[str]) -> None:
-    """Only an identity reader can save its state in TensorFlow, and so it is here; the bytes are the same."""
+def test_identity_reader_serializes_its_state(parity: Any, files: list[str]) -> None:
+    """Compare the serialized states. In both systems only an identity reader can save its state."""
 
     def build(m: Any) -> tuple[Any, ...]:
         queue = m.FIFOQueue(9, [m.string], [[]])
@@ -222,7 +224,7 @@ def test_the_state_of_a_reader(parity: Any, files: list[str]) -> None:
 
 
 def counted(parity: Any, build: Build) -> None:
-    """In any order, but each as often."""
+    """Check that both systems yield the same elements equally often, in any order."""
     mine, others = (sorted(map(str, plain(found))) for found in drained(parity, build))
     assert mine == others
     assert mine
@@ -245,7 +247,7 @@ def test_each_epoch_has_every_row(parity: Any) -> None:
         assert len({tuple(epoch) for epoch in epochs.tolist()}) > 1
 
 
-def test_an_open_shape_is_given(parity: Any) -> None:
+def test_input_producer_uses_element_shape(parity: Any) -> None:
     def build(m: Any) -> Any:
         rows = m.placeholder_with_default(np.ones((2, 3), np.float32), [None, None])
         return m.train.input_producer(rows, element_shape=[3], num_epochs=1).dequeue()
@@ -286,14 +288,14 @@ def numbers(m: Any, count: int = 10) -> Any:
 
 
 def sparse_of(m: Any, number: Any) -> Any:
-    """[[n, n + 1, …]] of a length that varies."""
+    """Return a sparse vector n, n + 1, … of 0 to 2 values."""
     length = m.cast(number % 3, m.int64)
     values = m.range(length) + m.cast(number, m.int64)
     return m.SparseTensor(m.expand_dims(m.range(length), 1), values, m.expand_dims(length + 1, 0))
 
 
 def sparse_rows(m: Any, number: Any) -> Any:
-    """Two rows, of which the second has an entry where the number is even."""
+    """Return two sparse rows: the vector of `sparse_of`, and an empty row."""
     one = sparse_of(m, number)
     zeros = m.zeros_like(one.indices)
     return m.SparseTensor(m.concat([zeros, one.indices], 1), one.values, [2, 5])
@@ -350,7 +352,7 @@ SHUFFLED: dict[str, Build] = {
 
 @pytest.mark.parametrize("name", SHUFFLED)
 def test_shuffled_batches_have_the_same_elements(parity: Any, name: str) -> None:
-    """In "maybe join" both sources take numbers from one queue: only how many come is the same."""
+    """Compare the elements. For "maybe join" only their number is equal: both sources take numbers from one queue."""
     mine, others = (flat_sorted(found) for found in drained(parity, SHUFFLED[name]))
     if name == "maybe join":
         assert len(mine) == len(others) == 5
@@ -376,7 +378,7 @@ def test_shapes_of_batches(parity: Any) -> None:
     lambda m: m.train.maybe_batch([m.constant(1)], m.placeholder(m.bool), 2),
     lambda m: m.train.batch([], 2),
 ])  # fmt: skip
-def test_both_refuse(parity: Any, wrong: Build) -> None:
+def test_both_reject_wrong_arguments(parity: Any, wrong: Build) -> None:
     for m in (parity.tf, af):
         with m.Graph().as_default(), pytest.raises(ValueError):
             wrong(m)

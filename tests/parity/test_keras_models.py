@@ -1,7 +1,7 @@
-"""Models of Keras, exported by it with random weights, imported here: the values must be equal.
+"""Keras models with random weights, exported by Keras and imported here: the results must be equal.
 
-Layers whose ops are missing are in `keras_layers.MISSING`, which is strict: they are refused, with those ops. The
-applications beyond the first two take minutes: `AIOFLOW_ALL_KERAS=1`.
+`keras_layers.MISSING` lists the layers with unsupported ops. Importing them must fail and report exactly those ops.
+The applications beyond the first two take minutes: set `AIOFLOW_ALL_KERAS=1` to run them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _HELD = "Keras exports the model"
 
 @pytest.fixture(autouse=True)
 def _forgotten() -> Any:
-    """Keras keeps what it made."""
+    """Seed Keras, and clear its session afterwards, since Keras keeps every object that it made."""
     keras.utils.set_random_seed(1)
     yield
     keras.backend.clear_session()
@@ -59,7 +59,9 @@ def _value(generator: Any, spec: Spec) -> Any:
         return words[generator.integers(0, 4, shape)]
     if dtype.startswith("int"):
         return generator.integers(0, 4, shape).astype(dtype)
-    drawn = generator.random(shape) if spec == IMAGE else generator.normal(size=shape)  # some take values in [0, 1)
+    drawn = (
+        generator.random(shape) if spec == IMAGE else generator.normal(size=shape)
+    )  # some image layers expect values in [0, 1)
     return drawn.astype(dtype)
 
 
@@ -94,7 +96,7 @@ def _model(name: str) -> Any:
 
 @pytest.mark.blocks_loop(_HELD)
 @pytest.mark.parametrize("name", sorted(CASES))
-async def test_a_layer(tmp_path: Path, name: str) -> None:
+async def test_keras_layer(tmp_path: Path, name: str) -> None:
     work = _compare(_model(name), tmp_path / "model", CASES[name].inputs)
     if name not in MISSING:
         await work
@@ -104,11 +106,11 @@ async def test_a_layer(tmp_path: Path, name: str) -> None:
     assert {each.op for each in caught.value.unsupported} == set(MISSING[name].split())
 
 
-def test_every_layer_of_keras_is_in_the_table() -> None:
-    """Or is one of those that only hold others, are abstract, or need another framework."""
+def test_table_has_every_keras_layer() -> None:
+    """Allow layers that only hold others, are abstract, or need another framework."""
     others = """Input InputLayer InputSpec Layer Wrapper Pipeline MaxNumBoundingBoxes FlaxLayer JaxLayer TFSMLayer
         TorchModuleWrapper LSTMCell GRUCell SimpleRNNCell Equalization"""
-    older = {"RandomHeight", "RandomWidth", "ThresholdedReLU"}  # which Keras has for old programs alone
+    older = {"RandomHeight", "RandomWidth", "ThresholdedReLU"}  # Keras keeps them only for old programs
     shown = {getattr(keras.layers, name.split()[0]) for name in CASES}
     kinds = {name: getattr(keras.layers, name) for name in dir(keras.layers) if name[0].isupper()}
     assert sorted(name for name, kind in kinds.items() if kind not in shown) == sorted({*others.split()} | older)
@@ -116,7 +118,7 @@ def test_every_layer_of_keras_is_in_the_table() -> None:
 
 @pytest.mark.blocks_loop(_HELD)
 @pytest.mark.parametrize("name", list(APPLICATIONS))
-async def test_an_application(tmp_path: Path, name: str) -> None:
+async def test_keras_application(tmp_path: Path, name: str) -> None:
     if list(APPLICATIONS).index(name) >= FEW and not os.environ.get("AIOFLOW_ALL_KERAS"):
         pytest.skip("takes minutes; AIOFLOW_ALL_KERAS=1 runs it")
     shape = (APPLICATIONS[name], APPLICATIONS[name], 3)
@@ -125,8 +127,8 @@ async def test_an_application(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.blocks_loop(_HELD)
-async def test_tensorflow_runs_what_is_saved_again(tmp_path: Path) -> None:
-    """A model of Keras comes in, goes out, and both of TensorFlow's loaders run it."""
+async def test_tensorflow_runs_a_reexported_keras_model(tmp_path: Path) -> None:
+    """Import a Keras model, export it, and run it with both of TensorFlow's loaders."""
     inputs = keras.Input((8, 3))
     hidden = keras.layers.BatchNormalization()(keras.layers.LSTM(4)(inputs))
     model = keras.Model(inputs, keras.layers.Dense(2, activation="softmax")(hidden))

@@ -1,4 +1,4 @@
-"""Lookup tables against tensorflow-cpu: what is found, what is refused by which kind of error, and static shapes."""
+"""Lookup tables against tensorflow-cpu: values found, kinds of errors, and static shapes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import aioflow as af
 tensorflow: Any = pytest.importorskip("tensorflow")
 tf: Any = tensorflow.compat.v1
 
-# A program makes nodes and says which are run, one after the other.
+# A program makes nodes and returns those to run, one after the other.
 Program = Callable[[Any], Sequence[Any]]
 
 
@@ -53,7 +53,7 @@ async def _ours(program: Program) -> list[Any]:
 
 
 def same(program: Program) -> list[Any]:
-    """What both give, which is the same."""
+    """Run the program in both systems, check that the results are equal, and return them."""
     expected, found = _theirs(program), asyncio.run(_ours(program))
     assert found == expected
     return found
@@ -152,7 +152,7 @@ def test_one_key_with_two_equal_values_counts_once() -> None:
     same(program)
 
 
-def test_tables_of_one_name_are_one() -> None:
+def test_tables_of_one_shared_name_share_content() -> None:
     def program(m: Any) -> list[Any]:
         raw = m.raw_ops
         one, two, other = (
@@ -298,7 +298,7 @@ def test_a_text_file(tmp_path: Path, name: str) -> None:
     same(program)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_text_file(tmp_path: Path) -> None:
     def program(m: Any) -> list[Any]:
         index = m.lookup.TextFileIndex
         made = []
@@ -310,8 +310,8 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     assert same(program) == ["NotFoundError", "FailedPreconditionError"]
 
 
-def test_a_table_is_initialized_by_the_first_file(tmp_path: Path) -> None:
-    """Of the others the first line is read, and no more."""
+def test_first_text_file_initializes_a_table(tmp_path: Path) -> None:
+    """Initialize one table by several files: only the first line of each later file is read."""
     contents = [b"a\nb\n", b"a\nb\nc\n", b"a\n", b"", b"\n", b"a\n\n"]
 
     def program(m: Any) -> list[Any]:
@@ -330,7 +330,7 @@ def test_a_table_is_initialized_by_the_first_file(tmp_path: Path) -> None:
     same(program)
 
 
-def test_tables_of_one_file_are_one(tmp_path: Path) -> None:
+def test_tables_of_one_text_file_share_content(tmp_path: Path) -> None:
     path = tmp_path / "words"
     path.write_text("a\nb\n")
 
@@ -483,7 +483,7 @@ def test_a_dense_table_of_vectors() -> None:
 
 
 @pytest.mark.parametrize(("buckets", "load"), [(0, 0.8), (3, 0.8), (-4, 0.8), (8, 1.0), (8, 0.0), (8, 1.5), (8, 0.5)])
-def test_numbers_of_buckets(buckets: int, load: float) -> None:
+def test_bucket_counts_and_load_factors(buckets: int, load: float) -> None:
     def program(m: Any) -> list[Any]:
         table = m.raw_ops.MutableDenseHashTableV2(
             empty_key=m.constant(0, m.int64),
@@ -498,7 +498,7 @@ def test_numbers_of_buckets(buckets: int, load: float) -> None:
 
 
 def _many(m: Any) -> Any:
-    """Tables with entries that meet in buckets, and what is in those."""
+    """Return inserts into dense tables, with keys that collide in buckets, and the tables."""
     number = _numbers(m)
     common: dict[str, Any] = {"default_value": 0, "initial_num_buckets": 16}
     dense = m.lookup.experimental.DenseHashTable
@@ -517,7 +517,7 @@ def _many(m: Any) -> Any:
     return inserted, [integers, strings, pairs, texts]
 
 
-def test_the_buckets_of_dense_tables() -> None:
+def test_dense_tables_export_the_same_buckets() -> None:
     def program(m: Any) -> list[Any]:
         inserted, tables = _many(m)
         return [*inserted, *(table.export() for table in tables)]
@@ -550,7 +550,7 @@ def _saved(m: Any) -> Any:
     return inserted, found
 
 
-async def test_each_reads_the_others_checkpoints(tmp_path: Path) -> None:
+async def test_each_system_reads_the_others_checkpoints(tmp_path: Path) -> None:
     with tf.Graph().as_default():
         inserted, found = _saved(tf)
         saver = tf.train.Saver()
@@ -647,5 +647,5 @@ BUILT: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", list(BUILT))
-def test_what_is_known_while_a_graph_is_built(name: str) -> None:
+def test_errors_and_shapes_while_a_graph_is_built(name: str) -> None:
     assert _refused(af, BUILT[name]) == _refused(tf, BUILT[name])

@@ -1,4 +1,4 @@
-"""Models with lookup tables: TensorFlow's come in, go out again, and TensorFlow runs what goes out."""
+"""Models with lookup tables: TensorFlow's are imported and exported again, and TensorFlow runs the exports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ def _file(folder: Path) -> Path:
 
 
 def _module(path: Path, mutable: bool) -> Any:
-    """Tables of TensorFlow 2: initialized by functions, from an asset and from constants, or from the checkpoint."""
+    """Return a TensorFlow 2 module with tables.
+
+    Functions initialize the static ones from an asset and from constants; the checkpoint has the mutable ones.
+    """
     lookup, int64 = tensorflow.lookup, tensorflow.int64
 
     class Module(tensorflow.Module):  # type: ignore[misc]
@@ -72,7 +75,7 @@ def _same(found: dict[str, Any], expected: dict[str, Any]) -> None:
 
 
 async def _goes_out_again(model: Any, expected: dict[str, Any], folder: Path) -> None:
-    """In our form, and in TensorFlow's, which TensorFlow 1 and 2 load."""
+    """Export the model in our format and in TensorFlow's, which TensorFlow 1 and 2 load."""
     async with af.Session(graph=model.graph) as session:
         await model.initialize(session)
         await af.saved.save(session, folder / "own", model.signatures)
@@ -131,8 +134,8 @@ async def test_tables_of_tensorflow_1(tmp_path: Path) -> None:
     await _goes_out_again(model, expected, tmp_path)
 
 
-async def test_tables_whose_handles_are_strings(tmp_path: Path) -> None:
-    """The ops of TensorFlow 1's first years."""
+async def test_tables_with_string_handles(tmp_path: Path) -> None:
+    """Import the table ops of the first TensorFlow 1 releases."""
     path = _file(tmp_path)
     raw = tensorflow.raw_ops
 

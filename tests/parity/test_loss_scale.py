@@ -1,4 +1,4 @@
-"""Scaled losses against TensorFlow's own: names of variables, values, and how the scale moves."""
+"""Loss scaling against TensorFlow's: names of variables, values, and the scale after each step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FACTORS = [1.0, 2.0, np.inf, 1.0, 1.0, 1e37, np.nan, 0.5, 1.0, 1.0]
 
 
 def scenario(m: Any, optimizer: str, namespace: str) -> tuple[list[str], list[list[Any]]]:
-    """Names of variables, and their values after each step."""
+    """Return the names of the variables, and their values after each step."""
     names = m.train.experimental if namespace == "train" else m.mixed_precision
     with m.Graph().as_default():
         x = m.placeholder(m.float32, [])

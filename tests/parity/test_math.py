@@ -37,7 +37,7 @@ def dtype_of(name: str) -> Any:
 
 
 def values(shape: tuple[int, ...], dtype: str, low: float = -3.0, high: float = 3.0) -> Any:
-    """Random values away from 0, where quotients and kinks are ill-conditioned."""
+    """Return random values away from 0, where quotients and kinks are ill-conditioned."""
     if dtype.startswith(("int", "uint")):
         whole = RNG.integers(1 if dtype.startswith("u") or low > 0 else -9, 10, shape)
         return np.where(whole == 0, 3, whole).astype(dtype)
@@ -54,7 +54,7 @@ def tolerance(dtype: str) -> dict[str, float]:
 
 
 def raw(name: str, *names: str) -> Callable[..., Any]:
-    """A builder from an op itself: `raw_ops` there, `apply_op` here."""
+    """Return a builder of the op itself: by `raw_ops` in TensorFlow, by `apply_op` here."""
 
     def build(m: Any, *xs: Any) -> Any:
         if m.__name__ == "aioflow":
@@ -179,7 +179,7 @@ def test_one_operand(parity: Any, name: str, dtype: str) -> None:
     for shape in ((3, 4), (), (1,), (0, 3)):
         x = values(shape, dtype, low, high)
         parity(public(name), x, **tolerance(dtype))
-        if dtype.startswith("complex"):  # the gradient through a complex function, by way of real ones
+        if dtype.startswith("complex"):  # the gradient through a complex function, by its real inputs
             re, im = (np.asarray(p) for p in (x.real, x.imag))
             build = public(name)
             parity(lambda m, a, b, f=build: m.abs(f(m, m.complex(a, b))), re, im, **tolerance(dtype))
@@ -188,7 +188,7 @@ def test_one_operand(parity: Any, name: str, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", COMPLEX)
 @pytest.mark.parametrize("name", ["add", "subtract", "multiply", "divide", "div_no_nan", "pow", "squared_difference"])
 def test_gradient_through_two_complex_operands(parity: Any, name: str, dtype: str) -> None:
-    """Not multiply_no_nan: TensorFlow forgets the conjugate there (tests/ops/test_math.py has a test of ours)."""
+    """Skip multiply_no_nan, whose conjugate TensorFlow forgets; tests/ops/test_math.py checks ours."""
     x, y = values((3, 4), dtype, 0.2), values((4,), dtype, 0.2)
 
     def build(m: Any, *parts: Any) -> Any:
@@ -219,8 +219,8 @@ def test_second_derivatives(parity: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64", "float32", "float64"])
-def test_remainders_of_c(parity: Any, dtype: str) -> None:
-    """TensorFlow has no gradients here; ours are checked by finite differences."""
+def test_truncating_remainders(parity: Any, dtype: str) -> None:
+    """Skip gradients, which TensorFlow lacks; ours are checked by finite differences."""
     x, y = values((3, 4), dtype), values((4,), dtype)
     parity(binary_op("Mod"), x, y, grad=False, **tolerance(dtype))
     parity(binary_op("TruncateMod"), x, y, grad=False, **tolerance(dtype))
@@ -254,14 +254,14 @@ def test_polygamma_and_zeta(parity: Any) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", ["igamma", "igammac"])
 def test_incomplete_gamma(parity: Any, name: str, dtype: str) -> None:
-    """TensorFlow has no kernel of the narrow floats on the CPU, and derivatives in float32 to three digits."""
+    """Skip 16-bit floats, of which TensorFlow's CPU has no kernel. Its float32 derivatives have three digits."""
     for a, b in SHAPES if dtype == "float64" else SHAPES[:4]:
         order, x = values(a, dtype, 0.2, 20), values(b, dtype, 0.1, 30)
         rtol = 1e-3 if dtype == "float32" else 1e-8
         parity(lambda m, a, x: getattr(m, name)(a, x), order, x, rtol=rtol)
 
 
-def test_where_incomplete_functions_end(parity: Any) -> None:
+def test_incomplete_functions_at_the_limits_of_their_domain(parity: Any) -> None:
     a = np.array([0.0, 0.0, -1.0, 1.0, 1.0, 1.0, np.inf, np.nan, -0.5, 1e-300, 2.0])
     x = np.array([0.0, 1.0, 1.0, 0.0, -1.0, np.inf, 1.0, 1.0, 0.0, 1.0, 1e-300])
     for name in ("igamma", "igammac"):
@@ -284,7 +284,7 @@ def test_incomplete_beta(parity: Any, dtype: str) -> None:
 
 
 def test_derivatives_of_incomplete_gamma_functions(parity: Any) -> None:
-    """TensorFlow's give up where a is large, and far out in the tails: tests/ops/test_math.py goes there."""
+    """Skip large `a` and the far tails, where TensorFlow's fail; tests/ops/test_math.py checks those."""
     a = np.geomspace(0.01, 100, 30)[:, None]
     x = a * np.array([0.3, 0.9, 1.0, 1.1, 2.0])
     for dtype, rtol in (("float64", 1e-6), ("float32", 1e-2)):
@@ -294,7 +294,7 @@ def test_derivatives_of_incomplete_gamma_functions(parity: Any) -> None:
 
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, 2.5, -2.5, 0.5, 1.5, -0.5, np.inf, -np.inf, np.nan, 1e30, -1e30, 1e-30])
 LIMITS = [name for name, (dtypes, _, _) in UNARY.items() if "." not in name and "float64" in dtypes]
-LIMITS = [name for name in LIMITS if name not in ("sign", "lgamma", "digamma")]  # NaN and the poles: in tests/ops
+LIMITS = [name for name in LIMITS if name not in ("sign", "lgamma", "digamma")]  # tests/ops checks NaN and poles
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -302,7 +302,7 @@ LIMITS = [name for name in LIMITS if name not in ("sign", "lgamma", "digamma")] 
 def test_limits_of_functions(parity: Any, name: str, dtype: str) -> None:
     x = SPECIAL.astype(dtype)
     if (name, dtype) == ("erf", "float64"):
-        x = x[np.isfinite(x)]  # TensorFlow gives NaN for the infinities there, but not in float32
+        x = x[np.isfinite(x)]  # TensorFlow returns NaN for infinities in float64, not in float32
     parity(public(name), x, grad=False, **tolerance(dtype))
 
 
@@ -313,7 +313,7 @@ def test_limits_of_binary_functions(parity: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["xdivy", "xlogy", "xlog1py", "multiply_no_nan"])
-def test_zeros_win(parity: Any, name: str) -> None:
+def test_zero_factors_yield_zero(parity: Any, name: str) -> None:
     x = np.array([0.0, 0.0, 0.0, 1.0, 2.0, np.inf], "float32")
     y = np.array([0.0, np.inf, np.nan, 0.0, -1.0, 0.0], "float32")
     parity(lambda m, x, y: getattr(m.math, name)(x, y), x, y, grad=False)
@@ -349,7 +349,7 @@ def test_casts(parity: Any, source: str, target: str) -> None:
         x: Any = RNG.integers(0, 2, (3, 4)).astype(bool)
     else:
         x = values((3, 4), source, 1, 9)
-    complex_source = source.startswith("complex")  # there is no gradient by a complex tensor to ask for
+    complex_source = source.startswith("complex")  # no gradient by a complex tensor
     parity(lambda m, x: m.cast(x, target), x, grad=not complex_source, **tolerance("bfloat16"))
 
 
@@ -365,7 +365,7 @@ def test_cast_shorthands(parity: Any) -> None:
 def test_saturate_cast(parity: Any, target: str) -> None:
     x = np.array([-1e30, -300.7, -1.5, 0.0, 1.5, 300.7, 70000.0, 3e9, 1e30], "float32")
     if target.endswith("int64"):
-        x = x[:-1]  # TensorFlow clips to 2**63 as a float, which then overflows; here it is the greatest float below
+        x = x[:-1]  # TensorFlow clips to 2**63, which overflows; aioflow clips to the next lower float
     parity(lambda m, x: m.saturate_cast(x, target), x, grad=False)
     if "float" not in target:
         parity(lambda m, x: m.saturate_cast(x, target), np.array([-(2**31), -129, -1, 0, 255, 2**31 - 1], "int32"))
@@ -417,7 +417,7 @@ def test_broadcast_gradient_args(parity: Any, a: tuple[int, ...], b: tuple[int, 
 )
 @pytest.mark.parametrize("actual", [((3, 4), (3, 4)), ((1, 4), (1, 4))])
 def test_gradients_with_open_shapes(parity: Any, a: Any, b: Any, actual: Any) -> None:
-    """Whatever is known of the shapes, each gradient has the shape of its operand."""
+    """Check that each gradient has the shape of its operand, for any partly known shapes."""
     rng = np.random.default_rng(3)
 
     def fitting(shape: Any, full: tuple[int, ...]) -> Any:
@@ -430,7 +430,7 @@ def test_gradients_with_open_shapes(parity: Any, a: Any, b: Any, actual: Any) ->
     parity(lambda m, x, y: x * y - y, x, y, shapes=[a, b], rtol=1e-9)
 
 
-# ── where slopes are infinite ────────────────────────────────────────────────────────────────────────────────────────
+# ── infinite slopes ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 STEEP_UNARY: dict[str, Any] = {
     "square": lambda m, x: m.square(x),
@@ -447,7 +447,7 @@ STEEP_BINARY = ("multiply", "divide", "pow", "squared_difference", "div_no_nan",
 
 
 def steep(dtype: str) -> Any:
-    """The largest values, infinities and NaN, and what is next to them; no values that TensorFlow takes for 0."""
+    """Return the largest values and those near them, infinities and NaN, but no values that TensorFlow treats as 0."""
     top = float(np.finfo(dtype).max)
     small = [0.0, 0.5, 1.0, 2.0, 6.0, 30.0, top**0.25, 2 * top**0.5, top / 2, top, np.inf]
     return np.array([*small, *(-v for v in small), np.nan], dtype)
@@ -460,7 +460,7 @@ def flowing(m: Any, y: Any, xs: Any, into: Any) -> Any:
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("into", [0.0, 2.0**-9, 1.0])
 @pytest.mark.parametrize("name", STEEP_UNARY)
-def test_what_flows_back_over_infinite_slopes(parity: Any, name: str, into: float, dtype: str) -> None:
+def test_gradients_through_infinite_slopes(parity: Any, name: str, into: float, dtype: str) -> None:
     x = steep(dtype)
     grads = np.full(x.shape, into, dtype)
     with np.errstate(all="ignore"):
@@ -470,8 +470,8 @@ def test_what_flows_back_over_infinite_slopes(parity: Any, name: str, into: floa
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("into", [0.0, 2.0**-9, 1.0])
 @pytest.mark.parametrize("name", STEEP_BINARY)
-def test_what_flows_back_to_two_over_infinite_slopes(parity: Any, name: str, into: float, dtype: str) -> None:
-    """Such as by y of x ** y, where the power fits and its product with log x does not."""
+def test_gradients_of_two_operands_through_infinite_slopes(parity: Any, name: str, into: float, dtype: str) -> None:
+    """Include cases such as x ** y by y, where the power is finite and its product with log x overflows."""
     x, y = (v.ravel() for v in np.meshgrid(steep(dtype), steep(dtype)))
     grads = np.full(x.shape, into, dtype)
     with np.errstate(all="ignore"):

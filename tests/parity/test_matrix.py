@@ -45,7 +45,7 @@ def test_matmul(parity: Any, tf: Any, dtype: str, ta: bool, tb: bool) -> None:
 
 
 @pytest.mark.parametrize(("ta", "tb"), FLAGS)
-def test_adjoint(parity: Any, tf: Any, ta: bool, tb: bool) -> None:
+def test_matmul_of_adjoints(parity: Any, tf: Any, ta: bool, tb: bool) -> None:
     a, b = sample(tf, "complex64", turned((3, 4), ta)), sample(tf, "complex64", turned((4, 5), tb), 1)
     parity(lambda m, x, y: m.matmul(x, y, adjoint_a=ta, adjoint_b=tb), a, b)
 
@@ -98,7 +98,7 @@ def test_matvec(parity: Any, tf: Any) -> None:
     parity(lambda m, x, y: m.linalg.matvec(x, y), a, b)
 
 
-def test_output_type_is_kept(parity: Any, tf: Any) -> None:
+def test_matmul_operator_keeps_the_dtype(parity: Any, tf: Any) -> None:
     parity(lambda m, x: x @ m.constant(np.ones((4, 2), np.float32)), sample(tf, "float32", (3, 4)))
 
 
@@ -149,15 +149,15 @@ def test_einsum(parity: Any, tf: Any, equation: str, left: Any, right: Any) -> N
 
 
 @pytest.mark.parametrize(("equation", "shape"), UNARY)
-def test_einsum_of_one(parity: Any, tf: Any, equation: str, shape: Any) -> None:
+def test_einsum_of_one_operand(parity: Any, tf: Any, equation: str, shape: Any) -> None:
     parity(lambda m, x: m.einsum(equation, x), sample(tf, "float32", shape))
 
 
 @pytest.mark.parametrize("equation", ["ij,jk,kl->il", "ij,kj,jl->kli", "ij,jk,kl->"])
-def test_einsum_of_three(parity: Any, tf: Any, equation: str) -> None:
+def test_einsum_of_three_operands(parity: Any, tf: Any, equation: str) -> None:
     terms = equation.split("->")[0].split(",")
     arrays = [sample(tf, "float32", tuple("ijkl".index(c) + 2 for c in t), i) for i, t in enumerate(terms)]
-    # With an open dimension TensorFlow refuses to plan the contraction, and aioflow does not.
+    # With an unknown dimension TensorFlow refuses to plan the contraction; aioflow plans it.
     parity(lambda m, *xs: m.einsum(equation, *xs), *arrays, static=False)
 
 
@@ -237,7 +237,7 @@ def test_large_triangular_solve(parity: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex64", "complex128"])
-def test_linear_dtypes(parity: Any, dtype: str) -> None:
+def test_dtypes_of_linear_algebra(parity: Any, dtype: str) -> None:
     x, b = square((3, 3)).astype(dtype), square((3, 3), 4).astype(dtype)
     if "complex" in dtype:
         x, b = x + 1j * b, b - 1j * x
@@ -268,7 +268,7 @@ def test_cholesky_grad(parity: Any, tf: Any) -> None:
 
 @pytest.mark.parametrize("shape", [(3, 3), (2, 4, 4), (1, 1)])
 def test_self_adjoint_eig(parity: Any, shape: Any) -> None:
-    """Eigenvectors are defined up to their signs, so what is compared does not depend on those."""
+    """Compare squares of eigenvectors, whose signs are arbitrary."""
     x = definite(shape)
     parity(lambda m, t: m.self_adjoint_eig(t)[0], x)
     parity(lambda m, t: m.self_adjoint_eigvals(t), x)
@@ -278,7 +278,7 @@ def test_self_adjoint_eig(parity: Any, shape: Any) -> None:
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("shape", [(3, 3), (4, 3), (3, 5), (2, 3, 3)])
 def test_svd(parity: Any, shape: Any, full: bool) -> None:
-    """Singular vectors are defined up to their signs, so what is compared does not depend on those."""
+    """Compare squares of singular vectors, whose signs are arbitrary."""
     x = np.random.default_rng(3).standard_normal(shape)
     least = min(shape[-2:])
 
@@ -290,11 +290,11 @@ def test_svd(parity: Any, shape: Any, full: bool) -> None:
     parity(lambda m, t: m.svd(t, compute_uv=False), x)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])  # TensorFlow gives zeros where they are complex
+@pytest.mark.parametrize("dtype", ["float32", "float64"])  # TensorFlow returns zeros for complex dtypes
 @pytest.mark.parametrize("place", [(2, 0), (1, 1), (0, 2), (slice(None), slice(None))], ids=str)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_svd_of_what_is_not_finite(parity: Any, value: float, place: Any, dtype: str) -> None:
-    """Its parts are NaN, and those of the other matrices are not touched. LAPACK would look for some for ever."""
+def test_svd_of_matrices_that_are_not_finite(parity: Any, value: float, place: Any, dtype: str) -> None:
+    """Check that one matrix yields NaN and the others do not; LAPACK would never terminate on it."""
     x = np.stack([np.eye(3), np.diag([3.0, 2.0, 1.0]), np.eye(3)]).astype(dtype)
     x[1][place] = value
     for full in (False, True):
@@ -304,8 +304,8 @@ def test_svd_of_what_is_not_finite(parity: Any, value: float, place: Any, dtype:
 
 @pytest.mark.parametrize("place", [(2, 0), (1, 1), (0, 2), (slice(None), slice(None))], ids=str)
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_eigenvalues_of_what_is_not_finite(parity: Any, tf: Any, value: float, place: Any) -> None:
-    """Refused by both, unless it is above the diagonal, where nobody looks."""
+def test_eigenvalues_of_matrices_that_are_not_finite(parity: Any, tf: Any, value: float, place: Any) -> None:
+    """Reject the matrix in both systems, unless the value is above the diagonal, which neither reads."""
     x = np.stack([np.eye(3), np.diag([3.0, 2.0, 1.0])])
     x[1][place] = value
     if place == (0, 2):
@@ -346,7 +346,7 @@ def test_vector_norm(parity: Any, tf: Any, ord: Any, axis: Any, keepdims: bool) 
 @pytest.mark.parametrize("keepdims", [False, True])
 def test_matrix_norm(parity: Any, tf: Any, ord: Any, axis: Any, keepdims: bool) -> None:
     x = sample(tf, "float32", (3, 4, 2))
-    # TensorFlow has no gradient of singular values without vectors of some shapes; the vectors' case is test_svd.
+    # For some shapes TensorFlow has no gradient of singular values without vectors; test_svd covers those with vectors.
     parity(lambda m, t: m.norm(t, ord=ord, axis=axis, keepdims=keepdims), x, grad=ord != 2, static=ord != 2)
 
 

@@ -1,4 +1,4 @@
-"""Monitored training beside TensorFlow's: when hooks act, in which order, what is saved, what is retried."""
+"""Monitored training against TensorFlow's: order of hook calls, saved checkpoints, summaries and retries."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ import aioflow
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """TensorFlow's hooks write summaries to the present folder where they are given none."""
+    """Change to a temporary folder: TensorFlow's hooks without a folder write summaries to the current one."""
     monkeypatch.chdir(tmp_path)
 
 
 class Both:
-    """A module, with what differs in how it is used."""
+    """One of the two systems, with helpers for the differences in its use."""
 
     def __init__(self, module: Any) -> None:
         self.m = module
@@ -38,7 +38,7 @@ class Both:
         return error
 
     async def train_in(self, session: Any, body: Callable[[Any], Any]) -> None:
-        """`body` in the block of a session."""
+        """Run `body` in the block of a session."""
         if self.ours:
             async with session() as entered:
                 await body(entered)
@@ -48,13 +48,13 @@ class Both:
 
 
 def model(b: Both) -> tuple[Any, Any]:
-    """A step that counts, and its operation."""
+    """Return the global step and the operation that increments it."""
     step = b.train.get_or_create_global_step()
     return step, step.assign_add(1, read_value=False)
 
 
 def both(tf: Any, scenario: Callable[[Both], Any]) -> None:
-    """The scenario gives the same in both systems."""
+    """Check that the scenario returns the same in both systems."""
     results = []
     for module in (tf, aioflow):
         with module.Graph().as_default():
@@ -64,7 +64,7 @@ def both(tf: Any, scenario: Callable[[Both], Any]) -> None:
 
 
 def logger(b: Both, log: list[Any]) -> Any:
-    """A hook and a listener that note every call."""
+    """Return a class of hooks that log every call."""
 
     class Log(b.train.SessionRunHook):  # type: ignore[misc, name-defined]
         def __init__(self, name: str) -> None:
@@ -88,7 +88,7 @@ def logger(b: Both, log: list[Any]) -> Any:
     return Log
 
 
-def test_the_order_of_calls(tf: Any) -> None:
+def test_hooks_are_called_in_the_same_order(tf: Any) -> None:
     async def scenario(b: Both) -> list[Any]:
         log: list[Any] = []
         hook = logger(b, log)
@@ -127,7 +127,7 @@ def test_stop_at_step(tf: Any, how: dict[str, int], first: int) -> None:
 
 @pytest.mark.parametrize("every", [1, 2, 3, 7])
 @pytest.mark.parametrize("jump", [1, 2, 5])
-def test_which_checkpoints_there_are(tf: Any, tmp_path: Path, every: int, jump: int) -> None:
+def test_checkpoint_hook_saves_the_same_checkpoints(tf: Any, tmp_path: Path, every: int, jump: int) -> None:
     async def scenario(b: Both) -> list[Any]:
         log: list[Any] = []
         folder = tmp_path / b.m.__name__
@@ -147,7 +147,7 @@ def test_which_checkpoints_there_are(tf: Any, tmp_path: Path, every: int, jump: 
             def end(self, session: Any, global_step_value: int) -> None:
                 log.append(("end", int(global_step_value)))
 
-        for _ in range(2):  # the second time, from the checkpoint of the first
+        for _ in range(2):  # the second run starts from the checkpoint of the first
             with b.m.Graph().as_default():
                 step = b.train.get_or_create_global_step()
                 update = step.assign_add(jump, read_value=False)
@@ -171,7 +171,10 @@ def test_which_checkpoints_there_are(tf: Any, tmp_path: Path, every: int, jump: 
 
 
 def losing(b: Both, log: list[Any], kind: str, where: str, when: int) -> Any:
-    """A hook that loses the peer once, after so many calls of one kind."""
+    """Return a hook that raises an error of kind `kind` once, in its method `where`.
+
+    It raises after `when` calls of the method, but in the first call of `after_create_session`.
+    """
 
     class Loses(b.train.SessionRunHook):  # type: ignore[misc, name-defined]
         left = when if where != "after_create_session" else 0
@@ -198,7 +201,7 @@ def losing(b: Both, log: list[Any], kind: str, where: str, when: int) -> Any:
 @pytest.mark.parametrize("kind", ["AbortedError", "UnavailableError"])
 @pytest.mark.parametrize("where", ["before_run", "after_run", "after_create_session"])
 @pytest.mark.parametrize("when", [0, 2, 3])
-def test_what_is_retried(tf: Any, tmp_path: Path, kind: str, where: str, when: int) -> None:
+def test_sessions_retry_after_lost_peers(tf: Any, tmp_path: Path, kind: str, where: str, when: int) -> None:
     async def scenario(b: Both) -> list[Any]:
         log: list[Any] = []
         folder = tmp_path / b.m.__name__
@@ -224,7 +227,7 @@ def test_what_is_retried(tf: Any, tmp_path: Path, kind: str, where: str, when: i
 
 @pytest.mark.parametrize("kind", ["AbortedError", "OutOfRangeError", "InvalidArgumentError", "KeyError"])
 @pytest.mark.parametrize("singular", [False, True])
-def test_what_errors_of_the_block_come_to(tf: Any, kind: str, singular: bool) -> None:
+def test_errors_raised_in_the_session_block(tf: Any, kind: str, singular: bool) -> None:
     async def scenario(b: Both) -> list[Any]:
         log: list[Any] = []
         _, update = model(b)
@@ -285,7 +288,7 @@ def test_feeds_and_fetches_of_hooks(tf: Any) -> None:
 
 
 @pytest.mark.parametrize("fail", [True, False])
-def test_a_loss_that_is_not_a_number(tf: Any, fail: bool) -> None:
+def test_nan_tensor_hook(tf: Any, fail: bool) -> None:
     async def scenario(b: Both) -> list[Any]:
         log: list[Any] = []
         loss = b.m.placeholder("float32", [])
@@ -308,7 +311,7 @@ def test_a_loss_that_is_not_a_number(tf: Any, fail: bool) -> None:
 
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("at_end", [True, False])
-def test_when_tensors_are_logged(tf: Any, every: int, at_end: bool) -> None:
+def test_logging_hook_logs_at_the_same_steps(tf: Any, every: int, at_end: bool) -> None:
     async def scenario(b: Both) -> list[str]:
         lines: list[str] = []
         _, update = model(b)
@@ -343,7 +346,7 @@ def test_when_tensors_are_logged(tf: Any, every: int, at_end: bool) -> None:
     both(tf, scenario)
 
 
-def test_the_traced_steps(tf: Any, tmp_path: Path) -> None:
+def test_profiler_hook_traces_the_same_steps(tf: Any, tmp_path: Path) -> None:
     async def scenario(b: Both) -> list[str]:
         folder = tmp_path / b.m.__name__
         folder.mkdir()
@@ -360,7 +363,7 @@ def test_the_traced_steps(tf: Any, tmp_path: Path) -> None:
     both(tf, scenario)
 
 
-def test_a_step_function(tf: Any) -> None:
+def test_run_step_fn(tf: Any) -> None:
     async def scenario(b: Both) -> list[Any]:
         log: list[Any] = []
         _, update = model(b)
@@ -408,7 +411,7 @@ def test_a_step_function(tf: Any) -> None:
         ("SessionManager", {"ready_for_local_init_op": 1}),
     ],
 )
-def test_arguments_that_are_refused(tf: Any, given: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
+def test_wrong_arguments_raise_value_error(tf: Any, given: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
     name, arguments = given
     for module in (tf, aioflow):
         with pytest.raises(ValueError):
@@ -419,7 +422,10 @@ def test_arguments_that_are_refused(tf: Any, given: tuple[str, dict[str, Any]], 
 
 
 def read_by_hooks(b: Both) -> list[Any]:
-    """What TensorFlow's hooks fetch as the step, which is the one before the update or the one after it, by chance."""
+    """Return the read of the step that TensorFlow's hooks fetch.
+
+    Without a control dependency it may run before or after the update.
+    """
     if b.ours:
         return []
     from tensorflow.python.training import training_util
@@ -428,7 +434,7 @@ def read_by_hooks(b: Both) -> list[Any]:
 
 
 def written(tf: Any, folder: Path) -> list[Any]:
-    """What is in the event files, without times, speeds and graphs."""
+    """Return the contents of the event files, without times, speeds and graphs."""
     found: list[Any] = []
     for file in sorted(folder.glob("*tfevents*")):
         for event in tf.train.summary_iterator(str(file)):
@@ -450,7 +456,7 @@ def written(tf: Any, folder: Path) -> list[Any]:
         {"save_summaries_steps": 4, "save_checkpoint_steps": 2},
     ],
 )
-def test_summaries_of_a_training(tf: Any, tmp_path: Path, given: dict[str, Any]) -> None:
+def test_training_writes_the_same_summaries(tf: Any, tmp_path: Path, given: dict[str, Any]) -> None:
     async def scenario(b: Both) -> Any:
         folder = tmp_path / ("ours" if b.ours else "theirs")
         step = b.train.get_or_create_global_step()
@@ -471,7 +477,7 @@ def test_summaries_of_a_training(tf: Any, tmp_path: Path, given: dict[str, Any])
 
 
 @pytest.mark.parametrize("given", [{"save_steps": 2}, {"save_secs": 1000.0}])
-def test_a_hook_with_several_summaries(tf: Any, tmp_path: Path, given: dict[str, Any]) -> None:
+def test_summary_hook_with_several_summaries(tf: Any, tmp_path: Path, given: dict[str, Any]) -> None:
     async def scenario(b: Both) -> Any:
         folder = tmp_path / ("ours" if b.ours else "theirs")
         step = b.train.get_or_create_global_step()

@@ -1,4 +1,4 @@
-"""The floats of 8 bits and the integers of fewer against TensorFlow: numbers, casts, movement, serialized tensors."""
+"""8-bit floats and 4-bit and smaller integers against TensorFlow: limits, casts, movement, serialized tensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INTS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"
 
 
 @pytest.mark.parametrize("dtype", NARROW, ids=str)
-def test_names_and_numbers(dtype: Any) -> None:
+def test_names_and_limits(dtype: Any) -> None:
     tf = pytest.importorskip("tensorflow")
     theirs = tf.as_dtype(dtype.as_datatype_enum)
     assert theirs.name == dtype.name
@@ -30,7 +30,7 @@ def test_names_and_numbers(dtype: Any) -> None:
     assert (theirs.min, theirs.max) == (dtype.min, dtype.max)
 
 
-# TensorFlow's CPU has casts of two of the floats and of two of the integers
+# TensorFlow's CPU casts only two of the floats and two of the integers.
 
 
 @pytest.mark.parametrize("wide", FLOATS)
@@ -53,13 +53,13 @@ def test_casts_of_integers(parity: Any, name: str, wide: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["float8_e5m2", "float8_e4m3fn"])
-def test_movement(parity: Any, name: str) -> None:
+def test_data_movement(parity: Any, name: str) -> None:
     x = np.arange(6).reshape(2, 3).astype(af.as_dtype(name).np_dtype)
     parity(lambda m, x: [m.reshape(x, [3, 2]), m.identity(x), m.concat([x, x], 0)], x, grad=False)
 
 
 @pytest.mark.parametrize("dtype", NARROW, ids=str)
-def test_serialized_tensors_go_both_ways(dtype: Any) -> None:
+def test_each_system_reads_the_others_tensors(dtype: Any) -> None:
     tf = pytest.importorskip("tensorflow")
     x = np.array([[1, 0, 1], [0, 1, 1]], np.float32).astype(dtype.np_dtype)
     theirs = tf.make_tensor_proto(x)

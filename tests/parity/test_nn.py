@@ -83,7 +83,7 @@ def test_crelu(parity: Any, axis: int) -> None:
 
 
 def raw(tf_name: str, *names: str, **attrs: Any) -> Callable[..., Any]:
-    """The op itself, by TensorFlow's raw builder and by ours."""
+    """Return a builder of the op itself: TensorFlow's raw builder or ours."""
 
     def build(m: Any, *tensors: Any) -> Any:
         if hasattr(m, "raw_ops") and m.__name__ != "aioflow":
@@ -126,7 +126,7 @@ def test_bias_add(parity: Any, dtype: str, shape: tuple[int, ...]) -> None:
     arrays = (value.astype(kind), bias.astype(kind))
     tolerance = within(dtype) if dtype in FLOATS else {}
     if dtype in ("float16", "bfloat16"):
-        tolerance = {"rtol": 5e-2, "atol": 5e-2}  # TensorFlow sums halves in halves
+        tolerance = {"rtol": 5e-2, "atol": 5e-2}  # TensorFlow sums 16-bit floats in 16 bits
     parity(lambda m, x, b: m.nn.bias_add(x, b), *arrays, **tolerance)
 
 
@@ -160,7 +160,7 @@ def test_softmax_of_extremes(parity: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])
-def test_softmax_twice(parity: Any, name: str) -> None:
+def test_softmax_second_derivative(parity: Any, name: str) -> None:
     def twice(m: Any, x: Any) -> Any:
         y = getattr(m.nn, name)(x)
         return m.gradients(y * y, x)[0]
@@ -184,7 +184,7 @@ def test_embedding_lookup(parity: Any, ids: Any, index: Any) -> None:
 
 @pytest.mark.parametrize("strategy", ["mod", "div"])
 @pytest.mark.parametrize("ids", [[0, 2, 2, 6], [[1, 4], [3, 5]], np.zeros((0,), np.int32)])
-def test_embedding_lookup_in_parts(parity: Any, ids: Any, strategy: str) -> None:
+def test_embedding_lookup_in_partitioned_tables(parity: Any, ids: Any, strategy: str) -> None:
     tables = [array((3, 2), seed=1), array((2, 2), seed=2), array((2, 2), seed=3)]
 
     def build(m: Any, a: Any, b: Any, c: Any, i: Any) -> Any:
@@ -193,6 +193,6 @@ def test_embedding_lookup_in_parts(parity: Any, ids: Any, strategy: str) -> None
     parity(build, *tables, np.asarray(ids, np.int32), static=False)
 
 
-def test_dropout_that_keeps_everything(parity: Any) -> None:
+def test_dropout_with_rate_zero(parity: Any) -> None:
     parity(lambda m, x: m.nn.dropout(x, rate=0.0), array((3, 4)))
     parity(lambda m, x: m.nn.dropout(x, keep_prob=1.0), array((3, 4)))

@@ -1,5 +1,8 @@
-"""Convolutions and pools against TensorFlow. Its CPU kernels know NHWC only: of NCHW the static shapes are compared
-here, and the values with NHWC in tests/ops."""
+"""Convolutions and pools against TensorFlow.
+
+TensorFlow's CPU kernels only support NHWC. For NCHW this module compares static shapes; tests/ops compares the values
+with those of NHWC.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ def within(dtype: str) -> dict[str, float]:
 
 
 def raw(op: str, *names: str, **attrs: Any) -> Callable[..., Any]:
-    """The op itself, by TensorFlow's raw builder and by ours."""
+    """Return a builder of the op itself: TensorFlow's raw builder or ours."""
 
     def build(m: Any, *tensors: Any) -> Any:
         if m is aioflow:
@@ -60,7 +63,7 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_conv2d(parity: Any, case: Any) -> None:
     image, kernel, strides, padding, dilations = case
-    # TensorFlow's CPU kernels have no gradient of dilations or groups: tests/ops checks ours by differences
+    # TensorFlow's CPU kernels have no gradients with dilations or groups. tests/ops checks ours by differences.
     differentiable = dilations == 1 and image[3] == kernel[2]
 
     def build(m: Any, x: Any, w: Any) -> Any:
@@ -145,7 +148,7 @@ def test_backprop_builders(parity: Any) -> None:
         lambda m, w, dy: m.nn.conv2d_backprop_input([2, 5, 5, 3], w, dy, [1, 1, 1, 1], "SAME"),
         w,
         dy,
-        static=False,  # TensorFlow takes the batch from out_backprop, although input_sizes says it
+        static=False,  # TensorFlow infers the batch from out_backprop, although input_sizes has it
         **within("float32"),
     )
     parity(
@@ -166,7 +169,7 @@ DEPTHWISE = [
 
 
 @pytest.mark.parametrize("case", DEPTHWISE, ids=str)
-def test_depthwise(parity: Any, case: Any) -> None:
+def test_depthwise_conv2d(parity: Any, case: Any) -> None:
     image, kernel, strides, padding = case
     four = [1, strides, strides, 1]
 
@@ -183,7 +186,7 @@ def test_depthwise(parity: Any, case: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_depthwise_in_half(parity: Any, dtype: str) -> None:
+def test_depthwise_conv2d_in_16_bit_floats(parity: Any, dtype: str) -> None:
     def build(m: Any, x: Any, w: Any) -> Any:
         return m.nn.depthwise_conv2d_native(x, w, [1, 1, 1, 1], "SAME")
 
@@ -191,7 +194,7 @@ def test_depthwise_in_half(parity: Any, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("rate", [None, [1, 1], [2, 2]])
-def test_depthwise_with_rate_and_separable(parity: Any, rate: Any) -> None:
+def test_depthwise_with_rate_and_separable_conv2d(parity: Any, rate: Any) -> None:
     x, w, p = array((2, 7, 7, 3)), array((3, 3, 3, 2), seed=1), array((1, 1, 6, 5), seed=2)
 
     def depthwise(m: Any, x: Any, w: Any) -> Any:
@@ -200,13 +203,13 @@ def test_depthwise_with_rate_and_separable(parity: Any, rate: Any) -> None:
     def separable(m: Any, x: Any, w: Any, p: Any) -> Any:
         return m.nn.separable_conv2d(x, w, p, [1, 1, 1, 1], "VALID", rate=rate)
 
-    # through space_to_batch TensorFlow loses static sizes that are known here
+    # TensorFlow's space_to_batch loses static sizes that aioflow keeps.
     static = rate != [2, 2]
     parity(depthwise, x, w, static=static, **within("float32"))
     parity(separable, x, w, p, static=static, **within("float32"))
 
 
-def test_atrous(parity: Any) -> None:
+def test_atrous_conv2d(parity: Any) -> None:
     parity(
         lambda m, x, w: m.nn.atrous_conv2d(x, w, 2, "SAME"),
         array((2, 7, 7, 3)),
@@ -264,8 +267,8 @@ def test_max_pool_with_explicit_padding(parity: Any) -> None:
     parity(lambda m, x: m.nn.max_pool(x, 2, 2, padding), -1 - abs(array((2, 5, 5, 3))))
 
 
-def test_max_pool_ties(parity: Any) -> None:
-    """Where several elements are the maximum, the first in row-major order gets the gradient."""
+def test_max_pool_gradient_of_ties(parity: Any) -> None:
+    """Check that the first of equal maxima, in row-major order, gets the gradient."""
     values = np.round(array((2, 6, 6, 3)))
     parity(lambda m, x: m.nn.max_pool(x, 3, 2, "SAME"), values)
 

@@ -39,7 +39,7 @@ def test_softmax_cross_entropy(parity: Any, shape: tuple[int, ...], dtype: str) 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_softmax_cross_entropy_along_an_axis(parity: Any, axis: int) -> None:
-    """TensorFlow fails for a negative axis that is not the last; tests/ops has those."""
+    """Skip negative axes other than the last, on which TensorFlow fails; tests/ops checks those."""
     x, y = array((2, 3, 4)), probabilities((2, 3, 4), axis=axis)
     parity(lambda m, x, y: m.nn.softmax_cross_entropy_with_logits_v2(labels=y, logits=x, axis=axis), x, y)
 
@@ -64,7 +64,7 @@ def test_second_derivatives(parity: Any) -> None:
         return m.gradients(loss * loss, x)[0]
 
     def dense(m: Any, x: Any) -> Any:
-        # Not by the labels: there TensorFlow leaves out what comes by way of `backprop` (tests/ops checks ours).
+        # No gradient by the labels: TensorFlow omits its part through `backprop`. tests/ops checks ours.
         loss = m.nn.softmax_cross_entropy_with_logits_v2(labels=probabilities((4, 3), "float64"), logits=x)
         return m.gradients(loss * loss, x)[0]
 
@@ -104,7 +104,7 @@ def test_elementwise_losses(parity: Any, dtype: str) -> None:
     parity(lambda m, x, y: m.nn.log_poisson_loss(3 * y, x, compute_full_loss=True), x, y, **within(dtype))
 
 
-def test_sigmoid_cross_entropy_at_zero_and_far_out(parity: Any) -> None:
+def test_sigmoid_cross_entropy_at_zero_and_extremes(parity: Any) -> None:
     x = np.array([0.0, -0.0, 1000.0, -1000.0, 88.0], np.float32)
     y = np.array([1.0, 0.0, 0.5, 1.0, 1.0], np.float32)
     parity(lambda m, x, y: m.nn.sigmoid_cross_entropy_with_logits(labels=y, logits=x), x, y)
@@ -155,7 +155,7 @@ def test_losses_of_rows(parity: Any, reduction: str) -> None:
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
-def test_losses_of_nothing(parity: Any, reduction: str) -> None:
+def test_losses_of_empty_batches(parity: Any, reduction: str) -> None:
     empty = np.zeros((0, 3), np.float32)
     parity(lambda m, y, x: m.losses.mean_squared_error(y, x, reduction=reduction), empty, empty)
 

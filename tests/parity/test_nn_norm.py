@@ -1,4 +1,4 @@
-"""Batch norm, moments and the other normalisations against TensorFlow."""
+"""Batch norm, moments and the other normalizations against TensorFlow."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_fused_batch_norm_training(parity: Any, shape: tuple[int, ...], dtype: s
     def build(m: Any, x: Any, scale: Any, offset: Any) -> Any:
         return list(m.nn.fused_batch_norm(x, scale, offset))
 
-    # in halves TensorFlow rounds at other places
+    # TensorFlow rounds 16-bit floats at other places.
     parity(build, array(shape, dtype), channels(1), channels(2), grad=dtype == "float32", grad_of=[0], **within(dtype))
 
 
@@ -72,7 +72,7 @@ def test_batch_norm_ops(parity: Any, version: str) -> None:
             made = make_list(f"FusedBatchNorm{version}", *tensors)
         else:
             made = getattr(m.raw_ops, f"FusedBatchNorm{version}")(**dict(zip(names, tensors, strict=True)))
-        return list(made)[:5]  # the sixth output means nothing on the CPU
+        return list(made)[:5]  # the sixth output is meaningless on the CPU
 
     arrays = (array((2, 4, 5, 3)), channels(0), channels(1), np.zeros(0, "f"), np.zeros(0, "f"))
     parity(build, *arrays, grad=False, **within("float32"))
@@ -102,7 +102,7 @@ def test_moments(parity: Any, axes: list[int], keepdims: bool) -> None:
         return list(m.nn.moments(x, axes, keepdims=keepdims))
 
     for dtype in ("float32", "float64", "float16"):
-        # with no axes TensorFlow's squeeze forgets the shape
+        # Without axes TensorFlow's squeeze loses the shape.
         parity(build, array((3, 4, 5), dtype), static=bool(axes), **within(dtype))
 
 

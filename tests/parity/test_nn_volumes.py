@@ -1,4 +1,4 @@
-"""Convolutions and pools over volumes, and pools with argmax, against TensorFlow. Its CPU kernels know NDHWC only."""
+"""3-D convolutions and pools, and pools with argmax, against TensorFlow, whose CPU kernels only support NDHWC."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def five(value: Any) -> list[int]:
 
 @pytest.mark.parametrize("case", POOLS, ids=str)
 @pytest.mark.parametrize("kind", ["max_pool3d", "avg_pool3d"])
-def test_pools(parity: Any, kind: str, case: Any) -> None:
+def test_pools_3d(parity: Any, kind: str, case: Any) -> None:
     shape, ksize, strides, padding = case
 
     def build(m: Any, x: Any) -> Any:
@@ -84,14 +84,14 @@ def test_pools(parity: Any, kind: str, case: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["max_pool3d", "avg_pool3d"])
-def test_halves_of_pools(parity: Any, kind: str) -> None:
+def test_pools_3d_in_bfloat16(parity: Any, kind: str) -> None:
     def build(m: Any, x: Any) -> Any:
         return getattr(m.nn, kind)(x, ksize=2, strides=1, padding="SAME")
 
     parity(build, array((1, 3, 4, 3, 2), "bfloat16"), grad=False, rtol=3e-2, atol=3e-2)
 
 
-def test_the_second_gradient_of_a_max_pool(parity: Any) -> None:
+def test_max_pool3d_second_derivative(parity: Any) -> None:
     def build(m: Any, x: Any, g: Any) -> Any:
         y = m.nn.max_pool3d(x, ksize=2, strides=2, padding="SAME")
         (first,) = m.gradients(y * y, [x])
@@ -102,7 +102,7 @@ def test_the_second_gradient_of_a_max_pool(parity: Any) -> None:
 
 
 @pytest.mark.parametrize("layout", ["Conv3D", "MaxPool3D", "AvgPool3D"])
-def test_the_other_layout_gives_the_same(layout: str) -> None:
+def test_ncdhw_matches_ndhwc(layout: str) -> None:
     x, w = distinct((2, 4, 5, 6, 3)), array((2, 3, 3, 3, 4), seed=1)
     if layout == "Conv3D":
         how: dict[str, Any] = {"strides": [1, 1, 2, 3, 1]}
@@ -133,7 +133,7 @@ def test_max_pool_with_argmax(parity: Any, case: Any, whole: bool) -> None:
     parity(build, distinct((2, 5, 6, 3)), grad=False)
 
 
-def test_the_first_of_equal_maxima_is_named(parity: Any) -> None:
+def test_max_pool_argmax_of_ties_is_the_first(parity: Any) -> None:
     def build(m: Any, x: Any) -> Any:
         return m.nn.max_pool_with_argmax(x, four(2), four(1), "SAME", output_dtype="int32")
 

@@ -1,4 +1,4 @@
-"""Models that are exported, in onnxruntime: equal results, dtypes and shapes."""
+"""Exported ONNX models in onnxruntime: equal results, dtypes and shapes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.parity
 
 
 def onnxruntime_run(model: onnx.ModelProto, feeds: Mapping[str, NDArray[Any]]) -> Arrays:
-    """What onnxruntime's CPU kernels give."""
+    """Return the results of onnxruntime's CPU kernels."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -37,19 +37,19 @@ def onnxruntime_run(model: onnx.ModelProto, feeds: Mapping[str, NDArray[Any]]) -
 
 
 def _text(array: NDArray[Any]) -> NDArray[Any]:
-    """Strings as onnxruntime takes them."""
+    """Decode bytes to the strings that onnxruntime accepts."""
     if array.dtype != object:
         return array
     return np.array([item.decode() for item in array.reshape(-1)], object).reshape(array.shape)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-async def test_of_known_shapes(case: Case) -> None:
+async def test_export_with_known_shapes(case: Case) -> None:
     await compare(case.build, case.arrays, onnxruntime_run, tolerance=case.tolerance)
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if not c.static_only], ids=lambda case: case.name)
-async def test_of_unknown_sizes(case: Case) -> None:
+async def test_export_with_unknown_sizes(case: Case) -> None:
     await compare(case.build, case.arrays, onnxruntime_run, dynamic=True, tolerance=case.tolerance)
 
 
@@ -78,7 +78,7 @@ def _slices(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[Any, ...]]:
         index.insert(draw(st.integers(0, len(index))), ...)
     if not any(i is ... for i in index):
         return shape, tuple(index)
-    # What comes after an ellipsis belongs to the last axes: numbers must fit there.
+    # Indices after an ellipsis belong to the last axes, where an integer might be out of range; a slice never is.
     return shape, tuple(i if not isinstance(i, int) else slice(i, None) for i in index)
 
 
@@ -100,7 +100,9 @@ async def test_any_slice(case: tuple[tuple[int, ...], tuple[Any, ...]], dynamic:
 async def test_any_reduction(case: Any, op: str, keepdims: bool, dynamic: bool, dtype: Any) -> None:
     shape, axes = case
     hypothesis.assume(len({axis % len(shape) for axis in axes}) == len(axes))
-    hypothesis.assume(op != "reduce_mean" or dtype is np.float32 or 0 not in shape)  # integers have no NaN
+    hypothesis.assume(
+        op != "reduce_mean" or dtype is np.float32 or 0 not in shape
+    )  # integer means of no elements have no NaN
     given = (_numbers(shape) / 4).astype(dtype)
     await compare(
         lambda x: getattr(af, op)(x, list(axes), keepdims=keepdims), [given], onnxruntime_run, dynamic=dynamic
@@ -140,7 +142,7 @@ async def test_any_window(
     hypothesis.assume(stride == 1 or dilation == 1)
     pool = min(kernel, height, width)
     gaps = (kernel > 1 and span < stride) or (1 < pool < stride)
-    hypothesis.assume(not (gaps and dynamic and same_size))  # which is refused
+    hypothesis.assume(not (gaps and dynamic and same_size))  # the exporter rejects these
     weights = _numbers((kernel, kernel, 2, 3)) / 10
     padding = "SAME" if same_size else "VALID"
 
@@ -157,7 +159,7 @@ async def test_any_window(
 # -- networks ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_network_that_was_trained_here_gives_the_same_there_for_any_batch() -> None:
+async def test_exported_network_matches_for_any_batch_size() -> None:
     random = np.random.default_rng(3)
     images, labels = random.random((32, 8, 8, 1), np.float32), random.integers(0, 3, 32)
     x, y = af.placeholder(af.float32, [None, 8, 8, 1]), af.placeholder(af.int64, [None])
@@ -189,7 +191,7 @@ async def test_a_network_that_was_trained_here_gives_the_same_there_for_any_batc
 
 
 @pytest.mark.parametrize("name", ["shufflenet", "inception_v1", "resnet50"])
-async def test_a_model_that_was_loaded_goes_out_as_it_came(name: str) -> None:
+async def test_loaded_model_exports_to_an_equal_model(name: str) -> None:
     path = Path(onnx.backend.test.__file__).parent / "data" / "light" / f"light_{name}.onnx"
     original = onnx.load(path)
     model = load(original)
@@ -202,7 +204,7 @@ async def test_a_model_that_was_loaded_goes_out_as_it_came(name: str) -> None:
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.reference], ids=lambda case: case.name)
-async def test_what_was_exported_can_be_loaded_again(case: Case) -> None:
+async def test_exported_model_can_be_loaded_again(case: Case) -> None:
     async def run(proto: onnx.ModelProto, feeds: Mapping[str, NDArray[Any]]) -> Arrays:
         model = load(proto)
         async with af.Session(graph=model.graph) as session:
@@ -216,7 +218,7 @@ async def test_what_was_exported_can_be_loaded_again(case: Case) -> None:
 
 @pytest.mark.parametrize("seed", range(32))
 async def test_random_programs_of_branches_and_loops(seed: int) -> None:
-    """Those that are compared with TensorFlow, without their updates of variables, which no model can make."""
+    """Export the programs that are compared with TensorFlow, without variable updates, which no model can make."""
     program = generate(seed)
     unchanged = "def unchanged(m, token, update):\n    return token\n"
     vars(program)["source"] = unchanged + program.source.replace("after(m,", "unchanged(m,")

@@ -1,4 +1,4 @@
-"""Recurrent layers that are exported, in onnxruntime: whole layers of one op, and loops of Keras's."""
+"""Exported recurrent layers in onnxruntime: whole-layer ops, and the loops of Keras."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.parity
 @pytest.mark.parametrize("clip", [0.0, 0.3])
 @pytest.mark.parametrize("peephole", [False, True])
 @pytest.mark.parametrize("op", ["BlockLSTM", "BlockLSTMV2"])
-async def test_all_outputs_of_a_whole_layer(op: str, peephole: bool, clip: float, steps: int) -> None:
+async def test_all_outputs_of_block_lstm(op: str, peephole: bool, clip: float, steps: int) -> None:
     def build(*tensors: Any) -> Any:
         given = dict(zip(NAMES, tensors, strict=True)) | {"seq_len_max": af.constant(steps, af.int64)}
         return list(getattr(af.raw_ops, op)(use_peephole=peephole, cell_clip=clip, **given))
@@ -35,8 +35,11 @@ async def test_all_outputs_of_a_whole_layer(op: str, peephole: bool, clip: float
 
 @pytest.mark.parametrize("lengths", [False, True])
 @pytest.mark.parametrize("sizes", [[6, 2], ["steps", "batch"]])
-async def test_an_lstm_that_was_loaded_is_one_again(sizes: list[Any], lengths: bool) -> None:
-    """What is read of it decides whether an LSTM is enough; it runs at other lengths too where they are open."""
+async def test_loaded_lstm_exports_as_an_lstm(sizes: list[Any], lengths: bool) -> None:
+    """Export a loaded LSTM as an LSTM, and run it at other lengths if they are open.
+
+    The outputs in use decide whether an LSTM node is enough.
+    """
     original = _lstm(sizes, lengths)
     model = load(original)
     out = await export(model)
@@ -50,7 +53,7 @@ async def test_an_lstm_that_was_loaded_is_one_again(sizes: list[Any], lengths: b
             np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
-async def test_an_lstm_whose_cells_nobody_reads_is_an_lstm_alone() -> None:
+async def test_lstm_without_cell_outputs_exports_as_one_lstm() -> None:
     original = _lstm([6, 2], False)
     del original.graph.output[1:]
     out = await export(load(original))
@@ -81,7 +84,7 @@ X = np.random.default_rng(0).standard_normal((3, 8, 3)).astype(np.float32)
 
 @pytest.fixture(params=["LSTM", "GRU"])
 def keras_layer(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, NDArray[Any]]:
-    """Where a model of one layer is, and what it gives for X."""
+    """Export a Keras model of one layer, and return its folder and its result for X."""
     import tensorflow
 
     layer = getattr(tensorflow.keras.layers, request.param)(12)
@@ -90,8 +93,8 @@ def keras_layer(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, N
     return tmp_path, model(X).numpy()
 
 
-async def test_the_last_output_of_a_layer_of_keras(keras_layer: tuple[Path, NDArray[Any]]) -> None:
-    """Its loop writes the one row of an array in each step."""
+async def test_last_output_of_a_keras_layer(keras_layer: tuple[Path, NDArray[Any]]) -> None:
+    """Export a layer whose loop writes the only row of an array in each step."""
     folder, expected = keras_layer
     model = load_saved_model(folder)
     async with af.Session(graph=model.graph) as session:

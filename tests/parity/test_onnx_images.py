@@ -1,4 +1,4 @@
-"""ONNX's ops on images and signals against onnxruntime, where onnx's own tests do not look, with sizes not known."""
+"""ONNX's image and signal ops against onnxruntime, beyond onnx's own tests, with known and unknown sizes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ X = RNG.standard_normal((2, 3, 7, 9)).astype(np.float32)
 
 
 async def same(op: str, inputs: Mapping[str, Any], *, atol: float = 1e-5, **how: Any) -> None:
-    """The node gives what onnxruntime gives, whether sizes are known or not."""
+    """Check that the node matches onnxruntime, with known and with unknown sizes."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     for known in (True, False):
@@ -45,7 +45,7 @@ COORDINATES = ["asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners"
 async def test_resize_by_scales(mode: str, coordinates: str, scales: Any) -> None:
     inputs = {"x": X, "roi": None, "scales": np.array(scales, np.float32)}
     how: dict[str, Any] = {"mode": mode, "coordinate_transformation_mode": coordinates}
-    if coordinates == "align_corners":  # of fractions onnxruntime takes the size that is made, onnx the one asked for
+    if coordinates == "align_corners":  # for fractions onnxruntime uses the resulting size, onnx the requested one
         inputs["scales"] = np.array([1, 1, 2, 3], np.float32)
     for weights in (["scales"], []):
         await same("Resize", inputs, weights=weights, opset=13, atol=1e-4, **how)
@@ -53,7 +53,7 @@ async def test_resize_by_scales(mode: str, coordinates: str, scales: Any) -> Non
 
 @pytest.mark.parametrize("rounding", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
 @pytest.mark.parametrize("coordinates", COORDINATES)
-async def test_resize_to_sizes_by_the_nearest(rounding: str, coordinates: str) -> None:
+async def test_resize_to_sizes_by_nearest(rounding: str, coordinates: str) -> None:
     inputs = {"x": X, "roi": None, "scales": None, "sizes": np.array([2, 3, 14, 5], np.int64)}
     how: dict[str, Any] = {"mode": "nearest", "nearest_mode": rounding, "coordinate_transformation_mode": coordinates}
     await same("Resize", inputs, weights=["sizes"], opset=13, **how)
@@ -61,14 +61,14 @@ async def test_resize_to_sizes_by_the_nearest(rounding: str, coordinates: str) -
 
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
 @pytest.mark.parametrize("outside", [0, 1])
-async def test_resize_that_smooths(mode: str, outside: int) -> None:
+async def test_resize_with_antialias(mode: str, outside: int) -> None:
     inputs = {"x": X, "roi": None, "scales": None, "sizes": np.array([2, 3, 3, 4], np.int64)}
     await same(
         "Resize", inputs, weights=["sizes"], opset=18, mode=mode, antialias=1, exclude_outside=outside, atol=1e-4
     )
 
 
-async def test_resize_of_old_models() -> None:
+async def test_resize_and_upsample_of_old_opsets() -> None:
     scales = np.array([1, 1, 2, 1.5], np.float32)
     for mode in ("nearest", "linear"):
         await same("Resize", {"x": X, "scales": scales}, weights=["scales"], opset=10, mode=mode)
@@ -108,7 +108,7 @@ async def test_max_roi_pool() -> None:
 
 @pytest.mark.parametrize("middles", [0, 1])
 @pytest.mark.parametrize("classes", [2, 90])
-async def test_the_best_boxes_of_each_class(middles: int, classes: int) -> None:
+async def test_non_max_suppression_of_classes(middles: int, classes: int) -> None:
     boxes = RNG.random((2, 20, 4)).astype(np.float32)
     scores = RNG.random((2, classes, 20)).astype(np.float32)
     inputs = {
@@ -123,7 +123,7 @@ async def test_the_best_boxes_of_each_class(middles: int, classes: int) -> None:
 
 @pytest.mark.parametrize("how", [{}, {"onesided": 1}, {"inverse": 1}])
 @pytest.mark.parametrize("length", [None, 5, 12])
-async def test_dft_of_a_length(how: Any, length: int | None) -> None:
+async def test_dft_with_length(how: Any, length: int | None) -> None:
     parts = 1 if how.get("onesided") else 2
     x = RNG.standard_normal((2, 9, 4, parts)).astype(np.float32)
     given = None if length is None else np.array(length, np.int64)
@@ -150,7 +150,7 @@ PADDINGS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("padding", PADDINGS)
 @pytest.mark.parametrize("ceil_mode", [0, 1])
 @pytest.mark.parametrize("op", ["AveragePool", "LpPool", "MaxPool"])
-async def test_windows_of_pools(op: str, ceil_mode: int, padding: dict[str, Any]) -> None:
+async def test_pool_windows(op: str, ceil_mode: int, padding: dict[str, Any]) -> None:
     how = {"kernel_shape": [3, 3], "ceil_mode": ceil_mode, **padding}
     await same(op, {"x": X}, opset=22, **how)
     if op == "AveragePool":
@@ -160,7 +160,7 @@ async def test_windows_of_pools(op: str, ceil_mode: int, padding: dict[str, Any]
 
 
 @pytest.mark.parametrize("padding", PADDINGS)
-async def test_windows_of_convolutions(padding: dict[str, Any]) -> None:
+async def test_convolution_windows(padding: dict[str, Any]) -> None:
     for x, kernel in ((X, (4, 3, 3, 3)), (X[:, :, 0], (4, 3, 3)), (X[:, :, None], (4, 3, 1, 3, 3))):
         axes = x.ndim - 2
         how = {key: value if key == "auto_pad" else _along(value, axes) for key, value in padding.items()}
@@ -169,7 +169,7 @@ async def test_windows_of_convolutions(padding: dict[str, Any]) -> None:
 
 
 def _along(values: list[int], axes: int) -> list[int]:
-    """Attributes of two axes for the last one, or for one more before."""
+    """Convert attributes of two axes to those of the last axis, or of three axes."""
     if axes == 2:
         return values
     if len(values) == 4:
@@ -186,6 +186,6 @@ def _along(values: list[int], axes: int) -> list[int]:
         {"output_shape": [15, 27], "output_padding": [1, 1]},
     ],
 )
-async def test_windows_of_transposed_convolutions(how: dict[str, Any]) -> None:
+async def test_transposed_convolution_windows(how: dict[str, Any]) -> None:
     weights = RNG.standard_normal((3, 4, 3, 3)).astype(np.float32)
     await same("ConvTranspose", {"x": X, "w": weights}, weights=["w"], strides=[2, 3], atol=1e-4, **how)

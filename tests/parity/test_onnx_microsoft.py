@@ -18,14 +18,14 @@ DTYPES = pytest.mark.parametrize("dtype", INTEGERS)
 
 
 async def same_steps(op: str, inputs: dict[str, Any], *, apart: int = 1, **attributes: Any) -> None:
-    """Compare the integers of all outputs by `check_steps`, with the sizes of inputs known and not."""
+    """Compare the integers of all outputs by `check_steps`, with known and with unknown input sizes."""
     for known in (True, False):
         for found, wanted in await run_both(op, inputs, known_shapes=known, **attributes):
             check_steps(found, wanted, apart)
 
 
 def check_steps(found: Any, wanted: Any, apart: int = 1) -> None:
-    """Compare integers, of which a few may be one step apart: halves that one of them had not exactly."""
+    """Compare integers, of which a few may be one step apart: halves that one side did not compute exactly."""
     assert found.dtype == wanted.dtype
     assert found.shape == wanted.shape
     distance = np.abs(found.astype(np.int64) - wanted.astype(np.int64))
@@ -53,7 +53,7 @@ async def test_binary(op: str, size: float, dtype: Any, shape: tuple[int, ...]) 
     a, b = whole(dtype, (2, 3, 40)), whole(dtype, shape)
     inputs = quantized("a", a, 0.02, 7) | quantized("b", b, 0.013, 11) | result(size, 20, dtype)
     await same_steps(op, inputs)
-    await same_steps(op, {**inputs, "y_scale": scale(size / 20)})  # most results are beyond the type
+    await same_steps(op, {**inputs, "y_scale": scale(size / 20)})  # most results exceed the range of the dtype
 
 
 @DTYPES
@@ -67,8 +67,8 @@ async def test_activations(dtype: Any) -> None:
 
 @DTYPES
 @pytest.mark.parametrize("op", ["QLinearAdd", "QLinearSigmoid", "QLinearLeakyRelu"])
-async def test_zero_points_left_out(op: str, dtype: Any) -> None:
-    """onnxruntime 1.32 fails where they are left out, though its schemas say that they may be."""
+async def test_omitted_zero_points(op: str, dtype: Any) -> None:
+    """Compare with explicit zero points: onnxruntime 1.32 fails without them, although its schemas allow that."""
     x = whole(dtype, (4, 30))
     inputs = quantized("a", x, 0.04, 0) | (quantized("b", x[:1], 0.02, 0) if op == "QLinearAdd" else {})
     inputs |= result(0.05, 0, dtype)
@@ -106,7 +106,7 @@ async def test_conv(last: int, biased: bool) -> None:
         inputs["b"] = np.arange(-3000, 3000, 1000, dtype=np.int32)
     weights = [name for name in inputs if name != "x"]
     how: dict[str, Any] = {"group": 2, "pads": [1, 1, 1, 1], "weights": weights}
-    # Not onnxruntime: see `run_both`, and it does not make these weights uint8.
+    # Compare with onnx's reference: onnxruntime does not convert these weights to uint8. See also `run_both`.
     first = inputs | {"x": np.moveaxis(x, -1, 1)} if last else inputs
     plain = one_node("QLinearConv", first, opset=17, **how)
     [wanted] = ReferenceEvaluator(plain).run(None, {"x": first["x"]})
@@ -140,7 +140,7 @@ async def test_softmax(dtype: Any, opset: int, axis: int | None) -> None:
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint16, np.int16])
 @pytest.mark.parametrize("axis", [None, 1, -1])
-async def test_there_and_back(dtype: Any, axis: int | None) -> None:
+async def test_quantize_and_dequantize_linear(dtype: Any, axis: int | None) -> None:
     x = np.random.default_rng(3).normal(0, 40, (2, 3, 4)).astype(np.float32)
     count = () if axis is None else (x.shape[axis],)
     sizes = np.array(0.25 if axis is None else 0.25 + np.arange(x.shape[axis]) / 8, np.float32)
@@ -158,7 +158,7 @@ async def test_dequantize_int32_without_zero() -> None:
     np.testing.assert_array_equal(found, wanted)
 
 
-async def test_scales_that_are_vectors_of_one() -> None:
+async def test_scales_of_one_element() -> None:
     inputs = quantized("a", whole(np.uint8, (2, 3)), 0.02, 1) | quantized("b", whole(np.uint8, (3,)), 0.01, 2)
     inputs |= result(0.03, 7, np.uint8)
     shaped = {name: value.reshape(1) if value.ndim == 0 else value for name, value in inputs.items()}
@@ -173,7 +173,7 @@ def refused(op: str, inputs: dict[str, Any], why: str, **attributes: Any) -> Non
 
 
 @pytest.mark.usefixtures("without_engines")
-def test_refuses_what_it_does_not_know() -> None:
+def test_rejects_unknown_attributes_and_domains() -> None:
     inputs = quantized("x", whole(np.uint8, (2, 3)), 0.02, 1) | result(0.03, 7, np.uint8)
     refused("QLinearSigmoid", inputs, "attribute 'beta'", beta=1.0)
     refused("QLinearSigmoid", inputs | {"x_scale": np.ones(3, np.float32)}, "not one number")

@@ -1,4 +1,4 @@
-"""ONNX's domain com.microsoft against onnxruntime: kinds of attention."""
+"""ONNX's domain com.microsoft against onnxruntime: attention operators."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.parity.microsoft_models import make_model, run_both, same_floats
 RNG = np.random.default_rng(6)
 BATCH, STEPS, HEADS, SIZE, PAST = 2, 5, 3, 8, 4
 WIDTH = HEADS * SIZE
-LARGE = 16  # the least size of heads that GroupQueryAttention rotates
+LARGE = 16  # the smallest head size that GroupQueryAttention rotates
 
 
 def normal(*shape: int) -> Any:
@@ -43,7 +43,7 @@ async def test_attention(mask: str, causal: int, past: int) -> None:
 
 
 @pytest.mark.parametrize("shape", [(BATCH, HEADS), (1, HEADS), (1, 1)])
-async def test_attention_with_a_bias_of_scores(shape: tuple[int, ...]) -> None:
+async def test_attention_with_score_bias(shape: tuple[int, ...]) -> None:
     inputs: dict[str, Any] = {
         "x": normal(BATCH, STEPS, 10),
         "weights": normal(10, 3 * WIDTH),
@@ -54,7 +54,7 @@ async def test_attention_with_a_bias_of_scores(shape: tuple[int, ...]) -> None:
     await same_floats("Attention", inputs, num_heads=HEADS, atol=1e-5, **how)
 
 
-async def test_attention_with_sizes_of_its_own() -> None:
+async def test_attention_with_qkv_hidden_sizes() -> None:
     sizes = [WIDTH, WIDTH, 2 * HEADS]
     inputs: dict[str, Any] = {
         "x": normal(BATCH, STEPS, 10),
@@ -77,7 +77,7 @@ async def test_multi_head(mask: str, causal: int, past: int, biased: bool) -> No
     await same_floats("MultiHeadAttention", inputs, outputs, num_heads=HEADS, unidirectional=causal, atol=1e-5)
 
 
-async def test_multi_head_of_other_keys() -> None:
+async def test_multi_head_cross_attention() -> None:
     inputs: dict[str, Any] = {
         "q": normal(BATCH, STEPS, WIDTH),
         "k": normal(BATCH, 7, WIDTH),
@@ -87,7 +87,7 @@ async def test_multi_head_of_other_keys() -> None:
     await same_floats("MultiHeadAttention", inputs, num_heads=HEADS, scale=0.4, atol=1e-5)
 
 
-async def test_multi_head_of_keys_with_their_heads_first() -> None:
+async def test_multi_head_with_keys_by_head() -> None:
     inputs: dict[str, Any] = {"q": normal(BATCH, STEPS, WIDTH)}
     inputs |= {name: normal(BATCH, HEADS, 7, SIZE) for name in "kv"}
     await same_floats("MultiHeadAttention", inputs, num_heads=HEADS, atol=1e-5)
@@ -112,7 +112,7 @@ async def test_rotary(interleaved: int, rank: int, first: bool, part: int) -> No
 
 
 def grouped(steps: int, past: int, lengths: list[int], *, packed: bool = False) -> dict[str, Any]:
-    """The inputs of a GroupQueryAttention: 4 heads of queries, 2 of keys."""
+    """Return the inputs of a GroupQueryAttention: 4 heads of queries, 2 of keys."""
     total = past + steps
     inputs: dict[str, Any] = {"q": normal(BATCH, steps, 4 * LARGE), "k": None, "v": None}
     if packed:
@@ -124,7 +124,7 @@ def grouped(steps: int, past: int, lengths: list[int], *, packed: bool = False) 
 
 
 async def same_grouped(inputs: dict[str, Any], valid: slice = slice(None), **how: Any) -> None:
-    """Compare the outputs at the `valid` steps, which are no padding, and the caches within the sequences."""
+    """Compare the outputs at the `valid` steps, which exclude padding, and the caches within the sequences."""
     weights = [n for n in ("cos", "sin") if n in inputs]
     how = dict[str, Any](num_heads=4, kv_num_heads=2, weights=weights) | how
     outputs = ("y", "key", "value")
@@ -144,10 +144,10 @@ async def test_grouped_queries(packed: bool, rotary: int | None) -> None:
     how: dict[str, Any] = {} if rotary is None else {"do_rotary": 1, "rotary_interleaved": rotary}
     tables = {} if rotary is None else angles(LARGE // 2, 16)
     await same_grouped(grouped(5, 0, [5, 5], packed=packed) | tables, **how)
-    await same_grouped(grouped(5, 0, [3, 5], packed=packed) | tables, slice(3), **how)  # padding behind a prompt
+    await same_grouped(grouped(5, 0, [3, 5], packed=packed) | tables, slice(3), **how)  # padding after a prompt
     await same_grouped(grouped(1, 6, [7, 7], packed=packed) | tables, **how)
     await same_grouped(grouped(1, 6, [4, 7], packed=packed) | tables, **how)
-    later = grouped(3, 6, [9, 9], packed=packed)  # more of a prompt, which onnxruntime has for one sequence alone
+    later = grouped(3, 6, [9, 9], packed=packed)  # a continued prompt, which onnxruntime supports for one sequence only
     one = {name: value if value is None or value.ndim == 0 else value[:1] for name, value in later.items()}
     await same_grouped(one | tables, **how)
     nothing = grouped(5, 0, [5, 5], packed=packed) | {"past_key": None, "past_value": None}
@@ -163,19 +163,19 @@ async def test_grouped_queries_with_windows(steps: int, past: int, lengths: list
 async def test_grouped_queries_with_positions() -> None:
     how: dict[str, Any] = {"do_rotary": 1}
     inputs = grouped(5, 0, [5, 5]) | angles(LARGE // 2, 16)
-    # Of several steps onnxruntime 1.32 reads the first position alone, and counts on from there.
+    # For several steps onnxruntime 1.32 reads only the first position, and counts on from there.
     await same_grouped(inputs | {"positions": np.tile(np.arange(3, 8), (BATCH, 1))}, **how)
     inputs = grouped(1, 6, [4, 7]) | angles(LARGE // 2, 16)
     await same_grouped(inputs | {"positions": np.array([[9], [3]])}, **how)
 
 
 async def test_grouped_queries_with_a_long_cache() -> None:
-    """The cache has room for more than there is so far."""
+    """Use a cache with room for more steps than it holds so far."""
     inputs = grouped(1, 9, [4, 7])
     await same_grouped(inputs | {"total": np.array(7, np.int32)})
 
 
-async def test_grouped_queries_with_a_bias_of_scores() -> None:
+async def test_grouped_queries_with_score_bias() -> None:
     inputs = grouped(1, 6, [4, 7]) | {"cos": None, "sin": None, "positions": None}
     await same_grouped(inputs | {"scores": normal(BATCH, 4, 1, 7)})
 
@@ -191,7 +191,7 @@ async def test_grouped_queries_with_a_bias_of_scores() -> None:
         ({"foo": 1}, "attribute 'foo'"),
     ],
 )
-def test_refused_variants_of_grouped_queries(how: dict[str, Any], why: str) -> None:
+def test_rejects_unsupported_grouped_queries(how: dict[str, Any], why: str) -> None:
     with pytest.raises(UnsupportedError, match=why):
         onnx.load(make_model("GroupQueryAttention", grouped(1, 6, [4, 7]), num_heads=4, kv_num_heads=2, **how))
 
@@ -206,7 +206,7 @@ def test_refused_variants_of_grouped_queries(how: dict[str, Any], why: str) -> N
         ("RotaryEmbedding", {"scale": 0.5}, "scale=0.5"),
     ],
 )
-def test_refusals(op: str, how: dict[str, Any], why: str) -> None:
+def test_rejects_unsupported_attributes(op: str, how: dict[str, Any], why: str) -> None:
     inputs = {"x": normal(2, 5, 24), "w": normal(24, 72)}
     if op == "RotaryEmbedding":
         inputs = {"x": normal(2, 5, 24), "positions": np.array([0]), **angles(4)}
@@ -215,13 +215,13 @@ def test_refusals(op: str, how: dict[str, Any], why: str) -> None:
 
 
 @pytest.mark.usefixtures("without_engines")
-def test_refuses_keys_and_values_within_the_queries() -> None:
+def test_rejects_keys_and_values_packed_with_queries() -> None:
     with pytest.raises(UnsupportedError, match="in one tensor"):
         onnx.load(make_model("MultiHeadAttention", {"q": normal(2, 5, 3, 3, 8)}, num_heads=3))
 
 
 @pytest.mark.usefixtures("without_engines")
-def test_refuses_a_mask_of_starts_and_ends() -> None:
+def test_rejects_masks_of_starts_and_ends() -> None:
     inputs: dict[str, Any] = {name: normal(2, 5, 24) for name in "qkv"}
     inputs |= {"bias": None, "mask": np.array([5, 4, 0, 1], np.int32)}
     with pytest.raises(UnsupportedError, match="more than the ends"):

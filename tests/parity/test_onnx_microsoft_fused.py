@@ -1,4 +1,4 @@
-"""ONNX's domain com.microsoft against onnxruntime: operators that are several in one, and products of matrices."""
+"""ONNX's domain com.microsoft against onnxruntime: fused operators and matrix products."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def test_matmul(flags: tuple[int, int], batch: tuple[int, ...]) -> None:
     await same_floats("FusedMatMul", {"a": a, "b": b}, transA=flags[0], transB=flags[1])
 
 
-async def test_matmul_with_batch_axes_moved() -> None:
+async def test_matmul_with_transposed_batch_axes() -> None:
     await same_floats("FusedMatMul", {"a": normal(4, 3, 5), "b": normal(3, 5, 6)}, transBatchA=1)
     await same_floats("FusedMatMul", {"a": normal(3, 4, 5), "b": normal(6, 3, 5)}, transBatchB=1, transB=1)
 
@@ -115,7 +115,7 @@ async def test_skip_layer_normalization(skip: tuple[int, ...], optional: str) ->
     await same_floats("SkipSimplifiedLayerNormalization", inputs, outputs)
 
 
-async def test_skip_layer_normalization_of_16_bits() -> None:
+async def test_skip_layer_normalization_in_float16() -> None:
     inputs = {"x": normal(2, 5, 8, dtype=np.float16), "skip": normal(2, 5, 8, dtype=np.float16)}
     inputs |= {"gamma": normal(8, dtype=np.float16), "beta": normal(8, dtype=np.float16)}
     await same_floats("SkipLayerNormalization", inputs, rtol=3e-3, atol=3e-3)
@@ -181,7 +181,7 @@ async def test_dynamic_quantize_matmul(dtype: Any, columns: bool, optional: str)
 
 
 def lstm(dtype: Any, directions: int, columns: bool, optional: str, batch: int = 2) -> dict[str, Any]:
-    """The inputs of a DynamicQuantizeLSTM: 6 steps of 5 numbers, 4 units."""
+    """Return the inputs of a DynamicQuantizeLSTM: 6 steps of 5 numbers, 4 units."""
     shape = (directions, 16) if columns else (directions,)
     inputs: dict[str, Any] = {
         "x": normal(6, batch, 5),
@@ -214,7 +214,7 @@ async def test_dynamic_quantize_lstm(dtype: Any, direction: str, columns: bool, 
 
 
 @pytest.mark.usefixtures("without_engines")
-def test_refuses_sequences_of_different_lengths() -> None:
+def test_rejects_sequences_of_different_lengths() -> None:
     inputs = lstm(np.uint8, 1, False, "") | {"lengths": np.array([3, 6], np.int32)}
     with pytest.raises(UnsupportedError, match="different lengths"):
         onnx.load(make_model("DynamicQuantizeLSTM", inputs, hidden_size=4, weights=LSTM_WEIGHTS))
@@ -242,7 +242,7 @@ async def test_qgemm(dtype: Any, columns: bool, biased: bool) -> None:
         assert np.abs(found.astype(int) - wanted).max() <= 1
 
 
-# onnxruntime has no kernel for 8 bits with zero points that are floats.
+# onnxruntime has no kernel for 8 bits with floating-point zero points.
 @pytest.mark.parametrize(("bits", "zeros"), [(2, ""), (2, "packed"), (8, ""), (8, "packed"), *((4, z) for z in ZEROS)])
 @pytest.mark.parametrize("columns", [32, 48, 80])
 async def test_matmul_n_bits(bits: int, columns: int, zeros: str) -> None:
@@ -260,7 +260,7 @@ async def test_matmul_n_bits(bits: int, columns: int, zeros: str) -> None:
 
 
 @pytest.mark.usefixtures("without_engines")
-def test_refuses_weights_in_another_order() -> None:
+def test_rejects_reordered_and_prepacked_weights() -> None:
     inputs: dict[str, Any] = {"a": normal(2, 32), "b": whole(np.uint8, (6, 2, 8)), "scales": normal(6, 2)}
     how: dict[str, Any] = {"K": 32, "N": 6, "block_size": 16}
     with pytest.raises(UnsupportedError, match="input 'g_idx'"):
@@ -287,13 +287,13 @@ def test_refuses_weights_in_another_order() -> None:
         ),
     ],
 )
-def test_refusals(op: str, inputs: dict[str, Any], how: dict[str, Any], why: str) -> None:
+def test_rejects_unsupported_attributes(op: str, inputs: dict[str, Any], how: dict[str, Any], why: str) -> None:
     with pytest.raises(UnsupportedError, match=why):
         onnx.load(make_model(op, inputs, **how))
 
 
 @pytest.mark.usefixtures("without_engines")
-def test_refuses_the_mean_of_a_skip_layer_normalization() -> None:
+def test_rejects_mean_output_of_skip_layer_normalization() -> None:
     inputs = {"x": normal(2, 5, 8), "skip": normal(2, 5, 8), "gamma": normal(8)}
     with pytest.raises(UnsupportedError, match="mean"):
         onnx.load(make_model("SkipLayerNormalization", inputs, ("y", "mean")))

@@ -1,4 +1,4 @@
-"""Models that onnxruntime's quantizer and optimizer have written, run by onnxruntime and by aioflow."""
+"""Models written by onnxruntime's quantizer and optimizer, run by onnxruntime and by aioflow."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LAYER_WEIGHTS = {"w": (8, 8), "b": (8,), "gamma": (8,), "beta": (8,), "w2": (8, 
 
 
 class Images:
-    """A `CalibrationDataReader`."""
+    """A `CalibrationDataReader` of four images."""
 
     def __init__(self) -> None:
         self.left = [{"x": X[i : i + 1]} for i in range(4)]
@@ -72,7 +72,7 @@ async def check(path: str, domain_ops: set[str], tolerance: float, x: Any = X) -
 @pytest.mark.parametrize("kind", ["QUInt8", "QInt8"])
 async def test_quantized_operators(tmp_path: Path, kind: str) -> None:
     path, types = str(tmp_path / "quantized.onnx"), quantization.QuantType
-    # With 7 bits no sum of two products needs more than 16, which processors without an instruction for more stop at.
+    # With 7-bit weights the sum of two products fits into 16 bits, where some processors would saturate it.
     how = {
         "reduce_range": True,
         "activation_type": types[kind],
@@ -100,7 +100,7 @@ async def test_optimized_graphs(tmp_path: Path) -> None:
     await check(path, {"FusedConv", "QuickGelu"}, 1e-5)
 
 
-async def test_an_optimized_layer_of_a_transformer(tmp_path: Path) -> None:
+async def test_optimized_transformer_layer(tmp_path: Path) -> None:
     path, levels = str(tmp_path / "optimized.onnx"), onnxruntime.GraphOptimizationLevel
     model = network(tmp_path, LAYER, LAYER_WEIGHTS)
     session(model, optimized_model_filepath=path, graph_optimization_level=levels.ORT_ENABLE_EXTENDED)

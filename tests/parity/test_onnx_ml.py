@@ -1,4 +1,4 @@
-"""ai.onnx.ml against onnxruntime: trees, linear models, features."""
+"""ONNX's domain ai.onnx.ml against onnxruntime: trees, linear models, features."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def same(op: str, inputs: dict[str, Any], outputs: tuple[str, ...] = ("y",
 
 
 def forest(trees: int, kinds: tuple[str, ...], seed: int = 0) -> dict[str, Any]:
-    """Random trees with the numbers of their nodes, and which are leaves."""
+    """Return the node attributes of random trees, and their leaves."""
     random = np.random.default_rng(seed)
     made: dict[str, list[Any]] = {k: [] for k in ("treeids", "nodeids", "featureids", "values", "modes", "yes", "no")}
     leaves = []
@@ -54,7 +54,7 @@ def forest(trees: int, kinds: tuple[str, ...], seed: int = 0) -> dict[str, Any]:
 
 
 def weighted(made: dict[str, Any], kind: str, targets: int, *, positive: bool = False) -> dict[str, Any]:
-    """Every leaf has a weight for every target."""
+    """Add a weight for each leaf and target to the attributes."""
     leaves = [(*leaf, target) for leaf in made.pop("leaves") for target in range(targets)]
     weights = np.random.default_rng(7).standard_normal(len(leaves))
     trees, numbers, ids = (list(column) for column in zip(*leaves, strict=True))
@@ -71,7 +71,7 @@ KINDS = [("BRANCH_LEQ",), ("BRANCH_LT", "BRANCH_GTE"), ("BRANCH_GT",), ("BRANCH_
 
 @pytest.mark.parametrize("aggregate", ["SUM", "AVERAGE", "MIN", "MAX"])
 @pytest.mark.parametrize("kinds", KINDS)
-async def test_trees_of_numbers(kinds: tuple[str, ...], aggregate: str) -> None:
+async def test_tree_ensemble_regressor(kinds: tuple[str, ...], aggregate: str) -> None:
     made = weighted(forest(5, kinds), "target", 3)
     x = X.copy()
     x[2, 1] = np.nan
@@ -89,7 +89,7 @@ async def test_trees_of_numbers(kinds: tuple[str, ...], aggregate: str) -> None:
 
 @pytest.mark.parametrize("transform", ["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO"])
 @pytest.mark.parametrize("labels", [{"classlabels_int64s": [3, 5, 9]}, {"classlabels_strings": ["a", "b", "c"]}])
-async def test_trees_of_classes(labels: dict[str, Any], transform: str) -> None:
+async def test_tree_ensemble_classifier(labels: dict[str, Any], transform: str) -> None:
     made = weighted(forest(5, ("BRANCH_LEQ",)), "class", 3)
     await same("TreeEnsembleClassifier", {"x": X}, ("label", "scores"), post_transform=transform, **labels, **made)
 
@@ -97,7 +97,7 @@ async def test_trees_of_classes(labels: dict[str, Any], transform: str) -> None:
 @pytest.mark.parametrize("positive", [True, False])
 @pytest.mark.parametrize("transform", ["NONE", "LOGISTIC", "SOFTMAX"])
 @pytest.mark.parametrize("base", [{}, {"base_values": [0.3]}])
-async def test_trees_of_two_classes(base: dict[str, Any], transform: str, positive: bool) -> None:
+async def test_tree_ensemble_classifier_of_two_classes(base: dict[str, Any], transform: str, positive: bool) -> None:
     made = weighted(forest(5, ("BRANCH_LEQ",)), "class", 1, positive=positive)
     await same(
         "TreeEnsembleClassifier",
@@ -133,7 +133,7 @@ async def test_features(op: str, outputs: tuple[str, ...], attributes: dict[str,
     await same(op, {"x": X}, outputs, opset=1, **attributes)
 
 
-async def test_values_for_values() -> None:
+async def test_category_mapper_and_encoders() -> None:
     keys, numbers = ["a", "b", "c"], np.array([[1, 30], [20, 7]])
     await same("CategoryMapper", {"x": numbers}, opset=1, cats_strings=keys, cats_int64s=[10, 20, 30])
     await same("LabelEncoder", {"x": numbers}, opset=2, keys_int64s=[20, 30], values_floats=[0.5, 1.5])
@@ -144,7 +144,7 @@ async def test_values_for_values() -> None:
 @pytest.mark.parametrize(
     "labels", [{"classlabels_int64s": [4, 9, -2, 0]}, {"classlabels_strings": ["d", "ä", "a", "z"]}]
 )
-async def test_columns_with_labels(labels: dict[str, Any], shape: list[Any] | None) -> None:
+async def test_zip_map(labels: dict[str, Any], shape: list[Any] | None) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     model = zip_map(shape, **labels)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
@@ -158,7 +158,7 @@ async def test_columns_with_labels(labels: dict[str, Any], shape: list[Any] | No
 
 
 def ensemble(random: np.random.Generator, dtype: type, modes: list[int], targets: int) -> dict[str, Any]:
-    """Random trees in the form of opset 5: nodes and leaves have lists of their own."""
+    """Return random trees in the form of opset 5, with separate lists of nodes and leaves."""
     made: dict[str, list[Any]] = {
         f"nodes_{name}": []
         for name in ("featureids", "modes", "trueleafs", "falseleafs", "truenodeids", "falsenodeids", "splits")
@@ -202,8 +202,8 @@ def ensemble(random: np.random.Generator, dtype: type, modes: list[int], targets
 @pytest.mark.parametrize("aggregate", range(4))
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("modes", [[0], [0, 1, 2, 3, 4, 5], [6], [0, 6]], ids=str)
-async def test_trees_of_opset_5(modes: list[int], dtype: type, aggregate: int) -> None:
-    """Transforms are left out: onnxruntime has SOFTMAX and LOGISTIC the other way round than ONNX."""
+async def test_tree_ensemble_of_opset_5(modes: list[int], dtype: type, aggregate: int) -> None:
+    """Skip transforms: onnxruntime has swapped ONNX's SOFTMAX and LOGISTIC."""
     random = np.random.default_rng(aggregate)
     x: np.ndarray[Any, Any] = random.integers(-2, 3, (9, 4)).astype(dtype)
     x[random.random(x.shape) < 0.15] = np.nan

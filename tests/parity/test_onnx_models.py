@@ -1,6 +1,6 @@
-"""Models that other packages ship, against onnxruntime. The packages are not imported: only their files are read.
+"""Models that other packages ship, against onnxruntime. Only the files of the packages are read.
 
-Where a package is not there its test is skipped; `tox -e parity` installs them all, without what they need themselves.
+The test of a missing package is skipped. `tox -e parity` installs all of them without their dependencies.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ class Shipped:
     """A model in a package.
 
     Attributes:
-        package: The import package, and the file in it.
-        inputs: Makes its inputs.
-        atol: How much an output may differ. Of smart-turn, whose int8 products are rounded after other sums, more.
+        package: Name of the import package.
+        path: Path of the model's file in it.
+        inputs: Builder of the model's inputs.
+        atol: Absolute tolerance of outputs. Larger for smart-turn, whose int8 products are rounded after other sums.
     """
 
     package: str
@@ -101,7 +102,7 @@ def found(shipped: Shipped) -> Path:
 
 
 @pytest.mark.parametrize("shipped", MODELS, ids=lambda shipped: shipped.name)
-async def test_a_model_gives_what_onnxruntime_gives(shipped: Shipped) -> None:
+async def test_shipped_model_matches_onnxruntime(shipped: Shipped) -> None:
     path = found(shipped)
     runtime = pytest.importorskip("onnxruntime")
     options = runtime.SessionOptions()
@@ -118,8 +119,8 @@ async def test_a_model_gives_what_onnxruntime_gives(shipped: Shipped) -> None:
 
 
 @pytest.mark.parametrize("shipped", MODELS, ids=lambda shipped: shipped.name)
-async def test_a_model_that_was_loaded_goes_out_as_it_came(shipped: Shipped) -> None:
-    """Of its size, also where its weights are integers of 8 bits, and to the same results."""
+async def test_loaded_model_exports_to_an_equal_model(shipped: Shipped) -> None:
+    """Check the results and the size of the export, which stays small for 8-bit integer weights too."""
     path = found(shipped)
     runtime = pytest.importorskip("onnxruntime")
     options = runtime.SessionOptions()

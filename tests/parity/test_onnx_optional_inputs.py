@@ -1,4 +1,4 @@
-"""Inputs of ONNX models with an initializer, against onnxruntime."""
+"""Optional inputs of ONNX models, which have an initializer, against onnxruntime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX's quantized tensors and casts against onnxruntime and plain NumPy, where onnx's own tests do not look."""
+"""ONNX's quantized tensors and casts against onnxruntime and NumPy, beyond onnx's own tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def same(op: str, inputs: Mapping[str, Any], **how: Any) -> None:
         model = one_node(op, inputs, known_shapes=known, **how)
         model.graph.output[0].ClearField("type")
         options = onnxruntime.SessionOptions()
-        # Or else sums of two products stop at 16 bits, on processors that have no instruction for more.
+        # Without it, sums of two products saturate at 16 bits on processors without a wider instruction.
         options.add_session_config_entry("session.x64quantprecision", "1")
         session = onnxruntime.InferenceSession(model.SerializeToString(), options)
         names = {each.name for each in session.get_inputs()}
@@ -38,7 +38,7 @@ def whole(dtype: Any, shape: tuple[int, ...]) -> Any:
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 @pytest.mark.parametrize("axis", [None, 1, -1])
-async def test_there_and_back(dtype: Any, axis: int | None) -> None:
+async def test_quantize_and_dequantize_linear(dtype: Any, axis: int | None) -> None:
     x = np.concatenate([RNG.normal(0, 40, (2, 3, 4)), np.arange(24).reshape(2, 3, 4) * 0.125]).astype(np.float32)
     count = () if axis is None else (x.shape[axis],)
     scale = RNG.uniform(0.1, 0.6, count).astype(np.float32) if count else np.array(0.25, np.float32)
@@ -48,7 +48,7 @@ async def test_there_and_back(dtype: Any, axis: int | None) -> None:
     await same("DequantizeLinear", {"x": whole(dtype, x.shape), "scale": scale, "zero": zero}, opset=13, **how)
 
 
-async def test_blocks_of_which_the_last_is_short() -> None:
+async def test_dequantize_linear_with_a_short_last_block() -> None:
     x = whole(np.int8, (3, 10))
     scale = RNG.uniform(0.1, 1, (3, 4)).astype(np.float32)
     zero = whole(np.int8, (3, 4))
@@ -76,7 +76,7 @@ async def test_convolutions_of_integers_are_exact(w_dtype: Any, channels: int) -
     np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("largest", [7, 127])  # sums that float32 holds, and that it does not
+@pytest.mark.parametrize("largest", [7, 127])  # sums that float32 represents exactly, and larger ones
 async def test_convolutions_with_many_channels_are_exact(largest: int) -> None:
     x, w = np.full((1, 301, 4, 4), 255, np.uint8), np.full((2, 301, 3, 3), largest, np.int8)
     x[0, :, 1, 1], w[0, 150] = whole(np.uint8, (301,)), 1
@@ -99,7 +99,7 @@ async def test_products_of_integers_are_exact(inner: int) -> None:
 
 
 @pytest.mark.parametrize("biased", [False, True])
-async def test_a_quantized_convolution_with_a_scale_for_each_filter(biased: bool) -> None:
+async def test_qlinear_conv_with_scale_per_filter(biased: bool) -> None:
     x, w = whole(np.uint8, (1, 3, 8, 8)), whole(np.int8, (4, 3, 3, 3))
     inputs: dict[str, Any] = {
         "x": x,
@@ -117,7 +117,7 @@ async def test_a_quantized_convolution_with_a_scale_for_each_filter(biased: bool
     await same("QLinearConv", inputs, opset=10, weights=weights, strides=[2, 1], pads=[1, 1, 1, 1])
 
 
-async def test_text_and_numbers() -> None:
+async def test_cast_text_to_numbers() -> None:
     texts = {"x": np.array(["1.5", "-3", "NaN", "INF", "1e-3"], object)}
     [found] = await run_model(one_node("Cast", texts, to=TensorProto.FLOAT), texts)
     np.testing.assert_array_equal(found, np.array([1.5, -3, np.nan, np.inf, 1e-3], np.float32))
@@ -128,7 +128,7 @@ async def test_text_and_numbers() -> None:
 
 @pytest.mark.parametrize("name", ["FLOAT8E4M3FN", "FLOAT8E5M2", "FLOAT8E4M3FNUZ", "FLOAT8E5M2FNUZ"])
 @pytest.mark.parametrize("source", [np.float32, np.float16, np.float64, np.int32])
-async def test_what_is_too_large_for_8_bits(name: str, source: Any) -> None:
+async def test_cast_of_large_values_to_float8(name: str, source: Any) -> None:
     small: Any = np.dtype(getattr(ml_dtypes, name.lower().replace("float8e", "float8_e")))
     most = float(ml_dtypes.finfo(small).max)  # type: ignore[no-untyped-call]
     x = np.array([0, 1, -2, most, 60000, -60000], source)

@@ -1,4 +1,4 @@
-"""ONNX models whose inputs have no shape, against onnxruntime: ranks that only the step tells."""
+"""ONNX models whose inputs have no shape, against onnxruntime: ranks known only in the step."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def test_inputs_without_a_shape(name: str) -> None:
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 
-async def test_step_refuses_a_rank_that_the_op_does_not_have() -> None:
+async def test_step_rejects_unsupported_ranks() -> None:
     for model in (shapeless("Conv", values(4, 3, 3, 3)), shapeless("Gemm", values(3, 5))):
         with pytest.raises(InvalidArgumentError, match="shape"):
             await run_model(model, {"x": values(3)})

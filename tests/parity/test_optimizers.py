@@ -17,7 +17,7 @@ STEPS = 6
 
 
 class Ours:
-    """Steps over one set of variables, by the reference executor."""
+    """aioflow's steps over one set of variables, by the reference executor."""
 
     module = aioflow
 
@@ -32,7 +32,7 @@ class Ours:
 
 
 class Theirs:
-    """The same by a TensorFlow session."""
+    """TensorFlow's steps over one set of variables, by a session."""
 
     def __init__(self, tf: Any) -> None:
         self.module = tf
@@ -46,7 +46,7 @@ class Theirs:
 
 
 def in_both(tf: Any, scenario: Any) -> Any:
-    """The results of `scenario(module, system)` in TensorFlow and here."""
+    """Return the results of `scenario(module, system)` in TensorFlow and in aioflow."""
     found = []
     for make in (lambda: Theirs(tf), Ours):
         module = aioflow if make is Ours else tf
@@ -93,7 +93,7 @@ OPTIMIZERS = {
 
 
 def training(make: Any, dtype: Any, kind: Any) -> Any:
-    """A small model: a matrix, a table that rows are gathered from (with repeats), a scalar."""
+    """Return a scenario that trains a matrix, a table with repeated gathered rows, and a scalar."""
 
     def scenario(m: Any, system: Any) -> Any:
         rng = np.random.default_rng(3)
@@ -134,7 +134,7 @@ def hash_of(text: Any) -> Any:
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_training(tf: Any, name: Any, dtype: Any, kind: Any) -> None:
     if "proximal" in name and dtype == "float64" and kind == "dense":
-        dtype = "float32"  # TensorFlow's proximal optimizers refuse dense float64; ours convert the settings
+        dtype = "float32"  # TensorFlow's proximal optimizers reject dense float64; ours convert the settings
     theirs, ours = in_both(tf, training(OPTIMIZERS[name], dtype, kind))
     same(theirs, ours, rtol=2e-5, atol=1e-5)
     assert len(theirs) > 3 + STEPS * 4
@@ -226,7 +226,7 @@ def one_update(op: Any, dtype: Any, shape: Any, indices: Any, attrs: Any) -> Any
 
 
 def in_tensorflow(op: Any, dtype: Any) -> Any:
-    """Whether TensorFlow has a CPU kernel of that dtype."""
+    """Return whether TensorFlow has a CPU kernel of that dtype."""
     if "Proximal" in op:
         return dtype in ("float32", "float64")
     return dtype != "bfloat16" or not (op == "ResourceApplyAdaMax" or ("Sparse" in op and "RMSProp" in op))
@@ -246,7 +246,7 @@ def test_update_ops(tf: Any, op: Any, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("op", [u for u in UPDATES if "Sparse" in u])
-def test_rows_given_twice_are_applied_in_turn(tf: Any, op: Any) -> None:
+def test_repeated_rows_are_applied_in_turn(tf: Any, op: Any) -> None:
     theirs, ours = in_both(tf, one_update(op, "float64", (4, 2), [1, 3, 1, 1, 0, 3], {}))
     same(theirs, ours)
     nothing = in_both(tf, one_update(op, "float64", (4, 2), [], {}))

@@ -1,4 +1,4 @@
-"""Records and parsers against TensorFlow: files that each system writes and the other reads, values and refusals."""
+"""Records and parsers against TensorFlow: files that each system writes and the other reads, values and errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RECORDS = [b"", b"one", b"two" * 500, bytes(range(256)) * 9]
 
 
 @pytest.mark.parametrize("compression", ["", "GZIP", "ZLIB"])
-def test_each_reads_what_the_other_writes(parity: Any, tmp_path: Path, compression: str) -> None:
+def test_each_system_reads_the_others_records(parity: Any, tmp_path: Path, compression: str) -> None:
     tf = parity.tf
     theirs, ours = str(tmp_path / "theirs"), str(tmp_path / "ours")
     with tf.io.TFRecordWriter(theirs, compression) as writer, af.io.TFRecordWriter(ours, compression) as mine:
@@ -30,7 +30,7 @@ def test_each_reads_what_the_other_writes(parity: Any, tmp_path: Path, compressi
 
 
 def either(parity: Any, build: Any) -> tuple[Any, Any]:
-    """What both systems make of one program; "refused" where it fails, when it is built or when it runs."""
+    """Return the results of a program in aioflow and in TensorFlow, each "refused" if it fails to build or run."""
     tf = parity.tf
     results: list[Any] = []
     for module in (tf, af):
@@ -78,7 +78,7 @@ def test_decode_csv(parity: Any, record: Any, defaults: list[Any], options: dict
     same(*either(parity, lambda m: m.decode_csv(record, defaults, **options)))
 
 
-def test_a_required_field(parity: Any) -> None:
+def test_decode_csv_with_a_required_field(parity: Any) -> None:
     for record in (",2", "1,2"):
         same(*either(parity, lambda m, r=record: m.decode_csv(r, [m.constant([], m.int32), [0]])))
 
@@ -114,7 +114,7 @@ NUMBERS = [
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64", "uint32", "uint64"])
 def test_string_to_number(parity: Any, dtype: str) -> None:
-    """Hexadecimal floats and nan(…), which TensorFlow takes, are refused here."""
+    """Skip hexadecimal floats and nan(…), which TensorFlow accepts and aioflow rejects."""
     for text in NUMBERS:
         same(*either(parity, lambda m, text=text: [m.string_to_number([text], dtype)]))
 
@@ -137,7 +137,7 @@ def test_string_join(parity: Any) -> None:
     parity(lambda m, x, y: m.string_join([x, y, "."], "+"), np.array(["p", "q"], object), np.array(["r", "s"], object))
 
 
-def test_strings_are_added(parity: Any) -> None:
+def test_add_joins_strings(parity: Any) -> None:
     for x, y in (("a", "b"), (["a", "b"], "c"), (["a", ""], [["b"], ["c"]]), ([], ["a"]), (["ä"], ["ö"])):
         same(*either(parity, lambda m, x=x, y=y: [m.add(m.constant(x, m.string), m.constant(y, m.string))]))
 
@@ -161,7 +161,7 @@ def test_as_string(parity: Any, value: Any, options: dict[str, Any]) -> None:
 
 
 def example(module: Any, **features: Any) -> bytes:
-    """An Example of that system: bytes, floats or ints by the first value."""
+    """Serialize an Example of that system. The first value decides between bytes, floats and ints."""
     made = {}
     for name, values in features.items():
         if not values:
@@ -205,7 +205,7 @@ SPECS: list[Any] = [
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("single", [False, True])
 def test_parse_example(parity: Any, spec: Any, single: bool) -> None:
-    """Each system parses what the other has written."""
+    """Parse each system's examples in both systems."""
     for writer in (parity.tf, af):
         data = [example(writer, **features) for features in FEATURES]
 
@@ -229,8 +229,8 @@ def test_sparse_features_of_the_raw_op(parity: Any) -> None:
     same(*either(parity, build))
 
 
-def test_a_damaged_example_gives_no_values_that_tensorflow_would_not(parity: Any) -> None:
-    """Every truncation. A field that is cut short after its tag, TensorFlow takes for the end; here it is refused."""
+def test_truncated_example_yields_only_tensorflows_values(parity: Any) -> None:
+    """Try every truncation. TensorFlow ignores a field that ends after its tag; aioflow rejects it."""
     data = example(af, f=[1.5], i=[300, 2], s=[b"abc"])
     refused = 0
     for size in range(len(data)):
@@ -303,7 +303,7 @@ def test_parse_sparse_features(parity: Any, spec: Any, single: int | None) -> No
 
 
 def sequence(module: Any, context: dict[str, Any], **lists: Any) -> bytes:
-    """A SequenceExample of that system."""
+    """Serialize a SequenceExample of that system."""
     train = module.train
 
     def feature(values: Any) -> Any:
@@ -357,7 +357,7 @@ def test_parse_single_sequence_example(parity: Any, spec: Any, record: Any) -> N
         same(*either(parity, build))
 
 
-def test_a_sequence_example_is_read_back(parity: Any) -> None:
+def test_sequence_example_round_trip(parity: Any) -> None:
     for record in SEQUENCES:
         for data in (record(parity.tf), record(af)):
             found = af.train.SequenceExample.FromString(data)

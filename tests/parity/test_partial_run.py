@@ -1,4 +1,4 @@
-"""Partial runs beside TensorFlow's: the same calls give the same values, or the same code of error."""
+"""Partial runs against TensorFlow's: the same calls return the same values or the same error code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import aioflow
 
 pytestmark = pytest.mark.parity
 
-# Each program: what is set up (fetches, feeds), then calls (fetches, feeds). a, b, c are fed; r1 = a + b; r2 = r1 * c.
+# Each program: the setup (fetches, feeds), then the calls (fetches, feeds). a, b, c are fed; r1 = a + b; r2 = r1 * c.
 PROGRAMS: list[tuple[list[str], list[str], list[tuple[Any, dict[str, float]]]]] = [
     (["r1", "r2"], ["a", "b", "c"], [("r1", {"a": 1, "b": 2}), ("r2", {"c": 17}), ("r2", {"c": 17})]),
     (["r1", "r2"], ["a", "b", "c"], [(["r1", "r2"], {"a": 1, "b": 2, "c": 3})]),
@@ -56,7 +56,7 @@ def theirs(tf: Any, program: Any) -> list[Any]:
             except tf.errors.OpError as error:
                 log.append(error.error_code)
                 if error.error_code == 3:
-                    break  # TensorFlow ends the run at the first refusal; aioflow leaves it as it was
+                    break  # TensorFlow ends the run at the first rejected call; aioflow leaves it unchanged
     return log
 
 

@@ -1,4 +1,4 @@
-"""Partitioned variables and lookups in them against tensorflow-cpu: names, parts, values, gradients, updates."""
+"""Partitioned variables and their lookups against tensorflow-cpu: names, partitions, values, gradients, updates."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _described(m: Any, v: Any) -> Any:
 
 
 @pytest.mark.parametrize("partitioner", PARTITIONERS)
-def test_parts(tf: Any, partitioner: str) -> None:
+def test_partitions_of_variables(tf: Any, partitioner: str) -> None:
     found = []
     for m in (tf, aioflow):
         with m.Graph().as_default(), m.variable_scope("s", use_resource=True, regularizer=m.nn.l2_loss):
@@ -55,7 +55,7 @@ def test_parts(tf: Any, partitioner: str) -> None:
     assert found[1] == found[0]
 
 
-def test_strings_count_as_the_partitioner_says(tf: Any) -> None:
+def test_partitioners_use_bytes_per_string_element(tf: Any) -> None:
     made: list[Callable[[Any], Any]] = [
         lambda m: m.variable_axis_size_partitioner(50, bytes_per_string_element=10),
         lambda m: m.min_max_variable_partitioner(7, min_slice_size=30, bytes_per_string_element=10),
@@ -99,7 +99,7 @@ OPTIMIZERS: dict[str, Any] = {
 @pytest.mark.parametrize("max_norm", [None, 1.0])
 @pytest.mark.parametrize("strategy", ["mod", "div"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_sparse_updates_of_parts(tf: Any, optimizer: str, strategy: str, max_norm: float | None) -> None:
+def test_sparse_updates_of_partitions(tf: Any, optimizer: str, strategy: str, max_norm: float | None) -> None:
     with tf.Graph().as_default(), tf.Session() as session:
         theirs = _updated(tf, session.run, OPTIMIZERS[optimizer], strategy, max_norm)
     kept: dict[str, Any] = {"resources": ResourceManager(), "state": {}}
@@ -140,7 +140,7 @@ def test_sparse_lookups(parity: Any, parts: int, weighted: bool, combiner: str |
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("default", [None, 0, 5])
 def test_safe_sparse_lookups(parity: Any, default: int | None, weighted: bool, combiner: str) -> None:
-    indices = [[0, 0, 0], [0, 0, 2], [0, 2, 1], [1, 0, 0], [1, 0, 1], [1, 1, 3]]  # of [2, 3, 4]: some rows are empty
+    indices = [[0, 0, 0], [0, 0, 2], [0, 2, 1], [1, 0, 0], [1, 0, 1], [1, 1, 3]]  # shape [2, 3, 4], with empty rows
 
     def build(m: Any, *params: Any) -> Any:
         ids = m.SparseTensor(indices, m.constant(np.array([4, -1, -3, 10, 4, 7])), [2, 3, 4])
@@ -173,7 +173,7 @@ REFUSED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_both_refuse(tf: Any, case: str) -> None:
+def test_both_reject_wrong_arguments(tf: Any, case: str) -> None:
     for m in (tf, aioflow):
         with m.Graph().as_default(), pytest.raises((ValueError, TypeError)):
             REFUSED[case](m)

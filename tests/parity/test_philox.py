@@ -1,4 +1,4 @@
-"""Random numbers from a key and a counter: the very numbers that TensorFlow draws."""
+"""Random numbers from a key and a counter: the same numbers that TensorFlow draws."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_integers(parity: Any, dtype: str, shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("alpha", [0.01, 0.5, 1.0, 1.5, 30.0])
 def test_gamma(parity: Any, alpha: float, dtype: str) -> None:
     rtol = {"float16": 2e-3, "float32": 1e-5, "float64": 1e-10}[dtype]
-    least = float(np.finfo(dtype).tiny)  # what is smaller is 0 there
+    least = float(np.finfo(dtype).tiny)  # smaller values are 0 in TensorFlow
 
     def build(m: Any, shape: Any, a: Any) -> Any:
         key = m.constant(np.array([0x0123456789ABCDEF], np.uint64))

@@ -1,4 +1,4 @@
-"""The two programs of docs/howto/tensorflow.md: TensorFlow runs the one, and the other goes on where it ended."""
+"""The two programs of docs/howto/tensorflow.md: the ported one resumes where TensorFlow's ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.parity
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "howto" / "tensorflow.md"
 
 
-def test_the_ported_program_goes_on_from_the_checkpoint_of_the_first(tmp_path: Path) -> None:
+def test_ported_program_resumes_from_tensorflows_checkpoint(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     found = blocks(PAGE)
     shown = next(block.code for block in found if block.language == "text")

@@ -1,4 +1,4 @@
-"""Gradients of the random programs: against TensorFlow's, against differences, and gradients of gradients."""
+"""Gradients of the random programs against TensorFlow's and finite differences, and second gradients."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.parity.program_generator import generate
 from tests.parity.programs import FLOATS, Built, Program, check, difference, gradients_of, run_primitive, run_session
 from tests.parity.test_programs import SEEDS
 
-#: Where TensorFlow has no gradient to compare with: of a switch_case inside a loop (an internal error), and of a gather
-#: inside a loop that makes no trip (its sparse gradient has no rows then). The tests below decide about these.
+#: Seeds of programs without a gradient in TensorFlow: of a switch_case inside a loop (an internal error), and of a
+#: gather inside a loop without iterations (its sparse gradient has no rows then). The other tests below check these.
 REFUSED = {19, 52, 54, 88, 114}
 
 
 def _smooth(seed: int) -> bool:
-    """Whether the gradients are slopes: not in float32, and not where they stop at the assignment of a variable."""
+    """Return whether the gradients are slopes: not in float32, and not if a variable's assignment stops them."""
     return not any(f == "float32" or f.startswith("variable assigned") for f in generate(seed).features)
 
 
@@ -35,29 +35,29 @@ def first_control_flow(tf: Any) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("seed", [s for s in SEEDS if s not in REFUSED])
-def test_gradients_are_those_of_tensorflow(tf: Any, seed: int) -> None:
+def test_gradients_match_tensorflow(tf: Any, seed: int) -> None:
     check(tf, generate(seed), [run_primitive, run_session], gradients_of)
 
 
 @pytest.mark.parametrize("seed", sorted(REFUSED - set(SMOOTH)))
-def test_native_loops_have_the_gradients_of_primitive_ones(seed: int) -> None:
+def test_native_and_primitive_loops_have_equal_gradients(seed: int) -> None:
     program = generate(seed)
     assert not difference(program, run_primitive(program, gradients_of), run_session, gradients_of)
 
 
 @pytest.mark.parametrize("seed", sorted({*SMOOTH[::2], *(REFUSED & set(SMOOTH))}))
-def test_gradients_are_slopes(seed: int) -> None:
+def test_gradients_match_finite_differences(seed: int) -> None:
     _check_slope(generate(seed), lambda module, built: [built.outputs[-1]], lambda built: built.outputs[-1])
 
 
 @pytest.mark.parametrize("seed", SMOOTH[::2])
-def test_gradients_of_gradients_are_slopes_of_gradients(seed: int) -> None:
-    """TensorFlow has none through loops."""
+def test_second_gradients_match_finite_differences(seed: int) -> None:
+    """Compare with differences, since TensorFlow has no second gradients through loops."""
     _check_slope(generate(seed), lambda module, built: [_slope(built)], _slope)
 
 
 def _slope(built: Built) -> Any:
-    """A scalar made of the gradients, each element with a weight of its own."""
+    """Return a scalar made of the gradients, each element with its own weight."""
     pairs = zip(built.gradients(af), built.sources(), strict=True)
     return af.add_n([af.reduce_sum(g * _weights(source)) for g, source in pairs if g is not None])
 
@@ -68,7 +68,7 @@ def _weights(source: Any) -> Any:
 
 
 def _check_slope(program: Program, value: Callable[[Any, Built], list[Any]], scalar: Callable[[Built], Any]) -> None:
-    """The gradient of a scalar by everything, against differences of the scalar in random directions."""
+    """Compare the gradient of a scalar by all sources with its differences in random directions."""
 
     def derivatives(module: Any, built: Built) -> list[Any]:
         found = af.gradients(scalar(built), built.sources())
@@ -88,7 +88,7 @@ def _check_slope(program: Program, value: Callable[[Any, Built], list[Any]], sca
 
 
 def _moved(program: Program, way: dict[str, Any], step: float, value: Callable[[Any, Built], list[Any]]) -> float:
-    """The scalar with all inputs and variables moved by a step."""
+    """Return the scalar with all inputs and variables moved by `step` along `way`."""
 
     def move(values: dict[str, Any]) -> dict[str, Any]:
         return {n: np.asarray(v + step * way[n], v.dtype) if n in way else v for n, v in values.items()}

@@ -1,4 +1,4 @@
-"""Random control-flow programs: the same values as TensorFlow's, with loops as dataflow and as native code."""
+"""Random control-flow programs against TensorFlow, with loops as dataflow and as native code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.parity.programs import Program, Statement, check, run_primitive, run_
 
 SEEDS = range(128)
 
-#: In how many of the programs each of these is, at least.
+#: The least number of programs with each feature.
 FEATURES = {
     "cond": 40, "case": 10, "switch_case": 10, "cond in cond": 10, "loop in cond": 20, "cond in loop": 40,
     "loop in loop": 40, "depth 3": 30, "changing shape": 25, "dead": 15, "array write": 12, "array read": 12,
@@ -34,24 +34,24 @@ def first_control_flow(tf: Any) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_values_are_those_of_tensorflow(tf: Any, seed: int) -> None:
+def test_values_match_tensorflow(tf: Any, seed: int) -> None:
     check(tf, generate(seed), [run_primitive, run_session])
 
 
-def test_each_feature_is_in_many_of_the_programs() -> None:
+def test_every_feature_is_in_enough_programs() -> None:
     count = Counter(feature for seed in SEEDS for feature in generate(seed).features)
     table = {feature: (count[feature], least) for feature, least in FEATURES.items()}
     assert not {feature: found for feature, found in table.items() if found[0] < found[1]}
     assert {what for plan in PLANS for what in plan} <= set(count)
 
 
-def test_a_seed_is_one_program() -> None:
+def test_equal_seeds_generate_equal_programs() -> None:
     assert generate(5).source == generate(5).source
     assert generate(5).source != generate(6).source
 
 
 def test_values_stay_small_and_depend_on_the_inputs(tf: Any) -> None:
-    """Otherwise agreement would mean little."""
+    """Check the precondition without which agreement would mean little."""
     for seed in SEEDS[:20]:
         program = generate(seed)
         *outputs, total, _, _ = run_tensorflow(tf, program)
@@ -61,7 +61,7 @@ def test_values_stay_small_and_depend_on_the_inputs(tf: Any) -> None:
         assert run_tensorflow(tf, program)[-3] != total
 
 
-def test_a_failing_program_is_made_small() -> None:
+def test_shrink_makes_a_failing_program_small() -> None:
     program = generate(3)
 
     def mentions_a_loop(candidate: Program) -> bool:
@@ -72,8 +72,8 @@ def test_a_failing_program_is_made_small() -> None:
     assert len(small.source.splitlines()) < 16 < len(program.source.splitlines())
 
 
-def test_a_wrong_result_is_found(tf: Any) -> None:
-    """The comparison itself: a program that is not the same on both sides."""
+def test_check_reports_a_wrong_result(tf: Any) -> None:
+    """Check the comparison itself by a program that differs between the two sides."""
 
     def wrong(program: Program, fetches: Any) -> list[Any]:
         last = program.block.statements[-1]

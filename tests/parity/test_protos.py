@@ -1,4 +1,4 @@
-"""The declared messages are TensorFlow's: every message, field, number, type, label, oneof and value of an enum."""
+"""Declared messages against TensorFlow's: every message, field, number, type, label, oneof and enum value."""
 
 from typing import Any
 
@@ -33,14 +33,14 @@ def file_of(name: str) -> Any:
     return pool().FindFileByName(f"aioflow/{name}.proto")
 
 
-def test_every_message_is_the_published_one(published: Any) -> None:
+def test_every_message_matches_tensorflow(published: Any) -> None:
     waiting = list(file_of("tensorflow").message_types_by_name.values())
     seen = 0
     while waiting:
         own = waiting.pop()
         waiting += own.nested_types
         theirs = published.FindMessageTypeByName(own.full_name)
-        # The debug information is in the older syntax, which packs nothing and keeps what is the default.
+        # GraphDebugInfo has the older syntax, which does not pack fields and keeps default values.
         newer = not own.full_name.startswith("tensorflow.GraphDebugInfo")
         assert described(own, newer) == described(theirs, newer)
         seen += 1
@@ -73,7 +73,7 @@ def values(enum: Any) -> dict[int, str]:
     return {value.number: value.name for value in enum.values}
 
 
-def test_every_enum_is_the_published_one(published: Any) -> None:
+def test_every_enum_matches_tensorflow(published: Any) -> None:
     for name in ("tensorflow", "errors"):
         for own in file_of(name).enum_types_by_name.values():
             assert values(own) == values(published.FindEnumTypeByName(own.full_name))

@@ -1,4 +1,4 @@
-"""What is left out of a definition because it has its default: TensorFlow must have the same default."""
+"""Defaults of attributes: a definition omits attributes with their default, so TensorFlow must have the same."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ def test_attributes_have_the_defaults_of_tensorflow(tf: Any) -> None:
 
 
 def plain(value: Message) -> Any:
-    """A value that is the same however its elements are stored."""
+    """Return a form of the value that does not depend on the storage of its elements."""
     return tensor_of(value.tensor, Room()) if value.HasField("tensor") else to_bytes(value)

@@ -1,4 +1,4 @@
-"""py_func and numpy_function beside TensorFlow's: values, what the function gets, counts, codes of errors."""
+"""py_func and numpy_function against TensorFlow's: values, arguments, numbers of results, error codes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_values(parity: Any, dtype: str, shape: tuple[int, ...], name: str) -> N
     parity(lambda m, x: getattr(m, name)(lambda v, w: (w + v, np.float32(2)), [x, x], [dtype, "float32"]), x)
 
 
-def test_what_the_function_gets(tf: Any) -> None:
+def test_function_receives_the_same_arguments(tf: Any) -> None:
     def kinds(*values: Any) -> Any:
         return " ".join(f"{type(v).__name__}:{getattr(v, 'dtype', None)}:{np.shape(v)}" for v in values)
 

@@ -25,8 +25,8 @@ def blocking(m: Any) -> Any:
     )  # fmt: skip
 
 
-# A dequeue that holds a part of its elements and times out is not here: TensorFlow returns from `run` before it has put
-# them back, so that what the next step sees is a matter of luck.
+# Missing here: a dequeue that times out while it holds some of its elements. TensorFlow returns from `run` before it
+# puts them back, so the next step may or may not see them.
 
 
 def partly_in(m: Any) -> Any:
@@ -137,7 +137,7 @@ def test_static_shapes(tf: Any) -> None:
         lambda m: m.FIFOQueue(3, ["int32"], names=["a"]).enqueue([1]),
     ],
 )
-def test_refused_when_the_graph_is_built(tf: Any, build: Callable[[Any], Any]) -> None:
+def test_both_reject_wrong_arguments_while_the_graph_is_built(tf: Any, build: Callable[[Any], Any]) -> None:
     for module in (tf, aioflow):
         with module.Graph().as_default(), pytest.raises(ValueError):
             build(module)

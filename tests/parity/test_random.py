@@ -1,5 +1,7 @@
-"""Random ops against TensorFlow: seeds, dtypes, static shapes and distributions are the same. The numbers are not: they
-come from another generator."""
+"""Random ops against TensorFlow: seeds, dtypes, static shapes and distributions are the same.
+
+The numbers differ, since they come from another generator.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ def ours(build: Any, *args: Any) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("name", BUILDERS)
 def test_distribution(tf: Any, name: str) -> None:
-    """Quantiles of 40,000 draws (an element of broadcast parameters at a time) agree."""
+    """Compare quantiles of 40,000 draws, for each element of broadcast parameters."""
     (a, mine), (b, other) = ours(BUILDERS[name], [40000]), theirs(tf, BUILDERS[name], [40000])
     assert a.dtype.name == b.dtype.name
     assert a.shape.as_list() == b.shape.as_list()
@@ -101,7 +103,7 @@ def test_shuffle_permutes(tf: Any, value: Any) -> None:
     assert sorted(map(str, mine.tolist())) == sorted(map(str, other.tolist()))
 
 
-def test_crop(tf: Any) -> None:
+def test_random_crop(tf: Any) -> None:
     value = np.arange(35).reshape(5, 7)
     (a, mine), (b, other) = (
         ours(lambda m: m.random_crop(value, [2, 3])),
@@ -115,7 +117,7 @@ def test_crop(tf: Any) -> None:
 
 
 def test_seeds(tf: Any) -> None:
-    """With an op seed the pairs are TensorFlow's own; what it counts for ops without one is its own affair."""
+    """Compare the seed pairs of ops with an op seed; TensorFlow's counter for other ops is an internal detail."""
     for graph_seed in (None, 0, 1, 2**31, 12345678901):
         for op_seed in (None, 0, 1, 2**31 + 5):
             if graph_seed is not None and op_seed is None:

@@ -1,4 +1,4 @@
-"""`recompute_grad` against TensorFlow's: values, gradients, and what it does with variables."""
+"""`recompute_grad` against TensorFlow's: values, gradients, and the use of variables."""
 
 from __future__ import annotations
 

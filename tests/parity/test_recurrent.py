@@ -1,4 +1,4 @@
-"""Whole LSTM layers: values of all outputs, and gradients."""
+"""Whole-layer LSTM ops against TensorFlow: values of the outputs, and gradients."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def test_layer(parity: Any, op: str, peephole: bool, steps: int) -> None:
         given = dict(zip(NAMES, tensors, strict=True))
         count = m.constant(steps, m.int64)
         made = getattr(m.raw_ops, op)(seq_len_max=count, use_peephole=peephole, cell_clip=0.0, **given)
-        # TensorFlow leaves what is behind the last step as it finds it, but for these.
+        # TensorFlow does not initialize what lies beyond the last step, so compare only these slices.
         return [made.cs[:steps], made.h[:steps], made.i[:steps], made.f[:steps], made.o[:steps], made.ci[:steps]]
 
-    # TensorFlow differentiates a BlockLSTMV2 with the gates of a BlockLSTM: see the next test.
+    # TensorFlow differentiates a BlockLSTMV2 with the gates of a BlockLSTM: test_gradient_op checks the gradient op.
     parity(build, *arrays(), grad=op == "BlockLSTM" and steps == STEPS, grad_of=[0, 1], static=False)
 
 
@@ -48,7 +48,7 @@ def test_gradient_op(parity: Any, op: str, peephole: bool) -> None:
         values = {name: getattr(made, name) for name in ("i", "cs", "f", "o", "ci", "co", "h")}
         slopes = {"cs_grad": m.sin(made.h), "h_grad": m.cos(made.cs)}
         grad = getattr(m.raw_ops, op.replace("LSTM", "LSTMGrad"))(use_peephole=peephole, **given, **values, **slopes)
-        # Without peepholes TensorFlow leaves their gradients as it finds them.
+        # Without peepholes TensorFlow does not initialize their gradients.
         names = ["x", "cs_prev", "h_prev", "w", "b", *(["wci", "wcf", "wco"] if peephole else [])]
         return [getattr(grad, f"{name}_grad") for name in names]
 

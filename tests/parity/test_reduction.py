@@ -77,7 +77,7 @@ def test_axes(parity: Any, tf: Any, name: str, shape: tuple[int, ...], axis: Any
 @pytest.mark.parametrize("dtype", ["float32", "int32"])
 def test_empty(parity: Any, name: str, shape: tuple[int, ...], axis: Any, dtype: str) -> None:
     x = np.zeros(shape, dtype)
-    # TensorFlow divides by zero in the gradient of a mean of nothing, of which no element is left to see.
+    # TensorFlow divides by zero in the gradient of an empty mean, although that gradient has no elements.
     parity(lambda m, t: getattr(m, name)(t, axis=axis), x, grad=name != "reduce_mean")
 
 
@@ -91,10 +91,10 @@ def test_unknown_shapes(parity: Any, tf: Any, name: str, shapes: Any, axis: Any)
 
 @pytest.mark.parametrize("name", REDUCTIONS)
 @pytest.mark.parametrize("keepdims", [False, True])
-def test_axes_fed(parity: Any, tf: Any, name: str, keepdims: bool) -> None:
+def test_fed_axes(parity: Any, tf: Any, name: str, keepdims: bool) -> None:
     x = sample(tf, "float32", (2, 3, 4))
     parity(lambda m, t, a: getattr(m, name)(t, axis=a, keepdims=keepdims), x, np.array([2, 0], np.int32))
-    # TensorFlow's own gradient does not take int64 axes that are fed.
+    # TensorFlow's gradient does not accept fed int64 axes.
     parity(lambda m, t, a: getattr(m, name)(t, axis=a, keepdims=keepdims), x, np.array(-2, np.int64), grad=False)
 
 
@@ -171,12 +171,12 @@ def test_scan_dtypes(parity: Any, tf: Any, name: str, dtype: str) -> None:
     parity(lambda m, t: getattr(m, name)(t, 1), x, grad=dtype == "float64", **tolerance(dtype))
 
 
-def test_cumprod_with_zeros_is_tensorflows(parity: Any) -> None:
-    """The quirk is kept: products that hold a zero give no gradient to it."""
+def test_cumprod_gradient_with_zeros_matches_tensorflow(parity: Any) -> None:
+    """Keep TensorFlow's quirk: a product with a zero factor yields no gradient by that factor."""
     parity(lambda m, t: m.cumprod(t), np.array([2, 0, 3], np.float32))
 
 
-def test_old_names(parity: Any, tf: Any) -> None:
+def test_deprecated_argument_names(parity: Any, tf: Any) -> None:
     x = sample(tf, "float32", (3, 4))
     parity(lambda m, t: m.reduce_sum(t, reduction_indices=[1], keep_dims=True), x)
     parity(lambda m, t: m.count_nonzero(input=t, reduction_indices=0), x)

@@ -1,4 +1,4 @@
-"""What is right at the edges: empty tensors, shapes in tuples, slices and sparse tensors in branches and loops."""
+"""Valid edge cases: empty tensors, shapes in tuples, slices and sparse tensors in branches and loops."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _through(m: Any, queue: Any, element: Any) -> Any:
 
 
 def _conv(m: Any, image: Any, kernel: Any, **options: Any) -> Any:
-    """The convolution and its gradients."""
+    """Return a convolution and its gradients."""
     x, f = m.ones(image), m.ones(kernel)
     y = m.nn.conv2d(x, f, [1, 1, 1, 1], "SAME", **options)
     return [y, *m.gradients(y, [x, f])]
@@ -79,7 +79,7 @@ PROGRAMS: dict[str, Program] = {
     ),
     "conv2d without outputs": lambda m: _conv(m, [1, 4, 4, 2], [2, 2, 2, 0]),
     "conv2d without images": lambda m: _conv(m, [0, 4, 4, 2], [2, 2, 2, 3]),
-    # TensorFlow's gradients of these are memory that nobody has written.
+    # TensorFlow returns uninitialized memory as the gradients of these.
     "conv2d without rows": lambda m: _conv(m, [1, 0, 4, 2], [2, 2, 2, 3])[0],
     "depthwise without outputs": lambda m: m.nn.depthwise_conv2d(
         m.ones([1, 4, 4, 2]), m.ones([2, 2, 2, 0]), [1, 1, 1, 1], "SAME"
@@ -138,7 +138,7 @@ def _tensors(m: Any, made: Any) -> list[Any]:
 
 
 def _found(m: Any, program: Program) -> tuple[list[Any], list[Any]]:
-    """Dtypes with static shapes, and values."""
+    """Return the dtypes with the static ranks, and the values."""
     with m.Graph().as_default():
         tensors = _tensors(m, program(m))
         known = [(t.dtype.base_dtype.name, t.get_shape().ndims) for t in tensors]
@@ -148,7 +148,7 @@ def _found(m: Any, program: Program) -> tuple[list[Any], list[Any]]:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_what_tensorflow_takes(tf: Any, name: str) -> None:
+def test_edge_cases_match_tensorflow(tf: Any, name: str) -> None:
     (known, values), (expected, wanted) = (_found(m, PROGRAMS[name]) for m in (aioflow, tf))
     assert known == expected
     for mine, other in zip(values, wanted, strict=True):

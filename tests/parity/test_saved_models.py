@@ -1,4 +1,4 @@
-"""SavedModels of ours in TensorFlow 2's loader: variables, which of them are trained, assets and tables."""
+"""SavedModels between aioflow and TensorFlow 2: variables, which of them are trainable, and assets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.parity
 WEIGHTS = np.arange(6, dtype=np.float32).reshape(3, 2)
 
 
-async def test_tensorflow_knows_the_variables(tmp_path: Path) -> None:
+async def test_tensorflow_loads_the_variables(tmp_path: Path) -> None:
     with af.Graph().as_default():
         x = af.placeholder("float32", [None, 3], name="x")
         w = af.Variable(WEIGHTS, name="layer/w")
@@ -40,7 +40,7 @@ async def test_tensorflow_knows_the_variables(tmp_path: Path) -> None:
     assert {name: v.trainable for name, v in ours.variables.items()} == {"layer/w": True, "scale": False}
 
 
-async def test_tensorflow_finds_the_assets(tmp_path: Path) -> None:
+async def test_tensorflow_loads_the_assets(tmp_path: Path) -> None:
     (tmp_path / "words.txt").write_text("some words")
     with af.Graph().as_default():
         path = af.constant(str(tmp_path / "words.txt"), name="path")
@@ -56,7 +56,7 @@ async def test_tensorflow_finds_the_assets(tmp_path: Path) -> None:
 
 
 def _batch_normalized() -> Any:
-    """Batch normalization of images and of rows."""
+    """Return a Keras model with batch normalization of images and of rows."""
     keras = tensorflow.keras
     given = keras.Input((6, 6, 3))
     hidden = keras.layers.BatchNormalization(name="images")(keras.layers.Conv2D(4, 3, name="filters")(given))
@@ -66,13 +66,13 @@ def _batch_normalized() -> Any:
 
 
 @pytest.mark.parametrize("exported", [True, False])
-async def test_what_tensorflow_does_not_train_is_not_trained(tmp_path: Path, exported: bool) -> None:
+async def test_loaded_model_has_tensorflows_trainable_variables(tmp_path: Path, exported: bool) -> None:
     model = _batch_normalized()
     if exported:
         model.export(str(tmp_path), verbose=False)
     else:
         tensorflow.saved_model.save(model, str(tmp_path))
-    loaded = tensorflow.saved_model.load(str(tmp_path))  # its signatures do not keep the variables
+    loaded = tensorflow.saved_model.load(str(tmp_path))  # kept, since signatures do not keep the variables alive
     theirs = {v.name.partition(":")[0]: v for v in loaded.signatures["serving_default"].variables}
     ours = load_saved_model(tmp_path)
     assert ours.variables.keys() == theirs.keys()
@@ -96,7 +96,7 @@ async def test_what_tensorflow_does_not_train_is_not_trained(tmp_path: Path, exp
             np.testing.assert_array_equal(value, theirs[name].numpy())
 
 
-def test_moments_are_not_trained_where_the_file_does_not_tell(tmp_path: Path) -> None:
+def test_moments_are_not_trainable_without_variable_records(tmp_path: Path) -> None:
     module = tensorflow.Module()
     names = ("scale", "offset", "mean", "variance")
     module.kept = [tensorflow.Variable(np.ones(2, np.float32), name=name) for name in names]

@@ -1,4 +1,4 @@
-"""Servers in this process beside TensorFlow's: whose variables a session sees, and whose settings it goes by."""
+"""In-process servers against TensorFlow's: variables that a session sees, and settings that it uses."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def test_two_local_servers_share_nothing(tf: Any) -> None:
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_the_timeout_of_a_server_is_that_of_its_sessions(tf: Any, own: bool) -> None:
-    """Also where a session has settings, but not this one."""
+def test_sessions_use_the_timeout_of_their_server(tf: Any, own: bool) -> None:
+    """Check sessions without a config and with a config that sets no timeout."""
     with tf.Graph().as_default():
         waits = tf.FIFOQueue(1, ["float32"], [[]]).dequeue()
         server = tf.train.Server.create_local_server(config=tf.ConfigProto(operation_timeout_in_ms=100))

@@ -1,4 +1,4 @@
-"""What a session takes and gives, beside TensorFlow's: feeds in every form."""
+"""Feeds of a session against TensorFlow's, in every form."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ def outcome(tf: Any, run: Any, *arguments: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_strings_that_are_fed(tf: Any, name: str) -> None:
+def test_fed_strings(tf: Any, name: str) -> None:
     assert outcome(tf, ours, "string", TEXTS[name]) == outcome(tf, theirs, tf, "string", TEXTS[name])
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64", "float32", "complex64"])
 @pytest.mark.parametrize("name", NUMBERS)
-def test_numbers_in_object_arrays_that_are_fed(tf: Any, name: str, dtype: str) -> None:
+def test_fed_numbers_in_object_arrays(tf: Any, name: str, dtype: str) -> None:
     assert outcome(tf, ours, dtype, NUMBERS[name]) == outcome(tf, theirs, tf, dtype, NUMBERS[name])

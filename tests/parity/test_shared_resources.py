@@ -1,7 +1,7 @@
-"""Two nodes that share a resource by name: what must be the same in both of them.
+"""Two nodes that share a resource by name: the properties that must be equal.
 
-Where TensorFlow compares nothing (dtypes of accumulators, resources of different kinds) we refuse what does not fit,
-since whoever uses the resource next would be given something else than the graph says.
+TensorFlow does not compare the dtypes of accumulators, nor the kinds of resources. aioflow rejects a mismatch, since
+the next user of the resource would get a value that contradicts its graph.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _outcome(m: Any, pair: tuple[Maker, Maker], containers: tuple[str, str]) -> 
 
 @pytest.mark.parametrize("containers", [("", ""), ("x", "x"), ("x", "y")], ids="/".join)
 @pytest.mark.parametrize("name", PAIRS)
-def test_two_that_share_a_name(tf: Any, name: str, containers: tuple[str, str]) -> None:
+def test_nodes_that_share_a_name(tf: Any, name: str, containers: tuple[str, str]) -> None:
     assert _outcome(aioflow, PAIRS[name], containers) == _outcome(tf, PAIRS[name], containers)
 
 

@@ -22,7 +22,7 @@ def _real(shape: tuple[int, ...], dtype: str = "float32") -> Any:
 
 @pytest.mark.parametrize("name", WHOLE)
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
-def test_whole_transforms(parity: Any, name: str, dtype: str) -> None:
+def test_complex_transforms(parity: Any, name: str, dtype: str) -> None:
     def build(m: Any, real: Any, imag: Any) -> Any:
         y = getattr(m.signal, name)(m.complex(real, imag))
         return [y, *m.gradients(m.real(y) * 2.0 + m.imag(y) * m.imag(y), [real, imag])]
@@ -33,13 +33,13 @@ def test_whole_transforms(parity: Any, name: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("name", HALF)
 @pytest.mark.parametrize("length", [None, 4, 5, 6, 7, 9])
-def test_transforms_of_real_numbers(parity: Any, name: str, length: int | None) -> None:
+def test_real_transforms(parity: Any, name: str, length: int | None) -> None:
     lengths = None if length is None else [length] * HALF[name]
     x = _real((3, 6, 6))
 
     def build(m: Any, x: Any) -> Any:
         y = getattr(m.signal, name)(x, lengths)
-        if length not in (None, 6):  # TensorFlow has a gradient of what was neither cut nor filled
+        if length not in (None, 6):  # TensorFlow has gradients only without truncation and padding
             return y
         return [y, m.gradients(m.real(y) * 2.0 + m.imag(y) * m.imag(y), [x])[0]]
 
@@ -48,7 +48,7 @@ def test_transforms_of_real_numbers(parity: Any, name: str, length: int | None) 
 
 @pytest.mark.parametrize("name", ["irfft", "irfft2d"])
 @pytest.mark.parametrize("length", [None, 4, 5, 6, 7, 8])
-def test_transforms_back_to_real_numbers(parity: Any, name: str, length: int | None) -> None:
+def test_inverse_real_transforms(parity: Any, name: str, length: int | None) -> None:
     lengths = None if length is None else [length] * (2 if name.endswith("2d") else 1)
 
     def build(m: Any, real: Any, imag: Any) -> Any:
@@ -62,7 +62,7 @@ def test_transforms_back_to_real_numbers(parity: Any, name: str, length: int | N
 
 @pytest.mark.parametrize("length", [4, 5, 7, 9, 12])
 @pytest.mark.parametrize("rank", [1, 2])
-def test_gradients_of_what_is_cut_or_filled(rank: int, length: int) -> None:
+def test_gradients_of_truncated_and_padded_transforms(rank: int, length: int) -> None:
     suffix = "" if rank == 1 else "2d"
     forward, back = getattr(af.signal, f"rfft{suffix}"), getattr(af.signal, f"irfft{suffix}")
 
@@ -83,7 +83,7 @@ def test_transforms_in_double_precision(parity: Any) -> None:
     parity(build, _real((3, 8), "float64"), grad=False, rtol=1e-12, atol=1e-12)
 
 
-def test_three_axes(parity: Any) -> None:
+def test_real_transforms_of_three_axes(parity: Any) -> None:
     def build(m: Any, x: Any) -> Any:
         y = m.signal.rfft3d(x)
         return [y, m.signal.irfft3d(y, [3, 4, 6])]

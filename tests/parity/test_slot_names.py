@@ -1,4 +1,4 @@
-"""Names of what optimizers and averages keep, under scopes: what a checkpoint is read by."""
+"""Names of the variables of optimizers and averages under scopes: the names in a checkpoint."""
 
 from __future__ import annotations
 
@@ -127,5 +127,5 @@ def _names(m: Any, program: Program) -> Any:
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__.strip("_"))
-def test_variables_that_belong_to_others(tf: Any, program: Program) -> None:
+def test_slot_variables_have_tensorflows_names(tf: Any, program: Program) -> None:
     assert _names(aioflow, program) == _names(tf, program)

@@ -38,7 +38,7 @@ def test_arg_axes(parity: Any, tf: Any, name: str, shape: tuple[int, ...], axis:
     parity(lambda m, t: getattr(m, name)(t, axis), sample(tf, "float32", shape))
 
 
-def test_arg_old_names(parity: Any, tf: Any) -> None:
+def test_arg_with_deprecated_names(parity: Any, tf: Any) -> None:
     x = sample(tf, "float32", (3, 4))
     parity(lambda m, t: [m.arg_max(t, 1), m.arg_min(t, 0), m.argmax(t, dimension=1)], x)
     parity(lambda m, t, a: m.argmax(t, a), x, np.array(1, np.int32))
@@ -60,13 +60,13 @@ def test_top_k_shapes(parity: Any, tf: Any, shape: tuple[int, ...], k: int) -> N
 
 @pytest.mark.parametrize("k", [1, 5, 20, 400])
 @pytest.mark.parametrize("ties", [False, True])
-def test_top_k_of_many(parity: Any, k: int, ties: bool) -> None:
+def test_top_k_of_long_rows(parity: Any, k: int, ties: bool) -> None:
     x = np.random.default_rng(4).standard_normal((3, 600)).astype(np.float32)
     parity(lambda m, t: list(m.nn.top_k(t, k)), np.round(x) if ties else x)
 
 
 def test_top_k_op(parity: Any, tf: Any) -> None:
-    """TensorFlow no longer takes TopK in a new graph, so the oracle is its successor."""
+    """Compare with the successor of TopK, which TensorFlow no longer accepts in a new graph."""
     x = sample(tf, "float32", (3, 4))
     parity(lambda m, t: list(m.nn.top_k(t, 2) if m is tf else make_list("TopK", t, k=2)), x)
 
@@ -114,7 +114,7 @@ def test_in_top_k(parity: Any, tf: Any, k: int) -> None:
 @pytest.mark.parametrize("bounds", [{}, {"minlength": 8}, {"maxlength": 3}, {"minlength": 1, "maxlength": 4}])
 def test_bincount(parity: Any, values: Any, bounds: dict[str, int]) -> None:
     x = np.array(values, np.int32)
-    # The result's length is known only at run time, and TensorFlow's shape function says less where the input is empty.
+    # The result's length is known only in the step, and TensorFlow's shape function infers less for an empty input.
     parity(lambda m, t: m.bincount(t, **bounds), x, static=False)
     parity(lambda m, t: m.bincount(t, dtype="float32", **bounds), x, static=False)
 
@@ -122,7 +122,7 @@ def test_bincount(parity: Any, values: Any, bounds: dict[str, int]) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
 def test_bincount_weights(parity: Any, dtype: str) -> None:
     x, w = np.array([1, 1, 3, 0], np.int32), np.array([2, 3, 5, 7]).astype(dtype)
-    # By the weights aioflow has a gradient, and TensorFlow none.
+    # aioflow has a gradient by the weights; TensorFlow has none.
     parity(lambda m, t, u: m.bincount(t, weights=u), x, w, static=False, grad=False)
 
 
@@ -150,7 +150,7 @@ def test_histogram(parity: Any, dtype: str, nbins: int) -> None:
         parity(lambda m, t, r: m.histogram_fixed_width_bins(t, r, nbins), x, span, grad=False)
 
 
-def test_histogram_of_nothing(parity: Any) -> None:
+def test_histogram_of_no_values(parity: Any) -> None:
     parity(lambda m, t: m.histogram_fixed_width(t, [0.0, 1.0], 3), np.zeros(0, np.float32), grad=False)
 
 

@@ -1,4 +1,4 @@
-"""Sparse tensors against TensorFlow: values, shapes, dtypes and gradients of each op, and what both refuse."""
+"""Sparse tensors against TensorFlow: values, shapes, dtypes and gradients of each op, and errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RNG = np.random.default_rng(3)
 
 
 def entries(shape: tuple[int, ...], count: int, dtype: str = "float32", seed: int = 0, order: bool = True) -> Any:
-    """Indices, values and shape of a random sparse tensor."""
+    """Return the indices, values and shape of a random sparse tensor."""
     rng = np.random.default_rng(seed)
     flat = rng.choice(int(np.prod(shape)), count, replace=False)
     flat = np.sort(flat) if order else flat
@@ -37,7 +37,7 @@ SPARSE = [A, NONE, DEEP, entries((1, 1), 1), entries((3, 4), 12)]
 
 
 def one(build: Any, **options: Any) -> Any:
-    """A case over one sparse tensor whose parts are fed."""
+    """Return a case over one sparse tensor whose components are fed."""
     return lambda parity, given: parity(lambda m, i, v, s: build(m, m.SparseTensor(i, v, s)), *given, **options)
 
 
@@ -62,7 +62,7 @@ UNARY: dict[str, Any] = {
     "expand_dims": one(lambda m, x: parts(m.sparse.expand_dims(x, 1)), static=False),
     "expand_dims_last": one(lambda m, x: parts(m.sparse.expand_dims(x)), static=False),
     "fill_empty_rows": one(lambda m, x: [*parts((f := m.sparse_fill_empty_rows(x, 3.0))[0]), f[1]]),
-    "mul_scalar": one(lambda m, x: parts(x * 2.0), grad=False),  # TensorFlow's gradient takes no scalars
+    "mul_scalar": one(lambda m, x: parts(x * 2.0), grad=False),  # TensorFlow's gradient does not accept scalars
     "div_scalar": one(lambda m, x: parts(x / 2.0), grad=False),
     "from_dense": one(lambda m, x: parts(m.sparse.from_dense(m.sparse.to_dense(x)))),
 }  # fmt: skip
@@ -70,13 +70,13 @@ UNARY: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", UNARY)
 @pytest.mark.parametrize("number", range(len(SPARSE)))
-def test_of_one(parity: Any, name: str, number: int) -> None:
+def test_unary_ops(parity: Any, name: str, number: int) -> None:
     UNARY[name](parity, SPARSE[number])
 
 
 def test_unordered_entries(parity: Any) -> None:
     for name in ("reorder", "reduce_sum_0", "retain", "fill_empty_rows", "reshape", "transpose"):
-        if name == "fill_empty_rows":  # grouped by row, in the order given within each
+        if name == "fill_empty_rows":  # entries grouped by row, in the given order within each row
             by_row = LOOSE[0][np.argsort(LOOSE[0][:, 0], kind="stable")]
             UNARY[name](parity, (by_row, LOOSE[1], LOOSE[2]))
         else:
@@ -101,7 +101,7 @@ BINARY: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", BINARY)
 @pytest.mark.parametrize("pair", [(A, B), (A, NONE), (NONE, B), (A, A), (NONE, NONE)])
-def test_of_two(parity: Any, name: str, pair: Any) -> None:
+def test_binary_ops(parity: Any, name: str, pair: Any) -> None:
     BINARY[name](parity, *pair)
 
 
@@ -140,7 +140,7 @@ def test_matmul(parity: Any, adjoint_a: bool, adjoint_b: bool, size: int, dtype:
 
 
 @pytest.mark.parametrize("shape", [(4, 5), (1, 5), (4, 1), (5,), (1,), ()])
-def test_with_a_dense_tensor_that_broadcasts(parity: Any, shape: tuple[int, ...]) -> None:
+def test_ops_with_a_broadcast_dense_tensor(parity: Any, shape: tuple[int, ...]) -> None:
     dense = RNG.standard_normal(shape).astype(np.float32)
     for op in ("SparseDenseCwiseMul", "SparseDenseCwiseDiv", "SparseDenseCwiseAdd"):
         parity(
@@ -186,7 +186,7 @@ def test_reshape(parity: Any, shape: list[int]) -> None:
 
 
 @pytest.mark.parametrize("shape", [[3, 7], [-1, -1], [-1, 3], [0, -1]])
-def test_reshape_refuses(parity: Any, shape: list[int]) -> None:
+def test_reshape_rejects_wrong_shapes(parity: Any, shape: list[int]) -> None:
     refused(parity, lambda m: parts(m.sparse_reshape(m.SparseTensor(*A), shape)))
 
 
@@ -208,7 +208,7 @@ def test_sparse_to_dense(parity: Any, case: Any, index: str) -> None:
     parity(
         lambda m, v, d: m.sparse_to_dense(np.array(indices, index), np.array(shape, index), v, d),
         np.array(values, np.float32), np.array(default, np.float32),
-        grad=np.ndim(indices) == 2 and np.ndim(values) == 1,  # TensorFlow's gradient takes no other forms
+        grad=np.ndim(indices) == 2 and np.ndim(values) == 1,  # TensorFlow's gradient accepts no other forms
     )  # fmt: skip
 
 
@@ -223,7 +223,7 @@ def test_strings_and_bools(parity: Any) -> None:
     parity(lambda m, v: parts(m.sparse_slice(m.SparseTensor([[2], [3]], v, [4]), [3], [1])), texts)
 
 
-def test_ids(parity: Any) -> None:
+def test_merge_and_indicator_of_ids(parity: Any) -> None:
     ids, values = np.array([3, 0, 4, 2], np.int64), np.array([0.5, 1.5, -2.0, 7.0], np.float32)
     places = [[0, 0], [0, 1], [2, 0], [2, 1]]
 
@@ -247,11 +247,11 @@ def test_eye(parity: Any) -> None:
     parity(lambda m: parts(m.sparse.eye(3)) + parts(m.sparse.eye(2, 4, m.float64)), static=False)
 
 
-# ── refusals ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── errors ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def refused(parity: Any, build: Any) -> None:
-    """Both systems refuse, when the graph is built or when it runs."""
+    """Check that both systems reject the program, when it is built or when it runs."""
     tf = parity.tf
     with tf.Graph().as_default(), pytest.raises((ValueError, tf.errors.OpError)), tf.Session() as session:
         session.run(build(tf))
@@ -282,11 +282,11 @@ REFUSED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_both_refuse(parity: Any, name: str) -> None:
+def test_both_reject_wrong_arguments(parity: Any, name: str) -> None:
     refused(parity, REFUSED[name])
 
 
-def test_indices_may_repeat_unchecked(parity: Any) -> None:
+def test_sparse_to_dense_allows_repeated_indices_unchecked(parity: Any) -> None:
     parity(lambda m, v: m.sparse_to_dense([[1, 0], [1, 0], [0, 0]], [2, 2], v, 0.0, validate_indices=False),
            np.array([1.0, 2.0, 3.0], np.float32), grad=False)  # fmt: skip
 
@@ -335,7 +335,7 @@ def values_of(dtype: str, shape: tuple[int, ...]) -> Any:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(), (3,), (0,), (2, 0, 3), (2, 3)])
 def test_serialize_tensor(parity: Any, dtype: str, shape: tuple[int, ...]) -> None:
-    """Each writes the same bytes, and reads them."""
+    """Compare the serialized bytes, and parse them."""
     value = values_of(dtype, shape)
 
     def build(m: Any, x: Any) -> list[Any]:
@@ -347,7 +347,7 @@ def test_serialize_tensor(parity: Any, dtype: str, shape: tuple[int, ...]) -> No
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_tensors_written_element_by_element(parity: Any, dtype: str) -> None:
-    """As `tf.make_tensor_proto` writes them where it does not copy the content, with the repetitions left out."""
+    """Parse tensors as `tf.make_tensor_proto` writes them element by element, without trailing repetitions."""
     from tensorflow.core.framework import tensor_pb2
     from tensorflow.python.framework import tensor_util
 
@@ -371,7 +371,7 @@ def test_tensors_written_element_by_element(parity: Any, dtype: str) -> None:
 def test_serialize_sparse(parity: Any) -> None:
     def many(m: Any, i: Any, v: Any, s: Any) -> list[Any]:
         texts = m.serialize_many_sparse(m.SparseTensor(i, v, s))
-        mine = [] if v.dtype == m.string else [texts]  # strings are in one piece there, here one by one
+        mine = [] if v.dtype == m.string else [texts]  # TensorFlow writes strings in one piece, aioflow one by one
         return [*mine, *parts(m.deserialize_many_sparse(texts, v.dtype, 3))]
 
     def several(m: Any, i: Any, v: Any, s: Any) -> list[Any]:
@@ -386,7 +386,7 @@ def test_serialize_sparse(parity: Any) -> None:
         parity(several, *given, grad=False)
 
 
-def test_sparse_strings_that_tensorflow_has_written(parity: Any) -> None:
+def test_sparse_strings_written_by_tensorflow(parity: Any) -> None:
     tf, values = parity.tf, values_of("string", (9,))
     with tf.Graph().as_default(), tf.Session() as session:
         texts = session.run(tf.serialize_sparse(tf.SparseTensor(DEEP[0], values, DEEP[2])))
@@ -397,7 +397,7 @@ def test_sparse_strings_that_tensorflow_has_written(parity: Any) -> None:
 
 @pytest.mark.parametrize("text", [b"", b"nonsense", b"\x08\x01", b"\x08\x03\x12\x04\x12\x02\x08\x02\x22\x03abc"])
 def test_damaged_tensors(parity: Any, text: bytes) -> None:
-    """b"\\x08\\x01" is a float32 scalar without elements, which is zero."""
+    """Reject damaged tensors. b"\\x08\\x01" is valid: a float32 scalar without elements, which is zero."""
     if text == b"\x08\x01":
         parity(lambda m: m.parse_tensor(m.constant(text), m.float32), grad=False)
         refused(parity, lambda m: m.parse_tensor(m.constant(text), m.int32))

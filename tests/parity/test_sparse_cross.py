@@ -1,4 +1,4 @@
-"""Crossed features against TensorFlow: as text, hashed, of sparse and of dense inputs."""
+"""Crossed features against TensorFlow: as text and hashed, of sparse and dense inputs."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def _both(parity: Any, build: Any) -> None:
 
 
 @pytest.mark.parametrize("name", INPUTS)
-def test_as_text(parity: Any, name: str) -> None:
+def test_cross_as_text(parity: Any, name: str) -> None:
     _both(parity, lambda m: m.sparse.cross(INPUTS[name](m)))
     _both(parity, lambda m: m.sparse.cross(INPUTS[name](m), separator=" & "))
 
 
 @pytest.mark.parametrize("name", INPUTS)
 @pytest.mark.parametrize("buckets", [0, 1, 1000])
-def test_hashed(parity: Any, name: str, buckets: int) -> None:
+def test_cross_hashed(parity: Any, name: str, buckets: int) -> None:
     _both(parity, lambda m: m.sparse.cross_hashed(INPUTS[name](m), buckets))
     _both(parity, lambda m: m.sparse.cross_hashed(INPUTS[name](m), buckets, 5))
 
@@ -64,14 +64,14 @@ def test_hashed(parity: Any, name: str, buckets: int) -> None:
 @pytest.mark.parametrize(
     ("name", "strong"),
     [
-        ("words twice", True),  # of numbers, TensorFlow's strong hash ends the process
+        ("words twice", True),  # TensorFlow's strong hash of numbers ends the process
         ("all words", True),
         ("words twice", False),
         ("words and numbers", False),
         ("all words", False),
     ],
 )
-def test_with_salt(parity: Any, name: str, strong: bool) -> None:
+def test_cross_hashed_with_salt(parity: Any, name: str, strong: bool) -> None:
     def build(m: Any) -> list[Any]:
         given = INPUTS[name](m)
         apart = [one for one in given if isinstance(one, m.SparseTensor)]
@@ -97,7 +97,7 @@ WRONG: list[Any] = [
 
 
 @pytest.mark.parametrize("build", WRONG)
-def test_both_refuse(parity: Any, build: Any) -> None:
+def test_both_reject_wrong_arguments(parity: Any, build: Any) -> None:
     def parts(m: Any) -> list[Any]:
         made = build(m)
         return [made.indices, made.values, made.dense_shape]

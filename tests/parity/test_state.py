@@ -32,13 +32,13 @@ REALS = [d for d in NUMBERS if not d.startswith("complex")]
 
 
 class Both:
-    """Runs the same steps over the same variables in both systems."""
+    """A runner of the same steps over the same variables in both systems."""
 
     def __init__(self, tf: Any) -> None:
         self.tf = tf
 
     def __call__(self, build: Callable[[Any], list[Any]], rtol: float = 1e-5) -> list[Any]:
-        """`build(module)` makes variables and returns fetches, each of which is one step; all must agree."""
+        """Run each fetch of `build(module)` as one step, and check that both systems agree."""
         theirs = self._theirs(build)
         ours = self._ours(build)
         assert len(ours) == len(theirs)
@@ -64,7 +64,7 @@ class Both:
     def _ours(self, build: Any) -> list[Any]:
         with aioflow.Graph().as_default() as graph:
             fetches = build(aioflow)
-            resources, state = ResourceManager(), {}  # type: ignore[var-annotated]  # the kernels' own
+            resources, state = ResourceManager(), {}  # type: ignore[var-annotated]  # the kernels' state
             evaluate([], targets=[aioflow.global_variables_initializer()], resources=resources, state=state)
             tensors: Any = [graph.as_graph_element(f) for f in fetches]
             return [(evaluate([t], resources=resources, state=state)[0], _dims(t)) for t in tensors]
@@ -149,7 +149,7 @@ def test_scatter_nd(both: Both, dtype: str, mode: str, indices: Any) -> None:
     start = table(dtype)
     depth = np.shape(indices)[-1]
     if mode == "update" and len(indices) == 3:
-        indices = indices[:2]  # which of equal indices wins is not defined there
+        indices = indices[:2]  # TensorFlow does not define which of equal indices wins
     updates = RNG.integers(1, 4, (*np.shape(indices)[:-1], *start.shape[depth:])).astype(dtype)
 
     def build(m: Any) -> list[Any]:
@@ -270,8 +270,8 @@ def test_destroyed_variables_have_no_value(tf: Any) -> None:
         assert [before, evaluate([flag], resources=resources)[0]] == expected
 
 
-def test_save_and_restore_go_round_with_the_same_static_shapes(tf: Any, tmp_path: Any) -> None:
-    """The files differ (`safetensors` here), so each system reads its own."""
+def test_save_and_restore_have_the_same_static_shapes(tf: Any, tmp_path: Any) -> None:
+    """Let each system read its own file, since the formats differ (aioflow writes `safetensors`)."""
     values = [np.arange(6, dtype=np.float32).reshape(2, 3), np.array(7), np.array([b"x", b""], object)]
     names, slices = ["a", "b", "c"], ["", "", ""]
 
@@ -317,7 +317,7 @@ def test_dtypes_and_shapes_of_initial_values(both: Both, initial: Any) -> None:
 
 
 @pytest.mark.parametrize("case", ["shape", "dtype", "scatter"])
-def test_what_is_refused_when_it_is_built(tf: Any, case: str) -> None:
+def test_updates_of_wrong_shape_or_dtype_fail_to_build(tf: Any, case: str) -> None:
     def build(m: Any) -> None:
         v = variable(m, np.zeros((2, 3), np.float32))
         if case == "shape":
@@ -333,7 +333,7 @@ def test_what_is_refused_when_it_is_built(tf: Any, case: str) -> None:
 
 
 @pytest.mark.parametrize("case", ["uninitialized", "gather", "scatter", "negative", "nd", "count", "divide"])
-def test_what_is_refused_when_it_runs(tf: Any, case: str) -> None:
+def test_step_rejects_wrong_reads_and_updates(tf: Any, case: str) -> None:
     row = np.ones((1, 3), np.int32)
     fetches: dict[str, Callable[[Any, Any], Any]] = {
         "uninitialized": lambda m, v: v.value(),
@@ -349,7 +349,7 @@ def test_what_is_refused_when_it_runs(tf: Any, case: str) -> None:
         v = variable(m, 3 if case == "count" else np.ones((2, 3), np.int32))
         return v, fetches[case](m, v)
 
-    if case != "divide":  # where TensorFlow ends the process
+    if case != "divide":  # TensorFlow ends the process
         with tf.Graph().as_default(), tf.Session() as session:
             v, fetch = build(tf)
             if case != "uninitialized":
@@ -383,7 +383,7 @@ def test_names_devices_and_collections(tf: Any) -> None:
             keys = ["variables", "trainable_variables", "mine", "local_variables"]
             return (
                 [(o.name, o.type, o.device) for o in ops],
-                # TensorFlow colocates the handle and the initial value alone; here whatever takes the handle is, too.
+                # TensorFlow colocates only the handle and the initial value; aioflow colocates the handle's users too.
                 [(o.name, [_text(c) for c in _classes(o)]) for o in ops if o.type in ("VarHandleOp", "Const")],
                 {k: [v.name for v in m.get_collection(k)] for k in keys},
                 a.op.name,

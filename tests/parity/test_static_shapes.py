@@ -1,4 +1,4 @@
-"""Static shapes of partly known inputs: we know at least what TensorFlow infers, and refuse nothing that it takes."""
+"""Static shapes of partly known inputs: aioflow infers at least as much as TensorFlow and accepts what it accepts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import aioflow
 from tests.parity.builder_table import TABLE, Call, Data, Ints, Sparse, Var
 
-# Where TensorFlow refuses what we take, since the inputs may well be right when they are fed.
+# Calls that TensorFlow rejects and aioflow accepts, since the fed inputs may be valid.
 WIDER = {
     "batch_to_space_nd": "it wants the number of dimensions of the block",
     "gather_nd": "it wants the rank of the batch dimensions of both",
@@ -28,7 +28,7 @@ WIDER = {
 OPENINGS = 8
 
 
-# -- arguments in part ------------------------------------------------------------------------------------------------
+# -- partly known arguments -------------------------------------------------------------------------------------------
 
 
 def opened(rng: random.Random, shape: tuple[int, ...], share: float) -> list[int | None] | None:
@@ -41,7 +41,7 @@ Maker = Callable[[Any], Any]
 
 
 def maker(rng: random.Random, argument: Any, share: float) -> Maker:
-    """What makes the argument in a module, the same in each: choices are taken here."""
+    """Return a function that makes the argument in a module. Random choices are made here, once for all modules."""
     if isinstance(argument, list):
         makers = [maker(rng, item, share) for item in argument]
         return lambda m: [make(m) for make in makers]
@@ -115,7 +115,7 @@ def vectors(rng: random.Random, value: tuple[int, ...], dtype: str, share: float
         yield lambda m: m.shape(m.placeholder("float32", whole), out_type=m.as_dtype(dtype))[1 : 1 + len(value)]
 
 
-# -- both sides -------------------------------------------------------------------------------------------------------
+# -- both systems -----------------------------------------------------------------------------------------------------
 
 
 def named(module: Any, name: str) -> Any:
@@ -142,7 +142,7 @@ def dims(tensor: Any) -> list[int | None] | None:
 
 
 def result(module: Any, call: Call, args: list[Maker], kwargs: dict[str, Maker]) -> Any:
-    """(dtype, shape) of each tensor, or the error."""
+    """Return the (dtype, shape) of each tensor, or the error."""
     with module.Graph().as_default():
         positional = [make(module) for make in args]
         by_name = {key: make(module) for key, make in kwargs.items()}
@@ -154,7 +154,7 @@ def result(module: Any, call: Call, args: list[Maker], kwargs: dict[str, Maker])
 
 
 def knows(ours: list[int | None] | None, theirs: list[int | None] | None) -> bool:
-    """Whether our shape says what theirs says, and perhaps more."""
+    """Return whether our shape has all known sizes of theirs, and possibly more."""
     if theirs is None:
         return True
     if ours is None or len(ours) != len(theirs):
@@ -183,7 +183,7 @@ def test_static_shapes(tf: Any, call: Call) -> None:
             assert isinstance(ours, family), f"opening {number}: {ours!r}, but {theirs!r}"
 
 
-# -- shapes that the graph computes -----------------------------------------------------------------------------------
+# -- shapes computed in the graph -------------------------------------------------------------------------------------
 
 SOURCES: dict[str, Maker] = {
     "constants": lambda m: m.constant([3, 2, 4]),
@@ -268,11 +268,11 @@ def computed(module: Any, source: Maker, compute: Any, use: Any) -> Any:
 
 @pytest.mark.parametrize("compute", COMPUTED)
 @pytest.mark.parametrize("source", SOURCES)
-def test_shapes_that_the_graph_computes(tf: Any, source: str, compute: str) -> None:
+def test_shapes_computed_in_the_graph(tf: Any, source: str, compute: str) -> None:
     for name, use in USES.items():
         theirs, ours = (computed(m, SOURCES[source], COMPUTED[compute], use) for m in (tf, aioflow))
         if isinstance(theirs, Exception):
-            continue  # an expression that does not fit this use
+            continue  # an expression that does not suit this use
         assert not isinstance(ours, Exception), f"{name}: {theirs}, but {ours!r}"
         assert knows(ours, theirs), f"{name}: {ours} instead of {theirs}"
 
@@ -281,7 +281,7 @@ def floats(m: Any, *sizes: int | None) -> Any:
     return m.placeholder("float32", list(sizes))
 
 
-# Shapes of which a part is a tensor `n`, of tensors of which a part is known.
+# Shapes that depend in part on a tensor `n`, of tensors of partly known shape.
 PARTLY: dict[str, Callable[[Any, Any], Any]] = {
     "reshape, the rest": lambda m, n: m.reshape(floats(m, None, 4), [-1, 2]),
     "reshape, a size": lambda m, n: m.reshape(floats(m, None, 4), [n, 4]),
@@ -315,7 +315,7 @@ PARTLY: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", PARTLY)
-def test_shapes_of_which_a_part_is_known(tf: Any, name: str) -> None:
+def test_partly_known_shapes(tf: Any, name: str) -> None:
     found = []
     for m in (aioflow, tf):
         with m.Graph().as_default():

@@ -1,4 +1,4 @@
-"""Gradients that are built after a graph was stored: through loops and branches of TensorFlow's, and of ours there."""
+"""Gradients built after a graph was stored: through loops and branches that TensorFlow or aioflow stored."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ X, W = np.array([0.5, -1.5, 2.0], np.float32), np.array([1.5, 0.25, -0.75], np.f
 
 @pytest.fixture(autouse=True)
 def _nodes(tf: Any) -> Iterator[None]:
-    """In TensorFlow, branches and loops are nodes meanwhile."""
+    """Make TensorFlow build branches and loops as nodes, not as functions."""
     functions = tf.control_flow_v2_enabled()
     tf.disable_control_flow_v2()
     yield
@@ -85,7 +85,7 @@ async def _ours(prepare: Any, scope: str = "") -> list[Any]:
 
 
 @pytest.mark.parametrize("build", BUILDERS)
-async def test_gradients_through_what_tensorflow_stored(tf: Any, tmp_path: Path, build: Any) -> None:
+async def test_gradients_through_graphs_stored_by_tensorflow(tf: Any, tmp_path: Path, build: Any) -> None:
     file = str(tmp_path / "graph.meta")
     with tf.Graph().as_default():
         _build(tf, build)
@@ -98,7 +98,7 @@ async def test_gradients_through_what_tensorflow_stored(tf: Any, tmp_path: Path,
 
 
 @pytest.mark.parametrize("build", BUILDERS)
-async def test_gradients_through_what_was_stored_here(tf: Any, tmp_path: Path, build: Any) -> None:
+async def test_gradients_through_graphs_stored_by_aioflow(tf: Any, tmp_path: Path, build: Any) -> None:
     file = str(tmp_path / "graph.meta")
     with af.Graph().as_default():
         _build(af, build)

@@ -1,4 +1,4 @@
-"""Ops on strings against TensorFlow: what they give, and what both refuse."""
+"""String ops against TensorFlow: values and errors."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ REGEX = [
 WRONG = {
     ("a", r"\1"),
     ("a", "\\"),
-}  # TensorFlow writes a wrong rewrite to its log and gives something; here it is refused
+}  # TensorFlow logs a wrong rewrite and returns a value; aioflow rejects it
 
 
 @pytest.mark.parametrize(("pattern", "rewrite", "text"), REGEX)
@@ -111,7 +111,9 @@ def test_hashes(parity: Any) -> None:
         for key in ([1, 2], [-1, 2**62], [0, 0]):
             same(*either(parity, lambda m, n=buckets, k=key: [m.string_to_hash_bucket_strong(texts, n, k)]))
     same(*either(parity, lambda m: [m.string_to_hash_bucket("a", 0)]))
-    lengths = [bytes(range(n % 256)) * (1 + n // 256) for n in [*range(200), 1000]]  # the hash differs by lengths
+    lengths = [
+        bytes(range(n % 256)) * (1 + n // 256) for n in [*range(200), 1000]
+    ]  # the hash algorithm depends on the length
     same(*either(parity, lambda m: [m.string_to_hash_bucket_fast(lengths, 1 << 60)]))
 
 

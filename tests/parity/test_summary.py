@@ -1,4 +1,4 @@
-"""Summaries beside TensorFlow's: the same messages of the same nodes, and the same refusals."""
+"""Summaries against TensorFlow's: the same messages, nodes and errors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def both(tf: Any) -> Callable[..., Any]:
 
 
 def _with_pixels(summary: Any) -> Any:
-    """PNG files of two writers differ, their pixels do not."""
+    """Replace PNG files by their pixels, since two writers encode the same pixels differently."""
     for value in summary.value:
         if value.HasField("image"):
             png = Image.open(io.BytesIO(value.image.encoded_image_string))
@@ -90,7 +90,7 @@ def test_histograms(both: Any, dtype: str) -> None:
     ],
     ids=["nothing", "zeros", "smallest", "largest", "many", "wide", "squares overflow"],
 )
-def test_buckets(both: Any, values: Any) -> None:
+def test_histogram_buckets(both: Any, values: Any) -> None:
     assert len(both(lambda m, x: m.summary.histogram("h", x), values).value[0].histo.bucket) > 0
 
 
@@ -124,7 +124,7 @@ def test_numbers_and_tags_of_images(both: Any) -> None:
     assert [value.tag for value in two.value] == ["i/image/0", "i/image/1"]
 
 
-def test_another_bad_color(both: Any) -> None:
+def test_image_with_bad_color(both: Any) -> None:
     images = np.full((1, 2, 2, 3), np.nan, np.float32)
     color = np.array([1, 2, 3], np.uint8)
 
@@ -175,12 +175,12 @@ def test_metadata_of_tensors(both: Any, tf: Any) -> None:
     assert found.value[0].metadata.display_name == "shown"
 
 
-def test_a_tensor_of_older_graphs(both: Any) -> None:
+def test_tensor_summary_of_older_graphs(both: Any) -> None:
     description = '{"type_hint": "gadget"}'
     both(lambda m, x: m.raw_ops.TensorSummary(tensor=x, description=description, name="n"), np.ones(2))
 
 
-def test_several_together(both: Any) -> None:
+def test_merge_all_of_several_summaries(both: Any) -> None:
     def build(m: Any, x: Any) -> Any:
         with m.name_scope("tower"):
             m.summary.scalar("loss", x[0])
@@ -195,7 +195,7 @@ def test_several_together(both: Any) -> None:
     assert tags == ["tower/loss", "tower/loss_1", "losses/tower/losses/loss", "tower/spread", "third"]
 
 
-def test_where_merged_ones_are_found(both: Any) -> None:
+def test_merge_all_by_key_and_scope(both: Any) -> None:
     def build(m: Any, x: Any) -> Any:
         parts = [m.summary.scalar(name, x[0]) for name in ("a/x", "a/y", "b/x")]
         assert m.summary.merge_all("none of them") is None
@@ -207,13 +207,13 @@ def test_where_merged_ones_are_found(both: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "two words", "/begins/with", "a:b", "ends/", "x.y-z_1", "tag%"])
-def test_names_that_are_no_names(both: Any, name: str) -> None:
+def test_invalid_names(both: Any, name: str) -> None:
     both(lambda m: m.summary.scalar(name, 1.0))
     if name:
         both(lambda m: m.summary.scalar("s", 1.0, family=name.rstrip("/")))
 
 
-# ── what both refuse ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── errors ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 REFUSED: dict[str, tuple[Callable[..., Any], Any]] = {
     "tags and values": (lambda m, x: m.raw_ops.ScalarSummary(tags=["a", "b"], values=x), np.ones(3)),
@@ -234,7 +234,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_a_step_refuses(tf: Any, name: str) -> None:
+def test_step_rejects_wrong_values(tf: Any, name: str) -> None:
     build, array = REFUSED[name]
     with tf.Graph().as_default(), tf.Session() as session:
         x = tf.placeholder(array.dtype, None)
@@ -256,7 +256,7 @@ def test_what_a_step_refuses(tf: Any, name: str) -> None:
         lambda m: m.summary.merge([]),
     ],
 )
-def test_what_a_graph_refuses(tf: Any, build: Any) -> None:
+def test_graph_rejects_wrong_arguments(tf: Any, build: Any) -> None:
     for module in (tf, aioflow):
         with module.Graph().as_default(), pytest.raises((ValueError, TypeError)):
             build(module)

@@ -1,4 +1,4 @@
-"""`train.SyncReplicasOptimizer` in both systems: one replica computes two gradients a step, and is late once."""
+"""`train.SyncReplicasOptimizer` in both systems: one replica computes two gradients a step, one of which is stale."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROWS = np.array([[1.0, -2.0], [0.5, 3.0], [-1.0, 0.25]], np.float32)
 
 
 def program(m: Any, kind: str, averaged: bool = False) -> list[Any]:
-    """Two updates of two gradients each, the first of the second update for a stale step."""
+    """Build two updates of two gradients each. The second update first gets a gradient of a stale step."""
     m.set_random_seed(1)
     dense = m.get_variable("dense", initializer=np.arange(6, dtype=np.float32).reshape(3, 2))
     table = m.get_variable("table", initializer=np.ones((4, 2), np.float32))
@@ -54,7 +54,7 @@ def program(m: Any, kind: str, averaged: bool = False) -> list[Any]:
         (state, {}),
         (sync, {}),
         (state, {}),
-        (train, feeds[2]),  # stale: the token with which it began was one of the first
+        (train, feeds[2]),  # stale: it began with one of the initial tokens
         (train, feeds[3]),
         (state, {}),
         (init_tokens, {}),
@@ -67,7 +67,7 @@ def program(m: Any, kind: str, averaged: bool = False) -> list[Any]:
 
 
 async def ours(build: Callable[[Any], list[Any]]) -> list[Any]:
-    """What each step gives."""
+    """Return the result of each step in aioflow."""
     with aioflow.Graph().as_default():
         steps = build(aioflow)
         async with aioflow.Session() as session:
@@ -75,7 +75,7 @@ async def ours(build: Callable[[Any], list[Any]]) -> list[Any]:
 
 
 def theirs(tf: Any, build: Callable[[Any], list[Any]]) -> list[Any]:
-    """`ours` of TensorFlow."""
+    """Return the result of each step in TensorFlow."""
     with tf.Graph().as_default():
         steps = build(tf)
         with tf.Session(config=tf.ConfigProto(operation_timeout_in_ms=60_000)) as session:
@@ -83,13 +83,13 @@ def theirs(tf: Any, build: Callable[[Any], list[Any]]) -> list[Any]:
 
 
 def leaves(value: Any) -> Any:
-    """Numbers and texts, one after the other."""
+    """Flatten nested lists to a list of their leaves."""
     return [leaf for item in value for leaf in leaves(item)] if isinstance(value, list) else [value]
 
 
 @pytest.mark.parametrize("averaged", [False, True])
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_updates_tokens_and_slots_are_tensorflows(tf: Any, kind: str, averaged: bool) -> None:
+def test_updates_tokens_and_slots_match_tensorflow(tf: Any, kind: str, averaged: bool) -> None:
     def build(m: Any) -> list[Any]:
         return program(m, kind, averaged)
 
@@ -103,7 +103,7 @@ def test_updates_tokens_and_slots_are_tensorflows(tf: Any, kind: str, averaged: 
             np.testing.assert_allclose(ours_flat, theirs_flat, rtol=1e-5, atol=1e-6, err_msg=f"step {number}")
 
 
-def test_the_names_of_its_variables_are_tensorflows(tf: Any) -> None:
+def test_variable_names_match_tensorflow(tf: Any) -> None:
     def names(m: Any) -> list[list[str]]:
         with m.Graph().as_default():
             program(m, "adam", averaged=True)

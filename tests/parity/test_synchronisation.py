@@ -12,7 +12,7 @@ from tests.parity.step_programs import Program, ours, steps, theirs
 
 
 def flow(m: Any) -> Any:
-    """Where TensorFlow keeps what it does not export."""
+    """Return the module of the data-flow classes, which TensorFlow does not export."""
     if m is aioflow:
         return m
     from tensorflow.python.ops import data_flow_ops
@@ -50,7 +50,7 @@ def closing_a_whole_barrier(m: Any) -> Any:
 
 
 def shapes_of_a_barrier(m: Any) -> Any:
-    # A barrier without shapes takes only scalars in TensorFlow, which finds out when an element is whole.
+    # TensorFlow's barriers without shapes accept only scalars, and check that when an element is complete.
     b, free = flow(m).Barrier(["float32"], shapes=[[]]), flow(m).Barrier(["float32", "int32"])
     keys, value = m.placeholder("string"), m.placeholder("float32")
     put = b.insert_many(0, keys, value)
@@ -106,7 +106,7 @@ def sparse_sums(m: Any) -> Any:
 
 
 def staging(m: Any) -> Any:
-    # A put that has to wait cannot be interrupted in TensorFlow, so what is full is tested in tests/ops only.
+    # TensorFlow cannot interrupt a waiting put, so only tests/ops tests full areas.
     a = flow(m).StagingArea(["float32", "int32"], shapes=[[2], []])
     named = flow(m).StagingArea(["float32", "int32"], names=["x", "y"], capacity=2)
     small = flow(m).StagingArea(["float32"], memory_limit=16)
@@ -165,7 +165,7 @@ def stacks(m: Any) -> Any:
                     found.append(push(handle=handle, elem=value))
         return found
 
-    # TensorFlow lets one more in than max_size says, and does not look where nothing is popped.
+    # TensorFlow accepts one more value than max_size, and does not check it if nothing is popped.
     return steps(
         chain(2, 1.0, 2.0, pops=2), chain(1, 1.0, 2.0, 3.0, pops=1), chain(-1, [1.0, 2.0], 3.0, 4.0, pops=3),
         chain(2, 1.0, pops=2), chain(2, pops=1),
@@ -230,13 +230,13 @@ def test_static_shapes(tf: Any) -> None:
         lambda m: flow(m).StagingArea(["float32"], names=["a"]).put([m.constant(1.0)]),
     ],
 )
-def test_refused_when_the_graph_is_built(tf: Any, build: Callable[[Any], Any]) -> None:
+def test_both_reject_wrong_arguments_while_the_graph_is_built(tf: Any, build: Callable[[Any], Any]) -> None:
     for module in (tf, aioflow):
         with module.Graph().as_default(), pytest.raises(ValueError):
             build(module)
 
 
-def test_queues_that_are_not_alike(tf: Any) -> None:
+def test_from_list_rejects_different_queues(tf: Any) -> None:
     for module in (tf, aioflow):
         with module.Graph().as_default():
             numbers, words = module.FIFOQueue(3, ["int32"]), module.FIFOQueue(3, ["string"])
@@ -245,7 +245,7 @@ def test_queues_that_are_not_alike(tf: Any) -> None:
                     module.QueueBase.from_list(0, queues)
 
 
-def test_sections_that_overlap(tf: Any) -> None:
+def test_overlapping_critical_sections_are_rejected(tf: Any) -> None:
     for module in (tf, aioflow):
         with module.Graph().as_default():
             v = module.get_variable("v", initializer=0, use_resource=True)

@@ -1,4 +1,4 @@
-"""Constants of every dtype, in each form that a writer may choose, against TensorFlow: both readers, and back."""
+"""Constants of every dtype in each form of a TensorProto, against TensorFlow: read, and written again."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def graph_of(proto: Any) -> Any:
 
 
 def read_both(proto: Any, dtype: DType) -> Any:
-    """What both readers find, the same; and TensorFlow finds it in what is written of it."""
+    """Read the tensor by both of our readers, and check that TensorFlow reads the same after we write it."""
     import tensorflow as tf
 
     read = GraphDef.FromString(graph_of(proto).SerializeToString())
@@ -51,7 +51,7 @@ def read_both(proto: Any, dtype: DType) -> Any:
 
 
 def theirs(proto: Any, dtype: DType) -> Any:
-    """What TensorFlow's runtime reads."""
+    """Return the tensor as TensorFlow's runtime reads it."""
     import tensorflow as tf
 
     parsed = tf.io.parse_tensor(proto.SerializeToString(), tf.as_dtype(proto.dtype)).numpy()
@@ -60,7 +60,7 @@ def theirs(proto: Any, dtype: DType) -> Any:
 
 @pytest.mark.parametrize("shape", [[], [1], [2, 3], [0, 2]], ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_what_make_tensor_proto_makes(dtype: DType, shape: list[int]) -> None:
+def test_tensors_of_make_tensor_proto(dtype: DType, shape: list[int]) -> None:
     tf = pytest.importorskip("tensorflow")
     their = tf.as_dtype(dtype.as_datatype_enum)
     values = values_of(dtype, shape)
@@ -72,7 +72,7 @@ def test_what_make_tensor_proto_makes(dtype: DType, shape: list[int]) -> None:
 
 @pytest.mark.parametrize("given", [0, 1, 3, 4])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_the_last_element_stands_for_the_rest(dtype: DType, given: int) -> None:
+def test_last_element_fills_the_rest(dtype: DType, given: int) -> None:
     tf = pytest.importorskip("tensorflow")
     proto = tf.make_tensor_proto(0)
     proto.Clear()
@@ -98,7 +98,7 @@ def test_the_last_element_stands_for_the_rest(dtype: DType, given: int) -> None:
 @pytest.mark.parametrize(
     ("dtype", "value"), [("int8", -129), ("uint8", 256), ("int16", 2**15), ("uint16", -1), ("quint8", -1)]
 )
-def test_a_number_too_large_for_its_dtype_loses_its_first_bits(dtype: str, value: int) -> None:
+def test_too_large_integers_lose_their_high_bits(dtype: str, value: int) -> None:
     tf = pytest.importorskip("tensorflow")
     kind = dtypes.as_dtype(dtype)
     proto = tf.make_tensor_proto([0], tf.as_dtype(kind.as_datatype_enum) if not kind.is_quantized else tf.int32)
@@ -109,7 +109,7 @@ def test_a_number_too_large_for_its_dtype_loses_its_first_bits(dtype: str, value
     np.testing.assert_array_equal(read_both(proto, kind), theirs(proto, kind))
 
 
-def test_a_half_of_more_than_sixteen_bits() -> None:
+def test_half_values_of_more_than_16_bits() -> None:
     tf = pytest.importorskip("tensorflow")
     proto = tf.make_tensor_proto([1.0], tf.float16)
     proto.Clear()
@@ -120,8 +120,8 @@ def test_a_half_of_more_than_sixteen_bits() -> None:
 
 
 @pytest.mark.parametrize("dtype", [t for t in DTYPES if t.is_quantized or t.is_narrow], ids=str)
-async def test_a_constant_goes_through_a_graph(dtype: DType) -> None:
-    """It is imported, is a step's value, and is of its own dtype in what is exported."""
+async def test_constant_keeps_its_dtype_through_a_graph(dtype: DType) -> None:
+    """Import a constant, fetch it, and export it with its own dtype."""
     tf = pytest.importorskip("tensorflow")
     their = tf.as_dtype(dtype.as_datatype_enum)
     values = values_of(dtype, [5000])

@@ -1,4 +1,4 @@
-"""Tensor lists against TensorFlow's, by `raw_ops`: values and gradients. What loops keep in them: test_control_flow."""
+"""Tensor lists against TensorFlow's, by `raw_ops`: values and gradients. test_control_flow tests lists in loops."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def replaced(m: Any, x: Any) -> Any:
 
 
 def reserved(m: Any, x: Any) -> Any:
-    """What is not set is zeros."""
+    """Build a reserved list, whose unset elements are zeros."""
     items = m.raw_ops.TensorListReserve(
         element_shape=m.constant([2]), num_elements=m.constant(4), element_dtype=m.float32
     )

@@ -1,4 +1,4 @@
-"""A real TensorBoard, in a process of its own, shows what event files of ours hold."""
+"""Event files of aioflow, shown by a real TensorBoard in its own process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ENVIRONMENT = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
 async def train(folder: Path) -> None:
-    """A small training, with every kind of summary, an op of our own, and a traced step."""
+    """Run a small training with every kind of summary, an op of our own, and a traced step."""
     step = af.train.get_or_create_global_step()
     x = af.placeholder(af.float32, [None, 3], name="x")
     with af.name_scope("layer"):
@@ -68,7 +68,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TensorBoard:
-    """A process of TensorBoard, and its HTTP interface."""
+    """A TensorBoard process and its HTTP interface."""
 
     def __init__(self, folder: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -78,7 +78,7 @@ class TensorBoard:
         self.process = start(*command, "--host", "127.0.0.1", "--load_fast=false", env=ENVIRONMENT, **quiet)
 
     def get(self, plugin: str, /, **parameters: Any) -> bytes:
-        """What `/data/plugin/…` answers."""
+        """Return the response of `/data/plugin/…`."""
         url = f"http://127.0.0.1:{self.port}/data/plugin/{plugin}" + (f"?{urlencode(parameters)}" if parameters else "")
         with urllib.request.urlopen(url, timeout=60) as answer:
             data: bytes = answer.read()
@@ -88,7 +88,7 @@ class TensorBoard:
         return json.loads(self.get(plugin, **parameters))
 
     def wait(self) -> None:
-        """Until it has read the folder."""
+        """Wait until TensorBoard has read the folder."""
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             try:
@@ -96,7 +96,7 @@ class TensorBoard:
                     return
             except (urllib.error.URLError, ConnectionError):
                 assert self.process.poll() is None
-            time.sleep(0.2)  # another program is waited for
+            time.sleep(0.2)  # polls another process
         raise AssertionError("TensorBoard does not show the run")
 
 
@@ -141,7 +141,7 @@ def test_text(board: TensorBoard) -> None:
     assert "<strong>in bold</strong>" in shown[-1]["text"]
 
 
-def test_the_graph_with_ops_of_our_own(board: TensorBoard) -> None:
+def test_graph_shows_ops_of_our_own(board: TensorBoard) -> None:
     shown = board.get("graphs/graph", run="run", conceptual="false").decode()
     assert 'name: "layer/product"' in shown
     assert 'name: "node_of_ours"' in shown
@@ -156,7 +156,7 @@ def test_run_metadata(board: TensorBoard) -> None:
 
 
 def test_tensorboards_reader(folder: Path) -> None:
-    # By its path: a package of this environment brings a package `tests` of its own, which `-m` would find.
+    # Run by path: another distribution in this environment has a package `tests`, which `-m` would find.
     command = [sys.executable, str(Path(__file__).with_name("tensorboard_reader.py")), str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=ENVIRONMENT, check=False)
     assert done.returncode == 0, done.stderr

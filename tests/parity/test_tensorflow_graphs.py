@@ -1,4 +1,4 @@
-"""Graphs of TensorFlow run here, and graphs of ours run there, with equal results."""
+"""Graphs of TensorFlow run by aioflow, and graphs of aioflow run by TensorFlow, with equal results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Y = np.random.default_rng(1).standard_normal((4, 1)).astype(np.float32)
 
 @pytest.fixture
 def first_years(tf: Any) -> Iterator[Any]:
-    """TensorFlow as it was: variables are references, branches and loops are nodes."""
+    """Configure TensorFlow as in its first releases: variables are references, branches and loops are nodes."""
     resources, control_flow = tf.resource_variables_enabled(), tf.control_flow_v2_enabled()
     tf.disable_resource_variables()
     tf.disable_control_flow_v2()
@@ -38,7 +38,10 @@ def first_years(tf: Any) -> Iterator[Any]:
 
 
 def same_steps(tf: Any, build: Callable[[Any], Sequence[Any]], feeds: dict[str, Any] | None = None) -> set[str]:
-    """Run the same fetches one after the other in TensorFlow and, imported, here. The ops that were older ones."""
+    """Compare the fetches, one step each, in TensorFlow and, imported, in aioflow.
+
+    Return the types of older ops, which aioflow replaces on import.
+    """
     with tf.Graph().as_default() as theirs:
         names = [fetch if isinstance(fetch, str) else fetch.name for fetch in build(tf)]
         definition = theirs.as_graph_def()
@@ -93,7 +96,7 @@ def test_training_on_references(first_years: Any, number: int) -> None:
 def assignments(m: Any) -> list[Any]:
     v = m.Variable([1.0, 2.0], name="v", use_resource=False)
     first = m.assign(v, v * 3.0, name="first")
-    second = m.assign_sub(first, [0.5, 0.5], name="second")  # of what the first one gives
+    second = m.assign_sub(first, [0.5, 0.5], name="second")  # updates the result of the first
     with m.control_dependencies([second]):
         read = m.identity(v._ref(), name="read")
         product = m.multiply(v._ref(), v._ref(), name="product")
@@ -183,13 +186,13 @@ PROGRAMS = [assignments, initialized, scattered, branches, a_loop, queues, stack
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
-def test_programs_of_the_first_years(first_years: Any, program: Callable[[Any], list[Any]]) -> None:
+def test_programs_with_older_ops(first_years: Any, program: Callable[[Any], list[Any]]) -> None:
     assert same_steps(first_years, program)
 
 
 @pytest.mark.parametrize("count", [1, 3])
-async def test_one_of_several_references(tf: Any, count: int) -> None:
-    """Its value, an update through it, and an index that there is not."""
+async def test_ref_select_reads_and_updates(tf: Any, count: int) -> None:
+    """Select a reference: read it, update it, and reject an index out of range."""
     v1 = tf.compat.v1
     with tf.Graph().as_default() as graph:
         variables = [v1.Variable([float(i)] * 2, name=f"v{i}", use_resource=False) for i in range(count)]
@@ -220,7 +223,7 @@ async def test_one_of_several_references(tf: Any, count: int) -> None:
 
 
 def _older(definition: Any) -> bytes:
-    """The definition with the ops that readers and queues had before theirs took handles."""
+    """Replace the ops by the older versions of readers and queues, which have no handles, and serialize."""
     for node in definition.node:
         node.op = node.op.removesuffix("V2")
     definition.versions.producer = 20
@@ -228,8 +231,8 @@ def _older(definition: Any) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["WholeFileReader", "TextLineReader", "IdentityReader", "FixedLengthRecordReader"])
-def test_readers_of_the_first_years(tf: Any, tmp_path: Path, kind: str) -> None:
-    """TensorFlow refuses them by now: what their successors give is what they gave."""
+def test_older_readers(tf: Any, tmp_path: Path, kind: str) -> None:
+    """Compare with the successors of the ops, since TensorFlow now rejects the older ones."""
     (tmp_path / "text").write_text("one\ntwo\nfour\n")
     with tf.Graph().as_default() as theirs, tf.Session() as session:
         ops = tf.raw_ops
@@ -258,7 +261,7 @@ def test_readers_of_the_first_years(tf: Any, tmp_path: Path, kind: str) -> None:
     ]
 
 
-def test_values_saved_and_restored_as_in_the_first_years(first_years: Any, tmp_path: Path) -> None:
+def test_save_slices_and_older_restore(first_years: Any, tmp_path: Path) -> None:
     file, whole = str(tmp_path / "values"), np.arange(12, dtype=np.float32).reshape(4, 3)
     with first_years.Graph().as_default(), first_years.Session() as session:
         ops = first_years.raw_ops
@@ -275,11 +278,11 @@ def test_values_saved_and_restored_as_in_the_first_years(first_years: Any, tmp_p
     assert same_steps(first_years, program) == {"Restore", "RestoreSlice"}
 
 
-def test_a_queue_by_priority(tf: Any) -> None:
+def test_priority_queue(tf: Any) -> None:
     same_steps(tf, by_priority)
 
 
-def test_their_saver_saves_and_restores_here(first_years: Any, tmp_path: Path) -> None:
+def test_tensorflow_saver_runs_in_aioflow(first_years: Any, tmp_path: Path) -> None:
     tf = first_years
     with tf.Graph().as_default() as theirs, tf.Session() as session:
         v = tf.Variable([1.0, 2.0], name="v", use_resource=False)
@@ -304,7 +307,7 @@ def test_their_saver_saves_and_restores_here(first_years: Any, tmp_path: Path) -
 
 
 def frozen(tf: Any, seed: int) -> Any:
-    """A random network with its variables made constants."""
+    """Return a random network with its variables frozen to constants."""
     rng = np.random.default_rng(seed)
     with tf.Graph().as_default() as graph, tf.Session() as session:
         x = tf.placeholder(tf.float32, [None, 8, 8, 2], name="x")
@@ -346,7 +349,7 @@ def test_frozen_graphs(tf: Any, seed: int, as_text: bool, tmp_path: Path) -> Non
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
 
 
-# ── graphs of ours, run there ────────────────────────────────────────────────────────────────────────────────────────
+# ── graphs of aioflow, run by TensorFlow ─────────────────────────────────────────────────────────────────────────────
 
 
 def trained(m: Any) -> list[Any]:
@@ -396,7 +399,7 @@ def with_a_saver(m: Any) -> list[Any]:
 @pytest.mark.parametrize(
     "program", [trained, looked_up, flowing, queued, by_priority, with_a_saver], ids=lambda f: f.__name__
 )
-def test_our_programs_run_there(tf: Any, program: Callable[[Any], list[Any]]) -> None:
+def test_aioflow_programs_run_in_tensorflow(tf: Any, program: Callable[[Any], list[Any]]) -> None:
     with af.Graph().as_default() as ours, af.Session() as own:
         names = [fetch.name for fetch in program(af)]
         feeds = {"x:0": X} if program is trained else {}
@@ -406,13 +409,13 @@ def test_our_programs_run_there(tf: Any, program: Callable[[Any], list[Any]]) ->
         tf.import_graph_def(tf.GraphDef.FromString(definition.SerializeToString()), name="")
         for i, (name, value) in enumerate(zip(names, mine, strict=True)):
             if ":" in name and theirs.get_tensor_by_name(name).dtype == tf.resource:
-                continue  # there a handle is not fetched as the value
+                continue  # TensorFlow does not fetch a handle as the value
             found = session.run(theirs.as_graph_element(name), feeds)
             if value is not None:
                 np.testing.assert_allclose(value, found, rtol=1e-4, atol=1e-6, err_msg=f"{i}: {name}")
 
 
-def test_what_they_lack_is_said_at_once(tf: Any) -> None:
+def test_export_reports_all_unsupported_ops(tf: Any) -> None:
     def later(value: Any) -> Any:
         return value
 
@@ -425,14 +428,14 @@ def test_what_they_lack_is_said_at_once(tf: Any) -> None:
     assert {each.op for each in raised.value.unsupported} == {"PyFunc", "MailboxPut"}
 
 
-def test_every_published_op_is_theirs(tf: Any) -> None:
+def test_every_published_op_exists_in_tensorflow(tf: Any) -> None:
     from tensorflow.python.framework import op_def_registry
 
     lacking = [op.name for op in OPS if op.made_by == "user" and op.published and op_def_registry.get(op.name) is None]
     assert lacking == []
 
 
-def test_a_definition_of_ours_is_theirs_after_a_round_trip(tf: Any) -> None:
+def test_definition_survives_a_round_trip_through_tensorflow(tf: Any) -> None:
     with af.Graph().as_default() as graph:
         trained(af)
         definition = graph.as_graph_def(add_shapes=True)
@@ -478,7 +481,9 @@ def checked_here(file: str, checkpoint: str, wanted: Sequence[Any]) -> None:
 
 @pytest.mark.parametrize("references", [True, False])
 @pytest.mark.parametrize("as_text", [True, False])
-def test_their_meta_graphs_go_on_here(first_years: Any, references: bool, as_text: bool, tmp_path: Path) -> None:
+def test_tensorflow_meta_graphs_resume_in_aioflow(
+    first_years: Any, references: bool, as_text: bool, tmp_path: Path
+) -> None:
     tf = first_years
     if not references:
         tf.enable_resource_variables()
@@ -497,7 +502,7 @@ def test_their_meta_graphs_go_on_here(first_years: Any, references: bool, as_tex
 
 
 @pytest.mark.parametrize("as_text", [True, False])
-def test_our_meta_graphs_go_on_there_and_here(tf: Any, as_text: bool, tmp_path: Path) -> None:
+def test_aioflow_meta_graphs_resume_in_both(tf: Any, as_text: bool, tmp_path: Path) -> None:
     file = str(tmp_path / "ours.meta")
     with af.Graph().as_default(), af.Session() as session:
         saver = program(af)

@@ -200,7 +200,7 @@ def test_scopes(tf: Any, resources: Any, case: Callable[[Any], Any]) -> None:
     for m in (aioflow, tf):
         with m.Graph().as_default() as graph:
             result = case(m)
-            kinds = ("VarHandleOp", "NoOp", "AssignVariableOp", "VarIsInitializedOp")  # reads are shared here
+            kinds = ("VarHandleOp", "NoOp", "AssignVariableOp", "VarIsInitializedOp")  # no reads: aioflow shares them
             kept = [o.name for o in graph.get_operations() if o.type in kinds]
             found.append((result, kept))
     assert found[0] == found[1]
@@ -217,14 +217,14 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_refused(tf: Any, resources: Any, case: str) -> None:
+def test_both_reject_wrong_arguments(tf: Any, resources: Any, case: str) -> None:
     for m in (tf, aioflow):
         with m.Graph().as_default(), pytest.raises((ValueError, TypeError)):
             REFUSED[case](m)
 
 
 @pytest.mark.parametrize("reused", ["missing", "shape", "dtype"])
-def test_what_is_not_shared(tf: Any, resources: Any, reused: str) -> None:
+def test_reuse_rejects_missing_and_different_variables(tf: Any, resources: Any, reused: str) -> None:
     asked = {"missing": ("w", [2]), "shape": ("v", [3]), "dtype": ("v", [2], "int32")}[reused]
     for m in (tf, aioflow):
         with m.Graph().as_default():
@@ -279,7 +279,7 @@ DRAWN: list[tuple[str, tuple[Any, ...]]] = [
 @pytest.mark.parametrize(("name", "arguments"), DRAWN)
 @pytest.mark.parametrize("shape", [(120, 80), (3, 3, 30, 40)])
 def test_random_initializers_have_the_same_distribution(tf: Any, name: str, arguments: Any, shape: Any) -> None:
-    """The generators differ, so compare moments and quantiles."""
+    """Compare moments and quantiles, since the generators differ."""
     with tf.Graph().as_default(), tf.Session() as session:
         tf.set_random_seed(1)
         expected = session.run(getattr(tf.initializers, name)(*arguments)(list(shape), dtype=tf.float32))
@@ -298,7 +298,7 @@ def test_random_initializers_have_the_same_distribution(tf: Any, name: str, argu
     ("name", "arguments"),
     [(n, a) for n, a in DRAWN if not n.startswith(("he_", "lecun_"))] + [("zeros", ()), ("constant", (2,))],
 )
-def test_configurations(tf: Any, name: str, arguments: Any) -> None:
+def test_initializer_configurations(tf: Any, name: str, arguments: Any) -> None:
     assert (
         getattr(initializers, name)(*arguments).get_config() == getattr(tf.initializers, name)(*arguments).get_config()
     )

@@ -1,4 +1,4 @@
-"""Wrong calls of the public interface beside the op builders, as data: what is called, and what is wrong with it."""
+"""Wrong calls of the public interface other than op builders, as data: calls by the names of their mistakes."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ WrongCall = Callable[[Any], Any]
 
 
 class Thing:
-    """What no library knows anything about."""
+    """A class that no library knows."""
 
 
 THING = Thing()
 
 
-# -- what a call needs around it --------------------------------------------------------------------------------------
+# -- helpers of the calls ---------------------------------------------------------------------------------------------
 
 
 def done(value: Any) -> Any:
-    """The value, or what a coroutine gives."""
+    """Return the value, or the result of a coroutine."""
     return asyncio.run(value) if inspect.iscoroutine(value) else value
 
 
 def step(m: Any, fetches: Any, feeds: Any = None) -> Any:
-    m.no_op()  # TensorFlow looks at nothing else where the graph is empty
+    m.no_op()  # TensorFlow checks nothing else in an empty graph
     with m.Session() as session:
         return getattr(session, "run_sync", session.run)(fetches, feeds)
 
@@ -38,7 +38,7 @@ def fed(m: Any, name: str | None = None) -> Any:
 
 
 def elsewhere(m: Any) -> Any:
-    """A tensor of another graph."""
+    """Return a tensor of another graph."""
     with m.Graph().as_default():
         return m.placeholder("float32", [2], name="elsewhere")
 
@@ -53,7 +53,7 @@ def variable(m: Any, name: str = "v", **options: Any) -> Any:
 
 
 def in_a_loop(m: Any) -> Any:
-    """A tensor that belongs to the body of a loop."""
+    """Return a tensor of a loop's body."""
     kept = []
 
     def body(i: Any) -> Any:
@@ -81,7 +81,7 @@ def running(m: Any, session: Any, *args: Any) -> Any:
 
 
 def partial(m: Any, fetches: Any, feeds: Any, ask: Callable[..., Any]) -> Any:
-    """Set up a partial run, and ask for something with it."""
+    """Set up a partial run, and call `ask` with the session and the handle."""
     m.no_op()
     session = m.Session()
 

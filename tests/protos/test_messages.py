@@ -1,4 +1,4 @@
-"""TensorFlow's messages as the tables declare them; that the tables are right is for the parity tests."""
+"""TensorFlow's messages as our tables declare them. The parity tests check the tables."""
 
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -17,7 +17,7 @@ def some_graph() -> protos.Message:
     return graph
 
 
-def test_a_message_is_the_same_after_bytes_and_after_text() -> None:
+def test_message_round_trips_through_bytes_and_text() -> None:
     graph = some_graph()
     assert protos.read("GraphDef", protos.to_bytes(graph)) == graph
     assert protos.read("GraphDef", protos.to_text(graph).encode()) == graph
@@ -37,7 +37,7 @@ def test_an_any_holds_a_message_under_its_published_name() -> None:
     assert found == asset
 
 
-def test_what_is_not_a_message_is_data_loss() -> None:
+def test_malformed_messages_raise_data_loss_error() -> None:
     whole = protos.to_bytes(some_graph())
     with pytest.raises(DataLossError, match="not a GraphDef"):
         protos.read("GraphDef", whole[:-1])
@@ -52,7 +52,7 @@ def nested(depth: int) -> str:
 
 
 @pytest.mark.parametrize("escape", [r"\I", r"\?", r"\777", r"\400", r"a\\\q"])
-def test_an_escape_that_is_none_is_data_loss(escape: str) -> None:
+def test_invalid_escapes_raise_data_loss_error(escape: str) -> None:
     with pytest.raises(DataLossError, match=r"2: a string has an escape that is none"):
         protos.parse_text("NodeDef", f'# C:\\Images\nname: "{escape}"')
 
@@ -75,7 +75,7 @@ def test_deep_nesting_ends_in_an_error() -> None:
 
 
 def of_another_pool(package: str) -> protos.Message:
-    """A GraphDef as another library declares it."""
+    """Return a GraphDef as another library declares it."""
     file = descriptor_pb2.FileDescriptorProto(name=f"{package}/graph.proto", package=package)
     file.message_type.add(name="GraphDef")
     pool = descriptor_pool.DescriptorPool()
@@ -83,7 +83,7 @@ def of_another_pool(package: str) -> protos.Message:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.GraphDef"))()
 
 
-def test_messages_of_other_pools_are_recognised() -> None:
+def test_messages_of_other_pools_are_recognized() -> None:
     assert protos.is_message(of_another_pool("tensorflow"), "GraphDef")
     assert protos.is_message(of_another_pool("tensorboard"), "GraphDef")
     assert not protos.is_message(of_another_pool("onnx"), "GraphDef")

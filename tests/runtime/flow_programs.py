@@ -1,4 +1,4 @@
-"""Random programs of branches and loops for property tests: nested, with shared predicates and values of dead sides."""
+"""Random programs of branches and loops for property tests: nested, with shared predicates and dead values."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class FlowProgram:
 
 
 class _Scope:
-    """What may be read where a statement is made."""
+    """The values that a statement may read."""
 
     def __init__(self, floats: list[Any], ints: list[Any], predicates: list[Any]) -> None:
         self.floats = list(floats)
         self.ints = list(ints)
         self.predicates = list(predicates)
-        self.sided: list[tuple[Any, bool, Any]] = []  # (predicate, side, a value made on that side only)
+        self.sided: list[tuple[Any, bool, Any]] = []  # (predicate, side, a value made only on that side)
 
     def inner(self) -> _Scope:
         return _Scope(self.floats, self.ints, self.predicates)
@@ -103,7 +103,7 @@ class _Generator:
         scope.sided += [(pred, bool(side), value) for side, values in enumerate(leaks) for value in values]
 
     def again(self, scope: _Scope, depth: int) -> None:
-        """Read a value that only one side made, on the same side of another cond of the same predicate."""
+        """Read a value of one side on the same side of another cond with the same predicate."""
         if not scope.sided:
             self.plain(scope)
             return
@@ -145,7 +145,7 @@ class _Generator:
 
 
 def random_flow_program(seed: int, loops: bool = True) -> FlowProgram:
-    """A program over float32 vectors and int32 scalars. Every third is over buffers that are large enough for reuse."""
+    """Return a program over float32 vectors and int32 scalars. Every third has buffers large enough for reuse."""
     values = np.random.default_rng(seed)
     count = 6000 if seed % 3 == 0 else 3
     x = af.placeholder("float32", [count if seed % 2 else None])

@@ -24,10 +24,13 @@ _BINARY = [af.add, af.subtract, af.multiply, af.maximum, af.minimum, af.squared_
 
 
 def random_program(seed: int, size: int = 40, rows: int | None = None) -> Program:
-    """A program of `size` nodes over [rows, 6] and [6] float32 values; static rows unless `rows` is None."""
+    """Return a program of `size` nodes over float32 values of shapes [n, 6] and [6].
+
+    n is 3000 for every third seed and 4 otherwise. The static shape has n unless `rows` is None.
+    """
     rng = random.Random(seed)
     values = np.random.default_rng(seed)
-    count = 3000 if seed % 3 == 0 else 4  # every third program is over buffers that are large enough to be reused
+    count = 3000 if seed % 3 == 0 else 4  # every third program has buffers large enough for reuse
     shape = [rows if rows is None else count, 6]
     matrix = af.placeholder("float32", shape)
     row = af.placeholder("float32", [6])

@@ -1,4 +1,4 @@
-"""Run a step cut up at random: every node on a device that a seed chooses, whatever placement would say."""
+"""Steps partitioned at random: a seed chooses the device of every node, regardless of placement."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ CPU = "/job:localhost/replica:0/task:0/device:CPU:{}"
 
 
 def scattered(graph: ClientGraph, seed: int, devices: int) -> ClientGraph:
-    """The graph with every node on a random device; nodes that touch a resource are all on the first."""
+    """Return the graph with every node on a random device.
+
+    Nodes that use a resource or have a seed are all on the first device.
+    """
     rng = random.Random(seed)
     nodes = {}
     for name, node in graph.nodes.items():
@@ -32,7 +35,7 @@ def scattered(graph: ClientGraph, seed: int, devices: int) -> ClientGraph:
 
 
 def split_plan(fetches: Sequence[Any], feeds: Sequence[Any], seed: int, devices: int) -> Plan:
-    """The plan of a step that is cut up at random, each of its subgraphs verified."""
+    """Return the plan of a step that is partitioned at random, and verify each of its subgraphs."""
     graph = prune(StepRequest(tuple(feeds), tuple(fetches)))
     plan = partition(scattered(graph, seed, devices))
     for _, subgraph in plan.by_device():
@@ -43,7 +46,8 @@ def split_plan(fetches: Sequence[Any], feeds: Sequence[Any], seed: int, devices:
 async def run_split(
     fetches: Sequence[Any], feeds: dict[Any, Any], seed: int, devices: int, executor: str = "strands"
 ) -> list[Any]:
-    """The fetched values."""
+    """Run the step, partitioned at random, and return the fetched values."""
+    # A budget of 0 runs every strand in a device's threads, so each third seed covers that path.
     config = SessionConfig(
         device_count={"CPU": devices}, executor=executor, inline_budget=0.0 if seed % 3 == 0 else 2e-4
     )

@@ -1,4 +1,4 @@
-"""Async kernels: units around them, concurrency, errors, cancellation and time limits."""
+"""Async kernels: tasks around them, concurrency, errors, cancellation and time limits."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def _open_later(gate: str) -> None:
     _GATES[gate].set()
 
 
-async def test_a_timeout_names_what_the_step_waits_for_and_leaves_the_session_usable() -> None:
+async def test_timeout_reports_waiting_nodes_and_keeps_session_usable() -> None:
     x = af.placeholder("float32", [])
     slow = _wait_for(x, "never") + 1.0
     async with af.Session() as session:
@@ -113,7 +113,7 @@ async def test_an_error_in_one_branch_stops_the_others() -> None:
 
 
 async def test_a_constant_carries_its_blocks_control_dependencies() -> None:
-    """`assign_add(1.0)` in a block reads a constant of the block, by which alone it waits."""
+    """Run `assign_add(1.0)` in a block. It waits only through the constant, which has the block's dependencies."""
     x = af.placeholder("float32", [])
     count = af.Variable(0.0)
     with af.control_dependencies([_wait_for(x, "later")]):
@@ -129,13 +129,14 @@ async def test_a_constant_carries_its_blocks_control_dependencies() -> None:
         assert await session.run(count) == 1
 
 
-async def test_what_stops_because_of_an_error_does_not_hide_it() -> None:
-    """One unit fails while another is in a thread: the error of the first is what the caller gets, every time."""
+async def test_cancelled_tasks_do_not_hide_the_first_error() -> None:
+    """Fail one task while another runs in a thread: the caller must always get the error of the first."""
     x = af.placeholder("float32", [None])
     busy: Any = x
     for _ in range(40):
         busy = af.tanh(busy)
     fails = af.gather(_wait_for(x, "open"), [10**9])
+    # A budget of 0 runs `busy` in a thread while the other task fails.
     async with af.Session(config=af.SessionConfig(inline_budget=0)) as session:
         for _ in range(20):
             _GATES["open"] = asyncio.Event()

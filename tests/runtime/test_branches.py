@@ -1,4 +1,4 @@
-"""Lifted branches and loops give what the primitive form gives, and run the same nodes."""
+"""Raised branches and loops against the primitive form: equal values, and the same nodes run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FORMS = [af.SessionConfig(), af.SessionConfig(inline_budget=0), af.SessionConfig
 
 
 def lifted(fetches: list[Any], feeds: Any = ()) -> tuple[set[str], list[BoundNode]]:
-    """The control-flow ops that are left of what the fetches need, and the bound nodes."""
+    """Return the control-flow ops that remain in the pruned graph after raising, and the bound nodes."""
     graph = prune(StepRequest(tuple(feeds), tuple(fetches)))
     bound = bind_graph(graph, host(), ResourceManager(), {})
     graph, nodes = lift_branches(*lift_loops(graph, bound))
@@ -40,7 +40,10 @@ async def run(fetches: Any, feeds: Any, config: af.SessionConfig, times: int = 1
 
 
 async def ran(program: FlowProgram, config: af.SessionConfig) -> tuple[list[Any], Counter[str]]:
-    """What a traced step gives, and how often each node ran; constants are built in where they can be."""
+    """Return the values of a traced step and how often each node ran.
+
+    `Const` nodes are left out, since a strand builds constants in where it can.
+    """
     metadata = af.RunMetadata()
     async with af.Session(config=config) as session:
         options = af.RunOptions(trace_level=af.RunOptions.FULL_TRACE)
@@ -55,11 +58,11 @@ def assert_same(actual: list[Any], expected: list[Any]) -> None:
         assert np.asarray(have).dtype == np.asarray(want).dtype
 
 
-@example(seed=65535, loops=False)  # the sides of a predicate by turns
+@example(seed=65535, loops=False)  # the sides of a predicate alternate
 @example(seed=65560, loops=True)  # a predicate of unknown shape inside a branch
 @settings(max_examples=examples(80), deadline=None)
 @given(seed=st.integers(0, 100_000), loops=st.booleans())
-async def test_lifted_equals_primitive(seed: int, loops: bool) -> None:
+async def test_raised_form_equals_primitive_form(seed: int, loops: bool) -> None:
     with af.Graph().as_default():
         program = random_flow_program(seed, loops)
         left, _ = lifted(program.fetches, program.feeds)
@@ -74,7 +77,7 @@ async def test_lifted_equals_primitive(seed: int, loops: bool) -> None:
 
 @settings(max_examples=examples(40), deadline=None)
 @given(seed=st.integers(0, 100_000), loops=st.booleans())
-async def test_the_same_nodes_run(seed: int, loops: bool) -> None:
+async def test_raised_form_runs_the_same_nodes(seed: int, loops: bool) -> None:
     with af.Graph().as_default():
         program = random_flow_program(seed, loops)
         expected, counted = await ran(program, PRIMITIVE)

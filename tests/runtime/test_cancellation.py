@@ -1,4 +1,4 @@
-"""Cancelling at every kernel boundary stops the step there and leaves the session and its variables usable."""
+"""Cancellation at each kernel boundary: the step stops there, and the session and its variables stay usable."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if not KERNELS.for_op("TestCheckpoint"):
 
 
 @pytest.mark.parametrize("boundary", range(_NODES))
-async def test_cancelled_at_a_kernel_boundary(boundary: int) -> None:
+async def test_cancel_stops_the_step_at_the_next_kernel_boundary(boundary: int) -> None:
     global _stop_at
     x = af.placeholder("float32", [])
     y: Any = x
@@ -67,7 +67,7 @@ async def test_cancelled_at_a_kernel_boundary(boundary: int) -> None:
         assert await session.run(count) == 1
 
 
-async def test_a_timeout_stops_a_step_in_a_thread() -> None:
+async def test_timeout_stops_a_step_in_a_thread() -> None:
     global _stop_at
     x = af.placeholder("float32", [])
     y: Any = x
@@ -88,7 +88,7 @@ async def test_a_timeout_stops_a_step_in_a_thread() -> None:
             assert await asyncio.to_thread(_reached.wait, 5)
             (step,) = session._steps
             with clock_put_forward():
-                while not step.requested:  # noqa: ASYNC110  # which has no event
+                while not step.requested:  # noqa: ASYNC110  # a step has no event for it
                     await asyncio.sleep(0)
             _proceed.set()
         assert _log == [0, 1, 2, 3]

@@ -1,4 +1,4 @@
-"""Devices with memory of their own, by a card that is made of NumPy: what crosses between host and device, and when."""
+"""Devices with their own memory, tested with a GPU backend made of NumPy: the copies between host and device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from aioflow.runtime.step import Step
 
 
 class CardExecutor:
-    """One thread, as if kernels were launched from there."""
+    """An executor with one thread, which stands for the thread that launches kernels."""
 
     def __init__(self) -> None:
         self.threads = DeviceThreads("-card", 1)
@@ -32,14 +32,14 @@ class CardExecutor:
 
 
 class Shared:
-    """What is fetched without a copy."""
+    """A fetch that is exported without a copy."""
 
     def __init__(self, array: Any) -> None:
         self.array = array
 
 
 class Foreign:
-    """An array of another library, in the card's memory."""
+    """An array of another library, in the GPU's memory."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array
@@ -51,7 +51,10 @@ class Foreign:
 
 
 class Card:
-    """A card: an array counts as being on it if `to_device` has made it, or a kernel of it."""
+    """A GPU made of NumPy, which records every copy.
+
+    An array counts as being on the device if `to_device` or one of the device's kernels made it.
+    """
 
     device_type = "GPU"
     xp = np
@@ -100,11 +103,11 @@ class Card:
         return MemoryStats(0, 0)
 
     def close(self) -> None:
-        """It holds nothing."""
+        """Do nothing: the device holds no resources."""
 
 
 class Cards:
-    """A backend with cards."""
+    """A backend with `count` GPUs."""
 
     name = "fake"
     device_type = "GPU"
@@ -130,12 +133,12 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Card:
     return backend.cards[0]
 
 
-async def test_a_card_is_a_device_of_the_session(card: Card) -> None:
+async def test_session_lists_the_gpu(card: Card) -> None:
     async with af.Session() as session:
         assert [name.rpartition("device:")[2] for name in session.list_devices()] == ["CPU:0", "GPU:0"]
 
 
-async def test_a_feed_crosses_once_however_many_read_it(card: Card) -> None:
+async def test_feed_with_two_readers_is_copied_to_the_gpu_once(card: Card) -> None:
     x = af.placeholder("float32", [4])
     with af.device("/gpu:0"):
         a, b = af.exp(x), af.tanh(x)
@@ -148,7 +151,7 @@ async def test_a_feed_crosses_once_however_many_read_it(card: Card) -> None:
     assert card.executor.calls == 1
 
 
-async def test_arguments_in_host_memory_do_not_cross(card: Card) -> None:
+async def test_arguments_in_host_memory_are_not_copied(card: Card) -> None:
     x, shape = af.placeholder("float32", [4]), af.placeholder("int32", [2])
     with af.device("/gpu:0"):
         y = af.reshape(x, shape)
@@ -158,7 +161,7 @@ async def test_arguments_in_host_memory_do_not_cross(card: Card) -> None:
     assert card.crossed == [("in", 16), ("out", 16)]
 
 
-async def test_a_value_goes_from_the_card_to_the_host_and_back(card: Card) -> None:
+async def test_value_is_copied_from_the_gpu_to_the_host_and_back(card: Card) -> None:
     x = af.placeholder("float32", [3])
     with af.device("/gpu:0"):
         a = af.exp(x)
@@ -173,7 +176,7 @@ async def test_a_value_goes_from_the_card_to_the_host_and_back(card: Card) -> No
     assert card.crossed == [("in", 12), ("out", 12), ("in", 12), ("out", 12)]
 
 
-async def test_a_variable_lives_on_the_card(card: Card) -> None:
+async def test_variable_stays_on_the_gpu(card: Card) -> None:
     with af.device("/gpu:0"):
         v = af.Variable(np.ones(5, np.float32))
         step = v.assign_add(np.ones(5, np.float32))
@@ -197,7 +200,7 @@ async def test_strings_stay_on_the_host(card: Card) -> None:
 
 
 @pytest.mark.parametrize("executor", ["strands", "reference"])
-async def test_loops_and_branches_run_on_the_card_only(card: Card, executor: str) -> None:
+async def test_loops_and_branches_call_gpu_kernels_on_its_thread_only(card: Card, executor: str) -> None:
     names: set[str] = set()
     real = np.exp
 
@@ -223,7 +226,7 @@ async def test_loops_and_branches_run_on_the_card_only(card: Card, executor: str
     assert all("-card" in name for name in names)
 
 
-async def test_a_strand_is_called_as_the_device_has_captured_it(card: Card) -> None:
+async def test_strand_is_replayed_as_captured_by_the_device(card: Card) -> None:
     x = af.placeholder("float32", [3])
     with af.device("/gpu:0"):
         y = af.exp(x) + 1.0
@@ -234,10 +237,10 @@ async def test_a_strand_is_called_as_the_device_has_captured_it(card: Card) -> N
         metadata = af.RunMetadata()
         options = af.RunOptions(trace_level=af.TraceLevel.FULL)
         await session.run(y, {x: np.zeros(3)}, options=options, run_metadata=metadata)
-        assert card.replays == 3  # a trace sees the nodes one by one
+        assert card.replays == 3  # a trace needs the nodes one by one, so the captured strand is not used
 
 
-async def test_fetches_may_stay_on_the_card(card: Card) -> None:
+async def test_fetches_may_stay_on_the_gpu(card: Card) -> None:
     x = af.placeholder("float32", [3])
     with af.device("/gpu:0"):
         y = af.exp(x)
@@ -248,7 +251,7 @@ async def test_fetches_may_stay_on_the_card(card: Card) -> None:
     assert card.crossed == [("in", 12)]
 
 
-async def test_a_feed_may_be_on_the_card_already(card: Card) -> None:
+async def test_feed_may_already_be_on_the_gpu(card: Card) -> None:
     x = af.placeholder("float32", [None])
     with af.device("/gpu:0"):
         y = af.exp(x)
@@ -261,7 +264,7 @@ async def test_a_feed_may_be_on_the_card_already(card: Card) -> None:
             await session.run(y, {x: Foreign(np.zeros((3, 1), np.float32))})
 
 
-async def test_a_feed_that_the_host_reads_may_not_be_on_the_card(card: Card) -> None:
+async def test_feed_on_the_gpu_is_rejected_if_the_host_reads_it(card: Card) -> None:
     x = af.placeholder("float32", [None])
     with af.device("/gpu:0"):
         y = af.exp(x)
@@ -272,7 +275,7 @@ async def test_a_feed_that_the_host_reads_may_not_be_on_the_card(card: Card) -> 
             await session.run([y, z], {x: Foreign(np.zeros(3, np.float32))})
 
 
-async def test_a_value_goes_from_card_to_card_without_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_value_is_copied_between_gpus_without_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = Cards(2)
     hosts = device.backends()[0]
     monkeypatch.setattr(device, "backends", lambda: (hosts, backend))

@@ -1,4 +1,4 @@
-"""The driver of primitive loops: it stops between kernels, leaves the event loop in time, and reports every kernel."""
+"""The driver of primitive loops: stopping between kernels, leaving the event loop in time, traces of every kernel."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from aioflow.kernels.registry import KERNELS, kernel
 from aioflow.ops.apply import make
 from tests.waiting import until_waiting
 
-_RAN: list[tuple[int, Any]] = []  # the thread, and the value
-_AT: dict[int, Any] = {}  # what to do when the value comes
+_RAN: list[tuple[int, Any]] = []  # thread and value of each run
+_AT: dict[int, Any] = {}  # value -> action when that value arrives
 
 if "TestNoted" not in OPS:
     define_op("TestNoted", "x: T", "y: T", ["T: type"], stateful=True, shape=lambda ctx: ctx.dims("x"))
@@ -51,8 +51,8 @@ def _session(budget: float) -> af.Session:
 
 @pytest.mark.parametrize("how", ["closed", "cancelled"])
 @pytest.mark.parametrize("budget", [0.0, 60.0])
-async def test_it_stops_between_two_kernels(graph: af.Graph, how: str, budget: float) -> None:
-    """In a thread by request, on the loop by a kernel that asks for it: nothing runs after the one that is running."""
+async def test_step_stops_between_two_kernels(graph: af.Graph, how: str, budget: float) -> None:
+    """Stop a step whose kernel runs in a thread or on the event loop; no kernel may start after the running one."""
     session, reached, may_go_on = _session(budget), threading.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
@@ -68,6 +68,7 @@ async def test_it_stops_between_two_kernels(graph: af.Graph, how: str, budget: f
     task = loop.create_task(session.run(_counting(50)))
     await loop.run_in_executor(None, reached.wait, 10)
     if budget == 0 and how == "closed":
+        # Two turns of the loop, so that `close` has asked the step to stop before the kernel returns.
         closing = loop.create_task(session.close())
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -83,8 +84,8 @@ async def test_it_stops_between_two_kernels(graph: af.Graph, how: str, budget: f
     await session.close()
 
 
-async def test_it_is_cancelled_where_an_async_node_waits_and_a_kernel_runs(graph: af.Graph) -> None:
-    """The kernel's own stop is only how it notices: the caller sees his cancellation and no error."""
+async def test_cancel_while_an_async_node_waits_and_a_kernel_runs(graph: af.Graph) -> None:
+    """The kernel's thread stops with an error of its own, but the caller must see only the cancellation."""
     reached, may_go_on = threading.Event(), threading.Event()
     queue = af.FIFOQueue(9, ["int32"], shapes=[[]])
 
@@ -111,7 +112,7 @@ async def test_it_is_cancelled_where_an_async_node_waits_and_a_kernel_runs(graph
         assert task.cancelled()
 
 
-async def test_a_long_loop_leaves_the_event_loop(graph: af.Graph) -> None:
+async def test_long_loop_leaves_the_event_loop(graph: af.Graph) -> None:
     async with _session(0.0) as session:
         assert await session.run(_counting(5)) == 5
     here = threading.get_ident()
@@ -126,8 +127,8 @@ async def test_a_long_loop_leaves_the_event_loop(graph: af.Graph) -> None:
     assert [thread == here for thread, _ in _RAN] == [True] * 5
 
 
-async def test_a_trace_has_every_kernel_as_often_as_it_ran(graph: af.Graph) -> None:
-    """Constants are built in, as in a strand."""
+async def test_trace_counts_every_run_of_a_kernel(graph: af.Graph) -> None:
+    """Constants are not in the trace, since they are built in, as in a strand."""
     metadata = af.RunMetadata()
     options = af.RunOptions(trace_level=af.TraceLevel.FULL)
     async with _session(60.0) as session:
@@ -137,7 +138,7 @@ async def test_a_trace_has_every_kernel_as_often_as_it_ran(graph: af.Graph) -> N
 
 
 @pytest.mark.parametrize("budget", [0.0, 60.0])
-async def test_a_fetched_array_is_freed_without_the_collector(graph: af.Graph, budget: float) -> None:
+async def test_fetched_array_is_freed_without_the_garbage_collector(graph: af.Graph, budget: float) -> None:
     x = af.placeholder("float32", [None])
     loop = af.while_loop(lambda i, v: i < 3, lambda i, v: (i + 1, v * 2.0), [0, x])[1]
     data = np.ones(1_000_000, np.float32)
@@ -153,11 +154,11 @@ async def test_a_fetched_array_is_freed_without_the_collector(graph: af.Graph, b
         finally:
             tracemalloc.stop()
             gc.enable()
-    assert left < 2.5 * data.nbytes  # a thread may not have let go of the last one yet
+    assert left < 2.5 * data.nbytes  # a thread may still hold the last array
 
 
-async def test_a_node_that_another_ones_failure_keeps_from_starting_leaves_nothing(graph: af.Graph) -> None:
-    """Its task is cancelled before its first turn, and the coroutine that it was to await is closed all the same."""
+async def test_node_cancelled_before_its_first_turn_closes_its_coroutine(graph: af.Graph) -> None:
+    """An unclosed coroutine would warn that it was never awaited."""
     meeting = asyncio.Event()
 
     async def hand_on(value: Any) -> Any:

@@ -1,6 +1,8 @@
-"""Steps cut up at random, under a virtual clock: every hop to a thread, and every value between devices, takes a time
-that a seed chooses. A step gives what one device gives, to the last bit, and never waits for what cannot come; one that
-fails or is cancelled leaves nothing behind.
+"""Steps over random partitions, on a virtual clock.
+
+A seed chooses the duration of every call in a thread and of every transfer between devices.
+A step must return the same bits as on one device and must never deadlock. A failed or cancelled step must leave nothing
+behind.
 """
 
 from __future__ import annotations
@@ -49,16 +51,19 @@ def chance() -> random.Random:
 
 
 async def some_time() -> None:
-    """Often none, sometimes long."""
+    """Sleep for a random time: zero in 30 % of the calls, otherwise 1 ms on average."""
     source = chance()
     await asyncio.sleep(0 if source.random() < 0.3 else source.expovariate(1000.0))
 
 
 class VirtualThreads:
-    """A stand-in for `DeviceThreads`: a call waits for a thread, takes effect at once, and is back after a while.
+    """A replacement of `DeviceThreads` on the virtual clock.
+
+    A call waits for a free thread and then some time, takes effect at once, and returns after some more time.
 
     Attributes:
-        calls: How many calls took effect. inside: How many are on their way.
+        calls: Number of calls that took effect.
+        inside: Number of calls in progress.
     """
 
     def __init__(self, number: int) -> None:
@@ -84,13 +89,15 @@ class VirtualThreads:
 
 
 class SlowRendezvous(Rendezvous):
-    """Values take a time of their own to arrive, so they come in any order."""
+    """A rendezvous that delays values at random, so that they arrive in any order."""
 
     def __init__(self, devices: frozenset[str]) -> None:
         loop = asyncio.get_running_loop()
         super().__init__(loop, devices)
         if chance().random() < 0.5:
-            self._home = -1  # as if all values came from threads: the receiver is called in a later turn of the loop
+            self._home = (
+                -1
+            )  # treat every value as sent by another thread: its receiver is called in a later turn of the loop
 
     def deliver(self, name: str, tag: str, value: Any) -> bool:
         source = chance()
@@ -101,13 +108,13 @@ class SlowRendezvous(Rendezvous):
 
     @property
     def left(self) -> int:
-        """How many values lie here, and how many receivers wait."""
+        """Number of undelivered values and waiting receivers."""
         return len(self._values) + len(self._waiting)
 
 
 @dataclass
 class Case:
-    """One program with the value of every fetch, as one device computes them one node at a time."""
+    """One program and the expected value of every fetch, computed on one device, one node at a time."""
 
     seed: int
     fetches: list[af.Tensor]
@@ -122,7 +129,12 @@ class Case:
         return cls(seed, fetches, dict(program.feeds), bits(evaluate(fetches, program.feeds)))
 
     def plan(self, cut: int, scheduled: bool) -> Plan:
-        """The program cut up over two to four devices; half of the plans with requests, some in another order."""
+        """Partition the program over two to four devices.
+
+        Args:
+            cut: Seed of the partition; every fourth plan is also reordered.
+            scheduled: Whether to add requests to the plan.
+        """
         plan = split_plan(self.fetches, list(self.feeds), self.seed * 1000 + cut, 2 + cut % 3)
         plan = scheduled_at_random(plan, self.seed + cut) if scheduled else plan
         return reordered(plan) if cut % 4 == 1 else plan
@@ -137,7 +149,7 @@ def bits(values: Sequence[Any]) -> list[tuple[object, ...]]:
 
 
 def scheduled_at_random(plan: Plan, seed: int) -> Plan:
-    """The plan with requests, by costs that have nothing to do with what anything costs."""
+    """Return the plan with requests, by random costs that are unrelated to the real ones."""
 
     def seconds(node: Node) -> float:
         return random.Random(f"{seed} {node.name}").random()
@@ -152,7 +164,7 @@ def scheduled_at_random(plan: Plan, seed: int) -> Plan:
 
 
 def reordered(plan: Plan) -> Plan:
-    """The plan in the order that the last stage of the pipeline would give it."""
+    """Return the plan in the order that the last stage of the compiler pipeline would choose."""
     return plan.changed(lambda _, graph: order_memory(graph, lambda *_: None))
 
 
@@ -161,7 +173,7 @@ def requests_in(plan: Plan) -> int:
 
 
 class OnThreads(NumpyDevice):
-    """The host's device on other threads."""
+    """The host's device, with its calls on the virtual threads."""
 
     def __init__(self, threads: VirtualThreads) -> None:
         self.executor = threads
@@ -169,7 +181,7 @@ class OnThreads(NumpyDevice):
 
 @dataclass
 class Setup:
-    """A worker with a plan, on the running loop."""
+    """A worker with a registered plan, on the running loop."""
 
     plan: Plan
     executor: str = "strands"
@@ -196,7 +208,7 @@ class Setup:
             step.finish()
 
     async def is_quiet(self) -> None:
-        """Assert that the steps have left nothing: no task, no call in a thread, no value, and nothing comes later."""
+        """Assert that the steps left no task, no call in a thread and no value, and that no call starts later."""
         assert asyncio.all_tasks() == {asyncio.current_task()}
         assert [t.inside for t in self.threads] == [0] * len(self.threads)
         assert [m.left for m in self.meetings] == [0] * len(self.meetings)
@@ -206,7 +218,7 @@ class Setup:
 
 
 async def steps_at_once(plan: Plan, case: Case, number: int, executor: str = "strands") -> None:
-    """Run a plan, so many times at once."""
+    """Run a plan `number` times concurrently and compare the fetches with the expected bits."""
     setup = Setup(plan, executor)
     async with asyncio.TaskGroup() as tg:
         running = [tg.create_task(setup.run(case.values(), Step())) for _ in range(number)]
@@ -216,7 +228,7 @@ async def steps_at_once(plan: Plan, case: Case, number: int, executor: str = "st
 
 
 def hold(case: Case, cuts: range) -> int:
-    """Run a program cut up in several ways; returns how many requests there were."""
+    """Run a program over several partitions and return the number of requests in their plans."""
     requests = 0
     for cut in cuts:
         plan = case.plan(cut, scheduled=(case.seed + cut) % 2 == 0)
@@ -228,13 +240,16 @@ def hold(case: Case, cuts: range) -> int:
 
 @pytest.fixture
 def copied_between_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Values are asked for as if each device were a machine: in one process most requests would gain nothing."""
+    """Schedule requests as if each device were a machine of its own.
+
+    Within one process values are shared without a copy, so that most requests would gain nothing.
+    """
     monkeypatch.setattr(schedule, "share_memory", lambda one, other: False)
 
 
 @pytest.mark.usefixtures("copied_between_devices")
 @pytest.mark.parametrize("block", range(10))
-def test_a_step_never_waits_for_what_cannot_come(block: int) -> None:
+def test_partitioned_steps_do_not_deadlock(block: int) -> None:
     requests = 0
     for seed in range(block * 3, (block + 1) * 3):
         with af.Graph().as_default():
@@ -245,7 +260,7 @@ def test_a_step_never_waits_for_what_cannot_come(block: int) -> None:
 @pytest.mark.sim
 @pytest.mark.usefixtures("copied_between_devices")
 @pytest.mark.parametrize("block", range(20))
-def test_thousands_of_steps_never_wait_for_what_cannot_come(block: int) -> None:
+def test_thousands_of_partitioned_steps_do_not_deadlock(block: int) -> None:
     requests = 0
     for seed in range(1000 + block * 14, 1000 + (block + 1) * 14):
         with af.Graph().as_default():
@@ -258,14 +273,15 @@ def test_thousands_of_steps_never_wait_for_what_cannot_come(block: int) -> None:
 
 @pytest.fixture
 def nothing_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Fail if asyncio logs an error that nobody has looked at; it does so when the error's future is collected."""
+    """Fail if asyncio logs an error that was never retrieved."""
     yield
+    # asyncio logs an unretrieved error when its future is collected.
     gc.collect()
     assert not caplog.records
 
 
 def with_a_failure(case: Case, source: random.Random) -> tuple[list[af.Tensor], str]:
-    """The fetches of a program with a division by zero behind a few of them, and the name of the node that fails."""
+    """Return the fetches with a division by zero behind up to two of them, and the name of the failing node."""
     zero = af.placeholder("int32", [])
     case.feeds[zero] = np.int32(0)
     with af.control_dependencies(source.sample(case.fetches, min(2, len(case.fetches)))):
@@ -276,7 +292,7 @@ def with_a_failure(case: Case, source: random.Random) -> tuple[list[af.Tensor], 
 @pytest.mark.usefixtures("nothing_logged")
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("seed", seeds(8, 16))
-def test_an_error_on_one_device_ends_the_step_on_all(seed: int, executor: str) -> None:
+def test_error_on_one_device_ends_the_step_on_all(seed: int, executor: str) -> None:
     case = Case.of(seed)
     case.fetches, node = with_a_failure(case, random.Random(seed))
     plan = case.plan(0, scheduled=seed % 2 == 0)
@@ -292,7 +308,7 @@ def test_an_error_on_one_device_ends_the_step_on_all(seed: int, executor: str) -
 
 
 def duration(plan: Plan, case: Case, seed: int, executor: str) -> float:
-    """The virtual seconds of a step that is left alone."""
+    """Return the virtual seconds of an undisturbed step."""
 
     async def main() -> float:
         await Setup(plan, executor).run(case.values(), Step())
@@ -304,7 +320,7 @@ def duration(plan: Plan, case: Case, seed: int, executor: str) -> float:
 @pytest.mark.usefixtures("nothing_logged")
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("seed", seeds(8, 16))
-def test_a_step_that_is_cancelled_leaves_nothing_running(seed: int, executor: str) -> None:
+def test_cancelled_step_leaves_nothing_running(seed: int, executor: str) -> None:
     case = Case.of(seed)
     plan = case.plan(0, scheduled=seed % 2 == 0)
     moment = random.Random(seed).random() * duration(plan, case, seed, executor)
@@ -323,7 +339,7 @@ def test_a_step_that_is_cancelled_leaves_nothing_running(seed: int, executor: st
 @pytest.mark.usefixtures("nothing_logged")
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("seed", seeds(8, 16))
-def test_a_step_that_is_stopped_ends_with_the_error_that_stopped_it(seed: int, executor: str) -> None:
+def test_stopped_step_raises_the_error_that_stopped_it(seed: int, executor: str) -> None:
     case = Case.of(seed)
     plan = case.plan(0, scheduled=seed % 2 == 0)
     moment = random.Random(seed).random() * duration(plan, case, seed, executor)
@@ -340,8 +356,8 @@ def test_a_step_that_is_stopped_ends_with_the_error_that_stopped_it(seed: int, e
     run_virtual(main(), seed)
 
 
-def test_a_value_that_never_comes_is_found_out() -> None:
-    """The clock would not be worth much if a step that waits for ever looked like one that runs."""
+def test_virtual_clock_detects_a_value_that_never_comes() -> None:
+    """Without this, the clock could not tell a deadlocked step from a running one."""
     x = af.placeholder("float32", [3])
     y = af.exp(af.exp(af.exp(af.exp(x))))
     plan = next(p for p in (split_plan([y], [x], seed, 2) for seed in range(100)) if len(list(p.by_device())) == 2)

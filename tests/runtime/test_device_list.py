@@ -1,4 +1,4 @@
-"""The list of devices: CPUs as configured, cards as backends count them, nothing from what is not installed."""
+"""The list of devices: CPUs as configured, GPUs as backends count them, nothing for a backend that is not installed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Cpu:
     device_type = "CPU"
 
     def count(self) -> None:
-        """As many as are wanted."""
+        """Return None: the host has as many CPU devices as are configured."""
 
     def describe(self, index: int) -> tuple[int | None, str]:
         return None, "a processor"
@@ -41,7 +41,7 @@ class Cards:
 
 @pytest.fixture
 def backends(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mapping[str, Any]]:
-    """Backends by name; one that is None is declared and not installed."""
+    """Backends by name; None stands for a backend that is declared but not installed."""
     table: dict[str, Any] = {"numpy": Cpu()}
 
     def load(name: str) -> Any:
@@ -66,14 +66,14 @@ def names(**counts: int) -> list[str]:
 
 
 @pytest.mark.usefixtures("backends")
-def test_cpus_are_as_many_as_are_asked_for() -> None:
+def test_cpus_are_as_many_as_configured() -> None:
     assert list_devices() == [DeviceAttributes(f"{TASK}/device:CPU:0", "CPU", None, "a processor")]
     assert names(CPU=3) == ["CPU:0", "CPU:1", "CPU:2"]
-    with pytest.raises(InvalidArgumentError, match="needs a CPU device"):  # as the session would say
+    with pytest.raises(InvalidArgumentError, match="needs a CPU device"):  # the same error as from the session
         names(CPU=0)
 
 
-def test_cards_come_after_cpus_and_may_be_limited(backends: dict[str, Any]) -> None:
+def test_gpus_come_after_cpus_and_may_be_limited(backends: dict[str, Any]) -> None:
     backends["a_cards"] = Cards()
     assert names() == ["CPU:0", "GPU:0", "GPU:1"]
     assert names(CPU=2, GPU=1) == ["CPU:0", "CPU:1", "GPU:0"]
@@ -82,12 +82,12 @@ def test_cards_come_after_cpus_and_may_be_limited(backends: dict[str, Any]) -> N
     assert list_devices()[2] == DeviceAttributes(f"{TASK}/device:GPU:1", "GPU", 1001, "card 1")
 
 
-def test_what_is_not_installed_adds_nothing(backends: dict[str, Any]) -> None:
+def test_backend_that_is_not_installed_adds_no_device(backends: dict[str, Any]) -> None:
     backends["cupy"] = None
     assert names() == ["CPU:0"]
 
 
-def test_two_backends_for_one_type_are_told_apart_by_nobody(backends: dict[str, Any]) -> None:
+def test_two_backends_for_one_device_type_are_rejected(backends: dict[str, Any]) -> None:
     backends.update(one=Cards("one"), other=Cards("other"))
     with pytest.raises(AlreadyRegisteredError, match="of type GPU") as caught:
         list_devices()
@@ -95,7 +95,7 @@ def test_two_backends_for_one_type_are_told_apart_by_nobody(backends: dict[str, 
 
 
 @pytest.mark.parametrize(("host", "found"), [(None, []), (Cards(), ["GPU"])])
-def test_a_process_without_a_host_backend_says_so(backends: dict[str, Any], host: Any, found: list[str]) -> None:
+def test_missing_host_backend_is_reported(backends: dict[str, Any], host: Any, found: list[str]) -> None:
     backends["numpy"] = host
     with pytest.raises(NotFoundError, match="no backend for the host's CPU") as caught:
         list_devices()

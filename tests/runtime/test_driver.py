@@ -1,4 +1,4 @@
-"""Units off one queue: what a step holds, whose turn it is, what becomes of errors."""
+"""The driver and its ready queue: memory that a step holds, fairness, and errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aioflow.errors import InvalidArgumentError
 ROWS = 250_000  # a megabyte of float32
 
 
-async def test_a_value_between_units_lives_until_its_last_reader_has_begun() -> None:
+async def test_value_between_tasks_lives_until_its_last_reader_has_begun() -> None:
     x = y = af.placeholder("float32", [ROWS])
     for i in range(16):
         with af.device(f"/cpu:{i % 2}"):
@@ -26,8 +26,8 @@ async def test_a_value_between_units_lives_until_its_last_reader_has_begun() -> 
         await session.run(y, {x: data})
         peak = tracemalloc.get_traced_memory()[1] / data.nbytes
         tracemalloc.stop()
-    # A strand has its input, a product and its result; the fetch is copied; and the thread of each device may hold the
-    # arguments and the result of the strand before for as long as it is not given the processor.
+    # A strand holds its input, a product and its result, and the fetch is copied. The thread of each device may also
+    # hold the arguments and the result of the previous strand until the thread gets processor time.
     assert peak < 8, "there are 32 arrays in all"
 
 
@@ -39,7 +39,7 @@ def _long_row() -> tuple[af.Tensor, af.Tensor]:
     return x, y
 
 
-async def test_a_long_row_of_short_units_lets_others_have_a_turn() -> None:
+async def test_long_row_of_short_tasks_yields_to_other_asyncio_tasks() -> None:
     x, y = await asyncio.to_thread(_long_row)
     turns = 0
 
@@ -62,7 +62,7 @@ async def test_a_long_row_of_short_units_lets_others_have_a_turn() -> None:
 
 
 @pytest.mark.parametrize("device", [0, 1])
-async def test_the_first_error_counts_and_nothing_is_left(device: int) -> None:
+async def test_first_error_is_raised_and_no_task_is_left(device: int) -> None:
     with af.device(f"/cpu:{device}"):
         x = af.placeholder("int32", [])
         with af.control_dependencies([af.no_op()]):

@@ -1,4 +1,4 @@
-"""The ends of steps and of waits: none keeps another from going on."""
+"""The ends of steps and of waits: a failing one must not block the others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aioflow.sync.fair_lock import Turns
 from tests.waiting import until_collected
 
 
-async def test_finish_of_a_step_ends_its_waiters_where_a_release_fails() -> None:
+async def test_finish_wakes_waiters_even_if_a_release_fails() -> None:
     def fail() -> None:
         raise InternalError("not released")
 
@@ -27,7 +27,7 @@ async def test_finish_of_a_step_ends_its_waiters_where_a_release_fails() -> None
         await waiting
 
 
-def test_waiting_on_a_loop_that_was_closed_does_not_fail_the_one_that_ends_the_wait() -> None:
+def test_wake_of_a_waiter_on_a_closed_loop_does_not_raise() -> None:
     turns = Turns("a lock")
     assert turns.try_enter()
     loop = asyncio.new_event_loop()
@@ -49,14 +49,14 @@ def test_waiting_on_a_loop_that_was_closed_does_not_fail_the_one_that_ends_the_w
     ticket.wake()
     gone = weakref.ref(task)
     del task, ticket
-    until_collected(gone)  # not in another test, which would hear of it
+    until_collected(gone)  # collect the task here, so that no other test sees its log message
 
 
-async def test_report_of_a_step_while_another_thread_begins_to_wait() -> None:
+async def test_report_while_another_thread_begins_to_wait() -> None:
     step = Step()
 
     class Waiting:
-        """A wait that is described while another one begins."""
+        """A wait that starts another wait while it is described."""
 
         node, since = "queue", 0.0
 

@@ -1,4 +1,4 @@
-"""A device's threads: results, errors and cancellations at every moment, and nothing left over."""
+"""The threads of a device: results, errors, cancellation at every moment, and no references left behind."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import pytest
 from aioflow.runtime.executor import DeviceThreads, shared_threads
 from aioflow.runtime.step import Step
 
-_PATIENCE = 5.0  # seconds that a thread of a test waits at most
+_PATIENCE = 5.0  # seconds: the longest wait of a test's thread
 
 
 class Gate:
-    """A function that stops in its thread until it is opened."""
+    """A function that blocks its thread until `opened` is set."""
 
     def __init__(self) -> None:
         self.entered = threading.Event()
@@ -50,7 +50,7 @@ def one() -> DeviceThreads:
 
 @pytest.fixture(autouse=True)
 def unheard(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
-    """Errors in callbacks, which asyncio only logs, fail the test."""
+    """Fail on errors in callbacks, which asyncio only logs."""
     found: list[dict[str, Any]] = []
     monkeypatch.setattr(asyncio.BaseEventLoop, "call_exception_handler", lambda loop, context: found.append(context))
     yield found
@@ -78,11 +78,11 @@ async def test_a_result_comes_back_from_another_thread(one: DeviceThreads) -> No
 
 
 class Odd(BaseException):
-    """Not an Exception."""
+    """A BaseException that is not an Exception."""
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), asyncio.CancelledError("inside"), Odd()], ids=repr)
-async def test_an_error_comes_back_as_it_is(one: DeviceThreads, error: BaseException) -> None:
+async def test_an_error_of_any_kind_is_raised_unchanged(one: DeviceThreads, error: BaseException) -> None:
     def work() -> None:
         raise error
 
@@ -93,14 +93,14 @@ async def test_an_error_comes_back_as_it_is(one: DeviceThreads, error: BaseExcep
     assert await one.run(Step(), lambda: 5) == 5, "the thread goes on"
 
 
-async def test_a_stop_iteration_does_not_hang_the_caller(one: DeviceThreads) -> None:
-    """A future refuses one; the caller would wait for ever."""
+async def test_stop_iteration_does_not_hang_the_caller(one: DeviceThreads) -> None:
+    """A future rejects StopIteration, and without the conversion the caller would wait forever."""
     with pytest.raises(RuntimeError, match="StopIteration") as caught:
         await asyncio.wait_for(one.run(Step(), lambda: next(iter(()))), _PATIENCE)
     assert isinstance(caught.value.__cause__, StopIteration)
 
 
-async def test_threads_are_started_when_they_are_needed_and_no_more_than_the_limit() -> None:
+async def test_threads_start_on_demand_up_to_the_limit() -> None:
     threads = DeviceThreads("-limit", 3)
     names: set[str] = set()
     together = threading.Barrier(3)
@@ -118,7 +118,7 @@ async def test_threads_are_started_when_they_are_needed_and_no_more_than_the_lim
     assert names == {f"aioflow-limit_{i}" for i in (1, 2, 3)}
 
 
-async def test_work_on_one_thread_runs_in_the_order_of_its_coming(one: DeviceThreads) -> None:
+async def test_one_thread_runs_calls_in_the_order_of_submission(one: DeviceThreads) -> None:
     order: list[int] = []
     async with asyncio.TaskGroup() as group:
         for i in range(50):
@@ -126,7 +126,7 @@ async def test_work_on_one_thread_runs_in_the_order_of_its_coming(one: DeviceThr
     assert order == list(range(50))
 
 
-async def test_many_at_once_each_get_their_own_result() -> None:
+async def test_concurrent_calls_each_return_their_own_result() -> None:
     threads = DeviceThreads("-many", 4)
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(threads.run(Step(), lambda i=i: i * i)) for i in range(500)]
@@ -148,17 +148,17 @@ def test_several_loops_share_the_threads() -> None:
     assert sorted(results) == [[b + i for i in range(200)] for b in (0, 1000, 2000)]
 
 
-def test_the_threads_of_a_device_are_shared_by_name_and_number() -> None:
+def test_threads_are_shared_by_name_and_number() -> None:
     assert shared_threads("-x", 1) is shared_threads("-x", 1)
     assert shared_threads("-x", 1) is not shared_threads("-x", 2)
 
 
-def test_a_loop_that_is_closed_meanwhile_is_not_told(one: DeviceThreads, gate: Gate) -> None:
+def test_call_outlives_its_closed_event_loop(one: DeviceThreads, gate: Gate) -> None:
     loop = asyncio.new_event_loop()
     try:
         started = loop.create_task(one.run(Step(), gate))
         loop.run_until_complete(gate.until_entered())
-        started.cancel()  # nobody will ever await it
+        started.cancel()  # never awaited afterwards
         loop.run_until_complete(loop.shutdown_default_executor())
     finally:
         pending = started
@@ -166,13 +166,13 @@ def test_a_loop_that_is_closed_meanwhile_is_not_told(one: DeviceThreads, gate: G
     gate.opened.set()
     assert gate.left.wait(_PATIENCE)
     assert asyncio.run(one.run(Step(), lambda: "still here")) == "still here"
-    pending._log_destroy_pending = False  # type: ignore[attr-defined]  # it is meant to be pending
+    pending._log_destroy_pending = False  # type: ignore[attr-defined]  # the task is meant to stay pending
 
 
 # -- cancellation --------------------------------------------------------------------------------------------------
 
 
-async def test_cancelling_while_it_runs_waits_for_its_end(one: DeviceThreads, gate: Gate) -> None:
+async def test_cancel_during_a_call_waits_for_its_end(one: DeviceThreads, gate: Gate) -> None:
     step = Step()
     task = asyncio.get_running_loop().create_task(one.run(step, gate))
     await gate.until_entered()
@@ -186,8 +186,8 @@ async def test_cancelling_while_it_runs_waits_for_its_end(one: DeviceThreads, ga
     assert gate.left.is_set()
 
 
-async def test_cancelling_while_it_is_queued_takes_it_back(one: DeviceThreads, gate: Gate) -> None:
-    """It must not wait for what runs before it, which may take any time, and it must not run later."""
+async def test_cancel_of_a_queued_call_removes_it(one: DeviceThreads, gate: Gate) -> None:
+    """The caller must not wait for the calls ahead, which may take any time, and the call must not run later."""
     ran: list[str] = []
     loop = asyncio.get_running_loop()
     first = loop.create_task(one.run(Step(), gate, "first"))
@@ -203,7 +203,7 @@ async def test_cancelling_while_it_is_queued_takes_it_back(one: DeviceThreads, g
     assert ran == ["queued 0", "queued 2"]
 
 
-async def test_cancelling_before_it_begins_runs_nothing(one: DeviceThreads) -> None:
+async def test_cancel_before_submission_runs_nothing(one: DeviceThreads) -> None:
     ran: list[int] = []
     task = asyncio.get_running_loop().create_task(one.run(Step(), ran.append, 1))
     task.cancel()
@@ -215,7 +215,7 @@ async def test_cancelling_before_it_begins_runs_nothing(one: DeviceThreads) -> N
 
 @pytest.mark.parametrize("times", [2, 5])
 @pytest.mark.parametrize("between", [0, 1, 3], ids=lambda n: f"{n} turns between")
-async def test_cancelling_again_and_again_still_waits_for_the_end(
+async def test_repeated_cancel_still_waits_for_the_end(
     one: DeviceThreads, gate: Gate, times: int, between: int
 ) -> None:
     task = asyncio.get_running_loop().create_task(one.run(Step(), gate))
@@ -232,14 +232,15 @@ async def test_cancelling_again_and_again_still_waits_for_the_end(
 
 
 @pytest.mark.parametrize("turns", range(4))
-async def test_cancelling_in_the_turn_in_which_the_result_arrives(one: DeviceThreads, gate: Gate, turns: int) -> None:
-    """The result is on the loop's queue already when the second cancellation comes."""
+async def test_cancel_in_the_turn_in_which_the_result_arrives(one: DeviceThreads, gate: Gate, turns: int) -> None:
+    """The second cancellation comes when the result is already in the loop's queue."""
     task = asyncio.get_running_loop().create_task(one.run(Step(), gate))
     await gate.until_entered()
     task.cancel()
     await _settle(turns)
     gate.opened.set()
-    assert gate.left.wait(_PATIENCE)  # blocks the loop, so that nothing is delivered yet
+    assert gate.left.wait(_PATIENCE)  # blocks the loop, so that the result is not delivered yet
+    # Spin instead of `asyncio.sleep`, which would let the loop deliver the result.
     while not one._queue.empty():
         pass
     threading.Event().wait(0.02)
@@ -249,7 +250,7 @@ async def test_cancelling_in_the_turn_in_which_the_result_arrives(one: DeviceThr
     await _settle()
 
 
-async def test_an_error_after_a_cancellation_is_a_cancellation(one: DeviceThreads, gate: Gate) -> None:
+async def test_an_error_after_a_cancellation_raises_cancelled_error(one: DeviceThreads, gate: Gate) -> None:
     def work() -> None:
         gate()
         raise ValueError
@@ -263,7 +264,7 @@ async def test_an_error_after_a_cancellation_is_a_cancellation(one: DeviceThread
         await task
 
 
-async def test_a_time_limit_around_it(one: DeviceThreads) -> None:
+async def test_timeout_requests_the_stop_of_a_running_call(one: DeviceThreads) -> None:
     step = Step()
 
     def work() -> None:
@@ -278,7 +279,7 @@ async def test_a_time_limit_around_it(one: DeviceThreads) -> None:
             await one.run(step, work)
 
 
-async def test_cancelled_work_does_not_use_up_the_threads() -> None:
+async def test_cancelled_calls_release_their_threads() -> None:
     threads = DeviceThreads("-reuse", 2)
     loop = asyncio.get_running_loop()
     for i in range(100):
@@ -293,14 +294,15 @@ async def test_cancelled_work_does_not_use_up_the_threads() -> None:
             group.create_task(threads.run(Step(), together.wait, _PATIENCE))
 
 
-# -- nothing left over ---------------------------------------------------------------------------------------------
+# -- references left behind ----------------------------------------------------------------------------------------
 
 
 class Thing:
-    """Something that can be referred to weakly."""
+    """An object that supports weak references."""
 
 
 async def _leaves_nothing(start: Callable[[Thing], Any]) -> None:
+    # Only reference counting may free the values, so the collector is off.
     gc.collect()
     gc.disable()
     try:
@@ -310,21 +312,21 @@ async def _leaves_nothing(start: Callable[[Thing], Any]) -> None:
         del thing
         await _settle()
         late = time.monotonic() + _PATIENCE
-        while reference() is not None and time.monotonic() < late:  # until the thread has come back to its queue
+        while reference() is not None and time.monotonic() < late:  # until the thread is back at its queue
             threading.Event().wait(0.001)
         assert reference() is None, "only the garbage collector would free the values of this step"
     finally:
         gc.enable()
 
 
-async def test_a_result_is_not_kept(one: DeviceThreads) -> None:
+async def test_a_result_is_not_kept_alive(one: DeviceThreads) -> None:
     async def use(thing: Thing) -> None:
         assert await one.run(Step(), lambda t: t, thing) is thing
 
     await _leaves_nothing(use)
 
 
-async def test_a_failed_call_keeps_no_arguments(one: DeviceThreads) -> None:
+async def test_a_failed_call_does_not_keep_its_arguments_alive(one: DeviceThreads) -> None:
     def work(thing: Thing) -> None:
         raise ValueError("no")
 

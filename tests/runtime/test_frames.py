@@ -1,4 +1,4 @@
-"""The core of tagged dataflow, rule by rule (semantics: TensorFlow whitepaper 4.4), on graphs made by hand."""
+"""The core of tagged dataflow, one rule per test, on graphs made by hand (semantics: TensorFlow whitepaper, 4.4)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OUTPUTS = {"Switch": 2, "Merge": 2, "_Retval": 0, "Effect": 0, "ControlTrigger"
 
 
 class Builder:
-    """A client graph, node by node. Kernels are Python functions by node name."""
+    """A builder of client graphs, one node per call, with Python functions as kernels by node name."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
@@ -57,7 +57,7 @@ class Builder:
         )
 
     def run(self, *feeds: Any, seed: int = 0) -> list[Any]:
-        """Run with the ready activations taken in a random order."""
+        """Run the graph with the ready activations taken in a random order."""
         fetches = sum(n.op == "_Retval" for n in self.nodes.values())
         core = Propagator(Program(ClientGraph(self.nodes, len(feeds), fetches), ()))
         rng = random.Random(seed)
@@ -73,7 +73,7 @@ class Builder:
 
 
 def counting_loop(b: Builder, start: str, limit: str, frame: str = "loop", parallel: int = 10) -> str:
-    """while i < limit: i += 1; returns the name of the Exit."""
+    """Add `while i < limit: i += 1` and return the name of its Exit."""
     b.enter(f"{frame}/enter", start, frame, parallel=parallel)
     b.enter(f"{frame}/limit", limit, frame, constant=True, parallel=parallel)
     b.add(f"{frame}/merge", "Merge", f"{frame}/enter")
@@ -90,14 +90,14 @@ def counting_loop(b: Builder, start: str, limit: str, frame: str = "loop", paral
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("parallel", [1, 2, 10])
 @pytest.mark.parametrize(("limit", "expected"), [(0, 0), (1, 1), (50, 50), (-3, 0)])
-def test_a_loop_counts(limit: int, expected: int, parallel: int, seed: int) -> None:
+def test_loop_counts_to_its_limit(limit: int, expected: int, parallel: int, seed: int) -> None:
     b = Builder()
     b.fetch(counting_loop(b, b.feed("start", 0), b.feed("limit", 1), parallel=parallel))
     assert b.run(0, limit, seed=seed) == [expected]
 
 
 @pytest.mark.parametrize("side", [True, False])
-def test_a_switch_runs_one_side_and_the_merge_says_which(side: bool) -> None:
+def test_switch_runs_one_side_and_merge_reports_its_index(side: bool) -> None:
     b = Builder()
     b.add("switch", "Switch", b.feed("x", 0), b.feed("pred", 1))
     b.kernel("double", lambda x: x * 2, "switch:1")
@@ -110,7 +110,7 @@ def test_a_switch_runs_one_side_and_the_merge_says_which(side: bool) -> None:
     assert b.log == ["seen when true" if side else "seen when false"], "a dead node has no effect"
 
 
-def test_a_dead_control_input_deadens_a_node_but_not_a_merge_and_a_trigger_ends_it() -> None:
+def test_dead_control_input_deadens_a_node_but_not_a_merge_or_trigger() -> None:
     b = Builder()
     b.add("switch", "Switch", b.feed("x", 0), b.feed("pred", 1))
     b.kernel("dead", lambda x: x, "switch:1")
@@ -123,7 +123,7 @@ def test_a_dead_control_input_deadens_a_node_but_not_a_merge_and_a_trigger_ends_
     assert b.log == ["after the trigger"]
 
 
-def test_fetching_what_is_dead_names_it() -> None:
+def test_fetch_of_a_dead_tensor_names_it() -> None:
     b = Builder()
     b.add("switch", "Switch", b.feed("x", 0), b.feed("pred", 1))
     b.fetch("switch:1")
@@ -131,7 +131,7 @@ def test_fetching_what_is_dead_names_it() -> None:
         b.run(1, False)
 
 
-def test_a_predicate_that_is_no_scalar_is_refused() -> None:
+def test_predicate_that_is_not_a_scalar_is_rejected() -> None:
     import numpy as np
 
     b = Builder()
@@ -144,7 +144,7 @@ def test_a_predicate_that_is_no_scalar_is_refused() -> None:
 @pytest.mark.parametrize("parallel", [1, 3])
 @pytest.mark.parametrize("seed", range(5))
 def test_loops_nest(parallel: int, seed: int) -> None:
-    """total = sum over i < n of (a loop that counts to m): n * m."""
+    """Compute total = sum over i < n of a loop that counts to m, that is n * m."""
     b = Builder()
     zero, n, m = b.feed("zero", 0), b.feed("n", 1), b.feed("m", 2)
     for name, source, constant in [
@@ -175,7 +175,7 @@ def test_loops_nest(parallel: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize("taken", [True, False])
-def test_a_loop_on_a_branch_that_is_not_taken_ends_at_once(taken: bool) -> None:
+def test_a_loop_on_an_untaken_branch_ends_at_once(taken: bool) -> None:
     b = Builder()
     b.add("s0", "Switch", b.feed("start", 0), b.feed("pred", 1))
     b.add("s1", "Switch", b.feed("limit", 2), "pred")
@@ -185,8 +185,8 @@ def test_a_loop_on_a_branch_that_is_not_taken_ends_at_once(taken: bool) -> None:
     assert b.run(3, taken, 9) == [9 if taken else 3]
 
 
-def test_no_more_iterations_than_allowed_are_under_way() -> None:
-    """The condition runs ahead of a slow body, but not beyond parallel_iterations."""
+def test_at_most_parallel_iterations_run_at_once() -> None:
+    """The condition runs ahead of a slow body, but not beyond `parallel_iterations`."""
     b = Builder()
     counting_loop(b, b.feed("start", 0), b.feed("limit", 1), parallel=3)
     b.kernel("loop/slow", lambda i: i, "loop/switch:1")
@@ -206,7 +206,7 @@ def test_no_more_iterations_than_allowed_are_under_way() -> None:
     assert most == 3
 
 
-def test_inputs_from_different_frames_are_refused() -> None:
+def test_inputs_from_different_frames_are_rejected() -> None:
     b = Builder()
     counting_loop(b, b.feed("start", 0), b.feed("limit", 1))
     b.kernel("mixed", lambda a, c: a, "loop/switch:1", "start")
@@ -216,7 +216,7 @@ def test_inputs_from_different_frames_are_refused() -> None:
     assert caught.value.node == "mixed"
 
 
-def test_an_exit_without_an_enter_is_refused() -> None:
+def test_an_exit_without_an_enter_is_rejected() -> None:
     b = Builder()
     b.add("exit", "Exit", b.feed("x", 0))
     b.fetch("exit")
@@ -224,7 +224,7 @@ def test_an_exit_without_an_enter_is_refused() -> None:
         b.run(1)
 
 
-def test_nothing_of_a_finished_loop_is_kept() -> None:
+def test_finished_iterations_and_frames_are_freed() -> None:
     b = Builder()
     b.fetch(counting_loop(b, b.feed("start", 0), b.feed("limit", 1), parallel=2))
     core = Propagator(Program(ClientGraph(b.nodes, 2, 1), ()))
@@ -239,13 +239,13 @@ def test_nothing_of_a_finished_loop_is_kept() -> None:
     assert core.fetches() == [500]
     assert most <= 3
     assert not frame.iterations
-    assert not frame.parent.children  # type: ignore[union-attr]  # it had a parent above
+    assert not frame.parent.children  # type: ignore[union-attr]  # the frame had a parent above
 
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("parallel", [1, 2, 10])
-def test_a_loop_invariant_is_there_in_every_iteration(parallel: int, seed: int) -> None:
-    """Read alone, with a value that changes, with another invariant, with itself, and among three."""
+def test_loop_invariant_is_available_in_every_iteration(parallel: int, seed: int) -> None:
+    """Read the invariant alone, with a changing value, with another invariant, twice, and as one of three inputs."""
     b = Builder()
     exit_ = counting_loop(b, b.feed("start", 0), b.feed("limit", 1), parallel=parallel)
     b.enter("loop/a", b.feed("a", 2), "loop", constant=True, parallel=parallel)
@@ -279,8 +279,8 @@ def test_a_dead_loop_invariant_deadens_its_readers_in_every_iteration(parallel: 
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_waits_for_a_loops_own_nodes_runs_once_an_iteration(seed: int) -> None:
-    """A Merge and a LoopCond hand on what they get; what waits for them by a control edge must still be told."""
+def test_control_edges_from_nodes_of_a_loop_run_once_an_iteration(seed: int) -> None:
+    """A Merge and a LoopCond pass on their input, but must still notify the nodes behind their control edges."""
     b = Builder()
     exit_ = counting_loop(b, b.feed("start", 0), b.feed("limit", 1))
     for name in ("merge", "cond", "switch", "add", "enter", "limit"):
@@ -291,7 +291,7 @@ def test_what_waits_for_a_loops_own_nodes_runs_once_an_iteration(seed: int) -> N
     assert times == {"merge": 4, "cond": 4, "switch": 4, "add": 3, "enter": 1, "limit": 4}
 
 
-def test_a_merge_of_a_loop_says_where_its_value_came_from() -> None:
+def test_merge_of_a_loop_reports_the_index_of_its_input() -> None:
     b = Builder()
     exit_ = counting_loop(b, b.feed("start", 0), b.feed("limit", 1))
     seen: list[int] = []
@@ -302,7 +302,7 @@ def test_a_merge_of_a_loop_says_where_its_value_came_from() -> None:
 
 
 @pytest.mark.parametrize("every", [1, 3, 1000])
-def test_kernels_may_run_on_the_way_and_be_paused(every: int) -> None:
+def test_execute_hook_runs_kernels_inline_and_can_pause(every: int) -> None:
     b = Builder()
     b.fetch(counting_loop(b, b.feed("start", 0), b.feed("limit", 1)))
     ran = 0
@@ -344,7 +344,7 @@ def test_the_exits_of_a_dead_loop_are_dead() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_merge_of_a_loop_that_waits_for_something(seed: int) -> None:
+def test_merge_of_a_loop_waits_for_its_control_input(seed: int) -> None:
     b = Builder()
     exit_ = counting_loop(b, b.feed("start", 0), b.feed("limit", 1))
     b.effect("gate", "loop/limit")
@@ -359,12 +359,12 @@ def test_a_merge_of_a_loop_that_waits_for_something(seed: int) -> None:
 
 
 class Tracked:
-    """A value that can be watched."""
+    """A value that supports weak references."""
 
 
 @pytest.mark.parametrize("others", [0, 1])
-def test_a_value_lives_no_longer_than_who_reads_it(others: int) -> None:
-    """Of a node with two inputs and of one with three, in an iteration that goes on."""
+def test_value_dies_with_its_last_reader(others: int) -> None:
+    """Cover a reader with two inputs and one with three, while the iteration goes on."""
     b = Builder()
     x = b.feed("x", 0)
     names = [b.feed(f"y{i}", i + 1) for i in range(others)]

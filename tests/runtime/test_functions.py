@@ -1,4 +1,4 @@
-"""Long strands are written in several functions: what they give, where they fail, and what they hold."""
+"""Long strands, generated as several functions: values, error positions and memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.runtime.programs import random_program
 
 AS_WRITTEN = af.SessionConfig(optimizations=False)
 INLINE = af.SessionConfig(optimizations=False, inline_budget=60.0)
-MOST_LINES = 150  # of a function, far below the strands here
+MOST_LINES = 150  # limit per function, far below the length of the strands here
 
 if "TestBreak" not in OPS:
     define_op("TestBreak", "x: T", "y: T", ["T: type"], stateful=True, shape=lambda ctx: ctx.dims("x"))
@@ -51,7 +51,7 @@ if not KERNELS.for_op("TestBreak"):
 def strand_of(
     fetches: list[af.Tensor], feeds: list[af.Tensor]
 ) -> tuple[Unit, Callable[[], StrandCode], list[BoundNode]]:
-    """The one strand of a step."""
+    """Return the only task of a step, a factory of its generated code, and the bound nodes."""
     graph = prune(StepRequest(tuple(feeds), tuple(fetches)))
     graph, bound = lift_branches(*lift_loops(graph, bind_graph(graph, host(), ResourceManager(), {})))
     constants = constant_values(bound)
@@ -60,7 +60,7 @@ def strand_of(
 
 
 def made_by(function: Callable[..., Any]) -> Iterator[FunctionType]:
-    """A generated function and those that it is cut into."""
+    """Yield a generated function and the functions that it is split into."""
     assert isinstance(function, FunctionType)
     yield function
     for found in list(function.__globals__.values()):
@@ -103,8 +103,8 @@ async def test_strands_in_many_functions_equal_the_reference_executor(seed: int,
 
 @pytest.mark.parametrize("config", [AS_WRITTEN, INLINE], ids=["in a thread", "inline"])
 @pytest.mark.parametrize("taken", [True, False])
-async def test_branches_and_loops_in_many_functions(config: af.SessionConfig, taken: bool) -> None:
-    """A value of one side, made in one function and read in another, and a loop whose iterations are cut."""
+async def test_branches_and_loops_over_many_functions(config: af.SessionConfig, taken: bool) -> None:
+    """Read a value of one side in another function than made it, and split the iterations of a loop."""
     x = af.placeholder("float32", [])
     p = af.placeholder("bool", [])
     y = chain(x, 300)
@@ -118,7 +118,7 @@ async def test_branches_and_loops_in_many_functions(config: af.SessionConfig, ta
             assert await session.run(fetches, feeds) == expected
 
 
-def test_a_node_with_thousands_of_inputs() -> None:
+def test_node_with_thousands_of_inputs() -> None:
     x = af.placeholder("float32", [])
     total = af.add_n([x * float(i) for i in range(3000)])
     fed = [af.placeholder("float32", []) for _ in range(2000)]
@@ -130,11 +130,11 @@ def test_a_node_with_thousands_of_inputs() -> None:
             assert values[0].tolist() == values[1:] == list(range(2000))
 
 
-# -- how long functions are --------------------------------------------------------------------------------------------
+# -- the length of functions -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", list(Form))
-def test_no_function_is_long(form: Form) -> None:
+def test_no_generated_function_is_long(form: Form) -> None:
     x = af.placeholder("float32", [])
     p = af.placeholder("bool", [])
     y = af.cond(p, lambda: chain(x, 600), lambda: x)
@@ -155,7 +155,7 @@ def test_a_short_strand_is_one_function() -> None:
     assert not code().is_long
 
 
-def test_a_branch_that_fits_into_a_function_is_in_one() -> None:
+def test_short_branch_stays_in_one_function() -> None:
     x = af.placeholder("float32", [])
     predicates = [af.placeholder("bool", []) for _ in range(60)]
     y: Any = x
@@ -177,8 +177,8 @@ def test_a_branch_that_fits_into_a_function_is_in_one() -> None:
 
 
 @pytest.mark.parametrize("count", [200, 2000])
-async def test_what_is_long_is_compiled_in_threads_only(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    """Also where a strand turns out to be so quick that it is run on the loop from then on."""
+async def test_long_strand_is_compiled_in_threads_only(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """A strand that proves so quick that later steps run it on the event loop is compiled in a thread, too."""
     threads: list[int] = []
     compile_one = codegen._code
 
@@ -196,12 +196,12 @@ async def test_what_is_long_is_compiled_in_threads_only(monkeypatch: pytest.Monk
     assert threading.get_ident() not in threads
 
 
-# -- where they fail ---------------------------------------------------------------------------------------------------
+# -- error positions ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("config", [AS_WRITTEN, INLINE], ids=["in a thread", "inline"])
 @pytest.mark.parametrize("before", [0, 250, 500])
-async def test_an_error_names_its_node_whichever_function_it_is_in(config: af.SessionConfig, before: int) -> None:
+async def test_error_names_its_node_in_every_function(config: af.SessionConfig, before: int) -> None:
     x = af.placeholder("float32", [])
     p = af.placeholder("bool", [])
     healthy = chain(x, before)
@@ -221,14 +221,14 @@ async def test_an_error_names_its_node_whichever_function_it_is_in(config: af.Se
             assert str(caught.value.node).endswith("inside")
 
 
-# -- what they hold ----------------------------------------------------------------------------------------------------
+# -- memory ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("config", [AS_WRITTEN, INLINE], ids=["in a thread", "inline"])
 async def test_buffers_are_reused_and_die_across_functions(
     config: af.SessionConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in one function: never more than three arrays at a time, in a chain, in a branch and in a loop."""
+    """At most three arrays are alive at a time, as in a single function, in a chain, a branch and a loop."""
     tracemalloc = pytest.importorskip("tracemalloc")
     x = af.placeholder("float32", [None])
     p = af.placeholder("bool", [])
@@ -254,7 +254,7 @@ async def test_buffers_are_reused_and_die_across_functions(
 
 
 async def test_a_cancelled_step_stops_between_functions() -> None:
-    """What comes behind in another function is not done."""
+    """The functions behind the one that is running are not called."""
     began = threading.Event()
     release = threading.Event()
 

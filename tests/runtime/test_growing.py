@@ -1,4 +1,4 @@
-"""Elementwise results that are larger than what they are made of, and the limit on the size of a value."""
+"""Elementwise results larger than their operands, and the limit on the size of a value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aioflow.graph.shapes import Dims
 
 N = None
 LIMIT = af.SessionConfig(max_value_bytes=1 << 20)
-ROWS = np.ones([600, 1], np.float32)  # beside its transpose they make 1,440,000 bytes
+ROWS = np.ones([600, 1], np.float32)  # added to its transpose: 1,440,000 bytes
 
 
 @pytest.mark.parametrize(
@@ -36,14 +36,14 @@ ROWS = np.ones([600, 1], np.float32)  # beside its transpose they make 1,440,000
         ([None], False),
     ],
 )
-def test_what_may_grow(shapes: list[Dims], expected: bool) -> None:
+def test_may_grow_over_operand_shapes(shapes: list[Dims], expected: bool) -> None:
     assert may_grow(shapes) is expected
 
 
 @pytest.mark.parametrize("shape", [[600, 1], [None, 1], [None, None], None], ids=str)
 @pytest.mark.parametrize("budget", [-1.0, 0.05])
 @pytest.mark.parametrize("name", ["add", "maximum", "floordiv", "pow", "squared_difference", "atan2"])
-async def test_a_value_that_is_not_fetched_is_held_to_the_limit(name: str, budget: float, shape: Any) -> None:
+async def test_limit_applies_to_a_value_that_is_not_fetched(name: str, budget: float, shape: Any) -> None:
     column = af.placeholder("float32", shape)
     row = af.placeholder("float32", shape and shape[::-1])
     made = getattr(af, name)(column, row, name="grown")
@@ -59,7 +59,7 @@ async def test_a_value_that_is_not_fetched_is_held_to_the_limit(name: str, budge
 
 
 @pytest.mark.parametrize("executor", ["strands", "reference"])
-async def test_in_a_chain_a_loop_and_a_branch(executor: str) -> None:
+async def test_limit_applies_in_a_chain_a_loop_and_a_branch(executor: str) -> None:
     column, row = af.placeholder("float32", [None, 1]), af.placeholder("float32", [1, None])
 
     def grown() -> af.Tensor:
@@ -75,8 +75,8 @@ async def test_in_a_chain_a_loop_and_a_branch(executor: str) -> None:
                 await session.run(made, {column: ROWS, row: ROWS.T})
 
 
-async def test_without_a_setting_the_machine_is_the_limit() -> None:
-    """Each of the two takes a megabyte; the sum of both would take half a terabyte."""
+async def test_default_limit_is_the_memory_of_the_machine() -> None:
+    """Each of the two operands takes a megabyte; their sum would take 256 GiB."""
     column, row = af.placeholder("float32", [None, 1]), af.placeholder("float32", [1, None])
     long = np.zeros([1 << 18, 1], np.float32)
     async with af.Session() as session:
@@ -84,7 +84,7 @@ async def test_without_a_setting_the_machine_is_the_limit() -> None:
             await session.run(af.reduce_sum(column + row), {column: long, row: long.T})
 
 
-async def test_what_does_not_fit_is_still_said_to_be_that() -> None:
+async def test_incompatible_shapes_are_still_reported_as_such() -> None:
     a, b = af.placeholder("float32", [None, None]), af.placeholder("float32", [None, None])
     async with af.Session(config=LIMIT) as session:
         with pytest.raises(af.errors.InvalidArgumentError):

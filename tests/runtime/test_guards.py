@@ -1,4 +1,4 @@
-"""Guarded nodes by hand: fetches from a dead side, error positions, memory, and what is left to the propagator."""
+"""Predicated nodes, built by hand: fetches from dead sides, error positions, memory, fallback to the propagator."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ALL_IDS = [*IDS, "primitive"]
 
 
 class Tracked(np.ndarray):
-    """An array that can be watched."""
+    """An array that supports weak references."""
 
 
 _MADE: list[weakref.ref[Any]] = []
@@ -80,7 +80,7 @@ if not KERNELS.for_op("TestTrack"):
 
 
 def sides(pred: af.Tensor, x: af.Tensor) -> tuple[af.Tensor, list[af.Tensor], list[af.Tensor]]:
-    """A cond, and the tensors that each side made."""
+    """Return a `cond` and the tensors that each side made."""
     made: tuple[list[af.Tensor], list[af.Tensor]] = ([], [])
 
     def side(index: int) -> Any:
@@ -107,7 +107,7 @@ X = np.arange(4, dtype=np.float32)
 
 
 @pytest.mark.parametrize("config", ALL, ids=ALL_IDS)
-async def test_a_fetch_from_the_side_that_is_not_taken(config: Any, p: af.Tensor, x: af.Tensor) -> None:
+async def test_fetch_from_an_untaken_side_is_rejected(config: Any, p: af.Tensor, x: af.Tensor) -> None:
     if_false, if_true = make_list("Switch", x, p)
     taken = af.tanh(if_true)
     merged = make_list("Merge", [af.negative(if_false), taken])[0]
@@ -121,8 +121,8 @@ async def test_a_fetch_from_the_side_that_is_not_taken(config: Any, p: af.Tensor
 
 
 @pytest.mark.parametrize("config", ALL, ids=ALL_IDS)
-async def test_a_fetched_side_of_a_switch(config: Any, p: af.Tensor, x: af.Tensor) -> None:
-    """What it carries is alive in any case, the side is not."""
+async def test_fetched_output_of_a_switch(config: Any, p: af.Tensor, x: af.Tensor) -> None:
+    """The input of the Switch is alive in any case, the output only on the taken side."""
     if_false, if_true = make_list("Switch", x, p)
     np.testing.assert_array_equal(await run(if_true, {p: True, x: X}, config), X)
     with pytest.raises(InvalidArgumentError, match="Switch:0' does not have a value"):
@@ -130,7 +130,7 @@ async def test_a_fetched_side_of_a_switch(config: Any, p: af.Tensor, x: af.Tenso
 
 
 @pytest.mark.parametrize("config", ALL, ids=ALL_IDS)
-async def test_the_second_output_of_a_merge(config: Any, p: af.Tensor, x: af.Tensor) -> None:
+async def test_second_output_of_a_merge_is_the_index_of_the_side(config: Any, p: af.Tensor, x: af.Tensor) -> None:
     if_false, if_true = make_list("Switch", x, p)
     swapped = make_list("Merge", [if_true + 1.0, if_false])
     alone = make_list("Merge", [if_false, make_list("Switch", if_true, p)[0]])  # the second input is always dead
@@ -155,8 +155,8 @@ async def test_a_predicate_must_be_a_scalar(config: Any, x: af.Tensor) -> None:
 
 
 @pytest.mark.parametrize("config", ALL, ids=ALL_IDS)
-async def test_an_index_of_unknown_shape_that_nobody_reads(config: Any, p: af.Tensor, x: af.Tensor) -> None:
-    """In a function that is called with other shapes than it was traced for, nothing is known of those in loops."""
+async def test_unread_merge_index_of_unknown_shape(config: Any, p: af.Tensor, x: af.Tensor) -> None:
+    """Shapes inside loops are unknown in a function that is called with other shapes than it was traced for."""
     merged = make_list("Merge", list(make_list("Switch", x, p)))
     merged[1].widen_shape(None)
     np.testing.assert_array_equal(await run(af.negative(merged[0]), {p: True, x: X}, config), -X)
@@ -164,7 +164,7 @@ async def test_an_index_of_unknown_shape_that_nobody_reads(config: Any, p: af.Te
 
 @pytest.mark.parametrize("config", ALL, ids=ALL_IDS)
 @pytest.mark.parametrize("pred", [True, False])
-async def test_an_error_in_a_branch_names_its_node(config: Any, pred: bool, p: af.Tensor, x: af.Tensor) -> None:
+async def test_error_in_a_branch_names_its_node(config: Any, pred: bool, p: af.Tensor, x: af.Tensor) -> None:
     merged = af.cond(
         p,
         lambda: af.tanh(make("TestFail", af.tanh(x), name="here")),
@@ -179,7 +179,7 @@ async def test_an_error_in_a_branch_names_its_node(config: Any, pred: bool, p: a
 
 
 @pytest.mark.parametrize("config", ALL, ids=ALL_IDS)
-async def test_an_error_in_a_branch_of_a_loop_names_its_node(config: Any, x: af.Tensor) -> None:
+async def test_error_in_a_branch_of_a_loop_names_its_node(config: Any, x: af.Tensor) -> None:
     def body(i: Any, s: Any) -> Any:
         return i + 1, af.cond(i > 2, lambda: make("TestFail", s, name="late"), lambda: s + 1.0)
 
@@ -191,7 +191,7 @@ async def test_an_error_in_a_branch_of_a_loop_names_its_node(config: Any, x: af.
 
 @pytest.mark.blocks_loop("builds more than a hundred branches in one another where it stands, as programs do")
 @pytest.mark.parametrize("in_loop", [False, True])
-async def test_more_branches_in_branches_than_python_can_indent(in_loop: bool, x: af.Tensor) -> None:
+async def test_branches_nest_deeper_than_python_can_indent(in_loop: bool, x: af.Tensor) -> None:
     k = af.placeholder("int32", ())
 
     def chosen(x: af.Tensor) -> Any:
@@ -203,7 +203,7 @@ async def test_more_branches_in_branches_than_python_can_indent(in_loop: bool, x
             np.testing.assert_array_equal(await session.run(y, {x: X, k: j}), X * np.float32(j))
 
 
-async def test_a_side_that_waits_is_left_to_the_propagator(p: af.Tensor, x: af.Tensor) -> None:
+async def test_branch_with_an_async_node_is_left_to_the_propagator(p: af.Tensor, x: af.Tensor) -> None:
     waits = af.cond(p, lambda: make("TestGuardWait", x), lambda: x)
     assert lifted([waits], [p, x])[0]
     np.testing.assert_array_equal(await run(waits, {p: True, x: X}, af.SessionConfig()), X)
@@ -211,7 +211,7 @@ async def test_a_side_that_waits_is_left_to_the_propagator(p: af.Tensor, x: af.T
 
 @pytest.mark.parametrize("pred", [True, False])
 async def test_branches_on_both_sides_of_an_async_node(pred: bool, p: af.Tensor, x: af.Tensor) -> None:
-    """A value of a side crosses from one strand to another, alive or dead."""
+    """A value of one side crosses from one strand to another, alive or dead."""
     merged, _, taken = sides(p, x)
     waited = make("TestGuardWait", merged)
     later = af.cond(p, lambda: taken[0] + waited, lambda: waited)
@@ -221,8 +221,8 @@ async def test_branches_on_both_sides_of_an_async_node(pred: bool, p: af.Tensor,
         np.testing.assert_array_equal(await run(later, {p: pred, x: X}, config, times=2), expected)
 
 
-def test_the_sides_of_a_predicate_by_turns(p: af.Tensor, x: af.Tensor) -> None:
-    """Blocks of one predicate may follow one another in any order; an `else` has none of its own."""
+def test_sides_of_a_predicate_alternate(p: af.Tensor, x: af.Tensor) -> None:
+    """Blocks of one predicate may follow one another in any order; an `else` cannot have an `else`."""
     if_false, if_true = make_list("Switch", x, p)
     fetches = [af.tanh(if_true), af.negative(if_false), af.exp(if_true), af.abs(if_false)]
     graph = prune(StepRequest((p, x), tuple(fetches)))
@@ -242,8 +242,8 @@ LARGE = [128, 128]
 
 
 @pytest.mark.parametrize("pred", [True, False])
-async def test_what_a_merge_hands_on_is_not_overwritten(pred: bool, p: af.Tensor) -> None:
-    """One side is a feed, the other a constant, and the elementwise result after it could take either's place."""
+async def test_value_passed_on_by_a_merge_is_not_overwritten(pred: bool, p: af.Tensor) -> None:
+    """One side is a feed, the other a constant; the elementwise result after the Merge could reuse either buffer."""
     fed = af.placeholder("float32", LARGE)
     held = af.constant(np.ones(LARGE, np.float32))
     end = af.tanh(af.cond(p, lambda: fed, lambda: held))
@@ -256,7 +256,7 @@ async def test_what_a_merge_hands_on_is_not_overwritten(pred: bool, p: af.Tensor
     assert (data == 2).all()
 
 
-async def test_a_variable_that_a_merge_hands_on_is_not_overwritten(p: af.Tensor) -> None:
+async def test_variable_passed_on_by_a_merge_is_not_overwritten(p: af.Tensor) -> None:
     v = af.Variable(np.ones(LARGE, np.float32))
     end = af.negative(af.cond(p, lambda: v.read_value(), lambda: af.zeros(LARGE)))
     async with af.Session() as session:
@@ -267,7 +267,7 @@ async def test_a_variable_that_a_merge_hands_on_is_not_overwritten(p: af.Tensor)
 
 
 @pytest.mark.parametrize("pred", [True, False])
-async def test_a_value_that_both_sides_read_last(pred: bool, p: af.Tensor) -> None:
+async def test_value_with_last_readers_on_both_sides(pred: bool, p: af.Tensor) -> None:
     fed = af.placeholder("float32", LARGE)
     base = fed + 1.0
     end = af.cond(p, lambda: af.tanh(base), lambda: af.negative(base)) + af.cond(p, lambda: base, lambda: base * 2.0)
@@ -299,7 +299,7 @@ async def test_a_fetched_value_of_a_side_belongs_to_the_caller(p: af.Tensor) -> 
     assert (data == 1).all()
 
 
-async def test_an_iteration_leaves_nothing_behind() -> None:
+async def test_finished_iterations_keep_no_values_alive() -> None:
     x = af.placeholder("float32", LARGE)
 
     def body(i: Any, s: Any) -> Any:
@@ -315,8 +315,8 @@ async def test_an_iteration_leaves_nothing_behind() -> None:
     assert max(_ALIVE) <= 1, "only the loop variable, or what the branch reads"
 
 
-async def test_what_a_loop_keeps_is_not_the_caller_s(x: af.Tensor) -> None:
-    """A variable is assigned what was fed, through a loop variable, an Identity and the next iteration."""
+async def test_variable_assigned_in_a_loop_shares_no_memory_with_the_caller(x: af.Tensor) -> None:
+    """A variable is assigned the feed by way of a loop variable, an Identity and the next iteration."""
     v = af.Variable(np.zeros(4, np.float32))
 
     def body(i: Any, a: Any, b: Any) -> Any:
@@ -334,10 +334,10 @@ async def test_what_a_loop_keeps_is_not_the_caller_s(x: af.Tensor) -> None:
         np.testing.assert_array_equal(await session.run(v), X)
 
 
-# -- stopping and the error of another unit --------------------------------------------------------------------------
+# -- stopping, and the error of another task -------------------------------------------------------------------------
 
 
-async def test_a_loop_in_a_branch_stops_when_asked(p: af.Tensor) -> None:
+async def test_loop_in_a_branch_stops_on_timeout(p: af.Tensor) -> None:
     endless = af.cond(p, lambda: af.while_loop(lambda i: i >= 0, lambda i: i * 1, [0]), lambda: af.constant(1))
     async with af.Session() as session:
         assert await session.run(endless, {p: False}) == 1
@@ -345,8 +345,8 @@ async def test_a_loop_in_a_branch_stops_when_asked(p: af.Tensor) -> None:
             await session.run(endless, {p: True}, timeout=0.03)
 
 
-async def test_a_coroutine_that_is_never_awaited_is_closed(x: af.Tensor, recwarn: pytest.WarningsRecorder) -> None:
-    """The first unit has begun a coroutine when the second fails at once."""
+async def test_coroutine_that_is_never_awaited_is_closed(x: af.Tensor, recwarn: pytest.WarningsRecorder) -> None:
+    """The first task has started a coroutine when the second fails at once."""
     begun = make("TestHalf", x)
     fails = make("TestFailNow", x)
     async with af.Session() as session:

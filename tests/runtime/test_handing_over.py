@@ -1,4 +1,4 @@
-"""Who owns a fetched value: what nobody else holds is handed over as it is, all else is copied, in a thread."""
+"""Ownership of fetched values: a value without other references is returned as it is, others are copied in a thread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aioflow.runtime.step import Step
 from aioflow.work.copying import copied
 
 NODE: Any = SimpleNamespace(name="made", op="Fill", source=None)
-SIZE = 3 << 20  # elements: some blocks of a copy
+SIZE = 3 << 20  # elements: several blocks of a copy
 
 
 def address(value: Any) -> int:
@@ -32,7 +32,7 @@ def whole() -> Any:
     [whole, lambda: whole().reshape(3, -1), lambda: whole().reshape(3, -1).T, lambda: whole()[: SIZE // 2 + 1]],
     ids=["array", "reshaped", "transposed", "more than half"],
 )
-async def test_what_nobody_else_holds_is_not_copied(make: Callable[[], Any]) -> None:
+async def test_value_without_other_references_is_not_copied(make: Callable[[], Any]) -> None:
     values = [make()]
     before = address(values[0])
     (made,) = await Unfinished(values, {0: NODE}, None).finish()
@@ -55,7 +55,7 @@ def _read_only() -> Any:
     ],
     ids=["read-only", "a small part", "one place for many elements", "memory of something else"],
 )
-async def test_what_is_not_a_whole_array_of_its_own_is_copied(make: Callable[[], Any]) -> None:
+async def test_value_that_does_not_own_its_whole_memory_is_copied(make: Callable[[], Any]) -> None:
     values = [make()]
     before = address(values[0])
     (made,) = await Unfinished(values, {0: NODE}, None).finish()
@@ -64,7 +64,7 @@ async def test_what_is_not_a_whole_array_of_its_own_is_copied(make: Callable[[],
     assert made.base is None
 
 
-async def test_what_somebody_else_holds_is_copied() -> None:
+async def test_value_with_other_references_is_copied() -> None:
     held, behind = whole(), whole()
     made, twin, view, other = await Unfinished(
         [held, held, behind[::1], whole()], dict.fromkeys(range(3), NODE), None
@@ -85,14 +85,14 @@ async def test_copies_are_made_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> N
     assert threading.get_ident() not in threads
 
 
-async def test_one_that_is_too_large_names_its_node() -> None:
+async def test_too_large_value_names_its_node() -> None:
     view = np.broadcast_to(np.zeros((), bool), (1 << 40,))
     with pytest.raises(ResourceExhaustedError) as raised:
         await Unfinished([view], {0: NODE}, 1 << 30).finish()
     assert raised.value.node == "made"
 
 
-async def test_a_step_that_is_stopped_copies_nothing_more() -> None:
+async def test_stopped_step_makes_no_further_copies() -> None:
     step = Step()
     step.stop()
     with pytest.raises(CancelledError):
@@ -101,14 +101,14 @@ async def test_a_step_that_is_stopped_copies_nothing_more() -> None:
         await copied_in_thread([whole()], step, None)
 
 
-async def test_a_step_keeps_copies() -> None:
+async def test_copied_in_thread_copies_arrays_and_keeps_numbers() -> None:
     array = whole()
     made, number = await copied_in_thread([array, 3], Step(), None)
     assert number == 3
     assert not np.shares_memory(made, array)
 
 
-def test_what_takes_longer_to_copy_than_the_inline_budget_is_large() -> None:
+def test_value_is_large_if_its_copy_exceeds_the_inline_budget() -> None:
     assert large_bytes(0) > 0
     assert large_bytes(1) > large_bytes(1e-3)
     assert is_large(whole(), large_bytes(1e-4))

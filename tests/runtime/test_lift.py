@@ -1,4 +1,4 @@
-"""A lifted loop gives what the primitive form gives, and stops, fails and is refused as that does."""
+"""Raised loops against the primitive form: the same values, errors and rejections."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TYPE: dict[str, Any] = {"T": dtypes.int32}
 
 
 class Loops:
-    """Builds `while` loops over int32 scalars in primitive form, from real ops."""
+    """A builder of `while` loops over int32 scalars in primitive form, from real ops."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
@@ -42,7 +42,7 @@ class Loops:
         return self.add(f"_arg_{self.feeds - 1}", "_Arg", index=self.feeds - 1)
 
     def loop(self, frame: str, start: list[Edge], invariant: Edge, body: Any) -> list[Edge]:
-        """while v[0] < invariant: v = body(v, invariant); returns the Exits."""
+        """Add `while v[0] < invariant: v = body(v, invariant)` and return its Exits."""
         attrs: dict[str, Any] = {"frame_name": frame, "parallel_iterations": 10}
         limit = self.add(f"{frame}/limit", "Enter", invariant, is_constant=True, **attrs)
         merges = [
@@ -72,7 +72,7 @@ class Loops:
 
 
 def counting() -> ClientGraph:
-    """i += 1, total += i, and a pair that changes places, while i < n."""
+    """Return a graph of i += 1, total += i and two variables that swap places, while i < n."""
     b = Loops()
     n, zero, one = b.feed(), b.feed(), b.feed()
 
@@ -85,13 +85,13 @@ def counting() -> ClientGraph:
 
 
 def one_inside(b: Loops, like: Edge) -> Edge:
-    """A one made inside the loop: x // x would fail for 0, so from a comparison."""
+    """Make a 1 inside the loop, from a comparison, since x // x would fail for 0."""
     same = b.add(f"same/{like.node}", "Equal", like, like, dtype=dtypes.bool_, incompatible_shape_error=True, **_TYPE)
     return b.add(f"one/{like.node}", "Cast", same, SrcT=dtypes.bool_, DstT=dtypes.int32, Truncate=False)
 
 
 def nested() -> ClientGraph:
-    """total += m for each i < n, where m is counted by an inner loop."""
+    """Return a graph of total += m for each i < n, where an inner loop counts m."""
     b = Loops()
     n, zero = b.feed(), b.feed()
 
@@ -115,7 +115,7 @@ def _executable(graph: ClientGraph) -> Executable:
 
 @pytest.mark.parametrize("make", [counting, nested])
 @pytest.mark.parametrize("n", [0, 1, 2, 25])
-async def test_lifted_equals_primitive(make: Any, n: int) -> None:
+async def test_raised_loop_equals_primitive_form(make: Any, n: int) -> None:
     graph = make()
     feeds = [np.int32(n), np.int32(0), np.int32(1)][: graph.feeds]
     expected = await _primitive(graph).run(feeds, Step())
@@ -127,7 +127,7 @@ async def test_lifted_equals_primitive(make: Any, n: int) -> None:
 
 
 @pytest.mark.parametrize("make", [counting, nested])
-def test_nothing_of_the_loops_is_left(make: Any) -> None:
+def test_raised_graph_has_no_control_flow_ops(make: Any) -> None:
     graph = make()
     bound = bind_graph(graph, host(), ResourceManager(), {})
     lifted, _ = lift_loops(graph, bound)
@@ -135,7 +135,7 @@ def test_nothing_of_the_loops_is_left(make: Any) -> None:
     assert sum(n.op == "/Loop" for n in lifted.nodes.values()) == 1
 
 
-async def test_what_leaves_a_loop_may_be_which_side_was_alive() -> None:
+async def test_exit_of_a_merge_index_in_a_loop() -> None:
     b = Loops()
     n, zero = b.feed(), b.feed()
     b.loop("loop", [zero], n, lambda v, _: [b.add("inc", "AddV2", v[0], one_inside(b, v[0]), **_TYPE)])
@@ -147,7 +147,7 @@ async def test_what_leaves_a_loop_may_be_which_side_was_alive() -> None:
     assert await _executable(graph).run([np.int32(3), np.int32(0)], Step()) == [1]
 
 
-async def test_a_lifted_loop_stops_when_asked() -> None:
+async def test_a_raised_loop_stops_on_request() -> None:
     executable = _executable(counting())
     step = Step()
 
@@ -161,7 +161,7 @@ async def test_a_lifted_loop_stops_when_asked() -> None:
         step.stop(CancelledError("enough"))
 
 
-async def test_an_error_in_a_lifted_loop_names_its_node() -> None:
+async def test_an_error_in_a_raised_loop_names_its_node() -> None:
     b = Loops()
     n, zero = b.feed(), b.feed()
 

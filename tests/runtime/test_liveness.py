@@ -1,4 +1,4 @@
-"""Who may write where: hand-made cases of reuse, no reuse, escape, copies and views."""
+"""Buffer reuse: hand-made cases of reuse, no reuse, escape, copies and views."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _forget() -> Iterator[None]:
 
 
 class Lives:
-    """The lifetimes of the single strand that `fetches` need, by node name."""
+    """The lifetimes in the single strand that `fetches` need, by node name."""
 
     def __init__(self, *fetches: af.Tensor, feeds: tuple[af.Tensor, ...] = (), targets: tuple[Any, ...] = ()) -> None:
         graph = prune(StepRequest(feeds, fetches, targets))
@@ -85,7 +85,7 @@ def x() -> af.Tensor:
 # -- reuse ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_dying_result_is_overwritten(x: af.Tensor) -> None:
+def test_last_reader_overwrites_its_operand(x: af.Tensor) -> None:
     a = af.tanh(x)
     b = af.exp(a)
     lives = Lives(b, feeds=(x,))
@@ -124,7 +124,7 @@ def test_a_fetched_result_is_not_overwritten(x: af.Tensor) -> None:
     assert lives.owns(b)
 
 
-def test_both_operands_the_same_are_overwritten_only_by_a_true_elementwise_kernel(x: af.Tensor) -> None:
+def test_operand_read_twice_is_overwritten_by_elementwise_kernels_only(x: af.Tensor) -> None:
     a = af.tanh(x)
     b = af.multiply(a, a)
     assert Lives(b, feeds=(x,))[b].reuse == _edge(a), "each element depends on its own index alone"
@@ -147,7 +147,7 @@ def test_a_broadcast_operand_is_not_overwritten(x: af.Tensor) -> None:
     assert life.reuse is None or life.guarded, "neither has the size of the result"
 
 
-def test_an_open_shape_is_decided_when_it_is_known() -> None:
+def test_reuse_over_unknown_shapes_is_decided_at_run_time() -> None:
     x = af.placeholder("float32", [None, 4], name="x")
     a = af.tanh(x)
     b = af.exp(a)
@@ -216,7 +216,7 @@ def test_a_fetched_view_of_a_feed_is_not_owned(x: af.Tensor) -> None:
     assert not Lives(view, feeds=(x,)).owns(view)
 
 
-def test_an_identity_is_a_view(x: af.Tensor) -> None:
+def test_identity_is_a_view(x: af.Tensor) -> None:
     a = af.tanh(x)
     same = af.identity(a)
     b = af.exp(a)
@@ -225,14 +225,14 @@ def test_an_identity_is_a_view(x: af.Tensor) -> None:
     assert lives.owns(same)
 
 
-# -- what a kernel keeps -------------------------------------------------------------------------------------------
+# -- values that a kernel keeps ------------------------------------------------------------------------------------
 
 
 def _keep_it(tensor: af.Tensor, op: str = "TestKeep") -> af.Operation:
     return make_op(op, tensor)
 
 
-def test_what_a_kernel_keeps_is_never_overwritten_nor_handed_out(x: af.Tensor) -> None:
+def test_value_kept_by_a_kernel_is_neither_overwritten_nor_owned(x: af.Tensor) -> None:
     a = af.tanh(x)
     kept = _keep_it(a)
     with af.control_dependencies([kept]):
@@ -243,7 +243,7 @@ def test_what_a_kernel_keeps_is_never_overwritten_nor_handed_out(x: af.Tensor) -
     assert lives.nodes[kept.name].copies == frozenset(), "nobody else writes to it"
 
 
-def test_keeping_a_view_keeps_its_base(x: af.Tensor) -> None:
+def test_kernel_that_keeps_a_view_keeps_its_base(x: af.Tensor) -> None:
     a = af.tanh(x)
     kept = _keep_it(af.transpose(a))
     b = af.exp(a)
@@ -252,14 +252,14 @@ def test_keeping_a_view_keeps_its_base(x: af.Tensor) -> None:
 
 
 @pytest.mark.parametrize("through", [lambda t: t, af.transpose, lambda t: af.reshape(af.identity(t), [-1])])
-def test_a_kernel_that_would_keep_a_feed_gets_a_copy(x: af.Tensor, through: Any) -> None:
+def test_kernel_that_would_keep_a_feed_gets_a_copy(x: af.Tensor, through: Any) -> None:
     value = through(x)
     kept = _keep_it(value)
     expected = Edge("_arg_0", 0) if value is x else _edge(value)
     assert Lives(feeds=(x,), targets=(kept,)).nodes[kept.name].copies == {expected}
 
 
-def test_values_that_share_memory_with_feeds(x: af.Tensor) -> None:
+def test_fed_values_are_those_that_share_memory_with_feeds(x: af.Tensor) -> None:
     view = af.transpose(x)
     through = make("TestPass", view)
     fresh = af.tanh(through)
@@ -286,7 +286,7 @@ IDS = ["inline", "in a thread", "reference"]
     ],
     ids=["fed", "a view", "through another unit", "a view through another unit"],
 )
-async def test_the_engine_keeps_nothing_that_the_caller_can_change(config: Any, op: str, through: Any) -> None:
+async def test_kernels_keep_no_memory_of_the_caller(config: Any, op: str, through: Any) -> None:
     x = af.placeholder("float32", [4, 4])
     kept = _keep_it(through(x), op)
     data = np.ones((4, 4), np.float32)
@@ -302,7 +302,7 @@ async def test_the_engine_keeps_nothing_that_the_caller_can_change(config: Any, 
 @pytest.mark.parametrize("config", EXECUTORS, ids=IDS)
 @pytest.mark.parametrize("op", ["TestKeep", "TestKeepLater"])
 @pytest.mark.parametrize("apart", [False, True], ids=["one unit", "several units"])
-async def test_the_caller_gets_nothing_that_the_engine_keeps(config: Any, op: str, apart: bool) -> None:
+async def test_caller_gets_no_memory_that_a_kernel_keeps(config: Any, op: str, apart: bool) -> None:
     x = af.placeholder("float32", [4, 4])
     y = af.tanh(x)
     gate = [make("TestPass", x)] if apart else []
@@ -322,8 +322,8 @@ async def test_the_caller_gets_nothing_that_the_engine_keeps(config: Any, op: st
             assert all(np.allclose(k, np.tanh(1)) for k in _KEPT)
 
 
-async def test_a_fetched_value_crosses_no_other_unit() -> None:
-    """What two units share is handed to the caller as a copy, also where it is not kept."""
+async def test_value_shared_with_another_task_is_fetched_as_a_copy() -> None:
+    """A value that two tasks share is copied for the caller, also if no kernel keeps it."""
     x = af.placeholder("float32", [4])
     y = af.tanh(x)
     through = make("TestPass", y)

@@ -1,4 +1,4 @@
-"""A step on several devices gives what it gives on one, to the last bit, in both executors."""
+"""Steps on several devices return the same bits as on one, in both executors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TWO = af.SessionConfig(device_count={"CPU": 2})
 
 
 def bits(values: Sequence[object]) -> list[tuple[object, ...]]:
-    """Dtype, shape and bytes of each value: NaN is equal to itself and 0.0 is not -0.0."""
+    """Return dtype, shape and bytes of each value: NaN is equal to itself, and 0.0 differs from -0.0."""
     arrays = [np.asarray(value) for value in values]
     return [(a.dtype, a.shape, a.tobytes()) for a in arrays]
 
@@ -30,7 +30,7 @@ def bits(values: Sequence[object]) -> list[tuple[object, ...]]:
 @pytest.mark.parametrize("executor", ["strands", "reference"])
 @settings(max_examples=examples(40), deadline=None)
 @given(seed=st.integers(0, 100_000), devices=st.integers(2, 4), kind=st.sampled_from(["plain", "branches", "loops"]))
-def test_a_step_cut_up_at_random_gives_what_the_whole_gives(executor: str, seed: int, devices: int, kind: str) -> None:
+def test_random_partition_equals_the_whole_step(executor: str, seed: int, devices: int, kind: str) -> None:
     async def compare() -> None:
         with af.Graph().as_default():
             program = random_program(seed) if kind == "plain" else random_flow_program(seed, loops=kind == "loops")
@@ -55,7 +55,7 @@ def ops(graph: ClientGraph, op: str) -> list[str]:
     return [n.attrs["tensor_name"] for n in graph.nodes.values() if n.op == op]
 
 
-def test_a_value_is_sent_once_to_a_device_however_many_read_it() -> None:
+def test_value_with_several_readers_is_sent_once_to_a_device() -> None:
     with af.device("/cpu:0"):
         x = af.placeholder("float32", [1000, 1000])
         a = af.matmul(x, x)
@@ -78,7 +78,7 @@ def test_feeds_and_constants_are_not_sent() -> None:
     assert not any(ops(graph, SEND) for graph in cut.values())
 
 
-def test_what_costs_less_than_sending_it_is_computed_again() -> None:
+def test_node_that_is_cheaper_than_its_transfer_is_computed_on_both_devices() -> None:
     x = af.placeholder("float32", [3])
     a = af.exp(x, name="a")
     with af.device("/cpu:0"):
@@ -90,7 +90,7 @@ def test_what_costs_less_than_sending_it_is_computed_again() -> None:
     assert not any(ops(graph, SEND) for graph in cut.values())
 
 
-def test_what_is_asked_to_be_on_a_device_is_on_no_other() -> None:
+def test_explicitly_placed_node_is_not_duplicated() -> None:
     with af.device("/cpu:0"):
         x = af.placeholder("float32", [3])
         a = af.exp(x, name="a")
@@ -100,7 +100,7 @@ def test_what_is_asked_to_be_on_a_device_is_on_no_other() -> None:
     assert [device for device, graph in cut.items() if "a" in graph.nodes] == [CPU.format(0)]
 
 
-def test_what_has_effects_is_never_computed_again() -> None:
+def test_stateful_node_is_not_duplicated() -> None:
     with af.device("/cpu:0"):
         a = af.random_uniform([3])
     with af.device("/cpu:1"):
@@ -108,7 +108,7 @@ def test_what_has_effects_is_never_computed_again() -> None:
     assert len(ops(subgraphs([a, b], [])[CPU.format(0)], SEND)) == 1
 
 
-def test_a_control_edge_sends_an_empty_tensor() -> None:
+def test_control_edge_sends_an_empty_tensor() -> None:
     with af.device("/cpu:0"):
         x = af.placeholder("float32", [3])
         first = af.exp(x)
@@ -119,7 +119,7 @@ def test_a_control_edge_sends_an_empty_tensor() -> None:
     assert recv.outputs[0].dims == (0,)
 
 
-def test_a_control_edge_needs_no_pair_of_its_own_where_a_value_goes_the_same_way() -> None:
+def test_control_edge_beside_a_value_adds_no_transfer() -> None:
     with af.device("/cpu:0"):
         x = af.placeholder("float32", [3])
         first = af.exp(x)
@@ -128,7 +128,7 @@ def test_a_control_edge_needs_no_pair_of_its_own_where_a_value_goes_the_same_way
     assert len(ops(subgraphs([second], [x])[CPU.format(0)], SEND)) == 1
 
 
-def test_a_loop_on_two_devices_has_a_control_loop_where_it_receives() -> None:
+def test_loop_over_two_devices_has_a_control_loop_on_the_receiver() -> None:
     plan = None
     for seed in range(200):
         with af.Graph().as_default():

@@ -1,4 +1,4 @@
-"""The reference executor: what a step means, and that as one of a session's executors it keeps the promises of all."""
+"""The reference executor: the meaning of a step, and the behavior that all executors of a session share."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from tests.random_examples import examples
 from tests.runtime.flow_programs import random_flow_program
 from tests.waiting import time_runs_out, until_waiting
 
-_PATIENCE = 10.0  # seconds that a thread of a test waits at most
-_DO: dict[str, Callable[[Any], Any]] = {}  # what the node of that name does with its input
+_PATIENCE = 10.0  # seconds: the longest wait of a test's thread
+_DO: dict[str, Callable[[Any], Any]] = {}  # node name -> the function that its kernel calls
 
 if "TestDo" not in OPS:
     define_op("TestDo", "x: T", "y: T", ["T: type", "what: string"], stateful=True, shape=lambda ctx: ctx.dims("x"))
@@ -70,10 +70,10 @@ def _session() -> af.Session:
     return af.Session(config=af.SessionConfig(executor="reference", threads=2))
 
 
-# -- what a step means -------------------------------------------------------------------------------------------------
+# -- the meaning of a step ---------------------------------------------------------------------------------------------
 
 
-async def test_nodes_that_need_nothing_of_one_another_run_side_by_side(graph: af.Graph) -> None:
+async def test_independent_nodes_run_concurrently(graph: af.Graph) -> None:
     together = threading.Barrier(2)
 
     def meet(x: Any) -> Any:
@@ -84,7 +84,7 @@ async def test_nodes_that_need_nothing_of_one_another_run_side_by_side(graph: af
         assert await session.run([_doing("one", meet, 1), _doing("other", meet, 2)]) == [1, 2]
 
 
-async def test_the_event_loop_goes_on_while_a_kernel_runs(graph: af.Graph) -> None:
+async def test_event_loop_runs_while_a_kernel_runs(graph: af.Graph) -> None:
     loop, turned = asyncio.get_running_loop(), threading.Event()
     in_time: list[bool] = []
 
@@ -111,7 +111,7 @@ async def test_async_nodes_are_awaited_together(graph: af.Graph, first: str) -> 
 
 @settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 100_000))
-async def test_branches_are_as_the_rules_of_tagged_dataflow_have_them(seed: int) -> None:
+async def test_branches_equal_those_of_tagged_dataflow(seed: int) -> None:
     with af.Graph().as_default():
         program = random_flow_program(seed, loops=False)
         graph = prune(StepRequest(tuple(program.feeds), tuple(program.fetches)))
@@ -124,7 +124,7 @@ async def test_branches_are_as_the_rules_of_tagged_dataflow_have_them(seed: int)
         np.testing.assert_array_equal(have, want)
 
 
-async def test_a_merge_goes_on_with_the_first_value_to_come(graph: af.Graph) -> None:
+async def test_merge_forwards_the_first_value_to_arrive(graph: af.Graph) -> None:
     queue = af.FIFOQueue(1, ["int32"], shapes=[[]])
     late: Any = queue.dequeue()
     value, index = raw_ops.Merge(inputs=[late, af.constant(5)])
@@ -134,7 +134,7 @@ async def test_a_merge_goes_on_with_the_first_value_to_come(graph: af.Graph) -> 
         assert (await session.run([value, index, late, put], timeout=60))[:3] == [5, 1, 6]
 
 
-async def test_what_is_dead_is_passed_on_and_runs_nothing(graph: af.Graph) -> None:
+async def test_deadness_propagates_and_dead_nodes_do_not_run(graph: af.Graph) -> None:
     ran: list[str] = []
     taken = af.placeholder("bool", [])
     off, on = raw_ops.Switch(data=af.constant(3), pred=taken)
@@ -157,7 +157,7 @@ async def test_what_is_dead_is_passed_on_and_runs_nothing(graph: af.Graph) -> No
         assert caught.value.op_type == "_Retval"
 
 
-async def test_the_predicate_of_a_switch_is_one_value(graph: af.Graph) -> None:
+async def test_predicate_of_a_switch_must_be_a_scalar(graph: af.Graph) -> None:
     predicate = af.placeholder("bool", None)
     off, _ = raw_ops.Switch(data=af.constant(3), pred=predicate, name="fork")
     async with _session() as session:
@@ -166,7 +166,7 @@ async def test_the_predicate_of_a_switch_is_one_value(graph: af.Graph) -> None:
         assert caught.value.node == "fork"
 
 
-async def test_a_value_is_dropped_when_its_last_reader_has_ended(graph: af.Graph) -> None:
+async def test_value_is_freed_when_its_last_reader_has_ended(graph: af.Graph) -> None:
     held: list[bool] = []
     arrays: list[weakref.ref[Any]] = []
 
@@ -187,10 +187,10 @@ async def test_a_value_is_dropped_when_its_last_reader_has_ended(graph: af.Graph
     assert held == [False]
 
 
-# -- how it ends -------------------------------------------------------------------------------------------------------
+# -- the end of a step -------------------------------------------------------------------------------------------------
 
 
-async def test_the_first_error_wins_and_all_else_is_cancelled_and_awaited(graph: af.Graph) -> None:
+async def test_first_error_wins_and_other_nodes_are_cancelled_and_awaited(graph: af.Graph) -> None:
     entered, ended = threading.Event(), threading.Event()
     ran: list[str] = []
     gone: list[bool] = []
@@ -225,7 +225,7 @@ async def test_the_first_error_wins_and_all_else_is_cancelled_and_awaited(graph:
     assert ran == []
 
 
-async def test_a_cancelled_step_waits_for_its_kernel_and_runs_no_other(graph: af.Graph) -> None:
+async def test_cancelled_step_waits_for_its_kernel_and_runs_no_other(graph: af.Graph) -> None:
     entered, go_on = threading.Event(), threading.Event()
     ran: list[str] = []
 
@@ -248,7 +248,7 @@ async def test_a_cancelled_step_waits_for_its_kernel_and_runs_no_other(graph: af
         assert ran == ["stay"]
 
 
-async def test_a_kernel_that_does_not_stop_and_changes_nothing_is_left_behind(graph: af.Graph) -> None:
+async def test_stateless_kernel_that_does_not_stop_is_abandoned(graph: af.Graph) -> None:
     entered, go_on = threading.Event(), threading.Event()
 
     def stay(x: Any) -> Any:
@@ -272,7 +272,7 @@ async def test_a_kernel_that_does_not_stop_and_changes_nothing_is_left_behind(gr
         go_on.set()
 
 
-async def test_a_step_that_is_asked_to_stop_ends_with_the_error_that_stopped_it(graph: af.Graph) -> None:
+async def test_stopped_step_raises_the_error_that_stopped_it(graph: af.Graph) -> None:
     reason = errors.AbortedError("a worker is gone")
     ran: list[str] = []
 
@@ -296,7 +296,7 @@ async def test_a_step_that_is_asked_to_stop_ends_with_the_error_that_stopped_it(
 
 
 @pytest.mark.parametrize("how", ["fails", "cancelled", "times out", "is not consumed"])
-async def test_a_lock_is_given_back_when_the_step_ends(graph: af.Graph, how: str) -> None:
+async def test_lock_is_released_when_the_step_ends(graph: af.Graph, how: str) -> None:
     section = af.CriticalSection()
     empty = af.FIFOQueue(9, ["int32"], shapes=[[]])
     number = af.placeholder("int32", [])
@@ -320,7 +320,7 @@ async def test_a_lock_is_given_back_when_the_step_ends(graph: af.Graph, how: str
         assert await session.run(free, {number: 1}, timeout=5.0) == 7
 
 
-async def test_what_waits_shows(graph: af.Graph) -> None:
+async def test_stuck_report_shows_a_waiting_node(graph: af.Graph) -> None:
     queue = af.FIFOQueue(9, ["int32"], shapes=[[]])
     got: Any = queue.dequeue(name="take")
     async with _session() as session, asyncio.TaskGroup() as tg:
@@ -332,7 +332,7 @@ async def test_what_waits_shows(graph: af.Graph) -> None:
         assert await session.stuck_report() == []
 
 
-async def test_closing_the_session_stops_a_step_that_waits(graph: af.Graph) -> None:
+async def test_close_of_the_session_stops_a_waiting_step(graph: af.Graph) -> None:
     queue = af.FIFOQueue(9, ["int32"], shapes=[[]])
     session = _session()
 
@@ -356,7 +356,7 @@ async def test_closing_the_session_stops_a_step_that_waits(graph: af.Graph) -> N
         ((np.zeros(2, np.float32),), "tuple"),
     ],
 )
-async def test_a_kernel_that_does_not_return_what_its_op_declares_is_named(returned: Any, actual: str) -> None:
+async def test_kernel_with_an_output_unlike_its_op_is_reported(returned: Any, actual: str) -> None:
     y = _doing("wrong", lambda x: returned, np.zeros(2, np.float32))
     async with af.Session(config=af.SessionConfig(executor="reference")) as session:
         with pytest.raises(errors.InternalError, match="TestDo does not return the output 0") as caught:
@@ -366,7 +366,7 @@ async def test_a_kernel_that_does_not_return_what_its_op_declares_is_named(retur
 
 
 @pytest.mark.parametrize(("returned", "actual"), [(np.zeros(2, np.float32), "ndarray"), ((1, 2, 3), "3 of them")])
-async def test_an_array_is_not_taken_apart_into_outputs(returned: Any, actual: str) -> None:
+async def test_array_is_not_unpacked_into_outputs(returned: Any, actual: str) -> None:
     define_op("TestTwo", "x: T", "y: T, z: T", ["T: type"], stateful=True)
     try:
         kernel("TestTwo")(lambda x: returned)

@@ -1,4 +1,4 @@
-"""Runs of nodes that are one call: which nodes are in it, and what happens where the call gives up."""
+"""Shortcuts, which are single calls for runs of nodes: the nodes in them, and calls that decline."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ AS_WRITTEN = af.SessionConfig(optimizations=False)
 
 
 class _Joined:
-    """Joins nodes by calling them, and notes how many were joined, and whether it was of use."""
+    """A compiler of shortcuts that calls the nodes one by one and records the size of each run and the calls."""
 
     def __init__(self) -> None:
         self.members: list[int] = []
         self.begin()
 
     def begin(self) -> None:
-        """Forget what there was."""
+        """Reset the records."""
         self.members.clear()
         self.gives_up, self.calls = False, 0
 
@@ -48,7 +48,7 @@ class _Joined:
 
 
 JOINED = _Joined()
-ALONE: list[float] = []  # what the nodes were called with, one by one
+ALONE: list[float] = []  # the first element of each input of a node that ran on its own
 
 if "TestJoinable" not in OPS:
     define_op("TestJoinable", "x: T", "y: T", ["T: type"], traits=elementwise(), shape=lambda ctx: ctx.dims("x"))
@@ -88,7 +88,7 @@ async def run(fetches: Any, feeds: Any, **options: Any) -> Any:
         return await session.run(fetches, feeds, **options)
 
 
-async def test_a_run_of_nodes_is_one_call() -> None:
+async def test_run_of_nodes_is_one_call() -> None:
     x, y = vector(), vector()
     made = joinable(af.tanh(joinable(x)) * 2.0 + joinable(y))
     found = await run(made, {x: FED, y: FED})
@@ -97,7 +97,7 @@ async def test_a_run_of_nodes_is_one_call() -> None:
     assert JOINED.members == [6]
 
 
-async def test_where_the_call_gives_up_the_nodes_run() -> None:
+async def test_nodes_run_if_the_shortcut_declines() -> None:
     x = vector()
     made = joinable(joinable(x)) * 3.0
     JOINED.gives_up = True
@@ -106,14 +106,14 @@ async def test_where_the_call_gives_up_the_nodes_run() -> None:
     assert ALONE == [1.0, 2.0]
 
 
-async def test_constants_and_sequences_are_arguments() -> None:
+async def test_constants_and_sequences_may_be_arguments() -> None:
     x, y = vector(), vector()
     made = joinable(af.concat([joinable(x), af.constant(FED), y], 0))
     np.testing.assert_array_equal(await run(made, {x: FED, y: FED}), np.concatenate([FED + 1, FED, FED]) + 1)
     assert JOINED.calls == 1
 
 
-async def test_a_value_that_is_read_elsewhere_ends_the_run() -> None:
+async def test_value_with_another_reader_ends_the_run() -> None:
     x = vector()
     first = joinable(joinable(x))
     second = joinable(joinable(first))
@@ -123,7 +123,7 @@ async def test_a_value_that_is_read_elsewhere_ends_the_run() -> None:
     assert JOINED.members == [2, 2]
 
 
-async def test_a_node_with_an_effect_is_in_no_run() -> None:
+async def test_node_with_an_effect_is_in_no_run() -> None:
     x = vector()
     variable = af.Variable(np.zeros(3, np.float32))
     between = variable.assign(joinable(joinable(x)))
@@ -135,7 +135,7 @@ async def test_a_node_with_an_effect_is_in_no_run() -> None:
     assert JOINED.members == [2, 2]
 
 
-async def test_a_node_that_may_fail_is_in_no_run() -> None:
+async def test_node_that_may_fail_is_in_no_run() -> None:
     x = vector()
     made = joinable(joinable(af.check_numerics(joinable(joinable(x)), "here")))
     np.testing.assert_array_equal(await run(made, {x: FED}), FED + 4)
@@ -143,8 +143,8 @@ async def test_a_node_that_may_fail_is_in_no_run() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_runs_of_random_graphs_change_nothing(seed: int) -> None:
-    """Values are read near and far, and some are fetched."""
+async def test_shortcuts_do_not_change_values_of_random_graphs(seed: int) -> None:
+    """Values are read by near and far nodes, and some are fetched."""
     chance = random.Random(seed)
     x = vector()
     values = [x]
@@ -175,7 +175,7 @@ async def test_loops_are_in_no_run() -> None:
     assert JOINED.members == [2]
 
 
-async def test_a_traced_step_shows_every_node() -> None:
+async def test_traced_step_shows_every_node() -> None:
     x = vector()
     made = joinable(joinable(x))
     found = af.RunMetadata()
@@ -185,7 +185,7 @@ async def test_a_traced_step_shows_every_node() -> None:
     assert JOINED.calls == 0
 
 
-async def test_of_several_outputs_only_the_first_may_be_read() -> None:
+async def test_only_the_first_output_of_a_node_in_a_run_may_be_read() -> None:
     x = vector()
     values, indices = af.nn.top_k(joinable(x), k=2)
     np.testing.assert_array_equal(await run(joinable(values), {x: FED}), [5, 4])
@@ -195,7 +195,7 @@ async def test_of_several_outputs_only_the_first_may_be_read() -> None:
     assert JOINED.members == [3]
 
 
-async def test_a_long_strand_has_several_runs() -> None:
+async def test_long_strand_has_several_runs() -> None:
     x = vector()
     y, kept = x, []
     for _ in range(5):

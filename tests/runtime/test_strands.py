@@ -1,4 +1,4 @@
-"""Strands give the same values as the plain node-by-node executor, and never harm what others hold."""
+"""Strands return the same values as the node-by-node executor and never write to memory that others hold."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_strands_equal_the_reference_executor(seed: int, known: bool) -> N
             np.testing.assert_array_equal(value, before[tensor], err_msg="a feed was written to")
 
 
-async def test_a_fetched_array_belongs_to_the_caller() -> None:
+async def test_fetched_array_belongs_to_the_caller() -> None:
     x = af.placeholder("float32", [64, 512])
     doubled = x + x
     view = af.reshape(doubled, [512, 64])
@@ -87,7 +87,7 @@ async def test_dying_buffers_are_reused() -> None:
     assert peak < 2.5 * data.nbytes
 
 
-async def test_a_view_keeps_its_buffer_from_being_reused() -> None:
+async def test_view_keeps_its_buffer_from_being_reused() -> None:
     x = af.placeholder("float32", [512, 64])
     base = x * 2.0
     view = af.transpose(base)
@@ -100,7 +100,7 @@ async def test_a_view_keeps_its_buffer_from_being_reused() -> None:
     np.testing.assert_allclose(result, (data * 2).T @ np.tanh(data * 2), rtol=2e-4, atol=2e-3)
 
 
-async def test_a_constant_is_never_written_to() -> None:
+async def test_constant_is_never_written_to() -> None:
     big = af.constant(np.ones((128, 128), np.float32))
     y = af.negative(big + 1.0)
     async with af.Session() as session:
@@ -108,7 +108,7 @@ async def test_a_constant_is_never_written_to() -> None:
             assert (await session.run(y) == -2).all()
 
 
-async def test_fetching_the_same_tensor_twice_gives_two_arrays() -> None:
+async def test_fetching_a_tensor_twice_returns_two_arrays() -> None:
     y = af.placeholder("float32", [3]) * 2.0
     async with af.Session() as session:
         a, b = await session.run([y, y], {y.op.inputs[0]: [1, 2, 3]})
@@ -116,7 +116,7 @@ async def test_fetching_the_same_tensor_twice_gives_two_arrays() -> None:
         assert (b == [2, 4, 6]).all()
 
 
-async def test_scalars_come_back_as_scalars() -> None:
+async def test_scalars_are_returned_as_scalars() -> None:
     x = af.placeholder("float32", [])
     async with af.Session() as session:
         values: list[Any] = [await session.run(x + 1.0, {x: 2}), await session.run(af.reduce_sum(af.ones([3])))]
@@ -126,10 +126,10 @@ async def test_scalars_come_back_as_scalars() -> None:
 
 
 @pytest.mark.parametrize(("worked", "inline"), [(0.5, True), (0.1, False)])
-async def test_waiting_for_the_interpreter_in_a_thread_is_no_reason_to_stay_there(
+async def test_waiting_for_the_gil_does_not_keep_a_strand_in_a_thread(
     graph: af.Graph, monkeypatch: pytest.MonkeyPatch, worked: float, inline: bool
 ) -> None:
-    """On the loop it would not wait; what mostly waits, wherever it is, stays in the thread."""
+    """A strand that mostly waited for the interpreter lock is inlined; one that waits by itself stays in the thread."""
     clocks, threads = {"passed": 0.0, "worked": 0.0}, []
 
     def compute() -> None:

@@ -1,4 +1,4 @@
-"""Coroutines for callers who block: what one run leaves in the loop is nothing to the next."""
+"""Coroutines for blocking callers: leftovers of one run in the event loop do not affect the next run."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def interrupt() -> None:
 
 
 @pytest.mark.parametrize("turns", range(4))
-def test_a_run_after_an_interrupted_one_comes_to_its_end(turns: int) -> None:
-    """Also where the interruption comes between the end of the task and that of the loop, which it was to stop."""
+def test_run_after_an_interrupted_run_completes(turns: int) -> None:
+    """The interrupt may also come after the end of the task, but before the loop's stop that the task requested."""
     runner, begun = SyncRunner(), []
 
     async def interrupted() -> None:
@@ -40,7 +40,7 @@ def test_a_run_after_an_interrupted_one_comes_to_its_end(turns: int) -> None:
 
 
 def test_sync_runner_dropped_without_close_closes_its_loop_before_its_sockets_are_finalized() -> None:
-    """In a cycle of garbage, where the order of finalizers depends on the ages of the objects."""
+    """The runner is part of a garbage cycle, where the order of finalizers depends on the ages of the objects."""
 
     class Owner:
         def __init__(self) -> None:
@@ -53,7 +53,7 @@ def test_sync_runner_dropped_without_close_closes_its_loop_before_its_sockets_ar
     closed: list[bool] = []
 
     class Socket:
-        """Looks at the loop when it is finalized, as the loop's own sockets are."""
+        """A finalizer that reads the loop, like the loop's own sockets."""
 
         def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
             self.loop = loop
@@ -63,11 +63,11 @@ def test_sync_runner_dropped_without_close_closes_its_loop_before_its_sockets_ar
 
     def drop() -> None:
         owner = Owner()
-        owner.loop.socket = Socket(owner.loop)  # type: ignore[attr-defined]  # reachable from the garbage alone
+        owner.loop.socket = Socket(owner.loop)  # type: ignore[attr-defined]  # reachable only from the garbage
 
-    thread = threading.Thread(target=drop)  # a thread that goes on would keep its last event loop
+    thread = threading.Thread(target=drop)  # a thread that lives on would keep its last event loop
     thread.start()
     thread.join()
-    gc.collect()  # the owner
-    gc.collect()  # what the owner had
+    gc.collect()  # frees the owner
+    gc.collect()  # frees the objects that only the owner held
     assert closed == [True]

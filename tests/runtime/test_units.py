@@ -1,4 +1,4 @@
-"""Cutting a graph into units: by async ancestry, each after those that it needs, nothing lost and nothing twice."""
+"""Partition of a graph into tasks: by async ancestry, in dependency order, with each node in exactly one task."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _names(unit: Unit) -> list[str]:
 
 
 def _needed(units: list[Unit], name: str) -> list[list[str]]:
-    """What the unit of that node needs."""
+    """Return the node names of the tasks that the task of the named node needs."""
     (unit,) = (u for u in units if name in _names(u))
     return [_names(units[i]) for i in unit.needs]
 
@@ -67,7 +67,7 @@ def x() -> af.Tensor:
     return af.placeholder("float32", [], name="x")
 
 
-def test_without_async_nodes_there_is_one_strand(x: af.Tensor) -> None:
+def test_graph_without_async_nodes_is_one_strand(x: af.Tensor) -> None:
     y = af.negative(af.negative(x, name="a"), name="b")
     (unit,) = _units(y, feeds=(x,))
     assert _names(unit) == ["a", "b"]
@@ -81,7 +81,7 @@ def test_independent_sync_nodes_share_a_strand(x: af.Tensor) -> None:
     assert sorted(_names(unit)) == ["a", "b"]
 
 
-def test_an_async_node_parts_what_is_before_it_from_what_is_after(x: af.Tensor) -> None:
+def test_async_node_separates_its_ancestors_from_its_descendants(x: af.Tensor) -> None:
     hop = _hop_over(af.negative(x, name="before"), "hop")
     units = _units(af.negative(hop, name="after"), feeds=(x,))
     assert [_names(u) for u in units] == [["before"], ["hop"], ["after"]]
@@ -90,7 +90,7 @@ def test_an_async_node_parts_what_is_before_it_from_what_is_after(x: af.Tensor) 
     assert [u.outputs for u in units] == [(Edge("before", 0),), (Edge("hop", 0),), (Edge("after", 0),)]
 
 
-def test_a_diamond_joins_after_both_sides(x: af.Tensor) -> None:
+def test_join_of_a_diamond_waits_for_both_sides(x: af.Tensor) -> None:
     first, second = _hop_over(x, "first"), _hop_over(x, "second")
     left, right = af.negative(first, name="left"), af.negative(second, name="right")
     units = _units(af.add(left, right, name="join"), feeds=(x,))
@@ -100,7 +100,7 @@ def test_a_diamond_joins_after_both_sides(x: af.Tensor) -> None:
     assert sorted(_needed(units, "join")) == [["left"], ["right"]]
 
 
-def test_a_node_of_one_side_only_does_not_wait_for_the_other(x: af.Tensor) -> None:
+def test_reader_of_one_side_does_not_wait_for_the_other(x: af.Tensor) -> None:
     first, second = _hop_over(x, "first"), _hop_over(x, "second")
     both = af.add(first, second, name="both")
     early = af.negative(first, name="early")
@@ -109,14 +109,14 @@ def test_a_node_of_one_side_only_does_not_wait_for_the_other(x: af.Tensor) -> No
     assert sorted(_needed(units, "both")) == [["first"], ["second"]]
 
 
-def test_two_paths_to_the_same_async_node_are_one_ancestry(x: af.Tensor) -> None:
+def test_two_paths_to_one_async_node_are_one_ancestry(x: af.Tensor) -> None:
     hop = _hop_over(x, "hop")
     a, b = af.negative(hop, name="a"), af.square(hop, name="b")
     units = _units(af.add(a, b, name="c"), feeds=(x,))
     assert [sorted(_names(u)) for u in units] == [["hop"], ["a", "b", "c"]]
 
 
-def test_async_nodes_behind_one_another_make_separate_strands(x: af.Tensor) -> None:
+def test_consecutive_async_nodes_make_separate_strands(x: af.Tensor) -> None:
     first = _hop_over(x, "first")
     between = af.negative(first, name="between")
     second = _hop_over(between, "second")
@@ -126,22 +126,23 @@ def test_async_nodes_behind_one_another_make_separate_strands(x: af.Tensor) -> N
     assert sorted(_needed(units, "late")) == [["between"], ["second"]]
 
 
-def test_a_strand_that_grows_after_a_later_group_began(x: af.Tensor) -> None:
-    """The first strand's second node comes late in the order, but the async node behind it must wait for the whole
-    strand: by first appearance the units would be in the wrong order.
+def test_async_node_waits_for_a_strand_that_grows_late(x: af.Tensor) -> None:
+    """The async node must wait for the whole first strand, although its second node comes late in the order.
+
+    If tasks were sorted by the first appearance of a node, they would be in the wrong order.
     """
     one = af.negative(x, name="one")
     hop = _hop_over(one, "hop")
     after = af.negative(hop, name="after")
-    two = af.square(one, name="two")  # ancestry: none, as `one`
+    two = af.square(one, name="two")  # the same, empty ancestry as `one`
     late_hop = _hop_over(two, "late_hop")
     units = _units(after, late_hop, feeds=(x,))
     assert sorted(_names(units[0])) == ["one", "two"]
     assert _needed(units, "hop") == [["one", "two"]]
 
 
-def test_a_group_that_begins_first_and_needs_a_later_one(x: af.Tensor) -> None:
-    """The strand behind `first` begins before `second` exists and then comes to need a strand that begins later."""
+def test_strand_that_begins_first_may_need_a_later_one(x: af.Tensor) -> None:
+    """The strand behind `first` begins before the strand that it comes to need."""
     first = _hop_over(x, "first")
     begun = af.negative(first, name="begun")
     plain = af.negative(x, name="plain")  # begins after `begun`
@@ -171,8 +172,8 @@ def test_constants_belong_to_no_unit(x: af.Tensor) -> None:
     assert _units(af.constant(3.0)) == []
 
 
-def test_a_constants_control_inputs_are_its_readers(x: af.Tensor) -> None:
-    """In a block of control dependencies a node that reads a constant of the block has no control edge of its own."""
+def test_control_inputs_of_a_constant_apply_to_its_readers(x: af.Tensor) -> None:
+    """Cover a node that reads a constant of its block of control dependencies: the node has no control edge itself."""
     with af.control_dependencies([_hop_over(x, "hop")]):
         y = af.multiply(x, 2.0, name="y")
         with af.control_dependencies([_hop_over(x, "other")]):
@@ -183,7 +184,7 @@ def test_a_constants_control_inputs_are_its_readers(x: af.Tensor) -> None:
     assert sorted(_needed(units, "z")) == [["hop"], ["other"], ["y"]]
 
 
-def test_only_what_others_read_or_the_caller_fetches_leaves_a_unit(x: af.Tensor) -> None:
+def test_outputs_of_a_task_are_what_others_read_or_the_caller_fetches(x: af.Tensor) -> None:
     kept = af.negative(x, name="kept")
     inner = af.negative(kept, name="inner")
     crossing = af.negative(inner, name="crossing")
@@ -192,7 +193,7 @@ def test_only_what_others_read_or_the_caller_fetches_leaves_a_unit(x: af.Tensor)
     assert units[0].outputs == (Edge("kept", 0), Edge("crossing", 0))
 
 
-def test_a_node_without_outputs_is_in_a_unit_too(x: af.Tensor) -> None:
+def test_node_without_outputs_is_in_a_task(x: af.Tensor) -> None:
     with af.control_dependencies([_hop_over(x, "hop")]):
         done = af.no_op(name="done")
     units = _units(feeds=(x,), targets=(done,))
@@ -201,8 +202,8 @@ def test_a_node_without_outputs_is_in_a_unit_too(x: af.Tensor) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_random_graphs(seed: int, x: af.Tensor) -> None:
-    """Every node of a strand has the same async ancestry, and the strands of one ancestry are one."""
+def test_tasks_of_random_graphs_have_one_ancestry_each(seed: int, x: af.Tensor) -> None:
+    """All nodes of a strand have the same async ancestry, and each ancestry has one strand."""
     rng = random.Random(seed)
     tensors = [x]
     ancestry: dict[str, frozenset[str]] = {}

@@ -1,4 +1,4 @@
-"""Folders of models that somebody has altered, with all digests as they should be: only what they say is wrong."""
+"""Helpers that alter saved models and update all digests, so that only the content is wrong."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aioflow.saved.manifest import MANIFEST, sealed
 
 __all__ = ["Change", "change_checkpoint", "change_graph", "change_manifest", "change_ops", "put", "read_manifest"]
 
-Change = Callable[[Any], None]  # of a document, in place
+Change = Callable[[Any], None]  # changes a document in place
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def change_manifest(folder: Path, change: Change) -> None:
 
 
 def put(folder: Path, entry: str, data: bytes) -> None:
-    """Replace the file that an entry of the manifest speaks of."""
+    """Replace the file of an entry of the manifest, and update the entry's size and digest."""
     described: dict[str, Any] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     (folder / read_manifest(folder)[entry]["name"]).write_bytes(data)
     change_manifest(folder, lambda content: content[entry].update(described))

@@ -1,4 +1,4 @@
-"""Models that are saved in tests, with what they compute in plain NumPy."""
+"""Models for the tests of saving, and their results in plain NumPy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WANTED = np.tanh(np.array([sum(GIVEN[:, [k]] * WEIGHTS[k] for k in range(3))], n
 
 
 class Built(NamedTuple):
-    """A graph with a layer, and the ends of it."""
+    """A graph with one layer, and its input and output."""
 
     graph: af.Graph
     x: af.Tensor
@@ -33,7 +33,7 @@ class Built(NamedTuple):
 
 
 def graph_with_a_layer() -> Built:
-    """y = tanh(x·w + b) in a function, beside a variable that y does not need."""
+    """Build y = tanh(x·w + b) in a function, beside a variable that y does not need."""
     with af.Graph().as_default() as graph:
         x = af.placeholder("float32", [None, 3], name="x")
         w = af.Variable(WEIGHTS, name="layer/w")
@@ -49,7 +49,7 @@ def graph_with_a_layer() -> Built:
 
 @asynccontextmanager
 async def built() -> AsyncIterator[tuple[af.Session, Built]]:
-    """The layer in a session, with values."""
+    """Yield a session with the initialized layer, and the layer."""
     model = graph_with_a_layer()
     with model.graph.as_default():
         start = af.global_variables_initializer()
@@ -60,14 +60,14 @@ async def built() -> AsyncIterator[tuple[af.Session, Built]]:
 
 @asynccontextmanager
 async def calling(model: Model) -> AsyncIterator[af.Session]:
-    """A session in which a model has its values."""
+    """Yield a session in which the model is initialized."""
     async with af.Session(graph=model.graph) as session:
         await model.initialize(session)
         yield session
 
 
 async def outputs(folder: Path | str, **inputs: Any) -> Any:
-    """What the model in a folder gives for some inputs."""
+    """Load the model of a folder and return its outputs for some inputs."""
     model = af.saved.load(folder)
     async with calling(model) as session:
         return await session.run(dict(model.outputs), {model.inputs[name]: value for name, value in inputs.items()})

@@ -1,6 +1,6 @@
-"""Folders that are damaged, or made to harm: each is refused with a typed error, whatever is in it.
+"""Damaged or malicious model folders: each is rejected with a typed error, whatever its content.
 
-100,000 of them in `tox -e fuzz`. A test that fails says the seed and the number of the case.
+`tox -e fuzz` tries 100,000 of them. A failure reports the seed and the number of the case.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ FILES = (
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_that_is_missing_is_named(model: Path, name: str) -> None:
+def test_missing_file_is_reported(model: Path, name: str) -> None:
     (model / name).unlink()
     with pytest.raises((errors.NotFoundError, errors.DataLossError), match="model"):
         load(model)
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_that_is_truncated_is_named(model: Path, name: str) -> None:
+def test_truncated_file_is_reported(model: Path, name: str) -> None:
     data = (model / name).read_bytes()
     (model / name).write_bytes(data[: len(data) // 2])
     with pytest.raises(errors.DataLossError) as caught:
@@ -69,7 +69,7 @@ def test_a_file_that_is_truncated_is_named(model: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if name != "weights.safetensors"])
-def test_a_file_that_is_altered_is_named(model: Path, name: str) -> None:
+def test_altered_file_is_reported(model: Path, name: str) -> None:
     data = bytearray((model / name).read_bytes())
     data[len(data) // 2] ^= 1
     (model / name).write_bytes(data)
@@ -79,28 +79,28 @@ def test_a_file_that_is_altered_is_named(model: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_link_out_of_the_folder_is_not_followed(model: Path, tmp_path: Path, name: str) -> None:
+def test_link_out_of_the_folder_is_not_followed(model: Path, tmp_path: Path, name: str) -> None:
     (model / name).rename(tmp_path / "elsewhere")
     (model / name).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(errors.PermissionDeniedError, match="leads out"):
         load(model)
 
 
-def test_a_folder_of_assets_that_leads_out_is_not_followed(model: Path, tmp_path: Path) -> None:
+def test_asset_folder_that_links_out_is_not_followed(model: Path, tmp_path: Path) -> None:
     (model / "assets").rename(tmp_path / "elsewhere")
     (model / "assets").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(errors.PermissionDeniedError, match="leads out"):
         load(model)
 
 
-def test_a_link_to_the_folder_itself_is_followed(model: Path, tmp_path: Path) -> None:
+def test_link_to_the_model_folder_is_followed(model: Path, tmp_path: Path) -> None:
     (tmp_path / "newest").symlink_to(model)
     assert load(tmp_path / "newest").signatures
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no pipes with names")
 @pytest.mark.parametrize("name", FILES)
-def test_a_pipe_is_not_waited_for(model: Path, name: str) -> None:
+def test_named_pipe_does_not_block_the_load(model: Path, name: str) -> None:
     (model / name).unlink()
     os.mkfifo(model / name)
     with pytest.raises(errors.DataLossError):
@@ -111,7 +111,7 @@ def test_a_pipe_is_not_waited_for(model: Path, name: str) -> None:
     "name", ["../outside", "/etc/passwd", "a/b", "..", ".", "", "a\\b", "C:x", "\0", MANIFEST, 7, None]
 )
 @pytest.mark.parametrize("entry", ["graph", "ops", "weights", "assets"])
-def test_a_name_that_leads_elsewhere_is_refused(model: Path, entry: str, name: Any) -> None:
+def test_file_name_that_leads_elsewhere_is_rejected(model: Path, entry: str, name: Any) -> None:
     def rename(content: Any) -> None:
         file = content[entry][0] if entry == "assets" else content[entry]
         file["name"] = f"assets/{name}" if entry == "assets" and name else name
@@ -122,7 +122,7 @@ def test_a_name_that_leads_elsewhere_is_refused(model: Path, entry: str, name: A
 
 
 def _constant(document: Any) -> Any:
-    """The attributes of a constant that is among the weights."""
+    """Return the attributes of a constant that is stored among the weights."""
     return next(node["attrs"] for node in document["nodes"] if node["name"] == "scales")
 
 
@@ -181,15 +181,15 @@ MISFITS: dict[str, tuple[Callable[[Path, Change], None], Change]] = {
 
 
 @pytest.mark.parametrize("misfit", MISFITS)
-def test_what_does_not_fit_is_refused(model: Path, misfit: str) -> None:
+def test_manifest_that_does_not_fit_the_model_is_rejected(model: Path, misfit: str) -> None:
     where, change = MISFITS[misfit]
     where(model, change)
     with pytest.raises(errors.OpError):
         load(model)
 
 
-def test_weights_of_another_shape_are_refused(model: Path) -> None:
-    """A checkpoint that is whole, but not of this model."""
+def test_weights_of_another_shape_are_rejected(model: Path) -> None:
+    """The checkpoint is intact, but of another model."""
     constants = {"constant:scales:value": SCALES}
     write_checkpoint(str(model / "weights"), {"layer/w": WEIGHTS, "layer/b": WEIGHTS, "table": TABLE, **constants})
     put(model, "weights", (model / "weights.manifest.json").read_bytes())
@@ -201,7 +201,7 @@ def test_weights_of_another_shape_are_refused(model: Path) -> None:
         load(model)
 
 
-def test_a_constant_that_is_altered_is_refused_when_the_model_is_loaded(model: Path) -> None:
+def test_altered_constant_is_rejected_on_load(model: Path) -> None:
     path = model / "weights.safetensors"
     file = TensorFile(path)
     data = bytearray(path.read_bytes())
@@ -211,13 +211,13 @@ def test_a_constant_that_is_altered_is_refused_when_the_model_is_loaded(model: P
         load(model)
 
 
-def test_constants_without_a_file_of_weights_are_refused(model: Path) -> None:
+def test_constants_without_a_weights_file_are_rejected(model: Path) -> None:
     change_manifest(model, lambda content: content.update(weights=None, variables=[]))
     with pytest.raises(errors.DataLossError, match="no weights"):
         load(model)
 
 
-async def test_weights_that_are_altered_are_refused_when_they_are_read(model: Path) -> None:
+async def test_altered_weights_are_rejected_when_they_are_read(model: Path) -> None:
     found = load(model)
     data = bytearray((model / "weights.safetensors").read_bytes())
     data[-1] ^= 1
@@ -229,7 +229,7 @@ async def test_weights_that_are_altered_are_refused_when_they_are_read(model: Pa
             await session.run([variable.initializer for variable in found.variables.values()])
 
 
-# ── whatever it is ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── random damage ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 JUNK: tuple[Any, ...] = (
     None, True, -1, 0, 1, 2**31, 2**63, 1e308, "", "x", "../x", "^x:0", "\0", "float32", "resource", "é" * 300,
@@ -248,7 +248,7 @@ def _places(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 def _altered(document: Any, rng: random.Random) -> None:
-    """Put junk, or another part, somewhere; or take something away."""
+    """Replace a random value by junk or by another part of the document, or delete it."""
     places = _places(document)
     *outer, key = rng.choice(places)
     holder = document
@@ -275,7 +275,7 @@ def _bytes_altered(path: Path, rng: random.Random) -> None:
 
 
 def _damage(folder: Path, rng: random.Random) -> list[str]:
-    """Damage a model, and say which files that changed."""
+    """Damage a model and return the names of the changed files."""
     which = rng.random()
     if which < 0.15:
         name = rng.choice(FILES)
@@ -319,12 +319,12 @@ def _each(count: int, seed: int, folder: Path) -> None:
     assert load(folder).signatures, "the folder is whole again"
 
 
-def test_a_damaged_folder_is_refused_or_read(model: Path) -> None:
+def test_damaged_folder_loads_or_raises_an_op_error(model: Path) -> None:
     _each(200, 0, model)
 
 
 async def _write_small(folder: Path) -> None:
-    """A model of all kinds of files, and few nodes."""
+    """Write a model with every kind of file and few nodes."""
     (folder / "vocabulary.txt").write_bytes(b"a")
     with af.Graph().as_default():
         x = af.placeholder("float32", [None], name="x")
@@ -338,8 +338,8 @@ async def _write_small(folder: Path) -> None:
 
 @pytest.mark.fuzz
 @pytest.mark.parametrize("seed", range(1, 21))
-def test_a_hundred_thousand_damaged_folders(quick_path: Path, seed: int) -> None:
-    """Most of them are of a small model: functions, branches and loops take their time."""
+def test_hundred_thousand_damaged_folders_load_or_raise_an_op_error(quick_path: Path, seed: int) -> None:
+    """Most cases use a small model, since functions, branches and loops take longer to load."""
     if seed % 5 == 0:
         shutil.copytree(folder_of() / "model", quick_path / "model")
     else:

@@ -1,4 +1,4 @@
-"""What one release writes another one reads: files of each release, and files "of a later one", made up here."""
+"""Compatibility between releases: files of each release, and files of a fictitious later one."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ LATER = {"version": 9, "min_reader": 1, "min_release": "0.1.0", "written_with": 
 MUCH_LATER = {"version": 9, "min_reader": 8, "min_release": "7.3.0"}
 
 
-def test_the_files_of_this_release_are_there() -> None:
+def test_files_of_this_release_exist() -> None:
     missing = [name for name in FILES if not (folder_of(RELEASE) / name).is_file()]
     assert not missing, "run `python -m tests.saved.data.write` and commit what it writes"
 
 
 @pytest.mark.parametrize("release", RELEASES)
-async def test_the_model_of_a_release_is_read(release: str) -> None:
+async def test_model_of_each_release_is_readable(release: str) -> None:
     found = load(folder_of(release) / "model")
     assert f"aioflow {release}" in found.source
     assert set(found.signatures) == {"serving_default", "sum", "words", "scale"}
@@ -54,7 +54,7 @@ async def test_the_model_of_a_release_is_read(release: str) -> None:
 
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("name", ["checkpoint", "incremental"])
-def test_the_checkpoints_of_a_release_are_read(release: str, name: str) -> None:
+def test_checkpoints_of_each_release_are_readable(release: str, name: str) -> None:
     reader = CheckpointReader(str(folder_of(release) / name))
     stored: dict[str, np.ndarray[Any, Any]] = {"layer/w": WEIGHTS, "layer/b": BIAS, "table": TABLE}
     for key, wanted in stored.items():
@@ -65,7 +65,7 @@ def test_the_checkpoints_of_a_release_are_read(release: str, name: str) -> None:
 
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("name", GRAPHS)
-async def test_the_definitions_of_a_release_are_read(release: str, name: str) -> None:
+async def test_graph_definitions_of_each_release_are_readable(release: str, name: str) -> None:
     definition = af.train.read_graph(folder_of(release) / name)
     with af.Graph().as_default():
         x, y, joined = af.import_graph_def(definition, return_elements=["x:0", "y:0", "joined:0"])
@@ -75,8 +75,8 @@ async def test_the_definitions_of_a_release_are_read(release: str, name: str) ->
     assert text.tolist() == [b"aa", b"bb"]
 
 
-async def test_this_release_writes_what_it_has_promised_to_read(tmp_path: Path) -> None:
-    """The formats have not changed since the files were written: those that did would need a new version."""
+async def test_formats_have_not_changed_since_the_release(tmp_path: Path) -> None:
+    """A format that changed since the files were written needs a new version."""
     await write(tmp_path)
     for name in ("model/aioflow.json", "model/weights.manifest.json", "checkpoint.manifest.json", "graph.json"):
         now, then = (_shape(json.loads((folder / name).read_bytes())) for folder in (tmp_path, folder_of()))
@@ -84,7 +84,10 @@ async def test_this_release_writes_what_it_has_promised_to_read(tmp_path: Path) 
 
 
 def _shape(document: Any) -> Any:
-    """A document with the kinds of values in the place of those; attributes of ops may come."""
+    """Return a document with the type names of the values in place of the values, without attributes of ops.
+
+    New attributes of ops may be added without a new version.
+    """
     if isinstance(document, dict):
         return {key: key if key == "attrs" else _shape(value) for key, value in document.items()}
     if isinstance(document, list):
@@ -92,7 +95,7 @@ def _shape(document: Any) -> Any:
     return type(document).__name__
 
 
-# ── of a later release ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── files of a later release ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
@@ -101,7 +104,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def _walk(document: Any) -> Iterator[dict[str, Any]]:
-    """Every map of a manifest that has fixed keys."""
+    """Yield every mapping of a manifest that has fixed keys."""
     yield document
     yield from (*document["signatures"].values(), document["graph"], document["weights"])
     for items in (document["variables"], document["assets"]):
@@ -115,13 +118,13 @@ def _add_fields(document: Any) -> None:
 
 
 @pytest.mark.parametrize("where", [change_manifest, change_graph, change_checkpoint])
-async def test_a_later_version_is_read_where_it_says_so(model: Path, where: Any) -> None:
+async def test_later_version_is_read_if_it_permits_this_reader(model: Path, where: Any) -> None:
     where(model, _add_fields if where is change_manifest else lambda document: document.update(LATER))
     np.testing.assert_allclose((await outputs(model, x=GIVEN))["y"], WANTED, rtol=1e-6)
 
 
 @pytest.mark.parametrize("where", [change_manifest, change_graph, change_checkpoint, change_ops])
-def test_a_later_version_that_cannot_be_read_names_the_release(model: Path, where: Any) -> None:
+def test_unreadable_later_version_names_the_required_release(model: Path, where: Any) -> None:
     where(model, lambda document: document.update(MUCH_LATER))
     with pytest.raises(errors.UnimplementedError, match="newer version") as caught:
         load(model)
@@ -130,7 +133,7 @@ def test_a_later_version_that_cannot_be_read_names_the_release(model: Path, wher
 
 
 @pytest.mark.parametrize("where", [change_manifest, change_graph, change_checkpoint])
-def test_a_feature_that_is_not_known_names_the_release(model: Path, where: Any) -> None:
+def test_unknown_feature_names_the_required_release(model: Path, where: Any) -> None:
     required = {"sharding": "0.9.2", "paging": "0.10.1"}
     where(model, lambda document: document.update(requires=required))
     with pytest.raises(errors.UnimplementedError, match=r"'paging' \(since 0\.10\.1\), 'sharding'") as caught:
@@ -142,13 +145,13 @@ def test_a_feature_that_is_not_known_names_the_release(model: Path, where: Any) 
 @pytest.mark.parametrize(
     "wrong", [{"requires": ["sharding"]}, {"requires": {"a": 1}}, {"min_reader": "1"}, {"min_release": 3}]
 )
-def test_what_says_who_may_read_it_must_make_sense(model: Path, where: Any, wrong: dict[str, Any]) -> None:
+def test_malformed_reader_requirements_are_rejected(model: Path, where: Any, wrong: dict[str, Any]) -> None:
     where(model, lambda document: document.update(wrong))
     with pytest.raises(errors.DataLossError):
         load(model)
 
 
-def test_a_plain_checkpoint_of_a_later_release(tmp_path: Path) -> None:
+def test_checkpoint_of_a_later_release_is_read_if_it_permits_it(tmp_path: Path) -> None:
     shutil.copytree(folder_of(), tmp_path / "files")
     path = tmp_path / "files" / "checkpoint.manifest.json"
     content = json.loads(path.read_bytes())
@@ -160,7 +163,7 @@ def test_a_plain_checkpoint_of_a_later_release(tmp_path: Path) -> None:
         CheckpointReader(str(path).removesuffix(".manifest.json"))
 
 
-# ── ops that change ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── changed ops ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _product(document: Any) -> dict[str, Any]:
@@ -170,7 +173,7 @@ def _product(document: Any) -> dict[str, Any]:
     return attrs
 
 
-async def test_an_attribute_that_an_earlier_release_did_not_have_gets_its_default(model: Path) -> None:
+async def test_attribute_missing_in_an_earlier_release_gets_its_default(model: Path) -> None:
     change_graph(model, lambda document: _product(document).pop("transpose_a"))
     np.testing.assert_allclose((await outputs(model, x=GIVEN))["y"], WANTED, rtol=1e-6)
 
@@ -185,7 +188,7 @@ async def test_an_attribute_that_an_earlier_release_did_not_have_gets_its_defaul
         ({"$dtype": "float32"}, {"$dtype": "float32"}, True),
     ],
 )
-async def test_an_attribute_of_a_later_release_is_dropped_where_it_has_its_default(
+async def test_unknown_attribute_with_its_default_value_is_dropped(
     model: Path, default: Any, value: Any, is_read: bool
 ) -> None:
     change_graph(model, lambda document: _product(document).update(precision=value))
@@ -203,7 +206,7 @@ async def test_an_attribute_of_a_later_release_is_dropped_where_it_has_its_defau
     assert caught.value.op_type == "MatMul"
 
 
-def test_an_op_that_nobody_has_registered_is_named(model: Path) -> None:
+def test_unregistered_op_is_named(model: Path) -> None:
     def rename(document: Any) -> None:
         (node,) = [node for node in document["nodes"] if node["op"] == "ReadFile"]
         node["op"] = "ReadFileFaster"

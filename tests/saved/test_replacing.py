@@ -1,4 +1,4 @@
-"""A model is replaced beside its readers, each of whom gets one whole version. What fails leaves it as it was."""
+"""Replacing a model while others read it: each reader sees one whole version, and failures change nothing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ def text_of(folder: Path, number: int) -> Path:
 
 
 async def save_version(place: Location, number: int, folder: Path) -> None:
-    """Five parts that all say which version this is: variables, a constant in the graph, a large one, an asset."""
+    """Save a model of six parts that all hold its version number.
+
+    The parts are two variables, a small and a large constant, and an asset that is read as a number.
+    """
     text = text_of(folder, number)
     with af.Graph().as_default():
         path = af.constant(str(text))
@@ -55,7 +58,7 @@ async def save_version(place: Location, number: int, folder: Path) -> None:
 
 
 async def version_of(model: Model) -> int:
-    """Which one it is; the initializers give the values that `initialize` gives."""
+    """Return the version number of a model, and check that the initializers set the same values as `initialize`."""
     async with calling(model) as session:
         found = set((await session.run(dict(model.outputs))).values())
         with model.graph.as_default():
@@ -66,7 +69,7 @@ async def version_of(model: Model) -> int:
 
 
 def names(place: Location) -> list[str]:
-    """All that is in a folder, hidden files and empty folders included."""
+    """Return all names below a folder, including hidden files and empty folders."""
     if isinstance(place, Path):
         return sorted(str(path.relative_to(place)) for path in place.rglob("*"))
     return sorted(fsspec.filesystem("memory").find(place.removeprefix("memory:/"), withdirs=False))
@@ -77,14 +80,14 @@ def place(request: pytest.FixtureRequest, quick_path: Path) -> Location:
     return quick_path / "model" if request.param == "folder" else f"memory://{uuid.uuid4().hex}/model"
 
 
-# ── beside readers ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── concurrent readers ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("moment", ["manifest", "read", "check"])
-def test_who_is_loading_gets_one_version(
+def test_load_during_replacements_returns_one_version(
     place: Location, quick_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    """It is replaced between any two of the files that are read."""
+    """The model is replaced between any two file reads of the loader."""
     asyncio.run(save_version(place, 1, quick_path / "1"))
     done = getattr(Place, moment)
     calls = []
@@ -104,7 +107,7 @@ def test_who_is_loading_gets_one_version(
     assert 1 < asyncio.run(version_of(model)) <= 1 + len(calls)
 
 
-def test_a_model_that_is_replaced_without_end_is_given_up(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_gives_up_on_a_model_that_is_replaced_endlessly(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(save_version(quick_path / "model", 1, quick_path / "1"))
     done = Place.manifest
     monkeypatch.setattr(Place, "manifest", lambda self: done(self).replace(b"\n", b"\n" * len(calls) + b"\n"))
@@ -114,8 +117,8 @@ def test_a_model_that_is_replaced_without_end_is_given_up(quick_path: Path, monk
         load(quick_path / "model")
 
 
-async def test_who_has_loaded_a_model_keeps_that_version(place: Location, quick_path: Path) -> None:
-    """Its weights are not read yet, and its assets are opened whenever it is called."""
+async def test_loaded_model_keeps_its_version_after_a_replacement(place: Location, quick_path: Path) -> None:
+    """At the time of the replacement, the weights have not been read, and assets are opened on each call."""
     await save_version(place, 1, quick_path / "1")
     before, model = names(place), load(place)
     async with calling(load(place)) as session:
@@ -128,7 +131,7 @@ async def test_who_has_loaded_a_model_keeps_that_version(place: Location, quick_
     assert set(before) < set(names(place)), "the files of both are there"
 
 
-async def test_what_nobody_uses_any_more_goes_with_the_next_save(place: Location, quick_path: Path) -> None:
+async def test_next_save_removes_unused_files(place: Location, quick_path: Path) -> None:
     await save_version(place, 1, quick_path / "1")
     one = len(names(place))
     model = load(place)
@@ -140,11 +143,11 @@ async def test_what_nobody_uses_any_more_goes_with_the_next_save(place: Location
     for number in range(3, 6):
         await save_version(place, number, quick_path / str(number))
     assert await version_of(load(place)) == 5
-    # In a store nobody can tell who reads the version before.
+    # In a store, `save` cannot tell whether the previous version still has readers.
     assert len(names(place)) == (one if isinstance(place, Path) else 2 * one - 1)
 
 
-async def test_a_version_stays_for_as_long_as_it_is_loaded(quick_path: Path) -> None:
+async def test_version_stays_while_it_is_loaded(quick_path: Path) -> None:
     place = quick_path / "model"
     models: list[Model] = []
     graphs: list[str] = []
@@ -153,7 +156,7 @@ async def test_a_version_stays_for_as_long_as_it_is_loaded(quick_path: Path) -> 
         graphs += [name for name in names(place) if name.startswith("graph") and name not in graphs]
         models.append(load(place))
     assert [await version_of(model) for model in models] == [1, 2, 3, 4]
-    graph = models[0].graph  # which is enough to call it
+    graph = models[0].graph  # the graph alone must keep the version
     assert [name for name in names(place) if name.startswith("graph")] == sorted(graphs)
     gone = [weakref.ref(model.graph) for model in models[1:]]
     models.clear()
@@ -164,7 +167,7 @@ async def test_a_version_stays_for_as_long_as_it_is_loaded(quick_path: Path) -> 
     del graph
 
 
-async def test_a_model_in_a_store_that_is_replaced_twice_has_to_be_loaded_again(quick_path: Path) -> None:
+async def test_model_in_a_store_replaced_twice_must_be_loaded_again(quick_path: Path) -> None:
     place = f"memory://{uuid.uuid4().hex}/model"
     await save_version(place, 1, quick_path / "1")
     model = load(place)
@@ -175,7 +178,7 @@ async def test_a_model_in_a_store_that_is_replaced_twice_has_to_be_loaded_again(
     assert await version_of(load(place)) == 3
 
 
-async def test_a_link_to_a_folder_may_lead_to_another_one_meanwhile(quick_path: Path) -> None:
+async def test_link_may_be_redirected_after_the_load(quick_path: Path) -> None:
     for number in (1, 2):
         await save_version(quick_path / str(number), number, quick_path / "texts")
     newest = quick_path / "newest"
@@ -187,8 +190,8 @@ async def test_a_link_to_a_folder_may_lead_to_another_one_meanwhile(quick_path: 
     assert await version_of(load(newest)) == 2
 
 
-def test_readers_and_a_writer_at_once(quick_path: Path) -> None:
-    """Each reader sees whole versions, and none that is older than one it has seen."""
+def test_concurrent_readers_and_a_writer(quick_path: Path) -> None:
+    """Each reader sees whole versions, never an older one than before."""
     place = quick_path / "model"
     asyncio.run(save_version(place, 0, quick_path / "texts"))
     over = threading.Event()
@@ -215,7 +218,7 @@ def test_readers_and_a_writer_at_once(quick_path: Path) -> None:
     assert not failures
 
 
-# ── what fails ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── failures ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def full(*_: Any) -> None:
@@ -243,7 +246,7 @@ def _no_manifest(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("fault", [_no_ops, _no_weights, _half_of_the_weights, _no_manifest])
-async def test_a_replacement_that_fails_leaves_the_folder_as_it_was(
+async def test_failed_replacement_leaves_the_folder_unchanged(
     place: Location, quick_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
     await save_version(place, 1, quick_path / "1")
@@ -256,7 +259,7 @@ async def test_a_replacement_that_fails_leaves_the_folder_as_it_was(
     assert await version_of(load(place)) == 1
 
 
-async def test_a_manifest_that_a_store_took_although_it_said_no_keeps_its_files(
+async def test_manifest_stored_despite_an_error_keeps_its_files(
     quick_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = f"memory://{uuid.uuid4().hex}/model"
@@ -276,7 +279,7 @@ async def test_a_manifest_that_a_store_took_although_it_said_no_keeps_its_files(
     assert await version_of(load(place)) == 2
 
 
-async def test_an_asset_that_is_missing_is_said_before_anything_is_read(
+async def test_missing_asset_is_reported_before_anything_is_read(
     place: Location, quick_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await save_version(place, 1, quick_path / "1")
@@ -284,13 +287,13 @@ async def test_an_asset_that_is_missing_is_said_before_anything_is_read(
     with af.Graph().as_default():
         path, v = af.constant("none"), af.Variable(1.0)
         signature = Signature({}, {"y": af.identity(path), "v": v + 1.0})
-        async with af.Session() as session:  # where the variable has no value, which comes second
+        async with af.Session() as session:  # the variable has no value, but the asset must be checked first
             with pytest.raises(errors.NotFoundError, match="nowhere"):
                 await save(session, place, signature, {path: quick_path / "nowhere"}, overwrite=True)
     assert names(place) == before
 
 
-async def test_a_replacement_that_is_cancelled_leaves_the_folder_as_it_was(
+async def test_cancelled_replacement_leaves_the_folder_unchanged(
     place: Location, quick_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await save_version(place, 1, quick_path / "1")
@@ -317,7 +320,7 @@ MARK = "-0123456789ab"
 
 
 @pytest.mark.parametrize("lives", [False, True])
-async def test_save_removes_what_a_killed_save_left(quick_path: Path, lives: bool) -> None:
+async def test_save_removes_files_of_a_killed_save(quick_path: Path, lives: bool) -> None:
     place = quick_path / "model"
     await save_version(place, 1, quick_path / "1")
     before = names(place)
@@ -338,7 +341,7 @@ async def test_save_removes_what_a_killed_save_left(quick_path: Path, lives: boo
         assert len(names(place)) == len(before)
 
 
-async def test_save_without_room_leaves_the_folder_as_it_was(quick_path: Path) -> None:
+async def test_save_without_space_leaves_the_folder_unchanged(quick_path: Path) -> None:
     place = quick_path / "model"
     with room_for(1 << 30) as room:
         await save_version(place, 1, quick_path / "1")
@@ -355,7 +358,7 @@ async def test_save_without_room_leaves_the_folder_as_it_was(quick_path: Path) -
 
 @pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_save_cancelled_leaves_one_version(
+def test_cancelled_save_leaves_one_version(
     quick_path: Path, loop: Callable[[], asyncio.AbstractEventLoop], overwrite: bool
 ) -> None:
     place = quick_path / "model"
@@ -390,7 +393,7 @@ def test_save_cancelled_leaves_one_version(
 
 
 @pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
-def test_loaded_model_cancelled_while_it_is_initialized(
+def test_cancelled_initialization_of_a_loaded_model(
     quick_path: Path, loop: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
     async def main() -> None:
@@ -407,15 +410,15 @@ def test_loaded_model_cancelled_while_it_is_initialized(
 
 @pytest.fixture
 def temporary(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where temporary folders are made."""
+    """Create temporary folders in a folder of the test, and yield it."""
     folder = quick_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     yield folder
-    until(lambda: gc.collect() >= 0 and not list(folder.iterdir()))  # they go with the models
+    until(lambda: gc.collect() >= 0 and not list(folder.iterdir()))  # they are deleted with the models
 
 
-async def test_a_model_in_a_store_runs_with_its_assets(quick_path: Path, temporary: Path) -> None:
+async def test_model_in_a_store_runs_with_its_assets(quick_path: Path, temporary: Path) -> None:
     place = f"memory://{uuid.uuid4().hex}/model"
     await save_version(place, 7, quick_path / "7")
     model = load(place)
@@ -432,7 +435,7 @@ async def test_a_model_in_a_store_runs_with_its_assets(quick_path: Path, tempora
     del graph, session
 
 
-async def test_an_asset_in_a_store_that_is_altered_is_refused(quick_path: Path, temporary: Path) -> None:
+async def test_altered_asset_in_a_store_is_rejected(quick_path: Path, temporary: Path) -> None:
     place = f"memory://{uuid.uuid4().hex}/model"
     await save_version(place, 7, quick_path / "7")
     (asset,) = [name for name in names(place) if "/assets/" in name]
@@ -442,8 +445,8 @@ async def test_an_asset_in_a_store_that_is_altered_is_refused(quick_path: Path, 
 
 
 @pytest.mark.parametrize("there", ["folder", "store"])
-async def test_a_model_may_be_carried_from_one_place_to_another(quick_path: Path, there: str) -> None:
-    """As the tools of a store copy it."""
+async def test_model_may_be_copied_between_folder_and_store(quick_path: Path, there: str) -> None:
+    """The copy is made like that of a store's own tools."""
     store = f"memory://{uuid.uuid4().hex}/model"
     source, target = (store, str(quick_path / "model")) if there == "folder" else (str(quick_path / "model"), store)
     await save_version(source, 7, quick_path / "7")

@@ -1,4 +1,4 @@
-"""A model goes into a folder and comes back: the same results, in a graph that can be trained and saved again."""
+"""Saving a model to a folder and loading it: the same results, in a graph that can be trained and saved again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-async def test_it_comes_back(tmp_path: Path) -> None:
+async def test_saved_model_loads_with_the_same_results(tmp_path: Path) -> None:
     async with built() as (session, model):
         assert await save(session, tmp_path / "model", model.signature) == str(tmp_path / "model")
     assert files(tmp_path / "model") == [
@@ -49,7 +49,7 @@ async def test_it_comes_back(tmp_path: Path) -> None:
     np.testing.assert_allclose((await outputs(tmp_path / "model", x=GIVEN))["y"], WANTED, rtol=1e-6)
 
 
-async def test_the_values_are_those_of_the_session(tmp_path: Path) -> None:
+async def test_saved_values_are_those_of_the_session(tmp_path: Path) -> None:
     async with built() as (session, model):
         (w,) = model.graph.get_collection("variables", "layer/w")
         await w.load(2 * WEIGHTS, session)
@@ -59,7 +59,7 @@ async def test_the_values_are_those_of_the_session(tmp_path: Path) -> None:
         np.testing.assert_array_equal(await session.run(found.variables["layer/w"]), 2 * WEIGHTS)
 
 
-async def test_variables_without_values_are_refused_and_nothing_is_there(tmp_path: Path) -> None:
+async def test_uninitialized_variables_are_rejected_and_leave_no_files(tmp_path: Path) -> None:
     model = graph_with_a_layer()
     async with af.Session(graph=model.graph) as session:
         with pytest.raises(errors.FailedPreconditionError):
@@ -67,7 +67,7 @@ async def test_variables_without_values_are_refused_and_nothing_is_there(tmp_pat
     assert names(tmp_path) == []
 
 
-async def test_what_was_loaded_can_be_trained_and_saved_again(tmp_path: Path) -> None:
+async def test_loaded_model_can_be_trained_and_saved_again(tmp_path: Path) -> None:
     async with built() as (session, model):
         await save(session, tmp_path / "first", model.signature)
     found = load(tmp_path / "first")
@@ -77,7 +77,7 @@ async def test_what_was_loaded_can_be_trained_and_saved_again(tmp_path: Path) ->
         step = af.train.GradientDescentOptimizer(0.1).minimize(loss)
         start = af.global_variables_initializer()
     async with af.Session(graph=found.graph) as session:
-        await session.run(start)  # which reads the file, as `initialize` does
+        await session.run(start)  # reads the file, as `initialize` does
         feeds = {found.inputs["x"]: GIVEN}
         before = await session.run(loss, feeds)
         for _ in range(5):
@@ -89,7 +89,7 @@ async def test_what_was_loaded_can_be_trained_and_saved_again(tmp_path: Path) ->
     np.testing.assert_allclose(np.sum(again**2), after, rtol=1e-5)
 
 
-async def test_what_is_trained_leaves_the_mapped_file_as_it_was(tmp_path: Path) -> None:
+async def test_training_does_not_change_the_mapped_file(tmp_path: Path) -> None:
     async with built() as (session, model):
         await save(session, tmp_path / "model", model.signature)
     before = (tmp_path / "model" / "weights.safetensors").read_bytes()
@@ -104,7 +104,7 @@ async def test_what_is_trained_leaves_the_mapped_file_as_it_was(tmp_path: Path) 
     assert (tmp_path / "model" / "weights.safetensors").read_bytes() == before
 
 
-async def test_several_signatures_share_what_they_need(tmp_path: Path) -> None:
+async def test_signatures_may_share_nodes(tmp_path: Path) -> None:
     with af.Graph().as_default() as graph:
         x = af.placeholder("float32", [2], name="x")
         middle = af.multiply(x, 2.0, name="middle")
@@ -128,7 +128,7 @@ async def test_several_signatures_share_what_they_need(tmp_path: Path) -> None:
     assert graph is not found.graph
 
 
-async def test_what_is_fed_in_the_middle_is_a_placeholder_and_what_comes_before_stays_out(tmp_path: Path) -> None:
+async def test_input_in_the_middle_becomes_a_placeholder_without_its_ancestors(tmp_path: Path) -> None:
     with af.Graph().as_default():
         source = af.py_func(lambda: np.float32(1), [], af.float32)
         middle = af.add(source, 1.0, name="middle")
@@ -139,7 +139,7 @@ async def test_what_is_fed_in_the_middle_is_a_placeholder_and_what_comes_before_
     assert (await outputs(tmp_path / "model", m=3.0))["y"] == 9.0
 
 
-async def test_branches_and_loops_come_back(tmp_path: Path) -> None:
+async def test_branches_and_loops_are_restored(tmp_path: Path) -> None:
     with af.Graph().as_default():
         n = af.placeholder("int32", [], name="n")
         total = af.while_loop(lambda i, _: i < n, lambda i, s: (i + 1, s + i), (af.constant(0), af.constant(0)))[1]
@@ -150,7 +150,7 @@ async def test_branches_and_loops_come_back(tmp_path: Path) -> None:
     assert (await outputs(tmp_path / "model", n=5))["y"] == 100
 
 
-async def test_devices_stay_behind(tmp_path: Path) -> None:
+async def test_devices_are_not_saved(tmp_path: Path) -> None:
     with af.Graph().as_default():
         with af.device("/device:CPU:1"):
             v = af.Variable(1.5, name="v")
@@ -161,7 +161,7 @@ async def test_devices_stay_behind(tmp_path: Path) -> None:
     assert (await outputs(tmp_path / "model"))["y"] == 2.5
 
 
-async def test_a_graph_that_was_imported_has_no_variable_objects_and_is_saved_all_the_same(tmp_path: Path) -> None:
+async def test_imported_graph_without_variable_objects_can_be_saved(tmp_path: Path) -> None:
     model = graph_with_a_layer()
     definition = model.graph.as_graph_def()
     with af.Graph().as_default() as graph:
@@ -174,7 +174,7 @@ async def test_a_graph_that_was_imported_has_no_variable_objects_and_is_saved_al
 
 
 @pytest.mark.parametrize("trainable", [False, True])
-async def test_a_model_of_another_format_goes_into_a_folder(tmp_path: Path, trainable: bool) -> None:
+async def test_model_of_another_format_can_be_saved(tmp_path: Path, trainable: bool) -> None:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 2])
     product = helper.make_node("MatMul", ["x", "w"], ["y"], "product")
@@ -188,7 +188,7 @@ async def test_a_model_of_another_format_goes_into_a_folder(tmp_path: Path, trai
     np.testing.assert_array_equal((await outputs(tmp_path / "model", x=GIVEN))["y"], wanted)
 
 
-async def test_a_read_only_by_rows_is_saved_whole(tmp_path: Path) -> None:
+async def test_variable_read_only_by_rows_is_saved_whole(tmp_path: Path) -> None:
     with af.Graph().as_default():
         table = af.Variable(np.arange(12.0).reshape(6, 2), name="table")
         ids = af.placeholder("int32", [None], name="ids")
@@ -203,7 +203,7 @@ async def test_a_read_only_by_rows_is_saved_whole(tmp_path: Path) -> None:
 
 
 async def save_constants(place: Path | str, values: Any) -> None:
-    """The sums of x and each of some constants, of which one is in a function, too."""
+    """Save the sums of x and each constant; the first constant is also used inside a function."""
     with af.Graph().as_default():
         x = af.placeholder("float32", [], name="x")
 
@@ -226,7 +226,7 @@ LARGE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("dtype", LARGE)
-async def test_large_constants_are_among_the_weights_once(tmp_path: Path, dtype: str) -> None:
+async def test_large_constants_are_stored_once_among_the_weights(tmp_path: Path, dtype: str) -> None:
     value, small = LARGE[dtype], LARGE[dtype].reshape(-1)[:100]
     await save_constants(tmp_path / "model", [value, small, value.copy()])
     assert (tmp_path / "model" / "graph.aiograph").stat().st_size < 4096, "the graph has none but the small one"
@@ -242,13 +242,13 @@ async def test_large_constants_are_among_the_weights_once(tmp_path: Path, dtype:
     np.testing.assert_array_equal(found["y1"], wanted.reshape(-1)[:100])
 
 
-async def test_large_constants_in_a_store_are_read() -> None:
+async def test_large_constants_are_read_from_a_store() -> None:
     place = f"memory://{uuid.uuid4().hex}/model"
     await save_constants(place, [LARGE["float32"]])
     np.testing.assert_array_equal((await outputs(place, x=2.0))["inner"], LARGE["float32"] + 2)
 
 
-async def test_strings_stay_in_the_graph(tmp_path: Path) -> None:
+async def test_string_constants_stay_in_the_graph(tmp_path: Path) -> None:
     words = np.array([b"word %d" % i for i in range(2000)], object)
     with af.Graph().as_default():
         async with af.Session() as session:
@@ -257,7 +257,7 @@ async def test_strings_stay_in_the_graph(tmp_path: Path) -> None:
     assert (await outputs(tmp_path / "model"))["y"].tolist() == words.tolist()
 
 
-async def test_a_large_constant_lies_over_the_mapped_file(tmp_path: Path) -> None:
+async def test_large_constant_is_a_view_of_the_mapped_file(tmp_path: Path) -> None:
     await save_constants(tmp_path / "model", [LARGE["float32"]])
     found = load(tmp_path / "model")
     value = found.graph.get_operation_by_name("c0").get_attr("value")
@@ -265,7 +265,7 @@ async def test_a_large_constant_lies_over_the_mapped_file(tmp_path: Path) -> Non
     assert not value.flags.writeable
 
 
-async def test_a_model_with_large_constants_is_saved_again(tmp_path: Path) -> None:
+async def test_model_with_large_constants_can_be_saved_again(tmp_path: Path) -> None:
     await save_constants(tmp_path / "first", [LARGE["float32"]])
     found = load(tmp_path / "first")
     async with calling(found) as session:
@@ -274,7 +274,7 @@ async def test_a_model_with_large_constants_is_saved_again(tmp_path: Path) -> No
         assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes()
 
 
-async def test_a_definition_with_mapped_constants_is_one_as_any_other(tmp_path: Path) -> None:
+async def test_definition_with_mapped_constants_round_trips(tmp_path: Path) -> None:
     await save_constants(tmp_path / "model", [LARGE["float32"]])
     definition = load(tmp_path / "model").graph.as_graph_def()
     assert af.GraphDef.from_bytes(definition.to_bytes()) == definition
@@ -299,7 +299,7 @@ async def save_reader(folder: Path, place: Path | str, constant: bool = True) ->
 
 
 @pytest.mark.parametrize("constant", [True, False])
-async def test_assets_are_copied_and_found_where_the_folder_is(tmp_path: Path, constant: bool) -> None:
+async def test_assets_are_copied_and_found_after_a_move(tmp_path: Path, constant: bool) -> None:
     await save_reader(tmp_path, tmp_path / "model", constant)
     (tmp_path / "vocab.txt").unlink()
     for path in (tmp_path / "model").rglob("*"):
@@ -316,7 +316,7 @@ async def test_assets_are_copied_and_found_where_the_folder_is(tmp_path: Path, c
     assert (await outputs(tmp_path / "again"))["text1"] == b"three\n"
 
 
-async def test_a_path_that_a_variable_keeps_is_refused(tmp_path: Path) -> None:
+async def test_asset_path_in_a_variable_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "words.txt").write_text("words")
     with af.Graph().as_default():
         path = af.constant(str(tmp_path / "words.txt"), name="path")
@@ -329,7 +329,7 @@ async def test_a_path_that_a_variable_keeps_is_refused(tmp_path: Path) -> None:
     assert names(tmp_path) == ["words.txt"]
 
 
-async def test_an_asset_that_is_missing_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
+async def test_missing_asset_is_an_error_and_leaves_no_files(tmp_path: Path) -> None:
     with af.Graph().as_default():
         path = af.constant("none")
         async with af.Session() as session:
@@ -340,10 +340,10 @@ async def test_an_asset_that_is_missing_is_an_error_and_leaves_nothing(tmp_path:
     assert names(tmp_path) == []
 
 
-# ── what cannot travel ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── unsupported nodes ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_all_that_cannot_travel_is_said_at_once(tmp_path: Path) -> None:
+async def test_all_unsupported_nodes_are_reported_at_once(tmp_path: Path) -> None:
     with af.Graph().as_default():
         forgotten = af.placeholder("float32", [], name="forgotten")
         called = af.py_func(lambda: np.float32(1), [], af.float32, name="called")
@@ -370,7 +370,7 @@ async def test_all_that_cannot_travel_is_said_at_once(tmp_path: Path) -> None:
         (lambda m: m.y, "the signatures"),
     ],
 )
-async def test_a_signature_that_is_none_is_refused(tmp_path: Path, wrong: Any, message: str) -> None:
+async def test_malformed_signature_is_rejected(tmp_path: Path, wrong: Any, message: str) -> None:
     async with built() as (session, model):
         with pytest.raises((errors.InvalidArgumentError, errors.NotFoundError), match=message):
             await save(session, tmp_path / "model", wrong(model))
@@ -379,7 +379,7 @@ async def test_a_signature_that_is_none_is_refused(tmp_path: Path, wrong: Any, m
 # ── the folder ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_folder_that_is_there_is_replaced_only_if_it_is_a_model_and_that_is_asked_for(tmp_path: Path) -> None:
+async def test_existing_folder_is_replaced_only_if_it_is_a_model_and_overwrite_is_set(tmp_path: Path) -> None:
     async with built() as (session, model):
         (tmp_path / "empty").mkdir()
         await save(session, tmp_path / "empty", model.signature)
@@ -393,7 +393,7 @@ async def test_a_folder_that_is_there_is_replaced_only_if_it_is_a_model_and_that
         assert files(tmp_path / "other") == ["precious"]
 
 
-async def test_what_is_replaced_leaves_nothing_behind(tmp_path: Path) -> None:
+async def test_replacement_removes_the_old_files(tmp_path: Path) -> None:
     await save_reader(tmp_path, tmp_path / "model")
     async with built() as (session, model):
         for _ in range(2):
@@ -406,9 +406,7 @@ def full(*_: Any) -> None:
     raise errors.ResourceExhaustedError("the disk is full")
 
 
-async def test_a_replacement_that_fails_leaves_the_model_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failed_replacement_leaves_the_model_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with built() as (session, model):
         await save(session, tmp_path / "model", model.signature)
         monkeypatch.setattr("aioflow.saved.writing.write_checkpoint", full)
@@ -417,7 +415,7 @@ async def test_a_replacement_that_fails_leaves_the_model_as_it_was(
     np.testing.assert_allclose((await outputs(tmp_path / "model", x=GIVEN))["y"], WANTED, rtol=1e-6)
 
 
-async def test_two_who_save_at_once_leave_one_whole_model(tmp_path: Path) -> None:
+async def test_concurrent_saves_leave_one_whole_model(tmp_path: Path) -> None:
     async with built() as (session, model):
         results = await asyncio.gather(
             *(save(session, tmp_path / "model", model.signature) for _ in range(4)), return_exceptions=True
@@ -428,7 +426,7 @@ async def test_two_who_save_at_once_leave_one_whole_model(tmp_path: Path) -> Non
     np.testing.assert_allclose((await outputs(tmp_path / "model", x=GIVEN))["y"], WANTED, rtol=1e-6)
 
 
-async def test_what_a_killed_program_left_beside_is_taken_away(tmp_path: Path) -> None:
+async def test_save_removes_temporary_folders_of_a_killed_program(tmp_path: Path) -> None:
     left = tmp_path / ".model.0123456789ab.tmp"
     (left / "assets").mkdir(parents=True)
     with temporary_folders.temporary_folder(tmp_path / "model") as used:
@@ -439,7 +437,7 @@ async def test_what_a_killed_program_left_beside_is_taken_away(tmp_path: Path) -
         assert used.path.exists()
 
 
-async def test_equal_models_are_equal_files(tmp_path: Path) -> None:
+async def test_equal_models_have_equal_files(tmp_path: Path) -> None:
     async with built() as (session, model):
         for name in ("a", "b"):
             await save(session, tmp_path / name, model.signature)
@@ -450,7 +448,7 @@ async def test_equal_models_are_equal_files(tmp_path: Path) -> None:
     assert digests[0] == digests[1]
 
 
-async def test_a_store_keeps_models_too(tmp_path: Path) -> None:
+async def test_save_to_a_store(tmp_path: Path) -> None:
     place = f"memory://{uuid.uuid4().hex}/model"
     async with built() as (session, model):
         assert await save(session, place, model.signature) == place
@@ -460,7 +458,7 @@ async def test_a_store_keeps_models_too(tmp_path: Path) -> None:
     np.testing.assert_allclose((await outputs(place, x=GIVEN))["y"], WANTED, rtol=1e-6)
 
 
-async def test_no_model_there_is_said(tmp_path: Path) -> None:
+async def test_load_without_a_model_is_reported(tmp_path: Path) -> None:
     for place in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(errors.NotFoundError, match="no model"):
             load(place)

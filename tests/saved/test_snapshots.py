@@ -1,4 +1,4 @@
-"""The values of a model that is saved are those of one moment, and are not copied for that."""
+"""The values in a saved model are those of one moment, and are not copied for that."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROWS, WIDTH = 4096, 512  # 8 MiB of float32
 BYTES = 4 * ROWS * WIDTH
 
 
-async def test_saving_makes_no_second_copy_of_the_weights(tmp_path: Path) -> None:
+async def test_save_makes_no_second_copy_of_the_weights(tmp_path: Path) -> None:
     with af.Graph().as_default():
         fed = af.placeholder("float32", [ROWS, WIDTH])
         tables = [af.Variable(np.zeros(1, np.float32), validate_shape=False, name=f"table{i}") for i in range(4)]
@@ -46,10 +46,10 @@ async def test_saving_makes_no_second_copy_of_the_weights(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("size", [ROWS, 3])
-async def test_what_is_trained_while_it_is_written_is_not_in_it(
+async def test_updates_during_the_save_are_not_saved(
     size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Updates of rows, in place, and of the whole, of large variables and of small ones."""
+    """Update large and small variables, by rows in place and as a whole."""
     begun, may_go_on = threading.Event(), threading.Event()
 
     def slow(prefix: str, tensors: Any) -> None:
@@ -78,22 +78,22 @@ async def test_what_is_trained_while_it_is_written_is_not_in_it(
     assert not np.any(stored["rows"][1:-1])
 
 
-async def test_a_session_that_is_closed_saves_nothing(tmp_path: Path) -> None:
+async def test_closed_session_cannot_save(tmp_path: Path) -> None:
     async with built() as (session, model):
         pass
     with pytest.raises(errors.ClosedSessionError):
         await save(session, tmp_path / "m", model.signature)
 
 
-async def test_a_graph_that_is_finished_is_saved(tmp_path: Path) -> None:
-    """No node is added for it."""
+async def test_finalized_graph_can_be_saved(tmp_path: Path) -> None:
+    """Saving adds no node to the graph."""
     async with built() as (session, model):
         model.graph.finalize()
         await save(session, tmp_path / "m", model.signature)
     assert sorted(safetensors.open(tmp_path / "m" / "weights.safetensors")) == ["layer/b", "layer/w"]
 
 
-async def test_variables_of_other_tasks_come_from_there(tmp_path: Path) -> None:
+async def test_variables_of_other_tasks_are_read_from_there(tmp_path: Path) -> None:
     model = graph_with_a_layer()
     with model.graph.as_default():
         start = af.global_variables_initializer()

@@ -1,4 +1,4 @@
-"""Models in folders, and what they compute in plain NumPy."""
+"""Models in folders, and their results in plain NumPy."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import aioflow as af
 
 __all__ = ["SECONDS", "save_model", "scaled", "slow", "summed"]
 
-SECONDS = 60.0  # in which whatever a test waits for must have come
+SECONDS = 60.0  # the longest time that a test waits for anything
 
 Build = Callable[[], tuple[Mapping[str, af.Tensor], Mapping[str, af.Tensor]]]
 
 
 def scaled(by: float) -> Build:
-    """y = x·by, by a variable: rows of three."""
+    """Return a builder of y = x·by over rows of three, with `by` as a variable."""
 
     def build() -> tuple[Mapping[str, af.Tensor], Mapping[str, af.Tensor]]:
         x = af.placeholder("float32", [None, 3], name="x")
@@ -28,13 +28,13 @@ def scaled(by: float) -> Build:
 
 
 def summed() -> tuple[Mapping[str, af.Tensor], Mapping[str, af.Tensor]]:
-    """total = Σ x, a scalar, of a vector: nothing that has rows."""
+    """Build total = Σ x, the scalar sum of a vector, whose output has no rows."""
     x = af.placeholder("float32", [None], name="x")
     return {"x": x}, {"total": af.reduce_sum(x)}
 
 
 def slow(count: int) -> Build:
-    """y = x after so many kernels, which can be stopped between two: rows of one."""
+    """Return a builder of y = x over rows of one, after `count` kernels, between any two of which it can be stopped."""
 
     def build() -> tuple[Mapping[str, af.Tensor], Mapping[str, af.Tensor]]:
         x = af.placeholder("float32", [None, 1], name="x")
@@ -47,7 +47,7 @@ def slow(count: int) -> Build:
 
 
 async def save_model(folder: Path, build: Build) -> Path:
-    """A model as a folder of aioflow's own."""
+    """Save a model to a folder in aioflow's own format, and return the folder."""
     with af.Graph().as_default() as graph:
         inputs, outputs = build()
         start = af.global_variables_initializer()
@@ -59,5 +59,5 @@ async def save_model(folder: Path, build: Build) -> Path:
 
 
 def rows(count: int = 1, seed: int = 0) -> Any:
-    """What `scaled` takes."""
+    """Return random inputs of `scaled`."""
     return np.random.default_rng(seed).normal(size=(count, 3)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""A client over gRPC that has the messages of the protocol from our table: bytes, and what a server says to them."""
+"""A gRPC client with the messages of our own table, for valid messages and for arbitrary bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 grpc = pytest.importorskip("grpc", reason="aioflow-engine[grpc] is not installed")
 
-from aioflow.serve import GrpcServer, Limits, ModelOptions, Repository, ServerOptions  # noqa: E402  # it may not be there
+from aioflow.serve import GrpcServer, Limits, ModelOptions, Repository, ServerOptions  # noqa: E402  # after importorskip
 from aioflow.serve.grpc.messages import message  # noqa: E402
 from tests.serve.folders import SECONDS  # noqa: E402
 
@@ -20,13 +20,13 @@ __all__ = ["Client", "asking", "client_of", "grpc", "infer_request", "over_grpc"
 
 
 class Client:
-    """Calls of the service by the names of its methods."""
+    """A client that calls the methods of the service by name."""
 
     def __init__(self, channel: Any) -> None:
         self.channel = channel
 
     def call(self, method: str) -> Any:
-        """A call that sends and gives messages."""
+        """Return a callable that sends a message or bytes and returns the response message."""
         return self.channel.unary_unary(
             f"/inference.GRPCInferenceService/{method}",
             request_serializer=lambda request: request if isinstance(request, bytes) else request.SerializeToString(),
@@ -34,7 +34,7 @@ class Client:
         )
 
     async def __call__(self, method: str, request: Any = None, **more: Any) -> Any:
-        """What a method answers, to a message or to the fields of one."""
+        """Return the response of a method to a message, or to a message with these fields."""
         if request is None:
             fields = {key: more.pop(key) for key in list(more) if key not in ("metadata", "compression")}
             request = message(f"{method}Request")(**fields)
@@ -43,7 +43,7 @@ class Client:
 
 @contextlib.asynccontextmanager
 async def client_of(address: str, credentials: Any = None) -> AsyncIterator[Client]:
-    """A client of a server at an address."""
+    """Yield a client of the server at an address."""
     options = [("grpc.max_receive_message_length", -1), ("grpc.enable_http_proxy", 0)]
     if credentials is None:
         channel = grpc.aio.insecure_channel(address, options)
@@ -57,7 +57,7 @@ async def client_of(address: str, credentials: Any = None) -> AsyncIterator[Clie
 async def over_grpc(
     models: Any, options: ModelOptions | None = None, where: ServerOptions | None = None, limits: Limits | None = None
 ) -> AsyncIterator[tuple[Repository, Client]]:
-    """A repository with all its models, behind a server for gRPC, and a client of that."""
+    """Yield a repository with all its models loaded, served over gRPC, and a client of the server."""
     async with (
         asyncio.timeout(SECONDS),
         Repository(models, options) as repository,
@@ -69,7 +69,7 @@ async def over_grpc(
 
 
 def infer_request(arrays: dict[str, Any], raw: bool = True, model: str = "m", **more: Any) -> Any:
-    """A request with float32 inputs, as bytes or as numbers."""
+    """Return a request with float32 inputs, as raw bytes or as numbers."""
     inputs = [
         {"name": name, "datatype": "FP32", "shape": array.shape}
         | ({} if raw else {"contents": {"fp32_contents": array.ravel().tolist()}})
@@ -80,14 +80,14 @@ def infer_request(arrays: dict[str, Any], raw: bool = True, model: str = "m", **
 
 
 def raw_values(response: Any, dtype: Any = np.float32) -> Any:
-    """The only output of an answer."""
+    """Return the only output of a response."""
     (output,), (data,) = response.outputs, response.raw_output_contents
     return np.frombuffer(data, dtype).reshape(output.shape)
 
 
 @contextlib.asynccontextmanager
 async def asking(code: Any) -> AsyncIterator[Any]:
-    """A block that ends with that status."""
+    """Expect the block to raise an RPC error with this status code."""
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         yield raised
     assert raised.value.code() is code, raised.value

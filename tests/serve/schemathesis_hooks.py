@@ -1,5 +1,7 @@
-"""For schemathesis, which cannot know what the models are called and take: of what it asks in good form, most is of a
-model that is there. `m` takes rows of three, and `other` is there to be unloaded.
+"""Hooks of schemathesis, which does not know the names and inputs of the models.
+
+Most of its valid requests are changed to address a loaded model: `m` takes rows of three, and `other` exists to be
+unloaded.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ CHANCE: Final = random.Random(1)
 
 
 def map_case(context: Any, case: Any) -> Any:
-    """Only of what is to be accepted: what is to be refused stays as it is."""
+    """Address a loaded model in three of four valid cases; leave invalid cases as they are."""
     if case.meta is None or case.meta.generation.mode != GenerationMode.POSITIVE or CHANCE.random() < 0.25:
         return case
     known = {"model": "other" if case.path.endswith("load") else "m", "version": "1"}

@@ -1,4 +1,4 @@
-"""A service of several processes with a client, and clients that look at every answer."""
+"""A service of several processes with a client, and clients that check every response."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tests.waiting import eventually
 
 pytest.importorskip("httptools", reason="httptools is not installed")
 
-from aioflow.serve import ModelOptions, Processes, ServerOptions  # what it needs may not be there
+from aioflow.serve import ModelOptions, Processes, ServerOptions  # after importorskip
 
 __all__ = ["LONG", "Client", "loaded", "several"]
 
-LONG = 2 * SECONDS  # processes are started, on machines that are busy
+LONG = 2 * SECONDS  # starting processes takes long on busy machines
 
 
 @contextlib.asynccontextmanager
 async def several(models: Any, options: ModelOptions | None = None, **named: Any) -> AsyncIterator[Any]:
-    """The service, and a client for questions by the way."""
+    """Yield the service, and a client for occasional requests."""
     where = ServerOptions(port=0, drain_seconds=named.pop("drain_seconds", 20.0), **named.pop("tls", {}))
     async with asyncio.timeout(LONG), Processes(models, options, where, **{"processes": 2, **named}) as service:
         await service.ready()
@@ -36,11 +36,11 @@ async def several(models: Any, options: ModelOptions | None = None, **named: Any
 
 
 class Client:
-    """A client that sends one request after another over a connection, and opens another when that is closed.
+    """A client that sends requests one after another over a connection, and reconnects when it is closed.
 
     Attributes:
-        right: Number of answers, each of them right.
-        broken: Number of connections that were closed without notice in the last answer.
+        right: Number of responses; each of them was correct.
+        broken: Number of connections that were closed without notice during a request.
     """
 
     def __init__(self, url: str, seed: int) -> None:
@@ -54,14 +54,14 @@ class Client:
         self.broken = 0
 
     async def run(self) -> None:
-        """Ask until it is done."""
+        """Send requests until `is_done` is set."""
         while not self.is_done:
             reader, writer = await asyncio.open_connection("127.0.0.1", self._port, ssl=self._tls)
             try:
                 is_open = True
                 while is_open and not self.is_done:
                     is_open = await self._ask(reader, writer)
-                    await asyncio.sleep(0.002 * (self._seed % 3))  # some connections are idle now and then
+                    await asyncio.sleep(0.002 * (self._seed % 3))  # some connections are idle at times
             except (ConnectionError, asyncio.IncompleteReadError):
                 self.broken += 1
             finally:
@@ -70,7 +70,7 @@ class Client:
                     await writer.wait_closed()
 
     async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Send a request, and check the answer. Return whether the connection stays open."""
+        """Send a request, check the response, and return whether the connection stays open."""
         x = rows(1 + self.right % 3, 1000 * self._seed + self.right)
         writer.write(post(json.dumps(asked(x)).encode()))
         head = await reader.readuntil(b"\r\n\r\n")
@@ -86,7 +86,7 @@ class Client:
 
 @contextlib.asynccontextmanager
 async def loaded(url: str, count: int = 8) -> AsyncIterator[list[Client]]:
-    """Clients at work while the block runs, each of which has been answered before it begins and at its end."""
+    """Run clients during the block, each of which gets a response before the block begins and at its end."""
     clients = [Client(url, seed) for seed in range(count)]
     async with asyncio.TaskGroup() as group:
         for client in clients:

@@ -1,4 +1,4 @@
-"""Which models are batched, and that no request is answered with rows of another one."""
+"""Batching of models: which ones are batched, and no response has rows of another request."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ Build = Callable[[Any], Any]
 
 
 def repeated(x: Any) -> Any:
-    """Each row twice where its first number is positive, and left out where it is negative."""
+    """Repeat each row whose first number is positive, and drop it if the number is negative."""
     return af.repeat(x, 1 + af.cast(af.sign(x[:, 0]), af.int32), axis=0)
 
 
 def selected(x: Any) -> Any:
-    """The rows whose first number is not negative."""
+    """Return the rows whose first number is not negative."""
     return af.boolean_mask(x, x[:, 0] >= 0)
 
 
 def hidden(function: Callable[[Any], Any]) -> Build:
-    """A Python function without effects, of which the ops say nothing."""
+    """Return a builder with a Python function without effects, whose op has no traits about rows."""
     return lambda x: af.py_func(function, [x], af.float32, stateful=False)
 
 
@@ -47,15 +47,15 @@ async def opened(session: af.Session, build: Build, **options: Any) -> Call:
 
 
 async def answers(call: Call, *sent: Any) -> list[Any]:
-    """The output of each of these requests, or its error, which come at once."""
+    """Send the requests concurrently and return each one's output or error."""
     calls = [call([np.array(each, np.float32)], 60.0, 0) for each in sent]
     found: Sequence[Any] = await asyncio.gather(*calls, return_exceptions=True)
     return [each["y"].tolist() if isinstance(each, dict) else each for each in found]
 
 
 @pytest.mark.parametrize("how", ["auto", "proven", "always", "never"])
-async def test_no_request_is_answered_with_rows_of_another(how: str) -> None:
-    """The rows of two answers are together as many as those of the requests, and belong to one of them."""
+async def test_no_response_has_rows_of_another_request(how: str) -> None:
+    """Two responses have as many rows together as their requests, but all of these rows belong to one request."""
     async with af.Session() as session:
         call = await opened(session, repeated, batch=how)
         assert call.is_batched == (how == "always")
@@ -63,7 +63,7 @@ async def test_no_request_is_answered_with_rows_of_another(how: str) -> None:
         assert not call.is_batched
 
 
-async def test_batching_ends_with_the_first_wrong_total(caplog: pytest.LogCaptureFixture) -> None:
+async def test_batching_stops_at_the_first_wrong_row_count(caplog: pytest.LogCaptureFixture) -> None:
     async with af.Session() as session:
         call = await opened(session, selected, batch="always")
         assert await answers(call, [[1, 2]], [[3, 4]]) == [[[1, 2]], [[3, 4]]]
@@ -75,7 +75,7 @@ async def test_batching_ends_with_the_first_wrong_total(caplog: pytest.LogCaptur
         assert (found.answered, found.failed) == (6, 1)
 
 
-async def test_request_to_a_model_with_effects_is_not_run_again() -> None:
+async def test_failed_request_to_a_model_with_effects_is_not_repeated() -> None:
     async with af.Session() as session:
         count = af.Variable(0)
         await session.run(count.initializer)
@@ -91,7 +91,7 @@ async def test_request_to_a_model_with_effects_is_not_run_again() -> None:
         assert await answers(call, [[-1, 5]]) == [[]]
 
 
-async def test_requests_that_wait_are_answered_by_a_model_with_effects_that_mixes_rows() -> None:
+async def test_waiting_requests_to_a_model_with_effects_are_answered_after_a_mixed_batch() -> None:
     async with af.Session() as session:
         count = af.Variable(0)
         await session.run(count.initializer)
@@ -107,7 +107,7 @@ async def test_requests_that_wait_are_answered_by_a_model_with_effects_that_mixe
         assert await session.run(count) == 3
 
 
-async def test_step_that_was_running_when_another_gave_a_wrong_total_answers_nothing() -> None:
+async def test_result_of_a_batch_that_outlives_batching_is_discarded() -> None:
     done = threading.Event()
 
     def mixing(x: Any) -> Any:
@@ -141,7 +141,9 @@ async def test_step_that_was_running_when_another_gave_a_wrong_total_answers_not
         (_refused, False),
     ],
 )
-async def test_what_is_not_known_is_tried(function: Callable[[Any], Any], is_batched: bool) -> None:
+async def test_functions_without_traits_are_batched_if_a_trial_succeeds(
+    function: Callable[[Any], Any], is_batched: bool
+) -> None:
     async with af.Session() as session:
         assert (await opened(session, hidden(function))).is_batched == is_batched
         for options in ({"batch": "proven"}, {"warmup": False}, {"batch": "never"}):
@@ -149,7 +151,7 @@ async def test_what_is_not_known_is_tried(function: Callable[[Any], Any], is_bat
         assert (await opened(session, hidden(function), batch="always")).is_batched
 
 
-async def test_model_that_changes_something_is_not_tried() -> None:
+async def test_model_with_effects_is_not_tried() -> None:
     async with af.Session() as session:
         count = af.Variable(0)
         await session.run(count.initializer)
@@ -163,7 +165,7 @@ async def test_model_that_changes_something_is_not_tried() -> None:
 
 
 def _padded_words(texts: Any) -> Any:
-    """As a tokenizer does: the lengths of the words of each text, filled up to the longest text."""
+    """Return word lengths per text, padded to the longest text, like a tokenizer."""
     words = [text.split() for text in texts]
     return np.array([[len(each) for each in text] + [0] * (max(map(len, words)) - len(text)) for text in words], "f")
 
@@ -177,7 +179,7 @@ def _padded_words(texts: Any) -> Any:
         (lambda texts: np.array([float(text) for text in texts], np.float32), True),
     ],
 )
-async def test_models_of_texts_are_tried_with_different_numbers_of_words(
+async def test_text_models_are_tried_with_different_word_counts(
     function: Callable[[Any], Any], is_batched: bool
 ) -> None:
     async with af.Session() as session:
@@ -186,7 +188,7 @@ async def test_models_of_texts_are_tried_with_different_numbers_of_words(
         assert (await open_call(session, Signature({"x": x}, {"y": y}), ModelOptions())).is_batched == is_batched
 
 
-async def test_inputs_are_tried_with_different_values() -> None:
+async def test_inputs_of_a_trial_have_different_values() -> None:
     async with af.Session() as session:
         inputs = {name: af.placeholder("float32", [None, 2]) for name in ("x", "y")}
         mixing = af.py_func(lambda x, y: (x - y) * x.mean(0), list(inputs.values()), af.float32, stateful=False)
@@ -194,14 +196,14 @@ async def test_inputs_are_tried_with_different_values() -> None:
         assert not (await open_call(session, Signature(inputs, {"z": mixing}), ModelOptions())).is_batched
 
 
-async def test_proven_model_is_batched_without_a_step() -> None:
+async def test_proven_model_is_batched_without_a_trial_step() -> None:
     async with af.Session() as session:
         call = await opened(session, lambda x: af.nn.softmax(af.tanh(x) * 2.0), warmup=False)
         assert call.is_batched
         assert call.statistics().batches == 0
 
 
-async def test_request_without_rows_is_answered_as_it_is_alone() -> None:
+async def test_request_without_rows_is_computed_alone() -> None:
     async with af.Session() as session:
         call = await opened(session, lambda x: x * 2.0)
         empty = np.zeros((0, 2))
@@ -210,7 +212,7 @@ async def test_request_without_rows_is_answered_as_it_is_alone() -> None:
         assert (await call([empty.astype(np.float32)], None, 0))["y"].shape == (0, 2)
 
 
-async def test_log_says_why_requests_share_no_steps(caplog: pytest.LogCaptureFixture) -> None:
+async def test_log_explains_why_a_model_is_not_batched(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "aioflow.serve")
     async with af.Session() as session:
         await opened(session, lambda x: x - af.reduce_mean(x, 0, name="of_all"))
@@ -219,6 +221,6 @@ async def test_log_says_why_requests_share_no_steps(caplog: pytest.LogCaptureFix
         assert "no rows like these" in caplog.text
 
 
-def test_unknown_way_of_batching_is_refused() -> None:
+def test_unknown_batch_option_is_rejected() -> None:
     with pytest.raises(InvalidArgumentError, match="batch"):
-        ModelOptions(batch=True)  # type: ignore[arg-type]  # the type that it had
+        ModelOptions(batch=True)  # type: ignore[arg-type]  # the option's former type

@@ -1,4 +1,4 @@
-"""Servers that are cancelled at each turn of the loop: the port refuses afterwards, and nothing is left behind."""
+"""Servers cancelled at each turn of the loop: their ports are closed afterwards, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from tests.serve.folders import SECONDS, save_model, scaled
 from tests.serve.service import Server, ServerOptions, create_app
 from tests.waiting import eventually
 
-HEAD = b"POST /v2/repository/index HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{"  # and no more
+# The head of a request with a body of nine bytes, of which only the first is sent.
+HEAD = b"POST /v2/repository/index HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{"
 Loop = Callable[[], asyncio.AbstractEventLoop]
 loops = pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
 
@@ -55,7 +56,7 @@ def test_server_cancelled_at_any_turn_closes_its_port(loop: Loop) -> None:
 
 @pytest.mark.parametrize("over_grpc", [False, True])
 @loops
-def test_server_cancelled_while_it_ends_cuts_off_its_clients(loop: Loop, over_grpc: bool) -> None:
+def test_server_cancelled_while_it_ends_aborts_its_requests(loop: Loop, over_grpc: bool) -> None:
     if over_grpc:
         pytest.importorskip("grpc", reason="aioflow-engine[grpc] is not installed")
 
@@ -87,7 +88,7 @@ def test_server_cancelled_while_it_ends_cuts_off_its_clients(loop: Loop, over_gr
 
 
 @loops
-def test_server_that_is_entered_again_still_ends(loop: Loop) -> None:
+def test_server_that_is_entered_twice_still_ends(loop: Loop) -> None:
     async def main() -> None:
         async with asyncio.timeout(SECONDS), Server({}, where=ServerOptions(port=0)) as server:
             with pytest.raises(errors.ClosedSessionError):
@@ -97,7 +98,7 @@ def test_server_that_is_entered_again_still_ends(loop: Loop) -> None:
 
 
 @loops
-def test_server_cancelled_at_any_turn_closes_the_sockets_that_it_was_given(loop: Loop) -> None:
+def test_server_cancelled_at_any_turn_closes_the_sockets_passed_to_it(loop: Loop) -> None:
     async def main() -> None:
         async def work() -> None:
             given.append(socket.create_server(("127.0.0.1", 0)))
@@ -114,7 +115,7 @@ def test_server_cancelled_at_any_turn_closes_the_sockets_that_it_was_given(loop:
 
 
 @loops
-def test_application_passes_on_the_error_of_its_block(loop: Loop) -> None:
+def test_application_raises_the_error_of_its_block(loop: Loop) -> None:
     async def main() -> None:
         app = create_app({})
         with pytest.raises(ValueError, match="of the block"):
@@ -125,7 +126,7 @@ def test_application_passes_on_the_error_of_its_block(loop: Loop) -> None:
 
 
 @loops
-def test_application_cancelled_at_any_turn_leaves_nothing(loop: Loop, tmp_path: Path) -> None:
+def test_application_cancelled_at_any_turn_leaves_no_tasks(loop: Loop, tmp_path: Path) -> None:
     async def main() -> None:
         async def work() -> None:
             app = create_app({"m": tmp_path / "m"})
@@ -178,7 +179,7 @@ def test_repository_cancelled_while_it_ends_closes_every_version(loop: Loop, tmp
                 holding = group.create_task(hold(repository, ready, end))
                 await ready.wait()
                 versions = repository.served()
-                with repository.used("a"):  # a request that takes longer
+                with repository.used("a"):  # a request outlives the end of the block
                     end.set()
                     for _ in range(turns + 1):
                         await asyncio.sleep(0)
@@ -198,7 +199,7 @@ async def refused(change: Coroutine[Any, Any, None]) -> None:
 
 
 @loops
-def test_repository_that_ends_before_a_load_begins_refuses_it(loop: Loop) -> None:
+def test_repository_that_ends_before_a_load_begins_rejects_it(loop: Loop) -> None:
     async def main() -> None:
         for change in (Repository.load, Repository.unload):
             async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as group:
@@ -229,7 +230,7 @@ def test_repository_that_ends_while_it_unloads_closes_the_version(loop: Loop, tm
 
 
 @loops
-def test_turns_cancelled_at_any_turn_of_the_loop_are_handed_on(loop: Loop) -> None:
+def test_turns_cancelled_at_any_turn_of_the_loop_are_released(loop: Loop) -> None:
     async def main() -> None:
         turns = Turns(1, 4)
 
@@ -251,7 +252,7 @@ def test_turns_cancelled_at_any_turn_of_the_loop_are_handed_on(loop: Loop) -> No
 
 
 @loops
-def test_until_disconnect_cancelled_at_any_turn_leaves_nothing(loop: Loop) -> None:
+def test_until_disconnect_cancelled_at_any_turn_leaves_no_tasks(loop: Loop) -> None:
     async def main() -> None:
         async def receive() -> Any:
             await asyncio.get_running_loop().create_future()

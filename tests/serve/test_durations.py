@@ -1,4 +1,4 @@
-"""Durations of requests, turns and batches are exact on every event loop: uvloop's clock ticks in milliseconds."""
+"""Durations of requests, turns and batches are exact on every event loop, though uvloop's clock ticks in ms."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECONDS = 0.002
 
 @contextmanager
 def clock_that_stands() -> Iterator[None]:
-    """A block in which the clock of the running loop does not tick."""
+    """Stop the clock of the running loop during the block."""
     loop = asyncio.get_running_loop()
     with patch.object(loop, "time", return_value=loop.time()):
         yield
@@ -34,14 +34,14 @@ def take_long() -> None:
     time.sleep(SECONDS)
 
 
-async def test_requests() -> None:
+async def test_request_duration_does_not_use_the_loop_clock() -> None:
     model: Any = SimpleNamespace(name="m", tally=RequestTally())
     with clock_that_stands(), counted(model):
         take_long()
     assert model.tally.seconds["ok"] >= SECONDS
 
 
-async def test_turns() -> None:
+async def test_turn_duration_does_not_use_the_loop_clock() -> None:
     turns = Turns(1, 4)
 
     async def hold() -> None:
@@ -57,7 +57,7 @@ async def test_turns() -> None:
                 assert waited >= SECONDS
 
 
-async def test_batches() -> None:
+async def test_batch_durations_do_not_use_the_loop_clock() -> None:
     def slow(rows: Any) -> Any:
         take_long()
         return rows
@@ -74,7 +74,7 @@ async def test_batches() -> None:
 
 
 @pytest.mark.blocks_loop("measures what happens then")
-async def test_lag() -> None:
+async def test_loop_lag_does_not_use_the_loop_clock() -> None:
     lag = LoopLag(interval=0.0)
     async with asyncio.TaskGroup() as group:
         watching = group.create_task(lag.watch())

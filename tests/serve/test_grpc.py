@@ -1,4 +1,4 @@
-"""The service over gRPC, on loopback with grpcio's own client."""
+"""The service over gRPC, on loopback, with grpcio's own client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from google.protobuf import descriptor_pool
 
 pytest.importorskip("grpc", reason="aioflow-engine[grpc] is not installed")
 
-from aioflow import errors  # nothing to test without it
+from aioflow import errors  # after importorskip
 from aioflow.serve import GrpcServer, Limits, ModelOptions, ModelSource, Repository, ServerOptions
 from aioflow.serve.admission import Admission
 from aioflow.serve.grpc.messages import message, pool
@@ -22,7 +22,7 @@ from tests.serve.grpc_client import Client, asking, client_of, grpc, infer_reque
 from tests.waiting import eventually
 
 Code = grpc.StatusCode
-SERVING, NOT_SERVING, SERVICE_UNKNOWN = b"\x08\x01", b"\x08\x02", b"\x08\x03"  # as in health.proto
+SERVING, NOT_SERVING, SERVICE_UNKNOWN = b"\x08\x01", b"\x08\x02", b"\x08\x03"  # statuses of health.proto
 NAMED = b"\x0a\x1einference.GRPCInferenceService"
 
 
@@ -31,7 +31,7 @@ async def folder(tmp_path: Path) -> Path:
     return await save_model(tmp_path / "m", scaled(2))
 
 
-# ── what is answered ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── responses ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_health_and_metadata(folder: Path) -> None:
@@ -61,7 +61,7 @@ async def test_health_and_metadata(folder: Path) -> None:
             await ask.channel.unary_unary("/inference.GRPCInferenceService/TraceSetting")(b"", timeout=SECONDS)
 
 
-async def test_health_as_kubernetes_asks_for_it(tmp_path: Path, folder: Path) -> None:
+async def test_health_check_needs_no_token(tmp_path: Path, folder: Path) -> None:
     async with over_grpc({"m": folder}, where=ServerOptions(grpc_port=0, token="secret")) as (repository, ask):
         check = ask.channel.unary_unary("/grpc.health.v1.Health/Check")
 
@@ -81,7 +81,7 @@ async def test_health_as_kubernetes_asks_for_it(tmp_path: Path, folder: Path) ->
 
 @pytest.mark.parametrize("raw", [True, False])
 async def test_inference(folder: Path, raw: bool) -> None:
-    """Answers come as the inputs have."""
+    """The response has the form of the inputs, raw or typed."""
     async with over_grpc({"m": folder}) as (_, ask):
         x = rows(3)
         response = await ask("ModelInfer", infer_request({"x": x}, raw, id="n7"))
@@ -120,14 +120,14 @@ async def test_models_are_loaded_and_unloaded(tmp_path: Path) -> None:
             await ask("RepositoryModelLoad", model_name="other")
 
 
-# ── what lasts ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── health streams ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def watch(ask: Client, request: bytes = b"") -> Any:
     return ask.channel.unary_stream("/grpc.health.v1.Health/Watch")(request, timeout=SECONDS)
 
 
-async def test_health_is_watched(folder: Path, tmp_path: Path) -> None:
+async def test_health_watch_reports_each_change(folder: Path, tmp_path: Path) -> None:
     where, admission = ServerOptions(token="secret"), Admission(1 << 20)
     async with (
         asyncio.timeout(SECONDS),
@@ -148,7 +148,7 @@ async def test_health_is_watched(folder: Path, tmp_path: Path) -> None:
         await save_model(tmp_path / "late", scaled(3))
         await repository.load("late")
         assert [await each.read() for each in calls] == [SERVING] * 2
-        await repository.unload("m")  # which is as it should be, so nothing is said
+        await repository.unload("m")  # was requested, so no status is sent
         repository.drain()
         assert [await each.read() for each in calls] == [NOT_SERVING] * 2
         assert not any(each.done() for each in (*calls, unknown))
@@ -169,8 +169,8 @@ async def test_streams_end_with_the_service(folder: Path) -> None:
                 assert await each.code() is Code.OK
 
 
-async def test_the_end_cuts_off_no_answer(folder: Path) -> None:
-    """The status that is being written goes out, and then the last one."""
+async def test_end_of_the_service_interrupts_no_health_status(folder: Path) -> None:
+    """The status that is being written is sent first, then the final one."""
     begun, taken, written = asyncio.Event(), asyncio.Event(), []
 
     class Watching:
@@ -198,7 +198,7 @@ async def test_the_end_cuts_off_no_answer(folder: Path) -> None:
     assert written == [SERVING, NOT_SERVING]
 
 
-async def test_who_leaves_makes_room(folder: Path) -> None:
+async def test_cancelled_watch_frees_its_place(folder: Path) -> None:
     async with over_grpc({"m": folder}) as (_, ask):
         assert (await ask("ServerReady")).ready
         tasks = len(asyncio.all_tasks())
@@ -222,7 +222,7 @@ async def test_who_leaves_makes_room(folder: Path) -> None:
         await eventually(lambda: len(asyncio.all_tasks()) <= tasks)
 
 
-# ── what is served ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── reflection ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 V1, V1ALPHA = "grpc.reflection.v1", "grpc.reflection.v1alpha"
@@ -243,11 +243,11 @@ async def ask_about(call: Any, package: str = V1, **fields: Any) -> Any:
 
 
 @pytest.mark.parametrize("package", [V1, V1ALPHA])
-async def test_the_service_can_be_described(folder: Path, package: str) -> None:
-    """Every service that is listed is declared by a file, as it is served."""
+async def test_reflection_describes_every_service(folder: Path, package: str) -> None:
+    """Each listed service is declared by a file, with the methods that are served."""
     async with over_grpc({"m": folder}) as (repository, ask):
         call = reflection(ask, package)
-        await call.write(b"\x3a\x00")  # list_services, as in reflection.proto
+        await call.write(b"\x3a\x00")  # list_services, see reflection.proto
         names = [each.name for each in (await call.read()).list_services_response.service]
         served = Methods(repository, Limits(), Admission(1)).services
         assert names == sorted(served)
@@ -272,7 +272,7 @@ async def test_the_service_can_be_described(folder: Path, package: str) -> None:
         assert await call.code() is Code.OK
 
 
-async def test_streams_are_declared_as_such() -> None:
+async def test_streaming_methods_are_declared_as_streaming() -> None:
     services = {name: pool().FindServiceByName(name) for name in ("grpc.health.v1.Health", f"{V1}.ServerReflection")}
     found = {
         method.name: (method.client_streaming, method.server_streaming)
@@ -282,7 +282,7 @@ async def test_streams_are_declared_as_such() -> None:
     assert found == {"Check": (False, False), "Watch": (False, True), "ServerReflectionInfo": (True, True)}
 
 
-async def test_what_cannot_be_described(folder: Path) -> None:
+async def test_reflection_rejects_unknown_and_malformed_requests(folder: Path) -> None:
     async with over_grpc({"m": folder}, limits=Limits(json_bytes=600)) as (_, ask):
         call = reflection(ask)
         extension = {"containing_type": "inference.ModelConfig", "extension_number": 1}
@@ -308,7 +308,7 @@ async def test_what_cannot_be_described(folder: Path) -> None:
                 await call.read()
 
 
-async def test_a_token_is_asked_for_before_anything_is_described(folder: Path) -> None:
+async def test_reflection_requires_the_token(folder: Path) -> None:
     async with over_grpc({"m": folder}, where=ServerOptions(token="secret")) as (_, ask):
         for package in (V1, V1ALPHA):
             async with asking(Code.UNAUTHENTICATED):
@@ -317,7 +317,7 @@ async def test_a_token_is_asked_for_before_anything_is_described(folder: Path) -
             assert (await ask_about(call, package, list_services="")).list_services_response.service
 
 
-# ── what goes wrong ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── errors ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_errors_have_a_code_and_a_reason(folder: Path) -> None:
@@ -341,13 +341,13 @@ async def test_errors_have_a_code_and_a_reason(folder: Path) -> None:
         np.testing.assert_allclose(raw_values(await ask("ModelInfer", infer_request({"x": x}))), x * 2, rtol=1e-6)
 
 
-async def test_messages_within_limits(folder: Path) -> None:
-    """What is too large or compressed is refused, and the connection goes on."""
+async def test_message_over_its_limit_or_compressed_is_rejected(folder: Path) -> None:
+    """The connection stays usable after a rejected message."""
     async with over_grpc({"m": folder}, limits=Limits(body_bytes=1000, json_bytes=600)) as (_, ask):
         for count, raw in ((200, True), (60, False)):
             async with asking(Code.RESOURCE_EXHAUSTED):
                 await ask("ModelInfer", infer_request({"x": rows(count)}, raw))
-        async with asking(Code.RESOURCE_EXHAUSTED):  # nor may any other message, which has no tensors
+        async with asking(Code.RESOURCE_EXHAUSTED):  # other messages have no tensors and a smaller limit
             await ask("ModelMetadata", name="m", version="1" * 700)
         async with asking(Code.UNIMPLEMENTED):
             await ask(
@@ -356,7 +356,7 @@ async def test_messages_within_limits(folder: Path) -> None:
         assert raw_values(await ask("ModelInfer", infer_request({"x": rows(70)}))).shape == (70, 3)
 
 
-async def test_a_message_that_does_not_come_is_not_waited_for(folder: Path) -> None:
+async def test_message_that_does_not_arrive_times_out(folder: Path) -> None:
     async with over_grpc({"m": folder}, limits=Limits(body_seconds=0.01)) as (_, ask):
         call = ask.channel.stream_unary("/inference.GRPCInferenceService/ModelInfer")(timeout=SECONDS)
         async with asking(Code.DEADLINE_EXCEEDED) as raised:
@@ -364,7 +364,7 @@ async def test_a_message_that_does_not_come_is_not_waited_for(folder: Path) -> N
         assert "does not come" in raised.value.details()
 
 
-async def test_a_token_is_asked_for_before_the_message_is_read(folder: Path) -> None:
+async def test_token_is_checked_before_the_message_is_read(folder: Path) -> None:
     async with over_grpc({"m": folder}, where=ServerOptions(token="secret")) as (_, ask):
         assert (await ask("ServerLive")).live
         assert (await ask("ServerReady")).ready
@@ -378,7 +378,7 @@ async def test_a_token_is_asked_for_before_the_message_is_read(folder: Path) -> 
             await call
 
 
-async def test_an_address_that_is_taken(folder: Path) -> None:
+async def test_address_in_use_is_reported(folder: Path) -> None:
     async with Repository({"m": folder}) as repository, GrpcServer(repository) as server:
         assert server.address.startswith("127.0.0.1:")
         port = int(server.address.rpartition(":")[2])
@@ -390,7 +390,7 @@ async def test_an_address_that_is_taken(folder: Path) -> None:
 # ── deadlines, cancellation, load ────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_deadline_stops_the_work(tmp_path: Path) -> None:
+async def test_deadline_stops_the_work(tmp_path: Path) -> None:
     folder = await save_model(tmp_path / "m", slow(1_000_000))
     async with over_grpc({"m": folder}, ModelOptions(warmup=False)) as (repository, ask):
         x = np.ones([1, 1], np.float32)
@@ -406,8 +406,8 @@ async def test_a_deadline_stops_the_work(tmp_path: Path) -> None:
         assert repository.get("m").tally.outcomes["ok"] == 0
 
 
-async def test_the_deadline_of_a_call_is_a_limit_of_its_request(tmp_path: Path) -> None:
-    """Whoever has asked may be slower to give up."""
+async def test_deadline_of_a_call_limits_its_request(tmp_path: Path) -> None:
+    """The server must not rely on the client to cancel a call in time."""
     folder = await save_model(tmp_path / "m", slow(1_000_000))
 
     class Asking:
@@ -428,7 +428,7 @@ async def test_the_deadline_of_a_call_is_a_limit_of_its_request(tmp_path: Path) 
         assert (repository.get("m").tally.outcomes["late"], admission.bytes) == (1, 0)
 
 
-async def test_a_cancelled_call_stops_the_work(tmp_path: Path) -> None:
+async def test_cancelled_call_stops_the_work(tmp_path: Path) -> None:
     folder = await save_model(tmp_path / "m", slow(1_000_000))
     async with over_grpc({"m": folder}, ModelOptions(warmup=False)) as (repository, ask):
         model = repository.get("m")
@@ -440,7 +440,7 @@ async def test_a_cancelled_call_stops_the_work(tmp_path: Path) -> None:
         assert (model.tally.outcomes["gone"], model.tally.outcomes["ok"]) == (1, 0)
 
 
-async def test_what_cannot_wait_comes_again_later(tmp_path: Path) -> None:
+async def test_call_beyond_the_queue_is_rejected_with_retry_after(tmp_path: Path) -> None:
     folder = await save_model(tmp_path / "m", slow(1_000_000))
     options = ModelOptions(warmup=False, max_batch_size=1, max_enqueued_batches=1)
     async with over_grpc({"m": folder}, options) as (repository, ask):
@@ -458,9 +458,9 @@ async def test_what_cannot_wait_comes_again_later(tmp_path: Path) -> None:
         await eventually(lambda: not repository.get("m").users)
 
 
-async def test_every_answer_is_that_of_its_request(folder: Path) -> None:
-    """Many callers, some of which go away or send what is wrong: each gets his own rows, or what he is due."""
-    options = ModelOptions(batch_timeout=0.01)  # long enough for others to come, however busy the machine
+async def test_concurrent_calls_each_get_their_own_rows(folder: Path) -> None:
+    """Among many concurrent calls, some are cancelled and some are invalid; each other call gets its own rows."""
+    options = ModelOptions(batch_timeout=0.01)  # long enough for other requests to arrive, even on a busy machine
     async with over_grpc({"m": folder}, options) as (repository, ask):
 
         async def call(seed: int) -> None:
@@ -491,7 +491,7 @@ async def test_every_answer_is_that_of_its_request(folder: Path) -> None:
         assert batches.batches < batches.answered
 
 
-async def test_what_has_begun_is_answered_at_the_end(tmp_path: Path) -> None:
+async def test_running_call_is_answered_when_the_server_ends(tmp_path: Path) -> None:
     folder = await save_model(tmp_path / "m", slow(20_000))
     async with asyncio.timeout(SECONDS), Repository({"m": folder}, ModelOptions(warmup=False)) as repository:
         await repository.load_all()
@@ -506,10 +506,10 @@ async def test_what_has_begun_is_answered_at_the_end(tmp_path: Path) -> None:
                 await ask("ServerLive")
 
 
-# ── beside HTTP ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── both transports ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_both_transports_have_the_same_models(folder: Path) -> None:
+async def test_both_transports_serve_the_same_models(folder: Path) -> None:
     service = pytest.importorskip("tests.serve.service", reason="aioflow-engine[serve] is not installed")
     async with (
         service.serving({"m": folder}, where=ServerOptions(port=0, grpc_port=0)) as (server, http),
@@ -526,7 +526,7 @@ async def test_both_transports_have_the_same_models(folder: Path) -> None:
         assert (await http.get("/v2/models/m/ready")).status_code == 404
 
 
-async def test_a_server_whose_port_for_grpc_is_taken_ends_at_once(folder: Path) -> None:
+async def test_server_with_a_grpc_port_in_use_fails_at_once(folder: Path) -> None:
     service = pytest.importorskip("tests.serve.service", reason="aioflow-engine[serve] is not installed")
     async with asyncio.timeout(SECONDS), Repository({"m": folder}) as repository, GrpcServer(repository) as other:
         port = int(other.address.rpartition(":")[2])
@@ -535,7 +535,7 @@ async def test_a_server_whose_port_for_grpc_is_taken_ends_at_once(folder: Path) 
                 pass
 
 
-async def test_several_processes_speak_none(folder: Path) -> None:
+async def test_several_processes_do_not_support_grpc(folder: Path) -> None:
     pytest.importorskip("tests.serve.service", reason="aioflow-engine[serve] is not installed")
     from aioflow.serve import Processes
 
@@ -543,7 +543,7 @@ async def test_several_processes_speak_none(folder: Path) -> None:
         Processes({"m": folder}, where=ServerOptions(grpc_port=0), processes=2)
 
 
-def test_without_grpcio_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_grpcio_error_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     monkeypatch.delitem(sys.modules, "aioflow.serve.grpc.server", raising=False)

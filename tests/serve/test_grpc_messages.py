@@ -1,4 +1,4 @@
-"""The messages over gRPC without a network: what the table declares, what is read out of bytes, and what is refused."""
+"""The messages over gRPC without a network: the table of messages, decoding, rejections and encoding."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def extremes(dtype: Any) -> Any:
     return np.array([[0, 1]], dtype)
 
 
-# ── what is read ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── decoding ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("datatype", FIELDS)
-def test_every_type_as_numbers_and_as_bytes(datatype: str) -> None:
+def test_every_datatype_as_numbers_and_as_bytes(datatype: str) -> None:
     field, dtype = FIELDS[datatype]
     array = extremes(dtype)
     typed = {"name": "x", "datatype": datatype, "shape": [1, 2], "contents": {field: array.ravel().tolist()}}
@@ -77,7 +77,7 @@ def test_strings_and_half_precision() -> None:
         assert raised.value.expected == "raw_input_contents"
 
 
-def test_bytes_are_views_of_the_message() -> None:
+def test_raw_inputs_are_views_of_the_message() -> None:
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     entry = {"name": "x", "datatype": "FP32", "shape": x.shape}
     data = asked(entry, raw_input_contents=[x.tobytes()]).SerializeToString()
@@ -85,7 +85,7 @@ def test_bytes_are_views_of_the_message() -> None:
     assert np.shares_memory(array, np.frombuffer(data, np.uint8))
 
 
-def test_fields_come_in_any_order_and_unknown_ones_are_passed_over() -> None:
+def test_fields_may_come_in_any_order_and_unknown_ones_are_skipped() -> None:
     x, y = np.ones(3, np.float32), np.zeros(2, np.float32)
     entries = [{"name": name, "datatype": "FP32", "shape": array.shape} for name, array in (("x", x), ("y", y))]
     head = asked(*entries, id="7").SerializeToString()
@@ -123,7 +123,7 @@ def test_parameters_and_outputs() -> None:
         ({"parameters": {"shared_memory_region": {"string_param": "r"}}}, MalformedRequestError),
     ],
 )
-def test_wrong_inputs_as_bytes(change: dict[str, Any], kind: type[OpError]) -> None:
+def test_invalid_raw_inputs_are_rejected(change: dict[str, Any], kind: type[OpError]) -> None:
     right = {"name": "x", "datatype": "FP32", "shape": [1, 2]}
     assert decoded(asked(right, raw_input_contents=[bytes(8)])).inputs["x"].shape == (1, 2)
     with pytest.raises(kind):
@@ -142,12 +142,12 @@ def test_wrong_inputs_as_bytes(change: dict[str, Any], kind: type[OpError]) -> N
         ("FP32", {}),
     ],
 )
-def test_wrong_contents(datatype: str, contents: dict[str, Any]) -> None:
+def test_invalid_typed_contents_are_rejected(datatype: str, contents: dict[str, Any]) -> None:
     with pytest.raises(MalformedRequestError):
         decoded(asked({"name": "x", "datatype": datatype, "shape": [2], "contents": contents}))
 
 
-def test_wrong_requests() -> None:
+def test_invalid_requests_are_rejected() -> None:
     x = {"name": "x", "datatype": "UINT8", "shape": [1]}
     for request in (
         asked(x, raw_input_contents=[b"1", b"2"]),
@@ -162,8 +162,8 @@ def test_wrong_requests() -> None:
             decoded(request)
 
 
-def test_more_than_may_be_is_refused_before_it_is_parsed() -> None:
-    many = b"\x2a\x00" * 300  # inputs of two bytes, each of which is an object of protobuf's
+def test_excess_is_rejected_before_parsing() -> None:
+    many = b"\x2a\x00" * 300  # inputs of two bytes, each of which becomes an object of protobuf
     for number in (5, 6, 7):
         with pytest.raises(TooLargeError, match="too many"):
             read_asked(field_head(number, 0) * 257, Limits())
@@ -172,8 +172,8 @@ def test_more_than_may_be_is_refused_before_it_is_parsed() -> None:
     assert len(read_asked(many, Limits(tensors=300)).head.inputs) == 300
 
 
-def test_a_message_of_nothing_but_small_fields_is_not_walked_to_its_end() -> None:
-    """Two bytes may be a field: a message of the largest size would hold the interpreter for half a minute."""
+def test_scan_of_many_small_fields_stops_early() -> None:
+    """A field may have two bytes: to scan a message of the largest size would hold the GIL for half a minute."""
     many = _Counted(asked().SerializeToString() + b"\x78\x00" * 100_000)
     with pytest.raises(TooLargeError, match="too many fields"):
         read_asked(many, Limits())
@@ -181,7 +181,7 @@ def test_a_message_of_nothing_but_small_fields_is_not_walked_to_its_end() -> Non
 
 
 class _Counted(bytes):
-    """Counts how often one looks at a byte."""
+    """Bytes that count the reads of items and slices."""
 
     looked = 0
 
@@ -190,7 +190,7 @@ class _Counted(bytes):
         return super().__getitem__(key)
 
 
-def test_bytes_that_are_no_message() -> None:
+def test_bytes_that_are_not_a_message_are_rejected() -> None:
     for data in (b"\x0a", b"\x0a\x05ab", b"\x80" * 11, b"\x00\x00", b"\x0b", b"\x0d\x00", b"\x09\x00\x00", b"\x38\x01"):
         with pytest.raises(MalformedRequestError):
             read_asked(data, Limits())
@@ -205,15 +205,15 @@ def test_bytes_that_are_no_message() -> None:
         try:
             request = decoded(bytes(damaged))
         except OpError as error:
-            assert status_of(error) in (400, 413)  # noqa: PT017  # whatever it is, it is the client's
+            assert status_of(error) in (400, 413)  # noqa: PT017  # any error must be the client's
         else:
             assert all(array.nbytes <= len(damaged) for array in request.inputs.values())
 
 
-# ── what is written ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── encoding ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_answers_as_bytes_and_as_numbers() -> None:
+def test_responses_as_bytes_and_as_numbers() -> None:
     outputs = {"y": np.array([[1.5, 2]], np.float32), "s": np.array([b"a", b""], object), "b": np.array([True])}
     answer = InferResponse("m", "3", outputs, "n")
     typed = message("ModelInferResponse").FromString(encode_answer(answer, False))
@@ -241,8 +241,8 @@ def test_large_fields_have_long_heads() -> None:
 _IN_PART = ("ModelConfig", "ModelInput", "ModelOutput", "ModelStatistics")
 
 
-def test_the_table_is_that_of_the_published_messages() -> None:
-    """Numbers, names and types of every field, as the independent client has them compiled."""
+def test_message_table_equals_the_published_messages() -> None:
+    """Compare number, name and type of every field with those that the independent client has compiled."""
     files = [triton_grpc(f".{name}").DESCRIPTOR for name in ("service_pb2", "model_config_pb2")]
     published = {name: each for file in files for name, each in file.message_types_by_name.items()}
     numbers = {each.name: each.number for each in files[1].enum_types_by_name["DataType"].values}
@@ -271,7 +271,7 @@ def test_the_table_is_that_of_the_published_messages() -> None:
         assert method.output_type.full_name == same.output_type.full_name
 
 
-def test_errors_are_statuses_of_both_kinds() -> None:
+def test_errors_map_to_http_and_grpc_statuses() -> None:
     table = {
         errors.InvalidArgumentError: (400, 3),
         errors.NotFoundError: (404, 5),

@@ -38,7 +38,7 @@ def tensors(metadata: dict[str, Any], what: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("batch", ["auto", "never"])
-async def test_service_answers_labelled_columns_as_a_tensor(tmp_path: Path, batch: Any) -> None:
+async def test_labelled_columns_are_returned_as_a_tensor(tmp_path: Path, batch: Any) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(zip_map(classlabels_strings=["b", "a"]).SerializeToString())
     async with Repository({"m": path}, ModelOptions(batch=batch)) as repository:
@@ -51,11 +51,11 @@ async def test_service_answers_labelled_columns_as_a_tensor(tmp_path: Path, batc
         assert tensors(metadata_of(served, [1]), "outputs") == {"maps": columns | labels}
         assert tensors(metadata_of(served, [1], parameters=False), "outputs") == {"maps": columns}
         model = served.model
-        async with af.Session(graph=model.graph) as session:  # elsewhere the model has its dictionaries
+        async with af.Session(graph=model.graph) as session:  # outside the service, the model returns its dictionaries
             assert (await session.run(model.outputs, {model.inputs["x"]: X}))["maps"] == ROWS
 
 
-async def test_service_takes_optional_inputs_in_steps_of_their_own(tmp_path: Path) -> None:
+async def test_optional_inputs_run_in_separate_steps(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(parse(f"{ADD} {{ h = Add(x, w)  y = Sub(h, v) }}").SerializeToString())
     async with Repository({"m": path}) as repository:
@@ -80,7 +80,7 @@ async def test_service_takes_optional_inputs_in_steps_of_their_own(tmp_path: Pat
         assert list(tensors(metadata_of(served, [1], parameters=False), "inputs")) == ["x"]
 
 
-async def test_service_takes_shapes_that_the_file_does_not_say(tmp_path: Path) -> None:
+async def test_configured_shapes_replace_unknown_ones(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(hard().SerializeToString())
     source = ModelSource(str(path), shapes={"x": (None, 3)})
@@ -95,7 +95,7 @@ async def test_service_takes_shapes_that_the_file_does_not_say(tmp_path: Path) -
             await infer(repository, x=x[:, :2])
 
 
-async def test_service_refuses_shapes_for_other_formats(tmp_path: Path) -> None:
+async def test_configured_shapes_are_rejected_for_other_formats(tmp_path: Path) -> None:
     folder = await save_model(tmp_path / "m", scaled(2))
     async with Repository({"m": ModelSource(str(folder), shapes={"x": (None, 3)})}) as repository:
         with pytest.raises(InvalidArgumentError, match="in its file"):
@@ -103,7 +103,7 @@ async def test_service_refuses_shapes_for_other_formats(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
-def test_requests_with_optional_inputs_may_be_cancelled_at_any_turn(
+def test_request_with_optional_inputs_may_be_cancelled_at_any_turn(
     loop: Callable[[], asyncio.AbstractEventLoop], tmp_path: Path
 ) -> None:
     path = tmp_path / "model.onnx"

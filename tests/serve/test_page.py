@@ -1,4 +1,4 @@
-"""The status page without a browser: its numbers, its files, who gets what. tests/browser/ looks at it."""
+"""The status page without a browser: its numbers, files and access rules; tests/browser/ tests the rendering."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from aioflow.serve.tally import BOUNDS
 from tests.serve.folders import rows, save_model, scaled, summed
 from tests.serve.service import ServerOptions, asked, create_app, httpx, serving
 
-from starlette.applications import Starlette  # isort: skip  # after what passes over the tests if it is not there
+from starlette.applications import Starlette  # isort: skip  # after the importorskip of `tests.serve.service`
 from starlette.routing import Mount  # isort: skip
 from aioflow.serve.page.history import History, quantile  # isort: skip
 
@@ -27,7 +27,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 @given(st.lists(st.floats(1e-6, 29.0), min_size=1, max_size=200), st.floats(0.001, 1.0))
-def test_a_quantile_is_in_the_bucket_of_the_true_one(seconds: list[float], q: float) -> None:
+def test_quantile_is_in_the_bucket_of_the_true_one(seconds: list[float], q: float) -> None:
     counts, _ = np.histogram(seconds, [0.0, *np.nextafter(BOUNDS, np.inf), np.inf])
     found = quantile(BOUNDS, [int(count) for count in counts], q)
     true = float(np.quantile(seconds, q, method="inverted_cdf"))
@@ -41,22 +41,22 @@ def test_quantiles_at_the_ends() -> None:
     assert quantile((1.0, 2.0), (0, 0, 0), 0.5) is None
     assert quantile((1.0, 2.0), (0, 4, 0), 0.5) == 1.5
     assert quantile((1.0, 2.0), (0, 4, 0), 1.0) == 2.0
-    assert quantile((1.0, 2.0), (1, 0, 9), 0.99) == 2.0  # more than that is all that is known
+    assert quantile((1.0, 2.0), (1, 0, 9), 0.99) == 2.0  # the upper bound of the last finite bucket
 
 
-def test_counters_of_the_last_while() -> None:
+def test_history_counts_the_gain_of_its_window() -> None:
     history = History(100.0, seconds=60.0, interval=10.0)
     assert history.gained("m", (5, 1)) == (5, 1)
     for now in range(110, 200, 10):
         history.note(float(now), {"m": (now, 0)})
-        history.note(now + 1.0, {"m": (10**6, 0)})  # too soon to be kept
+        history.note(now + 1.0, {"m": (10**6, 0)})  # too soon after the last entry to be kept
     assert history.seconds(190.0) == 60.0
     assert history.gained("m", (200, 7)) == (70, 7)
-    assert history.gained("m", (3, 0)) == (3, 0)  # it began again
+    assert history.gained("m", (3, 0)) == (3, 0)  # the counter was restarted
     assert history.gained("new", (2,)) == (2,)
 
 
-async def test_the_status_tells_what_was_answered(tmp_path: Path) -> None:
+async def test_status_counts_the_responses(tmp_path: Path) -> None:
     await save_model(tmp_path / "m", scaled(2))
     await save_model(tmp_path / "sum", summed)
     async with serving({"m": tmp_path / "m", "sum": tmp_path / "sum"}) as (_, client):
@@ -88,7 +88,7 @@ async def test_the_status_tells_what_was_answered(tmp_path: Path) -> None:
 # ── the graph ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_the_graph_is_an_svg(tmp_path: Path) -> None:
+async def test_graph_is_an_svg(tmp_path: Path) -> None:
     def build() -> object:
         x = y = af.placeholder("float32", [None, 2], name="x")
         with af.name_scope("many"):
@@ -96,7 +96,7 @@ async def test_the_graph_is_an_svg(tmp_path: Path) -> None:
                 y = af.tanh(y)
         return {"x": x}, {"y": af.abs(y)}
 
-    await save_model(tmp_path / "m", build)  # type: ignore[arg-type]  # mappings they are
+    await save_model(tmp_path / "m", build)  # type: ignore[arg-type]  # returns mappings
     async with serving({"m": tmp_path / "m"}) as (_, client):
         url = "/status/models/m/versions/1/graph"
 
@@ -117,7 +117,7 @@ async def test_the_graph_is_an_svg(tmp_path: Path) -> None:
 # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_the_page_has_its_own_files_and_no_others(tmp_path: Path) -> None:
+async def test_page_uses_only_its_own_files(tmp_path: Path) -> None:
     await save_model(tmp_path / "m", scaled(2))
     async with serving({"m": tmp_path / "m"}, where=ServerOptions(port=0, token="secret")) as (_, client):
         page = await client.get("/")
@@ -128,7 +128,7 @@ async def test_the_page_has_its_own_files_and_no_others(tmp_path: Path) -> None:
         assert not re.search(r"<style|\son\w+=|\sstyle=|<script(?! type=\"module\" src=)|https?:|//", page.text)
         links = re.findall(r'(?:href|src)="([^"#]+)"', page.text)
         scripts = [link for link in links if link.endswith(".js")]
-        for script in scripts:  # grows by what they import
+        for script in scripts:  # grows by the imported scripts
             text = (await client.get(f"/{script}")).text
             more = [f"page/{name}" for name in re.findall(r'from "\./(.*?)"', text)]
             scripts += [each for each in more if each not in scripts]
@@ -144,7 +144,7 @@ async def test_the_page_has_its_own_files_and_no_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("token", [None, "secret"])
-async def test_it_may_be_mounted_anywhere(tmp_path: Path, token: str | None) -> None:
+async def test_page_may_be_mounted_at_any_path(tmp_path: Path, token: str | None) -> None:
     await save_model(tmp_path / "m", scaled(2))
     async with Repository({"m": tmp_path / "m"}) as repository:
         await repository.load_all()

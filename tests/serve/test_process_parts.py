@@ -1,4 +1,4 @@
-"""The parts of a service of several processes, in one process: settings, board, channel, sums, connections that end."""
+"""The parts of a multi-process service, within one process: settings, board, channel, sums, ending connections."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _settings() -> Settings:
     )
 
 
-def test_settings_are_passed_as_they_are() -> None:
+def test_settings_round_trip_through_json() -> None:
     settings = _settings()
     assert Settings.from_json(settings.to_json()) == settings
     shaped = replace(settings, models={"m": ModelSource("a", shapes={"x": (None, 3), "y": (), "z": None})})
@@ -78,22 +78,23 @@ def test_settings_are_passed_as_they_are() -> None:
             replace(settings, options=ModelOptions(pad={"x": value})).to_json()
 
 
-def test_board_says_who_is_ready_and_who_has_most_connections() -> None:
+def test_board_reports_ready_processes_and_the_most_connections() -> None:
     now = 100.0
     fd = new_board(3)
     boards = [Board(fd, slot, lambda: now) for slot in (0, 1)]
     supervisor = Board(fd, None, lambda: now)
+    # Each board has mapped the memory, so the descriptor is no longer needed.
     os.close(fd)
     assert supervisor.ready() == 0
     boards[0].write(5, True)
-    boards[1].write(2, False)  # it accepts no connections yet
+    boards[1].write(2, False)  # not ready, so it accepts no connections
     assert (supervisor.ready(), boards[0].ahead()) == (1, 0)
     boards[1].write(2, True)
     assert (supervisor.ready(), boards[0].ahead(), boards[1].ahead(), supervisor.ahead()) == (2, 3, 0, 0)
     supervisor.begin(2)
     now += 3.0
     assert (supervisor.ready(), supervisor.seconds_since_beat(1), supervisor.seconds_since_beat(2)) == (2, 3.0, 3.0)
-    assert boards[0].ahead() == 0  # the other has not shown itself for long enough to be waited for
+    assert boards[0].ahead() == 0  # the heartbeat of the other process is too old to wait for it
     boards[0].write(5, True)
     now += 3.0
     assert supervisor.ready() == 1
@@ -103,7 +104,7 @@ def test_board_says_who_is_ready_and_who_has_most_connections() -> None:
 
 @asynccontextmanager
 async def channel(functions: Functions) -> AsyncIterator[tuple[Channel, Channel]]:
-    """Both ends of a channel; the second has the functions."""
+    """Yield both ends of a channel, the second of which serves the functions."""
     ends = socket.socketpair()
     one, other = await open_channel(ends[0], {}), await open_channel(ends[1], functions)
     async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as group:
@@ -115,7 +116,7 @@ async def channel(functions: Functions) -> AsyncIterator[tuple[Channel, Channel]
             await one.finish()
 
 
-async def test_channel_answers_in_any_order_and_is_closed_at_both_ends(caplog: pytest.LogCaptureFixture) -> None:
+async def test_channel_answers_out_of_order_and_closes_at_both_ends(caplog: pytest.LogCaptureFixture) -> None:
     first = asyncio.Event()
 
     async def wait() -> str:
@@ -151,10 +152,8 @@ async def test_channel_answers_in_any_order_and_is_closed_at_both_ends(caplog: p
 
 @pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
 @pytest.mark.parametrize("sent", [b'{"number": 0, "resu', b"[\n", b"\xff\n"], ids=["part", "not JSON", "not text"])
-def test_channel_ends_where_the_other_process_sends_no_message(
-    loop: Callable[[], asyncio.AbstractEventLoop], sent: bytes
-) -> None:
-    """A part of one is what a process leaves that was killed while it wrote."""
+def test_channel_ends_at_a_malformed_message(loop: Callable[[], asyncio.AbstractEventLoop], sent: bytes) -> None:
+    """A process that is killed while it writes leaves a part of a message."""
 
     async def main() -> None:
         ours, theirs = socket.socketpair()
@@ -172,10 +171,10 @@ def test_channel_ends_where_the_other_process_sends_no_message(
 
 
 @pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
-def test_channel_can_be_used_after_the_other_process_has_ended(
+def test_channel_can_be_used_after_the_peer_has_ended(
     loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
-    """Whether or not it has been noticed: `run` notices, and is not running here."""
+    """`run` would notice the end of the peer, but is not running here."""
 
     async def main() -> None:
         ours, theirs = socket.socketpair()
@@ -217,7 +216,7 @@ def samples(counters: Counters) -> dict[str, float]:
     return {name.replace('{model="m"}', ""): float(value) for name, _, value in lines}
 
 
-def test_counters_are_summed_and_never_go_back() -> None:
+def test_counters_are_summed_and_never_decrease() -> None:
     counters = Counters()
     counters.update(1, text(10, 1, 3))
     counters.update(2, text(5, 0, 4))
@@ -231,14 +230,14 @@ def test_counters_are_summed_and_never_go_back() -> None:
         "aioflow_batch_rows_sum": 15,
     }
     counters.end(1)
-    counters.end(3)  # which has never said anything
+    counters.end(3)  # unknown process: it never sent counters
     counters.update(4, text(1, 1, 0))
     found = samples(counters)
     assert (found["aioflow_requests_total"], found["aioflow_waiting_rows"]) == (16, 4)
 
 
 class Counting:
-    """A process, as `Requests` sees it, that answers with its counters when it is to."""
+    """A replacement for a process of `Requests` that returns its counters once `may_answer` is set."""
 
     def __init__(self, pid: int, ok: int) -> None:
         self.pid, self.index, self.channel, self.last_metrics = pid, ["m"], self, text(ok, 1, 0)
@@ -249,7 +248,7 @@ class Counting:
         return {"status": 200, "kind": "", "body": self.last_metrics}
 
 
-async def test_counters_of_a_process_that_ends_while_another_is_asked_are_counted_once() -> None:
+async def test_counters_of_a_process_that_ends_during_a_request_are_counted_once() -> None:
     children: Any = [Counting(1, 10), Counting(2, 5)]
     running = set(children)
     async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as group:
@@ -265,7 +264,7 @@ async def test_counters_of_a_process_that_ends_while_another_is_asked_are_counte
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-async def test_whole_service_says_whether_enough_processes_are_ready(method: str) -> None:
+async def test_whole_service_is_ready_if_enough_processes_are(method: str) -> None:
     fd = new_board(2)
     board = Board(fd, 0)
     os.close(fd)
@@ -297,7 +296,7 @@ def test_statistics_are_summed_by_version_and_size() -> None:
 
 
 class Service:
-    """A server in this process whose responses wait for `may_answer`."""
+    """A server within this process whose responses wait for `may_answer`."""
 
     def __init__(self) -> None:
         self.may_answer = asyncio.Event()
@@ -317,7 +316,7 @@ class Service:
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-        """A client's connection to it."""
+        """Yield a client's connection to the server."""
         ours, theirs = socket.socketpair()
         protocol: Any = self.web.config.http_protocol_class
         await asyncio.get_running_loop().connect_accepted_socket(
@@ -336,13 +335,13 @@ def request(path: str) -> bytes:
 
 
 async def answered(reader: asyncio.StreamReader) -> tuple[bytes, bool]:
-    """The body of a response, and whether it says that the connection is closed."""
+    """Return the body of a response, and whether the response announces that the connection closes."""
     head = await reader.readuntil(b"\r\n\r\n")
     return await reader.readexactly(2), b"connection: close" in head
 
 
 @pytest.mark.parametrize("moment", ["idle", "answering", "half a head", "half a body"])
-async def test_server_that_ends_keep_alive_answers_every_request_and_says_when_it_closes(moment: str) -> None:
+async def test_end_of_keep_alive_answers_every_request_and_announces_the_close(moment: str) -> None:
     service = Service()
     async with asyncio.timeout(SECONDS), service.connected() as (reader, writer), asyncio.TaskGroup() as group:
         writer.write(request("a1"))
@@ -358,14 +357,14 @@ async def test_server_that_ends_keep_alive_answers_every_request_and_says_when_i
         service.may_answer.set()
         body, is_last = await answered(reader)
         assert body == b"b2"
-        if not is_last:  # it had been read when the server began to end: the next one is
+        if not is_last:  # the request was read before the server began to end, so the next response is the last
             writer.write(request("c3"))
             assert await answered(reader) == (b"c3", True)
         assert await reader.read() == b""
         await ending
 
 
-async def test_server_that_ends_answers_a_client_that_is_about_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ending_server_answers_a_client_that_is_about_to_send(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web_server, "_GRACE", SECONDS)
     service = Service()
     service.web.config.timeout_graceful_shutdown = int(SECONDS)
@@ -380,7 +379,7 @@ async def test_server_that_ends_answers_a_client_that_is_about_to_ask(monkeypatc
         await serving
 
 
-async def test_connection_takes_constant_time_for_each_of_many_pipelined_requests(
+async def test_pipelined_requests_take_constant_time_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looks, count = 0, 1000
@@ -427,7 +426,7 @@ def test_server_answers_a_client_that_has_closed_its_sending_half(
 
 @loops
 @pytest.mark.parametrize("is_there", [True, False])
-def test_server_probes_a_client_that_sends_no_more(
+def test_server_probes_a_client_that_has_stopped_sending(
     loop: Callable[[], asyncio.AbstractEventLoop], is_there: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(web_server, "_PROBES", (0.0, 0.0))
@@ -453,7 +452,7 @@ def test_server_probes_a_client_that_sends_no_more(
 
 
 @pytest.mark.parametrize("sent", [b"GARBAGE\r\n\r\n", b"GET / HTTP/1.1\r\nContent-Length: x\r\n\r\n"])
-async def test_server_refuses_what_is_not_http_in_the_form_of_other_errors(sent: bytes) -> None:
+async def test_invalid_http_is_rejected_with_a_json_error(sent: bytes) -> None:
     async with asyncio.timeout(SECONDS), Service().connected() as (reader, writer):
         writer.write(sent)
         head, body = (await reader.read()).split(b"\r\n\r\n")
@@ -462,7 +461,11 @@ async def test_server_refuses_what_is_not_http_in_the_form_of_other_errors(sent:
 
 
 class Flood(Service):
-    """A server whose first response is more than a client that does not read takes, in so many pieces."""
+    """A server whose first response exceeds the buffers of a client that does not read.
+
+    Attributes:
+        pieces: Number of pieces of 4 MiB in the response.
+    """
 
     pieces = 1
 
@@ -476,7 +479,7 @@ class Flood(Service):
 
 
 @pytest.mark.parametrize("pieces", [1, 2], ids=["in the next response", "in a response"])
-async def test_server_that_ends_logs_no_traceback_for_clients_that_do_not_read(
+async def test_ending_server_logs_no_traceback_for_clients_that_do_not_read(
     caplog: pytest.LogCaptureFixture, pieces: int
 ) -> None:
     service = Flood()
@@ -491,7 +494,7 @@ async def test_server_that_ends_logs_no_traceback_for_clients_that_do_not_read(
     assert not [record for record in caplog.records if record.exc_info]
 
 
-async def test_acceptor_accepts_until_the_listening_socket_is_shut(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_acceptor_accepts_until_the_listening_socket_is_shut_down(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accepting, "_LINGER", SECONDS)
     service, fd = Service(), new_board(1)
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -499,7 +502,7 @@ async def test_acceptor_accepts_until_the_listening_socket_is_shut(monkeypatch: 
         async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as group:
             acceptor = Acceptor(listener, Board(fd, 0), service.web, lambda: True, group)
             running = group.create_task(acceptor.run())
-            for path in ("a1", "b2"):  # before it is to leave, and afterwards
+            for path in ("a1", "b2"):  # before and after the acceptor is told to leave
                 reader, writer = await asyncio.open_connection(*address)
                 writer.write(request(path))
                 assert await answered(reader) == (path.encode(), False)
@@ -515,7 +518,7 @@ async def test_acceptor_accepts_until_the_listening_socket_is_shut(monkeypatch: 
 
 
 @pytest.mark.parametrize("sent", [b"", request("a1"), request("a1") + request("b2")[:20]], ids=["no", "one", "part"])
-async def test_server_that_ends_keep_alive_waits_for_no_idle_client_for_long(sent: bytes) -> None:
+async def test_end_of_keep_alive_does_not_wait_long_for_an_idle_client(sent: bytes) -> None:
     service = Service()
     service.web.config.timeout_keep_alive = 0
     async with asyncio.timeout(SECONDS), service.connected() as (reader, writer):
@@ -528,8 +531,10 @@ async def test_server_that_ends_keep_alive_waits_for_no_idle_client_for_long(sen
 
 @asynccontextmanager
 async def serving_process(where: ServerOptions) -> AsyncIterator[tuple[asyncio.Task[None], Channel, Any]]:
-    """A serving process without models, in this one, with its supervisor's end of the channel and two connections. The
-    supervisor answers no request for the whole service.
+    """Run a serving process without models within this process.
+
+    Yield its task, the supervisor's end of the channel and two connections. The supervisor answers no request for the
+    whole service.
     """
     is_ready, ends, fd = asyncio.Event(), socket.socketpair(), new_board(2)
 
@@ -558,7 +563,7 @@ async def serving_process(where: ServerOptions) -> AsyncIterator[tuple[asyncio.T
                 writer.close()
 
 
-async def test_process_that_is_replaced_cuts_its_requests_off_when_their_time_is_over() -> None:
+async def test_replaced_process_aborts_its_requests_after_the_drain_timeout() -> None:
     async with serving_process(ServerOptions(hosts=["a"], drain_seconds=1e5)) as (running, channel, connections):
         for _, writer in connections:
             writer.write(request("v2/repository/models/m/load"))
@@ -570,20 +575,20 @@ async def test_process_that_is_replaced_cuts_its_requests_off_when_their_time_is
             await running
 
 
-async def test_server_that_is_cancelled_in_the_turn_in_which_a_request_ends_ends() -> None:
+async def test_server_cancelled_in_the_turn_in_which_a_request_ends_also_ends() -> None:
     service = Service()
     async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as group:
         serving = group.create_task(service.web.serve(sockets=[]))
-        await eventually(lambda: service.web.server_state.default_headers)  # it is in its loop
+        await eventually(lambda: service.web.server_state.default_headers)  # the server's main loop is running
         tasks = service.web.server_state.tasks
         tasks.add(ending := group.create_task(asyncio.sleep(0)))
         ending.add_done_callback(tasks.discard)
-        await asyncio.sleep(0)  # it ends in the next turn, in which `serving` is cancelled
+        await asyncio.sleep(0)  # the request ends in the next turn, in which `serving` is cancelled
         serving.cancel()
         await asyncio.wait([serving])
 
 
-async def test_a_start_that_is_given_up_leaves_no_socket_open(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_aborted_start_leaves_no_socket_open(monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = []
     made = socket.socketpair
 

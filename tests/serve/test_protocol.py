@@ -1,4 +1,4 @@
-"""The Open Inference Protocol without I/O: what bytes mean, and that whatever else comes is refused, and how."""
+"""The Open Inference Protocol without I/O: decoding, encoding, and the status of every rejection."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def binary(head: dict[str, Any], *tails: bytes) -> tuple[bytes, int]:
     return b"".join([text, *tails]), len(text)
 
 
-# ── what is understood ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── decoding ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("datatype", sorted(NUMPY))
 @pytest.mark.parametrize("nested", [True, False])
-def test_numbers_in_json(datatype: str, nested: bool) -> None:
+def test_decode_numbers_in_json(datatype: str, nested: bool) -> None:
     wanted = np.arange(6).reshape(2, 3).astype(NUMPY[datatype])
     plain = wanted.astype(float).tolist() if datatype.startswith(("FP", "BF")) else wanted.tolist()
     data = plain if nested else np.ravel(plain).tolist()
@@ -64,7 +64,7 @@ def test_numbers_in_json(datatype: str, nested: bool) -> None:
 
 
 @pytest.mark.parametrize("datatype", sorted(NUMPY))
-def test_numbers_as_bytes_are_a_view_of_the_body(datatype: str) -> None:
+def test_decoded_bytes_are_a_view_of_the_body(datatype: str) -> None:
     wanted = np.arange(6).reshape(2, 3).astype(NUMPY[datatype])
     tail = wanted.tobytes()
     given = tensor(shape=[2, 3], datatype=datatype, parameters={"binary_data_size": len(tail)})
@@ -77,7 +77,7 @@ def test_numbers_as_bytes_are_a_view_of_the_body(datatype: str) -> None:
     assert not found.flags.writeable
 
 
-def test_strings_both_ways() -> None:
+def test_strings_in_json_and_as_bytes() -> None:
     texts = [b"", "grüße".encode(), b"\xff\x00"]
     tail = b"".join(struct.pack("<I", len(text)) + text for text in texts)
     head = {"name": "s", "shape": [3], "datatype": "BYTES", "parameters": {"binary_data_size": len(tail)}}
@@ -97,8 +97,8 @@ def test_strings_both_ways() -> None:
         encode_response(InferResponse("m", "1", {"s": found}))
 
 
-def test_bytes_and_json_side_by_side() -> None:
-    """In the order in which they are listed, whatever is between them."""
+def test_binary_and_json_inputs_may_be_mixed() -> None:
+    """Binary data is in the order in which its inputs are listed, whatever inputs are between them."""
     first, last = np.array([1.5, 2.5]), np.array([[True], [False]])
     data, length = binary(
         {
@@ -119,7 +119,7 @@ def test_bytes_and_json_side_by_side() -> None:
     assert found["d"].shape == (0, 3)
 
 
-def test_what_a_request_says_beside_its_tensors() -> None:
+def test_decode_parameters_and_outputs() -> None:
     request = decode_request(
         body(
             tensor(),
@@ -138,8 +138,8 @@ def test_what_a_request_says_beside_its_tensors() -> None:
 
 
 @pytest.mark.parametrize("datatype", sorted(NUMPY))
-def test_answers_in_json_and_as_bytes(datatype: str) -> None:
-    array = np.array([[0, 1], [1, 0]]).astype(NUMPY[datatype]).T  # does not lie in order
+def test_encode_responses_in_json_and_as_bytes(datatype: str) -> None:
+    array = np.array([[0, 1], [1, 0]]).astype(NUMPY[datatype]).T  # not in row-major order
     response = InferResponse("m", "2", {"y": array, "z": np.float32(2.5).reshape(())}, "7")
     document = json.loads(encode_response(response).body)
     assert {**document, "outputs": None} == {"model_name": "m", "model_version": "2", "id": "7", "outputs": None}
@@ -154,14 +154,14 @@ def test_answers_in_json_and_as_bytes(datatype: str) -> None:
     assert document["outputs"][1]["data"] == [2.5]
 
 
-def test_an_id_of_any_text_comes_back() -> None:
+def test_id_of_any_text_is_returned() -> None:
     for text in ('"', "\ud800", "\u2028", "x" * 1000):
         request = decode_request(body(tensor(), id=text))
         answer = encode_response(InferResponse("m", "1", {}, request.id))
         assert json.loads(answer.body)["id"] == text
 
 
-# ── what is refused ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── rejections ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 MALFORMED = {
     "no json": b"{",
@@ -222,7 +222,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("data", MALFORMED.values(), ids=MALFORMED.keys())
-def test_what_is_not_the_protocol_is_400(data: bytes) -> None:
+def test_malformed_requests_are_400(data: bytes) -> None:
     with pytest.raises(MalformedRequestError) as raised:
         decode_request(data)
     assert status_of(raised.value) == 400
@@ -230,17 +230,17 @@ def test_what_is_not_the_protocol_is_400(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("more", [b"", b" " * 70_000])
-def test_infinities_are_written_as_such(more: bytes) -> None:
+def test_infinities_and_nan_are_accepted(more: bytes) -> None:
     found = decode_request(body(tensor(data=[np.inf, -np.inf, np.nan, 1.0])) + more).inputs["x"]
     np.testing.assert_array_equal(found.ravel(), [np.inf, -np.inf, np.nan, 1.0])
 
 
-def test_the_mark_of_some_editors_is_passed_over() -> None:
+def test_byte_order_mark_is_skipped() -> None:
     for more in (b"", b" " * 70_000):
         assert decode_request(b"\xef\xbb\xbf" + body(tensor()) + more).inputs.keys() == {"x"}
 
 
-def test_bytes_that_do_not_fit_are_400() -> None:
+def test_binary_data_of_the_wrong_size_is_400() -> None:
     def given(size: Any, datatype: str = "FP32", shape: Any = (2,), tail: bytes = bytes(8)) -> tuple[bytes, int]:
         entry = {"name": "x", "shape": list(shape), "datatype": datatype, "parameters": {"binary_data_size": size}}
         return binary({"inputs": [entry]}, tail)
@@ -261,7 +261,7 @@ def test_bytes_that_do_not_fit_are_400() -> None:
             decode_request(data, other)
 
 
-def test_what_is_too_much_is_413_before_memory_is_taken() -> None:
+def test_excess_is_413_before_memory_is_allocated() -> None:
     too_much = [
         body(tensor(shape=[2**62, 2**62], data=[])),
         body(tensor(shape=[0, 10**18], data=[])),
@@ -287,8 +287,8 @@ def test_what_is_too_much_is_413_before_memory_is_taken() -> None:
     st.integers(0, 200),
     st.integers(0, 255),
 )
-def test_large_json_is_what_it_is_in_one_go(value: Any, indent: int | None, place: int, byte: int) -> None:
-    """Also where it is none."""
+def test_large_json_is_parsed_like_json_loads(value: Any, indent: int | None, place: int, byte: int) -> None:
+    """Compare the incremental parser with `json.loads`, for valid and invalid documents."""
     data = json.dumps([[1, -2.5, 3e-7] * 2000, value, list(range(3000)), [], {}], indent=indent).encode()
     assert json_text.parse_json(data + b" " * 70_000) == json.loads(data)
     broken = bytearray(data)
@@ -317,8 +317,8 @@ def outcome(parse: Callable[[bytes], Any], data: bytes) -> Any:
 
 
 @given(st.data())
-def test_whatever_comes_is_a_request_or_refused(data: st.DataObject) -> None:
-    """Mutations of a request that is right, and things that never were."""
+def test_random_mutations_are_decoded_or_rejected(data: st.DataObject) -> None:
+    """Mutate a valid request by random values, bytes and lengths."""
     tail = np.arange(4, dtype=np.float32).tobytes()
     value = st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -381,7 +381,7 @@ def test_each_error_has_its_status() -> None:
     assert retry_after(errors.InvalidArgumentError("x")) is None
 
 
-def test_a_client_is_not_told_where_files_are() -> None:
+def test_error_details_do_not_reveal_paths() -> None:
     assert said_of(RuntimeError("/etc/secret")) == "internal error"
     source = errors.SourceLine("/home/me/model.py", 3, "f")
     error = errors.InvalidArgumentError("wrong rows", expected=2, actual=3).at("node", "MatMul", source)

@@ -1,4 +1,4 @@
-"""Versions of models: found, loaded, replaced while requests go on, and taken away."""
+"""Versions of models: found, loaded, replaced during requests, and unloaded."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ async def answer(repository: Repository, name: str, x: Any, version: str | None 
     return value
 
 
-# ── where models are ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── model sources ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_source_on_a_command_line(tmp_path: Path) -> None:
+def test_parse_source_of_a_command_line(tmp_path: Path) -> None:
     assert parse_source("a=m") == ("a", ModelSource("m"))
     assert parse_source("a-1.b=/x/y:3") == ("a-1.b", ModelSource("/x/y", (3,)))
     assert parse_source("a=m:1,12") == ("a", ModelSource("m", (1, 12)))
@@ -66,8 +66,8 @@ async def test_numbered_folders_are_versions_and_the_newest_is_served(tmp_path: 
         ModelSource(str(tmp_path / "missing")).find()
 
 
-async def test_versions_that_cannot_be_read_are_in_nobodys_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unless they are asked for: then the error is of ours, and no fault of the server."""
+async def test_unreadable_versions_matter_only_if_requested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A requested version that cannot be read is reported as PermissionDeniedError, not as a fault of the server."""
     for version in (1, 2):
         await save_model(tmp_path / str(version), scaled(version))
     is_file = Path.is_file
@@ -77,7 +77,7 @@ async def test_versions_that_cannot_be_read_are_in_nobodys_way(tmp_path: Path, m
             raise PermissionError(EACCES, "Permission denied", str(path))
         return is_file(path)
 
-    monkeypatch.setattr(Path, "is_file", closed)  # whoever may read everything may read this, too
+    monkeypatch.setattr(Path, "is_file", closed)  # patched, since file modes do not restrict root
     async with Repository({"m": tmp_path, "all": ModelSource(str(tmp_path), None)}) as repository:
         await repository.load("m")
         assert repository.versions("m") == [2]
@@ -85,8 +85,8 @@ async def test_versions_that_cannot_be_read_are_in_nobodys_way(tmp_path: Path, m
             await repository.load("all")
 
 
-async def test_a_checkpoint_is_no_model_and_the_error_says_so(tmp_path: Path) -> None:
-    """Its prefix is the name of no file: that there is none would send its owner looking for what is there."""
+async def test_checkpoint_is_rejected_with_a_reason(tmp_path: Path) -> None:
+    """A checkpoint's prefix is not a file, but "not found" would mislead a user who sees the checkpoint's files."""
     with af.Graph().as_default() as graph:
         saver = af.train.Saver({"w": af.Variable(1.0)})
         start = af.global_variables_initializer()
@@ -103,7 +103,7 @@ async def test_a_checkpoint_is_no_model_and_the_error_says_so(tmp_path: Path) ->
 # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_concurrent_requests_share_steps_and_each_gets_its_own(tmp_path: Path) -> None:
+async def test_concurrent_requests_share_steps_and_each_gets_its_own_rows(tmp_path: Path) -> None:
     await save_model(tmp_path / "m", scaled(3))
     async with Repository({"m": tmp_path / "m"}) as repository:
         await repository.load("m")
@@ -117,8 +117,8 @@ async def test_concurrent_requests_share_steps_and_each_gets_its_own(tmp_path: P
         assert call.statistics().batches < 25
 
 
-async def test_a_model_without_rows_takes_turns(tmp_path: Path) -> None:
-    """A vector's sum has an open first size, and is no row of anything."""
+async def test_model_without_rows_takes_turns(tmp_path: Path) -> None:
+    """The first size of the vector is unknown, but the sum has no rows, so the model cannot be batched."""
     await save_model(tmp_path / "m", summed)
     options = ModelOptions(max_batch_size=2, max_enqueued_batches=2)
     async with Repository({"m": tmp_path / "m"}, options) as repository:
@@ -131,7 +131,7 @@ async def test_a_model_without_rows_takes_turns(tmp_path: Path) -> None:
         assert [float(task.result()) for task in tasks] == [0, 2, 4, 6, 8]
 
 
-async def test_without_batching_the_queue_ends_and_late_requests_are_given_up(tmp_path: Path) -> None:
+async def test_unbatched_model_limits_its_queue_and_expires_late_requests(tmp_path: Path) -> None:
     await save_model(tmp_path / "m", slow(2**31 - 1))
     options = ModelOptions(batch="never", max_batch_size=1, max_enqueued_batches=1, warmup=False, timeout=30.0)
     x = np.ones([1, 1], np.float32)
@@ -165,7 +165,9 @@ async def test_without_batching_the_queue_ends_and_late_requests_are_given_up(tm
         (InferRequest({"x": rows()}, parameters={"signature": ["train"]}), "signature"),
     ],
 )
-async def test_what_does_not_fit_the_model_is_refused(request_: InferRequest, says: str, tmp_path: Path) -> None:
+async def test_request_that_does_not_fit_the_model_is_rejected(
+    request_: InferRequest, says: str, tmp_path: Path
+) -> None:
     await save_model(tmp_path / "m", scaled(3))
     async with Repository({"m": tmp_path / "m"}) as repository:
         await repository.load("m")
@@ -176,8 +178,8 @@ async def test_what_does_not_fit_the_model_is_refused(request_: InferRequest, sa
 # ── changes ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_reload_loses_no_request_and_mixes_no_versions(tmp_path: Path) -> None:
-    """Clients ask all the time while newer versions come: each answer is that of the version that it names."""
+async def test_reload_loses_no_request_and_mixes_no_versions(tmp_path: Path) -> None:
+    """Clients send requests while newer versions are loaded; each response comes from the version that it names."""
     await save_model(tmp_path / "1", scaled(1))
     async with Repository({"m": tmp_path}) as repository, asyncio.timeout(SECONDS):
         await repository.load("m")
@@ -192,7 +194,7 @@ async def test_a_reload_loses_no_request_and_mixes_no_versions(tmp_path: Path) -
                 by = int(response.model_version)
                 seen.add(by)
                 np.testing.assert_allclose(response.outputs["y"], x * by, rtol=1e-6)
-                # A loop that never waits can keep the interpreter's lock from the thread that loads for half a minute.
+                # A loop that never waits can keep the GIL from the loading thread for half a minute.
                 await asyncio.to_thread(bool)
 
         async with asyncio.TaskGroup() as group:
@@ -203,37 +205,37 @@ async def test_a_reload_loses_no_request_and_mixes_no_versions(tmp_path: Path) -
                 before = repository.get("m")
                 await repository.load("m")
                 assert repository.versions("m") == [version]
-                while not before.session.closed:  # noqa: ASYNC110  # it does not say so
+                while not before.session.closed:  # noqa: ASYNC110  # a session has no event for it
                     await asyncio.sleep(0)
             is_over = True
         assert seen >= {1, 2, 3}
 
 
-async def test_what_was_replaced_is_forgotten(tmp_path: Path) -> None:
-    """Its weights are freed, without anybody's help."""
+async def test_replaced_version_is_freed(tmp_path: Path) -> None:
+    """The weights of the replaced version are freed without a call of the user."""
     await save_model(tmp_path / "m", scaled(2))
     async with Repository({"m": tmp_path / "m"}) as repository, asyncio.timeout(SECONDS):
         await repository.load("m")
         await answer(repository, "m", rows())
         graph = weakref.ref(repository.get("m").model.graph)
         await repository.load("m")
-        while graph() is not None:  # noqa: ASYNC110  # it does not say so
+        while graph() is not None:  # noqa: ASYNC110  # there is no event for it
             await asyncio.sleep(0)
 
 
-async def test_what_was_replaced_is_forgotten_as_soon_as_the_loop_has_let_go_of_it(tmp_path: Path) -> None:
-    """A look at the garbage that comes too early finds nothing, and another one follows."""
+async def test_replaced_version_is_freed_once_the_loop_drops_its_reference(tmp_path: Path) -> None:
+    """A garbage collection that comes too early finds nothing, so that another one must follow."""
     await save_model(tmp_path / "m", scaled(2))
     async with Repository({"m": tmp_path / "m"}) as repository, asyncio.timeout(SECONDS):
         await repository.load("m")
         graph = weakref.ref(repository.get("m").model.graph)
         asyncio.get_running_loop().call_later(0.02, id, graph())
         await repository.load("m")
-        while graph() is not None:  # noqa: ASYNC110  # it does not say so
+        while graph() is not None:  # noqa: ASYNC110  # there is no event for it
             await asyncio.sleep(0)
 
 
-async def test_a_reload_that_fails_leaves_what_there_was(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_failed_reload_keeps_the_loaded_version(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     await save_model(tmp_path / "1", scaled(5))
     async with Repository({"m": tmp_path}) as repository:
         await repository.load("m")
@@ -245,7 +247,7 @@ async def test_a_reload_that_fails_leaves_what_there_was(tmp_path: Path, caplog:
         np.testing.assert_allclose(await answer(repository, "m", rows()), rows() * 5, rtol=1e-6)
 
 
-async def test_unloading_waits_for_requests_and_loading_brings_it_back(tmp_path: Path) -> None:
+async def test_unload_waits_for_requests_and_load_restores_the_model(tmp_path: Path) -> None:
     await save_model(tmp_path / "m", scaled(2))
     async with Repository({"m": tmp_path / "m"}) as repository, asyncio.timeout(SECONDS):
         assert [(each.name, each.state) for each in repository.index()] == [("m", State.UNAVAILABLE)]
@@ -261,7 +263,7 @@ async def test_unloading_waits_for_requests_and_loading_brings_it_back(tmp_path:
                     if repository.index()[0].state is State.UNLOADING:
                         break
                 assert not unloading.done()
-                # The request that had begun is answered.
+                # The running request is still answered.
                 np.testing.assert_allclose((await model.infer(InferRequest({"x": rows()}))).outputs["y"], rows() * 2)
                 with pytest.raises(errors.NotFoundError):
                     repository.get("m")
@@ -272,12 +274,12 @@ async def test_unloading_waits_for_requests_and_loading_brings_it_back(tmp_path:
                 await unloading
             model._users += 1
         assert model.session.closed
-        assert repository.is_ready  # nobody wants it
+        assert repository.is_ready  # an unloaded model does not count
         await repository.load("m")
         np.testing.assert_allclose(await answer(repository, "m", rows()), rows() * 2)
 
 
-async def test_what_is_unknown(tmp_path: Path) -> None:
+async def test_unknown_models_and_sources_are_reported(tmp_path: Path) -> None:
     await save_model(tmp_path / "m", scaled(2))
     async with Repository({"m": tmp_path / "m", "gone": tmp_path / "gone"}) as repository:
         await repository.load("m")
@@ -302,7 +304,7 @@ async def test_what_is_unknown(tmp_path: Path) -> None:
         Repository({"a/b": tmp_path})
 
 
-async def test_a_client_who_goes_away_does_not_stop_a_load(tmp_path: Path) -> None:
+async def test_client_that_disconnects_does_not_stop_a_load(tmp_path: Path) -> None:
     await save_model(tmp_path / "m", scaled(2))
     async with Repository({"m": tmp_path / "m"}) as repository, asyncio.timeout(SECONDS):
         async with asyncio.TaskGroup() as group:
@@ -310,11 +312,11 @@ async def test_a_client_who_goes_away_does_not_stop_a_load(tmp_path: Path) -> No
             await asyncio.sleep(0)
             asking.cancel()
         assert asking.cancelled()
-        while not repository.is_ready:  # noqa: ASYNC110  # nobody waits for that load
+        while not repository.is_ready:  # noqa: ASYNC110  # no task waits for that load
             await asyncio.sleep(0)
 
 
-async def test_leaving_closes_every_session_and_stops_a_load(tmp_path: Path) -> None:
+async def test_exit_closes_every_session_and_stops_a_load(tmp_path: Path) -> None:
     await save_model(tmp_path / "m", scaled(2))
     begun, may_end = asyncio.Event(), asyncio.Event()
     opened = 0
@@ -352,7 +354,7 @@ async def _refused(repository: Repository) -> BaseException | None:
     return None
 
 
-async def test_models_of_one_process_share_threads_and_no_variables(tmp_path: Path) -> None:
+async def test_models_of_one_process_share_threads_but_no_variables(tmp_path: Path) -> None:
     await save_model(tmp_path / "a", scaled(2))
     await save_model(tmp_path / "b", scaled(3))
     async with Repository({"a": tmp_path / "a", "b": tmp_path / "b"}) as repository:
@@ -365,8 +367,11 @@ async def test_models_of_one_process_share_threads_and_no_variables(tmp_path: Pa
 
 
 @pytest.mark.parametrize("first", [None, 2])
-async def test_models_of_other_programs(tmp_path: Path, first: int | None) -> None:
-    """An ONNX file in a numbered folder, and a SavedModel; of a fixed first size, each request is a step."""
+async def test_models_of_other_formats_are_served(tmp_path: Path, first: int | None) -> None:
+    """Serve an ONNX file in a numbered folder and a SavedModel.
+
+    With a fixed first size, each request is a step of its own.
+    """
     pytest.importorskip("onnx", reason="aioflow-engine[onnx] is not installed")
     with af.Graph().as_default() as graph:
         x = af.placeholder("float32", [first, 3], name="x")
@@ -384,7 +389,7 @@ async def test_models_of_other_programs(tmp_path: Path, first: int | None) -> No
             assert next(iter(repository.get(name).calls.values())).is_batched == (first is None)
 
 
-async def test_weights_have_one_budget(tmp_path: Path) -> None:
+async def test_all_weights_share_one_memory_budget(tmp_path: Path) -> None:
     def heavy() -> Any:
         x = af.placeholder("float32", [None, 100], name="x")
         return {"x": x}, {"y": af.matmul(x, af.Variable(np.ones([100, 10], np.float32)))}
@@ -395,7 +400,7 @@ async def test_weights_have_one_budget(tmp_path: Path) -> None:
         assert repository.memory is not None
         await repository.load("a")
         assert repository.memory.taken == 4000
-        for name in "ab":  # to replace it takes room for two
+        for name in "ab":  # a replacement needs memory for both versions
             with pytest.raises(errors.ResourceExhaustedError, match=f"model '{name}'"):
                 await repository.load(name)
         assert (await answer(repository, "a", np.ones([1, 100], np.float32)))[0, 0] == 100
@@ -406,10 +411,8 @@ async def test_weights_have_one_budget(tmp_path: Path) -> None:
     assert repository.memory.taken == 0
 
 
-async def test_a_model_that_zeros_do_not_suit_is_ready_all_the_same(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """An empty text is no picture."""
+async def test_model_that_fails_to_warm_up_is_ready(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The warm-up feeds empty strings, which are not PNG images."""
 
     def pictures() -> Any:
         texts = af.placeholder("string", [None], name="x")

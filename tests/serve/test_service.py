@@ -43,7 +43,7 @@ async def folder(tmp_path: Path) -> Path:
     return await save_model(tmp_path / "m", scaled(2))
 
 
-# ── what is answered ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── responses ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_health_and_metadata(folder: Path) -> None:
@@ -90,8 +90,8 @@ async def test_inference_in_json_and_bytes(folder: Path) -> None:
         np.testing.assert_allclose(np.frombuffer(response.content[length:], np.float32).reshape(3, 3), x * 2, rtol=1e-6)
 
 
-async def test_the_logging_of_the_program_stays_as_it_is(folder: Path) -> None:
-    """Of one that serves beside other things, whose handlers would be closed."""
+async def test_server_does_not_change_the_logging_of_the_program(folder: Path) -> None:
+    """Reconfiguring the logging would close the handlers of a program that serves beside other things."""
     closed = []
 
     class Kept(logging.Handler):
@@ -108,8 +108,8 @@ async def test_the_logging_of_the_program_stays_as_it_is(folder: Path) -> None:
     kept.close()
 
 
-async def test_bytes_may_begin_anywhere(tmp_path: Path) -> None:
-    """A tensor lies where its JSON ends, at no multiple of anything."""
+async def test_binary_data_may_be_unaligned(tmp_path: Path) -> None:
+    """A tensor begins where the JSON ends, at an offset that need not be a multiple of its item size."""
 
     def convolved() -> Any:
         x = af.placeholder("float32", [None, 4, 4, 2], name="x")
@@ -132,7 +132,7 @@ async def test_bytes_may_begin_anywhere(tmp_path: Path) -> None:
             np.testing.assert_array_equal(bits, x.view(np.int32).ravel())
 
 
-async def test_what_is_refused_says_why(folder: Path) -> None:
+async def test_rejections_state_their_reason(folder: Path) -> None:
     limits = Limits(body_bytes=2000)
     async with serving({"m": folder}, limits=limits) as (_, client):
         url = "/v2/models/m/infer"
@@ -161,7 +161,7 @@ async def test_what_is_refused_says_why(folder: Path) -> None:
     ("encoding", "compress"),
     [("gzip", gzip.compress), ("deflate", zlib.compress), ("GZIP", gzip.compress), ("identity", bytes)],
 )
-async def test_compressed_requests_are_read(folder: Path, encoding: str, compress: Callable[[bytes], bytes]) -> None:
+async def test_compressed_requests_are_decoded(folder: Path, encoding: str, compress: Callable[[bytes], bytes]) -> None:
     x = np.random.default_rng(0).random((4000, 3), np.float32)
     head = json.dumps(
         {
@@ -182,8 +182,8 @@ async def test_compressed_requests_are_read(folder: Path, encoding: str, compres
             np.testing.assert_allclose(values(response), (x if headers else rows()) * 2, rtol=1e-6)
 
 
-async def test_few_bytes_that_stand_for_many_are_refused(folder: Path) -> None:
-    """Nothing beyond the limit is decompressed, however it is cut off or goes on."""
+async def test_decompression_bombs_are_rejected(folder: Path) -> None:
+    """At most the limit is decompressed, also from truncated bodies and from bodies with trailing data."""
     bomb = gzip.compress(b" " * 100_000_000)
     async with serving({"m": folder}, limits=Limits(body_bytes=1_000_000)) as (_, client):
         for status, body in (
@@ -200,7 +200,7 @@ async def test_few_bytes_that_stand_for_many_are_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("json_nan", ["error", "null"])
-async def test_answers_are_json_that_everybody_can_read(folder: Path, json_nan: Any) -> None:
+async def test_responses_are_strict_json(folder: Path, json_nan: Any) -> None:
     x = np.array([[np.inf, -np.inf, np.nan], [0, 1, 2]], np.float32)
     async with serving({"m": folder}, ModelOptions(json_nan=json_nan)) as (_, client):
         url = "/v2/models/m/infer"
@@ -219,7 +219,7 @@ async def test_answers_are_json_that_everybody_can_read(folder: Path, json_nan: 
 
 
 @pytest.mark.parametrize("batch", ["auto", "never"])
-async def test_config_is_what_clients_of_triton_look_at(folder: Path, batch: Any) -> None:
+async def test_config_has_the_fields_that_triton_clients_read(folder: Path, batch: Any) -> None:
     async with serving({"m": folder}, ModelOptions(batch=batch)) as (_, client):
         dims = [3] if batch == "auto" else [-1, 3]
         for path in ("/v2/models/m/config", "/v2/models/m/versions/1/config"):
@@ -234,7 +234,7 @@ async def test_config_is_what_clients_of_triton_look_at(folder: Path, batch: Any
         assert (await client.get("/v2/models/other/config")).status_code == 404
 
 
-async def test_errors_spell_types_as_the_protocol_does(folder: Path) -> None:
+async def test_errors_name_types_like_the_protocol(folder: Path) -> None:
     async with serving({"m": folder}) as (_, client):
         tensor = {"name": "x", "datatype": "INT64", "shape": [1, 3], "data": [1, 2, 3]}
         response = await client.post("/v2/models/m/infer", json={"inputs": [tensor]})
@@ -243,7 +243,7 @@ async def test_errors_spell_types_as_the_protocol_does(folder: Path) -> None:
         assert "INT64: int" in response.json()["error"]
 
 
-async def test_probes_of_http_1_0_need_no_host(folder: Path) -> None:
+async def test_http_1_0_health_probes_need_no_host(folder: Path) -> None:
     async with serving({"m": folder}) as (server, _):
         address = urlsplit(server.url)
         for path, status in (("/v2/health/live", b"200"), ("/v2/health/ready", b"200"), ("/v2", b"403")):
@@ -277,7 +277,7 @@ async def _pieces(piece: bytes, count: int) -> AsyncIterator[bytes]:
         yield piece
 
 
-async def test_the_repository_over_http(tmp_path: Path) -> None:
+async def test_repository_api_over_http(tmp_path: Path) -> None:
     await save_model(tmp_path / "m" / "1", scaled(1))
     async with serving({"m": tmp_path / "m"}) as (_, client):
         entry = {"name": "m", "version": "1", "state": "READY", "reason": ""}
@@ -294,7 +294,7 @@ async def test_the_repository_over_http(tmp_path: Path) -> None:
         assert (await client.post("/v2/repository/models/other/load")).status_code == 404
 
 
-async def test_a_service_is_live_before_its_models_are_ready(folder: Path) -> None:
+async def test_service_is_live_before_its_models_are_ready(folder: Path) -> None:
     async with (
         asyncio.timeout(SECONDS),
         Server({"m": folder}, where=ServerOptions(port=0)) as server,
@@ -309,10 +309,10 @@ async def test_a_service_is_live_before_its_models_are_ready(folder: Path) -> No
         assert (await client.get("/v2/health/ready")).status_code == 200
 
 
-# ── who may ask ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── access ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_token_is_needed_but_for_health(folder: Path) -> None:
+async def test_token_is_required_except_for_health(folder: Path) -> None:
     async with serving({"m": folder}, where=ServerOptions(port=0, token="secret")) as (_, client):
         for given, says in (
             ({}, "a token is needed"),
@@ -328,8 +328,8 @@ async def test_a_token_is_needed_but_for_health(folder: Path) -> None:
             assert (await client.get("/v2", headers={"Authorization": right})).status_code == 200
 
 
-async def test_a_line_break_at_the_end_of_an_address_is_a_part_of_it(folder: Path) -> None:
-    """Else several processes would take it for a request to one of them, and only that one would change."""
+async def test_line_break_at_the_end_of_a_path_is_part_of_it(folder: Path) -> None:
+    """Otherwise, with several processes, an unload would be routed to a single process and change only that one."""
     async with serving({"m": folder}) as (_, client):
         for path in ("/v2/repository/models/m/unload", "/v2/models/m/infer"):
             assert (await client.post(f"{path}%0a", json=asked(rows()))).status_code == 404
@@ -338,28 +338,28 @@ async def test_a_line_break_at_the_end_of_an_address_is_a_part_of_it(folder: Pat
 
 
 @pytest.mark.parametrize("seconds", [0, 0.2])
-async def test_the_end_waits_for_no_longer_than_it_says(folder: Path, seconds: float) -> None:
-    """Also where that is less than a second."""
+async def test_shutdown_waits_no_longer_than_drain_seconds(folder: Path, seconds: float) -> None:
+    """The limit may be less than a second."""
     patient = Limits(body_seconds=1e6)
     where = ServerOptions(port=0, drain_seconds=seconds)
     async with asyncio.timeout(SECONDS), contextlib.AsyncExitStack() as stack:
         server = await stack.enter_async_context(Server({"m": folder}, None, where, limits=patient))
         await server.ready()
         _, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
-        writer.write(post(b"{", 100))  # of which the rest never comes
+        writer.write(post(b"{", 100))  # the rest never arrives
         await eventually(lambda: server.app.state.admission.bytes)
         await stack.aclose()
         writer.close()
 
 
-def test_space_around_a_header_is_no_part_of_it() -> None:
-    """Servers of HTTP differ in whether they take it away."""
+def test_space_around_a_header_value_is_removed() -> None:
+    """HTTP servers differ in whether they remove it."""
     scope = {"headers": [(b"authorization", b"Bearer secret \t")]}
     assert header(scope, b"authorization") == b"Bearer secret"
 
 
-def test_an_empty_token_is_refused(folder: Path) -> None:
-    """As it comes from a setting that is not there: everybody would have it."""
+def test_empty_token_is_rejected(folder: Path) -> None:
+    """An unset variable of the environment yields an empty token, which every client would know."""
     with pytest.raises(errors.InvalidArgumentError, match="token"):
         create_app({"m": folder}, token="")
 
@@ -390,7 +390,7 @@ def test_server_options_warn_of_an_open_service(
 async def test_server_warns_of_an_open_service(
     folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loopback address stands for a public one here."""
+    """The loopback address stands for a public address here."""
     monkeypatch.setattr(where, "is_loopback", lambda host: False)
     monkeypatch.setattr(where, "_LOOPBACK", ())
     async with serving({"m": folder}) as (server, _):
@@ -398,8 +398,8 @@ async def test_server_warns_of_an_open_service(
         assert f"anyone who can reach 127.0.0.1 port {port} may use, load and unload the models" in caplog.text
 
 
-async def test_who_asks_by_a_strange_name(folder: Path) -> None:
-    """The page of a site whose name stands for this machine, for now."""
+async def test_unknown_host_names_are_rejected(folder: Path) -> None:
+    """DNS rebinding makes the name of another site resolve to this machine."""
     async with serving({"m": folder}) as (server, client):
         port = server.url.rpartition(":")[2]
         for host, wanted in {
@@ -422,7 +422,7 @@ async def test_who_asks_by_a_strange_name(folder: Path) -> None:
         assert (await client.get("/v2", headers=asked_by)).status_code == 200
 
 
-async def test_a_certificate_that_is_none_is_refused_at_once(folder: Path, tmp_path: Path) -> None:
+async def test_invalid_certificate_is_rejected_at_once(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "x.pem").write_text("no certificate")
     for cert in ("x.pem", "missing.pem"):
         with pytest.raises(errors.InvalidArgumentError, match="certificate"):
@@ -434,7 +434,7 @@ async def test_a_certificate_that_is_none_is_refused_at_once(folder: Path, tmp_p
         ServerOptions(tls_cert="x.pem")
 
 
-async def test_a_port_that_is_taken(folder: Path) -> None:
+async def test_port_in_use_is_reported(folder: Path) -> None:
     async with Server({"m": folder}, where=ServerOptions(port=0)) as server:
         port = int(server.url.rpartition(":")[2])
         with pytest.raises(OSError, match="in use") as raised:
@@ -443,10 +443,10 @@ async def test_a_port_that_is_taken(folder: Path) -> None:
         assert raised.value.errno == EADDRINUSE
 
 
-# ── in an application of one's own ───────────────────────────────────────────────────────────────────────────────────
+# ── in another application ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_the_application_lives_by_its_lifespan(folder: Path) -> None:
+async def test_application_loads_and_closes_models_with_its_lifespan(folder: Path) -> None:
     app = create_app({"m": folder})
     async with asyncio.timeout(SECONDS):
         async with app.router.lifespan_context(app), _inside(app) as client:
@@ -457,7 +457,7 @@ async def test_the_application_lives_by_its_lifespan(folder: Path) -> None:
         assert session.closed
 
 
-async def test_an_application_serves_the_others_when_a_model_cannot_be_loaded(
+async def test_application_serves_other_models_if_one_cannot_be_loaded(
     folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = create_app({"bad": tmp_path / "missing", "m": folder})
@@ -473,7 +473,7 @@ async def test_an_application_serves_the_others_when_a_model_cannot_be_loaded(
     assert "model bad cannot be loaded" in caplog.text
 
 
-async def test_the_application_is_mounted_in_another(folder: Path) -> None:
+async def test_application_may_be_mounted_in_another(folder: Path) -> None:
     from starlette.applications import Starlette
     from starlette.routing import Mount
 
@@ -496,7 +496,7 @@ def _inside(app: Any) -> Any:
 # ── metrics ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_metrics_are_what_has_happened(tmp_path: Path) -> None:
+async def test_metrics_count_requests_batches_and_models(tmp_path: Path) -> None:
     await save_model(tmp_path / "m", scaled(2))
     await save_model(tmp_path / "s", summed)
     async with serving({"m": tmp_path / "m", "s": tmp_path / "s"}) as (_, client):
@@ -518,14 +518,14 @@ async def test_metrics_are_what_has_happened(tmp_path: Path) -> None:
         assert "aioflow_loop_lag_seconds_bucket" in found
         stats = (await client.get("/v2/models/stats")).json()["model_stats"]
         assert {each["name"]: each["inference_count"] for each in stats} == {"m": 9, "s": 1}
-        # They go on when a version is loaded again.
+        # Counters continue when a version is loaded again.
         await client.post("/v2/repository/models/m/load")
         await client.post("/v2/models/m/infer", json=asked(rows()))
         assert (await families(client))["aioflow_requests_total"]["m", "ok", "1"] == 4
 
 
 async def test_read_body_takes_no_more_memory_than_the_body() -> None:
-    """Pieces that are joined in the end take twice as much."""
+    """Joining the pieces at the end would take twice as much."""
     count, size = 256, 1 << 16
 
     async def receive() -> dict[str, Any]:
@@ -543,4 +543,4 @@ async def test_read_body_takes_no_more_memory_than_the_body() -> None:
     assert (len(body), held.bytes) == (256 * size, 256 * size)
     assert body == b"".join(bytes([index]) * size for index in reversed(range(256)))
     with pytest.raises(TypeError):
-        body[0] = 0  # type: ignore[index]  # bytes, which cannot be written to either
+        body[0] = 0  # type: ignore[index]  # read-only, like bytes

@@ -1,4 +1,4 @@
-"""The service under load and malice: late, gone, slow and hostile clients, and its own end."""
+"""The service under load and attack: late, disconnected, slow and hostile clients, and shutdown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def folder(tmp_path: Path) -> Path:
     return await save_model(tmp_path / "m", scaled(2))
 
 
-async def test_a_full_queue_is_429_and_a_late_answer_504(tmp_path: Path) -> None:
+async def test_full_queue_is_429_and_late_response_504(tmp_path: Path) -> None:
     await save_model(tmp_path / "m", slow(2**31 - 1))
     options = ModelOptions(max_batch_size=1, max_enqueued_batches=1, warmup=False)
     x = np.ones([1, 1], np.float32)
@@ -39,12 +39,12 @@ async def test_a_full_queue_is_429_and_a_late_answer_504(tmp_path: Path) -> None
             assert response.status_code == 429
             assert int(response.headers["Retry-After"]) >= 1
         assert (running.result().status_code, waiting.result().status_code) == (504, 504)
-        assert batched.statistics().batches == 0  # what was late while it waited was never computed
+        assert batched.statistics().batches == 0  # a request that expires in the queue is never computed
         stats = (await client.get("/v2/models/m/stats")).json()["model_stats"][0]
         assert stats["inference_stats"]["fail"]["count"] == 3
 
 
-async def test_a_client_that_goes_away_stops_its_step(tmp_path: Path) -> None:
+async def test_client_that_disconnects_stops_its_step(tmp_path: Path) -> None:
     await save_model(tmp_path / "m", slow(2**31 - 1))
     async with serving({"m": tmp_path / "m"}, ModelOptions(warmup=False)) as (server, _):
         batched = next(iter(server.repository.get("m").calls.values()))
@@ -59,7 +59,7 @@ async def test_a_client_that_goes_away_stops_its_step(tmp_path: Path) -> None:
 
 
 class Clients:
-    """Those who ask and are answered right, go away, are late, or send garbage."""
+    """Clients that get correct responses, disconnect, are late or send garbage."""
 
     def __init__(self, server: Any, client: Any) -> None:
         self.client = client
@@ -99,7 +99,7 @@ class Clients:
 
 
 async def test_clients_of_all_kinds_at_once(tmp_path: Path) -> None:
-    """And newer versions come meanwhile. Nobody gets a wrong answer, and nothing is left of any."""
+    """Newer versions are loaded during the requests. Every response must be correct, and no request may leave state."""
     await save_model(tmp_path / "1", scaled(1))
     async with serving({"m": tmp_path}) as (server, client):
         clients = Clients(server, client)
@@ -124,7 +124,7 @@ async def test_clients_of_all_kinds_at_once(tmp_path: Path) -> None:
         assert metrics["aioflow_pending_requests"] == {("m", "3"): 0.0}
 
 
-async def test_requests_that_have_begun_are_answered_at_the_end(tmp_path: Path) -> None:
+async def test_running_requests_are_answered_at_shutdown(tmp_path: Path) -> None:
     await save_model(tmp_path / "m", slow(300))
     x = np.ones([1, 1], np.float32)
     async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as group:
@@ -140,7 +140,7 @@ async def test_requests_that_have_begun_are_answered_at_the_end(tmp_path: Path) 
         await client.aclose()
 
 
-async def test_a_body_that_does_not_come_is_given_up(folder: Path) -> None:
+async def test_body_that_does_not_arrive_times_out(folder: Path) -> None:
     async with serving({"m": folder}, limits=Limits(body_seconds=0.05)) as (server, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
         writer.write(post(b"{", 50))
@@ -148,7 +148,7 @@ async def test_a_body_that_does_not_come_is_given_up(folder: Path) -> None:
         writer.close()
 
 
-async def test_what_all_requests_have_together_is_limited(folder: Path) -> None:
+async def test_total_size_of_all_requests_is_limited(folder: Path) -> None:
     async with serving({"m": folder}, limits=Limits(pending_bytes=300)) as (server, client):
         _, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
         writer.write(post(b" " * 290, 500))
@@ -157,13 +157,13 @@ async def test_what_all_requests_have_together_is_limited(folder: Path) -> None:
                 pass
         response = await client.post("/v2/models/m/infer", json=asked(rows()))
         assert (response.status_code, response.headers["Retry-After"]) == (429, "1")
-        assert not server.repository.get("m").users  # whoever is slow to send holds no version
+        assert not server.repository.get("m").users  # a client that is slow to send holds no version
         writer.close()
         await eventually(lambda: server.repository.get("m").tally.outcomes["gone"])
         assert (await client.post("/v2/models/m/infer", json=asked(rows()))).status_code == 200
 
 
-async def test_a_client_that_is_slow_to_read_holds_no_version(tmp_path: Path) -> None:
+async def test_client_that_is_slow_to_read_holds_no_version(tmp_path: Path) -> None:
     def wide() -> Any:
         x = af.placeholder("float32", [None, 1_000_000], name="x")
         return {"x": x}, {"y": x * 2.0}

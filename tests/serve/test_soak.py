@@ -1,4 +1,4 @@
-"""Minutes of load on a process of its own, with reloads and hostile clients: nothing grows, no answer is wrong."""
+"""Minutes of load on a separate process, with reloads and hostile clients: no growth, no wrong response."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GROWTH: Final = 16 << 20  # bytes
 
 @pytest.mark.soak
 @pytest.mark.timeout(MINUTES * 60 + 300)
-async def test_nothing_grows(tmp_path: Path) -> None:
+async def test_memory_and_descriptors_do_not_grow_under_load(tmp_path: Path) -> None:
     await save_model(tmp_path / "m", scaled(2))
     async with processes.program_on_loop("-m", "aioflow", "serve", f"m={tmp_path / 'm'}", "--port", "0") as process:
         assert process.stdout is not None

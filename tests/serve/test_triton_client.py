@@ -1,4 +1,4 @@
-"""NVIDIA's client, which knows nothing of us, speaks to the service: all that it can ask of it, blocking and not."""
+"""The service with NVIDIA's independent client: all of its calls, blocking and asynchronous."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ asynchronous = pytest.importorskip(
 )
 utils = pytest.importorskip("tritonclient.utils")
 
-from tests.serve.folders import SECONDS, rows, save_model, scaled  # noqa: E402  # nothing to test without the client
+from tests.serve.folders import SECONDS, rows, save_model, scaled  # noqa: E402  # after importorskip
 from tests.serve.service import serving  # noqa: E402
 
 DTYPES = [
@@ -41,7 +41,7 @@ DTYPES = [
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[str]:
-    """The address of a service with some models."""
+    """Yield the address of a service with several models."""
 
     def echo() -> Any:
         inputs = {name: af.placeholder(name, [None, 2], name=f"in_{name}") for name in [*DTYPES, "bfloat16", "string"]}
@@ -56,7 +56,10 @@ async def server(tmp_path: Path) -> AsyncIterator[str]:
 
 
 async def in_thread(work: Callable[[Any], Any], url: str) -> Any:
-    """What a blocking client gets; it is as many threads' as there are greenlets, so it lives in one."""
+    """Return the result of a blocking client in a thread.
+
+    The client uses greenlets, so it must be created, used and closed in one thread.
+    """
 
     def run() -> Any:
         with blocking.InferenceServerClient(url, connection_timeout=SECONDS, network_timeout=SECONDS) as client:
@@ -104,7 +107,7 @@ async def test_inference(server: str, binary_in: bool, binary_out: bool | None) 
     await in_thread(ask, server)
 
 
-async def test_every_type_goes_there_and_back(server: str) -> None:
+async def test_every_datatype_round_trips(server: str) -> None:
     def ask(client: Any) -> None:
         arrays = {name: np.array([[0, 1], [1, 1]]).astype(name) for name in DTYPES}
         arrays["string"] = np.array([[b"\xff", "grüße".encode()], [b"", b"x" * 300]], object)
@@ -121,8 +124,8 @@ async def test_every_type_goes_there_and_back(server: str) -> None:
     await in_thread(ask, server)
 
 
-async def test_strings_and_bfloat16_beside_each_other_in_json(server: str) -> None:
-    """What the client sends as JSON, it gets as JSON."""
+async def test_strings_and_bfloat16_may_be_mixed_in_json(server: str) -> None:
+    """Inputs that the client sends as JSON are returned as JSON."""
 
     def ask(client: Any) -> None:
         arrays = {name: np.array([[0, 1], [1, 1]]).astype(name) for name in DTYPES if name != "float16"}
@@ -162,7 +165,7 @@ async def test_models_are_unloaded_and_loaded(server: str) -> None:
     def ask(client: Any) -> None:
         client.unload_model("scaled")
         assert not client.is_model_ready("scaled")
-        assert client.is_server_ready()  # without a model that nobody wants
+        assert client.is_server_ready()  # an unloaded model does not count
         with pytest.raises(utils.InferenceServerException):
             client.infer("scaled", [given(rows())])
         client.load_model("scaled")
@@ -175,7 +178,7 @@ async def test_models_are_unloaded_and_loaded(server: str) -> None:
     await in_thread(ask, server)
 
 
-async def test_many_clients_at_once_share_steps(server: str) -> None:
+async def test_concurrent_clients_share_steps(server: str) -> None:
     async with asynchronous.InferenceServerClient(server) as client:
 
         async def ask(seed: int) -> None:
@@ -193,8 +196,8 @@ async def test_many_clients_at_once_share_steps(server: str) -> None:
         assert sum(each["compute_infer"]["count"] for each in stats["batch_stats"]) == stats["execution_count"]
 
 
-def test_layout_of_what_the_client_writes() -> None:
-    """The bytes of a request that the client makes without a server, and of an answer that it reads."""
+def test_wire_layout_matches_the_client() -> None:
+    """Decode a request that the client builds without a server, and let the client parse a response."""
     from aioflow.serve.protocol import InferResponse, decode_request, encode_response
 
     x, flags = rows(2), np.array([True, False])

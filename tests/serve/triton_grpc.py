@@ -1,4 +1,4 @@
-"""NVIDIA's client for gRPC, which is rarely there: it wants a protobuf before 7."""
+"""NVIDIA's gRPC client, which is rarely installed: it needs a protobuf before 7."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ __all__ = ["triton_grpc"]
 
 
 def triton_grpc(name: str = "") -> Any:
-    """`tritonclient.grpc`, or a module in it. Skips the test, or the whole module, where it cannot be imported."""
+    """Return `tritonclient.grpc` or one of its modules, or skip the test or module if it cannot be imported."""
     try:
         return import_module(f"tritonclient.grpc{name}")
-    except Exception as error:  # without grpcio it raises RuntimeError, beside a newer protobuf what that likes
+    except Exception as error:  # RuntimeError without grpcio, any error with a newer protobuf
         pytest.skip(f"no tritonclient[grpc]: tox -e serving-grpc ({error})", allow_module_level=True)

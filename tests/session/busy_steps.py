@@ -1,4 +1,4 @@
-"""What the tests of several devices share: sessions, stops after a limit, and a step with everything in it."""
+"""Helpers for tests of several devices: sessions, outcomes, and a step with nodes of all kinds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def is_idle(session: af.Session) -> bool:
 
 
 async def outcome(step: Awaitable[Any]) -> Any:
-    """What a step gives, or its error."""
+    """Return the value of a step, or its error."""
     try:
         return await step
     except AioflowError as error:
@@ -39,7 +39,7 @@ EXECUTORS = pytest.mark.parametrize("executor", ["strands", "reference"])
 
 
 def busy_step() -> tuple[list[af.Tensor], af.Tensor]:
-    """Work on three devices: values to and fro, a loop with its body elsewhere, a coroutine and a thread."""
+    """Build a step over three devices: transfers both ways, a loop with a remote body, a coroutine and a thread."""
 
     async def awaited(value: Any) -> Any:
         for _ in range(3):

@@ -1,7 +1,7 @@
-"""For every op that can run for long, inputs with which it does: the table of `test_deadlines.py`.
+"""Inputs that make each op with a long run time slow: the table of `test_deadlines.py`.
 
-Arrays are shared between the rows and few are alive at once. `LEFT` marks what is one call of a library, which cannot
-be stopped: it may be left behind.
+Rows share arrays, of which few are alive at a time. `LEFT` marks a single call of a library, which cannot be stopped
+and may be abandoned in its thread.
 """
 
 from __future__ import annotations
@@ -28,14 +28,13 @@ class Slow:
     """A node that takes long.
 
     Attributes:
-        op: Its op.
-        inputs: Makes the values of the inputs; those of a sequence are a tuple.
-        attrs: Its attributes.
-        left: Whether it may be left behind.
-        small: Makes inputs with which it takes no time, of the same dtypes and ranks; for what grows with the value of
-            an input.
-        free: Whether it takes its memory without touching it, and so no time.
-        note: What is special, where an op has several rows.
+        op: Type of the op.
+        inputs: Makes the values of the inputs; a tuple stands for a sequence of inputs.
+        attrs: Attributes of the node.
+        left: Whether the call may be abandoned in its thread.
+        small: Makes quick inputs of the same dtypes and ranks, for costs that grow with the value of an input.
+        free: Whether the node allocates memory without touching it, and so takes no time.
+        note: The special feature of the row, for an op with several rows.
     """
 
     op: str
@@ -51,9 +50,9 @@ class Slow:
 
 
 class SlowStep:
-    """The node of a row in the default graph, and what it reads.
+    """The node of a row in the default graph, and its inputs.
 
-    Many strings would take longer to be fed than to be worked on, so that they are the values of variables.
+    Many strings are the values of variables, since feeding them would take longer than the node.
 
     Attributes:
         node: The operation.
@@ -79,15 +78,15 @@ class SlowStep:
         return source
 
     async def prepare(self, session: af.Session) -> None:
-        """Give the variables their values, and run the node where it takes no time."""
+        """Initialize the variables, and run the node with quick inputs if the row has any."""
         for variable, source, value in self._held:
             await session.run(variable.initializer, {source: value})
         if self._row.small is not None:
-            for _ in range(3):  # from then on it is expected to be short
+            for _ in range(3):  # after three quick runs, the node is expected to be short
                 await session.run(self.node, self._feeds(self._row.small))
 
     def feeds(self) -> dict[Any, Any]:
-        """What makes it slow."""
+        """Return the feeds that make the node slow."""
         return self._feeds(self._row.inputs)
 
     def _feeds(self, make: Callable[[], Sequence[Any]]) -> dict[Any, Any]:
@@ -101,7 +100,7 @@ class SlowStep:
 
 @lru_cache(maxsize=2)
 def floats(*shape: int, dtype: str = "float32") -> Any:
-    """Between 0 and 1."""
+    """Return random numbers between 0 and 1."""
     made = np.random.default_rng(0).random(shape, np.float32)
     return made if dtype == "float32" else made.astype(af.as_dtype(dtype).as_numpy_dtype)
 
@@ -122,13 +121,13 @@ def text(value: bytes) -> Any:
 
 
 def philox() -> tuple[Any, Any, Any]:
-    """A key, a counter, and the algorithm."""
+    """Return a key, a counter and the algorithm."""
     return np.array([1], np.uint64), np.array([0, 2], np.uint64), scalar(1)
 
 
 @lru_cache(maxsize=2)
 def texts(count: int, form: str = "%d") -> Any:
-    """Numbers as text."""
+    """Return numbers as text."""
     made = np.empty(count, object)
     made[:] = [(form % i).encode() for i in range(count)]
     return made
@@ -145,7 +144,7 @@ def shape(*sizes: int) -> Any:
 
 
 def boxes(count: int) -> Any:
-    """Of the first image of a batch, nearly all of it."""
+    """Return boxes that cover most of the first image of a batch."""
     return np.array([[0.1, 0.1, 0.9, 0.9]] * count, np.float32)
 
 
@@ -155,7 +154,7 @@ def numbers(count: int) -> Any:
 
 @lru_cache(maxsize=1)
 def sparse(count: int, size: int = 1 << 20) -> tuple[Any, Any, Any]:
-    """Indices (in order), values and shape of a sparse matrix."""
+    """Return indices (in order), values and shape of a sparse matrix."""
     rows = np.sort(np.random.default_rng(0).integers(0, size, count))
     indices = np.stack([rows, np.arange(count)], axis=1).astype(np.int64)
     return indices, np.ones(count, np.float32), np.array([size, count], np.int64)
@@ -175,7 +174,7 @@ def image(height: int, width: int, kind: str) -> Any:
 
 @cache
 def example() -> bytes:
-    """A record with ten numbers under x."""
+    """Return a record with ten numbers under x."""
     return af.train.Example(
         features=af.train.Features(feature={"x": af.train.Feature(float_list=af.train.FloatList(value=[1.0] * 10))})
     ).SerializeToString()
@@ -183,7 +182,7 @@ def example() -> bytes:
 
 @lru_cache(maxsize=1)
 def serialized(count: int) -> bytes:
-    """A TensorProto of so many strings."""
+    """Return a serialized TensorProto of `count` strings."""
     size = bytearray()
     while count >> 7 * len(size) > 127:
         size.append(count >> 7 * len(size) & 127 | 128)
@@ -196,7 +195,9 @@ def serialized(count: int) -> bytes:
 def animation(count: int) -> Any:
     from PIL import Image
 
-    noise = np.random.default_rng(0).integers(0, 256, (count, 500, 500), np.uint8)  # equal frames would be one
+    noise = np.random.default_rng(0).integers(
+        0, 256, (count, 500, 500), np.uint8
+    )  # noise, since equal frames would be merged
     frames = [Image.fromarray(frame) for frame in noise]
     out = io.BytesIO()
     frames[0].save(out, "GIF", save_all=True, append_images=frames[1:])
@@ -216,7 +217,7 @@ def binary(op: str, count: int = 20, left: bool = LEFT, **attrs: Any) -> Slow:
 
 _ROWS: list[Slow] = []
 
-# What grows with the value of an argument: a shape, a count.
+# Costs that grow with the value of an argument, such as a shape or a count.
 _ROWS += [
     Slow(
         "Fill", lambda: [shape(200 * MILLION), scalar(1.0, "float32")], small=lambda: [shape(1), scalar(1.0, "float32")]
@@ -419,7 +420,7 @@ _ROWS += [
     Slow("Multinomial", lambda: [floats(10, 10), scalar(5 * MILLION)], small=lambda: [floats(10, 10), scalar(2)]),
 ]
 
-# Orders.
+# Sorting, searching, selection, rearrangement.
 _ROWS += [
     Slow("TopKV2", lambda: [floats(40 * MILLION), scalar(10 * MILLION)]),
     Slow("TopKV2", lambda: [floats(400_000, 100), scalar(50)], note="rows"),
@@ -547,7 +548,7 @@ _ROWS += [
     Slow("LRNGrad", lambda: [floats(8, 256, 256, 64), floats(8, 256, 256, 64), floats(8, 256, 256, 64)], left=LEFT),
 ]
 
-# Functions that take long for each element.
+# Functions with a long run time per element.
 _ROWS += [unary(op) for op in ("Tan", "Sinh", "Acosh", "Softplus", "Softsign")]
 _ROWS += [binary(op) for op in ("Pow", "Atan2", "Xlogy", "FloorMod", "NextAfter", "Div")]
 _ROWS += [unary(op, 10, left=False) for op in ("Lgamma", "Digamma", "Erfinv", "Ndtri", "Erf", "Erfc")]

@@ -1,6 +1,6 @@
-"""Bad input: one typed error each, with the node, the user's line, what was expected and what came.
+"""Bad input: each raises one typed error with the node, the user's line, the expected and the actual value.
 
-After every error the session runs on and variables keep their values.
+After every error, the session stays usable and variables keep their values.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from aioflow import errors
 
 @pytest.fixture
 async def session() -> AsyncIterator[af.Session]:
-    """A session with an initialised variable `kept`; checks at the end that it still works."""
+    """Yield a session with an initialized variable `kept`, and check afterwards that the session still works."""
     kept = af.Variable([1.0, 2.0], name="kept")
     async with af.Session() as session:
         await session.run(kept.initializer)
@@ -55,7 +55,9 @@ BAD_FEEDS: list[tuple[str, Any, Any, Any, type[errors.OpError]]] = [
 
 
 @pytest.mark.parametrize(("dtype", "shape", "value", "kind"), [c[1:] for c in BAD_FEEDS], ids=[c[0] for c in BAD_FEEDS])
-async def test_a_bad_feed(session: af.Session, dtype: str, shape: Any, value: Any, kind: type[errors.OpError]) -> None:
+async def test_bad_feed_raises_a_typed_error(
+    session: af.Session, dtype: str, shape: Any, value: Any, kind: type[errors.OpError]
+) -> None:
     x = af.placeholder(dtype, shape, name="input")
     error = await _error(session.run(af.identity(x), {x: value}), kind)
     assert "input" in str(error)
@@ -65,13 +67,13 @@ async def test_a_bad_feed(session: af.Session, dtype: str, shape: Any, value: An
     assert error.actual is not None
 
 
-async def test_a_tensor_as_a_feed_value(session: af.Session) -> None:
+async def test_tensor_as_a_feed_value_is_rejected(session: af.Session) -> None:
     x = af.placeholder("float32", [])
     error = await _error(session.run(x + 1.0, {x: af.constant(1.0)}), errors.DTypeError)
     assert error.node == x.op.name
 
 
-async def test_a_placeholder_that_is_not_fed(session: af.Session) -> None:
+async def test_placeholder_without_a_feed_is_reported(session: af.Session) -> None:
     x = af.placeholder("float32", [], name="input")
     error = await _error(session.run(x + 1.0), errors.InvalidArgumentError)
     assert error.node == "input"
@@ -80,12 +82,12 @@ async def test_a_placeholder_that_is_not_fed(session: af.Session) -> None:
 
 
 @pytest.mark.parametrize("feeds", [5, [1.0], "x"])
-async def test_feeds_that_are_no_mapping(session: af.Session, feeds: Any) -> None:
+async def test_feeds_must_be_a_mapping(session: af.Session, feeds: Any) -> None:
     with pytest.raises(errors.DTypeError, match="feeds must be a mapping"):
         await session.run(af.constant(1.0), feeds)
 
 
-async def test_what_may_not_be_fed(session: af.Session) -> None:
+async def test_unfeedable_keys_are_rejected(session: af.Session) -> None:
     y = af.constant(1.0) + 1.0
     session.graph.prevent_feeding(y)
     await _error(session.run(y * 2.0, {y: 1.0}), errors.InvalidArgumentError)
@@ -95,7 +97,7 @@ async def test_what_may_not_be_fed(session: af.Session) -> None:
     await _error(session.run(x + 1.0, {x: 1.0, "x:0": 2.0}), errors.InvalidArgumentError)
 
 
-async def test_fetches_that_do_not_exist(session: af.Session) -> None:
+async def test_invalid_fetches_are_rejected(session: af.Session) -> None:
     with af.Graph().as_default():
         foreign = af.constant(1.0, name="foreign")
     error = await _error(session.run(foreign), errors.InvalidArgumentError)
@@ -110,23 +112,23 @@ async def test_fetches_that_do_not_exist(session: af.Session) -> None:
     await _error(session.run(unfetchable), errors.InvalidArgumentError)
 
 
-async def test_an_uninitialised_variable(session: af.Session) -> None:
+async def test_uninitialized_variable_is_reported(session: af.Session) -> None:
     fresh = af.Variable(1.0, name="fresh")
     error = await _error(session.run(fresh * 2.0), errors.FailedPreconditionError)
     assert "fresh" in str(error)
     assert _names_this_file(error)
 
 
-async def test_use_after_close(session: af.Session) -> None:
+async def test_run_after_close_is_rejected(session: af.Session) -> None:
     await session.close()
     await _error(session.run(af.constant(1.0)), errors.ClosedSessionError)
 
 
-async def test_a_close_while_a_step_is_prepared() -> None:
-    """It would wait in the queue for ever: nobody is left to stop it."""
+async def test_close_during_the_compilation_stops_the_step() -> None:
+    """Otherwise the step would wait in the queue forever, without a session that could stop it."""
     queue = af.FIFOQueue(1, ["float32"], [()])
     taken = queue.dequeue()
-    for _ in range(200):  # so many that they are arranged in a thread
+    for _ in range(200):  # enough nodes to be compiled in a thread
         taken = af.tanh(taken)
     session = af.Session()
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
@@ -137,7 +139,7 @@ async def test_a_close_while_a_step_is_prepared() -> None:
     await _error(session.run(taken), errors.ClosedSessionError)
 
 
-async def test_a_finalized_graph_refuses_new_nodes() -> None:
+async def test_finalized_graph_rejects_new_nodes() -> None:
     with af.Graph().as_default() as graph:
         graph.finalize()
         with pytest.raises(errors.FailedPreconditionError) as caught:
@@ -183,7 +185,7 @@ def _lose_shape(x: af.Tensor) -> af.Tensor:
 
 @pytest.mark.parametrize(("build", "kind"), [c[1:] for c in RUNTIME], ids=[c[0] for c in RUNTIME])
 @pytest.mark.parametrize("budget", [0.0, 10.0], ids=["in a thread", "inline"])
-async def test_a_kernel_that_refuses_its_input(
+async def test_kernel_error_names_the_node(
     build: Callable[[af.Tensor, af.Tensor], af.Tensor], kind: type[errors.OpError], budget: float
 ) -> None:
     whole = af.placeholder("int32", [3])
@@ -201,7 +203,7 @@ async def test_a_kernel_that_refuses_its_input(
         assert await session.run(kept) == 5
 
 
-async def test_the_finite_guard_names_the_first_node_that_is_not_finite() -> None:
+async def test_check_finite_names_the_first_non_finite_node() -> None:
     x = af.placeholder("float32", [])
     y = af.exp(af.log(x, name="logarithm"))
     async with af.Session(config=af.SessionConfig(check_finite=True)) as session:
@@ -237,7 +239,7 @@ BUILD: list[tuple[str, Callable[[], Any], type[errors.OpError]]] = [
 
 
 @pytest.mark.parametrize(("build", "kind"), [c[1:] for c in BUILD], ids=[c[0] for c in BUILD])
-def test_a_graph_that_cannot_be_built(build: Callable[[], Any], kind: type[errors.OpError]) -> None:
+def test_invalid_graph_raises_when_it_is_built(build: Callable[[], Any], kind: type[errors.OpError]) -> None:
     with pytest.raises(kind) as caught:
         build()
     assert caught.value.expected is not None
@@ -272,7 +274,7 @@ USES: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("executor", ["strands", "reference"])
 @pytest.mark.parametrize("wanted", list(USES))
-async def test_a_handle_of_another_kind(wanted: str, executor: str) -> None:
+async def test_handle_of_another_kind_is_rejected(wanted: str, executor: str) -> None:
     handles = _handles()
     fed = af.placeholder("resource", [])
     given: list[tuple[Any, dict[Any, Any]]] = [(used, {}) for kind, used in handles.items() if kind != wanted]
@@ -284,7 +286,7 @@ async def test_a_handle_of_another_kind(wanted: str, executor: str) -> None:
             assert _names_this_file(error)
 
 
-async def test_a_handle_of_another_kind_in_a_loop() -> None:
+async def test_handle_of_another_kind_is_rejected_in_a_loop() -> None:
     queue = af.FIFOQueue(1, ["float32"])
     handles = af.stack([queue.queue_ref, af.Variable(1.0).handle])
     _, last = af.while_loop(
@@ -297,7 +299,7 @@ async def test_a_handle_of_another_kind_in_a_loop() -> None:
         assert (error.expected, error.actual) == ("VariableResource", "Queue")
 
 
-async def test_a_lock_that_is_none() -> None:
+async def test_consume_of_a_value_that_is_not_a_lock_is_rejected() -> None:
     consumed = af.raw_ops.ConsumeMutexLock(
         mutex_lock=af.raw_ops.EmptyTensorList(element_shape=[2], max_num_elements=1, element_dtype="float32")
     )
@@ -306,8 +308,8 @@ async def test_a_lock_that_is_none() -> None:
         assert error.expected == "Held"
 
 
-async def test_no_foreign_exception_escapes_a_kernel() -> None:
-    """Whatever NumPy raises inside a kernel arrives as an engine error, with the original as its cause."""
+async def test_foreign_exceptions_of_kernels_are_converted() -> None:
+    """A NumPy error in a kernel is raised as an engine error with the original as its cause."""
     x = af.placeholder("float32", None)
     async with af.Session() as session:
         error = await _error(session.run(x + af.ones([3]), {x: np.ones(2)}), errors.InvalidArgumentError)

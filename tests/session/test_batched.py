@@ -1,4 +1,7 @@
-"""`Session.batched`: concurrent calls as rows of one step. The first part has steps of its own, by a virtual clock."""
+"""`Session.batched`: concurrent calls as rows of one step.
+
+The first part uses fake steps on a virtual clock.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ from tests.cancelling import LOOPS, cancel_at_each_turn, run_on
 
 
 class Service:
-    """A batched callable that doubles its rows in steps of `seconds`, and notes the sizes of their batches."""
+    """A batched callable that doubles its rows in steps of `seconds`, and records the sizes of its batches."""
 
     def __init__(
         self,
@@ -90,12 +93,12 @@ def virtually(test: Callable[..., Awaitable[None]]) -> Callable[[], None]:
 
 
 async def right(service: Service, value: float, count: int = 1, **how: Any) -> None:
-    """A call, whose answer must be its own."""
+    """Call the service and check that the response is that of the call."""
     np.testing.assert_array_equal(await service.call(rows_of(value, count), **how), rows_of(2 * value, count))
 
 
 @virtually
-async def test_calls_of_one_moment_are_one_step() -> None:
+async def test_calls_of_one_moment_share_one_step() -> None:
     service = Service()
     await asyncio.gather(*(right(service, i) for i in range(4)))
     assert service.batches == [4]
@@ -104,7 +107,7 @@ async def test_calls_of_one_moment_are_one_step() -> None:
 
 
 @virtually
-async def test_the_first_call_does_not_wait_and_the_next_batch_gathers_meanwhile() -> None:
+async def test_first_call_starts_at_once_and_later_calls_form_the_next_batch() -> None:
     service = Service()
     async with asyncio.TaskGroup() as group:
         group.create_task(right(service, 1))
@@ -118,14 +121,14 @@ async def test_the_first_call_does_not_wait_and_the_next_batch_gathers_meanwhile
 
 
 @virtually
-async def test_with_a_batch_timeout_the_first_waits_for_others() -> None:
+async def test_first_call_waits_for_others_up_to_the_batch_timeout() -> None:
     service = Service(batch_timeout=0.5)
     async with asyncio.TaskGroup() as group:
         group.create_task(right(service, 1))
         await asyncio.sleep(0.25)
         group.create_task(right(service, 2))
     assert (service.batches, asyncio.get_running_loop().time()) == ([2], 1.5)
-    async with asyncio.TaskGroup() as group:  # a full one begins at once
+    async with asyncio.TaskGroup() as group:  # a full batch begins at once
         for i in range(4):
             group.create_task(right(service, i))
     assert (service.batches, asyncio.get_running_loop().time()) == ([2, 4], 2.5)
@@ -133,7 +136,7 @@ async def test_with_a_batch_timeout_the_first_waits_for_others() -> None:
 
 
 @virtually
-async def test_several_batches_at_once() -> None:
+async def test_batches_run_concurrently_up_to_the_limit() -> None:
     service = Service(max_concurrent_batches=2)
     await asyncio.gather(*(right(service, i) for i in range(12)))
     assert (service.batches, asyncio.get_running_loop().time()) == ([4, 4, 4], 2.0)
@@ -141,7 +144,7 @@ async def test_several_batches_at_once() -> None:
 
 
 @virtually
-async def test_rows_are_counted_and_a_large_call_is_put_together_again() -> None:
+async def test_large_call_is_split_by_rows_and_reassembled() -> None:
     service = Service(max_enqueued_batches=8)
     mine = np.arange(22, dtype=np.float32).reshape(11, 2)
     large, _, _ = await asyncio.gather(service.call(mine), right(service, 5), right(service, 6, 3))
@@ -151,7 +154,7 @@ async def test_rows_are_counted_and_a_large_call_is_put_together_again() -> None
 
 
 @virtually
-async def test_a_batch_is_filled_up_to_an_allowed_size_and_nobody_sees_it() -> None:
+async def test_batch_is_padded_to_an_allowed_size() -> None:
     service = Service(allowed_batch_sizes=(2, 4))
     await asyncio.gather(*(right(service, i) for i in range(3)))
     await right(service, 9)
@@ -161,7 +164,7 @@ async def test_a_batch_is_filled_up_to_an_allowed_size_and_nobody_sees_it() -> N
 
 
 @virtually
-async def test_a_call_is_late_at_the_moment_its_limit_passes_and_is_never_computed() -> None:
+async def test_call_that_expires_in_the_queue_is_never_computed() -> None:
     service = Service()
     running = asyncio.gather(right(service, 1))
     await asyncio.sleep(0.25)
@@ -175,7 +178,7 @@ async def test_a_call_is_late_at_the_moment_its_limit_passes_and_is_never_comput
 
 
 @virtually
-async def test_a_call_that_is_being_computed_is_late_as_well() -> None:
+async def test_call_that_expires_during_its_step_raises() -> None:
     service = Service()
     other = asyncio.gather(right(service, 1))
     with pytest.raises(DeadlineExceededError, match="not answered in time"):
@@ -190,7 +193,7 @@ async def test_a_call_that_is_being_computed_is_late_as_well() -> None:
 
 
 @virtually
-async def test_who_goes_away_harms_nobody() -> None:
+async def test_cancelled_calls_do_not_affect_others() -> None:
     service = Service()
     calls = [asyncio.gather(right(service, i)) for i in range(4)]
     await asyncio.sleep(0.5)
@@ -204,7 +207,7 @@ async def test_who_goes_away_harms_nobody() -> None:
 
 
 @virtually
-async def test_a_batch_that_nobody_waits_for_is_stopped_and_the_next_begins() -> None:
+async def test_batch_without_waiting_calls_is_stopped() -> None:
     service = Service()
     calls = [asyncio.gather(service.call(rows_of(i))) for i in range(4)]
     await asyncio.sleep(0.25)
@@ -217,7 +220,7 @@ async def test_a_batch_that_nobody_waits_for_is_stopped_and_the_next_begins() ->
 
 
 @virtually
-async def test_a_bad_row_fails_alone() -> None:
+async def test_bad_row_fails_alone() -> None:
     service = Service(refuse=2.0)
     ended = await asyncio.gather(*(service.call(rows_of(i)) for i in range(4)), return_exceptions=True)
     assert [isinstance(each, InvalidArgumentError) for each in ended] == [False, False, True, False]
@@ -228,7 +231,7 @@ async def test_a_bad_row_fails_alone() -> None:
 
 
 @virtually
-async def test_a_step_that_changes_something_is_not_run_again() -> None:
+async def test_step_with_effects_is_not_repeated() -> None:
     service = Service(refuse=2.0, changes=True)
     ended = await asyncio.gather(*(service.call(rows_of(i)) for i in range(4)), return_exceptions=True)
     assert all(isinstance(each, InvalidArgumentError) for each in ended)
@@ -238,7 +241,7 @@ async def test_a_step_that_changes_something_is_not_run_again() -> None:
 
 
 @virtually
-async def test_a_full_queue_refuses_at_once_and_says_when_to_come_again() -> None:
+async def test_full_queue_rejects_at_once_with_retry_after() -> None:
     service = Service(max_enqueued_batches=2)
     first = asyncio.gather(right(service, 0))
     await first
@@ -256,7 +259,7 @@ async def test_a_full_queue_refuses_at_once_and_says_when_to_come_again() -> Non
 
 
 @virtually
-async def test_the_urgent_overtake() -> None:
+async def test_urgent_calls_overtake() -> None:
     service = Service(max_batch_size=1)
     order: list[int] = []
 
@@ -275,7 +278,7 @@ async def test_the_urgent_overtake() -> None:
 
 
 @virtually
-async def test_closing_answers_what_waits_and_refuses_what_comes() -> None:
+async def test_close_answers_waiting_calls_and_rejects_new_ones() -> None:
     service = Service()
     calls = [asyncio.gather(right(service, i)) for i in range(6)]
     await asyncio.sleep(0.5)
@@ -288,7 +291,7 @@ async def test_closing_answers_what_waits_and_refuses_what_comes() -> None:
 
 
 @virtually
-async def test_closing_the_session_answers_everybody() -> None:
+async def test_close_of_the_session_ends_all_calls() -> None:
     service = Service()
     calls = [asyncio.gather(service.call(rows_of(i))) for i in range(6)]
     await asyncio.sleep(0.5)
@@ -300,7 +303,7 @@ async def test_closing_the_session_answers_everybody() -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_whatever_callers_do_each_gets_his_own_answer(seed: int) -> None:
+def test_random_calls_each_get_their_own_result(seed: int) -> None:
     async def main() -> None:
         chance = random.Random(seed)
         service = Service(
@@ -358,7 +361,7 @@ async def test_concurrent_calls_share_a_step_of_a_session() -> None:
         assert predict.statistics().batches < 6
 
 
-async def test_feeds_by_name() -> None:
+async def test_feeds_may_be_passed_by_name() -> None:
     x = af.placeholder(af.float32, [None])
     y = af.placeholder(af.float32, [None])
     async with af.Session() as session:
@@ -374,7 +377,7 @@ async def test_feeds_by_name() -> None:
             session.batched(x - y, {"timeout": x, "right": y})
 
 
-async def test_rows_of_different_lengths_are_padded_masked_and_cut_back() -> None:
+async def test_rows_of_different_lengths_are_padded_masked_and_cut() -> None:
     tokens = af.placeholder(af.int64, [None, None])
     mask = af.placeholder(af.float32, [None, None])
     scores = af.cast(tokens, af.float32) * mask
@@ -389,7 +392,7 @@ async def test_rows_of_different_lengths_are_padded_masked_and_cut_back() -> Non
             assert total.tolist() == [row.sum()]
 
 
-async def test_rows_of_different_sizes_do_not_meet_without_padding() -> None:
+async def test_rows_of_different_sizes_share_no_batch_without_padding() -> None:
     x = af.placeholder(af.float32, [None, None])
     async with af.Session() as session:
         total = session.batched(af.reduce_sum(x, 1), [x])
@@ -398,7 +401,7 @@ async def test_rows_of_different_sizes_do_not_meet_without_padding() -> None:
         assert dict(total.statistics().sizes) == {1: 1, 2: 1}
 
 
-async def test_a_bad_row_of_a_session_fails_alone_and_names_its_node() -> None:
+async def test_bad_row_in_a_session_fails_alone_and_names_its_node() -> None:
     index = af.placeholder(af.int32, [None])
     table = af.constant(np.arange(10, dtype=np.float32))
     async with af.Session() as session:
@@ -409,7 +412,7 @@ async def test_a_bad_row_of_a_session_fails_alone_and_names_its_node() -> None:
         assert [found[0].tolist(), found[2].tolist()] == [[1.0], [3.0]]
 
 
-async def test_what_does_not_fit_its_feed_never_comes_to_a_batch() -> None:
+async def test_call_that_does_not_fit_its_feed_joins_no_batch() -> None:
     x = af.placeholder(af.float32, [None, 2])
     async with af.Session() as session:
         double = session.batched(x * 2.0, [x])
@@ -420,11 +423,11 @@ async def test_what_does_not_fit_its_feed_never_comes_to_a_batch() -> None:
         with pytest.raises(DTypeError, match="number of feeds"):
             await double(np.zeros((1, 2), np.float32), np.zeros((1, 2), np.float32))
         with pytest.raises(DTypeError, match="priority"):
-            await double(np.zeros((1, 2), np.float32), priority="high")  # type: ignore[arg-type]  # that is the point
+            await double(np.zeros((1, 2), np.float32), priority="high")  # type: ignore[arg-type]  # wrong on purpose
         assert double.statistics().batches == 0
 
 
-async def test_what_has_no_rows_cannot_be_batched() -> None:
+async def test_fetches_and_feeds_without_rows_are_rejected() -> None:
     x = af.placeholder(af.float32, [None, 2])
     fixed = af.placeholder(af.float32, [1, 2])
     async with af.Session() as session:
@@ -441,7 +444,7 @@ async def test_what_has_no_rows_cannot_be_batched() -> None:
             await wrong(np.zeros((3, 2), np.float32))
 
 
-async def test_rows_that_are_not_kept_apart_are_refused_with_the_node() -> None:
+async def test_node_that_mixes_rows_is_rejected_and_named() -> None:
     x = af.placeholder(af.float32, [None, 2])
     async with af.Session() as session:
         with pytest.raises(InvalidArgumentError, match="'mean' computes with several rows") as raised:
@@ -452,8 +455,8 @@ async def test_rows_that_are_not_kept_apart_are_refused_with_the_node() -> None:
         np.testing.assert_array_equal(found, [[0, 0]])
 
 
-async def test_wrong_total_is_never_divided_and_then_each_call_is_a_step(caplog: pytest.LogCaptureFixture) -> None:
-    """Each row is given as often as its second number says: two calls together may well have the right total."""
+async def test_wrong_row_count_ends_batching(caplog: pytest.LogCaptureFixture) -> None:
+    """Each row is repeated as often as its second number states, so two calls together may have the right total."""
     x = af.placeholder(af.float32, [None, 2])
     counts = af.placeholder_with_default(af.cast(x[:, 1], af.int32), [None])
     steps: list[int] = []
@@ -479,7 +482,7 @@ async def test_wrong_total_is_never_divided_and_then_each_call_is_a_step(caplog:
                 assert isinstance(each, InvalidArgumentError)
 
 
-async def test_a_batch_of_steps_with_random_numbers_and_variables_is_repeated() -> None:
+async def test_step_that_only_reads_variables_is_repeated_after_an_error() -> None:
     index = af.placeholder(af.int32, [None])
     table = af.Variable(np.arange(4, dtype=np.float32))
     async with af.Session() as session:
@@ -490,7 +493,7 @@ async def test_a_batch_of_steps_with_random_numbers_and_variables_is_repeated() 
         assert isinstance(found[1], InvalidArgumentError)
 
 
-async def test_a_row_that_is_no_number_fails_alone() -> None:
+async def test_row_with_a_nan_fails_alone() -> None:
     x = af.placeholder(af.float32, [None])
     async with af.Session() as session:
         checked = session.batched(af.check_numerics(x, "not a number"), [x])
@@ -499,7 +502,7 @@ async def test_a_row_that_is_no_number_fails_alone() -> None:
         assert isinstance(found[1], InvalidArgumentError)
 
 
-async def test_a_step_that_assigns_is_run_once() -> None:
+async def test_step_that_assigns_is_not_repeated() -> None:
     amount = af.placeholder(af.int32, [None])
     count = af.Variable(np.zeros(4, np.int32))
     added = af.assign_add(count, af.fill([4], af.reduce_sum(amount)))
@@ -513,7 +516,7 @@ async def test_a_step_that_assigns_is_run_once() -> None:
         assert (await session.run(count)).tolist() == [5] * 4
 
 
-async def test_closing_the_session_ends_the_calls() -> None:
+async def test_batched_call_after_the_session_has_closed_is_rejected() -> None:
     x = af.placeholder(af.float32, [None])
     async with af.Session() as session:
         double = session.batched(x * 2.0, [x])
@@ -524,7 +527,7 @@ async def test_closing_the_session_ends_the_calls() -> None:
         session.batched(x * 2.0, [x])
 
 
-async def test_warming_up_runs_each_size() -> None:
+async def test_warmup_runs_each_allowed_size() -> None:
     x = af.placeholder(af.float32, [None, 2])
     sizes: list[int] = []
 
@@ -541,7 +544,7 @@ async def test_warming_up_runs_each_size() -> None:
     assert sizes == [1, 4, 8]
 
 
-def test_another_event_loop_is_refused() -> None:
+def test_another_event_loop_is_rejected() -> None:
     x = af.placeholder(af.float32, [None])
     with asyncio.Runner() as first, asyncio.Runner() as second:
         session = af.Session()
@@ -565,7 +568,7 @@ async def refused(predict: Batched, rows: Any) -> None:
         await predict(rows)
 
 
-async def test_closing_the_session_while_rows_become_an_array_answers_the_call() -> None:
+async def test_close_of_the_session_during_a_conversion_ends_the_call() -> None:
     session, x, y = a_doubling()
     predict = session.batched(y, [x], max_batch_size=1 << 20)
     await predict(rows_of(1))
@@ -575,7 +578,7 @@ async def test_closing_the_session_while_rows_become_an_array_answers_the_call()
         await session.close()
 
 
-async def test_closing_waits_for_a_call_whose_rows_become_an_array() -> None:
+async def test_close_of_batched_waits_for_a_conversion() -> None:
     session, x, y = a_doubling()
     async with session, asyncio.timeout(10), asyncio.TaskGroup() as group:
         predict = session.batched(y, [x], max_batch_size=1 << 20)
@@ -587,7 +590,7 @@ async def test_closing_waits_for_a_call_whose_rows_become_an_array() -> None:
         assert (await call).shape == (200_000, 2)
 
 
-async def test_the_time_in_which_rows_become_an_array_counts() -> None:
+async def test_conversion_counts_toward_the_timeout() -> None:
     session, x, y = a_doubling()
     async with session:
         predict = session.batched(y, [x], max_batch_size=1 << 20)
@@ -598,7 +601,7 @@ async def test_the_time_in_which_rows_become_an_array_counts() -> None:
         assert predict.statistics().expired == 1
 
 
-async def test_a_late_call_whose_rows_became_an_array_names_the_limit_that_it_was_given() -> None:
+async def test_expired_call_with_a_conversion_names_its_whole_timeout() -> None:
     session, x, y = a_doubling()
     async with session, asyncio.timeout(10):
         predict = session.batched(y, [x], max_batch_size=1 << 20, batch_timeout=60.0)
@@ -606,7 +609,7 @@ async def test_a_late_call_whose_rows_became_an_array_names_the_limit_that_it_wa
             await predict([[1.0, 2.0]] * 100_000, timeout=0.25)
 
 
-async def test_a_call_that_comes_to_a_closed_session_leaves_the_count_of_open_calls_alone() -> None:
+async def test_call_to_a_closed_session_does_not_change_the_count_of_open_calls() -> None:
     session, x, y = a_doubling()
     predict = session.batched(y, [x], batch_timeout=60.0)
     async with asyncio.TaskGroup() as group, asyncio.timeout(10):
@@ -616,17 +619,17 @@ async def test_a_call_that_comes_to_a_closed_session_leaves_the_count_of_open_ca
         closing = group.create_task(session.close())
         while predict.statistics().waiting_requests:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        await refused(predict, rows_of(1))  # before whoever waited goes on
+        await refused(predict, rows_of(1))  # before the waiting call continues
         await asyncio.wait([waiting, closing])
         await predict.aclose()
 
 
-async def test_a_call_whose_batches_give_rows_of_different_sizes_fails_alone() -> None:
+async def test_call_with_results_of_different_row_sizes_fails_alone() -> None:
     x = af.placeholder(af.float32, [None, None])
     y = x * 2.0
     async with af.Session() as session:
         predict = session.batched(y, [x], max_batch_size=4, pad={x: 0})
-        cut = predict(np.ones((6, 3), np.float32))  # its last two rows are in a batch with longer ones
+        cut = predict(np.ones((6, 3), np.float32))  # the last two rows share a batch with longer ones
         other = predict(np.ones((2, 7), np.float32))
         answers: tuple[Any, Any] = await asyncio.gather(cut, other, return_exceptions=True)
     error, found = answers
@@ -639,14 +642,14 @@ async def test_a_call_whose_batches_give_rows_of_different_sizes_fails_alone() -
     ("dtype", "value"),
     [(af.uint8, -1), (af.int32, 0.5), (af.int32, float("nan")), (af.float32, "a"), (af.float32, [1])],
 )
-async def test_a_padding_that_does_not_fit_its_feed_is_refused_at_once(dtype: af.DType, value: Any) -> None:
+async def test_padding_that_does_not_fit_its_feed_is_rejected_at_once(dtype: af.DType, value: Any) -> None:
     x = af.placeholder(dtype, [None, None])
     async with af.Session() as session:
         with pytest.raises((DTypeError, InvalidArgumentError), match="filled up"):
             session.batched(af.identity(x), [x], pad={x: value})
 
 
-async def test_texts_are_filled_up_with_empty_ones_unless_it_is_said_otherwise() -> None:
+async def test_texts_are_padded_with_empty_ones_by_default() -> None:
     x = af.placeholder(af.string, [None, None])
     async with af.Session() as session:
         for padding, fill in (Padding(), b""), (Padding("-"), b"-"):
@@ -656,15 +659,15 @@ async def test_texts_are_filled_up_with_empty_ones_unless_it_is_said_otherwise()
             assert predict.statistics().batches == 1
 
 
-async def test_warming_up_for_wide_rows_does_not_hold_the_loop() -> None:
-    """Its zeros are 4 GB that nobody looks at; to write them takes seconds."""
+async def test_warmup_of_wide_rows_does_not_block_the_loop() -> None:
+    """The zeros of the warm-up take 4 GB, which would take seconds to write."""
     x = af.placeholder("float32", [None, 1_000_000])
     async with af.Session() as session:
         await session.batched(x[:, :1] + 1.0, [x], max_batch_size=1000, allowed_batch_sizes=[1000]).warmup()
 
 
 @pytest.mark.parametrize("fills", ["rows", "lengths"])
-async def test_one_large_request_is_filled_up_in_a_thread(fills: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_request_is_padded_in_a_thread(fills: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x = af.placeholder("float32", [None, None])
     options: dict[str, Any] = {"allowed_batch_sizes": [64]} if fills == "rows" else {"pad": {x: 0.0}}
     threads: list[int] = []
@@ -682,7 +685,7 @@ async def test_one_large_request_is_filled_up_in_a_thread(fills: str, monkeypatc
     assert threading.get_ident() not in threads
 
 
-# -- closing ---------------------------------------------------------------------------------------------------------
+# -- closing ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("turns", range(4))
@@ -698,7 +701,7 @@ async def test_batched_raises_closed_session_while_its_tasks_are_being_cancelled
 
 
 @virtually
-async def test_batched_timer_passes_over_a_task_that_was_cancelled_in_the_same_turn() -> None:
+async def test_batched_timer_skips_a_task_cancelled_in_the_same_turn() -> None:
     service, loop = Service(batch_timeout=1.0), asyncio.get_running_loop()
     logged: list[Any] = []
     loop.set_exception_handler(lambda _, context: logged.append(context))
@@ -714,7 +717,7 @@ async def test_batched_timer_passes_over_a_task_that_was_cancelled_in_the_same_t
 
 
 @virtually
-async def test_batched_close_passes_over_a_task_that_was_cancelled_in_the_same_turn() -> None:
+async def test_batched_close_skips_a_task_cancelled_in_the_same_turn() -> None:
     service = Service()
     await right(service, 1)
     closing = asyncio.get_running_loop().create_task(service.background.close())
@@ -725,7 +728,7 @@ async def test_batched_close_passes_over_a_task_that_was_cancelled_in_the_same_t
 
 
 @virtually
-async def test_batched_refuses_a_late_call_and_leaves_a_batch_that_is_ending_alone() -> None:
+async def test_batched_rejects_a_late_call_and_leaves_an_ending_batch_alone() -> None:
     service = Service(max_concurrent_batches=2)
 
     async def slow_to_end(rows: Any) -> list[Any]:
@@ -746,7 +749,7 @@ async def test_batched_refuses_a_late_call_and_leaves_a_batch_that_is_ending_alo
 
 
 @virtually
-async def test_batched_tasks_end_where_a_step_replaces_their_cancellation_by_an_error() -> None:
+async def test_batched_tasks_end_if_a_step_replaces_their_cancellation_by_an_error() -> None:
     service = Service()
 
     async def failing(rows: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Feeds that their caller changes while the step waits."""
+"""Feeds that the caller changes while the step waits."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ async def test_small_feed_may_be_changed_while_the_step_waits(use: Use, order: A
             await session.run(opened)
             await use(session, y, x, value)
         task = group.create_task(use(session, y, x, value))
-        await asyncio.sleep(0)  # it has begun
+        await asyncio.sleep(0)  # the step has begun
         value[:] = 1.0
         await session.run(opened)
         np.testing.assert_array_equal(await task, np.zeros((SMALL // 2, 2)))
 
 
-async def test_feeds_of_batched_calls_are_those_of_the_call() -> None:
+async def test_batched_calls_use_the_feeds_at_the_time_of_the_call() -> None:
     x = af.placeholder("float32", [None, 2])
     value = np.zeros((1, 2), np.float32)
     async with af.Session() as session, asyncio.TaskGroup() as group:

@@ -1,4 +1,4 @@
-"""`Session.close` while the session is in use: after it no step begins, and nothing waits for ever."""
+"""`Session.close` while the session is in use: no step begins after it, and no caller waits forever."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Counted:
     """A session whose steps are counted when they begin.
 
     Args:
-        nodes: The size of the graph: more than some dozens are compiled in a thread.
+        nodes: Size of the graph; more than some dozens of nodes are compiled in a thread.
         waits: Whether each step waits on the event loop.
         within: Called by each step that waits.
     """
@@ -52,7 +52,7 @@ class Counted:
         self.renew()
 
     def renew(self) -> None:
-        """Make a new session."""
+        """Start a new session and reset the count."""
         self.begun = 0
         self.session = af.Session(graph=self.graph)
 
@@ -173,8 +173,8 @@ def test_close_within_a_step_ends_its_use(loop: Any, use: Use) -> None:
 
 @_EVERY_LOOP
 @pytest.mark.parametrize("use", [use for use in USES if use is not batches], ids=lambda use: use.__name__)
-def test_use_that_is_cancelled_while_its_session_closes_ends_cancelled(loop: Any, use: Use) -> None:
-    """The blocks around it, a TaskGroup or `asyncio.timeout`, wait for that. It is cancelled once."""
+def test_use_cancelled_during_the_close_ends_cancelled(loop: Any, use: Use) -> None:
+    """A TaskGroup or `asyncio.timeout` around the use relies on that, and on a single cancellation."""
 
     stages: list[str] = []
 
@@ -201,7 +201,7 @@ def test_use_that_is_cancelled_while_its_session_closes_ends_cancelled(loop: Any
             task.cancel()
             await asyncio.wait([task, close], timeout=_LIMIT)
             if not is_in_use:
-                continue  # the close has ended it before
+                continue  # the close ended the use first
             assert task.cancelled(), (turns, since, task)
             assert stages == ["ended", "cleaned up"], (turns, since)
 
@@ -211,7 +211,7 @@ def test_use_that_is_cancelled_while_its_session_closes_ends_cancelled(loop: Any
 # -- batched calls ---------------------------------------------------------------------------------------------------
 
 
-async def test_batched_refuses_every_call_after_its_session_was_closed() -> None:
+async def test_batched_rejects_calls_after_the_session_has_closed() -> None:
     counted = Counted(1, False)
     predict = counted.session.batched(counted.y, [counted.x], unchecked=True)
     await counted.session.close()
@@ -221,8 +221,8 @@ async def test_batched_refuses_every_call_after_its_session_was_closed() -> None
                 await predict(_ROW)
 
 
-def test_batched_stops_no_call_when_tasks_of_an_earlier_loop_are_collected() -> None:
-    """They end by GeneratorExit, whenever the collector finds them."""
+def test_batched_ignores_collected_tasks_of_an_earlier_loop() -> None:
+    """The garbage collector ends such tasks by GeneratorExit at any time."""
     counted = Counted(1, True)
     predict = counted.session.batched(counted.y, [counted.x], max_batch_size=1, unchecked=True)
     earlier = asyncio.new_event_loop()
@@ -276,7 +276,7 @@ async def test_close_by_the_feeds_of_a_stream_does_not_wait_for_the_stream() -> 
             await again(lambda: anext(steps))
 
 
-async def test_a_second_close_of_background_tasks_waits_for_their_end_and_does_not_interrupt_it() -> None:
+async def test_second_close_of_background_tasks_waits_for_their_end() -> None:
     background, begun, may_end, ended = Background(), asyncio.Event(), asyncio.Event(), False
 
     async def work() -> None:
@@ -302,10 +302,10 @@ async def test_a_second_close_of_background_tasks_waits_for_their_end_and_does_n
     await first
 
 
-# -- a close in the moment in which a step begins --------------------------------------------------------------------
+# -- close while a step begins ---------------------------------------------------------------------------------------
 
 
-async def test_a_step_that_begins_while_another_thread_closes_the_session_is_refused() -> None:
+async def test_step_that_begins_while_another_thread_closes_the_session_is_rejected() -> None:
     counted = Counted(1, True)
     await counted.session.run(counted.y, counted.feeds())
     begun = counted.begun
@@ -323,18 +323,20 @@ async def test_a_step_that_begins_while_another_thread_closes_the_session_is_ref
     await counted.session.close()
 
 
-async def test_a_partial_run_whose_session_is_closed_before_its_first_turn_does_not_begin() -> None:
+async def test_partial_run_does_not_begin_if_its_session_closes_before_its_first_turn() -> None:
     counted = Counted(1, False)
     with counted.graph.as_default():
         effect = af.py_func(counted.count, [_ROW], af.float32, stateful=True)
-    await counted.session.partial_run(await counted.session.partial_run_setup([effect]), [effect])  # compiled
+    await counted.session.partial_run(
+        await counted.session.partial_run_setup([effect]), [effect]
+    )  # compiles the partial run
     begun = counted.begun
     await counted.session.partial_run_setup([effect])
     await counted.session.close()
     assert counted.begun == begun
 
 
-async def test_a_run_whose_session_is_closed_while_it_connects_does_not_begin() -> None:
+async def test_run_does_not_begin_if_its_session_closes_while_connecting() -> None:
     counted = Counted(1, False)
 
     async def close_meanwhile() -> None:
@@ -351,7 +353,7 @@ async def test_a_run_whose_session_is_closed_while_it_connects_does_not_begin() 
 # -- several event loops ---------------------------------------------------------------------------------------------
 
 
-async def test_a_step_that_two_loops_compile_at_once_runs_on_both() -> None:
+async def test_step_compiled_by_two_loops_at_once_runs_on_both() -> None:
     counted = Counted(100, False)
     plan, may_go_on = counted.session._planner.plan, threading.Event()
 
@@ -364,7 +366,7 @@ async def test_a_step_that_two_loops_compile_at_once_runs_on_both() -> None:
     def run() -> None:
         found.append(asyncio.run(counted.session.run(counted.y, counted.feeds())))
 
-    other = threading.Thread(target=run)  # whose end wakes no event loop
+    other = threading.Thread(target=run)  # the end of this thread must not wake an event loop
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(counted.session._planner, "plan", slow)
@@ -440,7 +442,7 @@ async def refused(run: Awaitable[Any]) -> None:
     [enters_and_leaves, runs_once, runs_once_within, opens_a_batch, opens_a_stream, asks, closes_in_use],
     ids=lambda use: use.__name__,
 )
-def test_session_cancelled_at_each_turn_leaves_nothing_and_runs_on(loop: Any, use: Use, nodes: int) -> None:
+def test_session_cancelled_at_each_turn_leaves_no_tasks_and_stays_usable(loop: Any, use: Use, nodes: int) -> None:
     async def work() -> None:
         counted = Counted(nodes, True)
         async with counted.session:
@@ -465,10 +467,10 @@ def test_partial_run_cancelled_at_each_turn_ends_with_its_session(loop: Any, nod
     run_on(loop, work())
 
 
-async def test_run_refuses_a_step_whose_session_is_closed_while_it_is_registered(
+async def test_run_rejects_a_step_whose_session_closes_during_its_registration(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The worker has forgotten the part before its handle is used."""
+    """The worker has deregistered the part before its handle is used."""
     register = cluster.register
 
     async def closed_meanwhile(*arguments: Any) -> int:

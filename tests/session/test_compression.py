@@ -1,4 +1,4 @@
-"""Float32 values that go from device to device in 16 bits."""
+"""Float32 values that cross between devices in 16 bits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import aioflow as af
 from aioflow.errors import InvalidArgumentError
 
 SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 3.4028235e38, 1e-45, -1e-40, 1.0, 65519.0, 1e-8], np.float32)
-LOW_NAN = np.array([0x7F800001, 0xFF80FFFF], np.uint32).view(np.float32)  # all that makes them NaN is in the lower half
+LOW_NAN = np.array([0x7F800001, 0xFF80FFFF], np.uint32).view(np.float32)  # only bits of the lower half make them NaN
 VALUES = np.concatenate([SPECIAL, np.random.default_rng(0).standard_normal(500).astype(np.float32)])
 
 
@@ -22,11 +22,11 @@ def bits(array: npt.NDArray[np.float32]) -> npt.NDArray[np.uint32]:
 async def sent(
     values: npt.NDArray[np.float32], compression: str | None, kind: str | None = None
 ) -> npt.NDArray[np.float32]:
-    """What arrives on another device."""
+    """Send values to another device and return what arrives."""
     with af.Graph().as_default():
         with af.device("/cpu:0"):
             x = af.placeholder("float32", [None])
-            with af.control_dependencies([af.no_op()]):  # what waits for nothing would be computed on both devices
+            with af.control_dependencies([af.no_op()]):  # a node without dependencies would be computed on both devices
                 here = x - 0.0  # exact, also for -0.0
             if kind is not None:
                 here = af.compressed(here, kind)
@@ -38,7 +38,7 @@ async def sent(
             return result
 
 
-async def test_nothing_is_lost_by_default() -> None:
+async def test_values_cross_unchanged_by_default() -> None:
     np.testing.assert_array_equal(bits(await sent(VALUES, None)), bits(VALUES))
 
 
@@ -51,18 +51,18 @@ async def test_truncation_zeroes_the_lower_half(per_edge: bool) -> None:
     assert np.isnan(arrived[~number]).all()
 
 
-async def test_no_nan_becomes_infinite() -> None:
+async def test_nan_does_not_become_infinite() -> None:
     assert np.isnan(await sent(LOW_NAN, "truncate")).all()
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [("bfloat16", ml_dtypes.bfloat16), ("float16", np.float16)])
-async def test_rounding_is_to_the_nearest_value_of_the_type(kind: str, dtype: type) -> None:
+async def test_values_are_rounded_to_the_nearest_of_the_type(kind: str, dtype: type) -> None:
     with np.errstate(over="ignore"):
         expected = VALUES.astype(dtype).astype(np.float32)
     np.testing.assert_array_equal(await sent(VALUES, kind), expected)
 
 
-async def test_other_types_cross_as_they_are() -> None:
+async def test_other_dtypes_cross_unchanged() -> None:
     value = np.array([1 + 2**-50, np.pi])
     with af.device("/cpu:0"):
         x = af.placeholder("float64", [None])
@@ -74,14 +74,14 @@ async def test_other_types_cross_as_they_are() -> None:
         np.testing.assert_array_equal(await session.run(there, {x: value}), value)
 
 
-async def test_on_its_own_device_a_value_stays_as_it_is() -> None:
+async def test_value_on_its_own_device_is_not_compressed() -> None:
     x = af.placeholder("float32", [None])
     y = af.compressed(x - 0.0, "truncate") + 0.0
     async with af.Session() as session:
         np.testing.assert_array_equal(await session.run(y, {x: VALUES}), VALUES + 0.0)
 
 
-def test_an_unknown_kind_is_refused() -> None:
+def test_unknown_compression_is_rejected() -> None:
     with pytest.raises(InvalidArgumentError, match="unknown compression"):
         af.compressed(1.0, "zip")
     with pytest.raises(InvalidArgumentError, match="unknown compression"):

@@ -1,7 +1,7 @@
-"""Sessions, graphs and scopes in the hands of real libraries, which leave a block wherever it suits them.
+"""Sessions, graphs and scopes with real libraries, which may leave a block in another task, thread or context.
 
-Each row of `WAYS` is a way in which programs enter and leave; all are held to the same: steps run, the session is
-closed in the end, nothing of it is open anywhere, nothing is raised, printed or logged.
+Each row of `WAYS` is one way to enter and leave. In all of them steps run, the session is closed in the end, no scope
+stays open, and nothing is raised, printed or logged.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _PATIENCE = 60.0
 
 
 class Program:
-    """What every row runs: a session of a graph of its own, with scopes open around its use.
+    """The program of every row: a session with its own graph, and scopes around its use.
 
     Attributes:
-        sessions: Those that were opened.
-        results: Of the steps that were run.
+        sessions: Sessions that were opened.
+        results: Results of the steps.
     """
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class Program:
         return str(self.results[-1])
 
     def check(self, graph: af.Graph) -> None:
-        """Nothing is left over."""
+        """Assert that every session is closed and no scope is left."""
         assert self.sessions
         assert all(session.closed for session in self.sessions)
         assert self.results
@@ -140,7 +140,7 @@ def two_tasks_in_one_session(program: Program) -> None:
                 await program.run(session, 1.0)
                 if last:
                     await turns.wait()
-                    await program.run(session, 2.0)  # the other has left
+                    await program.run(session, 2.0)  # the other task has left
                     assert af.get_default_session() is session
             if not last:
                 assert not session.closed
@@ -196,7 +196,7 @@ def an_async_generator_that_is_dropped(program: Program) -> None:
             await program.run(session, 1.0)
             break
         gc.collect()
-        while not session.closed:  # noqa: ASYNC110  # the loop closes it in a task that nobody knows
+        while not session.closed:  # noqa: ASYNC110  # the loop closes the session in an internal task
             await asyncio.sleep(0)
         assert af.get_default_session() is None
         assert current_scope(program.graph).name == ""
@@ -244,7 +244,7 @@ def a_coroutine_that_is_dropped_on_another_loop(program: Program) -> None:
 
 
 def _waiting_coroutine(program: Program) -> Coroutine[Any, Any, None]:
-    """One that waits in a session, on a loop that is closed."""
+    """Return a coroutine that waits in a session, on a loop that is closed."""
 
     async def serve() -> None:
         async with program.session() as session:
@@ -258,7 +258,7 @@ def _waiting_coroutine(program: Program) -> Coroutine[Any, Any, None]:
     while not program.results:
         loop.run_until_complete(asyncio.sleep(0))
     loop.close()
-    task._log_destroy_pending = False  # type: ignore[attr-defined]  # it is meant to be pending
+    task._log_destroy_pending = False  # type: ignore[attr-defined]  # the task is meant to stay pending
     return coroutine
 
 
@@ -270,7 +270,7 @@ def two_event_loops(program: Program) -> None:
 
 
 def fixtures_of_an_older_pytest_asyncio(program: Program) -> None:
-    """Up to 0.24 it set a fixture up and tore it down by two calls of `run_until_complete`, with the test between."""
+    """Set up and tear down in two calls of `run_until_complete`, with the test between, like versions up to 0.24."""
     loop = asyncio.new_event_loop()
     generator = program.opened()
     session = loop.run_until_complete(anext(generator))
@@ -332,13 +332,13 @@ def _in_thread(call: Callable[[], Any]) -> Any:
 
 
 async def _ask(app: Any, *paths: str) -> list[str]:
-    """What an application answers to requests; what it raises is raised."""
+    """Send requests to an application and return the responses; errors of the application are raised."""
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as client:
         return [(await client.get(path)).text for path in paths]
 
 
 def a_starlette_lifespan(program: Program) -> None:
-    """Under uvicorn: the lifespan has a task, and each request another."""
+    """Run under uvicorn, where the lifespan and each request have tasks of their own."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[dict[str, Any]]:
@@ -364,7 +364,7 @@ def a_starlette_lifespan(program: Program) -> None:
 
 
 def a_fastapi_dependency_that_is_a_sync_generator(program: Program) -> None:
-    """It is entered in one thread with a copy of the request's context, and left in another."""
+    """Use a dependency that is entered in one thread with a copy of the request's context, and left in another."""
     app = FastAPI()
     opened = Depends(program.opened_sync)
 
@@ -403,7 +403,7 @@ def a_fastapi_dependency_that_is_an_async_generator(program: Program) -> None:
 
 
 def a_sync_streaming_response(program: Program) -> None:
-    """Each element is made in a thread with its own copy of the request's context."""
+    """Stream elements, each of which is made in a thread with its own copy of the request's context."""
 
     def lines() -> Iterator[str]:
         for session in program.opened_sync():
@@ -417,7 +417,7 @@ def a_sync_streaming_response(program: Program) -> None:
 
 
 def aiohttp_with_cleanup_ctx(program: Program) -> None:
-    """Its context generators are entered by who sets the server up, and left by who cleans up."""
+    """Use a context generator that is entered by the setup of the server and left by its cleanup."""
     key = web.AppKey("session", af.Session)
 
     async def context(app: web.Application) -> AsyncIterator[None]:
@@ -469,7 +469,7 @@ WAYS: tuple[Callable[[Program], None], ...] = (
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda f: f.__name__)
-def test_a_session_can_be_left_anywhere(
+def test_session_can_be_left_in_any_context(
     way: Callable[[Program], None],
     graph: af.Graph,
     monkeypatch: pytest.MonkeyPatch,

@@ -1,4 +1,4 @@
-"""Sessions with several devices: where state stays, what a trace shows, when a step is placed anew."""
+"""Sessions with several devices: locations of state, traces, and repeated placement of a step."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ CPU = "/job:localhost/replica:0/task:0/device:CPU:{}"
 
 
 def devices_of(session: af.Session, fetches: object) -> dict[str, str]:
-    """The device of each node of a step; of those that are on several, one of them."""
+    """Return the device of each node of a step, or one of the devices of a node that is on several."""
     return {node.name: device for device, node in session.plan(fetches).placed_nodes()}
 
 
-async def test_a_session_has_as_many_devices_as_it_is_told() -> None:
+async def test_session_has_as_many_devices_as_configured() -> None:
     async with af.Session(config=FOUR) as session:
         assert session.list_devices() == [CPU.format(i) for i in range(4)]
 
 
-def test_a_session_needs_a_cpu() -> None:
+def test_session_needs_a_cpu() -> None:
     with pytest.raises(InvalidArgumentError, match="CPU"):
         af.Session(config=af.SessionConfig(device_count={"CPU": 0}))
 
 
-async def test_a_variable_stays_on_its_device_from_step_to_step() -> None:
+async def test_variable_stays_on_its_device_between_steps() -> None:
     v = af.Variable(np.zeros((600, 600), np.float32), name="v")
     x = af.placeholder("float32", [600, 600])
-    # In the second step the variable is read beside heavy work, which might pull it elsewhere.
+    # In the second step, heavy work beside the read of the variable might move the variable to another device.
     heavy = [af.matmul(af.matmul(x, x), v + float(i)) for i in range(4)]
     async with af.Session(config=FOUR) as session:
         await session.run(v.initializer)
@@ -42,7 +42,7 @@ async def test_a_variable_stays_on_its_device_from_step_to_step() -> None:
         assert (await session.run(v)).min() == 1.0
 
 
-async def test_a_trace_has_the_nodes_of_each_device() -> None:
+async def test_trace_has_the_nodes_of_each_device() -> None:
     with af.device("/cpu:1"):
         a = af.random_uniform([3], name="a")
     with af.device("/cpu:2"):
@@ -56,8 +56,8 @@ async def test_a_trace_has_the_nodes_of_each_device() -> None:
     assert any(n.endswith("_recv") for n in nodes[CPU.format(2)])
 
 
-async def test_a_step_is_placed_anew_when_measured_costs_say_that_it_is_worth_it() -> None:
-    # By their shapes the two calls cost nothing, so they stay together; a trace shows that each takes 20 ms.
+async def test_step_is_placed_again_if_measured_costs_differ() -> None:
+    # Shapes alone suggest that both calls are free, so they share a device; a trace shows that each takes 20 ms.
     def slow(x: np.ndarray) -> np.ndarray:
         total = np.float32(0)
         for _ in range(20):
@@ -76,7 +76,7 @@ async def test_a_step_is_placed_anew_when_measured_costs_say_that_it_is_worth_it
         assert after["left"] != after["right"]
 
 
-async def test_a_failing_kernel_ends_the_step_on_all_devices_with_its_error() -> None:
+async def test_failing_kernel_ends_the_step_on_all_devices() -> None:
     with af.device("/cpu:0"):
         x = af.placeholder("int32", [])
         with af.control_dependencies([af.no_op()]):
@@ -92,7 +92,7 @@ async def test_a_failing_kernel_ends_the_step_on_all_devices_with_its_error() ->
         assert (await session.worker.state()).running == 0
 
 
-async def test_a_timeout_names_the_recv_that_waits() -> None:
+async def test_timeout_names_the_waiting_recv() -> None:
     queue = af.FIFOQueue(1, [af.float32], shapes=[()])
     with af.device("/cpu:1"):
         other = queue.dequeue() + 1.0

@@ -1,4 +1,4 @@
-"""What a step has taken away only in order to give it, and does not give, is there again: nothing is lost."""
+"""Elements that an unfinished step has taken are returned to their source, so that none is lost."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SECONDS = 60.0
 
 
 class Source:
-    """Where COUNT numbers are: `fill` puts them in, `take` takes `each` of them away."""
+    """A source of COUNT numbers: `fill` adds them, and `take` removes `each` of them per step."""
 
     def __init__(self, fill: Any, take: Any, each: int = 1) -> None:
         self.fill, self.take, self.each = fill, take, each
@@ -101,16 +101,14 @@ SOURCES: dict[str, Callable[[], Source]] = {
 
 
 async def given(session: af.Session, fetch: Any) -> list[int]:
-    """The numbers of one step."""
+    """Return the numbers of one step."""
     return np.reshape(await session.run(fetch, timeout=SECONDS), -1).tolist()
 
 
 @pytest.mark.parametrize("how", ["as it is", "computed with"])
 @pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
-def test_what_a_step_takes_that_is_cancelled_in_any_turn_is_there_again(
-    source: Callable[[], Source], loop: Any, how: str
-) -> None:
+def test_step_cancelled_in_any_turn_returns_its_elements(source: Callable[[], Source], loop: Any, how: str) -> None:
     async def work() -> None:
         with af.Graph().as_default():
             made = source()
@@ -139,17 +137,17 @@ def row(value: Any) -> Any:
     return af.reshape(value, [1, -1])
 
 
-# ── what an error says ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── errors ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def told(session: af.Session, fetch: Any, kind: type[OpError], **options: Any) -> bool:
-    """Whether the error says that something may have been applied."""
+    """Expect an error of a step, and return whether it reports that changes may have been applied."""
     with pytest.raises(kind) as raised:
         await session.run(fetch, **options)
     return raised.value.may_have_been_applied
 
 
-async def test_a_late_step_that_only_takes_or_puts_has_changed_nothing() -> None:
+async def test_expired_step_that_only_takes_or_puts_has_changed_nothing() -> None:
     source = af.FIFOQueue(1, [af.float32], [()])
     put, take = source.enqueue(1.0), source.dequeue()
     counter = af.Variable(0)
@@ -164,7 +162,7 @@ async def test_a_late_step_that_only_takes_or_puts_has_changed_nothing() -> None
         assert await session.run(source.size()) == 1
 
 
-async def test_what_may_have_been_used_is_not_given_back() -> None:
+async def test_element_that_may_have_been_used_is_not_returned() -> None:
     source = af.FIFOQueue(9, [af.float32], [()])
     fill, never = source.enqueue_many([[1.0, 2.0, 3.0]]), af.FIFOQueue(1, [af.float32], [()]).dequeue()
     total = af.Variable(0.0)
@@ -177,8 +175,8 @@ async def test_what_may_have_been_used_is_not_given_back() -> None:
         assert (await session.run([total, source.size()])) == [1.0, 2]
 
 
-async def test_what_a_kernel_has_failed_on_is_not_given_back() -> None:
-    """A program that catches the error, and goes on, would fail on it for ever."""
+async def test_element_that_made_a_kernel_fail_is_not_returned() -> None:
+    """A program that catches the error and continues would fail on the same element forever."""
     source = af.FIFOQueue(9, [af.float32], [()])
     fill = source.enqueue_many([[np.nan, 2.0]])
     checked = af.check_numerics(source.dequeue(), "an element")
@@ -188,7 +186,7 @@ async def test_what_a_kernel_has_failed_on_is_not_given_back() -> None:
         assert await session.run(checked) == 2.0
 
 
-async def test_the_element_of_one_queue_is_there_again_where_another_is_empty() -> None:
+async def test_element_is_returned_if_another_queue_is_empty() -> None:
     full, empty = af.FIFOQueue(9, [af.float32], [()]), af.FIFOQueue(9, [af.float32], [()])
     fill, close, both = full.enqueue(1.0), empty.close(), [full.dequeue(), empty.dequeue()]
     async with af.Session() as session:
@@ -201,7 +199,7 @@ async def until_taken(session: af.Session, size: Any) -> bool:
     return int(await session.run(size)) == 0
 
 
-async def test_whoever_waits_gets_what_is_given_back() -> None:
+async def test_waiter_gets_the_returned_element() -> None:
     source, never = af.FIFOQueue(9, [af.float32], [()]), af.FIFOQueue(9, [af.float32], [()])
     fill, take, both, size = source.enqueue(1.0), source.dequeue(), [source.dequeue(), never.dequeue()], source.size()
     async with af.Session() as session:
@@ -220,8 +218,8 @@ async def test_whoever_waits_gets_what_is_given_back() -> None:
 
 @pytest.mark.parametrize("tcp", [False, True])
 @pytest.mark.parametrize("there", ["where the queue is", "on two workers"])
-async def test_a_step_in_a_cluster_gives_back_what_it_has_taken(there: str, tcp: bool) -> None:
-    with af.device("/job:worker/task:1"):  # not where the client is
+async def test_step_in_a_cluster_returns_its_elements(there: str, tcp: bool) -> None:
+    with af.device("/job:worker/task:1"):  # not the task of the client
         source = af.FIFOQueue(50, [af.float32], [()])
         fill, take, close = source.enqueue_many([np.arange(50, dtype=np.float32)]), source.dequeue(), source.close()
     with af.device(f"/job:worker/task:{int(there == 'where the queue is')}"):
@@ -247,7 +245,7 @@ async def test_a_step_in_a_cluster_gives_back_what_it_has_taken(there: str, tcp:
         async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as group:
             for seed in range(4):
                 group.create_task(consumer(random.Random(seed)))
-        with suppress(OutOfRangeError):  # what came back when the others had seen the end
+        with suppress(OutOfRangeError):  # elements that were returned after the consumers had seen the end
             while True:
                 found.append(float(await session.run(fetch)))
     assert sorted(found) == [number + 1.0 for number in range(50)]
@@ -255,7 +253,7 @@ async def test_a_step_in_a_cluster_gives_back_what_it_has_taken(there: str, tcp:
 
 @pytest.fixture(params=[0, 50], ids=["with the cancellation", "later than that"])
 def turns_before_an_abort(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let workers read that a part is not wanted any more, and only later why."""
+    """Delay `abort`, so that a worker learns first that a part is no longer wanted, and the reason only later."""
     abort = RemoteWorker.abort
 
     async def later(worker: RemoteWorker, step: int, error: OpError) -> bool:
@@ -267,7 +265,7 @@ def turns_before_an_abort(request: pytest.FixtureRequest, monkeypatch: pytest.Mo
 
 
 @pytest.mark.usefixtures("turns_before_an_abort")
-async def test_late_steps_of_a_cluster_say_that_nothing_was_changed() -> None:
+async def test_expired_steps_of_a_cluster_report_that_nothing_changed() -> None:
     with af.device("/job:worker/task:1"):
         source = af.FIFOQueue(1, [af.float32], [()])
         put, take = source.enqueue(1.0), source.dequeue()
@@ -285,7 +283,7 @@ async def test_late_steps_of_a_cluster_say_that_nothing_was_changed() -> None:
 @pytest.mark.usefixtures("turns_before_an_abort")
 @pytest.mark.parametrize("still_runs", [False, True], ids=["its own part has ended", "its own part still runs"])
 @pytest.mark.parametrize("task", [0, 1], ids=["in the client's process", "elsewhere"])
-async def test_what_a_kernel_of_another_worker_has_failed_on_is_not_given_back(task: int, still_runs: bool) -> None:
+async def test_element_that_made_a_kernel_of_another_worker_fail_is_not_returned(task: int, still_runs: bool) -> None:
     with af.device(f"/job:worker/task:{task}"):
         source, empty = af.FIFOQueue(9, [af.float32], [()]), af.FIFOQueue(9, [af.float32], [()])
         fill, take, size = source.enqueue_many([[np.nan, 2.0]]), source.dequeue(), source.size()
@@ -299,10 +297,10 @@ async def test_what_a_kernel_of_another_worker_has_failed_on_is_not_given_back(t
         assert await session.run(size) == 0
 
 
-async def test_an_abort_that_comes_too_late_to_give_back_says_that_elements_are_gone(
+async def test_late_abort_reports_that_elements_are_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As on a machine so busy that two seconds pass before it comes."""
+    """The hold time of 0 s stands for a machine so busy that the abort takes longer than the usual two seconds."""
     abort = RemoteWorker.abort
 
     async def later(worker: RemoteWorker, step: int, error: OpError) -> bool:
@@ -325,7 +323,7 @@ async def are(session: af.Session, fetches: Any, wanted: list[int]) -> bool:
     return [int(value) for value in await session.run(fetches)] == wanted
 
 
-async def test_a_second_cancellation_loses_nothing() -> None:
+async def test_second_cancellation_loses_no_element() -> None:
     sources = []
     for number in (1, 2):
         with af.device(f"/job:worker/task:{number}"):
@@ -350,9 +348,11 @@ async def test_a_second_cancellation_loses_nothing() -> None:
 
 
 @pytest.mark.parametrize("tcp", [False, True])
-async def test_a_second_cancellation_in_the_next_turn_loses_nothing(tcp: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker whose part has just ended is told all the same."""
-    monkeypatch.setattr("aioflow.net.task_worker._HELD_SECONDS", SECONDS)  # however slow the machine is
+async def test_second_cancellation_in_the_next_turn_loses_no_element(
+    tcp: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker whose part has just ended must be notified, too."""
+    monkeypatch.setattr("aioflow.net.task_worker._HELD_SECONDS", SECONDS)  # longer than the test takes on any machine
     with af.device("/job:worker/task:1"):
         source = af.FIFOQueue(COUNT, [af.int64], [()])
         fill, take, size = source.enqueue_many([numbers()]), source.dequeue(), source.size()
@@ -374,10 +374,8 @@ async def test_a_second_cancellation_in_the_next_turn_loses_nothing(tcp: bool, m
 
 
 @pytest.mark.parametrize("how", ["its time limit passes", "its client goes"])
-async def test_what_was_given_is_not_given_back_by_a_part_that_ends_late(
-    how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The queue's part does not answer, and has sent its element on: the step has ended well without it."""
+async def test_late_end_of_a_part_does_not_return_delivered_elements(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The queue's part has sent its element but does not reply; the step succeeds without the reply."""
     run, ends, late, stop_after = Worker.run, asyncio.Event(), asyncio.Event(), worker_service._stop_after
 
     async def slowly(worker: Worker, handle: int, feeds: Sequence[Any], step: Step) -> list[Any]:
@@ -398,10 +396,11 @@ async def test_what_was_given_is_not_given_back_by_a_part_that_ends_late(
     async with cluster("worker", "worker", "worker", tcp=True) as (server, *_), af.Session(server.target) as other:
         await other.run(fill)
         async with af.Session(server.target) as session:
-            assert await session.run(copied) == 1  # the parts are registered then
+            assert await session.run(copied) == 1  # registers the parts
             monkeypatch.setattr(Worker, "run", slowly)
+            # A short part would run by `run_brief`, past the patched `Worker.run`.
             monkeypatch.setattr(WorkerSession, "run_brief", lambda *_: None)
-            if how == "its time limit passes":  # at the queue's worker, and not at the client
+            if how == "its time limit passes":  # the timeout passes at the queue's worker, not at the client
                 monkeypatch.setattr(worker_service, "_stop_after", lambda _, step: stop_after(0.2, step))
             assert await session.run(copied, timeout=SECONDS) == 2
             if how == "its time limit passes":
@@ -411,8 +410,8 @@ async def test_what_was_given_is_not_given_back_by_a_part_that_ends_late(
         assert await other.run(size) == 1
 
 
-async def test_an_element_that_is_in_when_its_step_is_cancelled_is_told_of() -> None:
-    """The step of a producer is stopped in the moment in which a consumer makes room."""
+async def test_element_that_is_put_during_a_cancellation_is_reported() -> None:
+    """A producer's step is stopped at the moment at which a consumer makes room."""
     core = Queue("FIFOQueueV2", "q", 1, FIFOStore(), (af.int32,), ())
     step = Step()
     core.try_put((0,))
@@ -430,7 +429,7 @@ async def test_an_element_that_is_in_when_its_step_is_cancelled_is_told_of() -> 
     assert (task.cancelled(), len(core), step.changed) == (True, 1, True)
 
 
-async def test_stale_gradients_are_not_given_back() -> None:
+async def test_stale_gradients_are_not_returned() -> None:
     accumulator = af.ConditionalAccumulator(af.float32, shape=[])
     value, step = af.placeholder(af.float32, []), af.placeholder(af.int64, [])
     apply, take, count = accumulator.apply_grad(value, step), accumulator.take_grad(1), accumulator.num_accumulated()
@@ -447,7 +446,7 @@ async def test_stale_gradients_are_not_given_back() -> None:
         assert await session.run(take) == 2.0
 
 
-async def test_a_reader_that_was_made_new_takes_nothing_back() -> None:
+async def test_reader_that_was_reset_takes_no_record_back() -> None:
     names = af.FIFOQueue(9, [af.string], [()])
     reader = af.IdentityReader()
     read = reader.read(names).value
@@ -468,7 +467,7 @@ async def test_a_reader_that_was_made_new_takes_nothing_back() -> None:
         await session.run(fill)
         await taken_and_cancelled(reset)
         await taken_and_cancelled()
-        with pytest.raises(UnimplementedError):  # a state has no place for what was given back
+        with pytest.raises(UnimplementedError):  # a serialized state cannot hold returned records
             await session.run(state)
         assert await session.run(read) == b"b"
         await session.run(state)
@@ -477,7 +476,7 @@ async def test_a_reader_that_was_made_new_takes_nothing_back() -> None:
 @pytest.mark.parametrize("closes", [True, False], ids=["closed", "dropped"])
 @pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
-def test_what_a_stream_has_read_ahead_is_there_again(source: Callable[[], Source], loop: Any, closes: bool) -> None:
+def test_stream_returns_elements_that_it_has_prefetched(source: Callable[[], Source], loop: Any, closes: bool) -> None:
     async def work() -> None:
         with af.Graph().as_default():
             made, found = source(), list[int]()
@@ -485,7 +484,7 @@ def test_what_a_stream_has_read_ahead_is_there_again(source: Callable[[], Source
                 await session.run(made.fill)
                 for prefetch, turns in ((1, 0), (2, 1), (1, 3), (3, 9), (2, 27)):
                     if len(found) + made.each * (prefetch + 1) > COUNT:
-                        continue  # the step that is to be delivered might wait for those ahead of it
+                        continue  # the next step might wait for prefetched ones
                     steps = session.stream(made.take, prefetch=prefetch)
                     found += np.reshape(await anext(steps), -1).tolist()
                     for _ in range(turns):
@@ -500,8 +499,8 @@ def test_what_a_stream_has_read_ahead_is_there_again(source: Callable[[], Source
     run_on(loop, work())
 
 
-async def test_what_a_stream_of_a_cluster_has_read_ahead_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aioflow.net.task_worker._HELD_SECONDS", SECONDS)  # however slow the machine is
+async def test_stream_in_a_cluster_returns_prefetched_elements(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aioflow.net.task_worker._HELD_SECONDS", SECONDS)  # longer than the test takes on any machine
     with af.device("/job:worker/task:1"):
         source = af.FIFOQueue(COUNT, [af.int64], [()])
         fill, take, size = source.enqueue_many([numbers()]), source.dequeue(), source.size()
@@ -511,5 +510,5 @@ async def test_what_a_stream_of_a_cluster_has_read_ahead_is_given_back(monkeypat
             first = await anext(steps)
             await eventually(lambda: are(session, [size], [COUNT - 4]))
         assert await session.run(size) == COUNT - 1
-        # The four steps ran at the same time: they took, and put back, in any order.
+        # The four steps ran concurrently, so they took and returned elements in any order.
         assert sorted([int(first), *[int(await session.run(take)) for _ in range(3)]]) == [0, 1, 2, 3]

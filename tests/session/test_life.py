@@ -1,4 +1,4 @@
-"""Entering and leaving a session: who closes it, what is raised, what is left behind."""
+"""Entering and leaving a session: the call that closes it, errors, and leftovers."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from tests.waiting import until_collected
 WHO: contextvars.ContextVar[str] = contextvars.ContextVar("WHO", default="nobody")
 
 
-# -- who closes it ---------------------------------------------------------------------------------------------------
+# -- closing ---------------------------------------------------------------------------------------------------------
 
 
-async def test_the_last_block_that_is_left_closes() -> None:
+async def test_leaving_the_outermost_block_closes_the_session() -> None:
     x = af.constant(1.0)
     session = af.Session()
     async with session:
@@ -42,7 +42,7 @@ async def test_the_last_block_that_is_left_closes() -> None:
     assert session.closed
 
 
-async def test_leaving_by_default_only_closes_nothing() -> None:
+async def test_leaving_as_default_does_not_close() -> None:
     session = af.Session()
     with session.as_default():
         assert af.get_default_session() is session
@@ -59,7 +59,7 @@ async def test_leaving_without_entering_closes() -> None:
 
 
 @pytest.mark.parametrize("target", ["", "aioflow://127.0.0.1:1"])
-async def test_a_closed_session_cannot_be_entered(target: str) -> None:
+async def test_closed_session_cannot_be_entered(target: str) -> None:
     session = af.Session(target)
     await session.close()
     with pytest.raises(af.errors.ClosedSessionError):
@@ -72,7 +72,7 @@ async def test_a_closed_session_cannot_be_entered(target: str) -> None:
     assert af.get_default_session() is None
 
 
-async def test_a_closed_session_is_no_default() -> None:
+async def test_closed_session_is_not_a_default() -> None:
     x = af.constant(1.0)
     async with af.Session() as outer:
         async with af.Session() as inner:
@@ -85,7 +85,7 @@ async def test_a_closed_session_is_no_default() -> None:
             await x.eval()
 
 
-async def test_a_task_outlives_the_sessions_that_it_was_started_in() -> None:
+async def test_task_does_not_keep_the_sessions_that_it_was_started_in() -> None:
     end = asyncio.Event()
 
     async def wait() -> Any:
@@ -105,7 +105,7 @@ async def test_a_task_outlives_the_sessions_that_it_was_started_in() -> None:
     assert task.result() is None
 
 
-async def test_a_task_keeps_the_default_session_that_stays_open() -> None:
+async def test_task_keeps_its_default_session_while_it_is_open() -> None:
     async def look() -> Any:
         await asyncio.sleep(0)
         return af.get_default_session()
@@ -117,19 +117,19 @@ async def test_a_task_keeps_the_default_session_that_stays_open() -> None:
     assert task.result() is outer
 
 
-async def test_contexts_that_live_on_collect_nothing() -> None:
-    """A program that opens the next session before it closes the last one, in one context for ever."""
+async def test_long_lived_context_does_not_accumulate_entries() -> None:
+    """The program opens each session before it closes the previous one, all in one context."""
     last = await af.Session().__aenter__()
     for _ in range(50):
         following = await af.Session().__aenter__()
-        await asyncio.gather(last.__aexit__(None, None, None))  # in a task of its own
+        await asyncio.gather(last.__aexit__(None, None, None))  # gather leaves it in another task
         last = following
     assert len(SESSIONS.entries()) < 4
     await last.__aexit__(None, None, None)
 
 
-async def test_servers_and_their_sessions_are_left_by_other_tasks() -> None:
-    """Start-up and shut-down are tasks of their own, as in many a server, and there is a limit to each."""
+async def test_server_and_session_may_be_left_by_other_tasks() -> None:
+    """Many servers run start-up and shutdown in separate tasks, each with a timeout."""
     x = af.constant(1.0)
     server = Server({"local": ["127.0.0.1:0"]})
 
@@ -148,10 +148,10 @@ async def test_servers_and_their_sessions_are_left_by_other_tasks() -> None:
     assert af.get_default_session() is None
 
 
-# -- what is raised --------------------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------------------------
 
 
-async def test_what_fails_in_closing_does_not_hide_the_error_of_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_error_of_the_close_does_not_hide_the_error_of_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail() -> None:
         raise af.errors.UnavailableError("no answer")
 
@@ -172,8 +172,8 @@ async def test_what_fails_in_closing_does_not_hide_the_error_of_the_block(monkey
     assert af.get_default_session() is None
 
 
-async def test_a_close_that_is_cancelled_closes_what_it_can() -> None:
-    """It waits for what reads ahead; where it is cancelled meanwhile, the rest is closed nevertheless."""
+async def test_cancelled_close_closes_the_rest() -> None:
+    """The close is cancelled while it waits for a prefetching iterator, but must still close all else."""
     ending, may_end = asyncio.Event(), asyncio.Event()
     loops: list[asyncio.AbstractEventLoop] = []
 
@@ -209,10 +209,10 @@ async def test_a_close_that_is_cancelled_closes_what_it_can() -> None:
     assert [loop.is_closed() for loop in loops] == [True]
 
 
-# -- entering that fails ---------------------------------------------------------------------------------------------
+# -- failures on entry -----------------------------------------------------------------------------------------------
 
 
-async def test_a_cluster_that_is_not_there() -> None:
+async def test_failed_connection_to_a_cluster_leaves_no_entry() -> None:
     session = af.Session("aioflow://127.0.0.1:1")
     before = SESSIONS.entries()
     with given_up_at_once(), pytest.raises(af.errors.UnavailableError):
@@ -224,8 +224,8 @@ async def test_a_cluster_that_is_not_there() -> None:
     await session.close()
 
 
-def test_a_cluster_that_comes_later_may_be_reached_on_another_loop() -> None:
-    """Who could not be reached ties a session to nothing."""
+def test_session_may_use_another_loop_after_a_failed_connection() -> None:
+    """A failed connection must not bind the session to the event loop."""
     address = "inproc://comes-later"
     x = af.constant(1.0)
     session = af.Session(address)
@@ -239,7 +239,7 @@ def test_a_cluster_that_comes_later_may_be_reached_on_another_loop() -> None:
     assert asyncio.run(use()) == 1.0
 
 
-async def test_entering_that_is_cancelled_leaves_neither_entry_nor_connection() -> None:
+async def test_cancelled_entry_leaves_neither_entry_nor_connection() -> None:
     connected, gone = asyncio.Event(), asyncio.Event()
 
     async def silent(comm: Comm) -> None:
@@ -290,7 +290,7 @@ async def doubled(session: af.Session, x: af.Tensor) -> float:
 
 
 @pytest.mark.parametrize("loop_runs", [False, True])
-def test_a_closed_session_closes_what_it_is_to_wait_for(loop_runs: bool) -> None:
+def test_closed_session_closes_the_coroutine_passed_to_wait_for(loop_runs: bool) -> None:
     session = af.Session()
     session.run_sync(af.constant(1.0))
     session.__exit__(None, None, None)
@@ -304,12 +304,12 @@ def test_a_closed_session_closes_what_it_is_to_wait_for(loop_runs: bool) -> None
     assert inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED, "or Python warns that nobody awaited it"
 
 
-async def test_blocking_for_a_coroutine_while_a_loop_runs() -> None:
+async def test_wait_for_inside_a_running_loop() -> None:
     async with af.Session() as session:
         assert session.wait_for(doubled(session, af.constant(1.5))) == 3.0
 
 
-def test_a_coroutine_is_waited_for_once() -> None:
+def test_wait_for_rejects_a_coroutine_that_was_awaited() -> None:
     with af.Session() as session:
         coroutine = doubled(session, af.constant(1.5))
         assert session.wait_for(coroutine) == 3.0
@@ -317,7 +317,7 @@ def test_a_coroutine_is_waited_for_once() -> None:
             session.wait_for(coroutine)
 
 
-def test_waiting_for_what_fails_or_is_no_coroutine() -> None:
+def test_wait_for_raises_errors_and_rejects_other_objects() -> None:
     class Answer:
         def __await__(self) -> Generator[None, None, int]:
             yield
@@ -335,7 +335,7 @@ def test_waiting_for_what_fails_or_is_no_coroutine() -> None:
             session.wait_for(not_one)
 
 
-def test_a_session_of_a_script_may_be_left_where_a_loop_runs() -> None:
+def test_session_of_a_script_may_be_left_inside_a_running_loop() -> None:
     x = af.constant(1.0)
     session = af.Session()
     session.__enter__()
@@ -348,7 +348,7 @@ def test_a_session_of_a_script_may_be_left_where_a_loop_runs() -> None:
     assert session.closed
 
 
-def test_a_session_whose_loop_was_closed_in_the_middle_of_a_step() -> None:
+def test_session_closes_if_the_loop_of_a_step_is_closed() -> None:
     session = af.Session()
     loop = asyncio.new_event_loop()
     session._steps[Step()] = loop
@@ -357,8 +357,8 @@ def test_a_session_whose_loop_was_closed_in_the_middle_of_a_step() -> None:
     assert session.closed
 
 
-def test_a_stack_of_anything() -> None:
-    """The innermost of several, and leaving twice."""
+def test_context_stack_entries_may_be_left_in_any_order() -> None:
+    """Leaving an entry twice has no effect."""
     stack: ContextStack[Any] = ContextStack("test", weak=False)
     first, second = stack.enter("a"), stack.enter("b")
     assert (stack.innermost(), list(stack)) == ("b", ["b", "a"])

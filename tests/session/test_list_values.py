@@ -15,7 +15,7 @@ from aioflow.ops.apply import constant, make, make_list
 from aioflow.ops.array.tensor_list import empty_list, push
 
 
-async def test_a_list_is_fed_and_fetched_as_a_list_of_arrays() -> None:
+async def test_list_is_fed_and_fetched_as_a_list_of_arrays() -> None:
     with aioflow.Graph().as_default() as graph:
         items = aioflow.placeholder(dtypes.variant, ())
         longer = push(items, constant([1.0, 2.0]))
@@ -29,14 +29,14 @@ async def test_a_list_is_fed_and_fetched_as_a_list_of_arrays() -> None:
         for found in (values, again):
             for got, wanted in zip(found, [*given, [1, 2]], strict=True):
                 np.testing.assert_array_equal(got, wanted)
-        values[2][:] = 9  # the caller's own
+        values[2][:] = 9  # belongs to the caller
         np.testing.assert_array_equal((await session.run(longer, {items: []}))[0], [1, 2])
         with pytest.raises(DTypeError, match="list of arrays"):
             await session.run(count, {items: np.zeros(3)})
 
 
 @pytest.mark.parametrize("place", range(3))
-async def test_a_tensor_goes_into_the_middle_of_a_list_and_out_again(place: int) -> None:
+async def test_insert_and_erase_inside_a_list_have_gradients(place: int) -> None:
     with aioflow.Graph().as_default() as graph:
         items = empty_list(dtypes.float32)
         sources = [constant(float(i)) for i in range(2)]
@@ -72,8 +72,8 @@ READS: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
-async def test_tensor_is_read_as_what_it_is(read: Callable[..., Any]) -> None:
-    """A list of other tensors than the reader declares is refused: its own nodes would compute with them."""
+async def test_list_element_must_have_the_declared_dtype_and_shape(read: Callable[..., Any]) -> None:
+    """Otherwise nodes behind the reader would compute with tensors of another dtype or shape than declared."""
     shape = aioflow.placeholder("int32", None)
     items = push(empty_list(dtypes.float32), constant([[1.0, 2.0]]))
     async with aioflow.Session() as session:

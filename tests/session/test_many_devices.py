@@ -1,5 +1,6 @@
-"""Several devices in one process under hostile use: stops at any moment, errors while others wait, many steps at once,
-and values whose memory somebody else might still hold.
+"""Several devices in one process under hostile use.
+
+Covers stops at any moment, errors while other devices wait, many concurrent steps, and values with shared memory.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tests.waiting import until_waiting
 
 
 @EXECUTORS
-async def test_a_step_may_be_cancelled_at_any_moment(executor: str) -> None:
+async def test_step_may_be_cancelled_at_any_moment(executor: str) -> None:
     fetches, x = busy_step()
     feeds = {x: np.eye(64, dtype=np.float32)}
     rng = random.Random(1)
@@ -46,7 +47,7 @@ async def test_a_step_may_be_cancelled_at_any_moment(executor: str) -> None:
     np.testing.assert_array_equal(again[0], whole[0])
 
 
-async def test_a_cancelled_step_begins_nothing_more() -> None:
+async def test_cancelled_step_starts_no_further_nodes() -> None:
     with at(0):
         value = x = af.placeholder("float32", [300, 300])
         for _ in range(3):
@@ -63,14 +64,14 @@ async def test_a_cancelled_step_begins_nothing_more() -> None:
                     for _ in range(passes):
                         await asyncio.sleep(0)
                     task.cancel()
-                    threading.Event().wait(0.01)  # meanwhile a thread may send; the loop hears of that later
+                    threading.Event().wait(0.01)  # a thread may send meanwhile, of which the loop is notified later
                 gc.collect()
             assert [str(w.message) for w in seen] == []
             assert await is_idle(session)
 
 
 @EXECUTORS
-async def test_a_step_may_run_out_of_time_at_any_moment(executor: str) -> None:
+async def test_step_may_time_out_at_any_moment(executor: str) -> None:
     fetches, x = busy_step()
     feeds = {x: np.eye(64, dtype=np.float32)}
     late = 0
@@ -86,7 +87,7 @@ async def test_a_step_may_run_out_of_time_at_any_moment(executor: str) -> None:
     assert late > 3
 
 
-async def test_closing_a_session_stops_steps_at_any_moment() -> None:
+async def test_close_of_a_session_stops_steps_at_any_moment() -> None:
     fetches, x = busy_step()
     feeds = {x: np.eye(64, dtype=np.float32)}
     rng = random.Random(2)
@@ -107,7 +108,7 @@ async def test_closing_a_session_stops_steps_at_any_moment() -> None:
 
 
 def waits(kind: str, x: Any, begun: asyncio.Event) -> Any:
-    """Something on device 2 that never comes by itself; a coroutine says that it has begun."""
+    """Return a tensor on device 2 that never arrives; a coroutine sets `begun` when it starts."""
     forever = asyncio.Event()
 
     async def wait(value: Any) -> Any:
@@ -128,7 +129,7 @@ def waits(kind: str, x: Any, begun: asyncio.Event) -> Any:
 
 @EXECUTORS
 @pytest.mark.parametrize("kind", ["queue", "coroutine", "recv"])
-async def test_an_error_on_one_device_ends_what_waits_on_the_others(kind: str, executor: str) -> None:
+async def test_error_on_one_device_ends_waits_on_the_others(kind: str, executor: str) -> None:
     x = af.placeholder("float32", [])
     with at(0):
         fine = af.py_func(lambda v: v, [x], af.float32)
@@ -145,7 +146,7 @@ async def test_an_error_on_one_device_ends_what_waits_on_the_others(kind: str, e
 
 @EXECUTORS
 @pytest.mark.parametrize("is_loop", [False, True], ids=["coroutine", "loop"])
-async def test_an_error_leaves_time_limits_around_it_as_they_are(is_loop: bool, executor: str) -> None:
+async def test_error_leaves_surrounding_timeouts_unchanged(is_loop: bool, executor: str) -> None:
     async def fail(value: Any) -> Any:
         await asyncio.sleep(0)
         raise ValueError("in a task of the step")
@@ -172,7 +173,7 @@ async def _late(limit: asyncio.Timeout, failing: Awaitable[Any]) -> None:
 
 @EXECUTORS
 @pytest.mark.parametrize("kind", ["queue", "coroutine", "recv"])
-async def test_closing_a_session_ends_what_waits(kind: str, executor: str) -> None:
+async def test_close_of_a_session_ends_waiting_steps(kind: str, executor: str) -> None:
     x = af.placeholder("float32", [])
     waiting = waits(kind, x, asyncio.Event())
     async with asyncio.timeout(LIMIT):
@@ -185,14 +186,14 @@ async def test_closing_a_session_ends_what_waits(kind: str, executor: str) -> No
         assert await is_idle(session)
 
 
-async def test_the_report_of_stuck_steps_names_the_edges_and_what_is_waited_for() -> None:
+async def test_stuck_report_names_edges_and_their_sources() -> None:
     x = af.placeholder("float32", [])
     begun = asyncio.Event()
     waiting = waits("recv", x, begun)
     async with asyncio.timeout(LIMIT), on() as session:
         async with asyncio.TaskGroup() as tg:
             task = tg.create_task(session.run(waiting, {x: 1.0}))
-            await until_waiting(session, 2)  # the coroutine, and who receives what comes of it
+            await until_waiting(session, 2)  # the coroutine and the receiver of its result
             (step,) = await session.stuck_report()
             task.cancel()
         assert "Recv of edge" in str(step)
@@ -200,11 +201,11 @@ async def test_the_report_of_stuck_steps_names_the_edges_and_what_is_waited_for(
         assert await is_idle(session)
 
 
-# -- many at once ------------------------------------------------------------------------------------------------------
+# -- many concurrent steps ---------------------------------------------------------------------------------------------
 
 
 @EXECUTORS
-async def test_fifty_steps_at_once_lose_no_update(executor: str) -> None:
+async def test_fifty_concurrent_steps_lose_no_update(executor: str) -> None:
     with at(1):
         v = af.Variable(np.zeros(1000, np.float32), name="v")
     with at(2):
@@ -226,9 +227,9 @@ async def test_fifty_steps_at_once_lose_no_update(executor: str) -> None:
     np.testing.assert_array_equal(found[1], 150 * ones)
 
 
-async def test_concurrent_first_steps_agree_where_a_variable_is() -> None:
-    # A large graph is compiled in threads, so both steps are placed before either is known; left to itself, each would
-    # put the variable on another device.
+async def test_concurrent_first_steps_agree_on_the_device_of_a_variable() -> None:
+    # A large graph is compiled in threads, so both steps are placed before either plan is known. Without agreement,
+    # each plan would put the variable on another device.
     for attempt in range(4):
         with af.Graph().as_default():
             v = af.Variable(np.zeros(3, np.float32), name="v")
@@ -242,7 +243,7 @@ async def test_concurrent_first_steps_agree_where_a_variable_is() -> None:
                 assert (await session.run(ask, feeds))[-1]
 
 
-async def test_sessions_on_one_worker_share_where_variables_are_and_nothing_else() -> None:
+async def test_sessions_on_one_worker_share_only_the_devices_of_variables() -> None:
     config = af.SessionConfig(device_count={"CPU": 3})
     worker = Worker(config)
     first, second = af.Graph(), af.Graph()
@@ -254,7 +255,7 @@ async def test_sessions_on_one_worker_share_where_variables_are_and_nothing_else
             b = af.random_uniform([], seed=1, name="b")
     async with af.Session(worker, graph=first, config=config) as session:
         await session.run([v.initializer, a, b])
-    with second.as_default():  # which has other nodes of these names
+    with second.as_default():  # with other nodes of these names
         again = af.Variable([2.0], name="v")
         with at(2):
             a = af.random_uniform([], seed=1, name="a")
@@ -286,7 +287,7 @@ async def test_run_sync_from_threads_and_callables() -> None:
         assert [tuple(r) for r in results[8:]] == [(i + 1.0, float(i)) for i in range(20)]
 
 
-async def test_a_stream_over_several_devices_with_prefetch() -> None:
+async def test_stream_over_several_devices_with_prefetch() -> None:
     x = af.placeholder("float32", [])
     with at(1):
         a = af.random_uniform([], seed=3) * 0.0 + x
@@ -304,7 +305,7 @@ async def test_a_stream_over_several_devices_with_prefetch() -> None:
 # -- partial runs ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_partial_run_whose_feeds_and_fetches_are_on_different_devices() -> None:
+async def test_partial_run_with_feeds_and_fetches_on_different_devices() -> None:
     with at(0):
         a = af.placeholder("float32", [2])
     with at(1):
@@ -331,8 +332,8 @@ async def test_a_partial_run_whose_feeds_and_fetches_are_on_different_devices() 
         assert await is_idle(session)
 
 
-async def test_a_fetch_of_a_partial_run_needs_the_same_feeds_on_two_devices_as_on_one() -> None:
-    # In other steps the large values are asked for, one of them when the other work is done.
+async def test_partial_run_needs_the_same_feeds_on_two_devices_as_on_one() -> None:
+    # In other steps, the large values are requested, one of them only when the other work is done.
     shape = [600, 600]
     a, b = af.placeholder("float32", shape), af.placeholder("float32", shape)
     with at(0):
@@ -349,13 +350,13 @@ async def test_a_fetch_of_a_partial_run_needs_the_same_feeds_on_two_devices_as_o
     zeros = np.zeros(shape, np.float32)
     async with asyncio.timeout(LIMIT), on(2) as session:
         names = [node.name for node in session.plan([early, late], [a, b]).nodes()]
-        assert any(name.startswith("request") and "late" in name for name in names)  # or this test shows nothing
+        assert any(name.startswith("request") and "late" in name for name in names)  # otherwise this test shows nothing
         handle = await session.partial_run_setup([early, late], [a, b])
         assert await session.partial_run(handle, early, {a: zeros}) == 600 * 600
         assert await session.partial_run(handle, late, {b: zeros}) == 0
 
 
-async def test_many_partial_runs_at_once_are_prepared_once() -> None:
+async def test_concurrent_partial_runs_are_compiled_once() -> None:
     a = af.placeholder("float32", [])
     with at(1):
         b = a + 1.0
@@ -370,7 +371,7 @@ async def test_many_partial_runs_at_once_are_prepared_once() -> None:
         assert (await session.worker.state()).registered == 1
 
 
-async def test_partial_runs_with_a_small_cache() -> None:
+async def test_partial_runs_with_a_small_plan_cache() -> None:
     a = af.placeholder("float32", [])
     tensors = []
     for i in range(4):

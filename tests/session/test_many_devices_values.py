@@ -1,6 +1,4 @@
-"""What steps on several devices give, take and hold: values whose memory somebody else might still hold, loops over
-devices, and memory over many steps.
-"""
+"""Values of steps on several devices: shared memory, loops over devices, and memory over many steps."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from tests.session.busy_steps import EXECUTORS, LIMIT, at, busy_step, is_idle, o
 
 
 @EXECUTORS
-async def test_odd_fetches_and_feeds(executor: str) -> None:
+async def test_repeated_fetches_and_intermediate_feeds(executor: str) -> None:
     with at(0):
         x = af.placeholder("float32", [2], name="x")
         a = af.random_uniform([2], seed=1) * 0.0 + x
@@ -36,7 +34,7 @@ async def test_odd_fetches_and_feeds(executor: str) -> None:
         twice = await session.run([b, b, "b:0", {"x": x, "a": a}], {x: ones})
         for value in twice[:3]:
             np.testing.assert_array_equal(value, [2, 2])
-        twice[0][:] = 7  # each fetch is the caller's
+        twice[0][:] = 7  # each fetch belongs to the caller
         np.testing.assert_array_equal(twice[1], [2, 2])
         np.testing.assert_array_equal((await session.run([b, c], {b: ones}))[1], [2, 2])
         await session.run(update, {x: ones})
@@ -46,7 +44,7 @@ async def test_odd_fetches_and_feeds(executor: str) -> None:
 
 
 @EXECUTORS
-async def test_a_fed_array_is_the_callers_on_every_device(executor: str) -> None:
+async def test_fed_array_belongs_to_the_caller_on_every_device(executor: str) -> None:
     x = af.placeholder("float32", [1000])
     with at(0):
         passed = af.identity(x)
@@ -70,7 +68,7 @@ async def test_a_fed_array_is_the_callers_on_every_device(executor: str) -> None
 
 
 @EXECUTORS
-async def test_a_sent_value_does_not_change_when_variables_that_got_it_are_updated_in_place(executor: str) -> None:
+async def test_sent_value_survives_in_place_updates_of_its_receivers(executor: str) -> None:
     x = af.placeholder("float32", [5000])
     with at(0):
         made = af.exp(x)
@@ -100,7 +98,7 @@ async def test_a_sent_value_does_not_change_when_variables_that_got_it_are_updat
 
 
 @EXECUTORS
-async def test_a_variable_that_is_read_elsewhere_may_change_meanwhile(executor: str) -> None:
+async def test_variable_may_change_while_another_device_reads_it(executor: str) -> None:
     with at(0):
         v = af.Variable(np.zeros(4000, np.float32), name="v")
         before = v.read_value()
@@ -121,7 +119,7 @@ async def test_a_variable_that_is_read_elsewhere_may_change_meanwhile(executor: 
 
 @EXECUTORS
 @pytest.mark.parametrize("optimizations", [True, False])
-async def test_empty_arrays_strings_and_sparse_tensors_cross(executor: str, optimizations: bool) -> None:
+async def test_empty_arrays_strings_and_sparse_tensors_cross_devices(executor: str, optimizations: bool) -> None:
     with at(0):
         x = af.placeholder("float32", [None, 3])
         text = af.placeholder("string", [None])
@@ -199,7 +197,7 @@ async def test_tensor_arrays_and_gradients_of_loops_across_devices(executor: str
 
 
 @EXECUTORS
-async def test_a_fetch_that_is_dead_on_another_device_is_an_error_and_no_hang(executor: str) -> None:
+async def test_dead_fetch_on_another_device_is_an_error(executor: str) -> None:
     p = af.placeholder("bool", [])
     with at(0):
         x = af.random_uniform([], seed=1) * 0.0 + 2.0
@@ -239,7 +237,7 @@ async def test_check_finite_and_traces_over_several_devices(executor: str) -> No
 # -- memory ------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_small_plan_cache_forgets_parts_on_all_devices() -> None:
+async def test_small_plan_cache_deregisters_parts_on_all_devices() -> None:
     with at(0):
         x = af.random_uniform([], seed=1) * 0.0
     tensors = []
@@ -265,7 +263,7 @@ def looping(count: Any) -> Any:
 
 
 @EXECUTORS
-async def test_a_long_loop_on_several_devices_keeps_no_iterations(executor: str) -> None:
+async def test_long_loop_on_several_devices_keeps_no_iterations(executor: str) -> None:
     count = af.placeholder("int32", [])
     out = looping(count)
     async with asyncio.timeout(LIMIT), on(executor=executor) as session:
@@ -281,11 +279,11 @@ async def test_a_long_loop_on_several_devices_keeps_no_iterations(executor: str)
                 tracemalloc.stop()
 
         short, long = await peak(20), await peak(420)
-    assert long < short + 200_000  # an iteration's values are 800 bytes
+    assert long < short + 200_000  # the values of an iteration take 800 bytes
 
 
 @EXECUTORS
-async def test_steps_leave_nothing_behind(executor: str) -> None:
+async def test_steps_leave_no_objects_behind(executor: str) -> None:
     fetches, x = busy_step()
     feeds = {x: np.eye(64, dtype=np.float32)}
     async with asyncio.timeout(LIMIT), on(executor=executor) as session:

@@ -1,4 +1,4 @@
-"""Partial runs: what may be fed and fetched when, that every node runs once, errors, time limits, closing."""
+"""Partial runs: order of feeds and fetches, each node runs once, errors, timeouts, closing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def three() -> tuple[list[af.Tensor], af.Tensor, af.Tensor]:
     return [a, b, c], r1, af.multiply(r1, c, name="r2")
 
 
-async def test_feeds_and_fetches_bit_by_bit() -> None:
+async def test_feeds_and_fetches_in_several_calls() -> None:
     (a, b, c), r1, r2 = three()
     async with af.Session() as session:
         handle = await session.partial_run_setup([r1, r2], [a, b, c])
@@ -31,7 +31,7 @@ async def test_feeds_and_fetches_bit_by_bit() -> None:
             await session.partial_run(handle, r2, {c: 1})
 
 
-async def test_feeding_without_fetching_and_names() -> None:
+async def test_feeds_without_fetches_and_by_name() -> None:
     (_, b, c), r1, r2 = three()
     async with af.Session() as session:
         handle = await session.partial_run_setup(["r1:0", "r2:0"], ["a:0", "b:0", "c:0"])
@@ -40,7 +40,7 @@ async def test_feeding_without_fetching_and_names() -> None:
         assert await session.partial_run(handle, [r2, r1]) == [10, 2]
 
 
-async def test_runs_are_independent() -> None:
+async def test_partial_runs_are_independent() -> None:
     (a, b, c), r1, r2 = three()
     async with af.Session() as session:
         one = await session.partial_run_setup([r1, r2], [a, b, c])
@@ -52,7 +52,7 @@ async def test_runs_are_independent() -> None:
         assert await session.partial_run(one, r2, {c: 2}) == 6
 
 
-async def test_what_is_refused_changes_nothing() -> None:
+async def test_rejected_calls_change_nothing() -> None:
     (a, b, c), r1, r2 = three()
     other = af.placeholder("float32", [], name="other")
     async with af.Session() as session:
@@ -79,7 +79,7 @@ async def test_what_is_refused_changes_nothing() -> None:
         assert await session.partial_run(handle, r2, {c: 2}) == 6
 
 
-async def test_set_up_is_checked() -> None:
+async def test_setup_rejects_invalid_arguments() -> None:
     (a, _, _), r1, _ = three()
     session = af.Session()
     with pytest.raises(REFUSED, match="fed twice"):
@@ -115,8 +115,8 @@ async def test_stateful_nodes_run_once() -> None:
         assert await session.run(counter) == 1
 
 
-async def test_nodes_run_as_soon_as_they_can() -> None:
-    """The whole step begins with the set-up, as TensorFlow's does."""
+async def test_nodes_run_as_soon_as_possible() -> None:
+    """The whole step begins with the setup, as in TensorFlow."""
     ran = asyncio.Event()
 
     async def mark() -> None:
@@ -130,7 +130,7 @@ async def test_nodes_run_as_soon_as_they_can() -> None:
         del handle
 
 
-async def test_values_belong_to_nobody_else() -> None:
+async def test_fetched_values_belong_to_the_caller() -> None:
     a, b = af.placeholder("float32", [2]), af.placeholder("float32", [2])
     y = af.identity(a)
     z = y + b
@@ -142,7 +142,7 @@ async def test_values_belong_to_nobody_else() -> None:
         assert (await session.partial_run(handle, z, {b: [0, 0]})).tolist() == [1, 2]
 
 
-async def test_an_error_ends_it() -> None:
+async def test_error_ends_the_partial_run() -> None:
     a, b = af.placeholder("int32", []), af.placeholder("int32", [])
     good, bad = a + 1, af.floordiv(a, b)
     async with af.Session() as session:
@@ -156,7 +156,7 @@ async def test_an_error_ends_it() -> None:
         assert (await session.worker.state()).running == 0
 
 
-async def test_a_fetch_that_was_given_up_may_be_asked_for_again() -> None:
+async def test_timed_out_fetch_may_be_requested_again() -> None:
     release = asyncio.Event()
 
     async def slow(x: Any) -> Any:
@@ -178,7 +178,7 @@ async def test_a_fetch_that_was_given_up_may_be_asked_for_again() -> None:
         assert await session.partial_run(handle, y) == 3
 
 
-async def test_a_time_limit_says_what_the_step_waits_for() -> None:
+async def test_timeout_names_the_waiting_nodes() -> None:
     a, b = af.placeholder("float32", []), af.placeholder("float32", [])
     y = af.py_coroutine(asyncio.Event().wait, [], "float32", name="slow")
     async with af.Session() as session:
@@ -189,8 +189,8 @@ async def test_a_time_limit_says_what_the_step_waits_for() -> None:
     assert raised.value.message.endswith("a value that has not been fed yet, slow on its kernel")
 
 
-async def test_a_time_limit_says_what_is_left_behind() -> None:
-    """The conversion of a feed, which cannot be stopped in the middle of a function of the caller's."""
+async def test_timeout_reports_an_abandoned_conversion() -> None:
+    """The conversion of a feed cannot be stopped inside a function of the caller."""
     gate = Event()
 
     class Stuck:
@@ -210,7 +210,7 @@ async def test_a_time_limit_says_what_is_left_behind() -> None:
             gate.set()
 
 
-async def test_closing_the_session_ends_it() -> None:
+async def test_close_of_the_session_ends_partial_runs() -> None:
     (a, b, c), r1, r2 = three()
     session = af.Session()
     handle = await session.partial_run_setup([r1, r2], [a, b, c])
@@ -231,7 +231,7 @@ async def test_closing_the_session_ends_it() -> None:
 
 
 @pytest.mark.parametrize("executor", ["strands", "reference"])
-async def test_settings_of_the_session(executor: str) -> None:
+async def test_partial_run_uses_the_settings_of_the_session(executor: str) -> None:
     a, b = af.placeholder("float32", []), af.placeholder("float32", [])
     y, z = af.log(a), af.log(b)
     async with af.Session(config=af.SessionConfig(check_finite=True, executor=executor)) as session:
@@ -241,7 +241,7 @@ async def test_settings_of_the_session(executor: str) -> None:
             await session.partial_run(handle, y, {a: 0.0})
 
 
-async def test_a_grown_graph() -> None:
+async def test_partial_run_after_the_graph_has_grown() -> None:
     a = af.placeholder("float32", [])
     y = a * 2.0
     async with af.Session() as session:
@@ -251,10 +251,10 @@ async def test_a_grown_graph() -> None:
             y = y + 0.0
 
 
-# -- runs that are never finished -------------------------------------------------------------------------------------
+# -- unfinished runs --------------------------------------------------------------------------------------------------
 
 
-async def test_partial_run_setup_refuses_more_than_the_limit() -> None:
+async def test_partial_run_setup_rejects_more_than_the_limit() -> None:
     feeds, r1, r2 = three()
     async with af.Session(config=af.SessionConfig(partial_runs=2)) as session:
 
@@ -270,7 +270,7 @@ async def test_partial_run_setup_refuses_more_than_the_limit() -> None:
         await begin()
 
 
-async def test_partial_run_that_failed_takes_no_place() -> None:
+async def test_failed_partial_run_does_not_count_toward_the_limit() -> None:
     x = af.placeholder("float32", [], name="x")
     y = af.check_numerics(x, "x")
     async with af.Session(config=af.SessionConfig(partial_runs=1)) as session:
@@ -281,7 +281,7 @@ async def test_partial_run_that_failed_takes_no_place() -> None:
         assert await session.partial_run(again, y, {x: 1}) == 1
 
 
-async def test_partial_run_that_is_not_finished_expires() -> None:
+async def test_unfinished_partial_run_expires() -> None:
     feeds, r1, r2 = three()
     async with af.Session(config=af.SessionConfig(partial_run_timeout=0.01)) as session:
         handles = [await session.partial_run_setup([r1, r2], feeds) for _ in range(3)]

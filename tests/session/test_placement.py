@@ -1,4 +1,4 @@
-"""Placement as users meet it: sessions with several CPU devices, what is logged, soft placement, and the error."""
+"""Placement through the public interface: several CPU devices, the placement log, soft placement, and errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def on(devices: int, **settings: Any) -> af.Session:
 
 
 async def placed(session: af.Session, fetches: Any, caplog: pytest.LogCaptureFixture, **feeds: Any) -> dict[str, str]:
-    """Run, and return the short names of the devices that the log of placement tells of, by node."""
+    """Run a step and return the short name of each node's device from the placement log."""
     caplog.clear()
     with caplog.at_level(logging.INFO, logger="aioflow.placement"):
         await session.run(fetches, **feeds)
@@ -29,7 +29,7 @@ async def placed(session: af.Session, fetches: Any, caplog: pytest.LogCaptureFix
     return {match[1]: match[2] for match in found if match is not None}
 
 
-async def test_nodes_run_where_they_are_asked_to(caplog: pytest.LogCaptureFixture) -> None:
+async def test_nodes_run_on_their_requested_devices(caplog: pytest.LogCaptureFixture) -> None:
     x = af.placeholder("float32", [2], name="x")
     with af.device("/cpu:1"):
         a = af.add(x, 1.0, name="a")
@@ -41,7 +41,7 @@ async def test_nodes_run_where_they_are_asked_to(caplog: pytest.LogCaptureFixtur
         np.testing.assert_array_equal(await session.run(b, {x: [1.0, 2.0]}), [20.0, 30.0])
 
 
-async def test_what_touches_a_variable_is_with_it_in_every_step(caplog: pytest.LogCaptureFixture) -> None:
+async def test_ops_on_a_variable_run_on_its_device_in_every_step(caplog: pytest.LogCaptureFixture) -> None:
     with af.device("/cpu:1"):
         v = af.Variable([1.0, 2.0], name="v")
     with af.device("/cpu:0"):
@@ -57,7 +57,7 @@ async def test_what_touches_a_variable_is_with_it_in_every_step(caplog: pytest.L
         np.testing.assert_allclose(await session.run(v), [0.5, 1.0])
 
 
-async def test_a_loop_with_its_body_elsewhere_gives_the_same() -> None:
+async def test_loop_with_its_body_on_another_device() -> None:
     def body(i: Any, total: Any) -> Any:
         with af.device("/cpu:1"):
             return i + 1, af.cond(total > 20.0, lambda: total - 1.0, lambda: total * 2.0)
@@ -71,7 +71,7 @@ async def test_a_loop_with_its_body_elsewhere_gives_the_same() -> None:
         assert await session.run(list(result)) == [9, total]
 
 
-async def test_an_impossible_request_tells_of_every_device_and_of_the_line() -> None:
+async def test_impossible_request_names_every_device_and_the_line() -> None:
     with af.device("/gpu:0"):
         c = af.constant(1.0, name="c")
     line = c.op.source
@@ -89,7 +89,7 @@ async def test_an_impossible_request_tells_of_every_device_and_of_the_line() -> 
             assert await session.run(c) == 1.0
 
 
-async def test_variables_that_an_update_joins_may_not_be_apart() -> None:
+async def test_update_of_variables_on_different_devices_is_rejected() -> None:
     with af.device("/cpu:0"):
         v = af.Variable([1.0], name="v")
     with af.device("/cpu:1"):
@@ -100,16 +100,16 @@ async def test_variables_that_an_update_joins_may_not_be_apart() -> None:
             await session.run(update)
 
 
-async def test_soft_placement_leaves_a_variable_where_it_is() -> None:
+async def test_soft_placement_does_not_move_a_variable() -> None:
     with af.device("/cpu:1"):
         v = af.Variable([1.0, 2.0], name="v")
     w = af.Variable([5.0, 5.0], name="w")
     with af.device("/cpu:2"):
         x = af.add(af.placeholder_with_default([1.0, 1.0], [2]), 1.0)
     with af.colocate_with(x):
-        update = v.assign_add(x, read_value=True)  # asks to be with a node that asks to be elsewhere
+        update = v.assign_add(x, read_value=True)  # colocated with a node that requests another device
     with af.colocate_with(v.op):
-        other = w.assign_add(x, read_value=True)  # and this asks for two variables to be together
+        other = w.assign_add(x, read_value=True)  # requires two variables on one device
     async with on(3, allow_soft_placement=True, placement="round_robin") as session:
         await session.run(v.initializer)
         await session.run([x, w.initializer])
@@ -119,7 +119,7 @@ async def test_soft_placement_leaves_a_variable_where_it_is() -> None:
     np.testing.assert_array_equal(found, [[3.0, 4.0], [7.0, 7.0]])
 
 
-async def test_a_request_does_not_wait_for_what_waits_for_its_value() -> None:
+async def test_transfer_request_does_not_wait_for_consumers_of_its_value() -> None:
     # The dequeue on the second device waits for the enqueue, which waits for the large value of the first.
     size = 600
     with af.device("/cpu:0"):

@@ -1,7 +1,7 @@
-"""Random programs under random device requests give the same bits, and as many effects, however a session runs them.
+"""Random programs under random device requests: the same bits and effects in every configuration of the session.
 
-The first session has one device, no optimizations and the plain executor, so it says what a program means. The others
-have four devices and differ in placement, executor, optimizations and where strands run.
+The first session defines the expected result: it has one device, no optimizations and the reference executor. The
+others have four devices and differ in placement, executor, optimizations and inlining.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ FOUR: Final = {"CPU": 4}
 SWITCHES: Final = [*(p.name for p in PASSES if p.exact), RECOMPUTE, SCHEDULE_RECEIVES, ORDER_MEMORY]
 REQUESTS: Final = ["/cpu:0", "/cpu:1", "/cpu:2", "/cpu:3", "/device:CPU:*", "/device:CPU:3", "/job:localhost/cpu:1"]
 WIDTH: Final = 4
-TIME_LIMIT: Final = 60.0  # seconds: far more than any of these steps takes; a step that hangs fails
+TIME_LIMIT: Final = 60.0  # seconds: far more than any of these steps takes, so a step that hangs fails
 
 Bits = list[tuple[Any, ...]]
 
 
 @dataclass
 class Constrained:
-    """A graph with what to run in it, one step after another; `effects` counts what Python functions in it did."""
+    """A graph with the steps to run in order; `effects` counts the calls of its Python functions."""
 
     steps: list[tuple[Any, dict[af.Tensor, Any]]]
     effects: Counter[str] = field(default_factory=Counter)
 
 
 def requests(rng: random.Random, density: float) -> Callable[[Any], str | None]:
-    """A device function that has a request for a share of the nodes, and leaves the others as they are."""
+    """Return a device function that requests a random device for a share of the nodes."""
 
     def request(op: Any) -> str | None:
         return rng.choice(REQUESTS) if rng.random() < density else None
@@ -52,7 +52,7 @@ def requests(rng: random.Random, density: float) -> Callable[[Any], str | None]:
 
 
 def stateless(seed: int, flow: bool) -> Constrained:
-    """A program of the generators that the executors are tested with, its nodes spread over devices."""
+    """Return a random stateless program of the executor tests, with its nodes spread over devices."""
     rng = random.Random(seed)
     with af.device(requests(rng, rng.choice([0.05, 0.4, 1.0]))):
         program = random_flow_program(seed, loops=rng.random() < 0.7) if flow else random_program(seed)
@@ -60,9 +60,10 @@ def stateless(seed: int, flow: bool) -> Constrained:
 
 
 class _Stateful:
-    """Grows a program of variables, queues, seeded random ops, functions and Python functions under device scopes.
+    """A generator of random programs with state, under device scopes.
 
-    What touches state waits for what did so before, so that there is one right result.
+    The programs have variables, queues, seeded random ops, functions and Python functions. Each access to state waits
+    for the previous one, so that exactly one result is right.
     """
 
     def __init__(self, seed: int) -> None:
@@ -70,7 +71,7 @@ class _Stateful:
         self.program = Constrained([])
         self.x = af.placeholder("float32", [WIDTH])
         self.pool: list[Any] = [self.x, af.constant([0.5, -1.0, 2.0, 0.25])]
-        self.last: list[Any] = []  # what the next effect waits for
+        self.last: list[Any] = []  # control inputs of the next effect
         self.variables = [self.scoped(partial(self.variable, i)) for i in range(3)]
         self.queue = self.scoped(lambda: af.FIFOQueue(10, ["float32"], shapes=[[WIDTH]]))
 
@@ -79,7 +80,7 @@ class _Stateful:
         return af.Variable(start, name=f"variable_{number}")
 
     def scoped(self, make: Callable[[], Any]) -> Any:
-        """Make something under none, one or two requests for devices."""
+        """Call `make` under zero, one or two device requests."""
         kind = self.rng.random()
         if kind < 0.3:
             return make()
@@ -93,14 +94,14 @@ class _Stateful:
             return make()
 
     def anchored(self, make: Callable[[], Any]) -> Any:
-        """Make something where another node is, or anywhere."""
+        """Call `make` colocated with another node or under random device requests."""
         if not self.pool[2:] or self.rng.random() < 0.75:
             return self.scoped(make)
         with af.colocate_with(self.rng.choice(self.pool[2:])):
             return make()
 
     def effect(self, make: Callable[[], Any]) -> None:
-        """A node with effects, or that reads state, behind all those before it."""
+        """Add a node that has effects or reads state, behind all previous ones."""
         with af.control_dependencies(self.last):
             made = self.anchored(make)
         self.last = [made]
@@ -210,7 +211,7 @@ class _Stateful:
 
 
 def constrained(seed: int) -> Constrained:
-    """The program of a seed."""
+    """Return the program of a seed."""
     af.set_random_seed(seed)
     if seed % 3 == 0:
         return _Stateful(seed).build()
@@ -218,13 +219,16 @@ def constrained(seed: int) -> Constrained:
 
 
 def bits(value: Any) -> Bits:
-    """Dtype, shape and bytes of each value: NaN is equal to itself and 0.0 is not -0.0."""
+    """Return dtype, shape and bytes of each value: NaN is equal to itself, and 0.0 differs from -0.0."""
     arrays = [np.asarray(v) for v in (value if isinstance(value, list) else [value]) if v is not None]
     return [(a.dtype, a.shape, a.tobytes()) for a in arrays]
 
 
 async def outcome(seed: int, config: af.SessionConfig) -> tuple[list[Bits], Counter[str]] | None:
-    """What each step gives, and the effects; None where the requests cannot be met without soft placement."""
+    """Run the program of a seed and return the values of each step, and the effects.
+
+    Returns None if the requests cannot be met without soft placement.
+    """
     with af.Graph().as_default():
         program = constrained(seed)
         found: list[Bits] = []
@@ -255,7 +259,7 @@ PLAIN: Final = af.SessionConfig(
 
 
 async def compare(seed: int, choices: dict[str, Any]) -> None:
-    """Run the program of a seed in the plain way and in another one."""
+    """Compare the program of a seed in the plain configuration with that of another one."""
     whole = await outcome(seed, PLAIN)
     parts = await outcome(seed, af.SessionConfig(device_count=FOUR, **choices))
     assert parts is None or parts == whole
@@ -263,5 +267,5 @@ async def compare(seed: int, choices: dict[str, Any]) -> None:
 
 @settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 1_000_000), choices=CHOICES)
-def test_random_requests_change_nothing_but_where_things_run(seed: int, choices: dict[str, Any]) -> None:
+def test_random_requests_change_only_the_devices(seed: int, choices: dict[str, Any]) -> None:
     asyncio.run(compare(seed, choices))

@@ -1,4 +1,4 @@
-"""`Session.run`: the structure of fetches, feeding, names, concurrency, extension, life and death of a session."""
+"""`Session.run`: structures of fetches, feeds, names, concurrency, growing graphs, and the end of a session."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from aioflow.runtime.worker import Worker
 Pair = namedtuple("Pair", ["left", "right"])
 
 
-async def test_fetches_come_back_in_the_structure_that_was_asked_for() -> None:
+async def test_results_have_the_structure_of_the_fetches() -> None:
     x = af.placeholder("float32", [], name="x")
     y = af.add(x, 1.0, name="y")
     step = af.no_op(name="step")
@@ -39,7 +39,7 @@ async def test_fetches_come_back_in_the_structure_that_was_asked_for() -> None:
         assert await session.run("y:0", {"x:0": 2.0}) == 3
 
 
-async def test_an_intermediate_feed_cuts_what_is_upstream() -> None:
+async def test_intermediate_feed_skips_upstream_nodes() -> None:
     counter = af.Variable(0, name="counter")
     with af.control_dependencies([counter.assign_add(1)]):
         middle = af.identity(af.constant(5.0))
@@ -52,7 +52,7 @@ async def test_an_intermediate_feed_cuts_what_is_upstream() -> None:
         assert await session.run(counter) == 1, "a node upstream of the feed ran"
 
 
-async def test_a_variable_can_be_fed() -> None:
+async def test_variable_can_be_fed() -> None:
     weight = af.Variable(3.0, name="weight")
     y = weight * 2.0
     async with af.Session() as session:
@@ -61,7 +61,7 @@ async def test_a_variable_can_be_fed() -> None:
         assert await session.run(y) == 6
 
 
-async def test_feeding_what_is_fetched_gives_it_back() -> None:
+async def test_fetch_of_a_feed_returns_its_value() -> None:
     x = af.placeholder("float32", [2])
     async with af.Session() as session:
         value = np.array([1, 2], np.float32)
@@ -98,7 +98,7 @@ def test_run_sync_in_a_script() -> None:
         assert session.run_sync(x + 1.0, {x: 2}) == 3
 
 
-def test_a_script_waits_for_what_runs_steps(tmp_path: Path) -> None:
+def test_wait_for_runs_coroutines_of_a_script(tmp_path: Path) -> None:
     v = af.Variable(2.0, name="v")
     saver = af.train.Saver()
     with af.Session() as session:
@@ -112,8 +112,8 @@ def test_a_script_waits_for_what_runs_steps(tmp_path: Path) -> None:
             session.wait_for(3)  # type: ignore[arg-type]
 
 
-def test_run_sync_makes_no_text_of_what_it_returns() -> None:
-    """For an array of a thousand numbers that would take a hundred times as long as the step."""
+def test_run_sync_does_not_format_its_result() -> None:
+    """Formatting an array of a thousand numbers would take a hundred times as long as the step."""
     shown: list[Any] = []
 
     def show(number: Any) -> str:
@@ -128,7 +128,7 @@ def test_run_sync_makes_no_text_of_what_it_returns() -> None:
 
 
 @pytest.mark.parametrize("made", [True, False])
-def test_run_sync_leaves_no_task_that_has_not_begun(
+def test_interrupted_run_sync_leaves_no_unstarted_task(
     made: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     x = af.placeholder("float32", [])
@@ -151,7 +151,7 @@ def test_run_sync_leaves_no_task_that_has_not_begun(
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="no such signal here")
-def test_what_a_signal_handler_raises_stops_the_step(caplog: pytest.LogCaptureFixture) -> None:
+def test_exception_of_a_signal_handler_stops_the_step(caplog: pytest.LogCaptureFixture) -> None:
     ends: list[type[BaseException]] = []
 
     async def wait() -> np.ndarray[Any, Any]:
@@ -184,7 +184,7 @@ def test_what_a_signal_handler_raises_stops_the_step(caplog: pytest.LogCaptureFi
     assert caplog.messages == []
 
 
-async def test_a_session_that_another_thread_used_can_be_closed_here() -> None:
+async def test_session_used_by_another_thread_can_be_closed_here() -> None:
     session = af.Session()
     x = af.placeholder("float32", [])
     results = await asyncio.gather(*(asyncio.to_thread(session.run_sync, x * 2.0, {x: float(i)}) for i in range(4)))
@@ -194,7 +194,7 @@ async def test_a_session_that_another_thread_used_can_be_closed_here() -> None:
         session.run_sync(x, {x: 1.0})
 
 
-async def test_run_sync_where_a_loop_is_running() -> None:
+async def test_run_sync_inside_a_running_loop() -> None:
     x = af.placeholder("float32", [])
     async with af.Session() as session:
         assert session.run_sync(x + 1.0, {x: 1}) == 2
@@ -218,7 +218,7 @@ async def test_eval_and_run_use_the_default_session() -> None:
     await session.close()
 
 
-async def test_many_concurrent_runs_of_one_session() -> None:
+async def test_concurrent_runs_of_one_session() -> None:
     x = af.placeholder("float32", [None, 64])
     y = af.reduce_sum(af.matmul(x, af.ones([64, 64])))
     async with af.Session() as session:
@@ -231,7 +231,7 @@ async def test_many_concurrent_runs_of_one_session() -> None:
 
 
 @pytest.mark.parametrize("kind", ["run", "callable"])
-async def test_short_steps_in_a_tight_loop_let_others_have_their_turn(kind: str) -> None:
+async def test_short_steps_in_a_tight_loop_yield_to_other_tasks(kind: str) -> None:
     x = af.placeholder("float32", [])
     y = x + 1.0
     async with af.Session() as session:
@@ -252,7 +252,7 @@ async def test_short_steps_in_a_tight_loop_let_others_have_their_turn(kind: str)
     assert turns > 5
 
 
-async def test_a_new_signature_is_compiled_once_for_all_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_new_signature_is_compiled_once_for_concurrent_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     x = af.placeholder("float32", [])
     y: Any = x
     for _ in range(400):  # large enough to be compiled in a thread
@@ -270,7 +270,7 @@ async def test_a_new_signature_is_compiled_once_for_all_who_wait(monkeypatch: py
         assert len(compiled) == 1
 
 
-async def test_the_graph_may_grow_between_runs() -> None:
+async def test_graph_may_grow_between_runs() -> None:
     x = af.placeholder("float32", [])
     async with af.Session() as session:
         assert await session.run(x + 1.0, {x: 1}) == 2
@@ -278,7 +278,7 @@ async def test_the_graph_may_grow_between_runs() -> None:
         assert await session.run(z, {x: 1}) == 6
 
 
-async def test_an_added_control_input_is_honoured() -> None:
+async def test_added_control_input_takes_effect() -> None:
     count = af.Variable(0, name="count")
     bump = count.assign_add(1)
     y = af.constant(1.0) + 1.0
@@ -302,7 +302,7 @@ async def test_growing_the_graph_in_a_loop_warns_and_names_the_line() -> None:
     assert __file__ in texts[0]
 
 
-async def test_the_plan_cache_is_bounded() -> None:
+async def test_plan_cache_is_bounded() -> None:
     x = af.placeholder("float32", [])
     tensors = [x + float(i) for i in range(20)]
     async with af.Session(config=af.SessionConfig(plan_cache_size=4)) as session:
@@ -312,7 +312,7 @@ async def test_the_plan_cache_is_bounded() -> None:
         assert (await session.worker.state()).registered <= 4
 
 
-async def test_a_step_that_is_compiled_again_leaves_nothing_of_before() -> None:
+async def test_recompiled_step_deregisters_its_previous_plan() -> None:
     v = af.Variable(1.0)
     use = v + 1.0
     async with af.Session() as session:
@@ -325,11 +325,11 @@ async def test_a_step_that_is_compiled_again_leaves_nothing_of_before() -> None:
         assert (await session.worker.state()).registered == before
 
 
-async def test_full_trace_gives_the_time_of_every_node() -> None:
+async def test_full_trace_has_the_time_of_every_node() -> None:
     x = af.placeholder("float32", [None], name="x")
     y = af.tanh(af.add(x, 1.0, name="sum"), name="curve")
     metadata = af.RunMetadata()
-    async with af.Session(config=af.SessionConfig(optimizations=False)) as session:  # which would fuse the two
+    async with af.Session(config=af.SessionConfig(optimizations=False)) as session:  # fusion would join the two nodes
         data = np.ones(100_000, np.float32)
         await session.run(y, {x: data}, options=af.RunOptions(trace_level=af.TraceLevel.FULL), run_metadata=metadata)
     (device,) = metadata.step_stats
@@ -341,7 +341,7 @@ async def test_full_trace_gives_the_time_of_every_node() -> None:
     assert by_name["curve"].start >= by_name["sum"].start + by_name["sum"].duration
 
 
-async def test_run_metadata_that_is_used_again_has_the_last_run_alone() -> None:
+async def test_reused_run_metadata_has_only_the_last_run() -> None:
     x = af.placeholder("float32", [])
     nodes = [af.square(x, name="first"), af.square(x, name="second")]
     full, metadata, found = af.RunOptions(trace_level=af.TraceLevel.FULL), af.RunMetadata(), []
@@ -353,7 +353,7 @@ async def test_run_metadata_that_is_used_again_has_the_last_run_alone() -> None:
     assert (found, metadata.step_stats) == ([["first"], ["second"]], [])
 
 
-async def test_a_session_on_the_worker_of_another_shares_its_variables() -> None:
+async def test_session_on_the_worker_of_another_shares_its_variables() -> None:
     weight = af.Variable(1.0, name="weight")
     async with af.Session() as first:
         await first.run(weight.initializer)
@@ -367,7 +367,7 @@ async def test_a_session_on_the_worker_of_another_shares_its_variables() -> None
 
 
 @pytest.mark.parametrize(("asked", "expected"), [(None, 5e-3), (1e-3, 1e-3), (1.0, 5e-3)])
-async def test_the_switch_interval_is_lowered_and_never_raised(asked: float | None, expected: float) -> None:
+async def test_switch_interval_is_lowered_and_never_raised(asked: float | None, expected: float) -> None:
     af.restore_switch_interval()  # another test's session may have lowered it
     before = sys.getswitchinterval()
     sys.setswitchinterval(5e-3)
@@ -378,7 +378,7 @@ async def test_the_switch_interval_is_lowered_and_never_raised(asked: float | No
         sys.setswitchinterval(before)
 
 
-async def test_the_placement_can_be_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_placement_can_be_logged(caplog: pytest.LogCaptureFixture) -> None:
     y = af.add(af.placeholder("float32", [], name="x"), 1.0, name="y")
     async with af.Session(config=af.SessionConfig(log_device_placement=True)) as session:
         with caplog.at_level("INFO", logger="aioflow.placement"):
@@ -418,11 +418,11 @@ async def test_memory_does_not_grow_over_100_000_runs() -> None:
         assert await runs(100_000) - settled < 4 * 2**20
 
 
-async def test_a_closed_session_leaves_no_plans_with_the_worker_that_it_shared() -> None:
+async def test_closed_session_deregisters_its_plans_from_a_shared_worker() -> None:
     worker = Worker()
     x = af.placeholder("float32", [])
     result = x
-    for _ in range(200):  # so many that they are arranged in a thread
+    for _ in range(200):  # enough nodes to be compiled in a thread
         result = af.tanh(result)
     async with af.Session(worker) as session:
         await session.run(result, {x: 1.0})
@@ -432,7 +432,7 @@ async def test_a_closed_session_leaves_no_plans_with_the_worker_that_it_shared()
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         refused = group.create_task(_refused(session.run(result, {x: 1.0})))
         await asyncio.sleep(0)
-        await session.close()  # while the plan is made
+        await session.close()  # the plan is still being compiled
         await refused
     assert worker.registered == 0
 

@@ -1,4 +1,4 @@
-"""Settings and limits of time that are wrong are refused where they are given, by name."""
+"""Tests that wrong settings and time limits are rejected at once, by name."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ WRONG: dict[str, list[Any]] = {
 CASES = [pytest.param(name, value, id=f"{name}={value!r:.20}") for name, values in WRONG.items() for value in values]
 
 
-def test_every_setting_is_tried() -> None:
+def test_every_setting_has_wrong_values() -> None:
     assert list(WRONG) == [field.name for field in dataclasses.fields(af.SessionConfig)]
 
 
 @pytest.mark.parametrize(("name", "value"), CASES)
-def test_a_wrong_setting_is_named(name: str, value: Any) -> None:
+def test_wrong_setting_is_named_in_the_error(name: str, value: Any) -> None:
     with pytest.raises(errors.InvalidArgumentError) as caught:
         af.SessionConfig(**{name: value})
     assert f"SessionConfig.{name}" in caught.value.message
@@ -64,7 +64,7 @@ def test_a_wrong_setting_is_named(name: str, value: Any) -> None:
         {"device_count": {"GPU": 0}, "optimizations": {"arithmetic": False}},
     ],
 )
-def test_a_right_setting_is_taken(settings: dict[str, Any]) -> None:
+def test_valid_settings_are_accepted(settings: dict[str, Any]) -> None:
     config = af.SessionConfig(**settings)
     assert {name: getattr(config, name) for name in settings} == settings
 
@@ -72,7 +72,7 @@ def test_a_right_setting_is_taken(settings: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "settings", [{"placement": "nearest"}, {"compression": "zip"}, {"optimizations": {"faster": True}}]
 )
-def test_a_name_that_stands_for_nothing_is_refused_by_the_session(settings: dict[str, Any]) -> None:
+def test_session_rejects_unknown_setting_values(settings: dict[str, Any]) -> None:
     with pytest.raises(errors.InvalidArgumentError) as caught:
         af.Session(config=af.SessionConfig(**settings))
     assert "one of" in caught.value.expected or "among" in caught.value.expected
@@ -87,13 +87,13 @@ def test_a_name_that_stands_for_nothing_is_refused_by_the_session(settings: dict
         (lambda: af.Session(config=1), "Session(config=aioflow.SessionConfig("),  # type: ignore[arg-type]
     ],
 )
-def test_what_a_session_does_not_take_is_answered_with_what_to_write(wrong: Callable[[], Any], right: str) -> None:
+def test_session_error_shows_the_correct_call(wrong: Callable[[], Any], right: str) -> None:
     with pytest.raises(errors.DTypeError) as caught:
         wrong()
     assert right in caught.value.expected
 
 
-# ── limits of time ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── time limits ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def _run(session: af.Session, x: af.Tensor, seconds: Any) -> None:
@@ -166,7 +166,7 @@ NO_TIMES = [(where, wrong) for where in TIMED for wrong in NO_TIME if (where, wr
 
 
 @pytest.mark.parametrize(("where", "wrong"), NO_TIMES)
-async def test_a_limit_that_is_no_time_is_refused_and_the_session_runs_on(where: str, wrong: str) -> None:
+async def test_invalid_timeout_is_rejected_and_the_session_stays_usable(where: str, wrong: str) -> None:
     x = af.placeholder_with_default(1.0, [])
     async with af.Session() as session:
         with pytest.raises(errors.InvalidArgumentError) as caught:
@@ -177,14 +177,14 @@ async def test_a_limit_that_is_no_time_is_refused_and_the_session_runs_on(where:
 
 
 @pytest.mark.parametrize("seconds", [0, -1.0, np.float32(-1), -math.inf])
-async def test_a_time_that_is_over_has_run_out(seconds: Any) -> None:
+async def test_nonpositive_timeout_expires_at_once(seconds: Any) -> None:
     async with af.Session() as session:
         with pytest.raises(errors.DeadlineExceededError):
             await session.run(af.py_coroutine(asyncio.sleep, [3600.0], []), timeout=seconds)
 
 
 @pytest.mark.parametrize("wrong", [{"options": 1}, {"options": {}}, {"options": af.RunOptions(), "run_metadata": {}}])
-async def test_options_that_are_none(wrong: dict[str, Any]) -> None:
+async def test_run_rejects_invalid_options_and_metadata(wrong: dict[str, Any]) -> None:
     async with af.Session() as session:
         with pytest.raises(errors.DTypeError, match=r"options|run_metadata"):
             await session.run(af.constant(1.0), **wrong)

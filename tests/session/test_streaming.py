@@ -1,4 +1,4 @@
-"""Async iterators as sources, and `Session.stream`: order, backpressure, ends, errors, leaving early, closing."""
+"""Async iterators as sources, and `Session.stream`: order, backpressure, ends, errors, early exit, closing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.random_examples import examples
 
 
 class Numbers:
-    """An async iterable whose progress can be seen and held up."""
+    """An async iterable that counts its progress and can be paused."""
 
     def __init__(self, count: int, fail_at: int = -1) -> None:
         self.count = count
@@ -58,7 +58,7 @@ async def settle() -> None:
 # ── sources ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_every_step_gets_the_next_element() -> None:
+async def test_each_step_receives_the_next_element() -> None:
     numbers = Numbers(3)
     x = node(numbers)
     y = x * 10.0
@@ -71,7 +71,7 @@ async def test_every_step_gets_the_next_element() -> None:
     assert (numbers.opened, numbers.closed) == (1, 1)
 
 
-async def test_several_components_and_checks() -> None:
+async def test_source_checks_shape_and_dtype_of_each_component() -> None:
     async def pairs() -> AsyncIterator[Any]:
         yield np.int32(1), [1.0, 2.0]
         yield np.int32(1), [1.0]
@@ -91,7 +91,7 @@ async def test_several_components_and_checks() -> None:
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 5])
-async def test_it_reads_ahead_so_far_and_no_further(prefetch: int) -> None:
+async def test_source_prefetches_exactly_the_configured_depth(prefetch: int) -> None:
     numbers = Numbers(100)
     x = node(numbers, prefetch=prefetch)
     async with af.Session() as session:
@@ -103,7 +103,7 @@ async def test_it_reads_ahead_so_far_and_no_further(prefetch: int) -> None:
     assert numbers.closed == 1
 
 
-async def test_an_error_comes_in_the_place_of_its_element() -> None:
+async def test_source_error_is_raised_in_the_place_of_its_element() -> None:
     x = node(Numbers(5, fail_at=2), prefetch=4)
     async with af.Session() as session:
         assert [await session.run(x) for _ in range(2)] == [0, 1]
@@ -114,7 +114,7 @@ async def test_an_error_comes_in_the_place_of_its_element() -> None:
             await session.run(x)
 
 
-async def test_steps_are_served_in_order_and_a_cancelled_one_loses_nothing() -> None:
+async def test_steps_are_served_in_order_and_cancellation_loses_no_element() -> None:
     numbers = Numbers(10)
     numbers.gate.clear()
     x = node(numbers, prefetch=0)
@@ -134,7 +134,7 @@ async def test_steps_are_served_in_order_and_a_cancelled_one_loses_nothing() -> 
         assert await session.run(x) == 3
 
 
-async def test_closing_the_session_closes_the_iterator_and_wakes_who_waits() -> None:
+async def test_closing_the_session_closes_the_iterator_and_wakes_waiters() -> None:
     numbers = Numbers(10)
     numbers.gate.clear()
     x = node(numbers)
@@ -151,7 +151,7 @@ async def test_closing_the_session_closes_the_iterator_and_wakes_who_waits() -> 
     assert (numbers.opened, numbers.closed) == (1, 1)
 
 
-async def test_factories_are_read_by_every_session_and_iterators_by_one() -> None:
+async def test_factory_serves_every_session_but_an_iterator_only_one() -> None:
     numbers = Numbers(3)
     x, once = node(numbers), node(numbers())
     async with af.Session() as one, af.Session() as two:
@@ -163,7 +163,7 @@ async def test_factories_are_read_by_every_session_and_iterators_by_one() -> Non
     assert (numbers.opened, numbers.closed) == (3, 3)
 
 
-async def test_what_is_no_async_iterable() -> None:
+async def test_source_rejects_values_that_are_not_async_iterables() -> None:
     with pytest.raises(af.errors.DTypeError):
         node([1, 2])
     with pytest.raises(af.errors.InvalidArgumentError):
@@ -174,7 +174,7 @@ async def test_what_is_no_async_iterable() -> None:
             await session.run(x)
 
 
-async def test_a_step_on_another_loop() -> None:
+async def test_step_on_another_loop_reads_the_source() -> None:
     numbers = Numbers(50)
     x = node(numbers)
     outcome: list[Any] = []
@@ -185,7 +185,7 @@ async def test_a_step_on_another_loop() -> None:
         assert await session.run(x) == 5
 
 
-async def test_a_step_on_another_loop_is_told_that_the_loop_of_the_reader_is_closed() -> None:
+async def test_step_on_another_loop_fails_if_the_reader_loop_is_closed() -> None:
     numbers = Numbers(50)
     x = node(numbers)
     async with af.Session() as session:
@@ -203,7 +203,7 @@ async def test_a_step_on_another_loop_is_told_that_the_loop_of_the_reader_is_clo
 
 async def _failure(session: af.Session, x: af.Tensor) -> FailedPreconditionError:
     with pytest.raises(FailedPreconditionError) as raised:
-        _ = [await session.run(x, timeout=30.0) for _ in range(3)]  # some are read already
+        _ = [await session.run(x, timeout=30.0) for _ in range(3)]  # some elements have been prefetched
     return raised.value
 
 
@@ -211,7 +211,7 @@ async def _several(session: af.Session, x: af.Tensor) -> list[Any]:
     return [await session.run(x) for _ in range(4)]
 
 
-def test_scripts() -> None:
+def test_run_sync_reads_a_source_and_closes_it() -> None:
     closed: list[bool] = []
 
     async def count() -> AsyncIterator[Any]:
@@ -229,7 +229,7 @@ def test_scripts() -> None:
 
 @settings(max_examples=examples(200), deadline=None)
 @given(st.integers(0, 3), st.lists(st.sampled_from(["ask", "read", "leave", "leave late"]), max_size=40))
-def test_the_core_loses_and_doubles_nothing(depth: int, events: list[str]) -> None:
+def test_source_core_neither_loses_nor_duplicates_items(depth: int, events: list[str]) -> None:
     core: SourceCore[int, int] = SourceCore(depth)
     waiting: list[int] = []
     taken: list[int] = []
@@ -268,7 +268,7 @@ def test_the_core_loses_and_doubles_nothing(depth: int, events: list[str]) -> No
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 4, 20])
-async def test_a_stream_runs_until_the_data_ends(prefetch: int) -> None:
+async def test_stream_runs_until_the_data_ends(prefetch: int) -> None:
     y = node(Numbers(10)) * 2.0
     async with af.Session() as session, session.stream({"y": y}, prefetch=prefetch) as steps:
         assert [r async for r in steps] == [{"y": 2 * i} for i in range(10)]
@@ -277,7 +277,7 @@ async def test_a_stream_runs_until_the_data_ends(prefetch: int) -> None:
 
 @pytest.mark.parametrize("prefetch", [0, 3])
 @pytest.mark.parametrize("kind", ["list", "generator", "async"])
-async def test_feeds(prefetch: int, kind: str) -> None:
+async def test_stream_accepts_feeds_from_lists_generators_and_async_iterators(prefetch: int, kind: str) -> None:
     x = af.placeholder("float32", [])
 
     def plain() -> Iterator[Any]:
@@ -293,7 +293,7 @@ async def test_feeds(prefetch: int, kind: str) -> None:
         assert [r async for r in session.stream(x + 1.0, feeds, prefetch=prefetch)] == list(range(1, 8))
 
 
-async def test_one_dictionary_for_every_step() -> None:
+async def test_stream_feeds_one_dictionary_to_every_step() -> None:
     x = af.placeholder("float32", [])
     y = node(Numbers(3)) + x
     async with af.Session() as session:
@@ -306,7 +306,7 @@ async def test_one_dictionary_for_every_step() -> None:
         session.stream(y)
 
 
-async def test_results_come_in_order_though_steps_finish_in_any() -> None:
+async def test_stream_returns_results_in_order_of_feeds() -> None:
     events = [asyncio.Event() for _ in range(5)]
     done: list[int] = []
 
@@ -329,7 +329,7 @@ async def test_results_come_in_order_though_steps_finish_in_any() -> None:
     assert done == [4, 3, 2, 1, 0]
 
 
-async def test_as_many_steps_are_in_flight_as_asked_for() -> None:
+async def test_stream_keeps_prefetch_plus_one_steps_in_flight() -> None:
     flying: set[int] = set()
     gate = asyncio.Event()
 
@@ -351,7 +351,7 @@ async def test_as_many_steps_are_in_flight_as_asked_for() -> None:
 
 
 @pytest.mark.parametrize("way", ["block", "break", "close"])
-async def test_leaving_early_stops_what_runs_ahead(way: str) -> None:
+async def test_leaving_a_stream_early_cancels_prefetched_steps(way: str) -> None:
     running = 0
 
     async def work(i: Any) -> Any:
@@ -392,7 +392,7 @@ async def test_leaving_early_stops_what_runs_ahead(way: str) -> None:
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
-async def test_an_error_is_raised_in_its_turn_and_ends_the_stream(prefetch: int) -> None:
+async def test_step_error_is_raised_in_order_and_ends_the_stream(prefetch: int) -> None:
     x = af.placeholder("int32", [])
     feeds = [{x: v} for v in (2, 1, 0, 1)]
     async with af.Session() as session:
@@ -404,7 +404,7 @@ async def test_an_error_is_raised_in_its_turn_and_ends_the_stream(prefetch: int)
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
-async def test_a_time_limit_for_each_step(prefetch: int) -> None:
+async def test_stream_applies_the_timeout_to_each_step(prefetch: int) -> None:
     numbers = Numbers(3)
     x = node(numbers, prefetch=0)
     async with af.Session() as session:
@@ -432,7 +432,7 @@ async def test_closing_the_session_ends_a_stream() -> None:
     assert (await session.worker.state()).running == 0
 
 
-async def test_a_stream_has_one_reader() -> None:
+async def test_stream_rejects_a_second_concurrent_reader() -> None:
     numbers = Numbers(3)
     numbers.gate.clear()
     async with af.Session() as session, asyncio.TaskGroup() as tg:

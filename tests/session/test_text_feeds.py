@@ -1,4 +1,4 @@
-"""Strings on their way in: whatever form they are fed or returned in, the engine has `bytes`."""
+"""Tests that strings reach the engine as `bytes`, in every form in which they are fed or returned."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ WAYS = [run, call, partially, stream]
 
 
 def check(found: list[Any], expected: Any) -> None:
-    """The comparison, the text itself, and what a function of the user's saw."""
+    """Check the comparison, each text, and the text that a Python function received."""
     same, *texts = found
     assert np.all(same)
     for text in texts:
@@ -74,7 +74,7 @@ def reading(text: af.Tensor, expected: Any) -> list[Any]:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("shape", [[2], [None], None], ids=str)
 @pytest.mark.parametrize("form", FORMS)
-async def test_strings_that_are_fed(way: Run, shape: Any, form: str) -> None:
+async def test_string_vectors_are_fed_as_bytes(way: Run, shape: Any, form: str) -> None:
     expected = ["é".encode(), b"b"]
     text = af.placeholder("string", shape)
     async with af.Session() as session:
@@ -84,7 +84,7 @@ async def test_strings_that_are_fed(way: Run, shape: Any, form: str) -> None:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("shape", [[], None], ids=str)
 @pytest.mark.parametrize("form", SCALARS)
-async def test_one_string_that_is_fed(way: Run, shape: Any, form: str) -> None:
+async def test_string_scalars_are_fed_as_bytes(way: Run, shape: Any, form: str) -> None:
     text = af.placeholder("string", shape)
     async with af.Session() as session:
         check(await way(session, reading(text, "é".encode()), {text: SCALARS[form]}), "é".encode())
@@ -92,7 +92,7 @@ async def test_one_string_that_is_fed(way: Run, shape: Any, form: str) -> None:
 
 @pytest.mark.parametrize("tcp", [False, True], ids=["inproc", "tcp"])
 @pytest.mark.parametrize("form", FORMS)
-async def test_strings_that_are_fed_to_a_cluster(form: str, tcp: bool) -> None:
+async def test_cluster_receives_fed_strings_as_bytes(form: str, tcp: bool) -> None:
     expected = ["é".encode(), b"b"]
     text = af.placeholder("string", [2])
     fetches = [af.equal(text, af.constant(expected)), af.identity(text)]
@@ -101,7 +101,7 @@ async def test_strings_that_are_fed_to_a_cluster(form: str, tcp: bool) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-async def test_strings_in_a_queue_and_in_sparse_tensors(form: str) -> None:
+async def test_queues_and_sparse_tensors_hold_strings_as_bytes(form: str) -> None:
     expected = ["é".encode(), b"b"]
     text = af.placeholder("string", [2])
     sparse = af.sparse_placeholder("string", [2])
@@ -116,7 +116,7 @@ async def test_strings_in_a_queue_and_in_sparse_tensors(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-async def test_strings_that_the_users_own_functions_return(form: str) -> None:
+async def test_strings_from_user_functions_become_bytes(form: str) -> None:
     expected = ["é".encode(), b"b"]
 
     async def fetched() -> Any:
@@ -136,14 +136,14 @@ async def test_strings_that_the_users_own_functions_return(form: str) -> None:
             check(await session.run([af.equal(text, expected), af.identity(text)]), expected)
 
 
-def test_an_array_of_bytes_goes_through_without_a_copy() -> None:
+def test_object_array_of_bytes_is_fed_without_a_copy() -> None:
     text = af.placeholder("string", [2])
     fed = np.array([b"a", b"b"], dtype=object)
     assert feed_converter(text)(fed) is fed
 
 
 @pytest.mark.parametrize("wrong", [[b"a", 1], [None, "b"], [b"a", bytearray(b"b")], [("a",), ("b",)]], ids=repr)
-async def test_object_arrays_of_anything_else_are_refused(wrong: Any) -> None:
+async def test_object_arrays_with_other_items_are_rejected(wrong: Any) -> None:
     text = af.placeholder("string", [2])
     fed = np.empty(2, dtype=object)
     for place, item in enumerate(wrong):
@@ -153,8 +153,8 @@ async def test_object_arrays_of_anything_else_are_refused(wrong: Any) -> None:
             await session.run(af.identity(text), {text: fed})
 
 
-async def test_object_arrays_of_numbers_are_numbers() -> None:
-    """As a column of a table is that has more than one kind."""
+async def test_object_arrays_of_numbers_are_fed_as_numbers() -> None:
+    """Feed object arrays of numbers, such as a column of a table with mixed dtypes."""
     x, n = af.placeholder("float32", [2]), af.placeholder("int64", [2])
     async with af.Session() as session:
         found = await session.run([x * 2.0, n + 1], {x: np.array([0.5, 1], object), n: np.array([1, 2], object)})

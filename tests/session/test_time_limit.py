@@ -1,4 +1,4 @@
-"""What a time limit says of what it cut short."""
+"""Tests of `TimeLimit`: when it expires, and what its error reports."""
 
 from __future__ import annotations
 
@@ -28,37 +28,37 @@ async def _limited(step: Step | None) -> None:
             await asyncio.sleep(3600)
 
 
-async def test_before_anything_runs_it_says_what_was_going_on() -> None:
+async def test_expiry_before_the_step_starts_reports_compilation() -> None:
     assert await _run_out() == "the step did not finish in time; it was being compiled"
 
 
-async def test_it_says_what_the_step_has_left_behind() -> None:
+async def test_expiry_names_abandoned_kernels() -> None:
     step = Step()
     step.leave_behind("slow")
     assert (await _run_out(step)).endswith("left behind, where it is still running: the kernel of 'slow'")
 
 
-async def test_without_a_limit_nothing_runs_out() -> None:
+async def test_no_limit_never_expires() -> None:
     async with TimeLimit(None):
         with clock_put_forward():
             await asyncio.sleep(0)
 
 
-async def test_a_time_out_of_something_else_stays_what_it_is() -> None:
+async def test_timeout_error_from_the_body_is_not_converted() -> None:
     with pytest.raises(TimeoutError, match="mine"):
         async with TimeLimit(3600):
             raise TimeoutError("mine")
 
 
-async def test_what_never_waits_is_late_all_the_same() -> None:
+async def test_limit_expires_for_a_body_that_never_awaits() -> None:
     with ExitStack() as stack, pytest.raises(DeadlineExceededError):
         async with TimeLimit(3600):
             stack.enter_context(clock_put_forward())
 
 
 @pytest.mark.parametrize("seconds", [0, -1.0])
-async def test_no_time_at_all_begins_nothing(seconds: float) -> None:
-    """However often the step has run before, so that it would not wait for anything."""
+async def test_nonpositive_timeout_starts_no_step(seconds: float) -> None:
+    """Try a nonpositive timeout after each of eleven steps, so that the cached path without awaits is tested too."""
     v = af.Variable(0)
     count = v.assign_add(1)
     async with af.Session() as session:

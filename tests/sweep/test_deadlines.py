@@ -1,4 +1,4 @@
-"""Time limits hold whatever a step is at, the event loop goes on meanwhile, and no value grows beyond its limit."""
+"""Tests that time limits hold for every kind of step, the loop stays responsive, and values stay below their limit."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tests.processes import SECONDS, program
 from tests.session.slow_steps import GROWING, SLOW, Slow, SlowStep, forget
 from tests.waiting import clock_put_forward
 
-_SHORT: Final = 0.1  # seconds: a time limit that slow steps exceed on most machines
-_PATIENCE: Final = 30.0  # seconds: what a machine that is busy with other things may take for what is soon done
-_BLOCKED: Final = 3.0  # seconds: a gap in the loop's turns that no busy machine accounts for
-_LATE: Final = 0.1  # seconds after its time limit at which a step has ended, on a machine with nothing else to do
+_SHORT: Final = 0.1  # time limit in seconds that slow steps exceed on most machines
+_PATIENCE: Final = 30.0  # seconds that a short operation may take on a busy machine
+_BLOCKED: Final = 3.0  # gap in seconds between turns of the loop that load on the machine does not explain
+_LATE: Final = 0.1  # seconds after its time limit by which a step ends on an otherwise idle machine
 _TRIES: Final = 5
 
-# A row for each way in which kernels take long and stop.
+# One row for each way in which kernels take long and stop.
 _TYPICAL: Final = {
     "Fill",  # written block by block
     "Tile",  # copied block by block
@@ -38,17 +38,17 @@ _TYPICAL: Final = {
     "TensorListReserve",  # a list that is made in Python
     "ResizeBilinear",
     "UnsortedSegmentSum",
-    "RandomUniform",  # numbers from a generator that others share
+    "RandomUniform",  # numbers from a generator that is shared
     "RandomGamma",
     "RandomPoissonV2",
     "TopKV2",  # one long sort
     "TopKV2-rows",
     "UniqueV2",  # rows
     "LowerBound",
-    "Cumsum-bfloat16",  # which keeps the interpreter's lock
+    "Cumsum-bfloat16",  # holds the interpreter lock
     "TensorScatterAdd",
-    "MatMul",  # one call of a library
-    "Svd-batch",  # many of them
+    "MatMul",  # one call into a library
+    "Svd-batch",  # many calls into a library
     "Conv2D",
     "Zeta",
     "AsString-width",  # strings, one by one
@@ -64,7 +64,7 @@ _TYPICAL: Final = {
 
 
 def _idle() -> bool:
-    """Whether no thread but this one is at work for a step."""
+    """Return whether no other thread works for a step."""
     own = threading.get_ident()
     return not any(_works(frame) for thread, frame in sys._current_frames().items() if thread != own)
 
@@ -76,7 +76,10 @@ def _works(frame: FrameType | None) -> bool:
 
 
 async def _until(idle: bool) -> None:
-    """Wait until something is at work, or (so that what was left behind is not in the way of what follows) nothing."""
+    """Wait until some thread works for a step, or until none does.
+
+    Waiting for idleness keeps abandoned kernels out of what follows.
+    """
     async with asyncio.timeout(4 * _PATIENCE):
         while True:
             if _idle() is idle:
@@ -85,10 +88,10 @@ async def _until(idle: bool) -> None:
 
 
 class Ticks:
-    """What a task notices that only wants to be called again and again.
+    """Measurements of a task that asks to be woken every millisecond.
 
     Attributes:
-        gap: The longest time, in seconds, for which it was not.
+        gap: Longest time between two turns of the task, in seconds.
     """
 
     gap = 0.0
@@ -103,7 +106,7 @@ class Ticks:
 
 @asynccontextmanager
 async def ticking() -> AsyncIterator[Ticks]:
-    """A block during which a task wants to be called again and again."""
+    """Run a task in the background that measures how responsive the loop is."""
     ticks = Ticks()
     async with asyncio.TaskGroup() as group:
         task = group.create_task(ticks._tick())
@@ -115,7 +118,7 @@ async def ticking() -> AsyncIterator[Ticks]:
 
 @pytest.fixture
 def shared_arrays() -> Iterator[None]:
-    """What the rows share is freed."""
+    """Free the arrays that the rows share, after the test."""
     yield
     forget()
     gc.collect()
@@ -125,9 +128,13 @@ def shared_arrays() -> Iterator[None]:
 
 
 async def _tried(session: af.Session, step: SlowStep, feeds: dict[Any, Any]) -> tuple[float, float, bool]:
-    """For how long a step goes on after its time limit, and blocks the loop; and whether it is left behind.
+    """Run a step with a time limit that it exceeds.
 
-    On a machine on which the step ends in time, the limit is made shorter.
+    If the step ends in time on this machine, repeat it with a shorter limit.
+
+    Returns:
+        How long the step runs past its limit in seconds, the longest gap in the loop in seconds, and whether its kernel
+        is abandoned.
     """
     limit = _SHORT
     while True:
@@ -155,8 +162,9 @@ async def _error(run: Coroutine[Any, Any, Any]) -> DeadlineExceededError | None:
 
 @pytest.mark.usefixtures("shared_arrays")
 @pytest.mark.parametrize("row", [row for row in SLOW if str(row) in _TYPICAL], ids=str)
-async def test_a_slow_step_ends_by_its_time_limit(row: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not row.left:  # however busy the machine is, it comes to a checkpoint
+async def test_slow_step_ends_by_its_time_limit(row: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
+    # These kernels reach a checkpoint, however busy the machine is: the grace period must not abandon them before.
+    if not row.left:
         monkeypatch.setattr("aioflow.work.threads.GRACE", _PATIENCE)
     async with af.Session(config=af.SessionConfig(inline_budget=0.05)) as session:
         step = await asyncio.to_thread(SlowStep, row)
@@ -170,15 +178,15 @@ async def test_a_slow_step_ends_by_its_time_limit(row: Slow, monkeypatch: pytest
     await _until(idle=True)
 
 
-def test_the_typical_rows_exist() -> None:
+def test_typical_rows_exist() -> None:
     assert {str(row) for row in SLOW} >= _TYPICAL
 
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("shared_arrays")
 @pytest.mark.parametrize("row", SLOW, ids=str)
-async def test_a_slow_step_ends_right_after_its_time_limit(row: Slow) -> None:
-    """The best of a few tries counts: what else goes on in the machine may hold up any of them, but hardly all."""
+async def test_slow_step_ends_right_after_its_time_limit(row: Slow) -> None:
+    """Require one of a few tries to be in time: other load on the machine may delay any of them, but hardly all."""
     async with af.Session(config=af.SessionConfig(inline_budget=0.05)) as session:
         step = await asyncio.to_thread(SlowStep, row)
         await step.prepare(session)
@@ -196,7 +204,7 @@ async def test_a_slow_step_ends_right_after_its_time_limit(row: Slow) -> None:
 
 
 @pytest.mark.parametrize("row", GROWING, ids=str)
-async def test_what_grows_with_a_value_is_refused_beyond_the_limit(row: Slow) -> None:
+async def test_values_that_grow_with_an_operand_are_rejected_beyond_the_limit(row: Slow) -> None:
     async with af.Session(config=af.SessionConfig(max_value_bytes=1 << 20, inline_budget=0.05)) as session:
         step = await asyncio.to_thread(SlowStep, row)
         await step.prepare(session)
@@ -205,14 +213,14 @@ async def test_what_grows_with_a_value_is_refused_beyond_the_limit(row: Slow) ->
         assert await session.run(af.constant(1.0) + 1.0) == 2.0
 
 
-async def test_a_value_beyond_what_the_machine_has_is_refused_without_a_setting() -> None:
+async def test_value_beyond_the_machine_memory_is_rejected_by_default() -> None:
     async with af.Session() as session:
         with pytest.raises(ResourceExhaustedError, match="max_value_bytes"):
             await session.run(af.broadcast_to(True, [2**45]))
 
 
-async def test_a_fetch_counts_as_what_its_copy_takes() -> None:
-    """A variable of a megabyte may be worked on, and not be fetched."""
+async def test_fetch_counts_the_size_of_its_copy() -> None:
+    """Check that a variable of a megabyte may be used in a step, but not fetched."""
     variable = af.Variable(af.zeros([1 << 18]))
     async with af.Session(config=af.SessionConfig(max_value_bytes=(1 << 20) - 1)) as session:
         with pytest.raises(ResourceExhaustedError, match="max_value_bytes"):
@@ -228,8 +236,8 @@ async def test_a_fetch_counts_as_what_its_copy_takes() -> None:
 # ── fetches ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_large_fetch_ends_by_its_time_limit() -> None:
-    """The value takes no memory of its own; its copy takes two gigabytes."""
+async def test_large_fetch_ends_by_its_time_limit() -> None:
+    """Fetch a value that takes no memory of its own, and whose copy takes two gigabytes."""
     async with af.Session() as session, ticking() as ticks, asyncio.timeout(_PATIENCE):
         with pytest.raises(DeadlineExceededError):
             await session.run(af.broadcast_to(True, [2**31]), timeout=_SHORT)
@@ -237,8 +245,8 @@ async def test_a_large_fetch_ends_by_its_time_limit() -> None:
     assert ticks.gap < _BLOCKED
 
 
-async def test_the_loop_goes_on_while_a_fetch_is_copied() -> None:
-    """The best of a few tries counts: a busy machine may keep the loop waiting, too."""
+async def test_loop_stays_responsive_while_a_fetch_is_copied() -> None:
+    """Require one of a few tries to succeed: a busy machine may delay the loop, too."""
     variable = af.Variable(af.zeros([50_000_000]))
     gaps = []
     async with af.Session() as session:
@@ -258,7 +266,7 @@ async def test_the_loop_goes_on_while_a_fetch_is_copied() -> None:
 # ── compiling ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_what_follows_from_constants_is_not_worked_out_on_the_loop() -> None:
+async def test_constant_folding_does_not_block_the_loop() -> None:
     matrix = product = af.constant(np.eye(1200, dtype=np.float32))
     for _ in range(150):
         product = af.matmul(product, matrix)
@@ -270,7 +278,7 @@ async def test_what_follows_from_constants_is_not_worked_out_on_the_loop() -> No
     assert ticks.gap < _BLOCKED
 
 
-# ── what is not finite ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── values that are not finite ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf], ids=str)
@@ -288,13 +296,13 @@ async def test_what_follows_from_constants_is_not_worked_out_on_the_loop() -> No
     ],
     ids=["svd", "eig", "qr", "cholesky", "inverse", "determinant", "solve", "norm"],
 )
-async def test_what_is_made_of_a_matrix_that_is_not_finite_is_soon_there(decompose: Any, bad: float) -> None:
-    """LAPACK may search in such a one for ever."""
+async def test_decomposition_of_a_matrix_with_nan_or_inf_ends_soon(decompose: Any, bad: float) -> None:
+    """Decompose matrices for which LAPACK's iterations may never converge."""
     matrix = np.random.default_rng(0).random((60, 60))
     matrix[7, 3] = matrix[3, 7] = bad
     made = decompose(af.constant(matrix))
     async with af.Session() as session:
-        with suppress(InvalidArgumentError):  # where TensorFlow refuses it
+        with suppress(InvalidArgumentError):  # TensorFlow rejects some of these, and so does aioflow
             await session.run(list(made) if isinstance(made, tuple) else made, timeout=_PATIENCE)
 
 
@@ -306,16 +314,16 @@ _needs_pipes = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are n
 
 @pytest.fixture
 def silent(tmp_path: Path) -> Iterator[Path]:
-    """A pipe that nobody writes to, until the test is over."""
+    """Yield a pipe without a writer, and release its readers after the test."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     yield pipe
-    with suppress(OSError):  # nobody reads
+    with suppress(OSError):  # there is no reader
         os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
 
 
 @_needs_pipes
-async def test_a_file_that_says_nothing_holds_up_no_run(silent: Path) -> None:
+async def test_stuck_file_read_does_not_delay_the_timeout_of_run(silent: Path) -> None:
     async with af.Session() as session, asyncio.TaskGroup() as group:
         run = session.run(af.read_file(str(silent), name="slow"), timeout=10 * _PATIENCE)
         task = group.create_task(_failed(run, DeadlineExceededError))
@@ -327,7 +335,7 @@ async def test_a_file_that_says_nothing_holds_up_no_run(silent: Path) -> None:
 
 
 @_needs_pipes
-async def test_a_file_that_says_nothing_holds_up_no_close(silent: Path) -> None:
+async def test_stuck_file_read_does_not_delay_close(silent: Path) -> None:
     session = af.Session()
     async with asyncio.TaskGroup() as group:
         run = session.run(af.read_file(str(silent), name="slow"))
@@ -345,7 +353,7 @@ async def _failed(run: Coroutine[Any, Any, Any], kind: type[af.OpError]) -> af.O
 
 
 @_needs_pipes
-async def test_many_files_that_say_nothing_do_not_use_up_the_threads(silent: Path) -> None:
+async def test_many_stuck_file_reads_do_not_exhaust_the_threads(silent: Path) -> None:
     async with af.Session() as session:
         reads = [af.read_file(str(silent)) for _ in range(2 * (os.cpu_count() or 1) + 8)]
         for _ in range(2):
@@ -372,7 +380,7 @@ asyncio.run(main())
 
 
 @_needs_pipes
-def test_a_file_that_says_nothing_holds_up_no_end_of_the_program(silent: Path) -> None:
+def test_stuck_file_read_does_not_delay_the_exit_of_the_process(silent: Path) -> None:
     with program("-c", _READS, str(silent)) as process:
         said, _ = process.communicate(timeout=SECONDS)
     assert process.returncode == 0
@@ -383,7 +391,7 @@ _ENDLESS = Path("/dev/zero")
 
 
 @pytest.mark.skipif(not _ENDLESS.exists(), reason="there is no endless device")
-async def test_an_endless_device() -> None:
+async def test_reading_an_endless_device_stops_at_the_time_and_size_limits() -> None:
     async with af.Session() as session, ticking() as ticks:
         with pytest.raises(DeadlineExceededError) as raised:
             await session.run(af.read_file(str(_ENDLESS)), timeout=_SHORT)

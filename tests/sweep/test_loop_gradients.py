@@ -1,4 +1,4 @@
-"""Gradients of third order of while loops, and of branches in them, against central differences."""
+"""Tests of third-order gradients of while loops, and of branches in them, against central differences."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from tests.autodiff.test_loops import PROGRAMS, check_order
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
-def test_gradients_of_third_order(program: Callable[..., Any]) -> None:
+def test_third_order_gradients_match_central_differences(program: Callable[..., Any]) -> None:
     check_order(program, 3)

@@ -1,4 +1,4 @@
-"""No kernel of the CPU reaches the BLAS but by `products`: OpenBLAS's own threads sleep through every op."""
+"""Tests that CPU kernels call the BLAS only through `products`, so that OpenBLAS's own threads stay asleep."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ pytestmark = pytest.mark.skipif(
 
 
 def watched(folder: Path, *arguments: str) -> tuple[set[str], set[str]]:
-    """Names of programs: those that ran, and of these the ones that woke OpenBLAS's threads."""
+    """Run `watch_blas.py` and return the names of its programs that ran, and of those that woke OpenBLAS's threads."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(PROGRAM), *arguments],
-        # The shortest time for which the threads wait awake, since the next op is run when they sleep; and NumPy's
-        # kernels, since those of another package may do without OpenBLAS.
+        # Each program starts when the threads sleep, so they should stay awake as briefly as possible. Kernels of other
+        # packages are off, since they may not use OpenBLAS.
         env=os.environ | {"OPENBLAS_THREAD_TIMEOUT": "4", "AIOFLOW_ONEDNN": "off"},
-        cwd=folder,  # some op may write a file
+        cwd=folder,  # some ops write files
         capture_output=True,
         text=True,
         check=False,
@@ -37,13 +37,16 @@ def watched(folder: Path, *arguments: str) -> tuple[set[str], set[str]]:
     return set(found["ran"]), set(found["woke"])
 
 
-def test_no_op_wakes_the_threads_of_the_blas(tmp_path: Path) -> None:
+def test_no_op_wakes_the_threads_of_openblas(tmp_path: Path) -> None:
     ran, woke = watched(tmp_path)
     assert not woke
-    assert len({name.split()[0] for name in ran}) > 250  # of the ops that compute, nearly all
+    assert len({name.split()[0] for name in ran}) > 250  # nearly all ops that compute
 
 
-def test_the_watching_sees_every_product(tmp_path: Path) -> None:
-    """The same without the door's effect. A form of an op may be one that OpenBLAS does not share on this processor."""
+def test_watcher_detects_products_when_the_entry_point_is_open(tmp_path: Path) -> None:
+    """Check that every op is detected when `products` leaves OpenBLAS's threads alone.
+
+    Single forms of an op may stay undetected, since OpenBLAS does not share all of them on every processor.
+    """
     ran, woke = watched(tmp_path, "--open")
     assert {name.split()[0] for name in ran} == {name.split()[0] for name in woke}

@@ -1,8 +1,8 @@
-"""The tests of the ops, once more on the fake GPU: what would break on CuPy's arrays breaks here.
+"""The op tests on the fake GPU, which fails where CuPy's arrays would.
 
-Each suite's own test functions are collected again, with `evaluate` replaced by one that runs every node with a GPU
-kernel on strict arrays, and the others on the CPU. Values are so compared with the suites' own expectations, which are
-NumPy's or written out.
+This module collects the test functions of each suite again, and replaces `evaluate` by a function that runs every node
+with a GPU kernel on strict arrays, and the others on the CPU. The expected values are the suites' own, which come from
+NumPy or are written out.
 """
 
 from __future__ import annotations
@@ -56,29 +56,29 @@ SUITES: Final[tuple[ModuleType, ...]] = (
     test_optimizers,
 )
 
-# Tests that are about something else than values on a device.
+# Tests of other things than values on a device.
 LEFT_OUT: Final = {
     "test_array.test_views_share_memory": "which NumPy arrays share memory",
     "test_array.test_gradient": "the gradients of views: slow, and made of ops that are covered",
-    "test_array_errors.test_refused": "indices out of bounds, which the GPU does not look at",
-    "test_array_errors.test_message_has_the_numbers": "the same",
+    "test_array_errors.test_invalid_values_are_refused": "indices out of bounds, which the GPU does not look at",
+    "test_array_errors.test_error_messages_contain_the_numbers": "the same",
     "test_image.test_gradients_of_resizing": "finite differences in many evaluations: slow",
-    "test_image.test_gradients_of_cutting": "the same",
+    "test_image.test_gradients_of_crops_pads_and_flips": "the same",
     "test_image.test_gradients_of_bicubic_resizing": "the same",
     "test_image.test_gradients_of_filters": "the same",
-    "test_image.test_gradients_of_colours": "the same",
-    "test_image.test_gradients_of_moving": "the same",
-    "test_image.test_decoding_leaves_the_loop_alone": "image files, on the CPU",
-    "test_image.test_a_damaged_file_is_one_typed_error": "the same",
+    "test_image.test_gradients_of_color_conversions": "the same",
+    "test_image.test_gradients_of_projective_transforms": "the same",
+    "test_image.test_decoding_large_images_does_not_block_the_loop": "image files, on the CPU",
+    "test_image.test_truncated_png_is_an_invalid_argument": "the same",
     "test_math.test_gradient_of_one_operand": "finite differences: slow",
     "test_math.test_gradient_of_two_operands": "the same",
     "test_nn.test_bias_add_of_large_arrays": "how the CPU cuts its work",
-    "test_nn.test_embedding_refuses": "indices out of bounds",
+    "test_nn.test_embedding_lookup_rejects_wrong_arguments": "indices out of bounds",
     "test_nn_loss.test_a_label_out_of_range_is_refused": "labels out of bounds",
     "test_reduction.test_gradients": "finite differences: slow",
     "test_sorting.test_gradients_of_top_k": "finite differences: slow",
-    "test_state.test_shapes_that_come_at_run_time_are_checked": "indices out of bounds",
-    "test_state.test_scatter_works_in_place_and_touches_only_the_rows": "the addresses of NumPy arrays",
+    "test_state.test_fed_shapes_are_checked": "indices out of bounds",
+    "test_state.test_scatter_updates_rows_in_place": "the addresses of NumPy arrays",
 }
 
 RAN: Counter[str] = Counter()
@@ -114,11 +114,11 @@ globals().update(_collect())
 
 
 def test_zz_most_ops_have_run() -> None:
-    """Runs last. A suite that was renamed must not leave this one looking at nothing."""
+    """Guard against a renamed suite that leaves nothing to test. The prefix `zz` makes this test run last."""
     assert len(RAN) >= 220, sorted(RAN)
 
 
-def test_zz_only_known_kernels_make_the_host_wait() -> None:
-    batched = {"GatherV2", "ResourceGather"}  # they look at indices only where they have batch dimensions
+def test_zz_only_declared_kernels_synchronize_with_the_host() -> None:
+    batched = {"GatherV2", "ResourceGather"}  # they check indices, and so wait, only if they have batch dimensions
     synchronising = {kernel.op for kernel in KERNELS if kernel.synchronises}
     assert {op for op, count in WAITED.items() if count} - batched <= synchronising

@@ -1,7 +1,7 @@
-"""A program: runs the kernels of the CPU with large operands, and prints as JSON which of them woke OpenBLAS's threads.
+"""Run the CPU kernels with large operands, and print as JSON which of them woke OpenBLAS's threads.
 
-`--open` has the door do nothing about these threads, which shows whether the watching is worth anything: all products
-must be seen then.
+With `--open`, the entry point `products` leaves these threads alone. This verifies the detection: it must then report
+every product.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _TASKS: Final = Path("/proc/self/task")
 
 
 def blas_workers() -> list[Path]:
-    """The threads of this process that are not Python's. Only OpenBLAS has made any so far."""
+    """Return the threads of this process that are not Python's. So far only OpenBLAS starts such threads."""
     ours = {str(thread.native_id) for thread in threading.enumerate()}
     return [task for task in _TASKS.iterdir() if task.name not in ours]
 
 
 def runs(workers: list[Path]) -> int:
-    """How often the workers have been put on a processor, once all of them sleep."""
+    """Return how many times the workers have been scheduled, once all of them sleep."""
     end = time.monotonic() + 20
     while any((task / "stat").read_text().rpartition(")")[2].split()[0] != "S" for task in workers):
         if time.monotonic() > end:
@@ -38,14 +38,14 @@ def runs(workers: list[Path]) -> int:
     return sum(int((task / "schedstat").read_text().split()[2]) for task in workers)
 
 
-# -- what is run -------------------------------------------------------------------------------------------------------
+# -- programs ----------------------------------------------------------------------------------------------------------
 
-N: Final = 700  # 700 * 700 elements: more than any version of OpenBLAS keeps in one thread
+N: Final = 700  # 700 * 700 elements: above the single-thread limit of every version of OpenBLAS
 SPEC = Callable[[], Any]
 
 
 def operand(af: Any, dtype: str, *shape: int) -> Any:
-    """A placeholder of a static shape with its value beside it."""
+    """Return a placeholder of a static shape, and register its value in `VALUES`."""
     tensor = af.placeholder(dtype, list(shape))
     VALUES[tensor] = made(dtype, shape)
     return tensor
@@ -56,7 +56,7 @@ _MADE: dict[Any, Any] = {}
 
 
 def made(dtype: str, shape: tuple[int, ...]) -> Any:
-    """Numbers from 0.1 to 0.9; a square matrix has a heavy diagonal and is symmetric."""
+    """Return numbers from 0.1 to 0.9. A square matrix is symmetric and has a dominant diagonal."""
     key = dtype, shape
     if key not in _MADE:
         value = np.random.default_rng(0).uniform(0.1, 0.9, shape).astype(dtype)
@@ -67,7 +67,7 @@ def made(dtype: str, shape: tuple[int, ...]) -> Any:
 
 
 def products(af: Any, dtype: str) -> dict[str, SPEC]:
-    """Programs of the ops that multiply, in the forms that take different ways through their kernels."""
+    """Return programs of the ops that multiply, in the forms that take different paths through their kernels."""
     raw = af.raw_ops
 
     def x(*shape: int) -> Any:
@@ -171,10 +171,10 @@ COUNTS: Final = ([0], 0, 1, [0, 1], [1, 0], [2, 2], [N, N], [[0, 0], [0, 0]], [1
 
 
 def attempts(af: Any, op_def: Any, dtype: str) -> Iterator[SPEC]:
-    """Calls of an op that may be right: large numbers for numbers, and small ones where only integers are taken."""
+    """Yield candidate calls of an op: large operands for floating-point inputs, small ones for integer inputs."""
     for shape, others in itertools.product(SHAPES, COUNTS):
         yield partial(call, af, op_def, dtype, shape, others)
-    for shape in SHAPES[:2]:  # the first argument is large, and the others have an element for each of its columns
+    for shape in SHAPES[:2]:  # the first operand is large, and the others have an element for each of its columns
         yield partial(call, af, op_def, dtype, shape, [0], shape[-1:])
 
 
@@ -209,7 +209,7 @@ def implied(op_def: Any) -> set[Any]:
 
 
 def steps(af: Any) -> dict[str, SPEC]:
-    """Whole steps, whose nodes a session fuses, folds and cuts up."""
+    """Return programs that are whole steps, whose nodes a session fuses, folds and partitions."""
 
     def network() -> Any:
         x = operand(af, "float32", 1024, 784)
@@ -240,7 +240,7 @@ def steps(af: Any) -> dict[str, SPEC]:
 
 
 class Watch:
-    """Runs one program after another, and keeps the names of those that ran and of those that woke a worker."""
+    """Runner of programs that records which of them ran and which woke a worker thread of OpenBLAS."""
 
     def __init__(self, workers: list[Path]) -> None:
         self.ran: list[str] = []
@@ -248,7 +248,7 @@ class Watch:
         self._workers = workers
 
     def try_(self, name: str, spec: SPEC, run: Callable[[Any], None]) -> bool:
-        """Whether it ran."""
+        """Run a program, and return whether it ran without an error."""
         import aioflow as af
 
         VALUES.clear()
@@ -257,7 +257,7 @@ class Watch:
                 fetches = spec()
                 before = runs(self._workers)
                 run(fetches)
-            except Exception:  # what a wrong call raises is not looked at here
+            except Exception:  # most candidate calls are wrong: their errors do not matter here
                 return False
         self.ran.append(name)
         if runs(self._workers) != before:
@@ -265,12 +265,12 @@ class Watch:
         return True
 
     def must(self, name: str, spec: SPEC, run: Callable[[Any], None]) -> None:
-        """As `try_`, for what has to run."""
+        """Run a program like `try_`, but raise RuntimeError if it fails."""
         if not self.try_(name, spec, run):
             raise RuntimeError(f"{name} does not run")
 
     def products(self, af: Any) -> None:
-        """The table, in all dtypes."""
+        """Run the table of products in all dtypes, and the whole steps."""
         for dtype in ("float32", "float64", "complex64"):
             for name, spec in products(af, dtype).items():
                 self.must(f"{name} {dtype}", spec, evaluate)
@@ -278,7 +278,7 @@ class Watch:
             self.must(name, spec, in_a_session)
 
     def every_op(self, af: Any) -> None:
-        """All ops, in the dtypes that OpenBLAS is the quickest to share."""
+        """Run all ops, in the dtypes that OpenBLAS shares among threads at the smallest sizes."""
         for op_def in every_op():
             if not self._attempt(af, op_def, "float64"):
                 self._attempt(af, op_def, "float32")
@@ -297,7 +297,7 @@ def every_op() -> list[Any]:
         if op.inputs
         and not op.name.startswith("_")
         and not traits_of(op.name).steers
-        and traits_of(op.name).kind != "waiting"  # for others, who are not here
+        and traits_of(op.name).kind != "waiting"  # these would wait for other tasks, which do not exist here
     ]
 
 
@@ -320,12 +320,14 @@ def in_a_session(fetches: Any) -> None:
 def main() -> None:
     import resource
 
-    resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))  # some attempts ask for more, which takes long to fill
+    resource.setrlimit(
+        resource.RLIMIT_AS, (3 << 30, 3 << 30)
+    )  # some attempts would allocate more, which takes long to fill
     import aioflow as af
     from aioflow_numpy import blas_threads
 
     count = blas_threads._count
-    count.set(2)  # a worker, however many processors there are
+    count.set(2)  # one worker thread, on any number of processors
     watch = Watch(blas_workers())
     if "--open" in sys.argv:
         count.set = lambda number: None

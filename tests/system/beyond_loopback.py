@@ -1,6 +1,6 @@
-"""What runs on a machine of tests/system/test_namespaces.py: `python -m tests.system.beyond_loopback WHAT …`.
+"""Programs for the machines of tests/system/test_namespaces.py: `python -m tests.system.beyond_loopback WHAT …`.
 
-Each line that it prints is a word and what belongs to it.
+Each line of their output is a keyword and its values.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def say(*words: object) -> None:
 
 
 async def step(target: str) -> None:
-    """A step through both tasks."""
+    """Run a step through both tasks."""
     with af.Graph().as_default() as graph:
         with af.device("/job:ps"):
             x = af.constant([1.0, 2.0]) * 2.0
@@ -37,7 +37,10 @@ async def step(target: str) -> None:
 
 
 async def waiting(target: str) -> None:
-    """A step of which one task waits for the other, which waits for a queue; and then one that sends and sends."""
+    """Run steps in which one task waits for the other, until one fails; then clear the cluster and run another.
+
+    The other task waits for a queue first; afterwards elements are enqueued and dequeued in turn.
+    """
     with af.Graph().as_default() as graph:
         with af.device("/job:ps"):
             queue = af.FIFOQueue(9, [af.float32], shapes=[()], shared_name="queue")
@@ -54,7 +57,7 @@ async def waiting(target: str) -> None:
                 await session.run(y)
         except af.errors.OpError as error:
             say("error", type(error).__name__, str(error).splitlines()[0])
-    await asyncio.to_thread(sys.stdin.readline)  # the link is there again
+    await asyncio.to_thread(sys.stdin.readline)  # until the link is restored
     async with af.Session(target, graph=graph) as session:
         await session.clear()
     async with af.Session(target, graph=graph) as session:
@@ -69,7 +72,7 @@ class _Log(logging.Handler):
 
 
 async def training(target: str, folder: str) -> None:
-    """Monitored training, of which the program sees nothing but that it takes longer."""
+    """Run monitored training, which a cut link only delays."""
     with af.Graph().as_default():
         with af.device("/job:ps"):
             count = af.train.get_or_create_global_step()
@@ -87,7 +90,7 @@ async def training(target: str, folder: str) -> None:
                 if done == 60:
                     say("trains")
                     await asyncio.sleep(0)
-                    await asyncio.to_thread(sys.stdin.readline)  # the link has been cut meanwhile
+                    await asyncio.to_thread(sys.stdin.readline)  # until the link has been cut
         async with af.Session(target) as after:
             say("result", int(await after.run(count)), float(await after.run(w)))
 

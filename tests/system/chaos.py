@@ -1,4 +1,4 @@
-"""Real processes that are killed and stopped at random, and started again: who does it, and how it goes on."""
+"""Real processes that are killed, stopped and restarted at random."""
 
 from __future__ import annotations
 
@@ -17,12 +17,16 @@ __all__ = ["Crowd", "Member"]
 
 @dataclass
 class Member:
-    """A program that is started again whenever it was killed.
+    """A program that is restarted whenever it is killed.
 
     Attributes:
-        command: Of Python.
-        lasts: Whether it is started again as well when it has ended by itself.
-        done: Set when it has ended by itself without an error.
+        name: Name in messages.
+        command: Command line of Python, without the interpreter.
+        lasts: Whether to restart the program also after it has ended by itself.
+        process: The running process, if any.
+        done: Set when the program has ended by itself without an error.
+        output: Lines that the program has printed.
+        killed: Whether the running process has been killed.
     """
 
     name: str
@@ -34,7 +38,7 @@ class Member:
     killed: bool = False
 
     async def run(self) -> None:
-        """Start it, until it has ended by itself. Raises RuntimeError where it fails."""
+        """Run the program until it ends by itself. Raise RuntimeError if it fails."""
         while self.lasts or not self.done.is_set():
             self.killed = False
             async with program_on_loop(*self.command, stderr=asyncio.subprocess.STDOUT) as process:
@@ -50,7 +54,7 @@ class Member:
                 raise RuntimeError("\n".join([f"{self.name} has failed with status {status}", *self.output[-60:]]))
 
     def signal(self, number: int) -> bool:
-        """Send a signal, if it runs."""
+        """Send a signal, and return whether the program was running."""
         if self.process is None or self.process.returncode is not None:
             return False
         with suppress(ProcessLookupError):
@@ -60,7 +64,7 @@ class Member:
 
 
 class Crowd:
-    """Several of them."""
+    """Several programs that run together."""
 
     def __init__(self, members: Sequence[Member], seed: int) -> None:
         self.members = {member.name: member for member in members}
@@ -69,7 +73,7 @@ class Crowd:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """All of them run until the block ends."""
+        """Run all programs until the block ends."""
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as tg:
             tasks = [tg.create_task(member.run()) for member in self.members.values()]
             stack.callback(lambda: [task.cancel() for task in tasks])
@@ -78,7 +82,7 @@ class Crowd:
                 task.cancel()
 
     async def disturb(self, times: int, pause: float = 1.0) -> None:
-        """Kill or stop one of them, again and again."""
+        """Kill or pause a random program, `times` times."""
         for _ in range(times):
             await asyncio.sleep(self._random.uniform(0.2, pause))
             member = self._random.choice(list(self.members.values()))

@@ -1,8 +1,8 @@
-"""A worker of elastic training, as a program: it trains with whoever is there, until the step that `last_step` says.
+"""A worker of elastic training, as a program. It trains with the available workers until the step in `last_step`.
 
     python -m tests.system.elastic_training PS,WORKER,… TASK
 
-Worker i always brings the i-th unit vector, so that the variable tells whose gradients were taken.
+Worker i always contributes the i-th unit vector, so that the variable shows whose gradients were applied.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Model"]
 
 
 class Model:
-    """The variable and how it is trained by one of several workers."""
+    """The variable and its training step on one of several workers."""
 
     def __init__(self, task: int, workers: int) -> None:
         setter = af.train.replica_device_setter(ps_tasks=1, worker_device=f"/job:worker/task:{task}")
@@ -47,7 +47,7 @@ async def _train(addresses: list[str], task: int) -> None:
             ) as session,
         ):
             while not session.should_stop():
-                await asyncio.sleep(0.01)  # the computation
+                await asyncio.sleep(0.01)  # stands for the computation
                 await session.run(model.train)
                 if task == 0 and np.greater_equal(*await session.run([model.step, model.last_step])):
                     break

@@ -1,6 +1,6 @@
-"""Programs that fork, one a name: `python forks.py NAME`. They end by 0, or say what went wrong.
+"""Programs that fork: `python forks.py NAME` runs one. It exits with 0 or an error message.
 
-Each child has half a minute; one that needs more is killed, and counts as one that hangs.
+Each child has half a minute. A child that needs more is killed, and counts as hanging.
 """
 
 from __future__ import annotations
@@ -35,15 +35,18 @@ from aioflow_cupy.backend import CupyBackend
 from tests.backends.cupy.fake_driver import FakeDriver
 
 _PATIENCE: Final = 30.0
-_END: Final = 60  # seconds until a child ends that nobody has waited for
-THREADS: Final = af.SessionConfig(inline_budget=-1.0)  # everything hops to the device's threads
+_END: Final = 60  # seconds after which a child ends if its parent does not wait for it
+THREADS: Final = af.SessionConfig(inline_budget=-1.0)  # every kernel runs on the device's threads
 
 
 # -- children --------------------------------------------------------------------------------------------------------
 
 
 def fork(work: Callable[[], Any], *, leave: bool = False) -> int:
-    """Call `work` in a child, which then ends at once, or, with `leave`, as a program does; returns its number."""
+    """Call `work` in a child and return its process ID.
+
+    The child then ends at once, or, with `leave`, by a normal exit of the program.
+    """
     number = os.fork()
     if number:
         return number
@@ -52,7 +55,7 @@ def fork(work: Callable[[], Any], *, leave: bool = False) -> int:
     try:
         work()
         code = 0
-    except SystemExit as ended:  # of a grandchild
+    except SystemExit as ended:  # raised in a grandchild
         code = ended.code if isinstance(ended.code, int) else 1
         if code:
             traceback.print_exc()
@@ -64,7 +67,7 @@ def fork(work: Callable[[], Any], *, leave: bool = False) -> int:
 
 
 def end(number: int) -> None:
-    """Wait for a child, which must succeed."""
+    """Wait for a child. Exit with an error unless it succeeds in time."""
     deadline = time.monotonic() + _PATIENCE
     while time.monotonic() < deadline:
         found, status = os.waitpid(number, os.WNOHANG)
@@ -84,7 +87,7 @@ def in_child(work: Callable[[], Any], *, leave: bool = False) -> None:
 
 
 def refused(call: Callable[[], Any]) -> None:
-    """The call says what to do."""
+    """Exit with an error unless the call is rejected because of the fork, with advice."""
     try:
         call()
     except af.errors.FailedPreconditionError as error:
@@ -99,7 +102,7 @@ def refused(call: Callable[[], Any]) -> None:
 
 
 class Model:
-    """A step on the device's threads, and one with products that are worth several cores."""
+    """A step that runs on the device's threads, with a product that is large enough for several cores."""
 
     def __init__(self) -> None:
         self.x = af.placeholder("float32", [None, 256])
@@ -116,11 +119,11 @@ class Model:
                     raise SystemExit(f"a wrong result: {found}")
 
     def run_anew(self, target: str = "") -> None:
-        """In a session and on a loop of its own."""
+        """Run steps in a new session on a new loop."""
         asyncio.run(self.run(target))
 
     def opened(self, target: str = "") -> af.Session:
-        """A session that has run steps by `run_sync`."""
+        """Return a session that has run steps by `run_sync`."""
         session = af.Session(target, config=THREADS)
         session.run_sync(self.w.initializer)
         self.run_in(session)
@@ -151,7 +154,7 @@ def _run_what_is_inherited() -> None:
 
 
 def a_pool_of_multiprocessing() -> None:
-    """Made on the event loop, between two steps."""
+    """Make the pool on the event loop, between two steps."""
     INHERITED.append(Model())
 
     async def main() -> None:
@@ -166,7 +169,7 @@ def a_pool_of_multiprocessing() -> None:
 
 
 def a_server_that_preloads() -> None:
-    """It forks its workers after the import, and after a run; they run steps, fork again and end as programs do."""
+    """Fork workers after the import and after a step; they run steps, fork again and exit normally."""
     model = Model()
     in_child(model.run_anew, leave=True)
     session = model.opened()
@@ -221,7 +224,7 @@ def a_session_of_the_parent() -> None:
 
 
 def a_session_around_the_fork() -> None:
-    """The child leaves the block that the parent entered, by an exit."""
+    """Leave the block of the parent's session in the child by `sys.exit`."""
     model = Model()
     with af.Session(config=THREADS) as session:
         session.run_sync(model.w.initializer)
@@ -249,7 +252,7 @@ def a_session_that_the_child_drops() -> None:
 
 
 def in_the_middle_of_a_step() -> None:
-    """Another thread computes, and a coroutine waits for it."""
+    """Fork while another thread computes and a coroutine waits for it."""
     model = Model()
     begun, go = threading.Event(), threading.Event()
 
@@ -277,7 +280,7 @@ def in_the_middle_of_a_step() -> None:
 
 
 def while_another_thread_holds_each_lock() -> None:
-    """The graph's, that of the process's default graph, of plans, of received memory, of a variable."""
+    """Fork while the locks of graphs, plans, received memory, resource managers and variables are held."""
     graph = af.get_default_graph()
     model = Model()
     session = model.opened()
@@ -319,8 +322,9 @@ def while_another_thread_holds_each_lock() -> None:
 
 
 def what_is_random_or_unique_differs() -> None:
-    """Draws without a seed, and the names of Python functions, which processes of a cluster would take for each
-    other's.
+    """Check that children draw other random numbers, and give Python functions other tokens.
+
+    Processes of a cluster would otherwise take such a function for one of another process.
     """
     noise = af.random_uniform([4])
     read, write = os.pipe()
@@ -383,7 +387,7 @@ def with_uvloop() -> None:
 
 
 def gpus_of_the_parent() -> None:
-    """CUDA works in no child of a process that has used it."""
+    """Check that a child sees no GPU: CUDA does not work in a child of a process that has used it."""
     backend = CupyBackend(FakeDriver())
     if not backend.count():
         raise SystemExit("there is no GPU to lose")
@@ -411,10 +415,11 @@ def gpus_of_the_parent() -> None:
 
 
 class Servers:
-    """A server in a thread of the parent, or in a child of its own.
+    """A server in a thread of this process.
 
     Attributes:
-        target: What sessions are opened with.
+        registered: Function that returns the number of registered parts.
+        server: The running server.
     """
 
     def __init__(self) -> None:
@@ -450,7 +455,7 @@ class Servers:
 
 
 def a_session_on_a_cluster() -> None:
-    """A child that closes it, or ends, says nothing to the workers; and it opens its own."""
+    """Check that a child may close the parent's session without an effect on the workers, and can open its own."""
     model = Model()
     with Servers() as servers:
         session = model.opened(servers.target)
@@ -468,7 +473,10 @@ def a_session_on_a_cluster() -> None:
 
 
 def a_child_inside_the_loop_of_a_session_on_a_cluster() -> None:
-    """It leaves the block that the parent has entered. (Beyond that asyncio itself would harm the parent's loop.)"""
+    """Leave the block of the parent's session in a child, inside the loop.
+
+    The child does nothing else, because asyncio itself would then harm the parent's loop.
+    """
     model = Model()
 
     async def main(target: str) -> None:
@@ -487,7 +495,10 @@ def a_child_inside_the_loop_of_a_session_on_a_cluster() -> None:
 
 
 def a_child_that_drops_what_its_parent_awaits() -> None:
-    """As the collector would. It is not counted among what the child's own threads are at."""
+    """Close a coroutine in the child that the parent awaits, as the garbage collector would.
+
+    The coroutine does not count as work of the child's own threads.
+    """
     threads = DeviceThreads("-test", 1)
     begun, go = threading.Event(), threading.Event()
 
@@ -513,7 +524,7 @@ def a_child_that_drops_what_its_parent_awaits() -> None:
 
 
 def a_parent_that_dies_while_its_child_lives() -> None:
-    """Its connections end with it, and its port is free."""
+    """Check that the parent's connections end with it and its port becomes free, although its child lives."""
     model = Model()
     read, write = os.pipe()
     with Servers() as servers:
@@ -524,7 +535,7 @@ def a_parent_that_dies_while_its_child_lives() -> None:
             child = os.fork()
             if not child:
                 os.close(write)
-                time.sleep(_PATIENCE)  # killed before
+                time.sleep(_PATIENCE)  # the test kills it before
                 os._exit(0)
             os.write(write, f"{child} {own.target}".encode())
             model.run_in(session)
@@ -534,7 +545,9 @@ def a_parent_that_dies_while_its_child_lives() -> None:
         child, target = os.read(read, 100).decode().split()
         try:
             end(number)
-            deadline = time.monotonic() + 10.0  # without a word from its client a server waits for a minute
+            deadline = (
+                time.monotonic() + 10.0
+            )  # a server waits a minute for a silent client before it drops the connection
             while servers.registered() and time.monotonic() < deadline:
                 time.sleep(0.01)
             if servers.registered():
@@ -550,7 +563,7 @@ def a_parent_that_dies_while_its_child_lives() -> None:
 
 
 def a_server_of_the_parent() -> None:
-    """A child can neither start nor stop it, nor does it use it without a connection."""
+    """Check that a child can neither start nor stop the server, and reaches it by a connection only."""
     model = Model()
     unstarted = af.train.Server.create_local_server()
     with Servers() as servers:
@@ -567,13 +580,13 @@ def a_server_of_the_parent() -> None:
 
 
 class Echo:
-    """A connection to another process, whose tensors are shared."""
+    """A connection to a process that returns each message; tensors travel in shared memory."""
 
     def __init__(self, comm: Comm) -> None:
         self.comm = comm
 
     async def returned(self, value: int) -> Any:
-        """A large array of one value, as it has come back."""
+        """Send a large array of one value, and return the array that comes back."""
         await self.comm.send(Message(Kind.PUSH, value, {}, [np.full(1_000_000, value, np.uint8)]))
         answer = await self.comm.receive()
         if answer is None or set(answer.tensors[0].tolist()) != {value}:
@@ -620,7 +633,7 @@ async def fork_and_go_on(echo: Echo) -> None:
 
     def work() -> None:
         nonlocal kept
-        kept = None  # which the parent goes on to hold
+        kept = None  # the parent still holds it
         os.read(read, 1)  # until the parent has sent more
         for array in held:
             if set(array.tolist()) != {100}:
@@ -643,7 +656,7 @@ async def go_on(echo: Echo) -> None:
 
 
 def with_tensors_in_shared_memory() -> None:
-    """What parent and child both hold at the fork stays as it was for both, whatever either sends after it."""
+    """Check that arrays held at the fork stay unchanged in both processes, whatever either sends afterwards."""
     with_echo(fork_and_go_on)
     in_child(lambda: with_echo(go_on))
     with_echo(go_on)

@@ -1,9 +1,9 @@
-"""A program that gives variables the values of a large file, and says what memory that took.
+"""A program that assigns the values of a large file to variables, and reports the memory used.
 
     python large_safetensors.py FILE PART…   with PART one of: cast, transposed
 
-Prints JSON: the bytes that were added to the process's peak until the graph was ready, and until all was assigned and
-each value had been used.
+It prints JSON: how many bytes the peak memory of the process has grown until the graph was ready ("ready"), and until
+all values were assigned and used ("all").
 """
 
 from __future__ import annotations
@@ -21,10 +21,8 @@ from aioflow.interop import safetensors
 
 
 def memory(of: str) -> int:
-    """Bytes in memory, with those of mapped files: "VmRSS" now, "VmHWM" at most.
-
-    Not `ru_maxrss`, which begins with what the parent had.
-    """
+    """Return the resident memory in bytes, including mapped files: "VmRSS" now, "VmHWM" at most."""
+    # `ru_maxrss` would begin with the peak of the parent process.
     found = re.search(rf"{of}:\s+(\d+) kB", Path("/proc/self/status").read_text())
     assert found
     return int(found[1]) * 1024

@@ -1,7 +1,7 @@
-"""Stands for a serving process towards its supervisor, and starts in no time: writes heartbeats, reports that it is
-ready, and leaves when it is told to. Imports nothing of aioflow.
+"""A stand-in for a serving process that starts instantly, because it imports nothing of aioflow.
 
-With `AIOFLOW_TEST_STUCK`, the first of them makes the file of that name and is stuck from then on.
+It writes heartbeats, reports to its supervisor that it is ready, and ends when the supervisor sends "leave". If
+`AIOFLOW_TEST_STUCK` names a file, the first such process creates it and is stuck from then on.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A process that saves in a loop and prints the number of each save.
 
-It goes on from the latest checkpoint of a folder, or replaces one model.
+It continues from the latest checkpoint of a folder, or replaces one model.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Machines on one machine: network namespaces, each with an address of its own, and links between them to be cut."""
+"""Simulated machines: network namespaces with an address each, and links between them that can be cut."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["Machine", "Network", "machines"]
 
 _SECONDS: Final = 30.0
 _EXEC: Final = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
-_HOLD: Final = ("sh", "-c", "echo ready; exec sleep 280")  # a namespace lasts as long as somebody is in it
+_HOLD: Final = ("sh", "-c", "echo ready; exec sleep 280")  # a namespace lasts as long as a process is in it
 
 
 class Machine:
-    """A namespace. It has the address on its loopback, where links lead to."""
+    """A network namespace. Its address belongs to its loopback interface, and every link routes to it."""
 
     def __init__(self, name: str, address: str, pid: int) -> None:
         self.name, self.address = name, address
@@ -34,20 +34,20 @@ class Machine:
     async def program(
         self, *command: str, environment: Mapping[str, str], stdin: int | None = None, stderr: int | None = None
     ) -> AsyncIterator[asyncio.subprocess.Process]:
-        """A Python program there, as `program_on_loop`."""
+        """Run a Python program on this machine, like `program_on_loop`."""
         options: Any = {"env": dict(environment), "stdin": stdin, "stderr": stderr}
         async with program_on_loop("-c", _EXEC, *self._enter, sys.executable, *command, **options) as process:
             yield process
 
     async def sh(self, command: str) -> None:
-        """Run a command there. Raises RuntimeError."""
+        """Run a command on this machine. Raise RuntimeError if it fails."""
         done = await asyncio.to_thread(_run, *self._enter, "sh", "-ec", command)
         if done.returncode:
             raise RuntimeError(f"on {self.name}: {command}: {done.stderr}")
 
 
 class Network:
-    """Machines that are linked two and two."""
+    """Machines that are linked in pairs."""
 
     def __init__(self, found: Mapping[str, Machine]) -> None:
         self.machines = found
@@ -57,7 +57,7 @@ class Network:
         return self.machines[name]
 
     async def link(self, one: str, other: str) -> Self:
-        """A cable from one to the other."""
+        """Connect two machines by a pair of virtual interfaces."""
         number = self._links.setdefault(frozenset((one, other)), len(self._links) + 1)
         first, second = sorted((self[one], self[other]), key=lambda machine: machine.name)
         await first.sh(f"ip link add l{number} type veth peer name l{number} netns {second.pid}")
@@ -67,22 +67,23 @@ class Network:
         return self
 
     async def cut(self, one: str, other: str) -> None:
-        """Nothing passes any more, and nobody is told."""
+        """Cut the link of two machines silently: packets are lost, and no connection is reset."""
         await self[one].sh(f"ip link set l{self._links[frozenset((one, other))]} down")
 
     async def heal(self, one: str, other: str) -> None:
-        """What passes, passes again."""
+        """Restore the link of two machines."""
         number = self._links[frozenset((one, other))]
         ends = sorted((self[one], self[other]), key=lambda machine: machine.name)
         for machine in ends:
             await machine.sh(f"ip link set l{number} up")
+        # A link that goes down loses its routes.
         for machine, there, end in ((ends[0], ends[1], 2), (ends[1], ends[0], 1)):
             await machine.sh(f"ip route replace {there.address}/32 via 10.87.{number}.{end} dev l{number}")
 
 
 @asynccontextmanager
 async def machines(*names: str) -> AsyncIterator[Network]:
-    """So many machines, each linked with each. Skips the test where this machine gives no namespaces."""
+    """Yield machines of these names, all linked with one another. Skip the test without network namespaces."""
     await asyncio.to_thread(_require_namespaces)
     found: dict[str, Machine] = {}
     async with AsyncExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Workers as processes, for tests and benchmarks: started, and waited for until they serve."""
+"""Workers as processes, for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["arguments_of", "worker_process", "workers"]
 
 
 def arguments_of(cluster: Mapping[str, Sequence[str]]) -> list[str]:
-    """The cluster as `python -m aioflow.worker` takes it."""
+    """Return the cluster as arguments of `python -m aioflow.worker`."""
     return [text for job, addresses in cluster.items() for text in ("--cluster", f"{job}={','.join(addresses)}")]
 
 
@@ -21,7 +21,7 @@ def arguments_of(cluster: Mapping[str, Sequence[str]]) -> list[str]:
 async def worker_process(
     cluster: Mapping[str, Sequence[str]], job: str, task: int = 0, *, allow_dirs: Sequence[str | Path] = ()
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A worker that serves; it is killed at the end of the block if it still runs."""
+    """Start a worker and wait until it serves; kill it at the end of the block if it still runs."""
     command = ["-m", "aioflow.worker", *arguments_of(cluster), "--job", job, "--task", str(task)]
     command += [text for folder in allow_dirs for text in ("--allow-dir", str(folder))]
     async with program_on_loop(*command) as process:
@@ -36,7 +36,7 @@ async def worker_process(
 async def workers(
     cluster: Mapping[str, Sequence[str]], *tasks: tuple[str, int]
 ) -> AsyncIterator[list[asyncio.subprocess.Process]]:
-    """Several workers, started at the same time."""
+    """Start several workers at the same time and wait until all serve."""
     async with AsyncExitStack() as stack:
         contexts = [worker_process(cluster, job, task) for job, task in tasks]
         yield list(await asyncio.gather(*(stack.enter_async_context(context) for context in contexts)))

@@ -1,4 +1,4 @@
-"""A process that saves a checkpoint and stops in the middle: it writes "writing", and goes on when a line arrives."""
+"""A process that pauses while it saves a checkpoint: it prints "writing", and continues when it reads a line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aioflow.formats.tensor_file import write_tensors
 
 
 def main(prefix: str, stop: str) -> None:
-    """Save, and stop "inside" of the data file, or when it is "pending"."""
+    """Save a checkpoint, and pause inside the data file ("inside") or before the manifest ("pending")."""
     original: Any = {"inside": write_tensors, "pending": checkpoint_format._manifest}[stop]
 
     def waiting(*args: Any) -> Any:

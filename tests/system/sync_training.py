@@ -1,10 +1,10 @@
-"""A worker of synchronous training, as a program: it trains until a step, whatever happens to it and to the others.
+"""A worker of synchronous training, as a program. It trains until a step, despite failures of itself and others.
 
     python -m tests.system.sync_training PS,WORKER,WORKER TASK FOLDER STEPS
 
-The batch of a worker follows from the step and its number, and gradients are added up in the order of workers. So the
-variables after a number of steps are the same to the last bit, however often something was lost on the way: `replayed`
-says which these are.
+A worker's batch follows from the step and the worker's number, and gradients are added in the order of workers. So the
+variables after a number of steps are bitwise equal, no matter how often work was lost on the way. `replayed` returns
+the expected values.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _RATE = 0.05
 
 
 class Model:
-    """A softmax regression; with a task, its variables are on the parameter server and updated synchronously."""
+    """A softmax regression. With a task, its variables are on the parameter server and updated synchronously."""
 
     def __init__(self, task: int | None = None) -> None:
         setter = None
@@ -53,13 +53,13 @@ class Model:
                 (self.local_step,) = af.local_variables()
 
     def feeds(self, step: int, worker: int) -> dict[Any, Any]:
-        """The batch of a worker at a step."""
+        """Return the batch of a worker at a step."""
         inputs, labels = batch(step, worker)
         return {self.inputs: inputs, self.labels: labels}
 
 
 def batch(step: int, worker: int) -> tuple[Any, Any]:
-    """Samples of three classes that a line tells apart, more or less."""
+    """Return samples of three classes that are roughly linearly separable."""
     rng = np.random.default_rng([step, worker])
     labels = rng.integers(0, _OUTPUTS, _ROWS)
     inputs = rng.standard_normal((_ROWS, _INPUTS)).astype(np.float32)
@@ -68,7 +68,7 @@ def batch(step: int, worker: int) -> tuple[Any, Any]:
 
 
 async def replayed(steps: int) -> Any:
-    """The weights after so many steps without any disturbance, by one process."""
+    """Return the weights after `steps` undisturbed steps, computed by one process."""
     model = Model()
     weights: Any = np.zeros((_INPUTS, _OUTPUTS), np.float32)
     total: Any = None
@@ -82,7 +82,7 @@ async def replayed(steps: int) -> Any:
 
 
 def jobs_of(addresses: Sequence[str]) -> dict[str, list[str]]:
-    """The cluster: a parameter server and workers."""
+    """Return the cluster: a parameter server and workers."""
     return {"ps": list(addresses[:1]), "worker": list(addresses[1:])}
 
 

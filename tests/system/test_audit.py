@@ -1,4 +1,4 @@
-"""A unit test that starts a child fails, whichever way it starts it; so does a test that writes into the repository."""
+"""Tests that a unit test fails if it starts a child process, in any way, or writes into the repository."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_none(tmp_path):
 """
 
 
-def test_what_no_test_may_do_fails_it(tmp_path: Path) -> None:
+def test_unit_tests_that_start_children_or_write_to_the_repository_fail(tmp_path: Path) -> None:
     file = tmp_path / "test_some.py"
     file.write_text(_TESTS, encoding="utf-8")
     settings = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(tmp_path), "-p", "no:cacheprovider"]

@@ -1,4 +1,4 @@
-"""Benchmarks in processes of their own."""
+"""Tests of benchmarks in separate processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.history import machine
 from benchmarks.report import Section, run_program
 
 
-def test_a_program_runs_with_the_kernels_of_its_section() -> None:
+def test_section_program_runs_with_the_kernels_of_its_section() -> None:
     code = "import os; print(os.environ['AIOFLOW_ONEDNN']); print('| b |'); raise SystemExit(3)"
     assert list(run_program(Section("one", ("-c", code), {"AIOFLOW_ONEDNN": "off"}))) == ["off", "| b |", 3]
 
@@ -22,7 +22,7 @@ def test_benchmarks_remove_settings_that_give_numpy_other_kernels(monkeypatch: p
     monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
     monkeypatch.setenv("OPENBLAS_L2_SIZE", "512")
     with monkeypatch.context() as patch:
-        patch.delitem(sys.modules, "numpy")  # as in a program that has just begun
+        patch.delitem(sys.modules, "numpy")  # as in a new process
         removed = importlib.reload(benchmarks).REMOVED
     assert removed == {"OPENBLAS_CORETYPE": "Haswell", "OPENBLAS_L2_SIZE": "512"}
     assert not removed.keys() & os.environ.keys()

@@ -1,4 +1,4 @@
-"""The choice of OpenBLAS' kernels and waits, as processes have it."""
+"""Tests of the choice of OpenBLAS' kernels and timeouts, in separate processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aioflow_numpy import blas
 
 
 def run_python(code: str, **environment: str) -> dict[str, object]:
-    """Runs the code in a fresh interpreter, which has neither NumPy nor a core type, and returns the JSON it prints."""
+    """Run the code in a new interpreter without NumPy or a core type, and return the JSON that it prints."""
     clean = {k: v for k, v in os.environ.items() if k not in (blas.VARIABLE, blas.TIMEOUT_VARIABLE)}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
@@ -47,8 +47,8 @@ def test_importing_the_module_does_not_load_numpy() -> None:
     assert run_python(REPORT.format(before=""))["early"] is False
 
 
-def test_a_choice_made_in_the_process_reaches_openblas() -> None:
-    """Nehalem runs on every x86-64, and nothing from the last fifteen years detects as it."""
+def test_core_type_set_in_the_process_reaches_openblas() -> None:
+    """Choose Nehalem: it runs on every x86-64, and OpenBLAS detects no processor of the last fifteen years as it."""
     rule = 'blas.decide = lambda *a, **k: blas.CoreTypeChoice("Nehalem", "a test", "aioflow")'
     answer = run_python(REPORT.format(before=rule))
     if answer["running"] is None:
@@ -59,15 +59,15 @@ def test_a_choice_made_in_the_process_reaches_openblas() -> None:
     assert answer["running"] == "Nehalem"
 
 
-def test_the_users_choice_reaches_openblas_untouched() -> None:
+def test_core_type_set_by_the_user_is_kept() -> None:
     answer = run_python(REPORT.format(before=""), OPENBLAS_CORETYPE="Sandybridge")
     if answer["running"] is None or sys.platform != "linux" or os.uname().machine != "x86_64":
         pytest.skip("needs OpenBLAS on Linux x86-64")
     assert (answer["set"], answer["by"], answer["running"]) == ("Sandybridge", "user", "Sandybridge")
 
 
-def test_the_real_choice_on_this_machine_runs() -> None:
-    """The chosen kernels execute here: a wrong one would end the process with an illegal instruction."""
+def test_chosen_kernels_run_on_this_machine() -> None:
+    """Multiply with the chosen kernels. Wrong ones would end the process with an illegal instruction."""
     code = REPORT.format(before="") + "\nnumpy.ones((300, 300)) @ numpy.ones((300, 300), 'f4')"
     answer = run_python(code)
     assert isinstance(answer["text"], dict)
@@ -76,7 +76,7 @@ def test_the_real_choice_on_this_machine_runs() -> None:
         assert answer["running"] == answer["set"]
 
 
-def test_before_numpy_is_loaded_there_is_nothing_to_report() -> None:
+def test_loaded_blas_is_empty_before_numpy_is_loaded() -> None:
     code = "import json; from aioflow_numpy import blas; print(json.dumps({'found': blas.loaded_blas()}))"
     assert run_python(code) == {"found": []}
 
@@ -91,26 +91,26 @@ print(json.dumps({{"set": os.environ.get("OPENBLAS_THREAD_TIMEOUT"), "by": blas.
 """
 
 
-def test_the_hook_sets_the_timeout_and_the_doctor_says_so() -> None:
+def test_hook_sets_the_timeout_and_the_doctor_reports_it() -> None:
     answer = run_python(TIMEOUT.format(before=""))
     assert (answer["set"], answer["by"]) == ("16", "aioflow")
     assert str(answer["text"]).startswith("2**16 cycles by aioflow: ")
 
 
-def test_the_hook_leaves_the_users_timeout() -> None:
+def test_hook_keeps_the_timeout_of_the_user() -> None:
     answer = run_python(TIMEOUT.format(before=""), OPENBLAS_THREAD_TIMEOUT="20")
     assert (answer["set"], answer["by"]) == ("20", "user")
     assert str(answer["text"]).startswith("2**20 cycles by user: ")
 
 
-def test_the_hook_sets_no_timeout_that_would_not_count() -> None:
+def test_hook_sets_no_timeout_after_numpy_is_loaded() -> None:
     answer = run_python(TIMEOUT.format(before="import numpy"))
     assert (answer["set"], answer["by"]) == (None, "openblas")
     assert str(answer["text"]).startswith("automatic by openblas: ")
 
 
 def test_idle_threads_do_not_spin() -> None:
-    """Processor time while the process only sleeps, right after a product on several threads."""
+    """Measure the processor time of a sleeping process, right after a product on several threads."""
     code = """
         import json, time
         import aioflow

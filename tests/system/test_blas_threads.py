@@ -1,4 +1,4 @@
-"""Threads of OpenBLAS in processes that fork."""
+"""Tests of OpenBLAS's threads in processes that fork."""
 
 from __future__ import annotations
 
@@ -18,11 +18,14 @@ from aioflow_numpy.products import matmul
 from tests.backends.test_blas_threads import count, held, no_other_products, three_threads  # noqa: F401  # fixtures
 
 pytestmark = pytest.mark.skipif(not loaded_blas(), reason="only OpenBLAS has a count that is held")
-LIMIT = 120  # seconds for what takes milliseconds on a quiet machine
+LIMIT = 120  # seconds for operations that take milliseconds on an idle machine
 
 
 def in_a_child(check: Callable[[], object]) -> None:
-    """Run a check in a forked process. Not traced: some thread may hold a tracer's lock, which no fork renews."""
+    """Run a check in a forked process, without tracing.
+
+    Another thread may hold a lock of the tracer during the fork, and the child could never release it.
+    """
     tracer = sys.gettrace()
     sys.settrace(None)
     child = os.fork()
@@ -40,7 +43,7 @@ def in_a_child(check: Callable[[], object]) -> None:
 
 
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-# Python 3.12 and later warn of a fork beside other threads, which is what is tried here.
+# Python 3.12 and later warn of a fork beside other threads, which is the subject of these tests.
 forks_beside_threads = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 
@@ -54,7 +57,7 @@ def expect(number: int) -> None:
 
 @forks
 @forks_beside_threads
-def test_a_child_has_the_users_count() -> None:
+def test_forked_child_keeps_the_users_thread_count() -> None:
     in_a_child(lambda: expect(3))
     with held():
         in_a_child(lambda: expect(3))
@@ -64,8 +67,8 @@ def test_a_child_has_the_users_count() -> None:
 
 @forks
 @forks_beside_threads
-def test_a_child_of_a_process_that_multiplies_all_the_time() -> None:
-    """The fork may come at any point of another thread's way in or out."""
+def test_child_forked_during_products_keeps_the_thread_count() -> None:
+    """Fork repeatedly, at random points of other threads' entries and exits of `alone`."""
     stop = threading.Event()
 
     def work() -> None:
@@ -87,8 +90,8 @@ def test_a_child_of_a_process_that_multiplies_all_the_time() -> None:
 
 @forks
 @forks_beside_threads
-def test_a_fork_inside_a_product() -> None:
-    """As a signal handler's would be: both processes find their way out."""
+def test_fork_inside_a_product_keeps_the_thread_count() -> None:
+    """Fork inside `alone`, as a signal handler might. Both processes must leave it correctly."""
     child = alone(os.fork)
     if child == 0:
         os._exit(0 if count() == 3 and alone(count) == 1 and count() == 3 else 1)

@@ -1,4 +1,4 @@
-"""A test whose event loop is held fails, and says what held it; one that holds it on purpose says why."""
+"""Tests of the check that fails tests which block their event loop, unless they state a reason."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_thread() -> None:
 
 @pytest.fixture(scope="module")
 def output(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What a run of those tests prints."""
+    """Return the output of a run of these tests."""
     folder = tmp_path_factory.mktemp("blocked")
     file = folder / "test_blocking.py"
     file.write_text(TESTS, encoding="utf-8")
@@ -98,43 +98,43 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def outcomes(output: str, name: str) -> list[str]:
-    """What became of one of the tests, in its phases."""
+    """Return the outcomes of one of the tests, in its phases."""
     return re.findall(rf"::{name} (PASSED|FAILED|ERROR)", output)
 
 
 HELD = {
     "test_computing": "Handle compute()",
-    "test_sleeping": " sleep(",  # 3.13 leaves out the arguments
+    "test_sleeping": " sleep(",  # Python 3.13 omits the arguments
     "test_lock": "coro=<test_lock()",
     "test_a_loop_in_a_thread": "coro=<test_a_loop_in_a_thread.<locals>.blocked()",
 }
 
 
 @pytest.mark.parametrize("name", HELD)
-def test_a_test_whose_loop_is_held_fails_and_says_what_held_it(output: str, name: str) -> None:
+def test_test_that_blocks_its_loop_fails_and_names_the_callback(output: str, name: str) -> None:
     assert outcomes(output, name) == ["FAILED"], output
-    report, _, _ = output.partition("short test summary")  # which says all again where CI is set
+    report, _, _ = output.partition("short test summary")  # the summary repeats everything where CI is set
     (line,) = (line for line in report.splitlines() if HELD[name] in line and "s of the processor and" in line)
     busy, idle = (float(text) for text in re.findall(r"(\d+\.\d+) s", line)[:2])
     assert (busy > 0.2) == (name not in ("test_sleeping", "test_lock")), line
     assert busy > 0.2 or idle > 2.0, line
 
 
-def test_an_error_of_the_test_is_not_hidden(output: str) -> None:
+def test_error_of_the_blocking_test_is_still_reported(output: str) -> None:
     assert outcomes(output, "test_who_fails_anyway") == ["FAILED"], output
     assert "ValueError: its own error" in output
 
 
-def test_a_fixture_may_not_hold_it_either(output: str) -> None:
+def test_fixture_that_blocks_the_loop_fails(output: str) -> None:
     assert outcomes(output, "test_slow_fixture") == ["ERROR"], output
 
 
-def test_who_holds_it_on_purpose_says_why(output: str) -> None:
+def test_blocks_loop_marker_requires_a_reason(output: str) -> None:
     assert outcomes(output, "test_on_purpose") == ["PASSED"], output
     assert outcomes(output, "test_without_a_reason") == ["ERROR"]
     assert "blocks_loop needs a reason" in output
 
 
 @pytest.mark.parametrize("name", ["test_waiting", "test_busy_machine", "test_thread"])
-def test_waiting_and_work_in_threads_hold_nothing(output: str, name: str) -> None:
+def test_waiting_and_work_in_threads_do_not_count_as_blocking(output: str, name: str) -> None:
     assert outcomes(output, name) == ["PASSED"], output

@@ -1,4 +1,4 @@
-"""Clusters of real processes: steps over them, and what becomes of a step when one is killed or stops to answer."""
+"""Tests of clusters of real processes: steps, and failures of steps when a process is killed or stops to respond."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ async def failure(run: Awaitable[Any]) -> Any:
     return raised.value
 
 
-def test_silence_means_death_within_two_seconds() -> None:
+def test_dead_peer_is_detected_within_two_seconds() -> None:
     options = client_options()
     assert options.heartbeat * (options.misses + 1) <= 2.0
 
 
-async def test_two_workers_count_on_one_server() -> None:
+async def test_two_workers_update_one_variable_on_the_server() -> None:
     cluster = jobs(2)
     with af.device("/job:ps"):
         v = af.Variable(np.zeros(1000, np.float32), name="v")
@@ -62,8 +62,8 @@ async def test_two_workers_count_on_one_server() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 @pytest.mark.parametrize("where", ["there", "here"])
-async def test_a_dead_peer_ends_the_step_that_needs_it(number: signal.Signals, where: str) -> None:
-    """The step waits for a queue on the server, or on the worker for a value from it. Nothing hangs."""
+async def test_dead_peer_ends_the_step_that_needs_it(number: signal.Signals, where: str) -> None:
+    """Kill or stop the server while the step waits for its queue, or the worker waits for a value from it."""
     cluster = jobs()
     with af.device("/job:ps"):
         queue = af.FIFOQueue(1, [af.float32], shapes=[()])
@@ -86,13 +86,14 @@ async def test_a_dead_peer_ends_the_step_that_needs_it(number: signal.Signals, w
         assert isinstance(run.result(), af.errors.UnavailableError)
         assert PS in str(run.result())
         if number is signal.SIGKILL:
-            await ps.wait()  # before the block ends: who signals a process that is gone already takes its status away
+            # Wait before the block ends: a signal to a process that is gone already would consume its status.
+            await ps.wait()
         with af.device("/job:worker"):
-            assert await session.run(af.constant(1.0) + 1.0) == 2.0  # the others can be used as before
+            assert await session.run(af.constant(1.0) + 1.0) == 2.0  # the other tasks remain usable
 
 
-async def test_a_worker_whose_client_dies_goes_on() -> None:
-    """The client's step is stopped there, and another client gets the element that it waited for."""
+async def test_worker_continues_after_its_client_dies() -> None:
+    """Check that the dead client's step is stopped, and another client dequeues the element it waited for."""
     cluster = {"ps": free_addresses(1)}
     target = f"aioflow://{cluster['ps'][0]}"
     program = (
@@ -116,7 +117,7 @@ async def test_a_worker_whose_client_dies_goes_on() -> None:
         assert await session.run(dequeue) == 3.0
 
 
-async def test_a_worker_ends_when_it_is_told_to() -> None:
+async def test_worker_exits_on_sigterm() -> None:
     cluster = {"local": free_addresses(1)}
     async with (
         asyncio.timeout(120),
@@ -138,14 +139,14 @@ async def test_a_worker_ends_when_it_is_told_to() -> None:
         (["--cluster", "ps=192.0.2.1:2222"], "loopback"),
     ],
 )
-def test_a_wrong_command_line_is_explained(
+def test_invalid_command_line_is_explained(
     arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
     assert expected in capsys.readouterr().err
 
 
-def test_the_demo_trains_as_well_as_one_process_and_loses_nothing_when_a_worker_is_killed() -> None:
+def test_demo_reaches_the_accuracy_of_one_process_despite_a_killed_worker() -> None:
     with program("-m", "aioflow.worker", "demo", "--steps", "200", "--workers", "2") as process:
         output, _ = process.communicate(timeout=SECONDS)
     lines = output.splitlines()

@@ -1,4 +1,4 @@
-"""docs/cluster.md: its program runs, its files are what they are said to be, its commands name tasks that exist."""
+"""Tests of docs/cluster.md: its programs run, its files are valid, and its commands name existing tasks."""
 
 from __future__ import annotations
 
@@ -34,33 +34,33 @@ def blocks(language: str) -> list[str]:
 
 
 def told(arguments: list[str], environment: dict[str, str], folder: Path) -> WorkerOptions:
-    """What a worker makes of them; its file is the one of the page."""
+    """Return the options that a worker derives from these arguments, with the configuration file of the page."""
     [file] = blocks("toml")
     (folder / "cluster.toml").write_text(file, encoding="utf-8")
     here = [str(folder / "cluster.toml") if word.endswith("cluster.toml") else word for word in arguments]
     return parse_options(make_parser("worker", ""), here, environment)
 
 
-def test_the_file_is_one() -> None:
+def test_toml_file_of_the_page_is_valid() -> None:
     [file] = blocks("toml")
     assert parse_toml("cluster.toml", file.encode()).worker == {"cpus": 2, "drain-seconds": 30}
 
 
-def test_the_table_has_all_keys_of_a_file() -> None:
+def test_table_of_the_page_has_all_keys_of_a_file() -> None:
     keys = re.findall(r"^\| (`.*?) \|", TEXT, re.MULTILINE)
     documented = set(re.findall(r"`\[?(\w+)\]?`", " ".join(keys)))
     assert documented == {"job", "task", "cluster", "slurm", "limits", "worker"}
 
 
-def test_the_options_of_a_worker_are_named() -> None:
-    """In the text or an example."""
+def test_page_names_all_options_of_a_worker() -> None:
+    """Accept an option in the text or in an example."""
     options = set(re.findall(r"--[a-z-]+", make_parser("worker", "").format_help()))
     page = set(re.findall(r"--[a-z-]+", TEXT)) | {f"--{name}" for name in re.findall(r"`([a-z-]+)`", TEXT)}
     assert options - page <= {"--version", "--help"}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_names_a_task(command: str, tmp_path: Path) -> None:
+def test_command_of_the_page_names_an_existing_task(command: str, tmp_path: Path) -> None:
     hosts = {"SLURM_JOB_NODELIST": "n[1-5]", "SLURM_TASKS_PER_NODE": "1(x5)", "SLURM_NODEID": "4", "SLURM_PROCID": "4"}
     found = told(shlex.split(command.replace("%i", "3")), hosts if "--slurm" in command else {}, tmp_path)
     assert found.task.task_index in found.task.cluster.task_indices(found.task.job_name)
@@ -69,14 +69,14 @@ def test_a_command_names_a_task(command: str, tmp_path: Path) -> None:
         assert (found.task.job_name, found.task.task_index) == ("worker", 3)
 
 
-def test_there_is_a_command_in_every_section() -> None:
+def test_every_section_has_a_command() -> None:
     assert len(COMMANDS) >= 6
     for name in ("## One process", "## Several processes", "## systemd", "## Five machines with Slurm"):
         section = TEXT.partition(name)[2].partition("\n## ")[0]
         assert "-m aioflow.worker" in section, name
 
 
-def test_the_unit_gives_the_worker_longer_than_it_takes(tmp_path: Path) -> None:
+def test_systemd_unit_allows_more_time_than_draining_takes(tmp_path: Path) -> None:
     [unit] = blocks("ini")
     parser = configparser.ConfigParser(interpolation=None)
     parser.read_string(unit)
@@ -86,7 +86,7 @@ def test_the_unit_gives_the_worker_longer_than_it_takes(tmp_path: Path) -> None:
     assert float(parser["Service"]["TimeoutStopSec"]) > options.drain_seconds
 
 
-def test_the_arguments_of_the_pods_name_all_tasks_once(tmp_path: Path) -> None:
+def test_pod_arguments_name_every_task_once(tmp_path: Path) -> None:
     manifest = next(block for block in blocks("yaml") if "kind: Job" in block)
     tasks: list[tuple[str, int]] = []
     clusters = set()
@@ -99,12 +99,12 @@ def test_the_arguments_of_the_pods_name_all_tasks_once(tmp_path: Path) -> None:
             clusters.add(json.dumps(options.task.cluster.as_dict()))
             [name] = re.findall(r"^metadata:\n  name: (\S+)$", document, re.MULTILINE)
             address = options.task.cluster.task_address(*tasks[-1])
-            assert address == f"{name}-{index}.training:2222"  # as Kubernetes calls the pod
+            assert address == f"{name}-{index}.training:2222"  # the name of the pod in Kubernetes
     assert len(clusters) == 1
     assert sorted(tasks) == [("ps", 0), *(("worker", n) for n in range(4))]
 
 
-def test_the_manifest_is_yaml() -> None:
+def test_manifest_is_valid_yaml_and_consistent() -> None:
     yaml = pytest.importorskip("yaml", reason="PyYAML is of the extra `test`")
     manifest = next(block for block in blocks("yaml") if "kind: Job" in block)
     service, *jobs = yaml.safe_load_all(manifest)
@@ -124,7 +124,7 @@ def test_the_manifest_is_yaml() -> None:
     assert any(argument.startswith("--status-port=9090") for argument in container["args"])
 
 
-def test_the_manifest_for_kuberay_is_yaml_and_names_one_image() -> None:
+def test_kuberay_manifest_is_valid_yaml_with_one_image() -> None:
     yaml = pytest.importorskip("yaml", reason="PyYAML is of the extra `test`")
     manifest = yaml.safe_load(next(block for block in blocks("yaml") if "kind: RayJob" in block))
     cluster = manifest["spec"]["rayClusterSpec"]
@@ -138,20 +138,20 @@ def test_the_manifest_for_kuberay_is_yaml_and_names_one_image() -> None:
     assert cluster["rayVersion"].count(".") == 2
 
 
-def test_the_program_finds_its_task(tmp_path: Path) -> None:
+def test_program_of_the_page_finds_its_task(tmp_path: Path) -> None:
     done = pasted(next(code for code in blocks("python") if "cluster_task" in code), tmp_path)
     assert done.stdout == "job local, task 0 (cluster from cluster, job from the cluster, task from the cluster) 42.0\n"
     assert done.stderr == ""
 
 
-def test_the_program_starts_its_cluster(tmp_path: Path) -> None:
+def test_program_of_the_page_starts_its_cluster(tmp_path: Path) -> None:
     done = pasted(next(code for code in blocks("python") if "processes.start" in code), tmp_path)
     assert done.stdout == "['ps', 'worker'] 42.0\n"
     assert done.stderr == ""
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-def test_the_program_with_a_server_drains_and_ends_well_at_sigterm(tmp_path: Path) -> None:
+def test_program_with_a_server_drains_and_exits_on_sigterm(tmp_path: Path) -> None:
     file = tmp_path / "program.py"
     file.write_text(next(code for code in blocks("python") if "SIGTERM" in code), encoding="utf-8")
     with program("-W", "error", str(file), stderr=subprocess.PIPE) as process:
@@ -164,7 +164,7 @@ def test_the_program_with_a_server_drains_and_ends_well_at_sigterm(tmp_path: Pat
 
 
 def pasted(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """What comes of a program in a file."""
+    """Run a program from a file, and return the finished process."""
     file = folder / "program.py"
     file.write_text(code, encoding="utf-8")
     return subprocess.run(
@@ -172,7 +172,7 @@ def pasted(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_line_on_the_error_output_is_the_one_that_is_shown(tmp_path: Path) -> None:
+def test_page_shows_the_line_that_a_worker_prints_to_stderr(tmp_path: Path) -> None:
     shown = next(block for block in blocks("") if "cluster from" in block)
     options = told(["--config", "cluster.toml", "--job", "worker", "--task", "3"], {}, tmp_path)
     said = str(options.task).replace(str(tmp_path / "cluster.toml"), "cluster.toml")

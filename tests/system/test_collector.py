@@ -1,4 +1,4 @@
-"""Garbage of programs, and of children that fork."""
+"""Tests of garbage collection in programs and in forked children."""
 
 from __future__ import annotations
 
@@ -40,16 +40,17 @@ print(2 in looks, most < 1000)
 """
 
 
-def test_garbage_does_not_pile_up_from_block_to_block() -> None:
-    """A program that arranges steps again and again, and drops them in cycles: not a large one, as that of the tests,
-    in which Python itself lets much pile up.
+def test_garbage_does_not_accumulate_over_blocks() -> None:
+    """Run a program that arranges steps repeatedly, and drops them in reference cycles.
+
+    The program is small: in a large process, such as that of the tests, Python itself lets much garbage accumulate.
     """
     command = [sys.executable, "-c", _DROPPING]
     assert subprocess.run(command, capture_output=True, check=True, text=True, timeout=120).stdout == "True True\n"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_child_that_is_forked_in_a_block_collects_as_ever() -> None:
+def test_child_forked_inside_a_block_runs_full_collections() -> None:
     with full_collections_postponed():
         child = os.fork()
         if not child:

@@ -1,4 +1,4 @@
-"""A program that ends while a part of a step is being made ready for another engine."""
+"""Tests of programs that end while a part of a step is being prepared for another engine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ print("over")
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_it_ends_in_good_order(loop: str) -> None:
+def test_program_exits_cleanly_during_preparation(loop: str) -> None:
     for _ in range(3):
         command = [sys.executable, "-c", PROGRAM, loop]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

@@ -1,4 +1,4 @@
-"""Programs of the README and the documents, run as programs."""
+"""Tests that run the programs of the README and the documentation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FENCE = re.compile(r"^(```+|~~~+)[ \t]*([\w-]*)[^\n]*\n(.*?)^\1[ \t]*$", re.MUL
 
 
 def _blocks(text: str, language: str) -> Iterator[tuple[int, str]]:
-    """(line, code) of each fenced block in that language."""
+    """Yield (line, code) of each fenced block in that language."""
     for match in _FENCE.finditer(text):
         if match[2] == language:
             yield text.count("\n", 0, match.start()) + 2, match[3]
@@ -37,7 +37,7 @@ FIRST, TRAIN, SERVICE, COROUTINE, DEVICES = README
 
 
 def _output(code: str, folder: Path) -> tuple[str, str]:
-    """What a program prints and logs, run as a user would: pasted into a file, with warnings as errors."""
+    """Run a program as a user would, from a file, with warnings as errors. Return its stdout and stderr."""
     file = folder / "pasted.py"
     file.write_text(code, encoding="utf-8")
     done = subprocess.run(
@@ -52,7 +52,7 @@ def _output(code: str, folder: Path) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
-def test_the_readmes_first_program_runs_and_learns(tmp_path: Path) -> None:
+def test_first_readme_program_learns(tmp_path: Path) -> None:
     printed, logged = _output(FIRST, tmp_path)
     *losses, prediction = printed.split("\n")[:-1]
     values = [float(line) for line in losses]
@@ -62,14 +62,14 @@ def test_the_readmes_first_program_runs_and_learns(tmp_path: Path) -> None:
     assert logged == ""
 
 
-def test_the_readmes_program_with_a_coroutine_runs(tmp_path: Path) -> None:
+def test_readme_program_with_a_coroutine_runs(tmp_path: Path) -> None:
     printed, logged = _output(COROUTINE, tmp_path)
     assert printed.count("dtype=float32") == 2
     assert "nan" not in printed
     assert logged == ""
 
 
-def test_the_readmes_program_with_two_devices_shows_where_nodes_are(tmp_path: Path) -> None:
+def test_readme_program_with_two_devices_logs_placements(tmp_path: Path) -> None:
     printed, logged = _output(DEVICES, tmp_path)
     devices, total = printed.splitlines()
     assert devices.count("device:CPU") == 2
@@ -77,8 +77,8 @@ def test_the_readmes_program_with_two_devices_shows_where_nodes_are(tmp_path: Pa
     assert re.search(r"^MatMul: \(MatMul\): \S+/device:CPU:0$", logged, re.MULTILINE)
 
 
-def test_the_readmes_web_service_starts_on_the_model_that_the_program_before_it_made(tmp_path: Path) -> None:
-    """It answers, and refuses what is no row of numbers with the error's text."""
+def test_readme_web_service_serves_the_model_of_the_training_program(tmp_path: Path) -> None:
+    """Check answers to valid requests, and that the errors of malformed ones are explained without internals."""
     printed, logged = _output(TRAIN, tmp_path)
     assert "saved as model/digits" in printed
     assert logged == ""
@@ -128,7 +128,7 @@ BAD_INPUT = {
 }
 
 
-def test_the_programs_of_the_documents_pass_the_type_checker(tmp_path: Path) -> None:
+def test_documented_programs_pass_the_type_checker(tmp_path: Path) -> None:
     pytest.importorskip("mypy", reason="mypy is of the extra `types`: `tox -e types` runs this")
     extending = "\n\n".join(code for _, code in _blocks((ROOT / "docs" / "extending.md").read_text("utf-8"), "python"))
     programs = [*README, extending]
@@ -151,7 +151,7 @@ TRAINING = [code for _, code in _blocks(TRAINING_PAGE.read_text("utf-8"), "pytho
 SUPERVISED, SUMMARIES, BY_HAND, *PIECES, MIXED, RECOMPUTED, OLDER = TRAINING
 
 
-def test_the_supervised_program_shows_its_progress_and_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+def test_supervised_program_logs_progress_and_resumes_from_its_checkpoint(tmp_path: Path) -> None:
     _, logged = _output(SUPERVISED, tmp_path)
     assert re.findall(r"saved step (\d+)", logged) == ["0", "4", "8", "10"]
     assert logged.count("loss = ") == 2
@@ -160,7 +160,7 @@ def test_the_supervised_program_shows_its_progress_and_goes_on_from_its_checkpoi
     assert "loss = " not in logged
 
 
-async def test_summaries_are_written_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_documented_summaries_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert await asyncio.to_thread(_output, SUMMARIES, tmp_path) == ("", "")
     monkeypatch.chdir(tmp_path)
     async with asyncio.timeout(SECONDS):
@@ -176,7 +176,7 @@ async def test_summaries_are_written_as_the_page_says(tmp_path: Path, monkeypatc
     assert events[-1].tagged_run_metadata.tag == "a traced step"
 
 
-def test_the_program_in_mixed_precision_learns(tmp_path: Path) -> None:
+def test_mixed_precision_program_learns(tmp_path: Path) -> None:
     printed, logged = _output(MIXED, tmp_path)
     loss, steps = printed.split()
     assert 0 < float(loss) < 0.5
@@ -184,7 +184,7 @@ def test_the_program_in_mixed_precision_learns(tmp_path: Path) -> None:
     assert logged == ""
 
 
-def test_the_simulated_cluster_does_what_the_page_says(tmp_path: Path) -> None:
+def test_simulated_cluster_prints_the_documented_output(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "simulation.md").read_text("utf-8")
     ((_, code),) = _blocks(page, "python")
     printed, logged = _output(code, tmp_path)
@@ -192,6 +192,6 @@ def test_the_simulated_cluster_does_what_the_page_says(tmp_path: Path) -> None:
     assert logged == ""
 
 
-def test_the_older_program_stops_at_its_step(tmp_path: Path) -> None:
+def test_older_program_stops_at_its_last_step(tmp_path: Path) -> None:
     assert _output(OLDER, tmp_path) == ("", "")
     assert (tmp_path / "run" / "older" / "checkpoint").is_file()

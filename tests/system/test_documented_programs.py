@@ -1,4 +1,4 @@
-"""The programs of docs/serving.md serve a model."""
+"""Tests that the programs of docs/serving.md serve a model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PROGRAM, APP, MOUNTED = (block.code for block in blocks(PAGE) if block.language 
 
 @pytest.fixture
 async def folder(tmp_path: Path) -> Path:
-    """Where the page's model is."""
+    """Return a folder that contains the page's model."""
     with af.Graph().as_default():
         x = af.placeholder(af.float32, [None, 3], name="x")
         signature = af.saved.Signature({"x": x}, {"y": x * 2.0})
@@ -38,7 +38,7 @@ async def folder(tmp_path: Path) -> Path:
 
 @contextlib.contextmanager
 def _served(folder: Path, *command: str) -> Iterator[str]:
-    """The address at which a program says that it serves."""
+    """Run a program, and yield the first address that it prints."""
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
     with program(*command, cwd=folder, env=environment, stderr=subprocess.STDOUT) as process:
         assert process.stdout is not None
@@ -56,21 +56,21 @@ def _ask(url: str) -> None:
     with httpx.Client(timeout=SECONDS, trust_env=False) as client:
         end = time.monotonic() + SECONDS
         while (ready := client.get(f"{url}/v2/health/ready")).status_code == 503 and time.monotonic() < end:
-            pass  # the model is being loaded
+            pass  # the model is still loading
         assert ready.status_code == 200
         answer = client.post(f"{url}/v2/models/digits/infer", json={"inputs": [tensor]})
         assert answer.status_code == 200, answer.text
         np.testing.assert_array_equal(answer.json()["outputs"][0]["data"], [2, 4, 6])
 
 
-async def test_a_program_of_ones_own(folder: Path) -> None:
+async def test_standalone_program_serves_the_model(folder: Path) -> None:
     (folder / "program.py").write_text(PROGRAM, encoding="utf-8")
     with _served(folder, "program.py") as url:
         _ask(url)
 
 
 @pytest.mark.parametrize(("code", "below"), [(APP, ""), (MOUNTED, "/models")], ids=["the application", "mounted"])
-async def test_an_application(folder: Path, code: str, below: str) -> None:
+async def test_asgi_application_serves_the_model(folder: Path, code: str, below: str) -> None:
     (folder / "service.py").write_text(code, encoding="utf-8")
     with _served(folder, "-m", "uvicorn", "service:app", "--port", "0") as url:
         _ask(url + below)

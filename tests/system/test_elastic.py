@@ -1,4 +1,4 @@
-"""Elastic training between real processes: one is killed for good, and a new one takes its place."""
+"""Tests of elastic training between real processes: one is killed for good, and a new one takes its place."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.system.processes import worker_process
 from tests.system.sync_training import jobs_of
 
 WORKERS = 3
-SECONDS = 60.0  # for whatever has to happen
+SECONDS = 60.0  # limit for each stage
 
 
 @asynccontextmanager
@@ -28,7 +28,7 @@ async def trainer(addresses: list[str], task: int) -> AsyncIterator[asyncio.subp
 
 
 async def until(session: af.Session, model: Model, seen: Callable[[int, Any], bool]) -> tuple[int, Any]:
-    """Until that is so of the step and the weights, asked within a second or so of each other."""
+    """Run steps until `seen` accepts the step and the weights, and return them."""
     async with asyncio.timeout(SECONDS):
         while True:
             try:
@@ -36,11 +36,11 @@ async def until(session: af.Session, model: Model, seen: Callable[[int, Any], bo
                 if seen(int(step), weights):
                     return int(step), weights
             except af.errors.FailedPreconditionError:
-                pass  # the chief has not begun
+                pass  # the chief has not initialized the variables yet
             await asyncio.sleep(0.05)
 
 
-async def test_a_worker_that_is_killed_for_good_is_not_waited_for_and_a_new_one_is_taken_in() -> None:
+async def test_training_continues_without_a_killed_worker_and_admits_a_new_one() -> None:
     addresses = free_addresses(1 + WORKERS)
     model = Model(0, WORKERS)
     with model.graph.as_default():

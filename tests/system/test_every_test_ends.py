@@ -1,4 +1,4 @@
-"""No test waits for ever: the limits work whatever a test hangs in, and every process that one starts has an end."""
+"""Tests that no test waits forever: time limits work in every kind of hang, and every child process has a limit."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_last() -> None:
 
 
 def run(folder: Path, *names: str, last_resort: float) -> subprocess.CompletedProcess[str]:
-    """These of the hanging tests under the project's settings, with limits in seconds for which one can wait."""
+    """Run these hanging tests with the project's settings, but limits of 1 s and finally `last_resort` seconds."""
     file = folder / "test_hanging.py"
     file.write_text(HANGING, encoding="utf-8")
     options = ["-p", "tests.conftest", "-p", "no:cacheprovider", "-o", "timeout=1"]
@@ -77,7 +77,7 @@ def run(folder: Path, *names: str, last_resort: float) -> subprocess.CompletedPr
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, subprocess.CompletedProcess[str]]:
-    """What came of several runs, which spend their time waiting: at the same time."""
+    """Return the finished runs. They spend their time waiting, so they run at the same time."""
     asked: dict[str, tuple[tuple[str, ...], float]] = {
         "test_lock": (("test_task", "test_uvloop", "test_lock", "test_last"), SECONDS)
     }
@@ -91,7 +91,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, subprocess.Comp
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGALRM on Windows: the limit ends the run there")
-def test_a_test_that_waits_for_ever_fails_where_it_waits_and_the_next_one_runs(
+def test_hanging_test_fails_where_it_waits_and_the_next_one_runs(
     ended: dict[str, subprocess.CompletedProcess[str]],
 ) -> None:
     done = ended["test_lock"]
@@ -105,10 +105,13 @@ def test_a_test_that_waits_for_ever_fails_where_it_waits_and_the_next_one_runs(
 @pytest.mark.parametrize(
     ("name", "where"), [("test_examples", "test_examples"), ("test_teardown", "sticky"), ("test_in_c", "test_in_c")]
 )
-def test_what_no_signal_ends_ends_the_run_with_a_traceback(
+def test_hang_that_no_signal_ends_ends_the_run_with_a_traceback(
     ended: dict[str, subprocess.CompletedProcess[str]], name: str, where: str
 ) -> None:
-    """Hypothesis tries again what fails, a failure switches the limits off, and C does not see signals."""
+    """Cover the hangs that the first limit cannot end.
+
+    Hypothesis repeats failures, a failure switches the limit off, and C code does not see signals.
+    """
     done = ended[name]
     assert done.returncode == 1
     assert "Timeout (0:00:03)!" in done.stderr, done.stdout + done.stderr
@@ -116,7 +119,7 @@ def test_what_no_signal_ends_ends_the_run_with_a_traceback(
 
 
 def endless(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """The calls that start a process and leave it to end by itself."""
+    """Yield line and advice for each call that starts a process without a time limit."""
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         name = ast.unparse(call.func)
         if name in ("subprocess.run", "subprocess.check_output", "subprocess.check_call", "subprocess.call"):
@@ -126,7 +129,7 @@ def endless(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield call.lineno, f"{name}: start it by tests/processes.py"
 
 
-def test_a_process_without_an_end_is_found() -> None:
+def test_endless_finds_processes_without_a_limit() -> None:
     source = (
         "subprocess.run(a)\nsubprocess.Popen(a)\nawait asyncio.create_subprocess_exec(a)\nsubprocess.run(a, timeout=9)"
     )
@@ -134,7 +137,7 @@ def test_a_process_without_an_end_is_found() -> None:
     assert sorted(line for line, _ in found) == [1, 2, 3]
 
 
-def test_every_process_that_a_test_starts_has_an_end() -> None:
+def test_every_process_started_by_a_test_has_a_limit() -> None:
     files = [path for path in (ROOT / "tests").rglob("*.py") if path.name != "processes.py"]
     assert len(files) > 100
     texts = {path.relative_to(ROOT): path.read_text(encoding="utf-8") for path in files}

@@ -1,4 +1,4 @@
-"""Event files of programs that close nothing, and of children that fork."""
+"""Tests of event files of programs that never close their writer, and of forked children."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.observe.test_file_writer import files, numbers
 
 
-def test_a_program_that_closes_nothing_loses_nothing(tmp_path: Path) -> None:
+def test_unclosed_writer_loses_no_event(tmp_path: Path) -> None:
     program = f"""if True:
         import aioflow as af
         writer = af.summary.FileWriter({str(tmp_path)!r})
@@ -24,7 +24,7 @@ def test_a_program_that_closes_nothing_loses_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
-def test_a_forked_child_writes_files_of_its_own(tmp_path: Path) -> None:
+def test_forked_child_writes_its_own_file(tmp_path: Path) -> None:
     program = f"""if True:
         import asyncio, os
         import aioflow as af

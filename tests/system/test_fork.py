@@ -1,4 +1,4 @@
-"""Processes that fork after aioflow has started threads, loops and connections. (Each in a process of its own.)"""
+"""Tests that run `forks.py`: processes that fork after aioflow has started threads, loops and connections."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _ROOT = Path(__file__).parents[2]
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
 @pytest.mark.parametrize("name", [program.__name__ for program in PROGRAMS])
-def test_a_program_that_forks(name: str) -> None:
-    # Python 3.12 warns of every fork where there are threads.
+def test_program_forks_without_errors(name: str) -> None:
+    # Python 3.12 warns of every fork of a process with threads.
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-m", "tests.system.forks", name],
         cwd=_ROOT,

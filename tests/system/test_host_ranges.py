@@ -1,4 +1,4 @@
-"""Ranges of hosts against those of a shell."""
+"""Tests of ranges of hosts against those of a shell."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aioflow.net.cluster_sources.host_ranges import expand_addresses
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash, whose ranges these are")
-def test_ranges_are_those_of_the_shell() -> None:
+def test_ranges_expand_as_in_bash() -> None:
     patterns = ["n{0..3}", "n{08..11}", "n{1..010}", "a{0..1}b{9..12}c", "{0..0}", "{000..2}"]
     done = subprocess.run(
         ["bash", "-c", "\n".join(f"echo {p}" for p in patterns)], capture_output=True, text=True, check=True, timeout=60

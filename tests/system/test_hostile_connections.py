@@ -1,4 +1,4 @@
-"""A worker among strangers, and among those who know the secret and misuse it: honest clients are served meanwhile."""
+"""Tests of a worker that serves honest clients during attacks by unauthenticated and by authenticated ones."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ SEED: Final = 2026
 EACH: Final = 60  # connections of each kind
 AT_A_TIME: Final = 16
 GROWTH: Final = 96 << 20  # bytes by which the worker may grow
-LINES: Final = 10  # of its log
-SECONDS: Final = 10.0  # for a step of an honest client: the machine may be busy
+LINES: Final = 10  # lines in the worker's log
+SECONDS: Final = 10.0  # for a step of an honest client on a busy machine
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the memory of a process is read from /proc")
 
 
 class Worker:
-    """A worker process, its memory when it had begun, and its log."""
+    """A worker process, its initial memory, and its log."""
 
     def __init__(self, where: Place, pid: int, log: IO[bytes], credentials: Credentials) -> None:
         self.where, self.credentials = where, credentials
@@ -44,7 +44,7 @@ class Worker:
         self._before = self._process.memory_info().rss
 
     def is_well(self) -> None:
-        """It has not grown, and has not said much."""
+        """Check that the worker's memory has hardly grown and its log is short."""
         assert self._process.memory_info().rss - self._before < GROWTH
         self._log.seek(0)
         lines = self._log.read().decode().splitlines()
@@ -72,7 +72,7 @@ def target(where: Place) -> str:
 
 
 async def while_served(there: Worker, intrusion: Awaitable[None]) -> None:
-    """Run steps of an honest client until the others are done, each in time; some by a connection of its own."""
+    """Run steps of an honest client in time until the intrusion ends; every hundredth uses a new connection."""
     with af.Graph().as_default() as graph:
         x = af.placeholder(af.float32, [])
         with af.device("/job:ps"):
@@ -115,11 +115,11 @@ async def some_at_a_time(ones: Sequence[Callable[[], Awaitable[object]]]) -> Non
             tg.create_task(one(make))
 
 
-# ── strangers ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── unauthenticated clients ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.blocks_loop("the client compiles on the loop of the test")
-async def test_strangers_get_nothing_and_honest_clients_are_served(tmp_path: Path) -> None:
+async def test_unauthenticated_clients_learn_nothing_while_honest_ones_are_served(tmp_path: Path) -> None:
     heard: dict[str, set[int]] = {}
     print(f"seed {SEED}")
 
@@ -145,11 +145,11 @@ async def test_strangers_get_nothing_and_honest_clients_are_served(tmp_path: Pat
         await while_served(there, attack(there.where))
         there.is_well()
     assert set(heard) == {*STRANGERS, "replayed"}
-    # The opening, 64 bytes or what is left of it, perhaps 32 zeros: nothing by which the secret could be guessed.
+    # The opening, 64 bytes or the rest of it, perhaps 32 zeros: nothing that would help to guess the secret.
     assert all(size <= 96 for sizes in heard.values() for size in sizes), heard
 
 
-# ── those who know the secret ────────────────────────────────────────────────────────────────────────────────────────
+# ── authenticated clients ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +160,7 @@ def streams() -> list[Stream]:
 
 @pytest.mark.blocks_loop("the client compiles on the loop of the test")
 @pytest.mark.parametrize("secret", [SECRET, None], ids=["a secret", "none"])
-async def test_hostile_frames_cost_their_connection(
+async def test_hostile_frames_close_their_connection_only(
     tmp_path: Path, streams: list[Stream], secret: bytes | None
 ) -> None:
     print(f"seed {SEED}")
@@ -179,7 +179,7 @@ async def test_hostile_frames_cost_their_connection(
 
 
 def showing(folder: Path, name: str | None) -> ssl.SSLContext:
-    """Of a client that shows the certificate in the files of that name."""
+    """Return the context of a client with the certificate in the files of that name, or without one."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(folder / "ca.pem")
     if name is not None:
@@ -188,7 +188,7 @@ def showing(folder: Path, name: str | None) -> ssl.SSLContext:
 
 
 @pytest.mark.blocks_loop("the client compiles on the loop of the test, and certificates are read there")
-async def test_who_has_no_good_certificate_gets_nothing(tmp_path: Path) -> None:
+async def test_clients_without_a_valid_certificate_receive_nothing(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     other = Authority(tmp_path, "other")
     good = authority.tls("worker")
@@ -225,7 +225,7 @@ async def test_who_has_no_good_certificate_gets_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.blocks_loop("the client compiles on the loop of the test")
-async def test_tls_at_a_plain_port(tmp_path: Path) -> None:
+async def test_tls_handshakes_at_a_plain_port_do_no_harm(tmp_path: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -239,11 +239,11 @@ async def test_tls_at_a_plain_port(tmp_path: Path) -> None:
         there.is_well()
 
 
-# ── a byte at a time ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── slow handshakes ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("by_tls", [False, True])
-async def test_a_byte_now_and_then_buys_no_time(tmp_path: Path, by_tls: bool) -> None:
+async def test_slow_handshake_does_not_extend_the_timeout(tmp_path: Path, by_tls: bool) -> None:
     tls = Authority(tmp_path).tls("worker") if by_tls else None
     options = CommOptions(credentials=Credentials(SECRET, tls), handshake_timeout=0.2)
     reached: list[Comm] = []

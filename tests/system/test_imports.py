@@ -1,4 +1,4 @@
-"""Kernels and ops that are imported late, interrupted, or while another thread forks, each in a process of its own."""
+"""Tests of kernels and ops that are imported late, after an interruption, or while another thread forks."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ asyncio.run(main())
         ("Tanh", "elementwise({'Tanh': 'tanh'})"),
     ],
 )
-def test_a_second_kernel_for_an_op_of_aioflow_is_refused_where_it_is_registered(op: str, registered: str) -> None:
-    """In a program that has not asked for any kernel yet, too; what comes after is not harmed."""
+def test_second_kernel_for_an_op_is_rejected_on_registration(op: str, registered: str) -> None:
+    """Check this also before any kernel of aioflow is loaded, and that later steps still work."""
     program = SECOND.replace("{registered}", registered)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert done.stdout.split("\n")[:2] == [f"refused {op}", "[[6.]]"], done.stdout + done.stderr
@@ -74,10 +74,8 @@ except KeyboardInterrupt:
         ("_register_gradient", "graph/opdef.py", (1, 50, 150)),
     ],
 )
-def test_an_import_that_was_interrupted_is_made_up_for_by_the_next(
-    function: str, file: str, counts: tuple[int, ...]
-) -> None:
-    """Ctrl-C while aioflow or its kernels are loaded: what half a module has registered is not in the way."""
+def test_interrupted_import_is_completed_by_the_next(function: str, file: str, counts: tuple[int, ...]) -> None:
+    """Interrupt the loading of aioflow and its kernels, as Ctrl-C does: half-registered modules must do no harm."""
     for count in counts:
         code = _INTERRUPTED.format(count=count, function=function, file=file)
         ran = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True, timeout=120)
@@ -149,7 +147,7 @@ asyncio.run(main())
 """
 
 
-def test_the_event_loop_does_not_wait_for_kernels_that_are_loaded() -> None:
+def test_event_loop_does_not_load_kernels() -> None:
     ran = subprocess.run([sys.executable, "-c", _WHERE], capture_output=True, check=False, text=True, timeout=120)
     assert (ran.stdout, ran.stderr) == ("3.0\nTrue []\n", "")
 
@@ -158,14 +156,17 @@ def test_the_event_loop_does_not_wait_for_kernels_that_are_loaded() -> None:
 @pytest.mark.parametrize(
     "module", ["aioflow.session.planner", "aioflow_numpy.blas_threads", "aioflow.kernels.math.elementwise"]
 )
-def test_a_fork_waits_for_what_another_thread_loads(module: str) -> None:
+def test_fork_waits_for_imports_in_other_threads(module: str) -> None:
     command = [sys.executable, "-W", "ignore", "-c", _FORKED, module]
     ran = subprocess.run(command, capture_output=True, check=False, text=True, timeout=120)
     assert (ran.stdout, ran.stderr) == ("child 6.0\n", "")
 
 
-def test_a_first_step_imports_nothing_where_a_fork_would_not_wait() -> None:
-    """A child waits forever for the lock of a module that another thread was importing when it was forked."""
+def test_first_step_guards_all_its_imports_against_forks() -> None:
+    """Check every import of the first step.
+
+    If a process forks while another thread imports a module, the child waits forever for that module's lock.
+    """
     ran = subprocess.run([sys.executable, "-c", _UNGUARDED], capture_output=True, check=False, text=True, timeout=120)
     assert (ran.stdout, ran.stderr) == ("6.0 []\n", "")
 
@@ -187,13 +188,13 @@ except ImportError as error:
 """
 
 
-def test_importing_needs_no_cupy_and_making_one_says_what_to_install() -> None:
+def test_cupy_backend_imports_without_cupy_and_explains_what_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", NO_CUPY], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "pip install 'aioflow-engine[cupy]'" in done.stdout
 
 
-def test_the_list_of_names_is_read_when_it_is_needed() -> None:
+def test_tensorflow_names_are_loaded_on_first_use() -> None:
     code = """if True:
         import sys, aioflow
         assert "aioflow.compatibility.tensorflow_names" not in sys.modules
@@ -214,9 +215,9 @@ def test_the_list_of_names_is_read_when_it_is_needed() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_hooks_run_before_numpy_and_bring_no_heavy_modules() -> None:
-    """The modules named are the ones that made importlib.metadata cost 28 ms."""
-    # By file, since importing the package brings NumPy.
+def test_preload_hooks_run_before_numpy_and_load_no_heavy_modules() -> None:
+    """Check for the modules that made importlib.metadata cost 28 ms."""
+    # The module is loaded by its file, since importing the package would load NumPy.
     code = textwrap.dedent(f"""
         import importlib.util, json, sys
         spec = importlib.util.spec_from_file_location("preload", {preload.__file__!r})
@@ -245,7 +246,7 @@ print([names["__name__"] for names in later if any(clock in names.values() for c
 """
 
 
-def test_what_reads_a_clock_is_loaded_before_a_simulation() -> None:
+def test_modules_that_read_clocks_are_loaded_before_a_simulation() -> None:
     command = [sys.executable, "-c", _PROGRAM]
     found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
     assert found.strip() == "[]"

@@ -1,4 +1,4 @@
-"""Threads that import and threads that ask for names, each in a program of its own: none waits for another forever."""
+"""Tests that threads which import modules and threads which look up names never deadlock."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-# While one thread is inside of a module, which comes to a block that forks wait for, another one asks for that module.
+# One thread is inside a module, at a block that forks wait for, when another requests a name of that module.
 _NAMES = """
 import sys, threading, time
 import aioflow as af
@@ -46,7 +46,7 @@ def register():
     pass
 """
 
-# A package of kernels is being imported, while the first session of another thread loads what is installed.
+# One thread imports a package of kernels while the first session of another thread loads all installed packages.
 _KERNELS = """
 import builtins, sys, threading
 import aioflow as af
@@ -98,11 +98,11 @@ def _output(program: str, *folders: Path) -> str:
     return ran.stdout
 
 
-def test_a_name_whose_module_another_thread_is_importing() -> None:
+def test_name_is_found_while_another_thread_imports_its_module() -> None:
     assert _output(_NAMES) == "['Summary'] True\n"
 
 
-def test_a_package_of_kernels_that_is_imported_while_the_first_session_begins(tmp_path: Path) -> None:
+def test_kernel_package_may_be_imported_while_the_first_session_starts(tmp_path: Path) -> None:
     (tmp_path / "my_first.py").write_text(_FIRST)
     (tmp_path / "my_kernels.py").write_text(_PACKAGE)
     declared = tmp_path / "my_kernels-1.dist-info"
@@ -114,7 +114,7 @@ def test_a_package_of_kernels_that_is_imported_while_the_first_session_begins(tm
     assert _output(_KERNELS, tmp_path) == "101.0\n"
 
 
-def test_threads_that_ask_at_once_get_the_same_messages() -> None:
+def test_concurrent_first_calls_share_one_message_pool() -> None:
     assert _output(_POOLS) == "8 1\n"
 
 
@@ -139,6 +139,6 @@ print(len(pools))
 """
 
 
-def test_several_threads_that_are_the_first_to_ask_get_classes_that_fit() -> None:
+def test_concurrent_first_uses_of_grpc_messages_share_one_pool() -> None:
     done = subprocess.run([sys.executable, "-c", _THREADS], capture_output=True, text=True, check=False, timeout=120)
     assert (done.stdout, done.stderr) == ("1\n", "")

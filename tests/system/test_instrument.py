@@ -1,4 +1,4 @@
-"""Traces that workers in processes of their own continue."""
+"""Tests of traces that are continued by workers in other processes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def seen() -> Iterator[Seen]:
     provider.shutdown()
 
 
-async def test_two_workers_of_their_own_continue_the_trace(seen: Seen, tmp_path: Path) -> None:
+async def test_two_worker_processes_continue_the_trace(seen: Seen, tmp_path: Path) -> None:
     addresses = free_addresses(2)
     command = ["-m", "aioflow.worker", "--import", "tests.observe.spans_to_file"]
     for job, address in zip(("ps", "worker"), addresses, strict=True):

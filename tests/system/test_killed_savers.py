@@ -1,4 +1,4 @@
-"""Processes that save in a loop and are killed: the next one removes what they have left."""
+"""Tests of processes that are killed while saving in a loop: the next one removes their leftover files."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from aioflow.formats.checkpoint import CheckpointReader, write_checkpoint
 from tests.processes import program
 
 PROGRAM = Path(__file__).with_name("looping_saver.py")
-KILLS = 3  # for each kind
-MOST = 0.03  # seconds from a checkpoint to the signal: a few saves
+KILLS = 3  # per kind
+MOST = 0.03  # seconds from a checkpoint to the signal: the time of a few saves
 
 
 def run_saver(folder: Path, kind: str, saves: int, seconds: float | None) -> None:
-    """Run a saver; kill it `seconds` after its first checkpoint, if that is given."""
+    """Run a saver to its end, or kill it `seconds` after its first checkpoint."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     with program(str(PROGRAM), str(folder), kind, str(saves), env=environment) as process:
         assert process.stdout is not None
@@ -67,7 +67,7 @@ NEW = {"a": np.arange(3, dtype=np.float32)}
 
 
 def left(folder: Path) -> list[str]:
-    """What is neither a checkpoint nor a state."""
+    """Return the names of temporary files of unfinished saves."""
     return sorted(p.name for p in folder.iterdir() if p.name.endswith((".tmp", ".pending")))
 
 
@@ -78,7 +78,7 @@ def said(process: subprocess.Popen[str], line: str) -> None:
 
 @contextmanager
 def saving(prefix: Path, stop: str = "inside") -> Iterator[subprocess.Popen[str]]:
-    """A process in the middle of a save."""
+    """Start a process and yield it in the middle of a save."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     with program(str(SAVER), str(prefix), stop, stdin=subprocess.PIPE, env=environment) as process:
         said(process, "writing")
@@ -94,7 +94,7 @@ def go_on(process: subprocess.Popen[str]) -> None:
 
 @pytest.mark.parametrize("killed", ["m", "m-7", "m-12"])
 @pytest.mark.parametrize("stop", ["inside", "pending"])
-def test_the_next_save_of_the_prefix_takes_away_what_a_killed_one_left(tmp_path: Path, killed: str, stop: str) -> None:
+def test_next_write_of_the_prefix_removes_files_of_a_killed_one(tmp_path: Path, killed: str, stop: str) -> None:
     with saving(tmp_path / killed, stop):
         assert len(left(tmp_path)) == 1
     assert len(left(tmp_path)) == 1, "it was killed"
@@ -103,7 +103,7 @@ def test_the_next_save_of_the_prefix_takes_away_what_a_killed_one_left(tmp_path:
     assert CheckpointReader(str(tmp_path / "m-12")).read("a").tolist() == [0, 1, 2]
 
 
-async def test_a_saver_does_so(tmp_path: Path) -> None:
+async def test_next_saver_removes_files_of_a_killed_one(tmp_path: Path) -> None:
     def interrupted() -> None:
         with saving(tmp_path / "model-3"):
             pass
@@ -119,7 +119,7 @@ async def test_a_saver_does_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["m", "m-7"])
 @pytest.mark.parametrize("stop", ["inside", "pending"])
-def test_what_a_living_saver_writes_is_left_alone(tmp_path: Path, name: str, stop: str) -> None:
+def test_files_of_a_running_saver_are_kept(tmp_path: Path, name: str, stop: str) -> None:
     with saving(tmp_path / name, stop) as process:
         before = left(tmp_path)
         write_checkpoint(str(tmp_path / "m-8"), NEW)
@@ -131,7 +131,7 @@ def test_what_a_living_saver_writes_is_left_alone(tmp_path: Path, name: str, sto
     assert CheckpointReader(str(tmp_path / "m-8")).read("a").tolist() == [0, 1, 2]
 
 
-def test_two_living_savers_of_one_prefix(tmp_path: Path) -> None:
+def test_concurrent_savers_of_one_prefix_both_succeed(tmp_path: Path) -> None:
     with saving(tmp_path / "m") as first, saving(tmp_path / "m") as second:
         assert len(left(tmp_path)) == 2
         go_on(first)

@@ -1,6 +1,6 @@
-"""Monitored training whose parameter server is killed, stopped and started again: real processes.
+"""Tests of monitored training with real processes, whose parameter server is killed, paused and restarted.
 
-How soon it goes on is measured by `benchmarks/recovery.py`.
+`benchmarks/recovery.py` measures how soon training continues.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COUNT = 120
 
 
 class Records:
-    """Counts on the server how often each record was in a step whose update is in the variables."""
+    """A graph that counts on the server how often each record was part of an applied update."""
 
     def __init__(self) -> None:
         with af.device("/job:ps"):
@@ -39,7 +39,7 @@ class Records:
 
 
 class Recovery(logging.Handler):
-    """Says when a monitored session has noticed that it needs another session."""
+    """Log handler that notices when a monitored session needs a new session."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,9 +62,7 @@ def recovery() -> Iterator[Recovery]:
 
 
 @pytest.mark.parametrize("how", ["kill", "stop"])
-async def test_training_goes_on_and_no_record_is_lost_or_counted_twice(
-    tmp_path: Path, recovery: Recovery, how: str
-) -> None:
+async def test_training_resumes_and_counts_every_record_once(tmp_path: Path, recovery: Recovery, how: str) -> None:
     records = Records()
     cluster = {"ps": free_addresses(1)}
     fed = af.train.CheckpointedInput(af.train.SeekableFeeds(records.feeds))
@@ -92,8 +90,8 @@ async def test_training_goes_on_and_no_record_is_lost_or_counted_twice(
     assert reader.read("seen").tolist() == [1] * COUNT
 
 
-async def test_workers_and_chief_go_on_after_their_server_is_started_again(tmp_path: Path, recovery: Recovery) -> None:
-    """Asynchronous training between graphs: the chief restores what it has saved, and the worker waits for that."""
+async def test_chief_and_worker_resume_after_a_restart_of_their_server(tmp_path: Path, recovery: Recovery) -> None:
+    """Train asynchronously between graphs: the chief restores its checkpoint, and the worker waits for that."""
     with af.device("/job:ps"):
         step = af.train.get_or_create_global_step()
         update = step.assign_add(1, read_value=False)
@@ -127,5 +125,5 @@ async def test_workers_and_chief_go_on_after_their_server_is_started_again(tmp_p
             await stack.enter_async_context(worker_process(cluster, "ps", allow_dirs=[tmp_path]))
             restarted.set()
     for which, steps in seen.items():
-        assert steps[before[which]] >= saved  # nobody has seen the variables as they are at the very beginning
+        assert steps[before[which]] >= saved  # neither has seen the initial values again
     assert int(af.train.load_variable(tmp_path, "global_step")) >= saved

@@ -1,4 +1,4 @@
-"""Clusters beyond the loopback, on machines of their own: who is let in, and what becomes of steps when links end."""
+"""Tests of clusters beyond the loopback, on machines in namespaces: access, and steps whose links are cut."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.system.beyond_loopback import STEPS
 from tests.system.namespaces import Machine, Network, machines
 
 SECRET = "0123456789abcdef0123456789abcdef"
-TOGETHER = 60.0  # seconds for anything: the machine may be busy
-NOTICED = 20.0  # seconds until a cut link is an error: two, and what a busy machine takes
+TOGETHER = 60.0  # limit in seconds for any operation on a busy machine
+NOTICED = 20.0  # seconds until a cut link is an error: two, plus the delays of a busy machine
 PORT = 2222
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="network namespaces are Linux's")
@@ -47,7 +47,7 @@ async def line(process: Process, seconds: float = TOGETHER) -> list[str]:
 
 @asynccontextmanager
 async def workers(network: Network, given: Mapping[str, Mapping[str, str]], *options: str) -> AsyncIterator[None]:
-    """Both tasks, each on its machine."""
+    """Run both tasks, each on its machine."""
     async with AsyncExitStack() as stack:
         for job in ("ps", "worker"):
             command = ("-m", "aioflow.worker", *cluster(network), "--job", job, *options)
@@ -70,7 +70,7 @@ async def outcome(network: Network, given: Mapping[str, str]) -> list[str]:
 
 
 @pytest.mark.parametrize("by", ["secret", "certificates"])
-async def test_those_who_belong_to_the_cluster_are_let_in_and_nobody_else(by: str, tmp_path: Path) -> None:
+async def test_only_clients_with_the_cluster_credentials_are_admitted(by: str, tmp_path: Path) -> None:
     async with asyncio.timeout(250), machines("client", "ps", "worker") as network:
         authority, stranger = Authority(tmp_path), Authority(tmp_path, "other")
         given, wrong = {}, {}
@@ -100,7 +100,7 @@ def files(folder: Path, name: str) -> dict[str, str]:
     }
 
 
-async def test_a_worker_without_a_secret_does_not_listen_there() -> None:
+async def test_worker_without_a_secret_does_not_listen_beyond_the_loopback() -> None:
     async with asyncio.timeout(100), machines("client", "ps", "worker") as network:
         command = ("-m", "aioflow.worker", *cluster(network), "--job", "ps")
         async with network["ps"].program(*command, environment=environment(), stderr=PIPE) as process:
@@ -110,8 +110,8 @@ async def test_a_worker_without_a_secret_does_not_listen_there() -> None:
         assert b"loopback" in errors
 
 
-async def test_a_step_between_machines_that_are_parted_ends_with_an_error_and_goes_on_after() -> None:
-    """The link between the two tasks is cut; their client reaches both."""
+async def test_step_fails_when_the_link_between_tasks_is_cut_and_works_after_repair() -> None:
+    """Cut the link between the two tasks; their client reaches both."""
     known = environment(AIOFLOW_SECRET=SECRET)
     async with (
         asyncio.timeout(200),
@@ -131,8 +131,8 @@ async def test_a_step_between_machines_that_are_parted_ends_with_an_error_and_go
         assert await line(process) == ["result", "2.0"]
 
 
-async def test_monitored_training_goes_on_after_a_partition(tmp_path: Path) -> None:
-    """The client loses both tasks for longer than silence is taken for life, and has lost no update in the end."""
+async def test_monitored_training_resumes_after_a_partition(tmp_path: Path) -> None:
+    """Cut the client off from both tasks for longer than the dead-peer timeout. In the end no update is lost."""
     known = environment(AIOFLOW_SECRET=SECRET)
     async with (
         asyncio.timeout(200),
@@ -178,7 +178,7 @@ asyncio.run(main())
 
 
 def in_namespace(program: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """A program in a network namespace of its own, with two addresses that are not of the loopback."""
+    """Run a program in a new network namespace with two addresses beyond the loopback."""
     if shutil.which("unshare") is None or shutil.which("ip") is None:
         pytest.skip("there is no unshare or no ip on this machine")
     made = subprocess.run(["unshare", "-rn", "true"], capture_output=True, text=True, timeout=60)
@@ -190,7 +190,7 @@ def in_namespace(program: str, environment: dict[str, str]) -> subprocess.Comple
 
 
 @pytest.mark.parametrize("secret", [SECRET, None])
-def test_a_cluster_beyond_the_loopback(secret: str | None) -> None:
+def test_cluster_beyond_the_loopback_requires_a_secret(secret: str | None) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     if secret is not None:
         environment["AIOFLOW_SECRET"] = secret

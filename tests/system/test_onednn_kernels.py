@@ -1,4 +1,4 @@
-"""Kernels of oneDNN in processes of their own."""
+"""Tests of oneDNN kernels in separate processes."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ with af.Session() as session:
 """
 
 
-def test_no_threads_of_openmp_are_started() -> None:
-    """They would wait for one another on processors that our threads use, spinning."""
+def test_kernels_start_no_openmp_threads() -> None:
+    """Count new threads: those of OpenMP would spin, waiting for one another, on processors that our threads use."""
     settings = {**os.environ, "OMP_NUM_THREADS": "4", "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", _THREADS], env=settings, capture_output=True, text=True, timeout=120)
     assert (done.stdout, done.stderr) == ("0\n", "")
@@ -55,8 +55,8 @@ for case in cases(int(sys.argv[1]), 150):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="MALLOC_PERTURB_ is glibc's")
-def test_nothing_reads_memory_that_was_freed() -> None:
-    """glibc fills what is freed with a pattern: whoever still read it would compute something else."""
+def test_kernels_do_not_read_freed_memory() -> None:
+    """Let glibc fill freed memory with a pattern, so that a kernel that still reads it computes wrong values."""
     environment = {**os.environ, "MALLOC_PERTURB_": "165", "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", _POISONED, "11"]
     ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=250, env=environment)

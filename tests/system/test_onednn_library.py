@@ -1,4 +1,4 @@
-"""Where oneDNN is looked for, and what is said where it cannot be used."""
+"""Tests of the search for oneDNN, and of the messages if it cannot be used."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def run(*arguments: str, setting: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("setting", ["off", "/nowhere/libdnnl.so.3", __file__])
-def test_without_it_everything_runs_as_before(setting: str) -> None:
+def test_steps_run_without_onednn(setting: str) -> None:
     assert run("-c", _STEP, setting=setting).stdout == f"{4 * 128**3} 0\n"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_without_it_a_fork_has_nothing_to_end() -> None:
-    """All of the package may be imported, as by these tests."""
+def test_fork_works_without_onednn() -> None:
+    """Import all of the package, as these tests do."""
     program = "import os, aioflow_onednn.team\nif not (child := os.fork()):\n    os._exit(0)\nos.waitpid(child, 0)"
     assert run("-c", program, setting="off").stderr == ""
 
@@ -41,14 +41,14 @@ def test_without_it_a_fork_has_nothing_to_end() -> None:
 @pytest.mark.parametrize(
     ("setting", "reason"), [("off", "switched off"), ("/nowhere/libdnnl.so.3", "is not there"), (__file__, "not there")]
 )
-def test_doctor_says_why_it_is_not_used(setting: str, reason: str) -> None:
+def test_doctor_reports_why_onednn_is_not_used(setting: str, reason: str) -> None:
     [line] = [line for line in run("-m", "aioflow", "doctor", setting=setting).stdout.splitlines() if "oneDNN" in line]
     assert "not used" in line
     assert reason in line
 
 
-def test_a_library_of_another_kind_is_not_used() -> None:
-    """One that can be loaded, and is something else."""
+def test_another_library_is_not_used() -> None:
+    """Point the setting at a library that can be loaded, but is not oneDNN."""
     libc = next((path for path in Path("/proc/self/maps").read_text().split() if "/libc.so" in path), None)
     if libc is None:
         pytest.skip("no C library is to be seen")

@@ -1,4 +1,4 @@
-"""oneDNN is given bare addresses: no kernel touches memory that is not its operands', nor after these were released."""
+"""Tests that oneDNN, which receives bare addresses, touches only its operands, and only while they live."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def stress(seed: int, count: int, timeout: float) -> None:
     assert sum(outcomes.values()) == count
 
 
-def test_operands_are_left_alone_when_a_kernel_has_ended() -> None:
+def test_operands_are_not_touched_after_a_kernel_has_ended() -> None:
     stress(1, 300, timeout=250)
 
 
-def test_operands_are_left_alone_in_nets() -> None:
+def test_operands_are_not_touched_after_networks_have_run() -> None:
     done = ran("-m", "tests.backends.onednn.stress", "2", "20", "nets")
     assert done.returncode == 0, done.stderr
     assert ast.literal_eval(done.stdout)["planned"] >= 20
@@ -50,7 +50,7 @@ def test_operands_are_left_alone_in_nets() -> None:
 @pytest.mark.fuzz
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(1000, 1100))
-def test_operands_are_left_alone_for_a_hundred_thousand_shapes(seed: int) -> None:
+def test_operands_are_not_touched_afterwards_for_many_shapes(seed: int) -> None:
     stress(seed, 1000, timeout=1800)
 
 
@@ -62,7 +62,7 @@ sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-k", "cancelled or assign
 """
 
 
-def test_operands_of_a_step_that_is_cancelled_are_left_alone() -> None:
+def test_operands_of_a_cancelled_step_are_not_touched() -> None:
     done = ran("-c", _SESSION, str(KERNELS))
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -85,6 +85,6 @@ print("done")
 
 
 @pytest.mark.parametrize("how", ["released", "beyond"])
-def test_whoever_did_otherwise_would_be_found(how: str) -> None:
+def test_guarded_memory_detects_invalid_accesses(how: str) -> None:
     assert ran("-c", _WRONG, "right").stdout == "done\n"
     assert ran("-c", _WRONG, how).returncode == -signal.SIGSEGV

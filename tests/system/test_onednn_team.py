@@ -1,4 +1,4 @@
-"""OpenMP's threads and the environment, as processes have them."""
+"""Tests of OpenMP's threads and the environment, in separate processes."""
 
 from __future__ import annotations
 
@@ -71,21 +71,21 @@ _with_a_team = pytest.mark.skipif(library().version.runtime != 2, reason="this b
 
 
 @_with_a_team
-def test_the_environment_is_as_before() -> None:
+def test_environment_is_restored() -> None:
     assert _run() == "True False"
 
 
 @_with_a_team
-def test_an_openmp_that_somebody_has_loaded_before_is_left_alone() -> None:
-    """It was told nothing of how long its threads are to wait, and keeps a processor busy for milliseconds."""
+def test_openmp_loaded_earlier_by_the_user_is_not_used() -> None:
+    """Load OpenMP first: its threads were not told how long to spin, and keep a processor busy for milliseconds."""
     assert _run("early") == "False False"
 
 
 @_with_a_team
-def test_the_users_own_wait_stands() -> None:
+def test_spin_count_of_the_user_is_kept() -> None:
     assert _run(GOMP_SPINCOUNT="100") == "True True"
 
 
 @_with_a_team
-def test_a_child_of_a_fork_computes_on() -> None:
+def test_forked_child_computes_with_onednn() -> None:
     _run("fork")

@@ -1,4 +1,4 @@
-"""/openapi.json: it has all that there is, and schemathesis, an independent reader, finds it kept whatever is sent."""
+"""Tests that /openapi.json is complete, and that responses conform to it, as schemathesis checks independently."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.processes import program_on_loop
 from tests.serve.folders import SECONDS, rows, save_model, scaled
 from tests.serve.service import ServerOptions, asked, create_app, httpx, serving
 
-from starlette.routing import Route  # isort: skip  # after what passes over the tests if it is not there
+from starlette.routing import Route  # isort: skip  # after the import that skips these tests if it fails
 
 ROOT = Path(__file__).parents[2]
 
 
-async def test_it_says_what_there_is(tmp_path: Path) -> None:
+async def test_document_lists_all_routes_and_schemas(tmp_path: Path) -> None:
     await save_model(tmp_path / "m", scaled(2))
     async with serving({"m": tmp_path / "m"}) as (server, client):
         document = (await client.get("/openapi.json")).json()
@@ -37,7 +37,7 @@ async def test_it_says_what_there_is(tmp_path: Path) -> None:
         assert (await client.post("/v2/repository/index", json={"ready": "yes"})).status_code == 400
 
 
-async def test_what_needs_no_token_says_so() -> None:
+async def test_document_marks_the_routes_that_need_no_token() -> None:
     app = create_app(Repository({}), token="secret")
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
@@ -49,8 +49,8 @@ async def test_what_needs_no_token_says_so() -> None:
                 assert (answered.status_code == 401) == ("security" in operation), path
 
 
-async def test_schemathesis_finds_it_kept(tmp_path: Path) -> None:
-    """No fault of the server, no status or form that is not in the document, nothing accepted that it excludes."""
+async def test_schemathesis_finds_no_violation(tmp_path: Path) -> None:
+    """Check for server errors, undocumented statuses or forms, and accepted requests that the document excludes."""
     if importlib.util.find_spec("schemathesis") is None:
         pytest.skip("schemathesis is not installed: tox -e serving")
     for name in ("m", "other"):
@@ -61,11 +61,11 @@ async def test_schemathesis_finds_it_kept(tmp_path: Path) -> None:
 
 
 async def _checked(url: str, folder: Path) -> None:
-    """In a folder of its own, where it may keep what it has found."""
+    """Run schemathesis in a folder of its own, where it may store its findings."""
     program = ["-m", "schemathesis.cli", "run", url, "--header", "Authorization: Bearer secret"]
-    # What the document lets pass, a model may refuse: it has a shape.
+    # A model may reject what the document allows, since the document does not know its shapes.
     options = ["--checks", "all", "--exclude-checks", "positive_data_acceptance", "--phases", "coverage,fuzzing"]
-    # A request that is wrong may also be too large, which is said first.
+    # An invalid request may also be too large, which is reported first.
     statuses = [400, 401, 403, 404, 405, 406, 409, 413, 415, 422, 428, 429, "5xx"]
     settings = f"[checks]\nnegative_data_rejection.expected-statuses = {json.dumps(statuses)}\n"
     (folder / "schemathesis.toml").write_text(settings, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The wheel that a user installs: everything that the code reads is in it, and nothing else."""
+"""Tests of the wheel that users install: it contains everything that the code reads, and nothing else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what is in the wheel."""
+    """Return a folder with the contents of the wheel."""
     folder = tmp_path_factory.mktemp("wheel")
     [wheel] = WheelBuilder(str(ROOT)).build(directory=str(folder), versions=["standard"])
     with zipfile.ZipFile(wheel) as archive:
@@ -32,7 +32,7 @@ def names(installed: Path) -> set[str]:
     return {path.relative_to(installed).as_posix() for path in installed.rglob("*") if path.is_file()}
 
 
-def test_holds_the_packages_at_the_top(names: set[str]) -> None:
+def test_wheel_holds_the_top_level_packages(names: set[str]) -> None:
     tops = {name.partition("/")[0] for name in names}
     expected = {"aioflow", "aioflow_cupy", "aioflow_numpy", "aioflow_onednn", "aioflow_onnxruntime"}
     assert {top for top in tops if not top.endswith(".dist-info")} == expected
@@ -47,39 +47,39 @@ def test_holds_the_packages_at_the_top(names: set[str]) -> None:
         "aioflow/demo/digits/README.md",
     ],
 )
-def test_holds_what_the_code_reads(names: set[str], name: str) -> None:
+def test_wheel_holds_the_data_files(names: set[str], name: str) -> None:
     assert name in names
 
 
-def test_distribution_is_called_as_the_messages_say(installed: Path) -> None:
+def test_distribution_name_matches_the_messages(installed: Path) -> None:
     [metadata] = installed.glob("*.dist-info/METADATA")
     lines = metadata.read_text().splitlines()
     assert f"Name: {DISTRIBUTION}" in lines
-    # Left alone, pip would install the project of somebody else that the index has under this name.
+    # Otherwise pip would install the unrelated project that has this name in the index.
     assert not [line for line in lines if line.startswith(("Requires-Dist: aioflow ", "Requires-Dist: aioflow["))]
 
 
-def test_no_text_tells_to_install_the_project_of_somebody_else() -> None:
+def test_no_text_advises_to_install_the_unrelated_project() -> None:
     texts = [path for pattern in ("*.md", "*.py", "*.toml") for path in ROOT.rglob(pattern)]
     wrong = re.compile(r"aioflow\[[a-z]|pip install '?aioflow(?!-engine)")
     ours = [path for path in texts if not {".venv", ".tox"} & set(path.relative_to(ROOT).parts)]
     assert not [path.name for path in ours if path != Path(__file__) and wrong.search(path.read_text("utf-8"))]
 
 
-def test_holds_every_module(names: set[str]) -> None:
+def test_wheel_holds_every_module(names: set[str]) -> None:
     for root, package in ((ROOT, "aioflow"), (ROOT / "backends", "aioflow_numpy")):
         missing = {p.relative_to(root).as_posix() for p in (root / package).rglob("*.py")} - names
         assert not missing
 
 
-def test_holds_the_files_of_the_status_page(names: set[str]) -> None:
+def test_wheel_holds_the_files_of_the_status_page(names: set[str]) -> None:
     folder = ROOT / "aioflow/serve/page"
     files = {path.relative_to(ROOT).as_posix() for path in folder.iterdir() if path.suffix in (".html", ".css", ".js")}
     assert len(files) >= 3
     assert files <= names
 
 
-def test_holds_the_licence_and_the_entry_points(names: set[str]) -> None:
+def test_wheel_holds_the_license_and_the_entry_points(names: set[str]) -> None:
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
     assert any(name.endswith(".dist-info/entry_points.txt") for name in names)
 
@@ -93,7 +93,7 @@ except AttributeError as error:
 """
 
 
-def test_messages_name_documents_that_are_there(installed: Path) -> None:
+def test_messages_name_documents_in_the_wheel(installed: Path) -> None:
     process = subprocess.run(
         [sys.executable, "-c", _ASKS],
         cwd=installed,
@@ -110,7 +110,7 @@ def test_messages_name_documents_that_are_there(installed: Path) -> None:
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a checkout")
 def test_checkout_holds_no_large_file() -> None:
-    """Nobody clones what was added by accident, such as the wheels of other packages."""
+    """Check for files added by accident, such as the wheels of other packages, which every clone would download."""
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True, timeout=60
     ).stdout

@@ -1,4 +1,4 @@
-"""The quickstart, the tutorial and the how-tos do what they say, followed from the first line to the last."""
+"""Tests that follow the quickstart, the tutorial and the how-tos from the first line to the last."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.processes import SECONDS
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 DOCS: Final = ROOT / "docs"
-# The pages of the tutorial go on where the one before ended.
+# Each page of the tutorial continues where the one before ended.
 TUTORIAL: Final = ["graph", "training", "queues", "checkpoints", "command_line", "service", "processes"]
 ALONE: Final = [
     "index.md",
@@ -33,7 +33,7 @@ ALONE: Final = [
     "performance.md",
     *(f"howto/{path.name}" for path in sorted((DOCS / "howto").glob("*.md"))),
 ]
-# Pages whose programs other tests run.
+# Pages whose programs are run by other tests.
 ELSEWHERE: Final = {
     "tests/test_docs.py": ["compatibility.md", "distributed.md", "models.md", "training.md"],
     "tests/system/test_cluster_page.py": ["cluster.md"],
@@ -58,13 +58,13 @@ def _need(page: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ALONE)
-async def test_a_page_can_be_followed(name: str, tmp_path: Path) -> None:
+async def test_page_can_be_followed(name: str, tmp_path: Path) -> None:
     _need(DOCS / name)
     await Reader(tmp_path).follow(DOCS / name)
 
 
-@pytest.mark.timeout(900)  # some twenty programs, one after the other
-async def test_the_tutorial_can_be_followed(tmp_path: Path) -> None:
+@pytest.mark.timeout(900)  # about twenty programs, one after the other
+async def test_tutorial_can_be_followed(tmp_path: Path) -> None:
     reader = Reader(tmp_path)
     for name in TUTORIAL:
         page = DOCS / "tutorial" / f"{name}.md"
@@ -73,8 +73,8 @@ async def test_the_tutorial_can_be_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [*ALONE, *(f"tutorial/{name}.md" for name in TUTORIAL)])
-def test_what_has_no_file_name_can_be_pasted_into_an_interpreter(name: str) -> None:
-    """It reads line by line, so that an indented block must end with an empty line, and have none inside."""
+def test_blocks_without_a_file_name_can_be_pasted_into_an_interpreter(name: str) -> None:
+    """Check that indented blocks end with an empty line and contain none, since an interpreter reads line by line."""
     complete = codeop.CommandCompiler()
     complete.compiler.flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     lines: list[str] = []
@@ -103,13 +103,13 @@ def _leaves(nav: Any) -> Iterator[str]:
 
 
 class _Configuration(yaml.SafeLoader):
-    """A loader that passes over the names of Python functions in mkdocs.yml."""
+    """A loader that ignores the names of Python functions in mkdocs.yml."""
 
 
 _Configuration.add_multi_constructor("tag:yaml.org,2002:python/name:", lambda *_: None)
 
 
-def test_every_page_has_a_place_in_the_navigation() -> None:
+def test_every_page_is_in_the_navigation() -> None:
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     nav = list(_leaves(yaml.load(text, _Configuration)["nav"]))
     pages = [page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")]
@@ -120,13 +120,13 @@ def test_every_page_has_a_place_in_the_navigation() -> None:
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: str(page.relative_to(DOCS)))
-def test_a_page_begins_with_what_its_reader_can_do_afterwards(page: Path) -> None:
+def test_page_begins_with_its_goal(page: Path) -> None:
     title, _, rest = page.read_text(encoding="utf-8").partition("\n\n")
     assert re.fullmatch(r"# .+", title)
     assert rest.startswith(("After this page ", "After these pages "))
 
 
-def test_every_page_with_programs_is_run_by_some_test() -> None:
+def test_every_page_with_programs_is_run_by_a_test() -> None:
     run = {*ALONE, *(f"tutorial/{name}.md" for name in TUTORIAL)}
     for test, pages in ELSEWHERE.items():
         text = (ROOT / test).read_text(encoding="utf-8")
@@ -142,7 +142,7 @@ def test_every_page_with_programs_is_run_by_some_test() -> None:
 
 @pytest.mark.skipif(shutil.which("sh") is None, reason="there is no POSIX shell")
 @pytest.mark.parametrize("code", SHELL)
-def test_a_shell_reads_the_commands(code: str) -> None:
+def test_shell_parses_the_documented_commands(code: str) -> None:
     done = subprocess.run(["sh", "-n", "-c", code], capture_output=True, text=True, check=False, timeout=SECONDS)
     assert done.returncode == 0, done.stderr
 
@@ -154,7 +154,7 @@ def _help(command: str) -> str:
     return out.getvalue()
 
 
-def test_the_options_of_our_commands_are_there() -> None:
+def test_documented_options_of_the_commands_exist() -> None:
     asked: dict[str, set[str]] = {}
     for param in SHELL:
         (code,) = param.values
@@ -179,5 +179,5 @@ def test_the_options_of_our_commands_are_there() -> None:
         ("a\nz", "a\nb\nz", False),
     ],
 )
-def test_what_is_shown_is_compared_with_what_is_printed(shown: str, printed: str, same: bool) -> None:
+def test_agrees_compares_shown_and_printed_output(shown: str, printed: str, same: bool) -> None:
     assert agrees(shown, printed) == same

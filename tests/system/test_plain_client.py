@@ -1,4 +1,4 @@
-"""docs/wire.md is enough: a client written from it alone runs steps on workers that are processes of their own."""
+"""Tests that docs/wire.md suffices: a client written from it alone runs steps on worker processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECRET = b"0123456789abcdef0123456789abcdef"
 
 
 def fresh() -> int:
-    """The number of a step, which nobody has had."""
+    """Return a random step number that no other step has."""
     return secrets.randbits(57) or 1
 
 
@@ -44,7 +44,7 @@ def edge(part: Part) -> dict[str, object]:
 
 
 def sending() -> Part:
-    """On ps: a constant that goes to worker."""
+    """Return the part on ps: a constant that is sent to worker."""
     part = Part(PS, f"{PS}/device:CPU:0", feeds=0, fetches=0)
     kind = part.dtype("float32")
     value = part.constant(*floats(1.0, 2.0))
@@ -54,7 +54,7 @@ def sending() -> Part:
 
 
 def receiving() -> Part:
-    """On worker: what has come, and is fetched."""
+    """Return the part on worker: the received value, which is fetched."""
     part = Part(WORKER, f"{WORKER}/device:CPU:0", feeds=0, fetches=1)
     kind = part.dtype("float32")
     attrs = {"tensor_type": kind, "shape": [1, 2], **edge(part)}
@@ -65,7 +65,7 @@ def receiving() -> Part:
 
 @asynccontextmanager
 async def worker(*options: str, jobs: Sequence[str] = ("ps",), job: str = "ps") -> AsyncIterator[tuple[str, int]]:
-    """A process; yields where it listens."""
+    """Start a worker process, and yield the address on which it listens."""
     command = ["-m", "aioflow.worker", *arguments_of({name: ["127.0.0.1:0"] for name in jobs}), "--job", job, *options]
     async with program_on_loop(*command) as process:
         yield await address_of(process)
@@ -79,7 +79,7 @@ async def address_of(process: asyncio.subprocess.Process) -> tuple[str, int]:
 
 
 def runs_steps(client: PlainClient) -> None:
-    """All that a small client wants."""
+    """Run everything that a small client needs."""
     hello, _ = client.call("hello", {})
     assert hello["task"] == PS
     assert hello["devices"] == [f"{PS}/device:CPU:0"]
@@ -90,7 +90,7 @@ def runs_steps(client: PlainClient) -> None:
     header, (doubled,) = client.answer(client.run(handle, fresh(), [floats(1.5, -2.0, 0.0)]))
     assert numbers(doubled) == (3.0, -4.0, 0.0)
     assert header == {"devices": None, "origin": 0.0}
-    large = floats(*range(700_000))  # three chunks where frames have tags
+    large = floats(*range(700_000))  # three chunks if frames have tags
     (doubled,) = client.answer(client.run(handle, fresh(), [large]))[1]
     assert numbers(doubled) == tuple(range(0, 1_400_000, 2))
     with pytest.raises(Failed) as caught:
@@ -114,12 +114,12 @@ async def in_a_thread(where: tuple[str, int], **options: object) -> None:
         await asyncio.to_thread(talk)
 
 
-async def test_without_a_secret() -> None:
+async def test_client_runs_steps_without_a_secret() -> None:
     async with worker() as where:
         await in_a_thread(where)
 
 
-async def test_with_a_secret_and_with_tags(tmp_path: Path) -> None:
+async def test_client_runs_steps_with_a_secret_and_with_tags(tmp_path: Path) -> None:
     (tmp_path / "secret").touch(0o600)
     (tmp_path / "secret").write_bytes(SECRET)
     async with worker("--secret-file", str(tmp_path / "secret")) as where:
@@ -130,7 +130,7 @@ async def test_with_a_secret_and_with_tags(tmp_path: Path) -> None:
             await in_a_thread(where, secret=SECRET[::-1], nonce=secrets.token_bytes(32))
 
 
-async def test_by_tls(tmp_path: Path) -> None:
+async def test_client_runs_steps_over_tls(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     for name in ("worker", "client"):
         authority.tls(name)
@@ -144,7 +144,7 @@ async def test_by_tls(tmp_path: Path) -> None:
         await in_a_thread(where, tls=context)
 
 
-async def test_a_step_of_two_tasks() -> None:
+async def test_client_runs_a_step_of_two_tasks() -> None:
     addresses = free_addresses(2)
     cluster = {"ps": [addresses[0]], "worker": [addresses[1]]}
     command = ["-m", "aioflow.worker", *arguments_of(cluster), "--job"]
@@ -154,7 +154,7 @@ async def test_a_step_of_two_tasks() -> None:
 
 
 def two_tasks(first: tuple[str, int], second: tuple[str, int]) -> None:
-    number = secrets.randbits(63) or 1  # of this process, at both
+    number = secrets.randbits(63) or 1  # of this client process, for both workers
     with PlainClient(first, number) as ps, PlainClient(second, number) as other:
         body, tensors = sending().message()
         body["peers"] = {WORKER: other.peer_incarnation}
@@ -165,7 +165,7 @@ def two_tasks(first: tuple[str, int], second: tuple[str, int]) -> None:
             (received,) = other.answer(begun[0])[1]
             assert numbers(received) == (1.0, 2.0)
             assert ps.answer(begun[1])[1] == []
-        waits = other.run(receiver, step := fresh())  # for what nobody sends
+        waits = other.run(receiver, step := fresh())  # for a value that is never sent
         error = {"error": "CancelledError", "message": "given up", "applied": True, "traceback": ""}
         error |= dict.fromkeys(("node", "op", "source", "expected", "actual"))
         assert other.call("abort", {"step": step, "error": error})[0] == {"begun": False}, "it has changed nothing"

@@ -1,4 +1,4 @@
-"""Names of the package, as programs that have just begun find them."""
+"""Tests of the names of the package in newly started programs."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ import pytest
 import aioflow as af
 
 
-def test_importing_aioflow_brings_nothing_heavy() -> None:
+def test_import_loads_no_heavy_modules() -> None:
     heavy = ["importlib.metadata", "email", "zipfile", "tempfile", "uvloop", "safetensors", "starlette", "uvicorn",
              "matplotlib", "rich", "httpx", "pickletools", "unittest", "multiprocessing", "xml", "urllib.request",
              "re2", "aioflow.testing", "aioflow.cli", "aioflow.demo", *OF_CLUSTERS]  # fmt: skip
     assert loaded("import aioflow", heavy) == "[]"
 
 
-# All that `import aioflow` may load of aioflow: what runs before NumPy, and where each name is.
+# All modules of aioflow that `import aioflow` may load: those that run before NumPy, and the map of public names.
 BARE = """
     aioflow aioflow.errors aioflow.installed aioflow.ops aioflow.ops.public aioflow.preload aioflow.release aioflow.work
     aioflow.work.forking aioflow.work.later
 """
 
 
-def test_an_import_loads_no_more_than_where_the_names_are() -> None:
+def test_import_loads_only_the_map_of_names() -> None:
     program = "import sys, aioflow\nprint(*(m for m in sys.modules if m.partition('.')[0] == 'aioflow'))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     assert set(done.stdout.split()) == set(BARE.split())
 
 
-def test_nothing_but_a_session_brings_an_event_loop() -> None:
+def test_building_a_graph_does_not_load_asyncio() -> None:
     assert loaded("import numpy, aioflow as af\naf.matmul([[1.0]], [[2.0]])", ["asyncio", "aioflow.runtime"]) == "[]"
 
 
-def test_an_op_is_found_whoever_asks_for_it() -> None:
-    """By the table of names, by its own name, by an operator, by a gradient, and in a graph that is read."""
+def test_op_is_found_on_every_path() -> None:
+    """Find it by the table of names, its own name, `extend.make`, `create_op` and the import of a definition."""
     for program in (
         "y = af.nn.relu(x)",
         "y = af.raw_ops.Relu(features=x)",
@@ -59,7 +59,7 @@ _GRAPH = """af.GraphDef((
 ))"""
 
 
-def test_a_definition_of_an_op_that_nobody_has_imported_yet_is_a_second_one() -> None:
+def test_redefinition_of_an_op_is_rejected_before_the_op_is_imported() -> None:
     for program, error in (
         ("define_op('Relu', 'x: T', 'y: T', ['T: type'])", "AlreadyRegisteredError"),
         ("not_differentiable('Relu')", "AlreadyRegisteredError"),
@@ -72,7 +72,7 @@ def test_a_definition_of_an_op_that_nobody_has_imported_yet_is_a_second_one() ->
         assert (done.returncode == 0) is (not error), done.stderr
 
 
-def test_many_threads_may_be_the_first_to_ask() -> None:
+def test_concurrent_first_lookups_find_the_same_names() -> None:
     program = """
 import threading, aioflow as af
 names = ["matmul", "reshape", "nn", "train", "Session", "gradients", "image", "while_loop", "Variable"] * 3
@@ -89,23 +89,23 @@ print(found.count(True))
     assert (done.stdout, done.stderr) == ("27\n", "")
 
 
-# What a program by itself does without: loaded with the first use.
+# Modules that a program without a cluster does not need; they are loaded on first use.
 OF_CLUSTERS = ["aioflow.net", "aioflow.distributed.ring", "aioflow.train.sync_replicas", "aioflow.train.monitored"]
 
 
 def loaded(code: str, modules: list[str]) -> str:
-    """Which of these modules a program has in the end."""
+    """Return the list of those of these modules that the program has loaded at its end."""
     program = f"{code}\nimport sys\nprint([m for m in {modules} if m in sys.modules])"
     command = [sys.executable, "-c", program]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout.strip()
 
 
-def test_a_local_session_needs_nothing_of_clusters() -> None:
+def test_local_session_loads_no_cluster_modules() -> None:
     local = "import aioflow as af\nwith af.Session() as session: session.run_sync(af.constant(1) + 1)"
     assert loaded(local, OF_CLUSTERS) == "[]"
 
 
-def test_what_is_loaded_later_is_there_like_any_other_name() -> None:
+def test_lazily_loaded_names_behave_like_other_names() -> None:
     program = (
         "import aioflow.train as t; assert {*t.__all__} <= {*dir(t)}; t.Scaffold; from aioflow.train import Server"
     )
@@ -114,7 +114,7 @@ def test_what_is_loaded_later_is_there_like_any_other_name() -> None:
         af.train.MonitoredTrainingSesion  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_an_annotation_loads_what_it_names() -> None:
+def test_type_hints_load_the_classes_they_name() -> None:
     program = (
         "import typing, aioflow as af\n"
         "hints = [typing.get_type_hints(f) for f in (af.get_default_session, af.assign, af.Tensor.eval)]\n"

@@ -1,4 +1,4 @@
-"""Steps and sessions whose peers are stopped, continued, killed and started again: real processes."""
+"""Tests of steps and sessions whose real peer processes are paused, continued, killed and restarted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PS = "/job:ps/replica:0/task:0"
 
 @asynccontextmanager
 async def served() -> AsyncIterator[tuple[asyncio.subprocess.Process, af.Session]]:
-    """A server, and a session on it."""
+    """Start a server and open a session on it."""
     cluster = {"ps": free_addresses(1)}
     async with (
         asyncio.timeout(200),
@@ -32,7 +32,7 @@ async def served() -> AsyncIterator[tuple[asyncio.subprocess.Process, af.Session
 
 @asynccontextmanager
 async def closing(session: af.Session) -> AsyncIterator[None]:
-    """Close it, which has not been entered, at the end."""
+    """Close a session that was not entered, at the end of the block."""
     try:
         yield
     finally:
@@ -46,14 +46,14 @@ async def failure(run: Awaitable[Any]) -> Any:
 
 
 def counter() -> tuple[Any, Any, Any]:
-    """A variable on the server, a step that adds one, and one that reads it."""
+    """Return the initializer of a variable on the server, a step that adds one, and one that reads it."""
     with af.device("/job:ps"):
         v = af.Variable(0.0, name="counter")
         return v.initializer, af.assign_add(v, 1.0).op, v.read_value()
 
 
-async def test_a_step_that_has_failed_is_not_applied_later() -> None:
-    """The server is stopped, steps fail on that account, and it goes on: what lay in its socket is refused."""
+async def test_failed_step_is_not_applied_later() -> None:
+    """Pause the server until steps fail, and let it continue: it must reject the steps that wait in its socket."""
     init, add, read = counter()
     async with served() as (ps, session):
         await session.run(init)
@@ -65,14 +65,14 @@ async def test_a_step_that_has_failed_is_not_applied_later() -> None:
             os.kill(ps.pid, signal.SIGCONT)
         for error in errors:
             assert isinstance(error, af.errors.UnavailableError)
-            assert error.may_have_been_applied  # nobody here can know
+            assert error.may_have_been_applied  # the client cannot know
             assert "applied:  perhaps" in str(error)
         for total in (2.0, 3.0):
             await session.run(add)
             assert await session.run(read) == total
 
 
-async def test_a_step_whose_time_ran_out_is_not_applied_later() -> None:
+async def test_timed_out_step_is_not_applied_later() -> None:
     init, add, read = counter()
     async with served() as (ps, session):
         await session.run(init)
@@ -87,7 +87,7 @@ async def test_a_step_whose_time_ran_out_is_not_applied_later() -> None:
 
 
 async def until(session: af.Session, fetch: Any) -> Any:
-    """What a step gives as soon as its workers can be reached."""
+    """Run a step as soon as its workers can be reached, and return its result."""
     while True:
         try:
             return await session.run(fetch)
@@ -95,7 +95,7 @@ async def until(session: af.Session, fetch: Any) -> Any:
             await asyncio.sleep(0.05)
 
 
-async def test_a_session_outlives_a_pause_and_a_restart_of_its_server() -> None:
+async def test_session_survives_a_pause_and_a_restart_of_its_server() -> None:
     init, add, read = counter()
     cluster = {"ps": free_addresses(1)}
     session = af.Session(f"aioflow://{cluster['ps'][0]}")
@@ -108,7 +108,7 @@ async def test_a_session_outlives_a_pause_and_a_restart_of_its_server() -> None:
                 assert isinstance(await failure(session.run(read)), af.errors.UnavailableError)
             finally:
                 os.kill(ps.pid, signal.SIGCONT)
-            assert await until(session, read) == 1.0  # the variables are still there
+            assert await until(session, read) == 1.0  # the variables still exist
         async with worker_process(cluster, "ps"):
             error = await failure(until(session, read))
             assert isinstance(error, af.errors.AbortedError)
@@ -120,8 +120,8 @@ async def test_a_session_outlives_a_pause_and_a_restart_of_its_server() -> None:
             assert await session.run(read) == 1.0
 
 
-async def test_python_functions_run_where_the_client_is() -> None:
-    """In the middle of a step on workers that know nothing of them."""
+async def test_python_functions_run_in_the_client_process() -> None:
+    """Call Python functions in the middle of a step on workers that do not have them."""
     x = af.placeholder(af.float32, [])
     here: list[float] = []
 
@@ -152,7 +152,7 @@ async def test_python_functions_run_where_the_client_is() -> None:
         assert __file__ in str(error)
 
 
-async def test_partial_runs_on_a_cluster() -> None:
+async def test_partial_runs_use_a_cluster() -> None:
     a, b = af.placeholder(af.float32, [], name="a"), af.placeholder(af.float32, [], name="b")
     with af.device("/job:ps"):
         v = af.Variable(2.0, name="v")

@@ -1,6 +1,6 @@
-"""Evaluate tensors on a backend that is not the CPU's, node by node: what has no kernel there runs on the CPU.
+"""Evaluation of tensors on a backend other than the CPU's, node by node; nodes without a kernel there run on the CPU.
 
-So every test of an op that goes through `aioflow.testing.evaluate` can be run on a fake device as well.
+Every test of an op that uses `aioflow.testing.evaluate` can run on a fake device this way.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ __all__ = ["evaluator"]
 
 
 def evaluator(backend: Any, ran: Callable[[Node, int], None] | None = None) -> Callable[..., list[Any]]:
-    """A function like `aioflow.testing.evaluate` for the given backend.
+    """Return a function like `aioflow.testing.evaluate` for the given backend.
 
     Args:
         backend: An array backend with a `bind`.
-        ran: Is told of each node that ran on the backend's device, and how often the host waited in it.
+        ran: Called with each node that ran on the backend's device, and how often the host waited in it.
     """
 
     def evaluate(
@@ -52,7 +52,8 @@ def evaluator(backend: Any, ran: Callable[[Node, int], None] | None = None) -> C
         runner = plain_runner(graph, bound, shared_threads("-evaluate", 1), float("inf"))
         found: list[np.ndarray[Any, Any]] = []
 
-        async def run() -> None:  # with no result, of which `asyncio.run` would have the text made
+        # No result is returned: `asyncio.run` would format it as text.
+        async def run() -> None:
             found.extend(np.asarray(_out(backend, v)) for v in await runner.run(values, step))
 
         try:
@@ -65,7 +66,7 @@ def evaluator(backend: Any, ran: Callable[[Node, int], None] | None = None) -> C
 
 
 def _bind(graph: ClientGraph, backend: Any, resources: Any, state: dict[str, Any], ran: Any) -> list[BoundNode]:
-    """The nodes of a graph, each bound for the device if it has a kernel there, or else for the CPU."""
+    """Bind each node of a graph to the device if it has a kernel there, otherwise to the CPU."""
     on_cpu = bind_graph(graph, host(), resources, state.setdefault("/cpu", {}))
     return [_bound(b, graph, backend, resources, state, ran) for b in on_cpu]
 
@@ -119,7 +120,7 @@ def _around(call: Any, before: Callable[[Any], Any], after: Callable[[Any], Any]
 
 
 def _in(xp: Any, value: Any) -> Any:
-    """A value as it arrives on the device; strings and handles stay what they are."""
+    """Convert a value as the transfer to the device does; strings and handles are unchanged."""
     if isinstance(value, tuple):
         return tuple(_in(xp, v) for v in value)
     numeric = isinstance(value, np.ndarray | np.generic) and value.dtype != object

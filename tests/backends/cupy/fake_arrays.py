@@ -1,11 +1,11 @@
-"""Arrays that are as strict as CuPy's, over NumPy's: what would break on a GPU breaks here.
+"""Arrays as strict as CuPy's, backed by NumPy: code that would fail on a GPU fails here.
 
-Names, parameters and dtype loops are those recorded from a real CuPy (`cupy_surface.json`). There is no implicit way
-from an array to the host (`__array__` raises) or from the host to an array; a result of rank 0 is an array, never a
-scalar; of assignments to one place the first may win, where NumPy's last does. Whatever makes the host wait for the
-device (`bool`, `int`, `tolist`, a result whose shape depends on values) is counted.
+Names, parameters and dtype loops were recorded from a real CuPy (`cupy_surface.json`). No array moves implicitly to the
+host (`__array__` raises) or from the host. A result of rank 0 is an array, never a scalar. Of several assignments to
+one place the first may win, where NumPy's last does. Operations that make the host wait for the device (`bool`, `int`,
+`tolist`, a result whose shape depends on values) are counted.
 
-A `tracker` is told of every access to an array's memory; `fake_driver` has one that finds races between streams.
+A `tracker` receives every access to an array's memory; `fake_driver` has one that finds races between streams.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["FakeArray", "FakeCupy", "Memory", "Tracker"]
 
 SURFACE: Final[dict[str, Any]] = json.loads((Path(__file__).parent / "cupy_surface.json").read_text(encoding="utf-8"))
 
-# Functions whose result's shape, or whose errors, depend on values.
+# Functions whose result shape, or whose errors, depend on values.
 WAITING: Final = frozenset(
     ("argwhere", "array_equal", "bincount", "count_nonzero", "flatnonzero", "nonzero", "unique", "unravel_index")
 )
@@ -39,7 +39,7 @@ NUMPY_NAMES: Final = {"abs": "absolute", "conj": "conjugate", "fix": "trunc"}
 
 
 class Memory:
-    """What views share: the identity by which a tracker knows an array."""
+    """The memory that views share; a tracker identifies arrays by it."""
 
     __slots__ = ("__weakref__", "history", "root")
 
@@ -49,22 +49,22 @@ class Memory:
 
 
 class Tracker(Protocol):
-    """Is told of accesses, and of the host waiting for the device."""
+    """Receiver of memory accesses and of host waits."""
 
     def read(self, memory: Memory) -> None:
-        """The current stream reads the memory."""
+        """Record that the current stream reads the memory."""
 
     def write(self, memory: Memory) -> None:
-        """The current stream writes the memory."""
+        """Record that the current stream writes the memory."""
 
     def wait(self) -> None:
-        """The host waits for the current stream."""
+        """Record that the host waits for the current stream."""
 
     def make(self, memory: Memory) -> None:
-        """The memory has been allocated."""
+        """Record that the memory has been allocated."""
 
     def did(self, again: Callable[[], object]) -> None:
-        """Work was given to the current stream; `again` does it once more, on what the arrays hold then."""
+        """Record work of the current stream; `again` repeats it on the arrays' current values."""
 
 
 class FakeArray:
@@ -179,7 +179,8 @@ class FakeArray:
         given = self.xp.argument(value)
         target = self.xp.writing(self)
         arrays = [i for i in (plain if isinstance(plain, tuple) else (plain,)) if isinstance(i, np.ndarray) and i.ndim]
-        if arrays and arrays[0].dtype != bool and not isinstance(plain, tuple):  # the first of equal places wins
+        # In CuPy the first of several assignments to one place may win; here it always does.
+        if arrays and arrays[0].dtype != bool and not isinstance(plain, tuple):
             self.xp.does(lambda: _assign_backwards(target, plain, given))
         else:
             self.xp.does(lambda: target.__setitem__(plain, given))
@@ -276,7 +277,7 @@ def _is_operand(value: Any) -> bool:
 
 
 class FakeUfunc:
-    """A ufunc with CuPy's loops, and those of its methods that CuPy has."""
+    """A ufunc with CuPy's loops and those of the ufunc methods that CuPy has."""
 
     def __init__(self, xp: FakeCupy, name: str) -> None:
         self.xp = xp
@@ -355,11 +356,13 @@ def _takes(loop: list[Any], arrays: tuple[Any, ...]) -> bool:
 
 
 class FakeCupy:
-    """The namespace `cupy`.
+    """A fake of the namespace `cupy`.
 
     Attributes:
-        waited: How often the host has waited for the device.
-        raises_singular: What `cupyx.errstate(linalg="raise")` sets; otherwise singular systems give NaN.
+        tracker: Receiver of memory accesses, or None.
+        waited: Number of times the host has waited for the device.
+        raises_singular: Whether singular systems raise, as after `cupyx.errstate(linalg="raise")`, instead of giving
+            NaN.
     """
 
     def __init__(self, tracker: Tracker | None = None) -> None:
@@ -388,7 +391,7 @@ class FakeCupy:
     # -- calls -----------------------------------------------------------------------------------------------------
 
     def call(self, function: Any, args: Any, kwargs: Any, owner: FakeArray | None) -> Any:
-        """Call NumPy's function with plain values, and wrap what comes of it."""
+        """Call a NumPy function with plain values and wrap its result."""
         out = kwargs.get("out")
         plain = [self.argument(a) for a in args]
         named = {k: self.argument(v) for k, v in kwargs.items() if k != "out"}
@@ -464,7 +467,7 @@ class FakeCupy:
 
     @contextmanager
     def errstate(self, *, linalg: str) -> Iterator[None]:
-        """`cupyx.errstate`."""
+        """Set `raises_singular` for the block, as `cupyx.errstate` does."""
         before, self.raises_singular = self.raises_singular, linalg == "raise"
         try:
             yield
@@ -482,7 +485,7 @@ class FakeCupy:
     # -- values ----------------------------------------------------------------------------------------------------
 
     def argument(self, value: Any) -> Any:
-        """The plain value of an argument; what lies in NumPy's memory is refused."""
+        """Return the plain value of an argument."""
         if isinstance(value, FakeArray):
             return self.reading(value)
         if isinstance(value, list | tuple):
@@ -490,7 +493,7 @@ class FakeCupy:
         return value
 
     def wrapped(self, value: Any, owner: FakeArray | None) -> Any:
-        """A result as the device has it: a view of `owner` where the memory is the same."""
+        """Wrap a result as a device array: a view of `owner` if they share memory."""
         if isinstance(value, tuple | list):
             parts = [self.wrapped(v, owner) for v in value]
             return parts if isinstance(value, list) else tuple(parts)
@@ -503,7 +506,7 @@ class FakeCupy:
         return made
 
     def made(self, compute: Callable[[], Any], owner: FakeArray | None) -> Any:
-        """What `compute` gives, wrapped; it is work for the stream unless it is only a view."""
+        """Return the wrapped result of `compute`; record it as work of the stream unless it is only a view."""
         with np.errstate(all="ignore"):
             value = compute()
         result = self.wrapped(value, owner)
@@ -525,26 +528,26 @@ class FakeCupy:
             target[...] = new
 
     def does(self, work: Callable[[], object]) -> None:
-        """Work for the current stream that writes to arrays that there are."""
+        """Run work of the current stream that writes to existing arrays."""
         with np.errstate(all="ignore"):
             work()
         if self.tracker is not None:
             self.tracker.did(work)
 
     def reading(self, array: FakeArray) -> np.ndarray[Any, Any]:
-        """The values, for the current stream to read."""
+        """Return the values, and record a read by the current stream."""
         if self.tracker is not None:
             self.tracker.read(array.memory)
         return array.raw
 
     def writing(self, array: FakeArray) -> np.ndarray[Any, Any]:
-        """The values, for the current stream to write."""
+        """Return the values, and record a write by the current stream."""
         if self.tracker is not None:
             self.tracker.write(array.memory)
         return array.raw
 
     def waits(self) -> None:
-        """The host waits for the current stream."""
+        """Count a wait of the host for the current stream."""
         self.waited += 1
         if self.tracker is not None:
             self.tracker.wait()

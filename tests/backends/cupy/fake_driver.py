@@ -1,12 +1,12 @@
-"""A GPU without a GPU: streams and events that are written down, and that find races.
+"""A GPU driver without a GPU, whose streams and events are logged and checked for races.
 
-Work is done at once, in the order in which it is asked for; whether it *had* to be in that order is what is checked.
-Each stream, and the host, has a vector clock; an event carries its stream's clock to whoever waits for it. An access to
-memory that is not ordered after the last write by another stream (or, for a write, after all reads) is a `RaceError`,
-as on a real GPU it would be one now and then. (Lamport, "Time, clocks, and the ordering of events", CACM 21, 1978.)
+Work runs at once, in the order of the calls; the check is whether that order was *required*. Each stream, and the host,
+has a vector clock. An event carries its stream's clock to each stream that waits for it. An access to memory that is
+not ordered after the last write by another stream (or, for a write, after all reads) is a `RaceError`. On a real GPU it
+would be an occasional race. (Lamport, "Time, clocks, and the ordering of events", CACM 21, 1978.)
 
-Events pass when the test says so (`passes_at_once = False`, then `advance`). While a stream captures, what is asked of
-it is noted, and undone at the end, since CUDA would not have done it.
+Events pass when the test says so (`passes_at_once = False`, then `advance`). Work submitted during a capture is
+recorded, and undone at the end, since CUDA would not have run it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Clock = dict[str, int]
 
 
 class RaceError(Exception):
-    """Two accesses to one memory, one of them a write, that nothing orders."""
+    """Two unordered accesses to one memory, at least one of them a write."""
 
 
 class _History:
-    """The last write to a memory and the reads since: stream and tick."""
+    """The last write to a memory and the reads since, each as stream and tick."""
 
     __slots__ = ("reads", "write")
 
@@ -43,7 +43,7 @@ class _History:
 
 
 class FakeEvent:
-    """An event."""
+    """A fake of an event of CUDA."""
 
     def __init__(self, driver: FakeDriver, name: str) -> None:
         self.driver = driver
@@ -67,7 +67,7 @@ class FakeEvent:
 
 
 class FakeStream:
-    """A stream; its name is what the log calls it."""
+    """A fake stream; the log uses its name."""
 
     def __init__(self, driver: FakeDriver, name: str, device: int) -> None:
         self.driver = driver
@@ -104,7 +104,7 @@ class FakeStream:
 
 
 class FakeGraph:
-    """Captured work."""
+    """A fake graph: captured work."""
 
     def __init__(self, driver: FakeDriver, noted: list[Callable[[], object]]) -> None:
         self.driver = driver
@@ -118,7 +118,7 @@ class FakeGraph:
 
 
 class FakePool:
-    """Counts the bytes of arrays that are alive."""
+    """A fake memory pool, which counts the bytes of live arrays."""
 
     def __init__(self) -> None:
         self.used = 0
@@ -143,7 +143,7 @@ class FakePool:
 
 
 class Pinned(np.ndarray[Any, Any]):
-    """Page-locked host memory, whose reads and writes by the host count."""
+    """Page-locked host memory, which records reads and writes by the host."""
 
     memory: Memory
     driver: FakeDriver
@@ -165,12 +165,12 @@ class Pinned(np.ndarray[Any, Any]):
 
 
 class FakeDriver:
-    """As `aioflow_cupy.driver.Driver`.
+    """A fake of `aioflow_cupy.driver.Driver`.
 
     Attributes:
-        log: What was asked for, as tuples that begin with a word.
+        log: The calls, as tuples that begin with a word.
         passes_at_once: Whether events pass as soon as they are recorded.
-        neighbours: Whether devices reach one another.
+        neighbours: Whether devices can copy to each other directly.
     """
 
     def __init__(self, devices: int = 1, *, passes_at_once: bool = True, neighbours: bool = True) -> None:
@@ -309,14 +309,18 @@ class FakeDriver:
             return clock[stream]
 
     def merge(self, stream: str, clock: Clock) -> None:
-        """What has happened before is now known to `stream`."""
+        """Merge `clock` into the clock of `stream`: these events have happened before."""
         with self._lock:
             own = self.clocks[stream]
             for name, tick in list(clock.items()):
                 own[name] = max(own.get(name, 0), tick)
 
     def access(self, stream: str, memory: Memory, writes: bool) -> None:
-        """An access by a stream, or by the host. Raises RaceError."""
+        """Check and record an access by a stream or by the host.
+
+        Raises:
+            RaceError: the access is not ordered after a conflicting one.
+        """
         with self._lock:
             tick, known = self.tick(stream), self.clocks[stream]
             history = memory.history = memory.history or _History()
@@ -335,18 +339,18 @@ class FakeDriver:
         self.log.append(what)
 
     def advance(self, stream: str | None = None) -> None:
-        """Let the events recorded until now pass: of one stream, or of all."""
+        """Let the events recorded until now pass: those of one stream, or all."""
         for event in self.events:
             if stream is None or event.name.startswith(f"{stream}#"):
                 event.passed = True
 
     def words(self, *kinds: str) -> list[tuple[Any, ...]]:
-        """The entries of the log that begin with these words, events without their numbers."""
+        """Return the log entries that begin with these words, with event numbers removed."""
         return [tuple(str(w).split("#")[0] for w in entry) for entry in self.log if entry[0] in kinds]
 
 
 class FakeGenerator:
-    """CuPy's `cupy.random.Generator`: the methods that it has."""
+    """A fake of CuPy's `cupy.random.Generator`, with only the methods that CuPy has."""
 
     def __init__(self, xp: FakeCupy, generator: Any) -> None:
         self._xp = xp

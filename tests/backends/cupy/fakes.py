@@ -13,7 +13,7 @@ __all__ = ["PlainDevice", "small_lanes"]
 
 
 class PlainDevice(CupyDevice):
-    """The device's kernels over fake arrays, with no streams: for the ops alone."""
+    """The device's kernels over fake arrays, without streams, for tests of single ops."""
 
     def __init__(self) -> None:
         driver = FakeDriver()
@@ -22,10 +22,10 @@ class PlainDevice(CupyDevice):
 
     @property
     def waited(self) -> int:
-        """How often a kernel has made the host wait for the device."""
+        """Number of times a kernel has made the host wait for the device."""
         return self.arrays.waited
 
 
 def small_lanes(driver: FakeDriver, index: int = 0, lane_bytes: int = 64, **settings: Any) -> CupyDevice:
-    """A device whose lanes are small, so that a few numbers travel in several pieces."""
+    """Return a device with small lanes, so that a few numbers are copied in several pieces."""
     return CupyDevice(driver, index, CupySettings(lane_bytes=lane_bytes, **settings))

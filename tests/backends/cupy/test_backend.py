@@ -1,4 +1,4 @@
-"""The backend object: importable without CuPy, clear about what is missing, and content with a machine without GPUs."""
+"""Tests of the backend object: it imports without CuPy, reports what is missing, and accepts a machine without GPUs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aioflow_cupy.driver import CupyDriver
 from tests.backends.cupy.fake_driver import FakeDriver
 
 
-def test_the_devices_that_there_are() -> None:
+def test_devices_by_index() -> None:
     backend = CupyBackend(FakeDriver(2))
     assert (backend.name, backend.device_type, backend.count()) == ("cupy", "GPU", 2)
     assert backend.device(1).index == 1
@@ -45,5 +45,5 @@ def test_generators_repeat_by_seed() -> None:
     assert fresh[0] != fresh[1]
 
 
-def test_its_kernels_are_registered() -> None:
+def test_kernels_are_registered() -> None:
     assert {"Conv2D", "MaxPool", "OneHot", "Gather"} <= {k.op for k in KERNELS if k.device_type == "GPU"}

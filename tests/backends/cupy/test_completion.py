@@ -1,4 +1,4 @@
-"""From events to asyncio: who is woken, with what, and what happens at the end."""
+"""Tests of completions: how an event of the device resolves a future, also after errors, cancellation and close."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def an_event(driver: FakeDriver) -> FakeEvent:
     return event
 
 
-async def test_a_future_is_settled_on_its_loop_when_the_event_has_passed() -> None:
+async def test_future_is_resolved_on_its_loop_after_the_event() -> None:
     driver, completions = FakeDriver(passes_at_once=False), Completions("-test")
     threads: list[threading.Thread] = []
 
@@ -38,7 +38,7 @@ async def test_a_future_is_settled_on_its_loop_when_the_event_has_passed() -> No
     completions.close()
 
 
-async def test_events_of_other_streams_do_not_wait_for_one_another() -> None:
+async def test_events_of_different_streams_are_independent() -> None:
     driver, completions = FakeDriver(passes_at_once=False), Completions("-test")
     slow, fast = an_event(driver), an_event(driver)
     first, second = completions.future(slow), completions.future(fast)
@@ -50,18 +50,19 @@ async def test_events_of_other_streams_do_not_wait_for_one_another() -> None:
     completions.close()
 
 
-async def test_an_error_of_the_device_reaches_who_waits() -> None:
+async def test_device_error_reaches_the_waiter() -> None:
     driver, completions = FakeDriver(passes_at_once=False), Completions("-test")
     event, released = an_event(driver), []
     future = completions.future(event, lambda: released.append(True))
     event.error = RuntimeError("cudaErrorIllegalAddress")
     with pytest.raises(InternalError, match="cudaErrorIllegalAddress"):
         await future
-    assert released == [True]  # what the copy held is given back all the same
+    # Resources of the copy are released even if it failed.
+    assert released == [True]
     completions.close()
 
 
-async def test_what_finish_raises_reaches_who_waits() -> None:
+async def test_error_in_finish_reaches_the_waiter() -> None:
     driver, completions = FakeDriver(), Completions("-test")
 
     def finish() -> None:
@@ -72,7 +73,7 @@ async def test_what_finish_raises_reaches_who_waits() -> None:
     completions.close()
 
 
-async def test_close_waits_for_the_last_event_and_then_refuses() -> None:
+async def test_close_waits_for_the_last_event_and_then_rejects_calls() -> None:
     driver, completions = FakeDriver(passes_at_once=False), Completions("-test")
     seen: list[Exception | None] = []
     completions.call(an_event(driver), seen.append)
@@ -86,7 +87,7 @@ async def test_close_waits_for_the_last_event_and_then_refuses() -> None:
         completions.call(an_event(driver), seen.append)
 
 
-async def test_no_thread_before_the_first_event() -> None:
+async def test_no_thread_is_started_before_the_first_event() -> None:
     Completions("-never-used").close()
     assert not [thread for thread in threading.enumerate() if "-never-used" in thread.name]
 
@@ -102,7 +103,7 @@ async def test_a_function_runs_in_the_launching_thread_with_the_compute_stream()
     assert found[1] is device.streams.compute
 
 
-async def test_a_run_returns_when_its_kernels_are_done() -> None:
+async def test_run_returns_when_its_kernels_are_done() -> None:
     driver = FakeDriver(passes_at_once=False)
     device = small_lanes(driver)
     launched = threading.Semaphore(0)
@@ -110,12 +111,12 @@ async def test_a_run_returns_when_its_kernels_are_done() -> None:
         tasks = [tg.create_task(device.executor.run(Step(), launched.release)) for _ in range(3)]
         for _ in tasks:
             assert await asyncio.to_thread(launched.acquire, timeout=60)
-        assert not any(task.done() for task in tasks)  # launched one behind the other, none of them done
+        assert not any(task.done() for task in tasks)  # launched one after another, none of them done
         driver.passes_at_once = True
         driver.advance()
 
 
-async def test_a_failed_function_is_told_when_the_device_is_done_with_it() -> None:
+async def test_error_is_raised_only_after_the_device_is_done() -> None:
     driver = FakeDriver(passes_at_once=False)
     device = small_lanes(driver)
     begun = threading.Event()
@@ -129,7 +130,7 @@ async def test_a_failed_function_is_told_when_the_device_is_done_with_it() -> No
         assert await asyncio.to_thread(begun.wait, 60)
         await asyncio.sleep(0.02)
         assert not task.done()
-        driver.passes_at_once = True  # of an event that is recorded only now, too
+        driver.passes_at_once = True  # also for the event that is recorded only now
         driver.advance()
     assert str(task.result()) == "on purpose"
 
@@ -159,9 +160,9 @@ async def test_a_cancelled_run_returns_only_when_the_device_is_done() -> None:
         await asyncio.sleep(0.02)
         assert step.requested
         assert not task.done()  # the function has ended, its kernels have not
-        task.cancel()  # once more: still it waits
+        task.cancel()  # cancelled again: it still waits
         await asyncio.sleep(0.005)
         assert not task.done()
-        driver.passes_at_once = True  # of an event that is recorded only now, too
+        driver.passes_at_once = True  # also for the event that is recorded only now
         driver.advance()
     assert task.cancelled()

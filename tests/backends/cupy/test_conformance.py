@@ -1,4 +1,4 @@
-"""`check_backend` on the NumPy backend, on the CuPy backend over the fake driver, and on backends that are wrong."""
+"""`check_backend` on the NumPy backend, on the CuPy backend over the fake driver, and on faulty backends."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.backends.cupy.fake_driver import FakeDriver
 
 
 class Card(NumpyDevice):
-    """The host's device, with a thread of its own."""
+    """The host's device, with its own executor thread."""
 
     def __init__(self) -> None:
         self.executor: Any = DeviceThreads("-card", 1)
 
 
 class Cards:
-    """A backend with one of them."""
+    """A backend with one `Card`."""
 
     name, device_type = "cards", "CPU"
     make: type[Card] = Card
@@ -85,7 +85,7 @@ class _Blind(Card):
 
 
 class _Hasty(Card):
-    """Its executor returns at once when it is cancelled."""
+    """A device whose executor returns at once when it is cancelled."""
 
     def __init__(self) -> None:
         self.executor = self
@@ -107,7 +107,7 @@ class _Hasty(Card):
         (_Hasty, "cancellation_waits"),
     ],
 )
-async def test_a_wrong_device_is_found(card: type[Card], found: str) -> None:
+async def test_faulty_device_fails_the_right_check(card: type[Card], found: str) -> None:
     class Wrong(Cards):
         make = card
 

@@ -1,4 +1,4 @@
-"""The GPU's convolutions and pools against the CPU's, which have tests of their own against TensorFlow."""
+"""The GPU's convolutions and pools against the CPU's, which have their own tests against TensorFlow."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ evaluate_here = evaluator(PlainDevice(), lambda node, waited: ON_GPU.append(node
 
 
 def normal(tensor: Any, dtype: Any = np.float32) -> Any:
-    """A value for a placeholder."""
+    """Return a random value for a placeholder."""
     return RNG.normal(size=tensor.shape.as_list()).astype(dtype)
 
 
 def both(tensors: list[Any], feeds: dict[Any, Any]) -> list[tuple[Any, Any]]:
-    """Values by the fake GPU and by the CPU."""
+    """Return pairs of values: from the fake GPU and from the CPU."""
     from aioflow.testing.evaluate import evaluate
 
     return list(zip(evaluate_here(tensors, feeds), evaluate(tensors, feeds), strict=True))
@@ -94,7 +94,7 @@ def test_half_precision_keeps_its_dtype(dtype: Any) -> None:
         np.testing.assert_allclose(gpu.astype(np.float32), cpu.astype(np.float32), rtol=0.05, atol=0.05)
 
 
-def test_a_large_batch_is_cut_into_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_batch_is_split_into_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convolution, "_PATCH_BYTES", 2000)
     with af.Graph().as_default():
         image, kernel = af.placeholder(af.float32, (5, 6, 6, 2)), af.placeholder(af.float32, (3, 3, 2, 3))
@@ -117,7 +117,9 @@ def test_pools(pool: str, padding: str, data_format: str) -> None:
         made = af.extend.make(pool, image, ksize=window, strides=strides, padding=padding, data_format=data_format)
         (slope,) = dense(af.gradients(af.reduce_sum(made * made), [image]))
         (second,) = af.gradients(af.reduce_sum(slope * slope), [image])
-        value = RNG.integers(0, 4, shape).astype(np.float32)  # with ties: the first of equals gets the gradient
+        value = RNG.integers(0, 4, shape).astype(
+            np.float32
+        )  # with ties: the first of the largest elements gets the gradient
         for gpu, cpu in both([made, slope, second], {image: value}):
             np.testing.assert_allclose(gpu, cpu, rtol=1e-5, atol=1e-5)
 
@@ -126,7 +128,7 @@ def test_pools(pool: str, padding: str, data_format: str) -> None:
 @pytest.mark.parametrize("height", [9, 2**31 - 1])
 @pytest.mark.parametrize("pool", ["MaxPool", "AvgPool"])
 def test_pools_with_windows_larger_than_the_image(pool: str, height: int, stride: int) -> None:
-    """What is outside the image takes no time and no memory."""
+    """Window positions outside the image cost no time and no memory."""
     with af.Graph().as_default():
         image = af.placeholder(af.float32, (2, 5, 4, 3))
         ksize, strides = [1, height, 7, 1], [1, stride, stride, 1]
@@ -137,7 +139,7 @@ def test_pools_with_windows_larger_than_the_image(pool: str, height: int, stride
 
 
 @pytest.mark.parametrize("sizes", [(size, kernel) for size in (1, 2, 5) for kernel in (1, 2, 3, 4, 9, 12)])
-def test_trimmed_windows_read_the_same_of_the_image(sizes: tuple[int, int]) -> None:
+def test_trimmed_windows_read_the_same_elements(sizes: tuple[int, int]) -> None:
     size, kernel = sizes
     for stride, before, after in itertools.product((1, 2, 4, 9), (0, 1, 3, 7), (0, 2, 8)):
         count = (size + before + after - kernel) // stride + 1
@@ -148,7 +150,7 @@ def test_trimmed_windows_read_the_same_of_the_image(sizes: tuple[int, int]) -> N
 
 
 def inside(g: Windows) -> dict[int, list[int]]:
-    """For each window along an axis, which elements of the image it reads; all are within the padded image."""
+    """Return the image elements that each window along an axis reads; all are within the padded image."""
     padded = g.pad(np, np.arange(1, g.size[0] * g.size[1] + 1).reshape(1, *g.size, 1))
     found: dict[int, list[int]] = {n: [] for n in range(g.count[0] * g.count[1])}
     for _, _, where in g.taps():
@@ -159,7 +161,7 @@ def inside(g: Windows) -> dict[int, list[int]]:
     return found
 
 
-def test_sizes_that_do_not_fit_are_refused() -> None:
+def test_mismatched_depths_are_rejected() -> None:
     from aioflow.errors import InvalidArgumentError
 
     with af.Graph().as_default():
@@ -170,9 +172,9 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
 
 
 class _NoPlans:
-    """A cuDNN frontend that can plan nothing, and notes what it was asked for."""
+    """A cuDNN frontend that supports no graph and counts the requests."""
 
-    class cudnnGraphNotSupportedError(Exception):  # its own name
+    class cudnnGraphNotSupportedError(Exception):  # cuDNN's name
         pass
 
     data_type = SimpleNamespace(FLOAT="float", HALF="half", BFLOAT16="bfloat16")
@@ -189,7 +191,9 @@ class _NoPlans:
 
 
 @pytest.mark.parametrize(("channels", "asked"), [(2, 1), (1, 0)])
-def test_what_cudnn_cannot_plan_is_a_matrix_product(monkeypatch: pytest.MonkeyPatch, channels: int, asked: int) -> None:
+def test_unsupported_cudnn_plan_falls_back_to_a_matrix_product(
+    monkeypatch: pytest.MonkeyPatch, channels: int, asked: int
+) -> None:
     frontend = _NoPlans()
     monkeypatch.setattr(cudnn, "_frontend", lambda: frontend)
     with af.Graph().as_default():
@@ -197,4 +201,4 @@ def test_what_cudnn_cannot_plan_is_a_matrix_product(monkeypatch: pytest.MonkeyPa
         made = af.nn.conv2d(image, kernel, [1, 1, 1, 1], "SAME")
         ((gpu, cpu),) = both([made], {x: normal(x) for x in (image, kernel)})
         np.testing.assert_allclose(gpu, cpu, rtol=2e-4, atol=2e-4)
-    assert frontend.asked == asked  # groups are not even tried
+    assert frontend.asked == asked  # a grouped convolution does not even ask cuDNN

@@ -1,4 +1,4 @@
-"""Which ops the GPU has, which it has not and why, and which strands can be captured."""
+"""Tests of op coverage: the GPU's ops, the reasons for those it lacks, and the strands that can be captured."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_nine_of_ten_numeric_ops_run_on_the_gpu() -> None:
     assert share(coverage) >= 0.9
 
 
-def test_whatever_stays_on_the_cpu_has_a_reason() -> None:
+def test_every_op_left_on_the_cpu_has_a_reason() -> None:
     assert [c.op for c in find_coverage() if c.how == "cpu" and not c.reason] == []
 
 
@@ -40,7 +40,7 @@ def test_strings_have_no_kernel_on_a_gpu(op: str) -> None:
     assert KERNELS.find(op, "CPU", {name: af.string, "incompatible_shape_error": True}) is not None
 
 
-def test_no_kernel_of_the_gpu_takes_strings() -> None:
+def test_no_gpu_kernel_accepts_strings() -> None:
     for kernel in KERNELS:
         if kernel.device_type == "GPU":
             types = [
@@ -57,13 +57,13 @@ def bound(*tensors: Any) -> list[BoundNode]:
     return bind_graph(prune(StepRequest((), tensors, ())), PlainDevice(), ResourceManager(), {})
 
 
-def test_which_strands_can_be_captured() -> None:
+def test_strands_that_read_device_values_on_the_host_are_not_capturable() -> None:
     with af.Graph().as_default():
         x = af.placeholder_with_default(np.ones((4, 3), np.float32), (None, 3))
         dense = af.nn.relu(x @ np.ones((3, 3), np.float32)) + af.reduce_sum(x, 1, keepdims=True)
-        shaped = af.reshape(dense, af.shape(x))  # the shape never leaves the host
-        counted = af.reshape(x, [af.cast(af.reduce_max(x), af.int32), 3])  # a size that the device computes
-        chosen = af.boolean_mask(x, x[:, 0] > 0)  # a size that depends on values
+        shaped = af.reshape(dense, af.shape(x))  # the shape stays on the host
+        counted = af.reshape(x, [af.cast(af.reduce_max(x), af.int32), 3])  # the device computes a size
+        chosen = af.boolean_mask(x, x[:, 0] > 0)  # the size depends on values
         assert is_capturable(bound(shaped))
         assert not is_capturable(bound(counted))
         assert not is_capturable(bound(chosen))

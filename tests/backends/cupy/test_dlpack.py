@@ -1,4 +1,4 @@
-"""Arrays of other libraries: which stream waits for which, and what is refused."""
+"""Tests of DLPack import and export: which stream waits for which, and which requests are rejected."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.backends.cupy.fakes import small_lanes
 
 
 class Foreign:
-    """Another library's array on a GPU: notes how it is asked for its capsule."""
+    """Another library's array on a GPU, which records the options of each `__dlpack__` call."""
 
     def __init__(self, device: tuple[int, int] = (CUDA, 0), array: Any = None) -> None:
         self.device = device
@@ -34,23 +34,23 @@ class Foreign:
         return Foreign(self.device, "a copy")
 
 
-async def test_an_import_tells_the_producer_the_compute_stream() -> None:
+async def test_import_passes_the_compute_stream_to_the_producer() -> None:
     driver = FakeDriver()
     device = small_lanes(driver)
     foreign = Foreign(array="theirs")
-    assert await device.to_device(foreign) == "theirs"  # the memory itself
+    assert await device.to_device(foreign) == "theirs"  # the same memory, not a copy
     assert foreign.asked == [{"stream": "compute"}]
     assert driver.words("upload", "pinned") == []
 
 
-async def test_an_array_on_another_card_is_refused() -> None:
+async def test_array_on_another_gpu_is_rejected() -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         await small_lanes(FakeDriver()).to_device(Foreign((CUDA, 3)))
     assert caught.value.expected == "DLPack device (2, 0)"
     assert caught.value.actual == (2, 3)
 
 
-def test_what_is_on_the_gpu() -> None:
+def test_is_on_gpu() -> None:
     assert is_on_gpu(Foreign())
     assert is_on_gpu(Foreign((13, 0)))  # managed memory
     assert not is_on_gpu(np.ones(2))
@@ -67,10 +67,11 @@ def test_an_export_makes_the_consumers_stream_wait_for_compute(stream: int | Non
     driver.log.clear()
     assert shared.__dlpack__(stream=stream) == "a capsule"
     assert driver.words("wait") == [("wait", waits, "compute")]
-    assert own.asked == [{"stream": -1}]  # the array itself must not wait for what this thread's current stream is
+    # -1: the array itself must not wait for whatever stream is current in this thread.
+    assert own.asked == [{"stream": -1}]
 
 
-def test_a_consumer_that_waits_itself_is_let() -> None:
+def test_stream_minus_one_adds_no_wait() -> None:
     driver = FakeDriver()
     shared = small_lanes(driver).share(Foreign())
     driver.log.clear()
@@ -78,7 +79,7 @@ def test_a_consumer_that_waits_itself_is_let() -> None:
     assert driver.words("wait") == []
 
 
-def test_versions_are_handed_on() -> None:
+def test_max_version_is_passed_on() -> None:
     own = Foreign()
     shared = small_lanes(FakeDriver()).share(own)
     shared.__dlpack__(stream=1, max_version=(1, 0))
@@ -86,13 +87,13 @@ def test_versions_are_handed_on() -> None:
     assert shared.__dlpack_device__() == (CUDA, 0)
 
 
-def test_a_copy_where_one_is_asked_for() -> None:
+def test_copy_is_made_on_request() -> None:
     own = Foreign(array="the array")
     assert small_lanes(FakeDriver()).share(own).__dlpack__(stream=1, copy=True) == "a copy"
     assert own.asked == []
 
 
-def test_what_an_export_refuses() -> None:
+def test_export_rejects_stream_zero_and_other_devices() -> None:
     shared = small_lanes(FakeDriver()).share(Foreign())
     with pytest.raises(ValueError, match="stream 0 is ambiguous"):
         shared.__dlpack__(stream=0)

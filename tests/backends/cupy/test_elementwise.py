@@ -1,6 +1,6 @@
-"""The C of fused chains, compiled by a C++ compiler for the CPU and compared with the ops one by one.
+"""The C code of fused chains, compiled by a C++ compiler for the CPU and compared with the single ops.
 
-CuPy puts the same text into a kernel with the same parameters, where it is compiled for the GPU.
+CuPy puts the same text into a kernel with the same parameters, and compiles it for the GPU.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def binding(
     )
 
 
-def test_a_chain_with_an_unknown_op_has_no_program() -> None:
+def test_chain_with_an_unknown_op_has_no_program() -> None:
     chain = chain_of(binding([dtypes.float32] * 2, ["AddV2", "Pow"], [0, 1, 2, 0], [dtypes.float32] * 2))
     assert program(chain, [dtypes.float32] * 2) is None
 
 
 class Kernels:
-    """A namespace that notes the kernels that are made."""
+    """A namespace that records the kernels created with it."""
 
     def __init__(self, xp: Any) -> None:
         self.xp = xp
@@ -73,7 +73,7 @@ def fused() -> tuple[Any, Kernels, Any]:
     return body, kernels, backend.arrays
 
 
-def test_one_kernel_for_the_whole_chain() -> None:
+def test_whole_chain_is_one_kernel() -> None:
     body, kernels, xp = fused()
     assert body((xp.ones(3, np.float32), xp.ones(3, np.float32))) == "fused"
     ((inputs, outputs, text, _),) = kernels.made
@@ -82,7 +82,7 @@ def test_one_kernel_for_the_whole_chain() -> None:
     assert text.splitlines()[1].startswith("y = ")
 
 
-def test_shapes_that_do_not_broadcast_name_the_node() -> None:
+def test_broadcast_error_names_the_node() -> None:
     from aioflow.errors import InvalidArgumentError
 
     body, _, xp = fused()

@@ -1,4 +1,4 @@
-"""Captured strands: they compute the same, from the same addresses, and never where that would be wrong."""
+"""Tests of captured strands: they equal plain calls, reuse addresses, and are refused where a replay would be wrong."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_third_call_of_a_shape_is_captured_and_replayed() -> None:
         assert result.tolist() == np.maximum(x * 2 + 1, 0).tolist()
         assert total == x.sum()
     assert (machine.stats.plain, machine.stats.captured, machine.stats.replayed) == (2, 1, 4)
-    assert machine.calls == 3  # twice as usual, once to note it
+    assert machine.calls == 3  # two plain calls, one to capture
 
 
 def test_a_replay_reads_and_writes_the_captured_addresses() -> None:
@@ -76,7 +76,7 @@ def test_an_earlier_result_is_not_overwritten() -> None:
     assert [k.raw.tolist() for k in kept] == [[2 * i + 1] * 3 for i in range(6)]
 
 
-def test_another_shape_is_another_graph() -> None:
+def test_each_shape_has_its_own_graph() -> None:
     machine = Machine(affine)
     for size in (3, 4, 3, 4, 3, 4, 3, 4):
         result, _ = machine.run(np.ones(size))
@@ -93,7 +93,7 @@ def test_only_a_few_shapes_are_kept() -> None:
     assert len(machine.captured._shapes) == 4  # type: ignore[attr-defined]
 
 
-def test_what_needs_a_value_on_the_host_is_refused_once_and_for_all() -> None:
+def test_function_that_reads_values_on_the_host_is_never_captured() -> None:
     def looks(xp: Any, variables: Any, x: Any) -> tuple[Any, ...]:
         return (x * 2,) if bool((x > 0).all()) else (x,)
 
@@ -103,7 +103,7 @@ def test_what_needs_a_value_on_the_host_is_refused_once_and_for_all() -> None:
         assert result.tolist() == ([2, 2 * (i - 3)] if i > 3 else [1, i - 3])
     assert machine.stats.captured == 0
     assert "Capture" in (machine.stats.refused or "")
-    assert machine.calls == 7  # the attempt was one more
+    assert machine.calls == 7  # the capture attempt was one more call
 
 
 def update(xp: Any, variables: Any, gradient: Any) -> tuple[Any, ...]:
@@ -123,7 +123,7 @@ def assign(xp: Any, variables: Any, gradient: Any) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("step", [update, assign])
-def test_variables_go_on_from_replay_to_replay(step: Any) -> None:
+def test_variables_continue_across_replays(step: Any) -> None:
     machine = Machine(step, [10.0, 20.0])
     for i in range(1, 8):
         (seen,) = machine.run([1.0, 2.0])
@@ -133,7 +133,7 @@ def test_variables_go_on_from_replay_to_replay(step: Any) -> None:
 
 
 @pytest.mark.parametrize("step", [update, assign])
-def test_a_variable_assigned_from_outside_is_noticed(step: Any) -> None:
+def test_assignment_outside_the_strand_causes_a_new_capture(step: Any) -> None:
     machine = Machine(step, [10.0])
     for _ in range(4):
         machine.run([1.0])
@@ -144,7 +144,7 @@ def test_a_variable_assigned_from_outside_is_noticed(step: Any) -> None:
     assert machine.stats.captured == 2
 
 
-def test_a_value_that_somebody_holds_never_changes() -> None:
+def test_value_held_by_a_caller_never_changes() -> None:
     machine = Machine(update, [10.0])
     for _ in range(4):
         machine.run([1.0])
@@ -155,7 +155,7 @@ def test_a_value_that_somebody_holds_never_changes() -> None:
     assert fetched.raw.tolist() == before
 
 
-def test_a_failed_capture_leaves_the_variables_as_they_were() -> None:
+def test_failed_capture_leaves_variables_unchanged() -> None:
     def fails_late(xp: Any, variables: Any, gradient: Any) -> tuple[Any, ...]:
         made = assign(xp, variables, gradient)
         float(made[0].sum())

@@ -1,4 +1,4 @@
-"""Small values that describe shapes stay on the host; what meets the device's arrays goes there."""
+"""Tests of host values: small values that describe shapes stay on the host, unless they meet a device array."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def on_device(value: Any) -> Any:
     return BACKEND.xp.asarray(np.asarray(value))
 
 
-def test_a_shape_is_on_the_host_and_so_is_what_is_made_of_it() -> None:
+def test_shapes_and_values_computed_from_them_stay_on_the_host() -> None:
     shape = run("Shape", on_device(np.ones((4, 5), np.float32)), out_type=as_dtype(np.int32))
     assert isinstance(shape, np.ndarray)
     doubled = run("Mul", shape, shape)
@@ -55,7 +55,7 @@ def test_a_shape_is_on_the_host_and_so_is_what_is_made_of_it() -> None:
     assert joined.tolist() == [16, 7]
 
 
-def test_a_constant_goes_where_the_other_input_is() -> None:
+def test_constant_follows_the_other_input() -> None:
     two = np.array(2, np.int32)
     doubled = run("Mul", np.array([3, 4], np.int32), two, constants=(None, two))
     assert isinstance(doubled, np.ndarray | np.generic)
@@ -65,18 +65,18 @@ def test_a_constant_goes_where_the_other_input_is() -> None:
     assert doubled.raw.tolist() == [6, 8]
 
 
-def test_a_constant_is_brought_to_the_device_once_for_all_who_read_it() -> None:
+def test_constant_is_uploaded_once_for_all_readers() -> None:
     values, value = HostValues(on_device), np.ones(3)
     first = values.constant(value)
     assert values.constant(value) is first
     assert values.constant(np.ones(3)) is not first
     kept = first.array
     del first
-    assert values._held.keys() == set()  # with the last node that reads it, it goes
-    assert values.constant(value).array is not kept  # which a variable may have taken over
+    assert values._held.keys() == set()  # the array is released with the last node that reads it
+    assert values.constant(value).array is not kept  # a variable may have taken over `kept`
 
 
-def test_no_host_value_enters_a_captured_strand() -> None:
+def test_host_value_in_a_captured_strand_is_rejected() -> None:
     capturing = False
     values = HostValues(on_device, lambda: capturing)
     held = values.constant(np.ones(2))
@@ -84,15 +84,15 @@ def test_no_host_value_enters_a_captured_strand() -> None:
     capturing = True
     with pytest.raises(FailedPreconditionError):
         values.on_device(np.ones(3))
-    assert values.on_device(np.ones(2), held) is held.array  # a constant is there already
+    assert values.on_device(np.ones(2), held) is held.array  # a constant is already on the device
 
 
-def test_a_large_value_is_worked_on_by_the_device() -> None:
+def test_large_host_value_is_computed_on_the_device() -> None:
     made = run("Square", np.ones(20_000))
     assert isinstance(made, FakeArray)
 
 
-def test_a_host_value_that_meets_a_device_array_goes_there() -> None:
+def test_host_value_that_meets_a_device_array_is_uploaded() -> None:
     made = run("AddV2", on_device([1.0, 2.0]), np.array([10.0, 20.0]))
     assert isinstance(made, FakeArray)
     assert made.raw.tolist() == [11, 22]
@@ -101,18 +101,18 @@ def test_a_host_value_that_meets_a_device_array_goes_there() -> None:
     assert packed.raw.tolist() == [[1], [5]]
 
 
-def test_a_host_argument_of_a_kernel_stays_one() -> None:
+def test_host_argument_of_a_kernel_stays_on_the_host() -> None:
     before = BACKEND.waited
     made = run("Reshape", on_device(np.arange(6.0)), np.array([2, 3], np.int32))
     assert made.shape == (2, 3)
     assert BACKEND.waited == before
 
 
-def test_an_assert_that_fails_shows_what_is_on_the_device() -> None:
+def test_failed_assert_shows_device_values() -> None:
     with pytest.raises(InvalidArgumentError, match=r"\[3 4\]"):
         run("Assert", on_device(False), (on_device([3, 4]),), T=(as_dtype(np.int64),), summarize=3)
 
 
-def test_a_shape_that_the_device_computed_is_fetched() -> None:
+def test_shape_computed_by_the_device_is_fetched() -> None:
     made = run("Reshape", on_device(np.arange(6.0)), on_device(np.array([3, 2], np.int32)))
     assert made.shape == (3, 2)

@@ -1,4 +1,4 @@
-"""Ops of which the suites in `test_ops_on_the_fake` have no values, against the CPU; what a GPU does differently."""
+"""Ops that the suites in `test_ops_on_the_fake` do not cover, against the CPU; and the differences of a GPU."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ CASES: Final[tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...]] = (
 
 
 def made(op: str, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[list[Any], dict[Any, Any]]:
-    """The outputs of a node, and feeds for its inputs; in a list they are one argument."""
+    """Return the outputs of a node, and feeds for its inputs; a list in `inputs` is one argument."""
     feeds: dict[Any, Any] = {}
 
     def placed(value: Any) -> Any:
@@ -100,7 +100,7 @@ def made(op: str, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[list[
 
 
 @pytest.mark.parametrize(("op", "inputs", "attrs"), CASES, ids=lambda v: v if isinstance(v, str) else None)
-def test_as_on_the_cpu(op: str, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> None:
+def test_op_equals_the_cpu(op: str, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> None:
     with af.Graph().as_default():
         outputs, feeds = made(op, inputs, attrs)
         RAN.clear()
@@ -133,11 +133,11 @@ def test_fourier_transforms(op: str, rank: int, empty: bool) -> None:
     assert op in RAN
 
 
-# ── what a GPU does not look at, as TensorFlow documents it ──────────────────────────────────────────────────────────
+# ── errors that a GPU does not detect, as TensorFlow documents ───────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("op", ["Gather", "GatherV2"])
-def test_an_index_out_of_bounds_gathers_zeros(op: str) -> None:
+def test_index_out_of_bounds_gathers_zeros(op: str) -> None:
     rest = (np.int32(1),) if op == "GatherV2" else ()
     with af.Graph().as_default():
         params = M if op == "Gather" else M.T
@@ -147,7 +147,7 @@ def test_an_index_out_of_bounds_gathers_zeros(op: str) -> None:
     np.testing.assert_array_equal(rows, [[M[3], 0 * M[0]], [0 * M[0], M[0]]])
 
 
-def test_a_row_of_a_variable_out_of_bounds_is_zeros() -> None:
+def test_variable_row_out_of_bounds_is_zeros() -> None:
     resources, state = ResourceManager(), {}  # type: ignore[var-annotated]
     with af.Graph().as_default():
         v = af.Variable(M)
@@ -157,7 +157,7 @@ def test_a_row_of_a_variable_out_of_bounds_is_zeros() -> None:
     np.testing.assert_array_equal(found, [M[2], 0 * M[0]])
 
 
-def test_a_label_out_of_bounds_gives_nan_in_its_row_alone() -> None:
+def test_label_out_of_bounds_makes_only_its_row_nan() -> None:
     with af.Graph().as_default():
         outputs, feeds = made("SparseSoftmaxCrossEntropyWithLogits", (M, np.array([5, 6, -1, 0])), {})
         loss, slope = on_gpu(outputs, feeds)

@@ -1,4 +1,4 @@
-"""What the namespace adds to CuPy, against NumPy: scattering and reducing for every function and dtype."""
+"""The namespace's additions to CuPy, against NumPy: scattering and reducing for every function and dtype."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def test_reduceat(name: str, dtype: str, sizes: list[int], seed: int) -> None:
     assert made.dtype == expected.dtype
 
 
-def test_a_scan_makes_no_difference_between_runs() -> None:
-    """Atomic additions may; for what has none the order is fixed."""
+def test_multiply_at_is_reproducible() -> None:
+    """Atomic additions may differ between runs. A function without an atomic form uses a scan, whose order is fixed."""
     rows = XP.asarray(np.zeros(1000, np.int64))
     updates = np.random.default_rng(0).normal(size=1000).astype(np.float64)
     products = []
@@ -67,12 +67,12 @@ def test_a_scan_makes_no_difference_between_runs() -> None:
 
 
 @pytest.mark.parametrize("name", ["inv", "cholesky", "solve"])
-def test_singular_matrices_are_errors(name: str) -> None:
+def test_singular_matrices_raise(name: str) -> None:
     matrix = XP.asarray(np.zeros((2, 2)))
     args: tuple[Any, ...] = (matrix, matrix) if name == "solve" else (matrix,)
     with pytest.raises(np.linalg.LinAlgError):
         getattr(XP.linalg, name)(*args)
-    assert np.isnan(getattr(FAKE.linalg, name)(*args).raw).all()  # which CuPy itself lets pass
+    assert np.isnan(getattr(FAKE.linalg, name)(*args).raw).all()  # CuPy itself raises nothing
 
 
 def test_solutions_broadcast() -> None:
@@ -81,8 +81,8 @@ def test_solutions_broadcast() -> None:
     np.testing.assert_allclose(made.raw, np.linalg.solve(a, np.broadcast_to(b, (4, 3, 2))))
 
 
-def test_everything_else_is_cupys() -> None:
+def test_all_other_names_are_those_of_cupy() -> None:
     assert XP.float32 is np.float32
-    assert XP.sum is XP.sum  # found once, then kept
+    assert XP.sum is XP.sum  # found once, then cached
     with pytest.raises(AttributeError):
         _ = XP.no_such_function

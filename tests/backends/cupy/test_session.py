@@ -1,4 +1,4 @@
-"""Whole sessions on the fake GPU: feeds, constants, variables, gradients, loops, fetches, and no race among them."""
+"""Whole sessions on the fake GPU: feeds, constants, variables, gradients, loops and fetches, without races."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     return driver
 
 
-async def test_a_small_network_trains_as_on_the_cpu(driver: FakeDriver) -> None:
+async def test_small_network_trains_as_on_the_cpu(driver: FakeDriver) -> None:
     random = np.random.default_rng(0)
     images, labels = random.normal(size=(16, 6)).astype(np.float32), random.integers(0, 3, 16)
     losses: dict[str, list[float]] = {}
@@ -104,7 +104,7 @@ def two_cards(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     return driver
 
 
-async def test_a_value_goes_from_card_to_card(two_cards: FakeDriver) -> None:
+async def test_value_is_copied_from_gpu_to_gpu(two_cards: FakeDriver) -> None:
     x = af.placeholder(af.float32, [4])
     with af.device("/gpu:0"):
         first = af.exp(x)
@@ -116,7 +116,7 @@ async def test_a_value_goes_from_card_to_card(two_cards: FakeDriver) -> None:
     assert two_cards.words("peer") == [("peer", "compute1")]
 
 
-async def test_a_shape_goes_from_card_to_card_and_stays_on_the_host(two_cards: FakeDriver) -> None:
+async def test_shape_for_another_gpu_stays_on_the_host(two_cards: FakeDriver) -> None:
     x, y = af.placeholder(af.float32, [None, 2]), af.placeholder(af.float32, [None])
     with af.device("/gpu:0"):
         shape = af.shape(af.exp(x))
@@ -128,7 +128,7 @@ async def test_a_shape_goes_from_card_to_card_and_stays_on_the_host(two_cards: F
     assert two_cards.words("peer") == []
 
 
-async def test_a_fetch_that_never_left_the_host_is_one_of_numpy(driver: FakeDriver) -> None:
+async def test_fetched_host_value_is_a_numpy_array(driver: FakeDriver) -> None:
     x = af.placeholder(af.float32, [None, 2])
     with af.device("/gpu:0"):
         made = [af.shape(x), af.exp(x)]

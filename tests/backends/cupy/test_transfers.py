@@ -1,4 +1,4 @@
-"""Copies: what waits for what, which memory is used again when, and that values arrive whole."""
+"""Tests of copies between host and device: their order, the reuse of memory, and intact values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.backends.cupy.fakes import small_lanes
 NUMBERS = np.arange(40, dtype=np.float32)  # 160 bytes: three lanes of 64
 
 
-async def test_an_upload_goes_in_pieces_each_ordered_by_events() -> None:
+async def test_upload_is_split_into_pieces_ordered_by_events() -> None:
     driver = FakeDriver()
     device = small_lanes(driver)
     driver.log.clear()
@@ -31,23 +31,24 @@ async def test_an_upload_goes_in_pieces_each_ordered_by_events() -> None:
         ("wait", "compute", "upload"),
         ("record", "compute", "compute"),  # consumed
     ]
-    again = [("wait", "upload", "compute"), *piece[3:]]  # the lane is free, and its device memory when compute has read
+    # The lane is free, and its device memory when the compute stream has read it.
+    again = [("wait", "upload", "compute"), *piece[3:]]
     assert driver.words("pinned", "record", "wait", "upload") == piece + again * 2
     assert (await device.transfers.download(array)).tolist() == NUMBERS.tolist()
 
 
-async def test_a_lane_is_used_again_only_after_its_copy() -> None:
+async def test_lane_is_reused_only_after_its_copy() -> None:
     driver = FakeDriver(passes_at_once=False)
     device = small_lanes(driver)
     device.transfers.upload(NUMBERS[:16])
     device.transfers.upload(NUMBERS[16:32])
-    assert driver.words("pinned") == [("pinned", "64")] * 2  # the first one is under way
+    assert driver.words("pinned") == [("pinned", "64")] * 2  # the first copy is still running
     driver.advance("upload")
     device.transfers.upload(NUMBERS[:4])
     assert len(driver.words("pinned")) == 2
 
 
-async def test_with_all_lanes_under_way_the_oldest_copy_is_waited_for() -> None:
+async def test_upload_with_all_lanes_busy_waits_for_the_oldest_copy() -> None:
     driver = FakeDriver(passes_at_once=False)
     device = small_lanes(driver)
     array = device.transfers.upload(np.arange(200, dtype=np.float32))  # 13 pieces, 8 lanes
@@ -58,7 +59,7 @@ async def test_with_all_lanes_under_way_the_oldest_copy_is_waited_for() -> None:
     assert (await device.transfers.download(array)).tolist() == list(range(200))
 
 
-async def test_a_download_waits_for_what_computes_it() -> None:
+async def test_download_waits_for_the_computation() -> None:
     driver = FakeDriver()
     device = small_lanes(driver)
     array = device.transfers.upload(NUMBERS[:8])
@@ -74,14 +75,14 @@ async def test_a_download_waits_for_what_computes_it() -> None:
     assert (await fetched).tolist() == (2 * NUMBERS[:8]).tolist()
 
 
-async def test_a_lane_of_a_download_comes_back_when_the_host_has_read_it() -> None:
+async def test_download_lane_is_free_after_the_host_has_read_it() -> None:
     driver = FakeDriver(passes_at_once=False)
     device = small_lanes(driver)
     array = device.transfers.upload(NUMBERS[:8])
     driver.advance()
     first, second = device.transfers.download(array), device.transfers.download(array)
     made = len(driver.words("pinned"))
-    assert made == 2  # one is the upload's, used again
+    assert made == 2  # one is the upload's, reused
     driver.advance()
     await first
     await second
@@ -90,14 +91,14 @@ async def test_a_lane_of_a_download_comes_back_when_the_host_has_read_it() -> No
     driver.advance()
 
 
-async def test_a_small_result_is_the_callers_own() -> None:
+async def test_small_result_is_not_overwritten_by_the_next() -> None:
     device = small_lanes(FakeDriver())
     first = await device.transfers.download(device.transfers.upload(NUMBERS[:4]))
     second = await device.transfers.download(device.transfers.upload(NUMBERS[4:8]))  # through the same lane
     assert (first.tolist(), second.tolist()) == ([0, 1, 2, 3], [4, 5, 6, 7])
 
 
-async def test_a_large_result_has_page_locked_memory_of_its_own() -> None:
+async def test_large_result_has_its_own_page_locked_memory() -> None:
     driver = FakeDriver()
     device = small_lanes(driver)
     array = device.transfers.upload(NUMBERS)
@@ -108,7 +109,7 @@ async def test_a_large_result_has_page_locked_memory_of_its_own() -> None:
     assert driver.words("pinned")[-2:] == [("pinned", "160")] * 2
 
 
-async def test_nobody_waiting_for_a_download_does_not_lose_its_lane() -> None:
+async def test_cancelled_download_returns_its_lane() -> None:
     driver = FakeDriver(passes_at_once=False)
     device = small_lanes(driver)
     array = device.transfers.upload(NUMBERS[:8])
@@ -122,7 +123,7 @@ async def test_nobody_waiting_for_a_download_does_not_lose_its_lane() -> None:
     assert len(driver.words("pinned")) == made
 
 
-async def test_an_array_is_kept_while_it_is_being_fetched() -> None:
+async def test_array_is_kept_during_its_download() -> None:
     driver = FakeDriver(passes_at_once=False)
     device = small_lanes(driver)
     array = device.transfers.upload(NUMBERS[:8])
@@ -142,7 +143,7 @@ async def test_an_array_is_kept_while_it_is_being_fetched() -> None:
     raise AssertionError("the array is still held")
 
 
-async def test_from_card_to_card() -> None:
+async def test_copy_from_gpu_to_gpu() -> None:
     driver = FakeDriver(2)
     first, second = small_lanes(driver, 0), small_lanes(driver, 1)
     array = first.transfers.upload(NUMBERS)
@@ -157,7 +158,7 @@ async def test_from_card_to_card() -> None:
     assert second.copy_from(copied, second) is copied
 
 
-async def test_cards_that_do_not_reach_each_other_go_by_the_host() -> None:
+async def test_copy_between_unconnected_gpus_goes_through_the_host() -> None:
     driver = FakeDriver(2, neighbours=False)
     first, second = small_lanes(driver, 0), small_lanes(driver, 1)
     array = first.transfers.upload(NUMBERS)
@@ -173,7 +174,7 @@ async def test_cards_that_do_not_reach_each_other_go_by_the_host() -> None:
     assert (await second.transfers.download(copied)).tolist() == NUMBERS.tolist()
 
 
-async def test_the_memory_limit_is_kept() -> None:
+async def test_memory_limit_is_enforced() -> None:
     driver = FakeDriver()
     device = small_lanes(driver, memory_limit=400)
     array = device.transfers.upload(NUMBERS)  # 160 bytes, and a lane of 64
@@ -195,7 +196,7 @@ async def test_empty_and_scalar_values() -> None:
         assert back.tolist() == value.tolist()
 
 
-async def test_strings_and_handles_stay() -> None:
+async def test_strings_and_handles_stay_on_the_host() -> None:
     device = small_lanes(FakeDriver())
     text, handle = np.array([b"a"], object), object()
     assert await device.to_device(text) is text
@@ -203,8 +204,8 @@ async def test_strings_and_handles_stay() -> None:
     assert (await device.to_host(text)).tolist() == [b"a"]
 
 
-def test_the_fake_finds_a_race() -> None:
-    """Two streams at one array, with and without an event between: what the tests above rest on."""
+def test_fake_driver_finds_a_race() -> None:
+    """Two streams use one array, with and without an event between; the tests above rely on this check."""
     driver = FakeDriver()
     compute, other = driver.stream(0), driver.stream(0)
     with driver.current(0, compute, None):

@@ -1,4 +1,4 @@
-"""The GPU's convolutions and pools over volumes, and pools with places, against the CPU's."""
+"""The GPU's convolutions and pools over volumes, and pools with argmax, against the CPU's."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ evaluate_here = evaluator(PlainDevice(), _ran)
 
 
 def normal(tensor: Any, dtype: Any) -> Any:
-    """A value for a placeholder."""
+    """Return a random value for a placeholder."""
     return RNG.normal(size=tensor.shape.as_list()).astype(dtype)
 
 
 def check(tensors: list[Any], feeds: dict[Any, Any], ops: set[str], tolerance: float = 1e-5) -> None:
-    """That the fake GPU gives what the CPU does, runs the ops itself, and never makes the host wait for it."""
+    """Assert that the fake GPU agrees with the CPU and runs `ops` itself, without making the host wait."""
     ON_GPU.clear()
     for gpu, cpu in zip(evaluate_here(tensors, feeds), evaluate(tensors, feeds), strict=True):
         assert gpu.dtype == cpu.dtype
@@ -114,7 +114,9 @@ def test_pools(pool: str, ksize: Any, strides: Any, padding: str, layout: str) -
         made = af.extend.make(pool, image, data_format=layout, **how)
         (slope,) = dense(af.gradients(af.reduce_sum(made * made), [image]))
         (second,) = af.gradients(af.reduce_sum(slope * slope), [image])
-        value = RNG.integers(0, 4, shape).astype(np.float32)  # with ties: the first of equals gets the gradient
+        value = RNG.integers(0, 4, shape).astype(
+            np.float32
+        )  # with ties: the first of the largest elements gets the gradient
         ops = {pool, f"{pool}Grad"} | ({"MaxPool3DGradGrad"} if pool == "MaxPool3D" else set())
         check([made, slope, second], {image: value}, ops, 1e-4)
 
@@ -138,7 +140,7 @@ def test_pools_keep_their_dtype(pool: str, dtype: Any) -> None:
         check([made, slope], {image: value}, {pool, f"{pool}Grad"}, 1e-10 if dtype is np.float64 else 0.02)
 
 
-def test_the_gradient_of_a_window_with_a_nan_goes_to_the_nan() -> None:
+def test_max_pool_gradient_goes_to_the_nan_of_a_window() -> None:
     with af.Graph().as_default():
         image = af.placeholder(af.float32, (1, 2, 2, 2, 1))
         (slope,) = evaluate_here(
@@ -151,7 +153,7 @@ def test_the_gradient_of_a_window_with_a_nan_goes_to_the_nan() -> None:
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("padding", ["SAME", "VALID"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8, np.int64, np.uint16])
-def test_pools_with_places(dtype: Any, padding: str, whole: bool) -> None:
+def test_max_pool_with_argmax(dtype: Any, padding: str, whole: bool) -> None:
     with af.Graph().as_default():
         image = af.placeholder(dtype, (2, 5, 6, 3))
         how: dict[str, Any] = {
@@ -166,7 +168,7 @@ def test_pools_with_places(dtype: Any, padding: str, whole: bool) -> None:
         check([y, at, slope], {image: value.astype(dtype)}, {"MaxPoolWithArgmax", "MaxPoolGradWithArgmax"})
 
 
-def test_what_goes_to_a_place_outside_of_the_image_is_dropped() -> None:
+def test_argmax_gradient_outside_of_the_image_is_dropped() -> None:
     how: dict[str, Any] = {"ksize": [1, 1, 2, 1], "strides": [1, 1, 2, 1], "padding": "VALID"}
     values = [np.zeros((2, 1, 4, 1), np.float32), np.ones((2, 1, 2, 1), np.float32)]
     values.append(np.array([0, 4, -1, 3]).reshape(2, 1, 2, 1))
@@ -177,7 +179,7 @@ def test_what_goes_to_a_place_outside_of_the_image_is_dropped() -> None:
     assert made.reshape(-1).tolist() == [1, 0, 0, 0, 0, 0, 0, 1]
 
 
-def test_sizes_that_do_not_fit_are_refused() -> None:
+def test_mismatched_sizes_are_rejected() -> None:
     with af.Graph().as_default():
         image = af.placeholder(af.float32)
         kernel = np.zeros((2, 2, 2, 2, 4), np.float32)
@@ -192,8 +194,8 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
-def test_a_tap_meets_what_its_windows_read(size: int) -> None:
-    """Against a plain walk over windows and taps."""
+def test_taps_along_an_axis_match_the_windows(size: int) -> None:
+    """Compares `Taps.along` with a plain walk over windows and kernel positions."""
     for kernel, stride, dilation, before, count in itertools.product(
         (1, 2, 5, 9), (1, 3), (1, 2), (0, 1, 4), (1, 2, 4)
     ):
@@ -213,5 +215,5 @@ def test_a_tap_meets_what_its_windows_read(size: int) -> None:
         assert set(found) == expected
 
 
-def test_kernels_for_the_cpu_alone_wait_for_no_device() -> None:
+def test_cpu_kernels_do_not_synchronise() -> None:
     assert [k.op for k in KERNELS if k.device_type == "CPU" and k.synchronises] == []

@@ -1,7 +1,7 @@
-"""Memory of NumPy's arrays that ends at a page nobody may touch, as do arrays that were released.
+"""NumPy array memory that ends at an inaccessible page, and becomes inaccessible when released.
 
-Whoever reads or writes beyond an array, or by the address of one that is gone, crashes the process. New memory is full
-of NaN, so that what was not written is seen in a result.
+An access beyond an array, or through the address of a released one, crashes the process. New memory is filled with NaN,
+so that unwritten elements show in a result.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _PAGE: Final = mmap.PAGESIZE
 _SET_HANDLER: Final = 304  # PyDataMem_SetHandler in the table of NumPy's C API
 _NOTHING, _PRIVATE, _FIXED, _ANONYMOUS, _UNRESERVED = 0, 2, 16, 32, 0x4000  # PROT_NONE, MAP_…, as on Linux and x86-64
 _READ_AND_WRITE: Final = mmap.PROT_READ | mmap.PROT_WRITE
-_REMEMBERED: Final = 8192  # released arrays whose addresses nobody gets, of the 65,530 regions that a process may have
+# Released arrays whose addresses are not reused, out of the 65,530 regions that a process may have.
+_REMEMBERED: Final = 8192
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.argtypes = (c_void_p, c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64)
@@ -36,7 +37,7 @@ _FREE: Final = CFUNCTYPE(None, c_void_p, c_void_p, c_size_t)
 
 
 class _Handler(ctypes.Structure):
-    """PyDataMem_Handler."""
+    """The struct `PyDataMem_Handler` of NumPy's C API."""
 
     _fields_ = (
         ("name", c_char * 127),
@@ -49,9 +50,11 @@ class _Handler(ctypes.Structure):
     )
 
 
-_living: dict[int, tuple[int, int, int]] = {}  # by address: where its pages begin, how many bytes they are, and its own
+# By address: the start of its pages, their length in bytes, and the size of the array in bytes.
+_living: dict[int, tuple[int, int, int]] = {}
 _released: deque[tuple[int, int]] = deque()
-_lock: Final = threading.RLock()  # the collector may release arrays while one is put down
+# Reentrant, since the garbage collector may release arrays while the lock is held.
+_lock: Final = threading.RLock()
 
 
 def _malloc(context: int | None, size: int, fill: int = 0xFF) -> int:
@@ -101,7 +104,7 @@ _handler: Final = _Handler(
 
 
 def guard() -> None:
-    """Arrays of this thread, and of those that are started after this, have such memory from now on."""
+    """Use guarded memory for arrays of this thread, and of threads started from now on."""
     _use()
     run = threading.Thread.run
 

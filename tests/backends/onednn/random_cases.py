@@ -1,4 +1,4 @@
-"""Random products and convolutions, for oneDNN's kernels beside NumPy's."""
+"""Random products and convolutions, to compare oneDNN's kernels with NumPy's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 
 
 def body(op: str, attrs: dict[str, Any], inputs: tuple[Any, ...], *, reproducible: bool, constants: Any = None) -> Any:
-    """What a node of the op calls: NumPy's kernel where it must be reproducible."""
+    """Return the function that a node of the op calls: NumPy's kernel if `reproducible`."""
     definition = OPS.get(op)
     every = {name: attr.default for name, attr in definition.attrs.items() if attr.default is not None}
     every |= {"T": float32, **attrs}
@@ -34,7 +34,14 @@ def body(op: str, attrs: dict[str, Any], inputs: tuple[Any, ...], *, reproducibl
 
 @dataclass(frozen=True)
 class Case:
-    """A node's op, attributes and inputs, and how many products are summed for an element."""
+    """A node's op, attributes and inputs.
+
+    Attributes:
+        op: The op.
+        attrs: Its attributes.
+        inputs: Its inputs; a list is one argument, a tuple of integers a shape.
+        depth: Number of products that are summed for one element.
+    """
 
     op: str
     attrs: dict[str, Any]
@@ -42,7 +49,7 @@ class Case:
     depth: int
 
     def agrees(self) -> bool:
-        """Whether the two kernels agree within what float32 may lose in sums of this length, of numbers around 1."""
+        """Return whether both kernels agree within the rounding of float32 sums of `depth` numbers around 1."""
         expected = body(self.op, self.attrs, self.inputs, reproducible=True)(*self.inputs)
         for constants in (None, tuple(None if isinstance(value, tuple) else value for value in flat(self.inputs))):
             made = body(self.op, self.attrs, self.inputs, reproducible=False, constants=constants)(*self.inputs)
@@ -61,14 +68,14 @@ class Case:
 
 
 def flat(inputs: Any) -> list[Any]:
-    """Every input or output of the node: lists are those of one argument."""
+    """Return every input or output of the node; a list holds those of one argument."""
     if not isinstance(inputs, tuple):
         return [inputs]
     return [one for value in inputs for one in (value if isinstance(value, list) else [value])]
 
 
 def fused(case: Case, rng: np.random.Generator) -> Case:
-    """With a bias, another array or an activation behind it, or several of these, as the optimizer fuses them."""
+    """Append a bias, another array, an activation, or several of these, as the optimizer fuses them."""
     if case.op not in ("MatMul", "Conv2D", "DepthwiseConv2dNative") or case.attrs.get("data_format") == "NCHW":
         return case
     shape = body(case.op, case.attrs, case.inputs, reproducible=True)(*case.inputs).shape
@@ -98,7 +105,7 @@ def fused(case: Case, rng: np.random.Generator) -> Case:
 
 
 def normal(rng: np.random.Generator, *shape: int) -> Array:
-    """Normal numbers: in one piece, a slice of a larger array, transposed, or in steps."""
+    """Return normal numbers in a random layout: contiguous, sliced, transposed, or with negative steps."""
     kind = int(rng.integers(4))
     if kind == 0 or not shape:
         return rng.standard_normal(shape, np.float32)
@@ -111,7 +118,7 @@ def normal(rng: np.random.Generator, *shape: int) -> Array:
 
 
 def product(rng: np.random.Generator, most: int = 300) -> Case:
-    """A product of two matrices, of which some are large enough for several threads."""
+    """Return a product of two matrices; some are large enough for several threads."""
     rows, inner, columns = (int(rng.integers(1, most)) for _ in range(3))
     a, b = bool(rng.integers(2)), bool(rng.integers(2))
     left = normal(rng, *((inner, rows) if a else (rows, inner)))
@@ -120,16 +127,16 @@ def product(rng: np.random.Generator, most: int = 300) -> Case:
 
 
 def convolution(rng: np.random.Generator, most: int = 20) -> Case:
-    """A convolution or one of its gradients, dense, grouped or depthwise."""
+    """Return a convolution or one of its gradients: dense, grouped or depthwise."""
     n, h, w = (int(rng.integers(1, limit)) for limit in (5, most, most))
     kh, kw, groups, each, multiplier = (int(rng.integers(1, limit)) for limit in (6, 6, 4, 17, 17))
     sh, sw = (int(rng.integers(1, 4)) for _ in range(2))
     dh, dw = (int(rng.integers(1, 3)) if sh == sw == 1 else 1 for _ in range(2))
-    if rng.random() < 0.2:  # columns
+    if rng.random() < 0.2:  # a single column
         w = kw = 1
     depthwise = rng.random() < 0.3
     if depthwise:
-        sw = sh  # as the op demands
+        sw = sh  # required by the op
         groups, each, multiplier = int(rng.integers(1, 33)), 1, int(rng.integers(1, 4))
     nchw = bool(rng.integers(2))
     channels, outputs = groups * each, groups * multiplier

@@ -1,4 +1,4 @@
-"""Random layers without filters, for oneDNN's kernels beside NumPy's."""
+"""Random layers without filters, to compare oneDNN's kernels with NumPy's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["LAYERS", "layers"]
 
 
 def odd(rng: np.random.Generator, array: Array, large: float = 3e38) -> Array:
-    """Now and then with numbers that are none, or infinite, or large, or have many equals."""
+    """Return the array: sometimes rounded, for many ties, or with a few NaN, infinite or large elements."""
     match int(rng.integers(6)):
         case 0:
             return np.round(array)
@@ -26,10 +26,10 @@ def odd(rng: np.random.Generator, array: Array, large: float = 3e38) -> Array:
 
 
 def pool(rng: np.random.Generator, most: int = 20) -> Case:
-    """A pool or its gradient."""
+    """Return a pool or its gradient."""
     n, h, w, c = (int(rng.integers(1, limit)) for limit in (5, most, most, 40))
     kh, kw, sh, sw = (int(rng.integers(1, limit)) for limit in (6, 6, 4, 4))
-    if rng.random() < 0.2:  # columns
+    if rng.random() < 0.2:  # a single column
         w = kw = 1
     attrs: dict[str, Any] = {"ksize": (1, kh, kw, 1), "strides": (1, sh, sw, 1), "data_format": "NHWC"}
     attrs["padding"] = "SAME" if rng.integers(2) else "VALID"
@@ -46,14 +46,14 @@ def pool(rng: np.random.Generator, most: int = 20) -> Case:
 
 
 def softmax(rng: np.random.Generator) -> Case:
-    """A softmax of vectors, or its logarithm."""
+    """Return a softmax of vectors, or its logarithm."""
     shape = [int(rng.integers(1, limit)) for limit in (40, 9, 70)][int(rng.integers(3)) :]
     logits = odd(rng, normal(rng, *shape) * np.float32(rng.choice([1.0, 30.0])))
     return Case(str(rng.choice(["Softmax", "LogSoftmax"])), {}, (logits,), 1)
 
 
 def batch_norm(rng: np.random.Generator) -> Case:
-    """A batch normalization or its gradient."""
+    """Return a batch normalization or its gradient."""
     version, data_format = str(rng.choice(["", "V2", "V3"])), str(rng.choice(["NHWC", "NCHW"]))
     if version == "V3" and not rng.integers(3):
         data_format = "NDHWC"
@@ -72,7 +72,7 @@ def batch_norm(rng: np.random.Generator) -> Case:
 
 
 def batch_product(rng: np.random.Generator) -> Case:
-    """Products of a batch of matrices."""
+    """Return a product of two batches of matrices."""
     batch = [int(rng.integers(1, 6)) for _ in range(int(rng.integers(1, 3)))]
     rows, inner, columns = (int(rng.integers(1, 40)) for _ in range(3))
     a, b = bool(rng.integers(2)), bool(rng.integers(2))
@@ -85,6 +85,6 @@ LAYERS = (pool, softmax, batch_norm, batch_product)
 
 
 def layers(seed: int, count: int) -> list[Case]:
-    """So many layers, of every kind."""
+    """Return `count` layers, of every kind in turn."""
     rng = np.random.default_rng(seed)
     return [LAYERS[number % len(LAYERS)](rng) for number in range(count)]

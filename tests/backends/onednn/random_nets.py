@@ -1,4 +1,4 @@
-"""Random nets of the layers that plans are made of."""
+"""Random nets of the layers that oneDNN plans consist of."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class _Net:
 
 
 def random_net(rng: np.random.Generator) -> tuple[Any, Any]:
-    """The placeholder of an image, and what a net of five to twenty layers makes of it."""
+    """Return the placeholder of an image, and the output of a net of five to twenty layers."""
     net = _Net(rng)
     size = [int(rng.integers(low, high)) for low, high in ((1, 4), (6, 16), (6, 16), (1, 6))]
     image = af.placeholder(af.float32, size)

@@ -1,8 +1,9 @@
-"""`python -m tests.backends.onednn.stress SEED COUNT [nets]`: random shapes for every kernel of oneDNN, or random nets,
-in guarded memory.
+"""Random shapes for every kernel of oneDNN, or random nets, in guarded memory.
 
-Several threads compute at once; now and then the work is stopped at a checkpoint, or a primitive fails. Arrays are
-released as soon as the kernel has returned or raised: whoever still used one would crash the process.
+Run with `python -m tests.backends.onednn.stress SEED COUNT [nets]`.
+
+Several threads compute at once; at random, work is stopped at a checkpoint or a primitive fails. Arrays are released as
+soon as the kernel has returned or raised: a later access to one would crash the process.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from tests.backends.onednn.guarded_memory import guard
 __all__ = ["OneDnn", "nets", "shrink", "stress"]
 
 _THREADS: Final = 3
-_SHARE: Final = 0.1  # of the kernels that are stopped, and of the primitives that fail
+_SHARE: Final = 0.1  # share of the kernels that are stopped; a fifth of it is the share of the primitives that fail
 
 
 class OneDnn:
-    """The choices of a machine on which oneDNN is always the quicker one."""
+    """A fake of the measured choices, on which oneDNN is always faster."""
 
     def find(self, shape: str) -> bool:
         return True
 
 
 def shrink(put: Callable[[Any, str, Any], object]) -> None:
-    """Small arrays go to oneDNN, which is not measured, and are shared by threads. `put` sets an attribute."""
+    """Make small arrays go to oneDNN, unmeasured, and to several threads. `put` sets an attribute."""
     from aioflow_numpy import products as numpy_products
     from aioflow_onednn import (
         batch_products,
@@ -69,10 +70,10 @@ def shrink(put: Callable[[Any, str, Any], object]) -> None:
 
 
 def stress(seed: int, count: int) -> Counter[str]:
-    """What has come of so many kernels.
+    """Run random kernels, and return how many agreed, were stopped, and failed.
 
     Raises:
-        AssertionError: a result is another than NumPy's.
+        AssertionError: a result differs from NumPy's.
     """
     from aioflow.errors import InternalError
     from aioflow.work.stopping import Stoppable, Stopped, doing
@@ -89,7 +90,7 @@ def stress(seed: int, count: int) -> Counter[str]:
         execute(*arguments)
 
     class Ends(Stoppable):
-        """Work that is stopped at one of its first checkpoints, perhaps."""
+        """Work that may be stopped at one of its first checkpoints."""
 
         def check(self) -> None:
             if chance.random() < 3 * _SHARE:
@@ -120,7 +121,7 @@ def stress(seed: int, count: int) -> Counter[str]:
 
 
 def nets(seed: int, count: int) -> Counter[str]:
-    """The same of random nets, whose nodes are computed as one call."""
+    """Compare random nets, whose nodes run as one call, with NumPy's kernels, and count the planned calls."""
     import aioflow as af
     from aioflow_onednn.plans import Plan
     from tests.backends.onednn.random_nets import random_net

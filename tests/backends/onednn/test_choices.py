@@ -1,4 +1,4 @@
-"""Which of two kernels computes a shape is measured once, and kept for the processes that follow."""
+"""Tests of kernel choices: the faster of two kernels is measured once per shape, and kept for later processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from aioflow_onednn.forward import Forward
 
 
 class Kernels:
-    """Two kernels that take so many seconds of a clock of their own."""
+    """Two kernels that take given times, in seconds of a fake clock."""
 
     def __init__(self, ours: float, below: float) -> None:
         self.now, self.calls = 0.0, {"oneDNN": 0, "NumPy": 0}
@@ -58,7 +58,7 @@ def choices(path: Path, some: Kernels | None = None, machine: str = "this machin
     ("ours", "below", "winner"),
     [(1e-3, 5e-3, "oneDNN"), (1e-3, 0.9e-3, "oneDNN"), (3e-5, 2e-5, "oneDNN"), (5e-3, 1e-3, "NumPy")],
 )
-def test_the_quicker_one_is_taken_and_kept(tmp_path: Path, ours: float, below: float, winner: str) -> None:
+def test_faster_kernel_is_chosen_and_saved(tmp_path: Path, ours: float, below: float, winner: str) -> None:
     some, path = Kernels(ours, below), tmp_path / "cache" / "kept.txt"
     known = choices(path, some)
     assert known.find("some") is None
@@ -73,7 +73,7 @@ def test_the_quicker_one_is_taken_and_kept(tmp_path: Path, ours: float, below: f
     ("ours", "below", "calls"),
     [(1e-3, 9e-3, 7), (1e-3, 1.1e-3, 9), (2e-2, 4e-2, 2), (0.1, 0.6, 1), (0.5, 0.6, 2), (0.6, 0.5, 3)],
 )
-def test_one_that_is_far_ahead_or_takes_long_is_measured_less(
+def test_clear_winners_and_slow_kernels_are_measured_less(
     tmp_path: Path, ours: float, below: float, calls: int
 ) -> None:
     some = Kernels(ours, below)
@@ -81,7 +81,7 @@ def test_one_that_is_far_ahead_or_takes_long_is_measured_less(
     assert some.calls == {"oneDNN": calls, "NumPy": calls}
 
 
-def test_what_fails_is_not_chosen(tmp_path: Path) -> None:
+def test_failing_kernel_is_not_chosen(tmp_path: Path) -> None:
     def fail() -> str:
         raise InvalidArgumentError("a shape that does not fit")
 
@@ -104,7 +104,7 @@ def test_what_fails_is_not_chosen(tmp_path: Path) -> None:
         b"this machine\tsome\toneDN",
     ],
 )
-def test_a_file_that_is_damaged_says_nothing(tmp_path: Path, contents: bytes) -> None:
+def test_damaged_file_is_ignored(tmp_path: Path, contents: bytes) -> None:
     path = tmp_path / "kept.txt"
     path.write_bytes(contents)
     some = Kernels(5, 1)
@@ -114,7 +114,7 @@ def test_a_file_that_is_damaged_says_nothing(tmp_path: Path, contents: bytes) ->
     assert known.find("other") is False
 
 
-def test_where_nothing_can_be_kept_each_process_measures(tmp_path: Path) -> None:
+def test_each_process_measures_if_the_choices_cannot_be_saved(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     for path in (tmp_path / "file" / "kept.txt", Path("kept.txt")):
         some = Kernels(5, 1)
@@ -122,7 +122,7 @@ def test_where_nothing_can_be_kept_each_process_measures(tmp_path: Path) -> None
         assert choices(path).find("some") is None
 
 
-def test_the_file_does_not_grow_without_limit(tmp_path: Path) -> None:
+def test_file_does_not_grow_without_limit(tmp_path: Path) -> None:
     path = tmp_path / "kept.txt"
     path.write_bytes(b"another machine\tsome\toneDNN\n" * 100_000)
     some = Kernels(5, 1)
@@ -131,7 +131,7 @@ def test_the_file_does_not_grow_without_limit(tmp_path: Path) -> None:
     assert path.stat().st_size < 1000
 
 
-def test_threads_measure_one_at_a_time_and_each_shape_once(tmp_path: Path) -> None:
+def test_threads_measure_in_turn_and_each_shape_once(tmp_path: Path) -> None:
     some, busy = Kernels(1, 1), threading.Lock()
     known = choices(tmp_path / "kept.txt", some)
 
@@ -152,10 +152,10 @@ FUSED = {"num_args": 1, "fused_ops": ("BiasAdd",), "operands": (0, 1), "nodes": 
 
 @pytest.mark.parametrize("winner", ["oneDNN", "NumPy"])
 @pytest.mark.parametrize("op", ["Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter", "_FusedConv2D"])
-def test_a_convolution_is_computed_by_the_one_that_was_quicker(
+def test_convolution_is_computed_by_the_faster_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, op: str, winner: str
 ) -> None:
-    """From its first call on, so that all results of a node have the same bits."""
+    """The choice holds from the node's first call on, so that all results of a node have the same bits."""
     known, calls = choices(tmp_path / "kept.txt"), Counter[str]()
 
     def compare(shape: str, ours: Callable[[], Any], below: Callable[[], Any]) -> tuple[bool, Any]:
@@ -187,16 +187,14 @@ def test_a_convolution_is_computed_by_the_one_that_was_quicker(
     }
     attrs = {**CONVOLUTION, **(FUSED if op == "_FusedConv2D" else {})}
     expected = body(op, attrs, inputs[op], reproducible=True)(*inputs[op])
-    for _ in range(2):  # two nodes, the second of which finds the choice
+    for _ in range(2):  # two nodes; the second finds the saved choice
         call = body(op, attrs, inputs[op], reproducible=False)
         for _ in range(2):
             np.testing.assert_allclose(call(*inputs[op]), expected, rtol=1e-3, atol=1e-4)
     assert (calls["oneDNN"] > 0) == (winner == "oneDNN")
 
 
-async def test_no_event_loop_stands_still_while_kernels_are_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_measurement_on_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known = choices(tmp_path / "kept.txt")
     monkeypatch.setattr(kernels, "CHOICES", known)
     rng = np.random.default_rng(0)
@@ -208,7 +206,7 @@ async def test_no_event_loop_stands_still_while_kernels_are_measured(
     assert sum(known.counts().values()) == 1
 
 
-def test_doctor_counts_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_describe_counts_the_choices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     some = Kernels(5, 1)
     known = choices(tmp_path / "kept.txt", some)
     some.measured_by(known)

@@ -1,4 +1,4 @@
-"""Products of bfloat16 by oneDNN are those of float32, rounded once."""
+"""Tests of bfloat16 products by oneDNN: they are float32 products, rounded once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def wanted(a: Array, b: Array) -> Array:
 
 
 def lying(matrix: Array) -> list[Array]:
-    """By rows, by columns, and as a part of something larger."""
+    """Return the matrix in several layouts: by rows, by columns, and as slices of a larger array."""
     rows, columns = matrix.shape
     room = np.zeros((rows + 1, columns + 2), HALF)
     room[1:, 1:-1] = matrix
@@ -59,7 +59,7 @@ def test_products_are_near(shape: tuple[int, int, int], threads: int, monkeypatc
 
 @has_instructions
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_stays_so(odd: float) -> None:
+def test_nonfinite_elements_stay_nonfinite(odd: float) -> None:
     a, b = np.ones((64, 64), HALF), np.ones((64, 64), HALF)
     a[3, 5] = odd
     np.testing.assert_array_equal(half_products.matmul(a, b).astype(float), wanted(a, b))
@@ -67,7 +67,7 @@ def test_what_is_not_finite_stays_so(odd: float) -> None:
 
 @has_instructions
 @pytest.mark.parametrize(("transpose_a", "transpose_b"), [*product((False, True), repeat=2)])
-async def test_a_session_uses_it_unless_results_must_be_reproducible(
+async def test_session_uses_onednn_unless_results_must_be_reproducible(
     transpose_a: bool, transpose_b: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used: list[Array] = []
@@ -92,7 +92,7 @@ async def test_a_session_uses_it_unless_results_must_be_reproducible(
         assert len(used) == (not reproducible)
 
 
-def test_a_processor_without_such_instructions_goes_on_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processor_without_bfloat16_instructions_uses_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(half_products, "are_quicker", lambda: False)
     monkeypatch.setattr(half_products, "matmul", lambda a, b: pytest.fail("it would be slow, or not there"))
     with af.Graph().as_default(), af.Session() as session:
@@ -101,7 +101,7 @@ def test_a_processor_without_such_instructions_goes_on_as_before(monkeypatch: py
 
 
 @has_instructions
-async def test_operands_that_do_not_fit_are_refused_in_the_same_words() -> None:
+async def test_operand_error_is_the_same_as_numpys() -> None:
     with af.Graph().as_default():
         left, right = (af.placeholder(af.bfloat16, [None, None]) for _ in range(2))
         made = af.matmul(left, right)

@@ -1,4 +1,4 @@
-"""oneDNN's kernels beside NumPy's: the same results, whatever the shapes, layouts, threads and sessions."""
+"""oneDNN's kernels against NumPy's: equal results for all shapes, layouts, threads and sessions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from aioflow_onednn import kernels
 
 @pytest.fixture(autouse=True)
 def however_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small arrays go to oneDNN, and are shared by threads."""
+    """Make small arrays go to oneDNN, and to several threads."""
     monkeypatch.setattr(products, "WORTHWHILE", 1)
     monkeypatch.setattr(products, "COLUMNS", 1)
     monkeypatch.setattr(products, "are_quicker", lambda: True)
@@ -68,7 +68,7 @@ def test_several_threads_may_run_one_primitive() -> None:
 
 
 @pytest.mark.parametrize("kind", ["MatMul", "Conv2D"])
-def test_it_is_used_unless_results_must_be_reproducible(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_onednn_is_used_unless_results_must_be_reproducible(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[str] = []
 
     def watched(name: str, known: Any) -> Any:
@@ -108,7 +108,7 @@ async def test_a_session_can_ask_for_reproducible_results() -> None:
             np.testing.assert_allclose(await other.run(product, feeds), expected, rtol=1e-4, atol=1e-4)
 
 
-async def test_a_filter_that_was_assigned_is_the_one_that_is_used() -> None:
+async def test_assigned_filter_is_used() -> None:
     rng = np.random.default_rng(6)
     image = rng.standard_normal((2, 12, 12, 8), np.float32)
     with af.Graph().as_default():
@@ -123,14 +123,14 @@ async def test_a_filter_that_was_assigned_is_the_one_that_is_used() -> None:
 
 
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_stays_so(odd: float) -> None:
+def test_nonfinite_elements_stay_nonfinite(odd: float) -> None:
     a, b = np.ones((64, 64), np.float32), np.ones((64, 64), np.float32)
     a[3, 5] = odd
     made = body("MatMul", {}, (a, b), reproducible=False)(a, b)
     np.testing.assert_array_equal(made, a @ b)
 
 
-def test_the_users_openmp_keeps_its_threads() -> None:
+def test_openmp_thread_count_of_the_user_is_kept() -> None:
     before = library()._threads()
     library()._set_threads(3)
     try:
@@ -140,7 +140,7 @@ def test_the_users_openmp_keeps_its_threads() -> None:
         library()._set_threads(before)
 
 
-def test_shapes_that_do_not_fit_are_refused_in_the_same_words() -> None:
+def test_shape_error_is_the_same_as_numpys() -> None:
     image, kernel = np.ones((1, 8, 8, 4), np.float32), np.ones((3, 3, 4, 4), np.float32)
     wrong = np.ones((1, 7, 8, 4), np.float32)
     for op, inputs in (
@@ -155,7 +155,7 @@ def test_shapes_that_do_not_fit_are_refused_in_the_same_words() -> None:
         assert messages[0] == messages[1]
 
 
-def test_a_fused_convolution_names_the_users_node() -> None:
+def test_fused_convolution_error_names_the_convolution_node() -> None:
     with af.Graph().as_default():
         image = af.placeholder(af.float32, name="image")
         made = af.nn.conv2d(image, np.ones((3, 3, 4, 4), np.float32), [1, 1, 1, 1], "SAME", name="mine")
@@ -165,7 +165,7 @@ def test_a_fused_convolution_names_the_users_node() -> None:
     assert (refused.value.node, refused.value.op_type) == ("mine", "Conv2D")
 
 
-def test_a_constant_filter_may_have_come_in_another_byte_order() -> None:
+def test_constant_filter_in_another_byte_order() -> None:
     rng = np.random.default_rng(0)
     image, kernel = normal(rng, 1, 8, 8, 4), normal(rng, 3, 3, 4, 4)
     with af.Graph().as_default():
@@ -183,7 +183,7 @@ def refusal(op: str, attrs: dict[str, Any], inputs: tuple[Any, ...], reproducibl
     return str(refused.value)
 
 
-def test_a_constant_filter_is_copied_once_for_all_batches() -> None:
+def test_constant_filter_is_packed_once_for_all_batch_sizes() -> None:
     rng = np.random.default_rng(8)
     kernel = rng.standard_normal((3, 3, 32, 32), np.float32)
     packed = PackedFilter(kernel)
@@ -199,8 +199,8 @@ def windows_of(n: int) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["MatMul", "Conv2D"])
-def test_what_is_not_a_number_stays_so_behind_a_relu(kind: str) -> None:
-    """oneDNN's own relu makes zeros of it."""
+def test_nan_stays_nan_behind_a_relu(kind: str) -> None:
+    """The relu of oneDNN turns NaN into zero."""
     rng = np.random.default_rng(11)
     inputs: tuple[Any, ...] = (normal(rng, 40, 30), normal(rng, 30, 20), [np.full(20, np.nan, np.float32)])
     if kind == "Conv2D":
@@ -214,8 +214,8 @@ def test_what_is_not_a_number_stays_so_behind_a_relu(kind: str) -> None:
 @pytest.mark.parametrize("activation", ["Relu", "Relu6"])
 @pytest.mark.parametrize("of", ["image", "filter", "bias"])
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf, 3e38, 1e30])
-def test_a_convolution_that_may_overflow_does_not_lose_it_behind_a_relu(odd: float, of: str, activation: str) -> None:
-    """Weights of both signs are multiplied with numbers near infinity: sums that overflow both ways are NaN."""
+def test_overflow_in_a_convolution_is_kept_behind_a_relu(odd: float, of: str, activation: str) -> None:
+    """Weights of both signs are multiplied by numbers near infinity: sums that overflow both ways are NaN."""
     rng = np.random.default_rng(13)
     arrays = {"image": normal(rng, 1, 9, 9, 30), "filter": normal(rng, 3, 3, 30, 20), "bias": normal(rng, 20)}
     arrays[of] = arrays[of].copy()
@@ -226,7 +226,8 @@ def test_a_convolution_that_may_overflow_does_not_lose_it_behind_a_relu(odd: flo
     inputs: tuple[Any, ...] = (image, kernel, [bias])
     with np.errstate(all="ignore"):  # as in every thread that runs kernels
         made = body("_FusedConv2D", attrs, inputs, reproducible=False, constants=(None, kernel, bias))(*inputs)
-        # By NumPy; where sums overflow that depends on their order, which is the same where nothing is constant.
+        # The reference is NumPy's kernel. Whether finite numbers overflow depends on the order of the sum: for them the
+        # reference is oneDNN's kernel without constants, which sums in the same order.
         expected = body("_FusedConv2D", attrs, inputs, reproducible=not np.isfinite(odd))(*inputs)
     assert np.isnan(expected).any() or of == "bias" or np.isfinite(odd)
     np.testing.assert_array_equal(np.isnan(made), np.isnan(expected))
@@ -235,7 +236,7 @@ def test_a_convolution_that_may_overflow_does_not_lose_it_behind_a_relu(odd: flo
 
 @pytest.mark.parametrize("of", ["image", "filter", "bias"])
 @pytest.mark.parametrize("size", [1, 3])
-def test_a_swish_of_what_is_odd_is_numpys(size: int, of: str) -> None:
+def test_swish_of_nonfinite_and_extreme_numbers_equals_numpys(size: int, of: str) -> None:
     rng = np.random.default_rng(14)
     odd = np.array([np.nan, np.inf, -np.inf, 0.0, 1e30, -1e30, 90.0, -90.0, 1e-40, -200.0], np.float32)
     arrays = {"image": normal(rng, 1, 10, 10, 30), "filter": normal(rng, size, size, 30, 20), "bias": normal(rng, 20)}
@@ -253,7 +254,7 @@ def test_a_swish_of_what_is_odd_is_numpys(size: int, of: str) -> None:
 
 @pytest.mark.parametrize("activation", [(), ("Relu",), ("Relu6",)])
 @pytest.mark.parametrize("odd", [0.0, np.nan, np.inf, -np.inf, 3e38, 1e30])
-def test_what_is_added_is_not_lost_behind_a_relu(odd: float, activation: tuple[str, ...]) -> None:
+def test_addend_is_kept_behind_a_relu(odd: float, activation: tuple[str, ...]) -> None:
     rng = np.random.default_rng(15)
     image, kernel, bias = normal(rng, 1, 9, 9, 30), normal(rng, 3, 3, 30, 20), normal(rng, 20)
     other = np.array(normal(rng, 1, 9, 9, 20))
@@ -271,8 +272,8 @@ def test_what_is_added_is_not_lost_behind_a_relu(odd: float, activation: tuple[s
 
 @pytest.mark.parametrize("shape", [(1, 9, 9, 20), (9, 9, 20), (2, 9, 9, 1), (2, 9, 9, 20), (5, 2, 9, 9, 20)])
 @pytest.mark.parametrize("n", [1, 2])
-def test_what_is_added_may_have_another_shape(n: int, shape: tuple[int, ...]) -> None:
-    """By a plan in which the shapes were not known."""
+def test_addend_may_have_another_shape(n: int, shape: tuple[int, ...]) -> None:
+    """The plan is made without knowing the shapes."""
     rng = np.random.default_rng(17)
     said = ["a", "b", "c"]
     attrs = {**_CONVOLUTION, "num_args": 2, "nodes": said, "sources": said}
@@ -283,10 +284,13 @@ def test_what_is_added_may_have_another_shape(n: int, shape: tuple[int, ...]) ->
 
 @pytest.mark.parametrize(("n", "edge", "channels"), [(1, 20, 20), (1, 3, 64), (3, 9, 20), (9, 5, 16)])
 @pytest.mark.parametrize("size", [1, 3])
-def test_a_sum_has_the_same_bits_whoever_adds(
+def test_sum_has_the_same_bits_with_and_without_constants(
     size: int, n: int, edge: int, channels: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """oneDNN where all but the image is constant and NumPy behind it otherwise; by lines, by channels or by samples."""
+    """Covers additions by lines, by channels and by samples.
+
+    oneDNN adds if all inputs except the image are constant; otherwise NumPy adds afterwards.
+    """
     rng = np.random.default_rng(16)
     said = ["a", "b", "c", "d"]
     attrs = {**_CONVOLUTION, "num_args": 2, "nodes": said, "sources": said}
@@ -305,8 +309,8 @@ def test_a_sum_has_the_same_bits_whoever_adds(
 
 
 @pytest.mark.parametrize("fused_ops", [("BiasAdd", "BiasAdd"), ("Relu", "BiasAdd"), ("BiasAdd", "Relu", "BiasAdd")])
-def test_what_follows_a_product_in_another_order_is_computed_so(fused_ops: tuple[str, ...]) -> None:
-    """No optimizer of ours writes that; a plan may come from elsewhere."""
+def test_unusual_order_of_fused_ops(fused_ops: tuple[str, ...]) -> None:
+    """Our optimizer never produces these orders, but a plan may come from another program."""
     rng = np.random.default_rng(12)
     biases = [normal(rng, 20) for op in fused_ops if op == "BiasAdd"]
     said = ["a", "b", "c", "d"][: 1 + len(fused_ops)]
@@ -314,7 +318,7 @@ def test_what_follows_a_product_in_another_order_is_computed_so(fused_ops: tuple
     assert Case("_FusedMatMul", attrs, (normal(rng, 40, 30), normal(rng, 30, 20), biases), 30).agrees()
 
 
-async def test_a_step_that_is_cancelled_leaves_nothing_behind() -> None:
+async def test_cancelled_step_has_no_effect_on_later_steps() -> None:
     rng = np.random.default_rng(9)
     image: Array = rng.standard_normal((8, 32, 32, 32), np.float32)
     with af.Graph().as_default():

@@ -1,4 +1,4 @@
-"""Layers by oneDNN beside NumPy's: the same results, whatever the shapes, the numbers and the threads."""
+"""Layers by oneDNN against NumPy's: equal results for all shapes, numbers and threads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ except (NotFoundError, FailedPreconditionError) as error:
 
 @pytest.fixture(autouse=True)
 def however_small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Small arrays go to oneDNN and are shared by threads, in which NumPy does not warn, as where kernels run."""
+    """Make small arrays go to oneDNN and to several threads, without NumPy's warnings, as where kernels run."""
     shrink(monkeypatch.setattr)
     with np.errstate(all="ignore"):
         yield
@@ -57,7 +57,7 @@ def test_several_threads_may_run_one_primitive() -> None:
 POOL = {"ksize": (1, 2, 2, 1), "strides": (1, 2, 2, 1), "padding": "VALID", "data_format": "NHWC"}
 
 
-def test_the_first_of_equal_maxima_gets_the_gradient() -> None:
+def test_first_of_equal_maxima_gets_the_gradient() -> None:
     image = np.zeros((1, 2, 4, 8), np.float32)
     image[0, 1, 1] = 3.0
     image[0, 1, 0] = 3.0
@@ -69,14 +69,14 @@ def test_the_first_of_equal_maxima_gets_the_gradient() -> None:
 
 
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf, -3e38])
-def test_a_maximum_of_what_is_not_finite_is_numpys(odd: float) -> None:
+def test_maximum_of_nonfinite_elements_equals_numpys(odd: float) -> None:
     image = np.full((1, 4, 4, 8), odd, np.float32)
     image[0, 2:, :, ::2] = -1.0
     made = body("MaxPool", POOL, (image,), reproducible=False)(image)
     np.testing.assert_array_equal(made, body("MaxPool", POOL, (image,), reproducible=True)(image))
 
 
-def test_a_gradient_that_is_not_finite_stays_with_the_maximum() -> None:
+def test_nonfinite_gradient_goes_only_to_the_maximum() -> None:
     image = np.random.default_rng(3).standard_normal((2, 8, 8, 8), np.float32)
     grad = np.full((2, 4, 4, 8), np.nan, np.float32)
     grad[1] = np.inf
@@ -87,14 +87,14 @@ def test_a_gradient_that_is_not_finite_stays_with_the_maximum() -> None:
 
 @pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf, -3e38])
-def test_what_is_not_finite_stays_so_in_a_softmax(op: str, odd: float) -> None:
+def test_nonfinite_elements_in_a_softmax(op: str, odd: float) -> None:
     logits = np.random.default_rng(4).standard_normal((40, 24), np.float32)
     logits[3, 5], logits[7], logits[9, ::2] = odd, odd, odd
     expected, made = (body(op, {}, (logits,), reproducible=exact)(logits) for exact in (True, False))
     np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_what_is_not_finite_stays_in_its_channel_of_a_normalization() -> None:
+def test_nonfinite_elements_affect_only_their_channel_in_batch_norm() -> None:
     x = np.random.default_rng(5).standard_normal((4, 6, 6, 24), np.float32)
     x[1, 2, 3, 4], x[2, 0, 0, 7] = np.nan, np.inf
     vectors = np.ones((4, 24), np.float32)
@@ -107,8 +107,8 @@ def test_what_is_not_finite_stays_in_its_channel_of_a_normalization() -> None:
         assert np.isnan(made[0][..., 4]).all() == is_training
 
 
-def test_the_statistics_of_many_windows_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One sum of all of them would be off by a percent."""
+def test_statistics_of_many_elements_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A single float32 sum over all elements would be off by a percent."""
     monkeypatch.undo()
     x = np.random.default_rng(6).standard_normal((8, 250, 400, 2), np.float32) + np.float32(98)
     vectors = np.ones((4, 2), np.float32)
@@ -121,7 +121,7 @@ def test_the_statistics_of_many_windows_are_exact(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("is_training", [True, False])
-def test_the_gradient_of_many_windows_is_exact(monkeypatch: pytest.MonkeyPatch, is_training: bool) -> None:
+def test_gradient_of_many_elements_is_exact(monkeypatch: pytest.MonkeyPatch, is_training: bool) -> None:
     monkeypatch.undo()
     x = np.random.default_rng(6).standard_normal((8, 250, 400, 2), np.float32)
     grad = np.full_like(x, 1 / 3)
@@ -139,8 +139,8 @@ def test_the_gradient_of_many_windows_is_exact(monkeypatch: pytest.MonkeyPatch, 
     np.testing.assert_allclose(made.reshape(-1, 2), np.broadcast_to(expected, (count, 2)), rtol=1e-5, atol=1e-4)
 
 
-def test_onednn_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or else all the other tests compare NumPy with itself."""
+def test_onednn_computes_every_op(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without this check the other tests could compare NumPy with itself."""
     asked = 0
     known = library().execute
 
@@ -150,7 +150,8 @@ def test_onednn_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
         known(*args)
 
     monkeypatch.setattr(library(), "execute", execute)
-    monkeypatch.setattr(batch_products, "thread_count", lambda: 2)  # for one thread, NumPy's products are the best
+    # With one thread NumPy's products are faster, and oneDNN would not be called.
+    monkeypatch.setattr(batch_products, "thread_count", lambda: 2)
     ops: dict[str, int] = {}
     for case in layers(3, 200):
         before = asked
@@ -159,7 +160,7 @@ def test_onednn_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(ops.values()), ops
 
 
-def test_shapes_that_do_not_fit_are_refused_in_the_same_words() -> None:
+def test_shape_error_is_the_same_as_numpys() -> None:
     image, wrong = np.ones((1, 8, 8, 4), np.float32), np.ones((1, 3, 4, 4), np.float32)
     cases: list[tuple[str, tuple[Any, ...]]] = [
         ("MaxPool", (image[0],)),

@@ -1,4 +1,4 @@
-"""Products by oneDNN's `dnnl_sgemm`: near to NumPy's, whoever computes the parts, and with nobody's threads changed."""
+"""Tests of products by oneDNN's `dnnl_sgemm`: close to exact products, for few rows and columns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
 
 
 def matrices(rng: np.random.Generator, *sizes: int) -> tuple[Array, Array]:
-    """Two matrices to multiply, each by rows or by columns."""
+    """Return two matrices to multiply, each by rows or by columns."""
     rows, inner, columns = sizes
     a, b = rng.standard_normal((rows, inner), np.float32), rng.standard_normal((inner, columns), np.float32)
     return (np.asfortranarray(a) if rng.random() < 0.5 else a), (np.asfortranarray(b) if rng.random() < 0.5 else b)

@@ -1,4 +1,4 @@
-"""Runs of nodes that oneDNN computes as one call give what the nodes give one by one, whatever is fed."""
+"""Tests of plans: a run of nodes that oneDNN computes as one call equals the single nodes, for all feeds."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ if not KERNELS.for_op("TestAtMost"):
 
     @kernel("TestAtMost")
     def _at_most(x: Any) -> Any:
-        return np.minimum(x, np.float32(100)) if x.max() > 100 else x  # the input itself where that will do
+        # The input itself is returned if no element exceeds the limit.
+        return np.minimum(x, np.float32(100)) if x.max() > 100 else x
 
 
 NUMPYS: Final = af.SessionConfig(reproducible=True)
@@ -44,7 +45,7 @@ NUMPYS: Final = af.SessionConfig(reproducible=True)
 
 @pytest.fixture(autouse=True)
 def however_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small arrays go to oneDNN, which is not measured, and to its team."""
+    """Make small arrays go to oneDNN, unmeasured, and to its team."""
     monkeypatch.setattr(kernels, "_WORTHWHILE", 1)
     monkeypatch.setattr(kernels, "CHOICES", OneDnn())
     monkeypatch.setattr(forward, "_FOR_A_TEAM", 2**10)
@@ -54,7 +55,7 @@ def however_small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """For each step that a plan was followed in, whether it went to its end."""
+    """Record, for each step that follows a plan, whether the plan ran to its end."""
     found: list[bool] = []
     run = Plan.run
 
@@ -77,7 +78,7 @@ def graph() -> Iterator[af.Graph]:
 
 
 def small_net(image: Any, rng: np.random.Generator) -> Any:
-    """Two convolutions with what follows them."""
+    """Return two convolutions with bias, activation and pool."""
 
     def weights(*shape: int) -> Any:
         return rng.standard_normal(shape, np.float32) * np.float32(0.3)
@@ -88,7 +89,7 @@ def small_net(image: Any, rng: np.random.Generator) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_nets_give_what_numpys_kernels_give(seed: int, graph: af.Graph, planned: list[bool]) -> None:
+async def test_random_nets_equal_numpys_kernels(seed: int, graph: af.Graph, planned: list[bool]) -> None:
     rng = np.random.default_rng(seed)
     image, made = random_net(rng)
     async with af.Session() as session, af.Session(config=NUMPYS) as plain:
@@ -100,7 +101,9 @@ async def test_nets_give_what_numpys_kernels_give(seed: int, graph: af.Graph, pl
 
 
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf, 1e30, -3e38, 1e-42])
-async def test_odd_numbers_come_out_as_from_the_nodes(odd: float, graph: af.Graph, planned: list[bool]) -> None:
+async def test_nonfinite_and_extreme_feeds_equal_numpys_kernels(
+    odd: float, graph: af.Graph, planned: list[bool]
+) -> None:
     rng = np.random.default_rng(1)
     image = af.placeholder(af.float32, [1, 9, 7, 4])
     made = small_net(image, rng)
@@ -114,7 +117,7 @@ async def test_odd_numbers_come_out_as_from_the_nodes(odd: float, graph: af.Grap
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
 
 
-async def test_each_size_of_batch_has_its_plan(graph: af.Graph, planned: list[bool]) -> None:
+async def test_each_batch_size_has_its_plan(graph: af.Graph, planned: list[bool]) -> None:
     rng = np.random.default_rng(2)
     image = af.placeholder(af.float32, [None, 9, 7, 4])
     made = small_net(image, rng)
@@ -125,7 +128,7 @@ async def test_each_size_of_batch_has_its_plan(graph: af.Graph, planned: list[bo
     assert planned.count(True) >= 5
 
 
-async def test_results_are_the_callers(graph: af.Graph, planned: list[bool]) -> None:
+async def test_results_are_not_overwritten_by_later_steps(graph: af.Graph, planned: list[bool]) -> None:
     rng = np.random.default_rng(3)
     image = af.placeholder(af.float32, [1, 9, 7, 4])
     made = small_net(image, rng)
@@ -141,7 +144,7 @@ async def test_results_are_the_callers(graph: af.Graph, planned: list[bool]) -> 
     assert len(planned) > 32
 
 
-async def test_sessions_have_plans_of_their_own(graph: af.Graph, planned: list[bool]) -> None:
+async def test_sessions_have_separate_plans(graph: af.Graph, planned: list[bool]) -> None:
     rng = np.random.default_rng(8)
     image = af.placeholder(af.float32, [1, 9, 7, 4])
     made = small_net(image, rng)
@@ -156,8 +159,8 @@ async def test_sessions_have_plans_of_their_own(graph: af.Graph, planned: list[b
     assert planned.count(True) >= 7
 
 
-async def test_a_plan_that_was_stopped_is_followed_again(graph: af.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a step that is cancelled has left in the memory is nobody's."""
+async def test_stopped_plan_can_run_again(graph: af.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The values that a stopped step leaves in the plan's memory do not reach later results."""
     stops: list[bool] = []
     steps: list[tuple[Plan, Any]] = []
     run = Plan.run
@@ -188,7 +191,7 @@ async def test_a_plan_that_was_stopped_is_followed_again(graph: af.Graph, monkey
         np.testing.assert_array_equal(await session.run(made, fed), wanted)
 
 
-async def test_large_batches_are_shared_by_threads_instead(
+async def test_large_batches_use_threads_instead_of_a_plan(
     graph: af.Graph, planned: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(conv_blocks, "LEAST", 2**10)
@@ -201,7 +204,7 @@ async def test_large_batches_are_shared_by_threads_instead(
     assert not planned
 
 
-async def test_feeds_may_lie_in_any_way(graph: af.Graph, planned: list[bool]) -> None:
+async def test_feeds_may_have_any_layout(graph: af.Graph, planned: list[bool]) -> None:
     rng = np.random.default_rng(4)
     image = af.placeholder(af.float32, [1, 9, 7, 4])
     made = small_net(image, rng)
@@ -218,7 +221,7 @@ async def test_feeds_may_lie_in_any_way(graph: af.Graph, planned: list[bool]) ->
     assert planned
 
 
-async def test_values_within_may_be_fetched_and_fed(graph: af.Graph) -> None:
+async def test_intermediate_values_may_be_fetched_and_fed(graph: af.Graph) -> None:
     rng = np.random.default_rng(5)
     image = af.placeholder(af.float32, [1, 9, 7, 4])
     made = small_net(image, rng)
@@ -232,7 +235,7 @@ async def test_values_within_may_be_fetched_and_fed(graph: af.Graph) -> None:
             np.testing.assert_array_equal(await session.run(made, {pool: both[1]}), alone)
 
 
-async def test_a_wrong_shape_names_the_users_node(graph: af.Graph) -> None:
+async def test_shape_error_names_the_node(graph: af.Graph) -> None:
     image = af.placeholder(af.float32)
     weights = np.ones((3, 3, 4, 4), np.float32)
     first = af.nn.relu(af.nn.conv2d(image, weights, padding="SAME"))
@@ -246,7 +249,7 @@ async def test_a_wrong_shape_names_the_users_node(graph: af.Graph) -> None:
             assert refused.value.op_type == "Conv2D"
 
 
-async def test_a_traced_step_shows_every_node(graph: af.Graph) -> None:
+async def test_traced_step_shows_every_node(graph: af.Graph) -> None:
     image = af.placeholder(af.float32, [1, 9, 7, 4])
     made = small_net(image, np.random.default_rng(6))
     fed = {image: np.ones((1, 9, 7, 4), np.float32)}
@@ -259,7 +262,7 @@ async def test_a_traced_step_shows_every_node(graph: af.Graph) -> None:
     assert {"_FusedConv2D", "MaxPool"} <= {each.op for device in stats.step_stats for each in device.nodes}
 
 
-async def test_nothing_is_left_of_a_session(graph: af.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_closed_session_releases_its_plans(graph: af.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[weakref.ref[Plan]] = []
     run = Plan.run
 
@@ -275,7 +278,7 @@ async def test_nothing_is_left_of_a_session(graph: af.Graph, monkeypatch: pytest
             await session.run(made, {image: np.ones((1, 9, 7, 4), np.float32)})
     assert found
     del session
-    for _ in range(100):  # the thread of the last step may not have let go of it
+    for _ in range(100):  # the thread of the last step may still hold a reference
         gc.collect()
         if all(plan() is None for plan in found):
             break
@@ -283,7 +286,7 @@ async def test_nothing_is_left_of_a_session(graph: af.Graph, monkeypatch: pytest
     assert all(plan() is None for plan in found)
 
 
-async def test_a_kernel_may_give_its_input_for_some_numbers(graph: af.Graph, planned: list[bool]) -> None:
+async def test_kernel_may_return_its_input(graph: af.Graph, planned: list[bool]) -> None:
     rng = np.random.default_rng(12)
     image = af.placeholder(af.float32, [1, 9, 7, 8])
     weights = rng.standard_normal((3, 3, 8, 8), np.float32) * np.float32(0.3)
@@ -298,7 +301,7 @@ async def test_a_kernel_may_give_its_input_for_some_numbers(graph: af.Graph, pla
     assert planned == [True, True, False, True]
 
 
-async def test_a_step_that_fails_takes_the_plan_from_nobody(graph: af.Graph, planned: list[bool]) -> None:
+async def test_failed_step_does_not_prevent_a_plan(graph: af.Graph, planned: list[bool]) -> None:
     image, index = af.placeholder(af.float32, [1, 9, 7, 4]), af.placeholder(af.int32, [1])
     weights = np.ones((3, 3, 4, 4), np.float32)
     first = af.nn.conv2d(image, weights, padding="SAME")
@@ -313,11 +316,11 @@ async def test_a_step_that_fails_takes_the_plan_from_nobody(graph: af.Graph, pla
     assert planned == [True, True]
 
 
-async def test_strings_are_in_no_plan(graph: af.Graph, planned: list[bool]) -> None:
+async def test_string_ops_are_in_no_plan(graph: af.Graph, planned: list[bool]) -> None:
     image, text = af.placeholder(af.float32, [1, 9, 7, 4]), af.placeholder(af.string, [1])
     weights = np.ones((3, 3, 4, 4), np.float32)
     first = af.nn.conv2d(image, weights, padding="SAME")
-    length = af.cast(af.strings.length(text), af.float32)  # between the two
+    length = af.cast(af.strings.length(text), af.float32)  # between the two convolutions
     made = af.nn.conv2d(first * length, weights, padding="SAME")
     fed = {image: np.ones((1, 9, 7, 4), np.float32), text: [b"four"]}
     async with af.Session() as session, af.Session(config=NUMPYS) as plain:

@@ -1,4 +1,4 @@
-"""Who computes with OpenMP's threads, and that these are in nobody's way."""
+"""Tests of the team of OpenMP threads: when a computation uses it, and that it does not slow others down."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Clock:
 
 
 class _Computation:
-    """Takes a time of the clock."""
+    """A computation that takes a given time of the clock."""
 
     def __init__(self, clock: _Clock, seconds: float) -> None:
         self._clock, self._seconds = clock, seconds
@@ -51,7 +51,7 @@ def _pair(clock: _Clock, alone: float, together: float) -> Any:
 
 
 def _step(team: Team, pair: Any) -> str:
-    """Compute, and say by whom."""
+    """Compute once, and return which variant ran."""
     if team.lend() < 2:
         return "blocks"
     try:
@@ -66,7 +66,7 @@ def _team(clock: _Clock) -> Team:
     return Team(clock, size=lambda: 2)
 
 
-def test_it_is_first_found_out_what_one_thread_takes() -> None:
+def test_time_of_one_thread_is_measured_first() -> None:
     clock = _Clock()
     team, pair = _team(clock), _pair(clock, 1e-3, 6e-4)
     by = [_step(team, pair) for _ in range(60)]
@@ -74,8 +74,8 @@ def test_it_is_first_found_out_what_one_thread_takes() -> None:
     assert set(by[10:]) == {"together"}
 
 
-def test_now_and_then_it_is_found_out_again() -> None:
-    """One thread was slow when it was found out, since something else wanted the processors."""
+def test_time_of_one_thread_is_measured_again() -> None:
+    """The first measurement of one thread was slow, since other work occupied the processors."""
     clock = _Clock()
     team, pair = _team(clock), _pair(clock, 4e-3, 2e-3)
     by = [_step(team, pair) for _ in range(640)]
@@ -84,23 +84,23 @@ def test_now_and_then_it_is_found_out_again() -> None:
     assert "blocks" in [_step(team, pair) for _ in range(2000)]
 
 
-def test_short_computations_stay_with_one_thread() -> None:
+def test_short_computations_stay_on_one_thread() -> None:
     clock = _Clock()
     team, pair = _team(clock), _pair(clock, 1e-5, 5e-6)
     assert {_step(team, pair) for _ in range(50)} == {"alone"}
 
 
-def test_one_late_computation_is_forgiven() -> None:
+def test_single_late_computation_does_not_stop_the_team() -> None:
     clock = _Clock()
     team, quick, late = _team(clock), _pair(clock, 1e-3, 6e-4), _pair(clock, 1e-3, 4e-3)
     for _ in range(100):
         _step(team, quick)
     for _ in range(5):
-        _step(team, late)  # of these one alone counts: the others find out what it takes
+        _step(team, late)  # only one of these counts as late: the others measure the time of one thread
     assert _step(team, quick) == "together"
 
 
-def test_a_team_that_costs_time_rests_longer_and_longer() -> None:
+def test_slow_team_is_suspended_for_longer_and_longer() -> None:
     clock = _Clock()
     team, late = _team(clock), _pair(clock, 1e-3, 5e-3)
     rests = []
@@ -115,7 +115,7 @@ def test_a_team_that_costs_time_rests_longer_and_longer() -> None:
     assert rests[-1] < 2.0
 
 
-def test_it_has_short_rests_again_when_it_has_saved_time() -> None:
+def test_suspensions_are_short_again_after_the_team_saved_time() -> None:
     clock = _Clock()
     team, quick, late = _team(clock), _pair(clock, 1e-3, 1e-4), _pair(clock, 1e-3, 9e-3)
     for _ in range(300):
@@ -130,7 +130,7 @@ def test_it_has_short_rests_again_when_it_has_saved_time() -> None:
     assert _step(team, quick) == "together"
 
 
-def test_one_computation_at_a_time_has_it() -> None:
+def test_only_one_computation_has_the_team() -> None:
     team = _team(_Clock())
     assert team.lend() == 2
     with_another: list[int] = []
@@ -142,7 +142,7 @@ def test_one_computation_at_a_time_has_it() -> None:
     assert team.lend() == 2
 
 
-def test_who_is_interrupted_does_not_keep_it() -> None:
+def test_interrupted_lend_does_not_keep_the_team() -> None:
     sizes: list[int] = []
 
     def size() -> int:
@@ -157,15 +157,14 @@ def test_who_is_interrupted_does_not_keep_it() -> None:
     assert team.lend() == 2
 
 
-async def test_an_event_loop_does_not_wait_for_it() -> None:
+async def test_team_is_not_used_on_an_event_loop() -> None:
     team = _team(_Clock())
     assert team.lend() == 1
     assert await asyncio.to_thread(team.lend) == 2
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_who_computes_is_not_to_be_seen(seed: int) -> None:
-    """Not in the last bit."""
+def test_thread_count_does_not_change_the_bits(seed: int) -> None:
     rng = np.random.default_rng(seed)
     swish, added = Activation(Algorithm.ELTWISE_SWISH, 1.0), Activation(Algorithm.ELTWISE_RELU, adds=True)
     activation = (None, swish, added)[seed % 3]

@@ -1,4 +1,4 @@
-"""The parts of a test's steps that are delegated to onnxruntime."""
+"""A fixture that records the parts of a test's steps that are delegated to onnxruntime."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aioflow_onnxruntime.kernels import Delegated
 
 @pytest.fixture
 def parts(monkeypatch: pytest.MonkeyPatch) -> list[Delegated]:
-    """The delegated parts of the steps that the test registers, however small they are."""
+    """Return the delegated parts of the steps that the test registers, however small they are."""
     monkeypatch.setattr(Engine, "call_seconds", 0.0)
     found: list[Delegated] = []
     before = Delegated.__init__

@@ -18,8 +18,9 @@ GENERATOR = np.random.default_rng(3)
 async def run_twice(
     session: af.Session, parts: Sequence[Delegated], fetches: Any, feeds: Any = None
 ) -> tuple[Any, Any]:
-    """Return the results of the parts' own nodes, and then those of onnxruntime. The parts of a branch that is not
-    taken are not prepared.
+    """Return the results of the parts' own nodes, and then those of onnxruntime.
+
+    The parts of a branch that is not taken are not prepared.
     """
     before = await session.run(fetches, feeds)
     await session.prepared()

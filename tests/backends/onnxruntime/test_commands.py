@@ -1,4 +1,4 @@
-"""Services and commands use an engine that is installed, and say what it computes."""
+"""Tests of delegation in services and commands: they use an installed engine, and report what it computes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "net"
 
 
-async def test_a_service_is_ready_when_its_parts_are(folder: Path, parts: list[Delegated]) -> None:
+async def test_service_is_ready_when_its_parts_are_prepared(folder: Path, parts: list[Delegated]) -> None:
     served = await open_served("net", 1, folder, ModelOptions())
     async with served.session:
         assert served.session.engine == "onnxruntime"
@@ -39,14 +39,14 @@ async def test_a_service_is_ready_when_its_parts_are(folder: Path, parts: list[D
         assert all(part.part is not None for part in parts)
 
 
-async def test_a_service_can_do_without(folder: Path, parts: list[Delegated]) -> None:
+async def test_service_without_an_engine(folder: Path, parts: list[Delegated]) -> None:
     served = await open_served("net", 1, folder, ModelOptions(config=af.SessionConfig()))
     async with served.session:
         assert served.session.engine is None
         assert not parts
 
 
-async def test_batches_are_warm_when_their_parts_are(parts: list[Delegated]) -> None:
+async def test_batch_warmup_waits_for_the_parts(parts: list[Delegated]) -> None:
     inputs, outputs = net()
     async with af.Session(config=af.SessionConfig(delegate="auto")) as session:
         call = session.batched(outputs["y"], [inputs["x"]], max_batch_size=4)
@@ -62,10 +62,10 @@ async def test_batches_are_warm_when_their_parts_are(parts: list[Delegated]) -> 
         (["--repeat", "3"], True),
         (["--delegate", "onnxruntime"], True),
         (["--repeat", "3", "--delegate", "none"], False),
-        ([], False),  # one step is over before a part could be ready
+        ([], False),  # one step ends before a part could be ready
     ],
 )
-def test_run_uses_it_where_there_is_time(
+def test_run_delegates_if_there_is_time(
     folder: Path, parts: list[Delegated], capsys: pytest.CaptureFixture[str], options: list[str], delegated: bool
 ) -> None:
     assert main(["run", str(folder), "--fill", "ones", "--shape", "x=4,32", *options]) == 0
@@ -76,7 +76,7 @@ def test_run_uses_it_where_there_is_time(
     assert all(part.part is not None for part in parts)
 
 
-def test_profile_shows_parts_under_the_name_of_the_engine(
+def test_profile_shows_parts_under_the_engines_name(
     folder: Path, parts: list[Delegated], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["profile", str(folder), "--fill", "ones", "--shape", "x=4,32"]) == 0
@@ -88,12 +88,12 @@ def test_profile_shows_parts_under_the_name_of_the_engine(
     assert "onnxruntime" not in capsys.readouterr().out
 
 
-def test_an_engine_that_is_not_there_is_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_engine_is_reported_in_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", str(folder), "--fill", "ones", "--shape", "x=4,32", "--delegate", "nothing"]) == 2
     assert "no engine 'nothing'" in capsys.readouterr().err
 
 
-def test_inspect_says_what_it_computes(
+def test_inspect_reports_the_delegated_nodes(
     folder: Path, parts: list[Delegated], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["inspect", "--json", str(folder)]) == 0
@@ -107,7 +107,7 @@ def test_inspect_says_what_it_computes(
     assert "onnxruntime" not in capsys.readouterr().out
 
 
-def test_inspect_goes_on_where_no_step_can_be_planned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_continues_if_no_step_can_be_planned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with af.Graph().as_default() as graph:
         x = af.placeholder("float32", [None, 3], name="x")
         with af.device("/job:worker/task:3"):
@@ -119,7 +119,7 @@ def test_inspect_goes_on_where_no_step_can_be_planned(tmp_path: Path, capsys: py
     assert "ops" in shown
 
 
-def test_a_session_names_the_nodes(parts: list[Delegated]) -> None:
+def test_session_delegation_names_the_nodes(parts: list[Delegated]) -> None:
     x = af.placeholder("float32", [None, 4], name="x")
     y = af.gather(af.tanh(x, name="t"), af.cast(x[0], "int32"), name="g")
     with af.Session(config=af.SessionConfig(delegate="auto")) as session:

@@ -1,4 +1,4 @@
-"""Parts of steps by onnxruntime, in all ways in which steps are run; and what speaks against them."""
+"""Parts of steps computed by onnxruntime, in all ways to run a step; and the cases that prevent delegation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.net.clusters import cluster
 from tests.runtime.split import CPU
 
 
-async def test_a_net_is_one_part_in_each_way_to_run_it(parts: list[Delegated]) -> None:
+async def test_net_is_one_part_in_each_way_to_run_it(parts: list[Delegated]) -> None:
     x = af.placeholder("float32", [None, 64])
     y = layers(x, 128, 128, 10)
     rows = floats(16, 64)
@@ -50,7 +50,7 @@ async def test_a_net_is_one_part_in_each_way_to_run_it(parts: list[Delegated]) -
     same(wanted, np.asarray(af.Session(config=BY_ONNXRUNTIME).run_sync(y, {x: rows})), 1e-5)
 
 
-async def test_parts_are_on_each_device_where_their_nodes_are(parts: list[Delegated]) -> None:
+async def test_each_device_has_its_parts(parts: list[Delegated]) -> None:
     x = af.placeholder("float32", [None, 64])
     with af.device("/cpu:0"):
         a = layers(x, 128, 64)
@@ -68,7 +68,7 @@ async def test_parts_are_on_each_device_where_their_nodes_are(parts: list[Delega
     same(wanted, found, 1e-5)
 
 
-async def test_a_worker_of_a_cluster_runs_its_parts_by_what_it_has(parts: list[Delegated]) -> None:
+async def test_cluster_workers_delegate_their_parts(parts: list[Delegated]) -> None:
     with af.Graph().as_default() as graph:
         x = af.placeholder("float32", [None, 64])
         with af.device("/job:a"):
@@ -87,7 +87,7 @@ async def test_a_worker_of_a_cluster_runs_its_parts_by_what_it_has(parts: list[D
     same(wanted, found, 1e-5)
 
 
-async def test_a_result_is_the_callers_own(parts: list[Delegated]) -> None:
+async def test_result_is_not_overwritten_by_the_next_step(parts: list[Delegated]) -> None:
     x = af.placeholder("float32", [None, 64])
     y = layers(x, 128, 64)
     rows = floats(16, 64)
@@ -100,7 +100,7 @@ async def test_a_result_is_the_callers_own(parts: list[Delegated]) -> None:
     np.testing.assert_array_equal(second[0], kept)
 
 
-async def test_arrays_may_lie_in_memory_as_they_like(parts: list[Delegated]) -> None:
+async def test_feeds_may_have_any_layout(parts: list[Delegated]) -> None:
     x = af.placeholder("float32", [None, 64])
     y = layers(x, 128, 64)
     rows = floats(64, 16)
@@ -112,7 +112,7 @@ async def test_arrays_may_lie_in_memory_as_they_like(parts: list[Delegated]) -> 
         assert (await session.run(y, {x: rows.T[:0]})).shape == (0, 64)
 
 
-async def test_the_model_shares_the_memory_of_large_constants(parts: list[Delegated]) -> None:
+async def test_model_shares_the_memory_of_large_constants(parts: list[Delegated]) -> None:
     weights = floats(64, 64)
     x = af.placeholder("float32", [None, 64])
     y = af.matmul(af.tanh(x), af.constant(weights)) * 2.0 + 1.0
@@ -125,7 +125,7 @@ async def test_the_model_shares_the_memory_of_large_constants(parts: list[Delega
         assert np.shares_memory(held, constant)
 
 
-async def test_an_error_names_the_node_as_our_kernels_do(parts: list[Delegated]) -> None:
+async def test_error_names_the_node(parts: list[Delegated]) -> None:
     x, z = af.placeholder("float32", [None, 64]), af.placeholder("float32", [None, 64])
     y = layers(af.concat([layers(x, 128), z], 1, name="joined"), 64)
     async with af.Session(config=BY_ONNXRUNTIME) as session:
@@ -137,7 +137,7 @@ async def test_an_error_names_the_node_as_our_kernels_do(parts: list[Delegated])
         await session.run(y, {x: floats(3, 64), z: floats(3, 64)})
 
 
-async def test_where_there_can_be_no_thread_the_nodes_are_run(
+async def test_nodes_run_themselves_if_no_thread_can_start(
     parts: list[Delegated], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(_: threading.Thread) -> None:
@@ -148,7 +148,7 @@ async def test_where_there_can_be_no_thread_the_nodes_are_run(
     rows = floats(4, 64)
     async with af.Session() as ours, af.Session(config=BY_ONNXRUNTIME) as session:
         wanted = await ours.run(y, {x: rows})
-        assert await session.run(af.constant(1.0)) == 1.0  # the threads of the device are there
+        assert await session.run(af.constant(1.0)) == 1.0  # starts the threads of the device
         with monkeypatch.context() as patched:
             patched.setattr(threading.Thread, "start", refused)
             same(wanted, await session.run(y, {x: rows}), 1e-6)
@@ -156,7 +156,7 @@ async def test_where_there_can_be_no_thread_the_nodes_are_run(
         await run_twice(session, parts, y, {x: rows})
 
 
-async def test_many_small_parts_have_one_thread_each(parts: list[Delegated], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_small_parts_have_one_thread_each(parts: list[Delegated], monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[int] = []
     options = sessions.options_for
 
@@ -174,7 +174,7 @@ async def test_many_small_parts_have_one_thread_each(parts: list[Delegated], mon
     assert threads == [1] * 20
 
 
-async def test_a_model_that_an_optimization_of_onnxruntime_fails_on_runs_without(
+async def test_model_runs_without_a_failing_onnxruntime_optimization(
     parts: list[Delegated], caplog: pytest.LogCaptureFixture
 ) -> None:
     x = af.placeholder("float64", [None, 64])
@@ -186,7 +186,7 @@ async def test_a_model_that_an_optimization_of_onnxruntime_fails_on_runs_without
     assert not caplog.records
 
 
-async def test_a_model_that_onnxruntime_refuses_is_said_once(
+async def test_model_rejected_by_onnxruntime_is_logged_once(
     parts: list[Delegated], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refused(*_: Any) -> None:
@@ -206,9 +206,7 @@ async def test_a_model_that_onnxruntime_refuses_is_said_once(
     assert "is not delegated: no such kernel" in record.getMessage()
 
 
-async def test_a_step_that_is_stopped_ends_between_two_nodes(
-    parts: list[Delegated], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_stopped_step_ends_between_two_nodes(parts: list[Delegated], monkeypatch: pytest.MonkeyPatch) -> None:
     size = 600
     x = af.placeholder("float32", [size, size])
     y = x
@@ -237,7 +235,7 @@ async def test_a_step_that_is_stopped_ends_between_two_nodes(
         assert np.isfinite(await session.run(y, {x: value})).all()
 
 
-async def test_a_value_may_be_no_larger_than_the_session_says(parts: list[Delegated]) -> None:
+async def test_max_value_bytes_is_enforced(parts: list[Delegated]) -> None:
     x = af.placeholder("float32", [None, 64])
     y = layers(x, 128, 64)
     config = af.SessionConfig(delegate="onnxruntime", max_value_bytes=64 * 64 * 4)
@@ -247,7 +245,7 @@ async def test_a_value_may_be_no_larger_than_the_session_says(parts: list[Delega
             await session.run(y, {x: floats(65, 64)})
 
 
-async def test_the_check_for_finite_values_sees_what_comes_out(parts: list[Delegated]) -> None:
+async def test_check_finite_covers_the_outputs(parts: list[Delegated]) -> None:
     x = af.placeholder("float32", [None, 64])
     y = af.log(layers(x, 128, 64) - 2.0)
     config = af.SessionConfig(delegate="onnxruntime", check_finite=True)
@@ -258,7 +256,7 @@ async def test_the_check_for_finite_values_sees_what_comes_out(parts: list[Deleg
             await session.prepared()
 
 
-async def test_variables_are_read_at_every_step(parts: list[Delegated]) -> None:
+async def test_variables_are_read_in_every_step(parts: list[Delegated]) -> None:
     x = af.placeholder("float32", [None, 64])
     weights = af.Variable(floats(64, 64))
     y = layers(af.matmul(x, weights), 128, 10)
@@ -272,7 +270,7 @@ async def test_variables_are_read_at_every_step(parts: list[Delegated]) -> None:
         same(await ours.run(y, {x: rows}), await session.run(y, {x: rows}), 1e-5)
 
 
-def test_what_cannot_be_is_a_typed_error() -> None:
+def test_impossible_delegates_raise_typed_errors() -> None:
     with pytest.raises(af.errors.NotFoundError, match="no engine 'nothing'"):
         af.Session(config=af.SessionConfig(delegate="nothing"))
     with pytest.raises(af.errors.NotFoundError, match="no such execution provider"):
@@ -282,7 +280,7 @@ def test_what_cannot_be_is_a_typed_error() -> None:
 
 
 @pytest.mark.parametrize("delegate", ["onnxruntime:CPU", "onnxruntime:CPUExecutionProvider", "auto"])
-async def test_a_provider_is_named_behind_a_colon(delegate: str, parts: list[Delegated]) -> None:
+async def test_provider_is_named_after_a_colon(delegate: str, parts: list[Delegated]) -> None:
     x = af.placeholder("float32", [None, 64])
     y = layers(x, 128, 64)
     async with af.Session(config=af.SessionConfig(delegate=delegate)) as session:
@@ -290,7 +288,7 @@ async def test_a_provider_is_named_behind_a_colon(delegate: str, parts: list[Del
     assert parts
 
 
-async def test_reproducible_results_are_those_of_our_kernels(parts: list[Delegated]) -> None:
+async def test_reproducible_sessions_do_not_delegate(parts: list[Delegated]) -> None:
     x = af.placeholder("float32", [None, 64])
     y = layers(x, 128, 64)
     async with af.Session(config=af.SessionConfig(delegate="auto", reproducible=True)) as session:
@@ -300,7 +298,7 @@ async def test_reproducible_results_are_those_of_our_kernels(parts: list[Delegat
     assert not any(node.op == DELEGATED for node in plan.nodes())
 
 
-def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_error_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aioflow_onnxruntime.find_spec", lambda name: None)
     with pytest.raises(af.errors.NotFoundError, match="onnxruntime is not installed") as raised:
         af.Session(config=af.SessionConfig(delegate="onnxruntime"))
@@ -309,8 +307,8 @@ def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyP
     assert "not used" in entry.describe()["onnxruntime"]
 
 
-async def test_a_part_that_was_cut_in_another_way_is_run_by_its_nodes(parts: list[Delegated]) -> None:
-    """A client of a worker may send whatever it likes: what claims its memory here does so in a part, too."""
+async def test_part_sent_by_a_client_respects_max_value_bytes(parts: list[Delegated]) -> None:
+    """A client of a worker may send any part: nodes that reserve memory do so inside a part, too."""
     x = af.placeholder("int32", [])
     graph = prune(StepRequest((x,), (af.fill([x], 1.0) * 2.0,)))
     body = replace(graph, nodes={name: replace(node, control=()) for name, node in graph.nodes.items()})
@@ -333,7 +331,7 @@ async def test_a_part_that_was_cut_in_another_way_is_run_by_its_nodes(parts: lis
     assert parts[0].part is not None
 
 
-async def test_what_a_part_costs_is_not_taken_for_the_cost_of_its_last_node(parts: list[Delegated]) -> None:
+async def test_cost_of_a_part_is_not_attributed_to_its_last_node(parts: list[Delegated]) -> None:
     x = af.placeholder("float32", [None, 64])
     y = layers(x, 128, 64)
     config = af.SessionConfig(delegate="onnxruntime", device_count={"CPU": 2}, replace_after=2)

@@ -1,4 +1,4 @@
-"""Nodes of com.microsoft without a translation: onnxruntime computes them, each as it is in the file."""
+"""Tests of com.microsoft nodes without a translation: onnxruntime computes each as it is in the file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DOMAIN = "com.microsoft"
 
 
 def model_of(*nodes: Any, x: Any = (3, 3), y: Any = None) -> ModelProto:
-    """A model from x to y, of these shapes."""
+    """Return a model from x to y, of these shapes."""
     graph = helper.make_graph(
         nodes,
         "g",
@@ -46,7 +46,7 @@ def distances(x: Any) -> Any:
     return np.sqrt(((rows[:, None] - rows[None]) ** 2).sum(-1))
 
 
-async def test_they_compute_beside_nodes_of_ours() -> None:
+async def test_engine_nodes_compute_beside_translated_nodes() -> None:
     model = onnx.load(model_of(INVERSE, DISTANCES))
     with model.graph.as_default():
         doubled = model.outputs["y"] + model.outputs["y"]
@@ -57,7 +57,7 @@ async def test_they_compute_beside_nodes_of_ours() -> None:
         np.testing.assert_allclose(found, 2 * distances(x), rtol=1e-3, atol=2e-2)
 
 
-def test_shapes_are_those_of_the_engine_and_of_the_file() -> None:
+def test_shapes_come_from_the_engine_and_the_file() -> None:
     nodes = (INVERSE, DISTANCES)
     assert onnx.load(model_of(*nodes)).outputs["y"].dims is None
     assert onnx.load(model_of(*nodes, y=("n", 3))).outputs["y"].dims == (None, 3)
@@ -65,7 +65,7 @@ def test_shapes_are_those_of_the_engine_and_of_the_file() -> None:
     assert onnx.load(model_of(alone, x=("n", 3, 3))).outputs["y"].dims == (None, 3, 3)
 
 
-async def test_inputs_and_outputs_may_be_left_out() -> None:
+async def test_inputs_and_outputs_may_be_omitted() -> None:
     proto = model_of(
         node("Pad", ["x", "pads", ""], ["padded"]),
         node("Unique", ["padded"], ["", "", "counts"]),
@@ -79,7 +79,7 @@ async def test_inputs_and_outputs_may_be_left_out() -> None:
     assert sorted(found) == [1, 1, 2, 3]
 
 
-async def test_what_a_translation_refuses_is_computed_by_onnxruntime() -> None:
+async def test_node_rejected_by_its_translation_is_computed_by_onnxruntime() -> None:
     turned = node("RotaryEmbedding", ["x", "positions", "cos", "sin"], ["y"], scale=0.5)
     proto = model_of(turned, x=(2, 5, 8), y=(2, 5, 8))
     constants = {"positions": np.array([3]), "cos": floats(10, 4), "sin": floats(10, 4)}
@@ -91,24 +91,24 @@ async def test_what_a_translation_refuses_is_computed_by_onnxruntime() -> None:
     np.testing.assert_allclose(found, np.concatenate([one * cos - other * sin, other * cos + one * sin], -1), atol=1e-5)
 
 
-def test_a_node_of_which_no_output_is_wanted_is_passed_over() -> None:
+def test_node_without_used_outputs_is_skipped() -> None:
     model = onnx.load(model_of(node("Inverse", ["x"], [""]), helper.make_node("Relu", ["x"], ["y"])))
     assert "OnnxNode" not in {operation.type for operation in model.graph.get_operations()}
 
 
-def test_refusals_say_why() -> None:
+def test_errors_give_the_reason() -> None:
     with pytest.raises(UnsupportedError, match=r"com.microsoft:Nope: no such op \("):
         onnx.load(model_of(node("Nope", ["x"], ["y"])))
     with pytest.raises(UnsupportedError, match=r"com.microsoft:Inverse: no such op; .*Unrecognized attribute"):
         onnx.load(model_of(node("Inverse", ["x"], ["y"], depth=3)))
-    with pytest.raises(UnsupportedError, match=r"com.microsoft:Gelu: attribute 'depth'"):  # of a translation: its own
+    with pytest.raises(UnsupportedError, match=r"com.microsoft:Gelu: attribute 'depth'"):  # a translation's own error
         onnx.load(model_of(node("Gelu", ["x"], ["y"], depth=3)))
     sequence = helper.make_node("SequenceConstruct", ["x"], ["s"])
     with pytest.raises(UnsupportedError, match="takes tensors only"):
         onnx.load(model_of(sequence, node("Inverse", ["s"], ["y"])))
 
 
-async def test_without_onnxruntime_it_is_said_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_onnxruntime_error_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     proto = model_of(INVERSE, DISTANCES)
     model = onnx.load(proto)
     monkeypatch.setattr("aioflow_onnxruntime.missing", lambda: "onnxruntime")
@@ -133,7 +133,7 @@ async def test_errors_name_the_node_and_values_are_limited() -> None:
             await session.run(model.outputs["y"], {model.inputs["x"]: floats(2, 3)})
 
 
-async def test_in_a_cluster_the_client_computes_them() -> None:
+async def test_client_computes_engine_nodes_in_a_cluster() -> None:
     x = floats(3, 3)
     model = onnx.load(model_of(INVERSE, DISTANCES))
     async with cluster("worker") as (server,), af.Session(server.target, graph=model.graph) as session:
@@ -141,7 +141,7 @@ async def test_in_a_cluster_the_client_computes_them() -> None:
     np.testing.assert_allclose(found, distances(x), rtol=1e-3, atol=2e-2)
 
 
-async def test_they_are_not_saved(tmp_path: Path) -> None:
+async def test_engine_nodes_cannot_be_saved(tmp_path: Path) -> None:
     model = onnx.load(model_of(INVERSE, DISTANCES))
     async with af.Session(graph=model.graph) as session:
         with pytest.raises(UnsupportedError, match="an engine for ONNX models, which wrong inputs may crash"):
@@ -162,7 +162,7 @@ async def refused(model: Any, why: str, **how: Any) -> None:
                 await session.run(made)
 
 
-async def test_a_node_from_elsewhere_is_checked() -> None:
+async def test_untrusted_node_is_checked() -> None:
     plain = model_of(node("Inverse", ["x"], ["y"]))
     await refused(np.frombuffer(b"nothing of a model", np.uint8), "cannot be read")
     await refused(np.zeros(0, np.uint8), "onnxruntime: ")

@@ -1,4 +1,4 @@
-"""Models come and go, and what they took goes with them."""
+"""Tests of memory: a closed model's memory is released."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROWS, COLUMNS = 1000, 2500  # of the weights: 10 MB
 
 
 def resident() -> int:
-    """The bytes of this process that are in memory, without what is free."""
+    """Return the bytes of this process that are in memory, without freed memory."""
     gc.collect()
     ctypes.CDLL("libc.so.6").malloc_trim(0)
     return int(psutil.Process().memory_info().rss)
@@ -48,7 +48,7 @@ async def test_memory_after_many_models_is_as_after_a_few(parts: list[Delegated]
 
 
 @pytest.mark.soak
-async def test_a_model_takes_at_most_one_copy_of_its_weights(parts: list[Delegated]) -> None:
+async def test_model_takes_at_most_one_copy_of_its_weights(parts: list[Delegated]) -> None:
     weights = [floats(2048, 2048) for _ in range(8)]
     with af.Graph().as_default() as graph:
         x = y = af.placeholder(af.float32, [8, 2048])
@@ -57,5 +57,5 @@ async def test_a_model_takes_at_most_one_copy_of_its_weights(parts: list[Delegat
     before = resident()
     async with af.Session(graph=graph, config=BY_ONNXRUNTIME) as session:
         await run_twice(session, parts, y, {x: np.ones((8, 2048), np.float32)})
-        taken = psutil.Process().memory_info().rss - before  # with what the C library keeps
+        taken = psutil.Process().memory_info().rss - before  # with memory that the C library keeps
     assert taken < 1.5 * sum(each.nbytes for each in weights)

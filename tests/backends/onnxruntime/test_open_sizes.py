@@ -1,4 +1,4 @@
-"""Parts whose sizes are known only when their inputs come."""
+"""Tests of parts whose sizes are known only when the inputs arrive."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HEADS, _DEPTH = 4, 8
 
 
 def attention(x: af.Tensor, mask: af.Tensor) -> af.Tensor:
-    """A layer of attention over [rows, steps, 32], as exporters write it: heads by shapes that are computed."""
+    """Return an attention layer over [rows, steps, 32] with computed head shapes, as exporters write it."""
     rows, steps = af.unstack(af.shape(x)[:2])
     weights = [af.constant(floats(32, 32) / np.float32(6)) for _ in range(4)]
 
@@ -36,7 +36,7 @@ def masks(rows: int, steps: int) -> Any:
     return np.where(np.arange(steps) < steps - 1, 0, -1e9).astype(np.float32) * np.ones((rows, 1, 1, 1), np.float32)
 
 
-async def test_a_net_with_open_rows_and_steps_is_one_part(
+async def test_net_with_open_rows_and_steps_is_one_part(
     parts: list[Delegated], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x, mask = af.placeholder("float32", [None, None, 32]), af.placeholder("float32", [None, 1, 1, None])
@@ -66,8 +66,8 @@ async def test_a_net_with_open_rows_and_steps_is_one_part(
         same(await ours.run(y, feeds), await session.run(y, feeds), 1e-5)
 
 
-async def test_outputs_that_nobody_reads_keep_no_node_out(parts: list[Delegated]) -> None:
-    """Such as those of a normalization, one of which has no shape before it is there."""
+async def test_unread_outputs_do_not_exclude_a_node(parts: list[Delegated]) -> None:
+    """An example is a batch normalization, one of whose outputs has an unknown shape until it is computed."""
     x = images = af.placeholder("float32", [None, 8, 8, 4])
     means, variances = floats(8), np.ones(8, np.float32)
     for channels in (4, 8):
@@ -85,7 +85,7 @@ async def test_outputs_that_nobody_reads_keep_no_node_out(parts: list[Delegated]
             assert len([node for node in parts[0].graph.nodes.values() if node.op == "FusedBatchNormV3"]) == 2
 
 
-async def test_what_grows_is_refused_where_it_grows(parts: list[Delegated]) -> None:
+async def test_memory_error_names_the_node_that_grows(parts: list[Delegated]) -> None:
     rows, columns = af.placeholder("float32", [None, 1]), af.placeholder("float32", [1, None])
     table = af.multiply(af.tanh(rows), columns, name="table")
     y = af.tanh(table) + 1.0
@@ -97,7 +97,7 @@ async def test_what_grows_is_refused_where_it_grows(parts: list[Delegated]) -> N
         assert caught.value.node == "table"
 
 
-async def test_a_size_that_is_a_value_is_not_taken_from_another_call(parts: list[Delegated]) -> None:
+async def test_size_given_as_a_value_is_not_cached_across_calls(parts: list[Delegated]) -> None:
     x, shape = af.placeholder("float32", [None, None]), af.placeholder("int32", [2])
     y = af.tanh(af.reshape(af.tanh(x), shape)) * 2.0
     async with af.Session(config=BY_ONNXRUNTIME) as session, af.Session() as ours:
@@ -107,9 +107,7 @@ async def test_a_size_that_is_a_value_is_not_taken_from_another_call(parts: list
             same(await ours.run(y, feeds), found, 1e-5)
 
 
-async def test_shapes_that_never_end_are_not_all_remembered(
-    parts: list[Delegated], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_number_of_remembered_shapes_is_limited(parts: list[Delegated], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "_REMEMBERED", 4)
     x = af.placeholder("float32", [None, 8])
     y = layers(x, 8)

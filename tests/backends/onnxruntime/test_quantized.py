@@ -1,4 +1,4 @@
-"""Quantized models from ONNX, which onnxruntime computes as they came, and as exactly as our kernels."""
+"""Quantized ONNX models: onnxruntime computes the original operators, with the same results as our kernels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SCALES = GENERATOR.uniform(0.01, 0.05, 32).astype(np.float32)
 
 
 def model(nodes: list[Any], **constants: Any) -> onnx.ModelProto:
-    """A model from x, rows of 64 numbers, to y."""
+    """Return a model from x, rows of 64 numbers, to y."""
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 64])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     known = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
@@ -71,7 +71,7 @@ AS_IT_COMES = model(
     ],
     ids=["weights alone", "rounded twice", "as it comes"],
 )
-async def test_a_model_keeps_its_operators_and_results(
+async def test_model_keeps_its_operators_and_results(
     given: onnx.ModelProto, ops: dict[str, int], parts: list[Delegated]
 ) -> None:
     found = af.interop.onnx.load(given)

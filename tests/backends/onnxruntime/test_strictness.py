@@ -1,4 +1,4 @@
-"""What a step refuses, and its exact numbers, are the same when parts of it are delegated."""
+"""Tests of strictness: a step's errors and exact numbers are the same when parts of it are delegated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SHORT = np.arange(3, dtype=np.float32)
 
 
 def _lstm(x: af.Tensor, state: af.Tensor) -> af.Tensor:
-    """Three steps of an LSTM of five units."""
+    """Return three steps of an LSTM of five units."""
     made: af.Tensor = af.raw_ops.BlockLSTMV2(
         seq_len_max=af.constant(3, af.int64),
         x=x,
@@ -104,9 +104,10 @@ REFUSED: dict[str, tuple[Build, list[NDArray[Any]]]] = {
 
 
 async def run(build: Build, arrays: list[NDArray[Any]], parts: list[Delegated]) -> tuple[Any, Any, Any]:
-    """What our kernels give, and a session with parts, before and after they are ready."""
+    """Return three outcomes: of our kernels, and of a session with parts before and after these are ready."""
     given = [af.placeholder(af.as_dtype(array.dtype), [None] * array.ndim) for array in arrays]
-    kept = [af.identity(af.identity(each)) for each in given]  # so that something is delegated in any case
+    # These ensure that something is delegated in any case.
+    kept = [af.identity(af.identity(each)) for each in given]
     fetches, feeds = build(*kept), dict(zip(given, arrays, strict=True))
     async with af.Session() as ours, af.Session(config=BY_ONNXRUNTIME) as theirs:
         outcomes: list[Any] = []
@@ -120,13 +121,13 @@ async def run(build: Build, arrays: list[NDArray[Any]], parts: list[Delegated]) 
 
 
 @pytest.mark.parametrize("name", EXACT)
-async def test_numbers_are_the_same(name: str, parts: list[Delegated]) -> None:
+async def test_results_are_bit_identical(name: str, parts: list[Delegated]) -> None:
     wanted, first, second = await run(*EXACT[name], parts)
     np.testing.assert_array_equal(wanted, first)
     np.testing.assert_array_equal(wanted, second)
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_what_is_refused_is_refused(name: str, parts: list[Delegated]) -> None:
+async def test_errors_stay_errors(name: str, parts: list[Delegated]) -> None:
     for outcome in await run(*REFUSED[name], parts):
         assert isinstance(outcome, af.errors.InvalidArgumentError)

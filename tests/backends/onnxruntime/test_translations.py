@@ -1,4 +1,4 @@
-"""Every translation, as a part of a step: what onnxruntime gives is what our kernels give."""
+"""Every translation, as a part of a step: onnxruntime's results equal those of our kernels."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ async def check_case(case: Case, dynamic: bool, parts: list[Delegated]) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-async def test_every_translation_gives_what_our_kernels_give(case: Case, parts: list[Delegated]) -> None:
+async def test_translation_equals_our_kernel(case: Case, parts: list[Delegated]) -> None:
     await check_case(case, False, parts)
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if not c.static_only], ids=lambda case: case.name)
-async def test_so_it_does_where_no_size_is_known(case: Case, parts: list[Delegated]) -> None:
+async def test_translation_with_unknown_sizes_equals_our_kernel(case: Case, parts: list[Delegated]) -> None:
     await check_case(case, True, parts)

@@ -1,4 +1,4 @@
-"""Values of variables that do not change are constants of the model, until another step changes them."""
+"""Tests of variables in delegated parts: unchanged values are constants of the model until a step changes them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.interop.onnx_out.running import same
 from tests.waiting import eventually
 
 ROWS = floats(4, 64)
-RUNS = 20  # more than a variable must be still for after its first change
+RUNS = 20  # runs; more than a variable must stay unchanged after its first change
 
 
 class Net:
-    """Two layers of which one has variables, with an update of them."""
+    """Two layers, one of which has variables, and an update of them."""
 
     def __init__(self, rate: float = 0.01) -> None:
         self.x = af.placeholder("float32", [None, 64])
@@ -34,24 +34,24 @@ class Net:
         return await session.run(self.y, {self.x: ROWS})
 
     async def settled(self, session: af.Session) -> Any:
-        """The result when all that a run has begun is there."""
+        """Return the result after all preparations that a run starts have finished."""
         await self.run(session)
         await session.prepared()
         return await self.run(session)
 
 
 def models_of(part: Delegated) -> set[str]:
-    """Return the models that are ready: with the values of variables, or with inputs for them."""
+    """Return the names of the ready models: "fixed" with the variables' values, "general" with inputs for them."""
     return {name for name, model in (("general", part.part), ("fixed", part.fixed)) if model is not None}
 
 
 async def same_as_ours(net: Net, session: af.Session, found: Any) -> None:
-    """Compare a result with that of our kernels, for the values that the variables have now."""
+    """Compare a result with that of our kernels, for the current values of the variables."""
     weights, bias = await session.run([net.weights, net.bias])
     same(np.tanh(ROWS @ weights + bias) * np.float32(2), found, 1e-5)
 
 
-async def test_they_are_constants_until_one_is_changed(parts: list[Delegated]) -> None:
+async def test_variables_are_constants_until_one_changes(parts: list[Delegated]) -> None:
     net = Net()
     async with af.Session(config=BY_ONNXRUNTIME) as session:
         await session.run(net.init)
@@ -70,8 +70,8 @@ async def test_they_are_constants_until_one_is_changed(parts: list[Delegated]) -
         assert models_of(part) == {"general", "fixed"}, "they have been still for a while again"
 
 
-async def test_every_run_sees_the_values_of_its_moment(parts: list[Delegated], monkeypatch: pytest.MonkeyPatch) -> None:
-    """In-place changes and new arrays alike, also while a model is made of values that change meanwhile."""
+async def test_every_run_sees_the_current_values(parts: list[Delegated], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Covers in-place changes and new arrays, also if the values change while a model is made of them."""
     monkeypatch.setattr("aioflow_onnxruntime.kernels._STILLEST", 3)
     net, chance, fixed = Net(), np.random.default_rng(1), 0
     async with af.Session(config=BY_ONNXRUNTIME) as session:
@@ -87,7 +87,7 @@ async def test_every_run_sees_the_values_of_its_moment(parts: list[Delegated], m
         assert 20 < fixed < 280
 
 
-async def test_runs_at_the_same_time_see_values_that_were_there(parts: list[Delegated]) -> None:
+async def test_concurrent_runs_see_consistent_values(parts: list[Delegated]) -> None:
     net = Net(rate=1.0)
     with af.control_dependencies([net.weights.assign(af.fill([64, 32], 0.0)), net.bias.assign(af.fill([32], 0.0))]):
         zero = af.no_op()
@@ -114,7 +114,7 @@ async def test_runs_at_the_same_time_see_values_that_were_there(parts: list[Dele
         assert float(await session.run(count, {net.x: ones})) == 6400.0
 
 
-async def test_a_step_that_changes_them_reads_them_as_inputs(parts: list[Delegated]) -> None:
+async def test_step_that_changes_variables_reads_them_as_inputs(parts: list[Delegated]) -> None:
     x = af.placeholder("float32", [None, 64])
     weights = af.Variable(floats(64, 8))
     loss = af.reduce_mean(af.square(af.tanh(af.matmul(x, weights))))
@@ -131,7 +131,7 @@ async def test_a_step_that_changes_them_reads_them_as_inputs(parts: list[Delegat
         same(await ours.run(weights), await session.run(weights), 1e-5)
 
 
-async def test_the_model_has_their_memory_until_the_session_ends(parts: list[Delegated]) -> None:
+async def test_model_shares_the_variables_memory_until_the_session_ends(parts: list[Delegated]) -> None:
     net = Net()
 
     async def work() -> weakref.ref[Any]:
@@ -154,8 +154,8 @@ async def test_the_model_has_their_memory_until_the_session_ends(parts: list[Del
     await eventually(is_gone)  # a kernel's thread may hold it for a moment after the run
 
 
-async def test_a_new_value_that_any_part_reads_drops_the_models_with_the_old_one(parts: list[Delegated]) -> None:
-    """Their own parts may not be run again."""
+async def test_new_value_read_by_any_part_drops_models_with_the_old_one(parts: list[Delegated]) -> None:
+    """A part with an old value may never run again, so another part's read must release its model."""
     net = Net()
     others = [af.tanh(af.matmul(net.x, net.weights) * float(n)) * 2.0 for n in range(1, 4)]
     async with af.Session(config=BY_ONNXRUNTIME) as session:
@@ -170,8 +170,8 @@ async def test_a_new_value_that_any_part_reads_drops_the_models_with_the_old_one
         assert len([part for part in parts if part.fixed]) == 1, "that of the part that has run"
 
 
-async def test_values_that_would_be_folded_into_large_ones_are_inputs(parts: list[Delegated]) -> None:
-    """onnxruntime folds what follows from constants, however large that is."""
+async def test_variables_that_would_fold_into_large_constants_are_inputs(parts: list[Delegated]) -> None:
+    """The optimizer of onnxruntime folds nodes that depend on constants only, however large the result is."""
     column, row = af.Variable(floats(3000, 1)), af.Variable(floats(1, 3000))
     x = af.placeholder("float32", [])
     y = af.reduce_max(column * row, [0, 1]) * x
@@ -184,7 +184,7 @@ async def test_values_that_would_be_folded_into_large_ones_are_inputs(parts: lis
         assert not any(each.fixed for each in parts)
 
 
-async def test_a_model_that_refuses_the_values_takes_them_as_inputs(
+async def test_model_that_rejects_the_values_reads_them_as_inputs(
     parts: list[Delegated], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from aioflow_onnxruntime import sessions

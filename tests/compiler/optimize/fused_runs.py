@@ -1,4 +1,4 @@
-"""Runs a client graph as it is, for comparing what a pass made of it with what it was given."""
+"""Runs of client graphs without optimization, to compare a pass's result with its input."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def never(*_: object) -> None:
-    """An `Evaluate` that folds nothing."""
+    """Fold nothing; an `Evaluate`."""
     return None
 
 
@@ -34,7 +34,13 @@ def pruned(fetches: Sequence[af.Tensor], feeds: Sequence[af.Tensor] = (), target
 
 
 def run(graph: ClientGraph, feeds: Mapping[af.Tensor, Any], resources: ResourceManager | None = None) -> list[Array]:
-    """The fetches of the graph by the reference executor; `feeds` in the order in which it was pruned."""
+    """Return the fetches of the graph by the reference executor.
+
+    Args:
+        graph: The graph.
+        feeds: The feeds, in the order in which the graph was pruned.
+        resources: Resources of the run; new ones by default.
+    """
     bound = bind_graph(graph, host(), resources or ResourceManager(), {}, reproducible=True)
     values = [to_array(value, tensor.dtype) for tensor, value in feeds.items()]
     step = Step()
@@ -46,12 +52,12 @@ def run(graph: ClientGraph, feeds: Mapping[af.Tensor, Any], resources: ResourceM
 
 
 def ops(graph: ClientGraph) -> Counter[str]:
-    """How many nodes there are of each op, without constants, feeds and fetches."""
+    """Return the number of nodes of each op, without constants, feeds and fetches."""
     return Counter(n.op for n in graph.nodes.values() if n.op not in ("Const", "_Arg", "_Retval"))
 
 
 def same_bits(one: Array, other: Array) -> bool:
-    """Whether two arrays are the same to the last bit, where every NaN is the same."""
+    """Return whether two arrays are the same to the last bit, except that all NaN are equal."""
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
     if one.dtype.kind == "f":
@@ -62,7 +68,7 @@ def same_bits(one: Array, other: Array) -> bool:
 def check(
     run_pass: Callable[..., ClientGraph], fetches: Sequence[af.Tensor], feeds: Mapping[af.Tensor, Any]
 ) -> ClientGraph:
-    """The graph that the pass makes of a step, checked to be valid and to give the same values to the last bit."""
+    """Return the graph after the pass, checked to be valid and to have the same values to the last bit."""
     before = pruned(fetches, list(feeds))
     after = verify(run_pass(before, never))
     for expected, value in zip(run(before, feeds), run(after, feeds), strict=True):

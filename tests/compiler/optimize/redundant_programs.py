@@ -1,5 +1,7 @@
-"""Random programs that do much for nothing: all that an optimization might remove, some of it in branches and loops, in
-places where removing it would be wrong, and next to sums and products, which show how their inputs lie in memory.
+"""Random programs full of nodes that an optimization might remove.
+
+Some of the nodes are in branches and loops, some where removing them would be wrong. Some are inputs of sums and
+products, whose rounding shows the memory layout of their inputs.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ _SPECIAL = [0.0, -0.0, np.nan, np.inf, -np.inf, 1e-40, -1e38]
 
 @dataclass(frozen=True)
 class RedundantProgram:
-    """A graph with values for its placeholders, tensors to fetch, and what initializes its variables."""
+    """A graph with values for its placeholders, tensors to fetch, target operations, and variable initializers."""
 
     feeds: dict[af.Tensor, Any]
     fetches: list[af.Tensor]
@@ -88,14 +90,14 @@ class _Program:
         ints.append(i)
 
     def after_an_effect(self, floats: list[Any], ints: list[Any], depth: int) -> None:
-        """What seems to do nothing makes sure that something else has been done."""
+        """Append values computed after an assignment, which an optimization must not lose."""
         effect = self.variable.assign_add(1.0)
         with af.control_dependencies([effect]):
             inner, _ = self.inside(floats, ints, depth)
             floats.append(inner[-1])
 
     def feed(self, values: np.random.Generator, rows: int) -> Any:
-        """Rows of three, in one of the ways in which they may lie in memory."""
+        """Return rows of three values in one of several memory layouts."""
         made = values.standard_normal((rows, 3)).astype(np.float32)
         for _ in range(2):
             made[values.integers(rows), values.integers(3)] = values.choice(_SPECIAL[:5]) if rows < 10 else 0.5
@@ -169,7 +171,7 @@ _NOTHING: list[Callable[[Any], Any]] = [
 
 
 def redundant_program(seed: int) -> RedundantProgram:
-    """A program over float32 values of [rows, 3] and int32 scalars."""
+    """Return a program over float32 values of [rows, 3] and int32 scalars."""
     values = np.random.default_rng(seed)
     rows = 700 if seed % 4 == 0 else 4
     program = _Program(seed, rows)

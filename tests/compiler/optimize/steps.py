@@ -1,4 +1,4 @@
-"""Optimized steps for tests: what the graph of a step is, what it becomes, what it gives, and what ran in it."""
+"""Optimized steps for tests: their graphs, results and effects."""
 
 from __future__ import annotations
 
@@ -28,38 +28,38 @@ OptimizationPass = Callable[[ClientGraph, Evaluate], ClientGraph]
 
 
 def step(fetches: Any, feeds: Iterable[Any] = (), targets: Iterable[Any] = ()) -> ClientGraph:
-    """The pruned graph of a step."""
+    """Return the pruned graph of a step."""
     found = fetches if isinstance(fetches, list | tuple) else [fetches]
     return verify(prune(StepRequest(tuple(feeds), tuple(found), tuple(targets))))
 
 
 def optimized(graph: ClientGraph, *passes: OptimizationPass) -> ClientGraph:
-    """The graph after the passes, each of which leaves a valid one."""
+    """Return the graph after the passes, verified after each."""
     for optimization in passes:
         graph = verify(optimization(graph, fold))
     return graph
 
 
 def ops(graph: ClientGraph) -> Counter[str]:
-    """How many nodes of each op there are, without feeds, fetches and constants."""
+    """Return the number of nodes of each op, without feeds, fetches and constants."""
     return Counter(n.op for n in graph.nodes.values() if n.op not in ("_Arg", "_Retval", "Const"))
 
 
 def fetched(graph: ClientGraph, index: int = 0) -> Node:
-    """The node that a fetch reads."""
+    """Return the node that a fetch reads."""
     return graph.nodes[graph.nodes[f"_retval_{index}"].inputs[0].node]
 
 
 @dataclass
 class Ran:
-    """What a step gave, and how often each node with effects ran in it."""
+    """The results of a step, and the number of runs of each node with effects."""
 
     values: list[Any]
     effects: Counter[str]
 
 
 class _Count:
-    """A probe that counts the nodes with effects."""
+    """A probe that counts the runs of nodes with effects."""
 
     def __init__(self) -> None:
         self.nodes: Counter[str] = Counter()
@@ -75,7 +75,14 @@ class _Count:
 async def run(
     graph: ClientGraph, feeds: Sequence[Any] = (), executor: str = "strands", before: ClientGraph | None = None
 ) -> Ran:
-    """Run a step, after another one (which initializes variables, say) on the same resources."""
+    """Run a step.
+
+    Args:
+        graph: The step's graph.
+        feeds: Values of its feeds.
+        executor: The executor of the step.
+        before: A step to run first on the same resources, for example an initialization of variables.
+    """
     resources = ResourceManager()
     if before is not None:
         await _executable(before, resources, "strands").run([], Step())
@@ -90,7 +97,7 @@ def _executable(graph: ClientGraph, resources: ResourceManager, executor: str) -
 
 
 def assert_same_bits(actual: Sequence[Any], expected: Sequence[Any], what: object = "") -> None:
-    """Equal dtypes, shapes and bytes: NaN and the sign of zero count."""
+    """Assert equal dtypes, shapes and bytes; NaN and the sign of zero count."""
     assert len(actual) == len(expected)
     for index, (have, want) in enumerate(zip(actual, expected, strict=True)):
         have, want = np.asarray(have), np.asarray(want)
@@ -102,7 +109,7 @@ def assert_same_bits(actual: Sequence[Any], expected: Sequence[Any], what: objec
 
 
 async def assert_equivalent(graph: ClientGraph, feeds: Sequence[Any], *passes: OptimizationPass) -> ClientGraph:
-    """The graph after the passes, once it has been seen to give the same bits on both executors."""
+    """Return the graph after the passes, checked to give the same bits and effects on both executors."""
     made = optimized(graph, *passes)
     for executor in EXECUTORS:
         wanted, found = await run(graph, feeds, executor), await run(made, feeds, executor)

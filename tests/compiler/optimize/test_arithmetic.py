@@ -1,4 +1,4 @@
-"""Arithmetic simplification: each rule where it holds to the last bit, and its look-alike where it does not."""
+"""Arithmetic simplification: each rule where it holds to the last bit, and similar cases where it does not."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VALUES: dict[str, Any] = {
 Build = Callable[[Any], Any]
 F32, F64, I32, U8, BOOL = "float32", "float64", "int32", "uint8", "bool"
 
-# What disappears altogether.
+# Nodes that disappear.
 GONE: list[tuple[str, str, Build]] = [
     ("x * 1", F32, lambda x: x * 1.0),
     ("1 * x", F64, lambda x: 1.0 * x),
@@ -69,7 +69,7 @@ GONE: list[tuple[str, str, Build]] = [
 
 
 @pytest.mark.parametrize(("dtype", "build"), [c[1:] for c in GONE], ids=[c[0] for c in GONE])
-async def test_what_changes_nothing_goes(dtype: str, build: Build) -> None:
+async def test_neutral_operations_are_removed(dtype: str, build: Build) -> None:
     x = af.placeholder(dtype, VALUES[dtype].shape)
     alone = _made(x)
     graph = step(build(alone), [x])
@@ -79,7 +79,7 @@ async def test_what_changes_nothing_goes(dtype: str, build: Build) -> None:
 
 
 def _made(x: Any) -> Any:
-    """The values of `x` in a new array: of a feed it is not known how it lies in memory."""
+    """Return the values of `x` in a new array: the memory layout of a feed is unknown."""
     return af.logical_and(x, [[True, False]]) if x.dtype.is_bool else af.minimum(x, af.constant(_greatest(x)))
 
 
@@ -87,7 +87,7 @@ def _greatest(x: Any) -> Any:
     return x.dtype.as_numpy_dtype(np.inf) if x.dtype.is_floating else x.dtype.as_numpy_dtype(x.dtype.max)
 
 
-# What becomes something simpler: the ops that are left besides the one that makes the value.
+# Nodes that become simpler, and the ops that remain besides the one that makes the value.
 SIMPLER: list[tuple[str, str, Build, list[str]]] = [
     ("x / 4", F32, lambda x: x / 4.0, ["Mul"]),
     ("x / -2⁻²⁰", F64, lambda x: x / -(2.0**-20), ["Mul"]),
@@ -112,7 +112,7 @@ SIMPLER: list[tuple[str, str, Build, list[str]]] = [
 
 
 @pytest.mark.parametrize(("dtype", "build", "left"), [c[1:] for c in SIMPLER], ids=[c[0] for c in SIMPLER])
-async def test_what_becomes_simpler(dtype: str, build: Build, left: list[str]) -> None:
+async def test_operations_are_simplified(dtype: str, build: Build, left: list[str]) -> None:
     x = af.placeholder(dtype, VALUES[dtype].shape)
     alone = _made(x)
     graph = step(build(alone), [x])
@@ -124,7 +124,7 @@ def _counted(names: list[str]) -> Any:
     return {name: names.count(name) for name in names}
 
 
-# What looks like one of the above and is not: why, and how to see it.
+# Nodes that look like one of the above; each name is the reason why it must stay.
 KEPT: list[tuple[str, str, Build]] = [
     ("x + 0.0 makes 0.0 of -0.0", F32, lambda x: x + 0.0),
     ("so does x - -0.0", F32, lambda x: x - af.constant(-0.0)),
@@ -154,7 +154,7 @@ KEPT: list[tuple[str, str, Build]] = [
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered in cast:RuntimeWarning")
 @pytest.mark.parametrize(("dtype", "build"), [c[1:] for c in KEPT], ids=[c[0] for c in KEPT])
-async def test_what_only_looks_so_stays(dtype: str, build: Build) -> None:
+async def test_similar_operations_are_kept(dtype: str, build: Build) -> None:
     x = af.placeholder(dtype, VALUES[dtype].shape)
     graph = step(build(_made(x)), [x])
     result = await assert_equivalent(graph, [VALUES[dtype]], arithmetic, dead_code)
@@ -162,14 +162,14 @@ async def test_what_only_looks_so_stays(dtype: str, build: Build) -> None:
 
 
 @pytest.mark.parametrize(("chosen", "wanted"), [(True, "Exp"), (False, "Tanh")])
-async def test_a_choice_that_a_constant_makes(chosen: bool, wanted: str) -> None:
+async def test_constant_condition_chooses_an_input(chosen: bool, wanted: str) -> None:
     x = af.placeholder("float32", [2])
     y = af.where(af.fill([2], chosen), af.exp(x * 0.5), af.tanh(x * 0.5))
     for condition in (af.constant([chosen] * 2), af.constant(chosen)):
         y = af.where(condition, af.exp(x * 0.5) + 0.0, af.tanh(x * 0.5) + 0.0)
         graph = step(y, [x])
         result = optimized(graph, arithmetic, dead_code)
-        # Whether what is chosen lies in memory as a new array would is not known of a feed; so look at constants, too.
+        # The layout of a chosen feed is unknown, so the choice stays; with constants the layout is known.
         assert "Select" in ops(result)
     z = af.constant([0.1, 0.2])
     y = af.where(af.constant([chosen] * 2), af.exp(z), af.tanh(z))
@@ -177,14 +177,14 @@ async def test_a_choice_that_a_constant_makes(chosen: bool, wanted: str) -> None
     assert ops(result) == {wanted: 1}
 
 
-async def test_a_mixed_choice_stays() -> None:
+async def test_mixed_condition_is_kept() -> None:
     z = af.constant([0.1, 0.2])
     graph = step(af.where(af.constant([True, False]), af.exp(z), af.tanh(z)))
     assert ops(await assert_equivalent(graph, [], arithmetic, dead_code)) == ops(graph)
 
 
 @pytest.mark.parametrize("choose", [af.where, af.where_v2])
-async def test_what_is_not_chosen_may_turn_out_not_to_fit(choose: Any) -> None:
+async def test_unchosen_input_of_unknown_shape_is_still_checked(choose: Any) -> None:
     z = af.exp(af.constant([0.1, 0.2]))
     graph = step(choose(af.constant(True), z, other := af.placeholder("float32", None)), [other])
     result = optimized(graph, arithmetic, dead_code)
@@ -193,7 +193,7 @@ async def test_what_is_not_chosen_may_turn_out_not_to_fit(choose: Any) -> None:
         await run(result, [np.zeros(3, np.float32)])
 
 
-async def test_what_is_not_chosen_still_has_its_effects() -> None:
+async def test_unchosen_input_keeps_its_effects() -> None:
     total = af.Variable(0.0)
     z = af.exp(af.constant([0.1, 0.2]))
     other = z * total.assign_add(1.0)
@@ -204,11 +204,11 @@ async def test_what_is_not_chosen_still_has_its_effects() -> None:
     assert (await run(result, before=before)).effects["AssignAddVariableOp"] == 1
 
 
-# -- what else can be told from a node ----------------------------------------------------------------------------
+# -- memory layout, devices, control dependencies, branches and errors --------------------------------------------
 
 
-async def test_a_feed_that_lies_otherwise_is_copied_as_before() -> None:
-    """x * 1 of a strided feed is an array without gaps, of which a sum is computed in another way."""
+async def test_feed_with_another_layout_is_still_copied() -> None:
+    """The product of a strided feed and 1 is a contiguous array, whose sum is computed in another order."""
     x = af.placeholder("float32", [300, 200])
     feed = np.random.default_rng(1).standard_normal((300, 400)).astype(np.float32)[:, ::2]
     graph = step(af.reduce_sum(x * 1.0, axis=1), [x])
@@ -216,7 +216,7 @@ async def test_a_feed_that_lies_otherwise_is_copied_as_before() -> None:
     assert ops(result) == {"Mul": 1, "Sum": 1}
 
 
-async def test_ones_that_are_a_matrix_put_a_transposed_value_in_order() -> None:
+async def test_matrix_of_ones_restores_row_major_order() -> None:
     x = af.placeholder("float32", [300, 200])
     feed = np.asfortranarray(np.random.default_rng(1).standard_normal((300, 200)).astype(np.float32))
     graph = step(af.reduce_sum(af.tanh(x) * af.constant(np.ones((300, 200), "f4")), axis=1), [x])
@@ -225,8 +225,8 @@ async def test_ones_that_are_a_matrix_put_a_transposed_value_in_order() -> None:
     assert "Mul" not in ops(await assert_equivalent(product, [feed], arithmetic, dead_code))
 
 
-async def test_a_product_with_a_copy_is_not_made_one_with_itself() -> None:
-    """BLAS multiplies a matrix by its own transpose in another way, and rounds otherwise."""
+async def test_product_with_a_copy_does_not_become_a_product_with_itself() -> None:
+    """BLAS multiplies a matrix by its own transpose with another routine, which rounds differently."""
     x = af.placeholder("float32", [120, 90])
     y = af.tanh(x)
     graph = step([af.matmul(y, y * 1.0, transpose_a=True), y * 1.0 + 1.0], [x])
@@ -234,7 +234,7 @@ async def test_a_product_with_a_copy_is_not_made_one_with_itself() -> None:
     assert ops(await assert_equivalent(graph, [feed], arithmetic, dead_code))["Mul"] == 1
 
 
-async def test_a_fetched_identity_of_a_feed_is_a_value_of_its_own() -> None:
+async def test_fetched_identity_of_a_feed_is_a_new_array() -> None:
     x = af.placeholder("float32", [2])
     feed = np.array([1.0, 2.0], np.float32)
     graph = optimized(step([af.identity(af.identity(x)), af.identity(x) * 2.0], [x]), arithmetic, dead_code)
@@ -243,7 +243,7 @@ async def test_a_fetched_identity_of_a_feed_is_a_value_of_its_own() -> None:
     assert not np.shares_memory(values[0], feed)
 
 
-def test_an_identity_stays_where_somebody_is_colocated_with_it() -> None:
+def test_identity_with_a_colocated_node_is_kept() -> None:
     x = af.placeholder("float32", [2])
     named = af.identity(af.tanh(x), name="named")
     with af.get_default_graph().colocate_with(named.op):
@@ -251,7 +251,7 @@ def test_an_identity_stays_where_somebody_is_colocated_with_it() -> None:
     assert ops(optimized(step(y, [x]), arithmetic))["Identity"] == 1
 
 
-def test_an_identity_that_brings_a_value_to_a_device_stays() -> None:
+def test_identity_that_moves_a_value_to_a_device_is_kept() -> None:
     x = af.placeholder("float32", [2])
     here = af.tanh(x)
     with af.device("/cpu:1"):
@@ -259,7 +259,7 @@ def test_an_identity_that_brings_a_value_to_a_device_stays() -> None:
     assert ops(optimized(step(af.exp(there), [x]), arithmetic))["Identity"] == 1
 
 
-def test_an_identity_that_tells_more_of_the_shape_stays() -> None:
+def test_identity_with_a_more_specific_shape_is_kept() -> None:
     """Kernels are chosen by static shapes."""
     x = af.placeholder("float32", [None])
     y = af.identity(af.tanh(x))
@@ -267,15 +267,15 @@ def test_an_identity_that_tells_more_of_the_shape_stays() -> None:
     assert ops(optimized(step(af.exp(y), [x]), arithmetic))["Identity"] == 1
 
 
-def test_an_identity_of_a_constant_axis_stays() -> None:
-    """A sum over axes that are a constant is computed in another way than one over axes that are not."""
+def test_identity_of_a_constant_axis_is_kept() -> None:
+    """A sum over constant axes is computed in another way than one over axes of unknown value."""
     x = af.placeholder("float32", [20, 30])
     axes = af.raw_ops.Identity(input=af.constant([1]))
     graph = step(af.raw_ops.Sum(input=x, reduction_indices=axes, keep_dims=False), [x])
     assert ops(optimized(graph, arithmetic)) == ops(graph)
 
 
-async def test_an_identity_that_waits_for_an_effect_stays() -> None:
+async def test_identity_that_waits_for_an_effect_is_kept() -> None:
     total = af.Variable(0.0)
     x = af.placeholder("float32", [])
     value = af.tanh(x)
@@ -290,7 +290,7 @@ async def test_an_identity_that_waits_for_an_effect_stays() -> None:
         assert (await run(result, [np.float32(0.5)], before=before)).effects["AssignAddVariableOp"] == 1
 
 
-async def test_who_waited_for_what_is_gone_waits_for_what_that_read() -> None:
+async def test_control_dependency_on_a_removed_node_moves_to_its_input() -> None:
     total = af.Variable(1.0)
     added = total.assign_add(1.0)
     with af.control_dependencies([af.identity(added)]):
@@ -303,7 +303,7 @@ async def test_who_waited_for_what_is_gone_waits_for_what_that_read() -> None:
         assert (await run(result, before=before)).values == [2.0]
 
 
-async def test_a_target_that_is_gone_still_has_its_effect() -> None:
+async def test_removed_target_keeps_its_effect() -> None:
     total = af.Variable(1.0)
     target = af.identity(total.assign_add(1.0))
     result = optimized(step([], targets=[target.op]), arithmetic, dead_code)
@@ -313,7 +313,7 @@ async def test_a_target_that_is_gone_still_has_its_effect() -> None:
 
 
 @pytest.mark.parametrize("taken", [True, False])
-async def test_a_value_past_a_switch_is_not_the_value_before_it(taken: bool) -> None:
+async def test_values_before_and_after_a_switch_stay_distinct(taken: bool) -> None:
     x, p = af.placeholder("float32", [2]), af.placeholder("bool", [])
     y = af.tanh(x)
     off, on = af.raw_ops.Switch(data=y, pred=p)
@@ -324,8 +324,8 @@ async def test_a_value_past_a_switch_is_not_the_value_before_it(taken: bool) -> 
 
 
 @pytest.mark.parametrize("taken", [True, False])
-async def test_a_constant_of_a_side_keeps_what_reads_it_on_that_side(taken: bool) -> None:
-    """y is alive on both sides, the one only on one; so is their product."""
+async def test_constant_of_a_branch_keeps_its_reader_in_that_branch(taken: bool) -> None:
+    """The value of y is alive on both sides; the constant, and so the product, only on one."""
     x, p = af.placeholder("float32", [2]), af.placeholder("bool", [])
     y = af.tanh(x)
     off, on = af.raw_ops.Switch(data=p, pred=p)
@@ -337,7 +337,7 @@ async def test_a_constant_of_a_side_keeps_what_reads_it_on_that_side(taken: bool
     await assert_equivalent(graph, [np.array([0.5, 1.0], np.float32), np.bool_(taken)], arithmetic, dead_code)
 
 
-async def test_an_error_names_the_node_that_is_left() -> None:
+async def test_error_names_the_remaining_node() -> None:
     x = af.placeholder("float32", None)
     y = af.add_n([af.identity(af.tanh(x)) * 1.0, af.constant([1.0, 2.0])], name="user")
     graph = optimized(step(y, [x]), arithmetic, dead_code)

@@ -1,4 +1,4 @@
-"""Equal nodes become one; nodes that only look equal do not."""
+"""Tests of common subexpressions: equal nodes become one, nodes that only look equal do not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _constants(graph: Any) -> int:
     return sum(n.op == "Const" for n in graph.nodes.values())
 
 
-async def test_a_chain_that_is_there_twice_is_there_once() -> None:
+async def test_repeated_chain_is_computed_once() -> None:
     x = af.placeholder("float32", [3])
 
     def chain() -> Any:
@@ -35,7 +35,7 @@ async def test_a_chain_that_is_there_twice_is_there_once() -> None:
     assert _constants(result) == 3, "0.5, 1.0, 2.0"
 
 
-async def test_two_fetches_of_one_node_are_two_values() -> None:
+async def test_two_fetches_of_one_node_are_two_arrays() -> None:
     x = af.placeholder("float32", [3])
     graph = optimized(step([af.exp(x), af.exp(x)], [x]), common_subexpressions)
     assert ops(graph) == {"Exp": 1}
@@ -43,7 +43,7 @@ async def test_two_fetches_of_one_node_are_two_values() -> None:
     assert not np.shares_memory(first, second)
 
 
-async def test_outputs_of_several_and_control_edges_follow() -> None:
+async def test_several_outputs_and_control_edges_are_redirected() -> None:
     x = af.placeholder("float32", [4])
     parts = [af.split(x, 2) for _ in range(2)]
     waits = []
@@ -71,19 +71,19 @@ DIFFERENT: list[tuple[str, Build]] = [
 
 
 @pytest.mark.parametrize("build", [c[1] for c in DIFFERENT], ids=[c[0] for c in DIFFERENT])
-def test_what_is_not_the_same_stays(build: Build) -> None:
+def test_different_nodes_are_kept(build: Build) -> None:
     x = af.placeholder("float32", [3])
     graph = step(list(build(x)), [x])
     assert ops(optimized(graph, common_subexpressions)) == ops(graph)
 
 
-def test_integers_the_other_way_round_are_the_same() -> None:
+def test_commuted_integer_operands_are_the_same() -> None:
     x, y = af.placeholder("int32", [3]), af.placeholder("int32", [3])
     graph = step([x + y, y + x, af.equal(x, y), af.equal(y, x), x - y, y - x], [x, y])
     assert ops(optimized(graph, common_subexpressions)) == {"AddV2": 1, "Equal": 1, "Sub": 2}
 
 
-def test_a_requested_device_is_part_of_what_a_node_does() -> None:
+def test_nodes_on_different_devices_are_kept() -> None:
     x = af.placeholder("float32", [3])
     made = []
     for device in ("/cpu:0", "/cpu:1", "/cpu:0"):
@@ -92,7 +92,7 @@ def test_a_requested_device_is_part_of_what_a_node_does() -> None:
     assert ops(optimized(step(made, [x]), common_subexpressions)) == {"Exp": 2}
 
 
-def test_a_node_with_which_another_is_colocated_keeps_its_name() -> None:
+def test_node_with_a_colocated_node_keeps_its_name() -> None:
     x = af.placeholder("float32", [3])
     first, second = af.exp(x), af.exp(x)
     with af.get_default_graph().colocate_with(second.op):
@@ -101,7 +101,7 @@ def test_a_node_with_which_another_is_colocated_keeps_its_name() -> None:
     assert ops(graph) == {"Exp": 2, "Tanh": 2}
 
 
-async def test_what_waits_for_something_else_stays() -> None:
+async def test_node_with_another_control_dependency_is_kept() -> None:
     total = af.Variable(0.0)
     x = af.placeholder("float32", [3])
     first = af.exp(x)
@@ -126,7 +126,7 @@ async def test_effects_are_never_merged() -> None:
 
 
 @pytest.mark.parametrize("taken", [True, False])
-async def test_both_sides_of_a_branch_keep_their_own(taken: bool) -> None:
+async def test_both_branches_keep_their_nodes(taken: bool) -> None:
     x, p = af.placeholder("float32", [3]), af.placeholder("bool", [])
     y = af.cond(p, lambda: af.exp(x) + 1.0, lambda: af.exp(x) * 1.5 + 1.0)
     graph = step([y, af.exp(x)], [x, p])
@@ -135,7 +135,7 @@ async def test_both_sides_of_a_branch_keep_their_own(taken: bool) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 3])
-async def test_in_a_loop_equal_nodes_of_one_iteration_are_merged(count: int) -> None:
+async def test_equal_nodes_of_one_iteration_are_merged(count: int) -> None:
     x, n = af.placeholder("float32", [3]), af.placeholder("int32", [])
     made = af.while_loop(lambda i, _: i < n, lambda i, y: [i + 1, af.tanh(y) + af.tanh(y) + af.tanh(x)], [0, x])[1]
     result = await assert_equivalent(step([made, af.tanh(x)], [x, n]), [FEED, np.int32(count)], common_subexpressions)
@@ -145,13 +145,13 @@ async def test_in_a_loop_equal_nodes_of_one_iteration_are_merged(count: int) -> 
 def test_large_constants_are_compared_by_their_bytes() -> None:
     values = np.random.default_rng(1).standard_normal((300, 300)).astype(np.float32)
     other = values.copy()
-    other[150, 151] += 1.0  # none of the elements that the hash looks at, or it would not be compared
+    other[150, 151] += 1.0  # an element that the hash does not cover, so that the bytes are compared
     graph = step([af.reduce_sum(af.constant(v)) for v in (values, values.copy(), other)])
     assert _constants(optimized(graph, common_subexpressions)) == 3, "two of them, and the axes"
 
 
-def test_constants_that_lie_otherwise_stay_apart() -> None:
-    """Their sums are computed in other ways."""
+def test_constants_with_different_layouts_are_kept() -> None:
+    """The sums of arrays with different layouts are computed in different orders."""
     graph = step([af.reduce_sum(af.constant(np.ones((30, 20), np.float32)), 1) for _ in range(2)])
     nodes = dict(graph.nodes)
     name = next(n.name for n in reversed(list(nodes.values())) if n.outputs and n.outputs[0].dims == (30, 20))
@@ -161,7 +161,7 @@ def test_constants_that_lie_otherwise_stay_apart() -> None:
     assert _constants(optimized(replace(graph, nodes=nodes), common_subexpressions)) == 3
 
 
-def test_so_do_constants_that_are_views_of_other_orders() -> None:
+def test_constants_that_are_views_of_different_orders_are_kept() -> None:
     graph = step([af.exp(af.constant(np.ones((2, 2, 2), np.float32))) for _ in range(2)])
     cube = np.arange(8, dtype=np.float32).reshape(2, 2, 2)
     orders = iter([cube.transpose(2, 1, 0).copy(order="F"), cube.transpose(2, 1, 0).copy().transpose(0, 2, 1)])
@@ -173,19 +173,19 @@ def test_so_do_constants_that_are_views_of_other_orders() -> None:
 
 
 def _same_values(view: Any) -> Any:
-    """The view, with the values 0 to 7 in the order of its indices."""
+    """Set the view to the values 0 to 7 in the order of its indices, and return it."""
     view[...] = np.arange(8, dtype=np.float32).reshape(2, 2, 2)
     return view
 
 
-async def test_strings_are_compared_too() -> None:
+async def test_string_constants_are_compared() -> None:
     graph = step([af.strings.join([af.constant(["a", "b"]), af.constant([c, "c"])]) for c in ("a", "b", "a")])
     result = await assert_equivalent(graph, [], common_subexpressions)
     assert ops(result) == {"StringJoin": 2}
 
 
-async def test_a_product_with_itself_is_not_made_of_one_with_an_equal_matrix() -> None:
-    """BLAS multiplies a matrix by its own transpose in another way, and rounds otherwise."""
+async def test_product_of_equal_matrices_does_not_become_a_product_with_itself() -> None:
+    """BLAS multiplies a matrix by its own transpose with another routine, which rounds differently."""
     x = af.placeholder("float32", [120, 90])
     feed = np.random.default_rng(1).standard_normal((120, 90)).astype(np.float32)
     product = af.matmul(af.tanh(x), af.tanh(x), transpose_a=True)
@@ -196,7 +196,7 @@ async def test_a_product_with_itself_is_not_made_of_one_with_an_equal_matrix() -
     assert ops(await assert_equivalent(squares, [feed], common_subexpressions))["Tanh"] == 1
 
 
-async def test_an_error_names_the_node_that_is_left() -> None:
+async def test_error_names_the_remaining_node() -> None:
     x = af.placeholder("float32", None)
     first, second = (af.reshape(x, [2, 3], name=name) for name in ("first", "second"))
     graph = optimized(step([second + 1.0, first], [x]), common_subexpressions)

@@ -1,4 +1,4 @@
-"""What follows from constants is computed once, where that may be, and where it is not too large."""
+"""Tests of constant folding: nodes that depend on constants only are computed once, if allowed and not too large."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aioflow.runtime.folding import fold
 from tests.compiler.optimize.steps import assert_equivalent, fetched, ops, optimized, run, step
 
 
-async def test_a_chain_is_folded_in_one_sweep_and_keeps_its_name() -> None:
+async def test_chain_is_folded_in_one_sweep_and_keeps_its_name() -> None:
     y = af.constant([1.0, -0.0, 2.0])
     for _ in range(5):
         y = af.tanh(y * 0.5) - 1.0
@@ -48,8 +48,8 @@ async def test_all_kinds_of_values() -> None:
     assert not ops(result)
 
 
-async def test_a_sum_of_a_folded_view_is_what_it_was() -> None:
-    """The transposed constant stays a transposed array, of which a sum is computed in another way."""
+async def test_sum_of_a_folded_view_has_the_same_bits() -> None:
+    """The transposed constant stays a transposed array, whose sum is computed in another order."""
     values = np.random.default_rng(1).standard_normal((300, 200)).astype(np.float32)
     x = af.placeholder("float32", [])
     graph = step(af.reduce_sum(af.transpose(af.constant(values)) * x, axis=1), [x])
@@ -68,12 +68,12 @@ KEPT = [
 
 
 @pytest.mark.parametrize("build", [c[1] for c in KEPT], ids=[c[0] for c in KEPT])
-def test_what_may_not_be_computed_now_stays(build: Any) -> None:
+def test_nodes_that_must_run_in_the_step_are_kept(build: Any) -> None:
     graph = step(build())
     assert ops(optimized(graph, constant_folding, dead_code)) == ops(graph)
 
 
-async def test_a_node_that_fails_is_left_to_name_itself() -> None:
+async def test_failing_node_is_kept_and_names_itself() -> None:
     row = af.gather(af.constant([1.0]), af.constant(1) + 4, name="user")
     graph = optimized(step(row), constant_folding, dead_code)
     with pytest.raises(af.errors.OpError) as caught:
@@ -83,23 +83,27 @@ async def test_a_node_that_fails_is_left_to_name_itself() -> None:
     assert caught.value.source.filename == __file__
 
 
-def test_how_large_a_constant_may_become() -> None:
+def test_size_limit_of_folded_constants() -> None:
     small, large = af.constant(np.ones(100, np.float32)), af.constant(np.ones((300, 300), np.float32))
     limits: list[tuple[Any, int, bool]] = [
         (af.exp(small), 400, True),
         (af.exp(small), 399, False),
-        (af.exp(large), 10 * 2**20, True),  # no larger than what it is computed from
-        (af.tile(small, [2]), 10 * 2**20, True),  # larger, but small
+        (af.exp(large), 10 * 2**20, True),  # no larger than its input
+        (af.tile(small, [2]), 10 * 2**20, True),  # larger than its input, but small
         (af.tile(small, [300]), 10 * 2**20, False),
         (af.concat([large, large], 0), 10 * 2**20, True),
-        (af.cast(af.constant(np.ones((300, 300), np.int8)), "float32"), 10 * 2**20, True),  # as quantized weights are
+        (
+            af.cast(af.constant(np.ones((300, 300), np.int8)), "float32"),
+            10 * 2**20,
+            True,
+        ),  # typical of quantized weights
     ]
     for tensor, limit, folded in limits:
         graph = constant_folding(step(tensor), fold, limit)
         assert (fetched(graph).op == "Const") is folded, (tensor, limit)
 
 
-def test_nothing_large_is_computed_to_find_that_out() -> None:
+def test_large_nodes_are_rejected_without_evaluation() -> None:
     asked: list[str] = []
 
     def evaluate(node: Node, graph: ClientGraph, inputs: Sequence[Any]) -> None:
@@ -110,13 +114,13 @@ def test_nothing_large_is_computed_to_find_that_out() -> None:
     assert "Exp" in asked
 
 
-def test_who_cannot_compute_folds_nothing() -> None:
+def test_folding_without_an_evaluation_changes_nothing() -> None:
     graph = step(af.exp(af.constant(1.0)))
     assert constant_folding(graph, lambda *_: None) is graph
 
 
 @pytest.mark.parametrize("taken", [True, False])
-async def test_in_a_branch_a_constant_stays_in_that_branch(taken: bool) -> None:
+async def test_folded_constant_stays_in_its_branch(taken: bool) -> None:
     p = af.placeholder("bool", [])
     y = af.cond(p, lambda: af.exp(af.constant(1.0)) + 2.0, lambda: af.tanh(af.constant(1.0)))
     result = await assert_equivalent(step(y, [p]), [np.bool_(taken)], constant_folding, dead_code)
@@ -128,7 +132,7 @@ async def test_in_a_branch_a_constant_stays_in_that_branch(taken: bool) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 4])
-async def test_in_a_loop_a_constant_stays_in_the_loop(count: int) -> None:
+async def test_folded_constant_stays_in_its_loop(count: int) -> None:
     n = af.placeholder("int32", [])
     y = af.while_loop(
         lambda i, _: i < n, lambda i, t: [i + 1, t + af.exp(af.constant(1.0)) * af.constant(2.0)], [0, 0.0]
@@ -138,7 +142,7 @@ async def test_in_a_loop_a_constant_stays_in_the_loop(count: int) -> None:
     assert "Mul" not in ops(result)
 
 
-async def test_what_a_constant_waited_for_still_happens_first() -> None:
+async def test_folded_constant_keeps_control_dependencies() -> None:
     total = af.Variable(1.0)
     with af.control_dependencies([total.assign_add(1.0)]):
         one = af.constant(1.0)
@@ -161,8 +165,8 @@ async def test_what_a_constant_waited_for_still_happens_first() -> None:
     ],
     ids=["sum", "mean", "pow"],
 )
-async def test_what_a_kernel_would_round_otherwise_for_is_not_made_a_constant(build: Any) -> None:
-    """Sums over known axes are products with ones, and the square is no power."""
+async def test_inputs_that_change_a_kernels_rounding_are_not_folded(build: Any) -> None:
+    """Sums over known axes are computed as products with ones, and a known power of 2 as a square."""
     x = af.placeholder("float32", [30, 2000])
     feed = np.random.default_rng(1).standard_normal((30, 2000)).astype(np.float32) ** 2
     graph = step(build(x, af.constant(2)), [x])
@@ -178,7 +182,7 @@ def _fold(tensor: Any, *inputs: Any) -> Any:
     return fold(graph.nodes[tensor.op.name], graph, inputs)
 
 
-def test_fold_gives_arrays_as_constants_hold_them() -> None:
+def test_fold_returns_arrays_as_constants_hold_them() -> None:
     (found,) = _fold(af.constant(2.0) * af.constant(3.0), np.float32(2.0), np.float32(4.0))
     assert isinstance(found, np.ndarray)
     assert (found.dtype, found.shape, found.item()) == (np.float32, (), 8.0)
@@ -193,7 +197,7 @@ def _text(value: str) -> Any:
     return made
 
 
-def test_fold_refuses_effects_and_waiting_and_survives_failures() -> None:
+def test_fold_rejects_effects_and_async_nodes_and_survives_failures() -> None:
     assert _fold(af.random_uniform([2]), np.array([2], np.int32)) is None
     assert _fold(af.numpy_function(np.sin, [af.constant(1.0)], af.float32), np.float32(1.0)) is None
     assert _fold(af.io.decode_jpeg(af.constant(b"")), _text("")) is None
@@ -202,7 +206,7 @@ def test_fold_refuses_effects_and_waiting_and_survives_failures() -> None:
     )
 
 
-def test_fold_does_not_look_at_what_the_inputs_are_made_of() -> None:
+def test_fold_ignores_the_producers_of_its_inputs() -> None:
     x = af.placeholder("float32", [2])
     graph = step(af.exp(x) * x, [x])
     node = next(n for n in graph.nodes.values() if n.op == "Mul")

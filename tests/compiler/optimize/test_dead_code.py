@@ -1,4 +1,4 @@
-"""What nothing needs goes; what has been asked for stays."""
+"""Tests of dead code: nodes that no fetch or target needs are removed; feeds and targets stay."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aioflow.compiler.verify import verify
 from tests.compiler.optimize.steps import ops, optimized, run, step
 
 
-def test_what_lost_its_reader_goes_with_all_that_only_it_needed() -> None:
+def test_unread_node_is_removed_with_its_inputs() -> None:
     x = af.placeholder("float32", [2], name="x")
     y = af.exp(af.tanh(x) * 2.0)
     graph = step(af.negative(y, name="last"), [x])
@@ -23,13 +23,13 @@ def test_what_lost_its_reader_goes_with_all_that_only_it_needed() -> None:
     assert list(result.nodes) == ["_arg_0", "last", "_retval_0"]
 
 
-def test_feeds_that_nobody_reads_stay() -> None:
+def test_unread_feeds_are_kept() -> None:
     x, y = af.placeholder("float32", [2]), af.placeholder("float32", [2])
     result = optimized(step(y + 1.0, [x, y]), dead_code)
     assert [n for n in result.nodes if n.startswith("_arg")] == ["_arg_0", "_arg_1"]
 
 
-async def test_targets_stay_with_what_they_wait_for() -> None:
+async def test_targets_keep_their_control_dependencies() -> None:
     total = af.Variable(0.0)
     with af.control_dependencies([total.assign_add(1.0)]):
         target = af.no_op()
@@ -38,7 +38,7 @@ async def test_targets_stay_with_what_they_wait_for() -> None:
     assert (await run(result, before=before)).effects["AssignAddVariableOp"] == 1
 
 
-async def test_a_target_that_only_waits_hands_on_to_what_it_waits_for() -> None:
+async def test_target_without_work_is_replaced_by_its_dependencies() -> None:
     a, b = af.Variable(0.0), af.Variable(0.0)
     inner = af.group(a.assign_add(1.0), name="inner")
     target = af.group(inner, b.assign_add(1.0), name="outer")
@@ -49,14 +49,14 @@ async def test_a_target_that_only_waits_hands_on_to_what_it_waits_for() -> None:
     assert effects["AssignAddVariableOp"] == effects["AssignAddVariableOp_1"] == 1
 
 
-async def test_a_loop_stays_whole() -> None:
+async def test_loop_is_kept_as_a_whole() -> None:
     n = af.placeholder("int32", [])
     graph = step(af.while_loop(lambda i, _: i < n, lambda i, t: [i + 1, t + 2], [0, 0])[1], [n])
     assert optimized(graph, dead_code) is graph, "nothing is dead: the condition is what the loop needs"
     assert (await run(optimized(graph, dead_code), [np.int32(3)])).values == [6]
 
 
-def test_a_graph_without_dead_code_is_the_graph() -> None:
+def test_graph_without_dead_code_is_returned_unchanged() -> None:
     x = af.placeholder("float32", [2])
     graph = step(x + 1.0, [x])
     assert dead_code(graph, lambda *_: None) is graph

@@ -1,6 +1,6 @@
-"""Each optimization alone, and all of them, leave a valid graph that gives the same bits and has the same effects.
+"""Each optimization alone, and all together: the graph stays valid, with the same bits and effects.
 
-"The same" is what the reference executor makes of the graph as the user wrote it.
+The reference executor, run on the graph as the user wrote it, gives the expected results.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ async def _assert_equivalent(graph: ClientGraph, feeds: Sequence[Any], before: C
 
 @settings(max_examples=examples(25), deadline=None)
 @given(seed=st.integers(0, 100_000))
-async def test_programs_full_of_what_may_go(seed: int) -> None:
+async def test_programs_full_of_redundant_nodes(seed: int) -> None:
     with af.Graph().as_default():
         program = redundant_program(seed)
         graph = step(program.fetches, program.feeds, program.targets)

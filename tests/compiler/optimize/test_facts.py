@@ -1,4 +1,4 @@
-"""What optimizations are told of how values lie in memory is so."""
+"""Tests of the facts about memory layout that optimizations use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aioflow.compiler.optimize.facts import Facts
 from tests.compiler.optimize.steps import step
 
 
-def test_an_op_that_passes_several_values_on_says_no_more_than_is_true_of_all() -> None:
+def test_layout_of_an_identity_n_is_that_of_each_value() -> None:
     x = af.placeholder("float32", [2, 3])
     rows = af.tile(af.constant(np.ones((1, 2), np.float32)), [3, 1])
     same = af.identity_n([rows, af.transpose(x)])

@@ -1,4 +1,4 @@
-"""Batch normalisation folded into the convolution before it: what is folded, and how far the values may move."""
+"""Batch normalization folded into the convolution before it: when it is folded, and how far values may differ."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def normal(*shape: int) -> Any:
 def normalised(
     image: Any, kernel: Any, data_format: str = "NHWC", depthwise: bool = False, training: bool = False
 ) -> Any:
-    """A convolution and its normalisation, [y, mean, variance, …]."""
+    """Return a convolution and its normalization, [y, mean, variance, …]."""
     channels = int(np.prod(kernel.shape.as_list()[2:])) if depthwise else kernel.shape.as_list()[3]
     convolve = af.raw_ops.DepthwiseConv2dNative if depthwise else af.raw_ops.Conv2D
     made = convolve(input=image, filter=kernel, strides=[1, 1, 1, 1], padding="SAME", data_format=data_format)
@@ -43,7 +43,7 @@ def normalised(
 
 @pytest.mark.parametrize("depthwise", [False, True])
 @pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
-def test_constants_are_folded_now(data_format: str, depthwise: bool) -> None:
+def test_constant_filters_are_folded_at_compile_time(data_format: str, depthwise: bool) -> None:
     shape = (2, 9, 8, 6) if data_format == "NHWC" else (2, 6, 9, 8)
     image = af.placeholder("float32", [None, *shape[1:]])
     kernel = af.constant(normal(3, 3, 6, 2 if depthwise else 5))
@@ -53,10 +53,10 @@ def test_constants_are_folded_now(data_format: str, depthwise: bool) -> None:
     feeds = {image: normal(*shape)}
     (expected,), (value,) = run(before, feeds), run(after, feeds)
     assert np.abs(value - expected).max() <= 2e-6 * np.abs(expected).max()
-    assert not np.array_equal(value, expected)  # the pass has to stay off unless it is asked for
+    assert not np.array_equal(value, expected)  # the values differ, so the pass must be off by default
 
 
-def test_variables_are_scaled_in_each_step() -> None:
+def test_variable_filters_are_scaled_in_each_step() -> None:
     image = af.placeholder("float32", [1, 5, 5, 3])
     kernel = af.Variable(normal(1, 1, 3, 4))
     fetches, resources = [normalised(image, kernel)[0]], ResourceManager()
@@ -72,7 +72,7 @@ def test_variables_are_scaled_in_each_step() -> None:
         run(pruned([], [], [kernel.assign_add(af.ones([1, 1, 3, 4])).op]), {}, resources)
 
 
-def test_nothing_is_computed_without_an_evaluation() -> None:
+def test_batch_norm_is_folded_without_an_evaluation() -> None:
     image = af.placeholder("float32", [1, 5, 5, 3])
     before = pruned([normalised(image, af.constant(normal(3, 3, 3, 4)))[0]], [image])
     after = verify(fold_batch_norm(before, never))
@@ -82,7 +82,7 @@ def test_nothing_is_computed_without_an_evaluation() -> None:
     np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_what_stays() -> None:
+def test_batch_norms_that_cannot_be_folded() -> None:
     image = af.placeholder("float32", [None, 5, 5, 3])
     kernel = af.constant(normal(3, 3, 3, 4))
 
@@ -94,7 +94,10 @@ def test_what_stays() -> None:
     y, mean = normalised(image, kernel)[:2]
     assert not folded(y, mean)
     of_any_size = normalised(image, af.placeholder_with_default(kernel, [None, None, 3, 4]))[0]
-    for fetches in ([y, y.op.inputs[0]], [of_any_size]):  # the convolution, which is fetched too, stays as it is
+    for fetches in (
+        [y, y.op.inputs[0]],
+        [of_any_size],
+    ):  # the convolution, fetched or with a filter of unknown size, stays as it is
         after = fold_batch_norm(pruned(fetches, [image]), fold)
         assert ops(after)["BiasAdd"] == 0
         assert ops(after)["Mul"] == 1
@@ -106,7 +109,7 @@ def alone(image: Any, **options: Any) -> Any:
     return af.raw_ops.FusedBatchNormV3(x=image, **named, **{"is_training": False, **options})
 
 
-def test_one_without_a_convolution_is_a_product_and_a_sum() -> None:
+def test_batch_norm_without_a_convolution_is_a_product_and_a_sum() -> None:
     image = af.placeholder("float32", [None, 5, None, 3])
     before = pruned([alone(image)[0]], [image])
     after = verify(fold_batch_norm(before, fold))
@@ -116,7 +119,7 @@ def test_one_without_a_convolution_is_a_product_and_a_sum() -> None:
     assert np.abs(value - expected).max() <= 2e-6 * np.abs(expected).max()
 
 
-def test_one_without_a_convolution_may_stay() -> None:
+def test_batch_norms_without_a_convolution_that_are_kept() -> None:
     image, unknown = af.placeholder("float32", [None, 3, 5, 3]), af.placeholder("float32", [None] * 4)
     y, mean = alone(image)[:2]
     for fetches in ([alone(image, is_training=True)[0]], [alone(image, data_format="NCHW")[0]], [y, mean]):
@@ -126,7 +129,7 @@ def test_one_without_a_convolution_may_stay() -> None:
 
 @pytest.mark.parametrize("evaluate", [fold, never])
 @pytest.mark.parametrize("taken", [True, False])
-def test_in_a_loop_and_a_branch(taken: bool, evaluate: Any) -> None:
+def test_batch_norm_in_a_loop_and_a_branch(taken: bool, evaluate: Any) -> None:
     image, choose = af.placeholder("float32", [1, 5, 5, 3]), af.placeholder("bool", [])
     kernel = af.constant(normal(3, 3, 3, 3) / 5)
 
@@ -137,7 +140,8 @@ def test_in_a_loop_and_a_branch(taken: bool, evaluate: Any) -> None:
     before = pruned([result], [image, choose])
     after = verify(fold_batch_norm(before, evaluate))
     assert ops(after)["FusedBatchNormV3"] == 0
-    for name, node in after.nodes.items():  # a constant without an edge into the loop would be made outside of it
+    # A constant without an edge from the loop would be computed outside of it.
+    for name, node in after.nodes.items():
         assert node.op != "Const" or name in before.nodes or node.control
     feeds = {image: normal(1, 5, 5, 3), choose: taken}
     (expected,), (value,) = run(before, feeds), run(after, feeds)

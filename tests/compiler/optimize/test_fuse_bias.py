@@ -1,4 +1,4 @@
-"""Products fused with bias and activation: which are, which are not, and the same values to the last bit."""
+"""Products fused with bias and activation: when they are fused, and that values stay the same to the last bit."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_transposed_products_and_plain_additions() -> None:
         assert ops(check(fuse_bias, [y], {x: vx, w: vw, b: vb})) == {"_FusedMatMul": 1}
 
 
-def test_an_activation_without_a_bias() -> None:
+def test_activation_without_a_bias() -> None:
     (x, vx), (w, vw), (image, vimage), (kernel, vkernel) = feed(5, 40), feed(40, 12), feed(2, 9, 9, 3), feed(3, 3, 3, 8)
     convolved = af.nn.conv2d(image, kernel, strides=[1, 1, 1, 1], padding="SAME")
     for made, feeds in ((af.matmul(x, w), {x: vx, w: vw}), (convolved, {image: vimage, kernel: vkernel})):
@@ -96,7 +96,7 @@ def test_depthwise_convolutions(multiplier: int) -> None:
     assert ops(after) == {"_FusedDepthwiseConv2dNative": 1}
 
 
-def test_what_is_not_fused() -> None:
+def test_products_that_are_not_fused() -> None:
     (x, vx), (w, vw), (b, vb) = feed(5, 40), feed(40, 12), feed(12)
     (row, vrow), (column, vcolumn) = feed(1, 12), feed(5, 1)
     feeds = {x: vx, w: vw, b: vb, row: vrow, column: vcolumn}
@@ -122,7 +122,7 @@ def test_channels_first_and_integers_are_not_fused() -> None:
     made = af.nn.conv2d(x, w, strides=[1, 1, 1, 1], padding="SAME", data_format="NCHW")
     biased = af.nn.bias_add(made, b, data_format="NCHW")
     assert ops(check(fuse_bias, [af.nn.relu(biased)], {x: vx, w: vw, b: vb}))["Conv2D"] == 1
-    columns, vcolumns = feed(9)  # a bias of `_FusedConv2D` would be one of channels
+    columns, vcolumns = feed(9)  # a bias of `_FusedConv2D` is one value per channel
     assert ops(check(fuse_bias, [made + columns], {x: vx, w: vw, columns: vcolumns}))["Conv2D"] == 1
     (x, vx), (w, vw), (b, vb) = feed(4, 5, dtype="int32"), feed(5, 6, dtype="int32"), feed(6, dtype="int32")
     assert ops(check(fuse_bias, [af.matmul(x, w) + b], {x: vx, w: vw, b: vb}))["MatMul"] == 1
@@ -145,7 +145,7 @@ def test_swish(biased: bool, kind: str, dtype: str) -> None:
 
 
 def product(kind: str, size: int, dtype: str = "float32", n: int = 2) -> tuple[Any, Any, dict[Any, Any]]:
-    """What a product reads, its result, and what is fed."""
+    """Return the input of a product, its result, and the feeds."""
     if kind == "MatMul":
         (x, vx), (w, vw) = feed(size, 40, dtype=dtype), feed(40, 120, dtype=dtype)
         return x, af.matmul(x, w), {x: vx, w: vw}
@@ -156,7 +156,7 @@ def product(kind: str, size: int, dtype: str = "float32", n: int = 2) -> tuple[A
     return x, convolve(x, w, strides=[1, 1, 1, 1], padding="SAME"), {x: vx, w: vw}
 
 
-def test_what_is_no_swish() -> None:
+def test_patterns_that_are_not_a_swish() -> None:
     (x, vx), (w, vw), (other, vother) = feed(5, 40), feed(40, 12), feed(5, 12)
     feeds = {x: vx, w: vw, other: vother}
     y = af.matmul(x, w)
@@ -169,7 +169,7 @@ def test_what_is_no_swish() -> None:
     assert ops(fuse_bias(pruned([made], list(feeds), [gate.op]), never)) == apart
     (slope,) = af.gradients(made, x)
     assert isinstance(slope, af.Tensor)
-    assert ops(check(fuse_bias, [made, slope], feeds))["Sigmoid"] == 1  # which the gradient reads
+    assert ops(check(fuse_bias, [made, slope], feeds))["Sigmoid"] == 1  # the gradient reads the sigmoid
     assert ops(check(fuse_bias, [made, af.reduce_sum(y)], feeds)) == apart | {"Sum": 1}
     assert ops(check(fuse_bias, [af.sigmoid(y) * other], feeds)) == {"_FusedMatMul": 1, "Mul": 1}
     assert ops(check(fuse_bias, [af.sigmoid(other) * y], feeds)) == apart
@@ -186,7 +186,7 @@ def test_what_is_no_swish() -> None:
     assert ops(fuse_bias(pruned([y * elsewhere], list(feeds)), never)) == apart
 
 
-async def test_in_loops_in_branches_and_on_several_devices() -> None:
+async def test_fusion_in_loops_branches_and_on_several_devices() -> None:
     rng = np.random.default_rng(5)
     x, w = af.placeholder("float32", [None, 40]), af.constant(rng.standard_normal((40, 40)).astype(np.float32) / 7)
     b = af.constant(rng.standard_normal(40).astype(np.float32))
@@ -209,7 +209,7 @@ async def test_in_loops_in_branches_and_on_several_devices() -> None:
         return af.nn.relu(value + af.nn.bias_add(af.nn.conv2d(value, filters, padding="SAME"), b[:2]))
 
     _, deep = af.while_loop(lambda i, _: i < 5, lambda i, value: (i + 1, residual(value)), [af.constant(0), image])
-    _, kept = af.while_loop(  # what is added comes from outside
+    _, kept = af.while_loop(  # the addend comes from outside the loop
         lambda i, _: i < 5,
         lambda i, value: (i + 1, image + af.nn.bias_add(af.nn.conv2d(value, filters, padding="SAME"), b[:2])),
         [af.constant(0), image],
@@ -228,7 +228,7 @@ async def test_in_loops_in_branches_and_on_several_devices() -> None:
 
 
 def convolved(x: Any, outputs: int = 16, name: str | None = None) -> tuple[Any, dict[Any, Any]]:
-    """A convolution with a bias, and what is fed for it."""
+    """Return a convolution with a bias, and the feeds for its weights."""
     (w, vw), (b, vb) = feed(3, 3, int(x.shape[-1]), outputs, dtype=x.dtype.name), feed(outputs, dtype=x.dtype.name)
     made = af.nn.conv2d(x, w, strides=[1, 1, 1, 1], padding="SAME")
     return af.nn.bias_add(made, b, name=name), {w: vw, b: vb}
@@ -248,7 +248,7 @@ def test_residual_sums(size: int, activation: Callable[[Any], Any], dtype: str) 
         assert not ops(after).keys() & {"Add", "AddV2", "BiasAdd", "Relu", "Mul", "Conv2D"}
 
 
-def test_sums_that_stay() -> None:
+def test_residual_sums_that_are_not_fused() -> None:
     (x, vx), (other, vother), (row, vrow) = feed(2, 9, 9, 16), feed(2, 9, 9, 16), feed(1, 1, 1, 16)
     y, weights = convolved(x)
     feeds = {x: vx, other: vother, row: vrow, **weights}
@@ -267,13 +267,13 @@ def test_sums_that_stay() -> None:
         elsewhere, there = y + other, af.tanh(other)
     assert ops(fuse_bias(pruned([elsewhere], list(feeds)), never)) == biased
     assert ops(fuse_bias(pruned([there + y], list(feeds)), never)) == biased | {"Tanh": 1}
-    late = af.tanh(other)  # comes after the convolution
+    late = af.tanh(other)  # runs after the convolution
     assert ops(check(fuse_bias, [y + late], feeds)) == biased | {"Tanh": 1}
     (a, va), (w, vw), (b, vb), (c, vc) = feed(5, 40), feed(40, 12), feed(12), feed(5, 12)
     assert ops(check(fuse_bias, [af.matmul(a, w) + b + c], {a: va, w: vw, b: vb, c: vc}))["AddV2"] == 1
 
 
-def test_of_two_convolutions_the_later_takes_the_sum() -> None:
+def test_later_of_two_convolutions_takes_the_sum() -> None:
     x, vx = feed(2, 9, 9, 16)
     (one, weights), (other, more) = convolved(x, name="one"), convolved(x, name="other")
     for total in (one + other, other + one):
@@ -284,11 +284,11 @@ def test_of_two_convolutions_the_later_takes_the_sum() -> None:
         assert (last.inputs[-1].node, after.nodes[first].attrs["fused_ops"]) == (first, ("BiasAdd",))
 
 
-def test_a_sum_whose_shapes_turn_out_to_be_others() -> None:
+def test_residual_sum_with_other_shapes_at_run_time() -> None:
     (x, vx), (other, vother) = (feed(n, 9, 9, 16, static=[None, 9, 9, 16]) for n in (1, 3))
     y, weights = convolved(x)
     total = y + other
-    after = check(fuse_bias, [af.nn.relu(total)], {x: vx, other: vother, **weights})  # which broadcasts
+    after = check(fuse_bias, [af.nn.relu(total)], {x: vx, other: vother, **weights})  # the shapes broadcast
     assert ops(after) == {"_FusedConv2D": 1}
     feeds = {x: np.ones((2, 9, 9, 16)), other: vother, **weights}
     with pytest.raises(InvalidArgumentError) as caught:
@@ -296,7 +296,7 @@ def test_a_sum_whose_shapes_turn_out_to_be_others() -> None:
     assert (caught.value.node, caught.value.source) == (total.op.name, total.op.source)
 
 
-def test_each_failure_is_laid_to_the_users_node() -> None:
+def test_error_names_the_original_node() -> None:
     x, w, b = (af.placeholder("float32", [None] * rank) for rank in (2, 2, 1))
     product = af.matmul(x, w, name="product")
     biased = af.nn.bias_add(product, b, name="biased")
@@ -312,7 +312,7 @@ def test_each_failure_is_laid_to_the_users_node() -> None:
         assert (caught.value.node, caught.value.source) == ("biased", biased.op.source)
 
 
-async def test_a_step_of_training_gives_the_same_bits() -> None:
+async def test_training_step_gives_the_same_bits() -> None:
     rng = np.random.default_rng(0)
     x, labels = af.placeholder("float32", [None, 30]), af.placeholder("int32", [None])
     w = af.Variable(rng.standard_normal((30, 300)).astype(np.float32))

@@ -24,13 +24,13 @@ CHAIN = "_ElementwiseChain"
 
 @pytest.fixture
 def large() -> tuple[af.Tensor, np.ndarray[Any, Any]]:
-    """A feed of unknown size, with a value that is evaluated in several blocks."""
+    """Return a feed of unknown size, with a value that is evaluated in several blocks."""
     return af.placeholder("float32", [None]), np.linspace(-3, 3, 300_001, dtype=np.float32)
 
 
 @pytest.fixture
 def tiny_blocks() -> Iterator[None]:
-    """Everything is cut, into blocks of a few elements that threads share."""
+    """Split every array into blocks of a few elements that threads share."""
     with pytest.MonkeyPatch.context() as patch:
         small_blocks(patch)
         yield
@@ -49,10 +49,10 @@ def small_blocks(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(fused_blocks, "_MANY", 2)
 
 
-# -- what is fused -----------------------------------------------------------------------------------------------------
+# -- fused nodes -------------------------------------------------------------------------------------------------------
 
 
-def test_a_chain_becomes_one_node_with_the_name_of_its_last(large: Any) -> None:
+def test_chain_becomes_one_node_with_the_name_of_its_last(large: Any) -> None:
     x, value = large
     y = af.tanh(x * 2.0 + 1.0, name="end")
     after = check(fuse_elementwise, [y], {x: value})
@@ -62,7 +62,7 @@ def test_a_chain_becomes_one_node_with_the_name_of_its_last(large: Any) -> None:
     assert after.nodes["end"].source == y.op.source
 
 
-def test_an_intermediate_that_only_members_read_joins(large: Any) -> None:
+def test_intermediate_read_only_by_members_joins_the_chain(large: Any) -> None:
     x, value = large
     y = x + 1.0
     after = check(fuse_elementwise, [y * af.sigmoid(y)], {x: value})
@@ -88,7 +88,7 @@ def test_comparisons_selections_and_casts_are_members(large: Any) -> None:
     assert ops(after) == {CHAIN: 1}
 
 
-def test_vectors_over_the_last_axis_and_scalars_are_read_by_every_block() -> None:
+def test_row_vectors_and_scalars_are_read_by_every_block() -> None:
     x, row = af.placeholder("float32", [None, 9, 300]), af.placeholder("float32", [300])
     scale, columns = af.placeholder("float32", []), af.placeholder("float32", [9, 1])
     feeds = {
@@ -99,14 +99,14 @@ def test_vectors_over_the_last_axis_and_scalars_are_read_by_every_block() -> Non
     }
     assert ops(check(fuse_elementwise, [af.nn.relu((x + row) * scale)], feeds)) == {CHAIN: 1}
     assert ops(check(fuse_elementwise, [af.nn.relu(af.nn.bias_add(x, row) * scale)], feeds)) == {CHAIN: 1}
-    # an operand over other axes than the last ones is not cut along the first, so its reader is left alone
+    # An operand over axes other than the last ones cannot be split along the first, so its reader is not fused.
     assert ops(check(fuse_elementwise, [af.nn.relu(x + columns)], feeds)) == {"AddV2": 1, "Relu": 1}
 
 
-# -- what is not -------------------------------------------------------------------------------------------------------
+# -- nodes that are not fused ------------------------------------------------------------------------------------------
 
 
-def test_what_is_fetched_or_waited_for_stays(large: Any) -> None:
+def test_fetched_and_awaited_nodes_are_not_fused(large: Any) -> None:
     x, value = large
     y = af.exp(x, name="y")
     assert ops(check(fuse_elementwise, [af.tanh(y), y], {x: value})) == {"Exp": 1, "Tanh": 1}
@@ -117,14 +117,14 @@ def test_what_is_fetched_or_waited_for_stays(large: Any) -> None:
     assert ops(targeted) == {"Exp": 1, "Tanh": 1}
 
 
-def test_an_intermediate_with_another_reader_stays(large: Any) -> None:
+def test_intermediate_with_another_reader_is_not_fused(large: Any) -> None:
     x, value = large
     y = af.exp(x)
     after = check(fuse_elementwise, [af.tanh(y), af.reduce_sum(y)], {x: value})
     assert ops(after) == {"Exp": 1, "Tanh": 1, "Sum": 1}
 
 
-def test_nodes_of_different_devices_waits_and_colocations_stay_apart(large: Any) -> None:
+def test_nodes_with_different_placement_or_control_are_not_fused(large: Any) -> None:
     x, value = large
     with af.device("/cpu:1"):
         first = af.exp(x)
@@ -138,22 +138,24 @@ def test_nodes_of_different_devices_waits_and_colocations_stay_apart(large: Any)
     with af.colocate_with(anchor):
         held = af.exp(x)
     assert ops(check(fuse_elementwise, [af.tanh(held)], {x: value})) == {"Exp": 1, "Tanh": 1}
-    with af.colocate_with(plain):  # somebody is to be placed where `plain` is
+    with af.colocate_with(plain):  # another node is to be placed with `plain`
         placed = af.reduce_sum(x)
     assert ops(check(fuse_elementwise, [af.tanh(plain), placed], {x: value})) == {"Exp": 1, "Tanh": 1, "Sum": 1}
 
 
-def test_what_is_known_to_be_small_stays() -> None:
+def test_small_arrays_are_not_fused() -> None:
     x, y = af.placeholder("float32", [4000]), af.placeholder("float32", [10_000])
     scalar = af.placeholder("float32", [])
     feeds = {x: np.ones(4000), y: np.ones(10_000), scalar: 2.0}
     after = check(fuse_elementwise, [af.tanh(y * 2.0), af.tanh(scalar * 2.0)], feeds)
     assert ops(after) == {"Mul": 2, "Tanh": 2}
     assert ops(check(fuse_elementwise, [af.nn.relu(x * 2.0)], feeds)) == {"Mul": 1, "Relu": 1}
-    assert ops(check(fuse_elementwise, [af.nn.relu(y * 2.0)], feeds)) == {CHAIN: 1}  # machine code is quick to call
+    assert ops(check(fuse_elementwise, [af.nn.relu(y * 2.0)], feeds)) == {
+        CHAIN: 1
+    }  # the cost of calling machine code is low
 
 
-def test_ops_that_can_fail_and_strings_stay() -> None:
+def test_ops_that_can_fail_and_strings_are_not_fused() -> None:
     x = af.placeholder("int32", [None])
     after = check(fuse_elementwise, [af.negative(x // 2) + 1], {x: np.arange(9)})
     assert ops(after) == {"FloorDiv": 1, CHAIN: 1}
@@ -162,7 +164,7 @@ def test_ops_that_can_fail_and_strings_stay() -> None:
     assert ops(after) == {"Equal": 1, "LogicalNot": 1}
 
 
-def test_a_chain_does_not_hold_on_to_many_arrays() -> None:
+def test_number_of_inputs_of_a_chain_is_limited() -> None:
     feeds = {af.placeholder("float32", [None]): np.full(9, i) for i in range(12)}
     total: Any = 0.0
     for x in feeds:
@@ -172,7 +174,7 @@ def test_a_chain_does_not_hold_on_to_many_arrays() -> None:
     assert ops(after)[CHAIN] >= 2
 
 
-def test_what_is_over_fewer_elements_stays_outside() -> None:
+def test_node_over_fewer_elements_is_not_fused() -> None:
     x, row = af.placeholder("float32", [None, 700]), af.placeholder("float32", [None])
     feeds = {x: np.full((300, 700), 0.5), row: np.linspace(0, 1, 700)}
     after = check(fuse_elementwise, [af.nn.relu(x + af.exp(row))], feeds)
@@ -183,13 +185,13 @@ def test_what_is_over_fewer_elements_stays_outside() -> None:
 
 
 @pytest.mark.parametrize("taken", [True, False])
-def test_branches_keep_their_sides(taken: bool, large: Any) -> None:
+def test_chains_stay_within_their_branch(taken: bool, large: Any) -> None:
     x, value = large
     choose = af.placeholder("bool", [])
     outside = af.exp(x * 0.5)
     y = af.cond(choose, lambda: af.tanh(outside + 1.0) * 2.0, lambda: af.negative(af.square(x) * 3.0))
     after = check(fuse_elementwise, [af.abs(y + 1.0)], {x: value, choose: taken})
-    assert ops(after)[CHAIN] == 4  # before the branch, on either side, and behind it
+    assert ops(after)[CHAIN] == 4  # before the branch, one on each side, and after it
     assert ops(after)["Switch"] == ops(pruned([af.abs(y + 1.0)], [x, choose]))["Switch"]
 
 
@@ -205,7 +207,7 @@ def test_bodies_of_loops_are_fused(large: Any) -> None:
 
 
 @pytest.mark.parametrize("rows", [3, 100_000])
-def test_shapes_that_do_not_fit_are_laid_to_the_users_node(rows: int) -> None:
+def test_broadcast_error_names_the_original_node(rows: int) -> None:
     x, y = af.placeholder("float32", [None]), af.placeholder("float32", [None])
     wrong = af.add(af.exp(x), y, name="wrong")
     after = fuse_elementwise(pruned([af.tanh(wrong * 2.0)], [x, y]), never)
@@ -217,7 +219,7 @@ def test_shapes_that_do_not_fit_are_laid_to_the_users_node(rows: int) -> None:
 
 @pytest.mark.parametrize("kind", ["ReluGrad", "SigmoidGrad"])
 @pytest.mark.parametrize("rows", [(3, 1), (1, 3), (3000, 1), (1, 3000)])
-def test_operands_of_one_shape_are_not_broadcast_in_a_chain_either(kind: str, rows: tuple[int, int]) -> None:
+def test_ops_without_broadcasting_reject_it_in_a_chain(kind: str, rows: tuple[int, int]) -> None:
     x, y = af.placeholder("float32", [None, 40]), af.placeholder("float32", [None, 40])
     wrong = getattr(af.raw_ops, kind)(**dict(zip(_OPERANDS[kind], (x, y), strict=True)), name="wrong")
     after = fuse_elementwise(pruned([wrong * 2.0 + 1.0], [x, y]), never)
@@ -243,7 +245,7 @@ _INT_BINARY = (af.add, af.subtract, af.multiply, af.maximum, af.minimum)
 
 
 def _grow(rng: random.Random, pool: list[af.Tensor]) -> Any:
-    """A node over recent ones of the pool; others of the same dtype are operands, whatever their shape."""
+    """Return a node over recent ones of the pool; the other operand has the same dtype, and any shape."""
     x: Any = rng.choice(pool[-6:])
     alike = [t for t in pool if t.dtype is x.dtype]
     y = rng.choice(alike)
@@ -296,7 +298,7 @@ def test_random_programs_give_the_same_bits(seed: int, shape: tuple[int, ...], k
         check(fuse_elementwise, fetches, feeds)
 
 
-async def test_a_session_gives_the_same_bits_and_leaves_feeds_alone(tiny_blocks: None) -> None:
+async def test_session_gives_the_same_bits_and_does_not_change_feeds(tiny_blocks: None) -> None:
     x, y = af.placeholder("float32", [None, None]), af.placeholder("float32", [None])
     inner = af.exp(x) * y
     fetches = [af.tanh(inner - 1.0), af.nn.relu6(af.square(inner + x) - y)]

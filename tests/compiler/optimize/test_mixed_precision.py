@@ -36,7 +36,7 @@ def switches(name: str) -> dict[str, bool]:
 
 
 async def compiled(fetches: Sequence[Any], feeds: Sequence[Any] = (), name: str = "bfloat16") -> ClientGraph:
-    """The graph of a step that the verifier has seen between all passes; without fusion, to tell nodes apart."""
+    """Return the graph of a step, verified between all passes; without fusion, to keep nodes distinct."""
     off = {"fuse_elementwise": False, "fuse_bias": False}
     options = CompileOptions(verify=True, optimizations={**off, **switches(name)})
     async with af.Session() as sess:
@@ -46,7 +46,7 @@ async def compiled(fetches: Sequence[Any], feeds: Sequence[Any] = (), name: str 
 
 
 def narrow(graph: ClientGraph, name: str = "bfloat16") -> Counter[str]:
-    """How many nodes of each op give 16 bits."""
+    """Return the number of nodes of each op with 16-bit outputs."""
     nodes: list[Node] = list(graph.nodes.values())
     return Counter(node.op for node in nodes if any(spec.dtype is NARROW[name] for spec in node.outputs))
 
@@ -56,30 +56,30 @@ def variable(*shape: int) -> Any:
 
 
 @pytest.mark.parametrize("name", TYPES)
-async def test_products_and_what_stands_between_them(name: str) -> None:
+async def test_products_and_nodes_between_them_are_narrow(name: str) -> None:
     x = af.placeholder("float32", [8, 4])
     h = af.nn.relu(af.nn.bias_add(af.matmul(x, variable(4, 4)), variable(4)))
     loss = af.reduce_sum(af.nn.softmax(af.nn.bias_add(af.matmul(h, variable(4, 2)), variable(2))))
     graph = await compiled([loss], [x], name)
     found = narrow(graph, name)
-    # The feed, two matrices and a bias are cast; the second bias is added in float32, where the softmax reads it.
+    # The feed, two matrices and a bias are cast. The second bias is added in float32, since the softmax reads it.
     assert found == {"MatMul": 2, "BiasAdd": 1, "Relu": 1, "Cast": 4}
     assert graph.nodes[loss.op.name].outputs[0].dtype is af.float32
 
 
-async def test_a_variable_is_cast_once_for_all_that_read_it() -> None:
+async def test_variable_is_cast_once_for_all_readers() -> None:
     x, w = af.placeholder("float32", [8, 4]), variable(4, 4)
     loss = af.reduce_sum(af.nn.relu(af.matmul(af.nn.relu(af.matmul(x, w)), w)))
     graph = await compiled([loss, *af.gradients(loss, [w])], [x])
     (read,) = (node for node in graph.nodes.values() if node.op == "ReadVariableOp")
     casts = [node for node in graph.nodes.values() if node.op == "Cast" and node.inputs[0].node == read.name]
     assert len(casts) == 1
-    assert narrow(graph)["MatMul"] == 5  # two, by the inner one's argument, and two by w
+    assert narrow(graph)["MatMul"] == 5  # two, one by the inner product's argument, and two by w
     readers = Counter(edge for node in graph.nodes.values() if node.op == "Cast" for edge in node.inputs)
     assert max(readers.values()) == 1
 
 
-async def test_nothing_is_cast_there_and_back() -> None:
+async def test_no_value_is_cast_to_16_bits_and_back() -> None:
     x = af.placeholder("float32", [8, 4])
     y = x
     for _ in range(4):
@@ -101,14 +101,14 @@ async def test_nothing_is_cast_there_and_back() -> None:
         lambda y: af.rsqrt(y),
     ],
 )
-async def test_what_needs_float32_gets_it(build: Any) -> None:
+async def test_ops_that_need_float32_get_it(build: Any) -> None:
     x = af.placeholder("float32", [8, 4])
     y = af.matmul(build(af.matmul(x, variable(4, 4))), variable(4, 4))
     graph = await compiled([y], [x])
     assert narrow(graph) == {"MatMul": 2, "Cast": 4}
 
 
-async def test_shapes_and_comparisons_read_what_there_is() -> None:
+async def test_shapes_and_comparisons_read_the_narrow_value() -> None:
     x = af.placeholder("float32", [None, 4])
     h = af.nn.relu(af.matmul(x, variable(4, 4)))
     y = af.matmul(h, variable(4, 4))
@@ -119,7 +119,7 @@ async def test_shapes_and_comparisons_read_what_there_is() -> None:
     assert read == {"Shape": af.bfloat16, "Greater": af.bfloat16}
 
 
-async def test_a_constant_out_of_range_keeps_its_reader_wide() -> None:
+async def test_constant_out_of_range_keeps_its_reader_wide() -> None:
     """1e6 is infinite in float16, and 1e-9 is 0."""
     for value, kept in ((2.0, 1), (1e6, 0), (1e-9, 0)):
         with af.Graph().as_default():
@@ -128,13 +128,13 @@ async def test_a_constant_out_of_range_keeps_its_reader_wide() -> None:
             assert narrow(await compiled([y], [x], "float16"), "float16")["Mul"] == kept
 
 
-async def test_other_types_and_integers_are_left_alone() -> None:
+async def test_float64_and_integers_are_not_changed() -> None:
     a, b = af.placeholder("float64", [4, 4]), af.placeholder("int32", [4, 4])
     graph = await compiled([af.matmul(a, a), af.matmul(b, b)], [a, b])
     assert narrow(graph) == {}
 
 
-async def test_an_invariant_is_cast_outside_of_its_loop() -> None:
+async def test_loop_invariant_is_cast_outside_of_the_loop() -> None:
     w, x = variable(4, 4).read_value(), af.placeholder("float32", [8, 4])
     _, y = af.while_loop(lambda i, _: i < 3, lambda i, v: (i + 1, af.nn.relu(af.matmul(v, w))), [0, x])
     graph = await compiled([y], [x])
@@ -164,7 +164,7 @@ async def test_values_are_rounded_once_after_sums_in_float32(name: str, executor
     np.testing.assert_array_equal(found, rounded(found, name))
 
 
-async def test_a_convolution_with_branches_and_gradients() -> None:
+async def test_convolution_with_branches_and_gradients() -> None:
     rng = np.random.default_rng(3)
     image = af.constant(rng.standard_normal((2, 8, 8, 3)).astype(np.float32))
     filters, dense = af.Variable(rng.standard_normal((3, 3, 3, 4)).astype(np.float32)), variable(64, 2)
@@ -184,7 +184,7 @@ async def test_a_convolution_with_branches_and_gradients() -> None:
         np.testing.assert_allclose(value, expected, atol=0.03 * np.abs(expected).max())
 
 
-async def test_a_variable_of_another_device_is_sent_in_16_bits() -> None:
+async def test_variable_for_another_device_is_sent_in_16_bits() -> None:
     with af.device("/cpu:1"):
         w = af.Variable(np.random.default_rng(1).standard_normal((64, 64)).astype(np.float32))
     with af.device("/cpu:0"):
@@ -205,14 +205,14 @@ async def test_a_variable_of_another_device_is_sent_in_16_bits() -> None:
     np.testing.assert_allclose(found, exact, rtol=2.0**-8, atol=1e-4)
 
 
-async def test_constants_are_rounded_beforehand() -> None:
+async def test_constants_are_cast_at_compile_time() -> None:
     x = af.placeholder("float32", [8, 4])
     graph = await compiled([af.matmul(x, af.constant(np.ones((4, 3), np.float32)))], [x])
     assert [n.outputs[0].dtype for n in graph.nodes.values() if n.op == "Const"] == [af.bfloat16]
 
 
 async def learned(optimizations: Any, epochs: int = 6) -> tuple[list[float], float]:
-    """The loss of each epoch, and the accuracy in the end, of the demo's model on the digits."""
+    """Train the demo's model on the digits, and return the loss of each epoch and the final accuracy."""
     train, test = load_digits().split()
     model = build()
     config = af.SessionConfig(optimizations=optimizations, reproducible=True)
@@ -241,10 +241,10 @@ async def test_digits_are_learned_as_in_float32(name: str) -> None:
     assert found > right - 0.01 > 0.9
 
 
-# ── switched on for a graph ──────────────────────────────────────────────────────────────────────────────────────────
+# ── enabled for a graph ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_graph_has_its_sessions_compute_in_16_bits() -> None:
+async def test_rewrite_of_a_graph_applies_to_its_sessions() -> None:
     x = af.placeholder("float32", [1, 1])
     w = af.Variable([[1.0 + 2.0**-9]])
     y = af.matmul(x, w)
@@ -270,7 +270,7 @@ async def test_a_graph_has_its_sessions_compute_in_16_bits() -> None:
 
 
 async def test_training_in_float16_with_a_dynamic_scale() -> None:
-    """Gradients of 1e-7 would be lost, and scales that are too large are lowered on the way."""
+    """Gradients of 1e-7 would be lost without a scale, and a scale that is too large is lowered during training."""
     rng = np.random.default_rng(2)
     inputs, wanted = rng.standard_normal((32, 8)).astype(np.float32), rng.standard_normal((32, 1)).astype(np.float32)
     losses = []
@@ -303,12 +303,12 @@ async def test_training_in_float16_with_a_dynamic_scale() -> None:
         (lambda f: f(af.train.AdamOptimizer(), 1, af.float32), InvalidArgumentError),
     ],
 )
-def test_what_cannot_be_rewritten_is_refused(make: Any, error: type[Exception]) -> None:
+def test_invalid_rewrites_are_rejected(make: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         make(af.train.experimental.enable_mixed_precision_graph_rewrite)
 
 
-def test_ops_say_what_they_need() -> None:
+def test_half_traits_of_ops() -> None:
     expected = {
         "Conv2D": Half.GAINS, "MatMul": Half.GAINS, "Relu": Half.FOLLOWS, "Reshape": Half.FOLLOWS,
         "Tanh": Half.FOLLOWS, "Exp": Half.WIDE, "Sum": Half.WIDE, "Cholesky": Half.WIDE, "ResourceApplyAdam": Half.WIDE,

@@ -1,4 +1,4 @@
-"""The order that keeps least alive: never a worse one by a count of our own, and always one that means the same."""
+"""The memory order: it never needs more memory by an independent count, and never changes results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from tests.runtime.programs import random_program
 
 
 def simulated(graph: ClientGraph, order: Iterable[str]) -> int:
-    """Bytes alive at the most, for graphs of nodes that make one new array each: a set of what is still to be read."""
+    """Return the peak of live bytes, for graphs whose nodes each make one new array.
+
+    Sets of the remaining readers give an independent count.
+    """
     waiting = {e: {n.name for n in graph.nodes.values() if e in n.inputs} for e in edges(graph)}
     alive: set[Edge] = set()
     most = 0
@@ -49,11 +52,11 @@ def bytes_of(graph: ClientGraph, edge: Edge) -> int:
     return int(np.prod([1 if size is None else size for size in spec.dims or (0,)])) * spec.dtype.size
 
 
-def test_a_large_intermediate_is_used_up_before_the_next_is_made() -> None:
+def test_large_intermediate_is_consumed_before_the_next() -> None:
     x = af.placeholder("float32", [1000])
     spread = [af.reduce_sum(af.tile(af.reshape(x + float(i), [1000, 1]), [1, 100]), 0) for i in range(4)]
     before = pruned([af.add_n(spread)], [x])
-    # all the large ones first, as somebody may have written it down
+    # all large intermediates first, as a user may write them
     order = [n for n in before.nodes if before.nodes[n].op not in ("Sum", "AddN", "_Retval")]
     order += [n for n in before.nodes if n not in order]
     worst = ClientGraph({name: before.nodes[name] for name in order}, before.feeds, before.fetches)
@@ -65,7 +68,7 @@ def test_a_large_intermediate_is_used_up_before_the_next_is_made() -> None:
     assert peak_bytes(worst, 1) == simulated(worst, worst.nodes)
 
 
-def test_a_chain_of_elementwise_ops_writes_over_its_operand() -> None:
+def test_elementwise_chain_reuses_its_operands_memory() -> None:
     x = af.placeholder("float32", [1000])
     spread = af.tile(x, [100])
     graph = fuse_elementwise(pruned([af.tanh(spread * 2.0 + 1.0)], [x]), never)
@@ -75,7 +78,7 @@ def test_a_chain_of_elementwise_ops_writes_over_its_operand() -> None:
 
 @settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 10_000), size=st.integers(4, 50), gradients=st.booleans())
-def test_random_programs_keep_their_values_and_never_take_more(seed: int, size: int, gradients: bool) -> None:
+def test_random_programs_keep_their_values_and_never_need_more(seed: int, size: int, gradients: bool) -> None:
     with af.Graph().as_default():
         program = random_program(seed, size=size)
         fetches = list(program.fetches)
@@ -88,13 +91,13 @@ def test_random_programs_keep_their_values_and_never_take_more(seed: int, size: 
             assert peak_bytes(after, batch) <= peak_bytes(before, batch)
         for expected, value in zip(run(before, program.feeds), run(after, program.feeds), strict=True):
             assert same_bits(expected, value)
-        assert list(order_memory(before, never).nodes) == list(after.nodes)  # the same each time
+        assert list(order_memory(before, never).nodes) == list(after.nodes)  # deterministic
 
 
 @settings(max_examples=examples(80), deadline=None)
 @given(data=st.data())
 def test_small_graphs_against_all_orders(data: st.DataObject) -> None:
-    """Sums over axes, so that nothing is written over an operand; the best order is found by trying all."""
+    """Sums over axes never write over an operand, as the count assumes. All orders are tried to find the best one."""
     with af.Graph().as_default():
         x = af.placeholder("float32", [4, 4, 4])
         pool: list[af.Tensor] = [x]
@@ -120,7 +123,7 @@ def orders(names: list[str], graph: ClientGraph) -> Iterable[tuple[str, ...]]:
             yield order
 
 
-def test_a_step_of_training_takes_less(graph: af.Graph) -> None:
+def test_training_step_needs_less_memory(graph: af.Graph) -> None:
     x = y = af.placeholder("float32", [256, 512])
     weights = [af.Variable(np.eye(512, dtype=np.float32), name=f"w{i}") for i in range(6)]
     for weight in weights:
@@ -131,15 +134,17 @@ def test_a_step_of_training_takes_less(graph: af.Graph) -> None:
     assert peak_bytes(after, 1) < 0.7 * peak_bytes(before, 1)
 
 
-def test_effects_on_one_thing_keep_their_order() -> None:
+def test_effects_on_one_variable_keep_their_order() -> None:
     x = af.placeholder("float32", [1000, 1])
     one, other = af.Variable(0.0), af.Variable(0.0)
-    sums = [af.reduce_sum(af.tile(x + float(i), [1, 100 + i])) for i in range(4)]  # most memory for the first write
+    sums = [
+        af.reduce_sum(af.tile(x + float(i), [1, 100 + i])) for i in range(4)
+    ]  # the first write needs the most memory
     writes = [v.assign(s).op for v, s in zip((one, one, one, other), reversed(sums), strict=True)]
     before = pruned([], [x], writes)
     large = [n for n in before.nodes if before.nodes[n].op == "Tile"]
     late = [*large[::-1], *(s.op.name for s in sums), *(w.name for w in writes)]
-    # the large operands all at once, that of the first write last
+    # All large operands first, that of the first write last.
     names = [n for n in before.nodes if n not in late] + late
     worst = verify(replace(before, nodes={name: before.nodes[name] for name in names}))
     after = verify(order_memory(worst, never))
@@ -148,8 +153,8 @@ def test_effects_on_one_thing_keep_their_order() -> None:
     assert [name for name in after.nodes if name in ordered] == ordered
 
 
-def test_a_node_that_reads_one_variable_twice(graph: af.Graph) -> None:
-    """It must not wait for itself; that it may not be done is for the kernel to say."""
+def test_node_that_reads_one_variable_twice(graph: af.Graph) -> None:
+    """The node must not wait for itself; its kernel reports the error."""
     variable = af.Variable([1.0, 2.0])
     update = af.raw_ops.ResourceApplyMomentum(
         var=variable.handle, accum=variable.handle, lr=0.1, grad=[1.0, 1.0], momentum=0.9
@@ -161,7 +166,7 @@ def test_a_node_that_reads_one_variable_twice(graph: af.Graph) -> None:
 
 
 @pytest.mark.parametrize("loop", [True, False])
-def test_branches_and_loops_are_left_alone(loop: bool) -> None:
+def test_branches_and_loops_are_not_reordered(loop: bool) -> None:
     x = af.placeholder("float32", [1000])
     choose = af.reduce_sum(x) > 0
     if loop:

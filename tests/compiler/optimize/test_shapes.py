@@ -1,4 +1,4 @@
-"""What static shapes settle, and what they only seem to."""
+"""Simplifications that follow from static shapes, and similar cases that must stay."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Build = Callable[[Any], Any]
 
 
 def _made(x: Any) -> Any:
-    """The values of `x` in a new array in row-major order: of a feed it is not known how it lies in memory."""
+    """Return the values of `x` in a new row-major array: the memory layout of a feed is unknown."""
     return af.tile(x, [2, 1, 1])
 
 
-# Of a float32 tensor of shape [2, 1, 4]: what gives back what it gets.
+# Functions that return their argument, a float32 tensor of shape [2, 1, 4].
 GONE: list[tuple[str, Build]] = [
     ("reshape to the same", lambda x: af.reshape(x, [2, 1, 4])),
     ("reshape to the same, but for one", lambda x: af.reshape(x, [-1, 1, 4])),
@@ -49,7 +49,7 @@ GONE: list[tuple[str, Build]] = [
 
 
 @pytest.mark.parametrize("build", [c[1] for c in GONE], ids=[c[0] for c in GONE])
-async def test_what_gives_back_what_it_gets_goes(build: Build) -> None:
+async def test_functions_that_return_their_argument_are_removed(build: Build) -> None:
     x = af.placeholder("float32", [1, 1, 4])
     alone = _made(x)
     graph = step(build(alone), [x])
@@ -65,8 +65,8 @@ WHOLE: list[tuple[str, Build]] = [
 
 
 @pytest.mark.parametrize("build", [c[1] for c in WHOLE], ids=[c[0] for c in WHOLE])
-async def test_sums_of_one_go_for_integers_only(build: Build) -> None:
-    """The sum of one -0.0 is 0.0."""
+async def test_sums_of_one_element_are_removed_for_integers_only(build: Build) -> None:
+    """The sum of a single -0.0 is 0.0."""
     for dtype, gone in (("int32", True), ("float32", False)):
         x = af.placeholder(dtype, [1, 1, 4])
         graph = step(build(_made(x)), [x])
@@ -74,7 +74,7 @@ async def test_sums_of_one_go_for_integers_only(build: Build) -> None:
         assert (ops(await assert_equivalent(graph, [feed], shapes, dead_code)) == {"Tile": 1}) is gone
 
 
-async def test_all_and_any_of_one() -> None:
+async def test_all_and_any_of_one_element_are_removed() -> None:
     x = af.placeholder("bool", [1, 1, 4])
     alone = af.tile(x, [2, 1, 1])
     graph = step([af.reduce_all(alone, 1, keepdims=True), af.reduce_any(alone, 1, keepdims=True)], [x])
@@ -101,7 +101,7 @@ KEPT: list[tuple[str, Build]] = [
 
 
 @pytest.mark.parametrize("build", [c[1] for c in KEPT], ids=[c[0] for c in KEPT])
-async def test_what_gives_something_else_stays(build: Build) -> None:
+async def test_functions_that_change_their_argument_are_kept(build: Build) -> None:
     x = af.placeholder("float32", [1, 1, 4])
     graph = step(build(_made(x)), [x])
     assert ops(await assert_equivalent(graph, [VALUES[:1]], shapes, dead_code)) == ops(graph)
@@ -115,8 +115,8 @@ FED: list[tuple[str, Callable[[Any, Any], Any]]] = [
 
 
 @pytest.mark.parametrize("build", [c[1] for c in FED], ids=[c[0] for c in FED])
-async def test_a_shape_that_is_fed_is_checked(build: Callable[[Any, Any], Any]) -> None:
-    """Only one size would do, so that the result's shape is known; which one comes is not."""
+async def test_fed_shape_is_checked(build: Callable[[Any, Any], Any]) -> None:
+    """Only one size is valid, so the result's shape is known; the fed size is not."""
     x, size = af.placeholder("float32", [4, 3]), af.placeholder("int32", [])
     y = build(x, size)
     assert y.shape.as_list() == [4, 3]
@@ -137,14 +137,14 @@ UNKNOWN: list[tuple[str, Build]] = [
 
 
 @pytest.mark.parametrize("build", [c[1] for c in UNKNOWN], ids=[c[0] for c in UNKNOWN])
-def test_what_is_known_only_at_run_time_stays(build: Build) -> None:
+def test_nodes_that_depend_on_unknown_sizes_are_kept(build: Build) -> None:
     x = af.placeholder("float32", [None, 1, 4])
     graph = step(build(af.tile(x, [1, 1, 1])), [x])
     left = ops(optimized(graph, shapes, dead_code))
     assert left == ops(graph), left
 
 
-async def test_everything_of_an_unknown_size_is_everything() -> None:
+async def test_full_slice_of_an_unknown_size_is_removed() -> None:
     x = af.placeholder("float32", [None, 1, 4])
     y = af.tanh(x)
     graph = step([af.slice(y, [0, 0, 0], [-1, 1, 4])[:, :] + 1.0, y[0:, :, 0:4] * 2.0], [x])
@@ -153,15 +153,15 @@ async def test_everything_of_an_unknown_size_is_everything() -> None:
     assert "StridedSlice" not in ops(result)
 
 
-async def test_a_feed_that_lies_otherwise_is_copied_as_before() -> None:
-    """Padding by nothing puts it in order, and a sum of it is computed in another way then."""
+async def test_feed_with_another_layout_is_still_copied() -> None:
+    """Padding by nothing makes the array row-major, and its sum is then computed in another order."""
     x = af.placeholder("float32", [300, 200])
     feed = np.random.default_rng(1).standard_normal((200, 300)).astype(np.float32).T
     graph = step(af.reduce_sum(af.pad(x, [[0, 0], [0, 0]]), axis=1), [x])
     assert ops(await assert_equivalent(graph, [feed], shapes, dead_code)) == {"Pad": 1, "Sum": 1}
 
 
-async def test_a_constant_that_lies_otherwise_is_copied_as_before() -> None:
+async def test_constant_with_another_layout_is_still_copied() -> None:
     x = af.placeholder("float32", [])
     values = np.random.default_rng(1).standard_normal((300, 200)).astype(np.float32)
     graph = step(af.reduce_sum(af.tile(af.constant(values, name="c"), [1, 1]) * x, axis=1), [x])
@@ -174,7 +174,7 @@ async def test_a_constant_that_lies_otherwise_is_copied_as_before() -> None:
 # -- shapes as values ---------------------------------------------------------------------------------------------
 
 
-async def test_known_shapes_are_constants_that_read_nothing() -> None:
+async def test_known_shapes_are_constants_without_inputs() -> None:
     x = af.placeholder("float32", [2, 3])
     y = af.exp(x)
     raw = af.raw_ops
@@ -196,7 +196,7 @@ async def test_known_shapes_are_constants_that_read_nothing() -> None:
     ]
 
 
-async def test_of_an_open_shape_the_rank_is_known() -> None:
+async def test_rank_of_a_partly_known_shape_is_constant() -> None:
     x = af.placeholder("float32", [None, 3])
     graph = step([af.shape(x), af.raw_ops.Rank(input=x), af.size(x)], [x])
     result = await assert_equivalent(graph, [np.ones((2, 3), np.float32)], shapes, dead_code)
@@ -206,7 +206,7 @@ async def test_of_an_open_shape_the_rank_is_known() -> None:
 
 
 @pytest.mark.parametrize("taken", [True, False])
-async def test_a_shape_in_a_branch_is_a_constant_of_that_branch(taken: bool) -> None:
+async def test_shape_in_a_branch_is_a_constant_of_that_branch(taken: bool) -> None:
     x, p = af.placeholder("float32", [2, 3]), af.placeholder("bool", [])
     raw = af.raw_ops
     y = af.cond(p, lambda: raw.Shape(input=af.exp(x)), lambda: raw.Shape(input=af.tanh(x)) * 10)
@@ -215,7 +215,7 @@ async def test_a_shape_in_a_branch_is_a_constant_of_that_branch(taken: bool) -> 
     assert "Exp" in ops(result) or "Identity" in ops(result), "something of the branch is waited for"
 
 
-async def test_a_shape_in_a_loop_is_a_constant_of_each_iteration() -> None:
+async def test_shape_in_a_loop_is_a_constant_of_each_iteration() -> None:
     x, n = af.placeholder("float32", [2, 3]), af.placeholder("int32", [])
     total = af.while_loop(
         lambda i, _: i < n, lambda i, t: [i + 1, t + af.raw_ops.Size(input=af.exp(x) * af.cast(t, "float32"))], [0, 0]
@@ -226,7 +226,7 @@ async def test_a_shape_in_a_loop_is_a_constant_of_each_iteration() -> None:
         assert "Size" not in ops(result)
 
 
-async def test_the_shape_of_an_effect_waits_for_it() -> None:
+async def test_shape_of_an_effect_waits_for_it() -> None:
     total = af.Variable(1.0)
     graph = step(af.raw_ops.Shape(input=total.assign_add(1.0) * 2.0))
     result = optimized(graph, shapes, dead_code)
@@ -236,13 +236,13 @@ async def test_the_shape_of_an_effect_waits_for_it() -> None:
     assert (await run(result, before=before)).effects == (await run(graph, before=before)).effects
 
 
-def test_a_check_of_a_shape_is_not_lost() -> None:
+def test_ensure_shape_is_kept() -> None:
     x = af.placeholder("float32", None)
     graph = step(af.raw_ops.Shape(input=af.ensure_shape(x, [2])), [x])
     assert ops(optimized(graph, shapes, dead_code)) == {"EnsureShape": 1}
 
 
-def test_shapes_by_which_a_sum_chooses_its_way_stay() -> None:
+def test_shape_that_changes_the_kernel_of_a_sum_is_kept() -> None:
     x = af.placeholder("float32", [20, 30])
     axes = af.raw_ops.Rank(input=af.constant([1.0]))
     total = af.raw_ops.Sum(input=x, reduction_indices=axes, keep_dims=False)

@@ -1,4 +1,4 @@
-"""Transposes that move behind elementwise nodes: what goes, what stays, and that no bit of a result changes."""
+"""Transposes that move behind elementwise nodes: which are removed, which stay, and that no bit of a result changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from aioflow_numpy import convolution, kernels
 from tests.compiler.optimize.steps import assert_equivalent, assert_same_bits, fetched, ops, optimized, run, step
 from tests.random_examples import examples
 
-FIRST, LAST = [0, 3, 1, 2], [0, 2, 3, 1]  # the orders that put channels there
+FIRST, LAST = [0, 3, 1, 2], [0, 2, 3, 1]  # the orders that put channels first and last
 
 
 def _values(*shape: int, seed: int = 1) -> Any:
@@ -28,7 +28,7 @@ def _values(*shape: int, seed: int = 1) -> Any:
 
 
 def _image(x: Any, channels: int = 3, seed: int = 2) -> Any:
-    """A convolution whose result has the channels first."""
+    """Return a convolution whose result is transposed to channels first."""
     kernel = af.constant(_values(1, 1, x.dims[3], channels, seed=seed))
     return af.transpose(af.nn.conv2d(x, kernel, 1, "VALID"), FIRST)
 
@@ -77,14 +77,14 @@ STAYS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("between", STAYS.values(), ids=list(STAYS))
-async def test_what_is_not_known_to_lie_so_is_not_passed(between: Callable[[Any, Any], Any]) -> None:
+async def test_transposes_do_not_pass_nodes_of_unknown_layout(between: Callable[[Any, Any], Any]) -> None:
     x = af.placeholder("float32", [2, 4, 5, 3])
     graph = step(_convolved(between(_image(x), x)), [x])
     result = await assert_equivalent(graph, [_values(2, 4, 5, 3)], transposes, dead_code)
     assert ops(result)["Transpose"] >= 2
 
 
-async def test_a_feed_may_lie_otherwise() -> None:
+async def test_feeds_may_have_any_layout() -> None:
     x = af.placeholder("float32", [2, 4, 5, 3])
     y = af.nn.relu(af.transpose(x, FIRST))
     graph = step([af.reduce_sum(y, [1]), af.transpose(y, LAST)], [x])
@@ -96,7 +96,7 @@ async def test_a_feed_may_lie_otherwise() -> None:
 
 
 @pytest.mark.parametrize("readers", [1, 3])
-async def test_a_transpose_that_several_read_is_not_multiplied(readers: int) -> None:
+async def test_transpose_with_several_readers_is_not_duplicated(readers: int) -> None:
     x = af.placeholder("float32", [2, 4, 5, 3])
     y = _image(x)
     graph = step([af.reduce_sum(f(y), 1) for f in (af.nn.relu, af.tanh, af.exp)[:readers]], [x])
@@ -104,7 +104,7 @@ async def test_a_transpose_that_several_read_is_not_multiplied(readers: int) -> 
     assert ops(result)["Transpose"] == 1
 
 
-async def test_the_first_layout_is_fetched_and_the_last_is_read_on() -> None:
+async def test_fetched_layout_and_later_layout_share_the_computation() -> None:
     x = af.placeholder("float32", [2, 4, 5, 3])
     y = af.nn.relu(_image(x))
     graph = step([y, af.transpose(af.tanh(y), LAST)], [x])
@@ -130,7 +130,7 @@ async def test_branches_and_loops(taken: bool) -> None:
     assert ops(result)["Transpose"] <= 2
 
 
-async def test_biases_activations_and_normalisations_of_layers_that_come_in_another_layout() -> None:
+async def test_layers_in_another_layout_are_fused() -> None:
     x = af.placeholder("float32", [2, 4, 5, 3])
     scale, offset, mean, variance = (af.constant(np.abs(_values(3, seed=seed)) + 0.5) for seed in range(4))
     images = af.nn.conv2d(x, af.constant(_values(1, 1, 3, 3)), 1, "VALID")
@@ -165,7 +165,10 @@ _BINARY = [af.add, af.multiply, af.maximum, lambda a, b: af.where(a > b, a, b)]
 
 
 def _random_step(seed: int) -> tuple[Any, list[Any]]:
-    """A graph of transposes in all orders, elementwise functions, and sums, which show how their operands lie."""
+    """Return a graph of transposes, elementwise functions and sums, and its feeds.
+
+    The sums are sensitive to the memory layout of their operands.
+    """
     rng = random.Random(seed)
     shape = [rng.choice([1, 2, 3, 5, 8]) for _ in range(rng.choice([3, 4]))]
     x = af.placeholder("float32", shape)
@@ -202,7 +205,7 @@ async def test_random_graphs_give_the_same_bits(seed: int) -> None:
     assert ops(result)["Transpose"] <= ops(graph)["Transpose"]
 
 
-def test_a_filter_that_comes_in_another_layout_is_put_in_order_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transposed_constant_filter_is_copied_once(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
 
     def conv2d(image: Any, kernel: Any, *how: Any) -> Any:

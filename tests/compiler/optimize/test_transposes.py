@@ -1,4 +1,4 @@
-"""Transposes and reshapes that cancel, and products that transpose by themselves."""
+"""The `transposes` pass: transposes and reshapes that cancel, and products that absorb transposes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def _feed(*shape: int, dtype: str = "float32") -> Any:
     return np.random.default_rng(1).standard_normal(shape).astype(dtype)
 
 
-async def test_a_transpose_of_a_transpose_is_nothing() -> None:
+async def test_inverse_transposes_cancel() -> None:
     x = af.placeholder("float32", [2, 3, 4])
     y = af.tanh(x)
     graph = step(af.transpose(af.transpose(y, [2, 0, 1]), [1, 2, 0]) + 1.0, [x])
     assert ops(await assert_equivalent(graph, [_feed(2, 3, 4)], transposes, dead_code)) == {"Tanh": 1, "AddV2": 1}
 
 
-async def test_a_transpose_of_a_transpose_is_one() -> None:
+async def test_two_transposes_merge_into_one() -> None:
     x = af.placeholder("float32", [2, 3, 4])
     once = af.transpose(af.tanh(x), [2, 0, 1])
     graph = step([af.transpose(once, [0, 2, 1]) * 2.0, once], [x])
@@ -54,7 +54,7 @@ async def test_transposes_in_a_loop_read_constants_of_the_loop(count: int) -> No
     assert ops(result)["Transpose"] == 1
 
 
-def test_an_order_that_is_not_a_constant_stays() -> None:
+def test_transpose_with_a_fed_order_is_kept() -> None:
     x, order = af.placeholder("float32", [2, 3]), af.placeholder("int32", [2])
     graph = step(af.transpose(af.transpose(x, order), [1, 0]), [x, order])
     assert ops(optimized(graph, transposes)) == ops(graph)
@@ -62,7 +62,7 @@ def test_an_order_that_is_not_a_constant_stays() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "int32", "complex64"])
 @pytest.mark.parametrize(("flag_a", "flag_b"), [(False, False), (True, False), (True, True)])
-async def test_a_product_transposes_by_itself(dtype: str, flag_a: bool, flag_b: bool) -> None:
+async def test_matmul_absorbs_transposes_of_its_operands(dtype: str, flag_a: bool, flag_b: bool) -> None:
     shapes = (5, 7) if flag_a else (7, 5), (7, 3) if flag_b else (3, 7)
     a, b = (af.placeholder(dtype, shape) for shape in shapes)
     product = af.raw_ops.MatMul(a=af.transpose(a), b=af.transpose(b), transpose_a=flag_a, transpose_b=flag_b)
@@ -72,8 +72,8 @@ async def test_a_product_transposes_by_itself(dtype: str, flag_a: bool, flag_b: 
 
 
 @pytest.mark.parametrize("size", [3, 64, 700])
-async def test_a_product_of_any_size_gets_the_same_operands(size: int) -> None:
-    """From some size on the kernel cuts the product into blocks; a gradient is made of such products."""
+async def test_matmul_absorbs_transposes_at_every_size(size: int) -> None:
+    """The kernel splits products above some size into blocks. Gradients consist of such products."""
     a, b = af.placeholder("float32", [size, 3 * size]), af.placeholder("float32", [size, 2])
     feeds = [_feed(size, 3 * size), _feed(size, 2)]
     products = [af.matmul(af.transpose(a), b), af.matmul(af.transpose(a), a), af.matmul(a, af.transpose(a))]
@@ -90,14 +90,15 @@ async def test_a_batched_product_transposes_the_last_two_axes() -> None:
     assert ops(optimized(other, transposes, dead_code)) == ops(other)
 
 
-async def test_a_batched_product_of_complex_numbers_would_conjugate() -> None:
+async def test_complex_batched_matmul_keeps_its_transpose() -> None:
+    # The adjoint flags of BatchMatMulV2 conjugate as well as transpose.
     a = af.placeholder("complex64", [2, 5, 7])
     graph = step(af.matmul(af.transpose(a, [0, 2, 1]), a), [a])
     feed = (_feed(2, 5, 7) + 1j * _feed(2, 5, 7)).astype(np.complex64)
     assert ops(await assert_equivalent(graph, [feed], transposes, dead_code)) == ops(graph)
 
 
-async def test_of_two_reshapes_the_last_one_counts() -> None:
+async def test_consecutive_reshapes_merge_into_the_last() -> None:
     x = af.placeholder("float32", [None, 6])
     y = af.matmul(x, af.ones([6, 6]))
     graph = step(af.reshape(af.reshape(af.reshape(y, [-1]), [-1, 3, 2]), [-1, 4]), [x])
@@ -105,7 +106,7 @@ async def test_of_two_reshapes_the_last_one_counts() -> None:
     assert ops(result) == {"MatMul": 1, "Reshape": 1}
 
 
-async def test_a_reshape_that_may_fail_stays_to_fail() -> None:
+async def test_a_reshape_that_may_fail_is_kept() -> None:
     x = af.placeholder("float32", [None])
     y = af.fill([af.size(x)], 1.0)
     y.set_shape([None])
@@ -113,8 +114,8 @@ async def test_a_reshape_that_may_fail_stays_to_fail() -> None:
     assert ops(optimized(graph, transposes, dead_code))["Reshape"] == 2
 
 
-async def test_a_reshape_that_copies_stays() -> None:
-    """What is transposed lies in row-major order after it has been a vector, and in the other one without that."""
+async def test_a_reshape_that_copies_is_kept() -> None:
+    """The reshape to a vector makes the transposed values row-major. Without it they stay column-major."""
     x = af.placeholder("float32", [300, 200])
     turned = af.transpose(af.tanh(x))
     graph = step(af.reduce_sum(af.reshape(af.reshape(turned, [-1]), [200, 300]), 1), [x])

@@ -1,4 +1,4 @@
-"""Small graphs whose costs are given outright, for the tests of the simulator and the strategies."""
+"""Small graphs with explicit node costs, for the tests of the simulator and the strategies."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ BYTES = as_dtype("uint8")
 
 @dataclass
 class Cost:
-    """Collects nodes with what they cost.
+    """A builder of graphs whose nodes have explicit costs.
 
     Attributes:
-        link: Between any two devices.
-        trip_count: Of loops.
+        link: Link between any two devices.
+        trip_count: Assumed trip count of loops.
+        nodes: Nodes added so far, by name.
+        measured: Costs of these nodes, as measurements.
     """
 
     link: Link = field(default_factory=Link)
@@ -43,9 +45,16 @@ class Cost:
         op: str = "Add",
         device: str = "",
     ) -> str:
-        """A node that reads "a b:1 ^c", takes some seconds on a CPU (and on a GPU), and has two outputs of some bytes.
+        """Add a node with two outputs, and return its name.
 
-        An op that is free stays so. Without seconds the cost model is left to estimate.
+        Args:
+            name: Name of the node.
+            reads: Inputs and control inputs, such as "a b:1 ^c".
+            seconds: Time on a CPU. None leaves the time to the cost model's estimate.
+            size: Size of each output, in bytes.
+            gpu: Time on a GPU, in seconds.
+            op: Op of the node. An op that costs nothing stays free.
+            device: Requested device.
         """
         words = reads.split()
         edges = [w.partition(":") for w in words if not w.startswith("^")]
@@ -74,7 +83,7 @@ class Cost:
         return CostModel(Calibration(links=links), self.measured, self.trip_count)
 
     def groups(self, devices: Sequence[str], *together: Sequence[str]) -> list[Group]:
-        """Every node on its own, except those that belong together; all of them anywhere."""
+        """Return a group for each of `together` and for each remaining node, all with the same devices."""
         taken = {name for names in together for name in names}
         alone = [(name,) for name in self.nodes if name not in taken]
         return [Group(tuple(names), tuple(devices)) for names in (*together, *alone)]
@@ -85,7 +94,7 @@ def cluster(*devices: str) -> ClusterView:
 
 
 def random_cost(source: random.Random, count: int, link: Link, *, free: bool = False) -> Cost:
-    """A graph in which each node reads up to three earlier ones, with whole seconds."""
+    """Return a graph whose nodes each read up to three earlier nodes and take a whole number of seconds."""
     cost = Cost(link)
     for i in range(count):
         earlier = list(cost.nodes)

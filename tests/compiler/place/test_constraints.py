@@ -1,4 +1,4 @@
-"""Constraints: who goes together, where they may go, and what the error says of each device where they cannot."""
+"""Placement constraints: colocation groups, the devices of each group, and the error for a group without a device."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FLOAT, DOUBLE, STRING, RESOURCE, VARIANT = (
     as_dtype(t) for t in ("float32", "float64", "string", "resource", "variant")
 )
 
-# The kernels of these tests: op, device type, dtypes of T, priority.
+# Kernels of these tests: op, device type, dtypes of T, priority.
 KERNEL_TABLE = (
     *((op, "*", None, 0) for op in ("Const", "Identity", "VarHandleOp", "ReadVariableOp", "AssignVariableOp")),
     *((op, "*", None, 0) for op in ("FIFOQueueV2", "QueueSizeV2", "EmptyTensorList", "TensorListPushBack", "NoOp")),
@@ -52,7 +52,7 @@ def _kernels() -> Iterator[None]:
 
 @contextmanager
 def kernels(table: Sequence[tuple[str, str, Any, int]]) -> Iterator[None]:
-    """Let these be the kernels that there are."""
+    """Replace the kernel registry with these kernels."""
     registry = KernelRegistry()
     for op, device, dtypes, priority in table:
         limits = {} if dtypes is None else {"T": frozenset(dtypes)}
@@ -76,7 +76,7 @@ def node(
     out: Any = FLOAT,
     **attrs: Any,
 ) -> Node:
-    """A node whose inputs are the first outputs of others ("x:1" is another one)."""
+    """Return a node that reads the first output of each input; "x:1" reads the second output of x."""
     if loc:
         attrs["_class"] = tuple(f"loc:@{name}" for name in loc)
     edges = tuple(Edge(n, int(port or 0)) for n, _, port in (i.partition(":") for i in inputs))
@@ -106,7 +106,7 @@ def refused(*nodes: Node, kind: type[OpError] = InvalidArgumentError, **options:
     return str(caught.value)
 
 
-# -- where one node may go ---------------------------------------------------------------------------------------------
+# -- devices of a single node ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -144,12 +144,12 @@ def test_a_device_needs_a_kernel_for_the_op_and_its_dtypes(op: str, dtype: Any, 
     ("files", "possible"),
     [
         (None, (WORKER, PS, OTHER)),
-        (frozenset(), (WORKER, PS, OTHER)),  # it goes anywhere, and its run says why it may not
-        ({WORKER, PS}, (WORKER,)),  # the target's own come first
+        (frozenset(), (WORKER, PS, OTHER)),  # any device; the kernel reports the error at run time
+        ({WORKER, PS}, (WORKER,)),  # the target's own devices come first
         ({PS, OTHER}, (PS, OTHER)),
     ],
 )
-def test_what_opens_a_file_goes_where_files_may_be_opened(files: Any, possible: tuple[str, ...]) -> None:
+def test_file_ops_are_limited_to_devices_that_may_open_files(files: Any, possible: tuple[str, ...]) -> None:
     found = devices(
         node("file", "ReadFile", out=STRING),
         node("pinned", "ReadFile", out=STRING, device="/job:other"),
@@ -165,13 +165,13 @@ def test_nodes_of_an_op_with_other_dtypes_have_other_devices() -> None:
     assert found == {"f": (GPU0, CPU0, CPU1), "d": (CPU0, CPU1), "g": (GPU0, CPU0, CPU1)}
 
 
-def test_a_string_does_not_keep_other_nodes_of_its_op_on_the_host() -> None:
-    """A kernel for any device and dtype takes strings on the host alone."""
+def test_a_string_node_does_not_keep_others_of_its_op_on_the_host() -> None:
+    """A kernel for every device and dtype handles strings on the host only."""
     nodes = [node("text", "Const", dtype=STRING), node("number", "Const", dtype=FLOAT)]
     assert devices(*nodes) == {"text": (CPU0, CPU1), "number": (GPU0, CPU0, CPU1)}
 
 
-def test_priorities_count_only_where_all_members_agree() -> None:
+def test_priorities_count_only_if_all_members_agree() -> None:
     agreed = devices(node("a", "Square", loc=["x"]), node("b", "Square", loc=["x"]), node("c", "Merge", loc=["x"]))
     assert agreed["a"] == (CPU0, CPU1, GPU0)
     for ops in (("Square", "Identity"), ("Identity", "Square")):
@@ -179,7 +179,7 @@ def test_priorities_count_only_where_all_members_agree() -> None:
         assert mixed["Square"] == (GPU0, CPU0, CPU1)
 
 
-# -- who goes together -------------------------------------------------------------------------------------------------
+# -- colocation --------------------------------------------------------------------------------------------------------
 
 
 def test_colocation_joins_through_chains() -> None:
@@ -192,7 +192,7 @@ def test_groups_are_ordered_by_their_first_members() -> None:
     assert [g.members for g in groups_of(*nodes)] == [("a", "c"), ("b", "d")]
 
 
-def test_those_that_name_a_node_which_is_not_there_stay_together() -> None:
+def test_nodes_colocated_with_a_missing_node_stay_together() -> None:
     assert members(node("a", loc=["gone"]), node("b", loc=["other"]), node("c", loc=["gone"])) == [{"a", "c"}, {"b"}]
 
 
@@ -206,7 +206,7 @@ def test_other_classes_are_not_colocation() -> None:
 
 
 @pytest.mark.parametrize("through", ["Identity", "Switch", "Enter", "Merge", "Exit", "NextIteration"])
-def test_who_touches_a_handle_is_with_it_through_whatever_it_goes(through: str) -> None:
+def test_users_of_a_handle_are_colocated_through_control_flow(through: str) -> None:
     nodes = [
         node("v", "VarHandleOp", out=RESOURCE),
         node("x", "Const"),
@@ -230,7 +230,7 @@ def test_an_op_on_two_handles_joins_them() -> None:
     assert members(*nodes) == [{"v", "m", "update"}, {"w"}, {"g"}]
 
 
-def test_a_list_stays_where_it_is_made() -> None:
+def test_list_ops_are_placed_with_their_list() -> None:
     nodes = [
         node("l", "EmptyTensorList", out=VARIANT, device="/cpu:1"),
         node("x", "Reciprocal"),
@@ -249,7 +249,7 @@ def test_a_fed_handle_keeps_its_readers_together() -> None:
     assert devices(*nodes) == {"_arg_0": (CPU1,), "a": (CPU1,), "b": (CPU1,)}
 
 
-def test_a_group_may_go_where_each_member_may() -> None:
+def test_a_group_may_use_devices_common_to_its_members() -> None:
     found = devices(
         node("a", "StringJoin", loc=["x"]), node("b", loc=["x"], device="/device:*:1"), node("c", loc=["x"])
     )
@@ -262,7 +262,7 @@ def test_a_group_may_go_where_each_member_may() -> None:
 
 
 def loop(device: str = "", **asks: str) -> list[Node]:
-    """`while cond(i): i = body(i)`, where "asks" are requests of single nodes."""
+    """Return the nodes of `while cond(i): i = body(i)`; `asks` maps node names to device requests."""
 
     def at(name: str, op: str, *inputs: str) -> Node:
         return node(name, op, *inputs, device=asks.get(name, device), T=FLOAT)
@@ -286,12 +286,12 @@ def loop(device: str = "", **asks: str) -> list[Node]:
 VARIABLE = {"enter", "merge", "switch", "next", "exit"}
 
 
-def test_the_nodes_of_a_loop_variable_are_together_and_what_is_computed_is_free() -> None:
+def test_loop_variable_nodes_are_colocated_but_the_body_is_free() -> None:
     nodes = loop()
     assert members(*nodes) == [{"start"}, {"limit"}, VARIABLE, {"invariant", "less"}, {"cond"}, {"body"}, {"after"}]
 
 
-def test_a_loop_variable_is_where_its_loop_was_made() -> None:
+def test_a_loop_variable_is_placed_where_its_loop_was_built() -> None:
     nodes = loop("/cpu:1", body="/cpu:0")
     found = devices(*nodes)
     assert {found[name] for name in VARIABLE} == {(CPU1,)}
@@ -299,13 +299,13 @@ def test_a_loop_variable_is_where_its_loop_was_made() -> None:
     assert found["after"] == (CPU1,)
 
 
-def test_a_merge_asks_before_the_other_nodes_of_its_variable() -> None:
+def test_request_of_a_merge_wins_within_its_loop_variable() -> None:
     nodes = loop(enter="/cpu:0", merge="/cpu:1")
     found = devices(*nodes)
     assert {found[name] for name in VARIABLE} == {(CPU1,)}
 
 
-def test_a_switch_is_with_its_data_whatever_it_asks_for() -> None:
+def test_a_switch_follows_its_data_despite_its_own_request() -> None:
     nodes = [
         node("x", "Reciprocal"),
         node("p", "StringJoin"),
@@ -318,12 +318,12 @@ def test_a_switch_is_with_its_data_whatever_it_asks_for() -> None:
     assert found["merge"] == (CPU1,)
 
 
-def test_a_switch_does_not_draw_its_data_to_where_it_asks_to_be() -> None:
+def test_request_of_a_switch_does_not_move_its_data() -> None:
     found = devices(node("x"), node("p"), node("switch", "Switch", "x", "p", device="/cpu:1"))
     assert found["switch"] == found["x"] == (GPU0, CPU0, CPU1)
 
 
-def test_a_switch_stays_where_it_asks_to_be_if_its_data_is_everywhere() -> None:
+def test_a_switch_keeps_its_request_if_its_data_is_everywhere() -> None:
     nodes = [
         arg(0),
         node("constant", "Const"),
@@ -340,7 +340,7 @@ def test_a_switch_stays_where_it_asks_to_be_if_its_data_is_everywhere() -> None:
     assert found["switch__arg_0"] == found["switch_constant"] == found["switch_invariant"] == (CPU1,)
 
 
-def test_colocation_is_stronger_than_the_place_of_control_flow() -> None:
+def test_colocation_overrides_the_placement_of_control_flow() -> None:
     nodes = [
         node("x", "Reciprocal"),
         node("c", "StringJoin"),
@@ -352,7 +352,7 @@ def test_colocation_is_stronger_than_the_place_of_control_flow() -> None:
     assert found["x"] == (GPU0,)
 
 
-def test_control_flow_that_asks_for_what_is_not_there_is_refused() -> None:
+def test_control_flow_on_an_unknown_device_is_rejected() -> None:
     nodes = [node("x"), node("merge", "Merge", "x", "x", device="/gpu:9", line=4)]
     assert "node 'merge' asks for /device:GPU:9 (user.py:4 in f)" in refused(*nodes)
     assert devices(*nodes, soft=True)["merge"] == ALL
@@ -369,7 +369,7 @@ def retval(index: int, source: str) -> Node:
     return Node(f"_retval_{index}", "_Retval", (Edge(source, 0),), attrs={"index": index})
 
 
-def test_a_feed_goes_to_its_first_reader_and_a_fetch_to_its_source() -> None:
+def test_a_feed_joins_its_first_reader_and_a_fetch_its_source() -> None:
     nodes = [
         arg(0),
         arg(1),
@@ -383,7 +383,7 @@ def test_a_feed_goes_to_its_first_reader_and_a_fetch_to_its_source() -> None:
     assert devices(*nodes)["_arg_0"] == (CPU1,)
 
 
-def test_a_constant_goes_to_its_readers_if_they_are_one_group() -> None:
+def test_a_constant_joins_readers_of_one_group() -> None:
     nodes = [
         node("c", "Const"),
         node("shared", "Const"),
@@ -406,10 +406,10 @@ def test_a_constant_does_not_keep_its_reader_from_a_device() -> None:
     assert found["d"] == found["e"] == (CPU0, CPU1)
 
 
-# -- who yields --------------------------------------------------------------------------------------------------------
+# -- conflicting requests ----------------------------------------------------------------------------------------------
 
 
-def test_who_uses_a_handle_yields_to_where_it_was_made() -> None:
+def test_users_of_a_handle_follow_its_request() -> None:
     nodes = [
         node("v", "VarHandleOp", out=RESOURCE, device="/cpu:1"),
         node("read", "ReadVariableOp", "v", device="/gpu:0"),
@@ -418,14 +418,14 @@ def test_who_uses_a_handle_yields_to_where_it_was_made() -> None:
     assert set(devices(*reversed(nodes)).values()) == {(CPU1,)}, "in whatever order they come"
 
 
-def test_a_handle_goes_where_its_users_ask_if_it_does_not_ask_itself() -> None:
+def test_a_handle_without_a_request_follows_its_users() -> None:
     nodes = [node("v", "VarHandleOp", out=RESOURCE), node("read", "ReadVariableOp", "v", device="/cpu:1")]
     assert set(devices(*nodes).values()) == {(CPU1,)}
     text = refused(*nodes, node("other", "ReadVariableOp", "v", device="/cpu:0"))
     assert "'read' and 'other' must be together and ask for different devices: /device:CPU:1 and /device:CPU:0" in text
 
 
-def test_two_handles_that_must_be_together_and_ask_for_different_devices() -> None:
+def test_colocated_handles_with_different_requests_are_rejected() -> None:
     nodes = [
         node("v", "VarHandleOp", out=RESOURCE, device="/cpu:0", line=1),
         node("m", "VarHandleOp", out=RESOURCE, device="/cpu:1", line=2),
@@ -453,7 +453,7 @@ def test_two_handles_that_must_be_together_and_ask_for_different_devices() -> No
         ("/cpu:1", "StringJoin", (CPU1,)),  # nothing to give up
     ],
 )
-def test_soft_placement_gives_up_type_and_index_where_nothing_else_helps(
+def test_soft_placement_drops_type_and_index_as_a_last_resort(
     request_: str, op: str, possible: tuple[str, ...]
 ) -> None:
     assert devices(node("a", op, device=request_), soft=True)["a"] == possible
@@ -470,7 +470,7 @@ def test_soft_placement_stays_in_the_task() -> None:
     assert found["a"] == (WORKER,)
 
 
-def test_soft_placement_where_members_disagree() -> None:
+def test_soft_placement_of_conflicting_members() -> None:
     def pair(one: str, other: str) -> set[tuple[str, ...]]:
         nodes = node("a", device=one, loc=["x"]), node("b", device=other, loc=["x"])
         assert "must be together" in refused(*nodes)
@@ -481,23 +481,23 @@ def test_soft_placement_where_members_disagree() -> None:
     assert pair("/cpu:0", "/device:GPU:*") == {(GPU0, CPU0, CPU1)}
 
 
-def test_what_soft_placement_has_opened_no_later_member_closes() -> None:
+def test_later_members_do_not_undo_soft_placement() -> None:
     nodes = [node(name, device=f"/cpu:{i}", loc=["x"]) for name, i in (("a", 0), ("b", 1), ("c", 0))]
     assert set(devices(*nodes, soft=True).values()) == {(CPU0, CPU1)}
 
 
 @pytest.mark.parametrize("soft", [False, True])
-def test_members_in_different_tasks_are_refused_always(soft: bool) -> None:
+def test_members_in_different_tasks_are_always_rejected(soft: bool) -> None:
     nodes = node("a", device="/job:ps", loc=["x"]), node("b", device="/job:worker/cpu:0", loc=["x"])
     text = refused(*nodes, devices=(PS, WORKER), soft=soft)
     assert "ask for different devices: /job:ps and /job:worker/device:CPU:0" in text
     assert "allow_soft_placement" not in text
 
 
-# -- the error ---------------------------------------------------------------------------------------------------------
+# -- error messages ----------------------------------------------------------------------------------------------------
 
 
-def test_the_error_of_a_request_lists_every_device_and_why_not() -> None:
+def test_request_error_lists_every_device_with_its_reason() -> None:
     text = refused(node("a", device="/gpu:7", line=12))
     assert text.splitlines() == [
         "cannot assign a device for operation 'a'",
@@ -513,7 +513,7 @@ CLIENT = "/job:client/replica:0/task:0/device:CPU:0"
 
 
 def of_a_cluster(*nodes: Node) -> list[str]:
-    """The lines of the error for nodes of a client of a cluster."""
+    """Return the error lines for these nodes in a client of a cluster."""
     with pytest.raises(InvalidArgumentError) as caught:
         feasible_groups(
             ClientGraph({n.name: n for n in nodes}, 0, 0),
@@ -523,8 +523,11 @@ def of_a_cluster(*nodes: Node) -> list[str]:
 
 
 @pytest.mark.parametrize("wrong", ["/job:chief", "/job:worker/task:3"])
-def test_the_error_of_a_wrong_task_names_those_of_the_cluster(wrong: str) -> None:
-    """Each device once, without the client's own, which is no place for ordinary nodes; soft placement is no help."""
+def test_unknown_task_error_lists_the_tasks_of_the_cluster(wrong: str) -> None:
+    """The error lists each device once, without the client's own device: ordinary nodes cannot run there.
+
+    It does not suggest soft placement, which would not help.
+    """
     assert of_a_cluster(node("a", device=wrong, line=3)) == [
         "cannot assign a device for operation 'a'",
         *(f"  {device}: node 'a' asks for {wrong} (user.py:3 in f)" for device in (PS, WORKER)),
@@ -535,21 +538,21 @@ def test_the_error_of_a_wrong_task_names_those_of_the_cluster(wrong: str) -> Non
     ]
 
 
-def test_the_error_of_a_wrong_task_without_a_cluster_says_how_to_use_one() -> None:
+def test_unknown_task_error_without_a_cluster_suggests_a_target() -> None:
     text = refused(node("a", device="/job:ps"))
     assert "expected: a device of /job:localhost/task:0; " in text
     assert "Session('aioflow://HOST:PORT')" in text
     assert "allow_soft_placement" not in text
 
 
-def test_the_error_of_a_python_function_says_whose_device_the_clients_is() -> None:
+def test_py_func_error_identifies_the_clients_device() -> None:
     with kernels([*KERNEL_TABLE, ("PyFunc", "CPU", None, 0)]):
         lines = of_a_cluster(node("a", "PyFunc", device="/job:ps"))
     assert any(line.startswith(f"  {CLIENT} (this program, ") and "asks for /job:ps" in line for line in lines)
     assert any(line.startswith(f"  {PS}: ") and "calls a Python function" in line for line in lines)
 
 
-def test_the_error_of_a_group_names_for_each_device_the_member_that_rejects_it() -> None:
+def test_group_error_names_the_rejecting_member_per_device() -> None:
     text = refused(
         node("x", "MatMul", T=DOUBLE, loc=["x"], line=1),
         node("y", "Reciprocal", loc=["x"], T=FLOAT, line=2),
@@ -568,7 +571,7 @@ def test_the_error_of_a_group_names_for_each_device_the_member_that_rejects_it()
     ]
 
 
-def test_of_several_groups_without_a_device_the_first_is_reported() -> None:
+def test_the_first_group_without_a_device_is_reported() -> None:
     nodes = [node("a", loc=["z"]), node("b", device="/gpu:8"), node("c", device="/gpu:9", loc=["z"])]
     text = refused(*nodes)
     assert "GPU:9" in text
@@ -584,7 +587,7 @@ def test_the_error_names_at_most_eight_members() -> None:
     assert "and 13 more" in text
 
 
-def test_the_error_of_a_missing_kernel_says_which_there_are() -> None:
+def test_missing_kernel_error_lists_the_existing_kernels() -> None:
     with pytest.raises(UnimplementedError) as caught:
         groups_of(node("a", "MatMul", T=DOUBLE, device="/gpu:0"))
     error = caught.value
@@ -625,7 +628,7 @@ def test_groups_and_devices_against_brute_force(seed: int, size: int) -> None:
     ]
     together = {n.name: {n.name} | {c.removeprefix("loc:@") for c in n.attrs.get("_class", ())} for n in nodes}
     parts: list[set[str]] = []
-    for names_of in together.values():  # merge whatever overlaps
+    for names_of in together.values():  # merge overlapping sets
         touching = [p for p in parts if p & names_of]
         parts = [p for p in parts if not p & names_of] + [names_of.union(*touching)]
     by_name = {n.name: n for n in nodes}

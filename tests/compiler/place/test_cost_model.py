@@ -1,4 +1,4 @@
-"""Costs: estimates follow the shapes, measured means follow their formula, and a calibration survives its file."""
+"""Cost model: estimates from shapes, measured means, and calibration files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.compiler.place.graphs import CPU0, CPU1, GPU0
 FLOAT = as_dtype("float32")
 REMOTE = "/job:worker/replica:0/task:1/device:CPU:0"
 
-# A unit of work a second, and no overhead: estimates are the work itself.
+# One unit of work per second and no overhead, so an estimate equals the work.
 _UNITS = Speeds(0.0, dict.fromkeys(DEFAULT_SPEEDS["CPU"].rates, 1.0), {"float32": 1.0})
 UNITS = CostModel(Calibration({"CPU": _UNITS, "GPU": replace(_UNITS, overhead=5.0)}))
 
@@ -79,7 +79,7 @@ def test_unknown_sizes_count_as_the_stated_default() -> None:
     assert estimate(node("Neg", None), None, costs=costs) == (100 + 100) * 4
 
 
-def test_a_node_costs_its_overhead_and_a_slower_device_more() -> None:
+def test_estimate_adds_the_overhead_of_the_device() -> None:
     assert estimate(node("Neg", ()), (), device_type="GPU") == 5.0 + 8
     assert estimate(node("Identity", ()), (), device_type="GPU") == 0.0
     unmeasured = CostModel(Calibration({}))
@@ -88,7 +88,7 @@ def test_a_node_costs_its_overhead_and_a_slower_device_more() -> None:
     )
 
 
-def test_a_product_goes_by_its_dtype() -> None:
+def test_matmul_estimate_depends_on_its_dtype() -> None:
     costs = CostModel()
     by_dtype = [estimate(node("MatMul", (64, 64), t), (64, 64), (64, 64), costs=costs) for t in ("float32", "int32")]
     assert by_dtype[1] > 10 * by_dtype[0]
@@ -105,7 +105,7 @@ def test_the_first_observations_are_averaged_plainly() -> None:
     assert measured.output_bytes("n") == pytest.approx(30.0)
 
 
-def test_after_its_time_constant_an_old_value_counts_for_1_over_e() -> None:
+def test_an_old_value_decays_to_1_over_e_after_the_time_constant() -> None:
     measured = Measurements(time_constant=25.0, floor=0.0)
     for _ in range(2000):
         measured.observe("n", 1.0, 0)
@@ -130,17 +130,17 @@ def test_no_node_is_measured_faster_than_a_microsecond() -> None:
 
 
 @pytest.mark.parametrize("time_constant", [0.0, -1.0, math.nan])
-def test_a_time_constant_that_is_none_is_refused(time_constant: float) -> None:
+def test_invalid_time_constants_are_rejected(time_constant: float) -> None:
     with pytest.raises(InvalidArgumentError):
         Measurements(time_constant)
 
 
-def test_a_measured_time_wins_and_scales_the_estimate_for_other_devices() -> None:
+def test_a_measured_time_scales_the_estimate_for_other_devices() -> None:
     costs = replace(UNITS, measured=Measurements())
     made = node("Neg", (10,))
     operands = costs.operands(made)
     assert costs.seconds(made, operands, operands, "CPU", trips=3.0) == 3 * 80
-    costs.measured.observe("n", 20.0, 40)  # a quarter of the 80 that were estimated
+    costs.measured.observe("n", 20.0, 40)  # a quarter of the estimated 80
     assert costs.seconds(made, operands, operands, "CPU") == 20.0
     assert costs.seconds(made, operands, operands, "GPU") == (80 + 5) / 4
 
@@ -152,7 +152,7 @@ def test_measured_bytes_replace_those_of_unknown_shapes_only() -> None:
     assert costs.operands(node("Neg", (5,)))[0].size == 20
 
 
-def test_a_traced_step_feeds_the_means_and_a_loop_counts_with_its_sum() -> None:
+def test_observe_step_sums_the_executions_of_a_loop() -> None:
     costs = replace(UNITS, measured=Measurements())
     rows = [("a", 2.0, 8), ("b", 1.0, 4), ("b", 1.5, 4), ("b", 0.5, 4)]
     stats = tuple(NodeStats(name, "Add", "main", 0.0, seconds, size) for name, seconds, size in rows)
@@ -164,7 +164,7 @@ def test_a_traced_step_feeds_the_means_and_a_loop_counts_with_its_sum() -> None:
     assert costs.measured.output_bytes("b") == 4.0
 
 
-def test_placing_anew_takes_a_gain_beyond_the_margin_both_ways() -> None:
+def test_replacing_a_placement_requires_a_gain_beyond_the_margin() -> None:
     assert worth_replacing(1.0, 0.89)
     assert not worth_replacing(1.0, 0.91)
     assert not worth_replacing(0.89, 1.0)
@@ -174,7 +174,7 @@ def test_placing_anew_takes_a_gain_beyond_the_margin_both_ways() -> None:
 # ── links and the file ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_links_by_where_the_devices_are() -> None:
+def test_link_kind_depends_on_the_locations_of_the_devices() -> None:
     kinds = ("memory", "host", "peer", "network")
     costs = CostModel(Calibration(links={kind: Link(latency=i + 1.0, bandwidth=4.0) for i, kind in enumerate(kinds)}))
     other_gpu = GPU0.replace("GPU:0", "GPU:1")
@@ -184,7 +184,7 @@ def test_links_by_where_the_devices_are() -> None:
     assert costs.transfer_seconds(100, CPU0, CPU0) == 0.0
 
 
-def test_memory_that_is_shared_costs_no_more_for_more_bytes() -> None:
+def test_shared_memory_transfers_cost_only_latency() -> None:
     costs = CostModel()
     assert (
         costs.transfer_seconds(1e9, CPU0, CPU1)
@@ -193,7 +193,7 @@ def test_memory_that_is_shared_costs_no_more_for_more_bytes() -> None:
     )
 
 
-def test_a_calibration_survives_its_file(tmp_path: Path) -> None:
+def test_a_calibration_round_trips_through_its_file(tmp_path: Path) -> None:
     made = Calibration(
         {"CPU": replace(_UNITS, overhead=0.125)}, {"memory": Link(1e-5, None, 2e-6), "host": Link(1.0, 3.0)}
     )
@@ -201,7 +201,7 @@ def test_a_calibration_survives_its_file(tmp_path: Path) -> None:
     write_calibration(made, path)
     assert read_calibration(path) == made
     assert find_calibration(path) == made
-    # What was not measured is as shipped.
+    # Unmeasured links and devices keep the shipped values.
     assert made.link("network") == DEFAULT_LINKS["network"]
     assert made.speeds_of("GPU") == DEFAULT_SPEEDS["GPU"]
 
@@ -242,7 +242,7 @@ def _changed(path: tuple[str, ...], value: Any) -> str:
         (_changed(("links", "host", "bandwidth"), True), InvalidArgumentError, "host bandwidth"),
     ],
 )
-def test_a_file_that_holds_something_else_is_a_typed_error_that_names_it(
+def test_malformed_calibration_file_error_names_the_file(
     tmp_path: Path, text: str, kind: type[Exception], part: str
 ) -> None:
     path = tmp_path / "calibration.json"

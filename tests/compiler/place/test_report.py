@@ -1,4 +1,4 @@
-"""What `explain` says: every node with its device, sums that agree with the schedule, and a picture that is XML."""
+"""`explain` output: every node with its device, totals that match the schedule, and a well-formed SVG."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_real_training_step_with_a_loop_is_explained() -> None:
     ElementTree.fromstring(found.to_svg())
 
 
-def test_the_picture_has_a_lane_a_device_a_bar_a_node_and_an_arc_a_transfer() -> None:
+def test_svg_has_lanes_of_devices_bars_of_nodes_and_arcs_of_transfers() -> None:
     root = ElementTree.fromstring(draw_timeline(small(), 'a <step> & "more"'))
     texts = ["".join(text.itertext()) for text in root.iter(f"{SVG}text")]
     assert 'a <step> & "more"' in texts
@@ -90,8 +90,9 @@ def test_the_picture_has_a_lane_a_device_a_bar_a_node_and_an_arc_a_transfer() ->
     assert len(arcs) == 1
 
 
-def test_bars_are_where_the_axis_says() -> None:
+def test_bar_positions_match_the_time_axis() -> None:
     root = ElementTree.fromstring(draw_timeline(small(), "t"))
+    # Two tick labels determine the scale, so that the test does not depend on the layout.
     ticks = {}
     for text in root.iter(f"{SVG}text"):
         if re.fullmatch(r"[\d.]+", text.text or "") and text.get("text-anchor") == "middle":
@@ -104,7 +105,7 @@ def test_bars_are_where_the_axis_says() -> None:
     assert abs(milliseconds[1] - 5750) < 5
 
 
-def test_a_thousand_short_nodes_become_few_bars_that_count_them() -> None:
+def test_short_nodes_are_merged_into_counted_bars() -> None:
     cost = Cost()
     cost.add("long", seconds=1.0)
     for i in range(1000):
@@ -134,7 +135,7 @@ def test_an_empty_step_can_be_drawn() -> None:
     ElementTree.fromstring(draw_timeline(Schedule(0.0, {CPU0: ()}, (), {CPU0: 0}), "nothing"))
 
 
-def test_devices_of_several_tasks_are_told_apart() -> None:
+def test_device_labels_distinguish_tasks() -> None:
     remote = "/job:worker/replica:0/task:1/device:CPU:0"
     assert device_labels([CPU0, CPU1]) == {CPU0: "CPU:0", CPU1: "CPU:1"}
     assert device_labels([CPU0, remote]) == {CPU0: "localhost/0 CPU:0", remote: "worker/1 CPU:0"}
@@ -157,13 +158,13 @@ def test_ticks_are_evenly_spaced_round_numbers() -> None:
     assert {round(b - a, 9) for a, b in pairwise(numbers)} == {10.0}
 
 
-# ── what is written in the picture can be read ───────────────────────────────────────────────────────────────────────
+# ── readable labels ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 Box = tuple[float, float, float, float]
 
 
 def text_boxes(svg: str) -> list[tuple[str, Box]]:
-    """Each text with the rectangle that it takes in a wide font: left, top, right, bottom."""
+    """Return each text with its bounding box in a wide font: left, top, right, bottom."""
     found = []
     for text in ElementTree.fromstring(svg).iter(f"{SVG}text"):
         words, size = "".join(text.itertext()), float(text.get("font-size") or 13)
@@ -175,7 +176,7 @@ def text_boxes(svg: str) -> list[tuple[str, Box]]:
 
 
 def assert_readable(svg: str) -> list[str]:
-    """No text lies on another or beyond the border. Returns the texts."""
+    """Check that texts overlap neither one another nor the border, and return them."""
     root = ElementTree.fromstring(svg)
     width, height = float(root.get("width") or 0), float(root.get("height") or 0)
     boxes = text_boxes(svg)
@@ -190,7 +191,7 @@ def assert_readable(svg: str) -> list[str]:
 
 
 def crossing(transfers: Sequence[tuple[int, int, float]], devices: Sequence[str], seconds: float = 10.0) -> Schedule:
-    """A step of nothing but transfers of 1 MB, given by the lanes that they leave and reach, and when."""
+    """Return a step that has only 1 MB transfers, each given as source index, destination index and start time."""
     made = tuple(
         Transfer(f"n{i}", 0, devices[source], devices[destination], 1_000_000, start, start + 0.1)
         for i, (source, destination, start) in enumerate(transfers)
@@ -202,7 +203,7 @@ def crossing(transfers: Sequence[tuple[int, int, float]], devices: Sequence[str]
     ("transfers", "labels"),
     [
         ([(0, 1, 5.0), (0, 2, 5.0)], 2),  # one value for two devices
-        ([(1, 0, 5.0), (1, 2, 5.0), (0, 1, 5.0), (2, 1, 5.0)], 4),  # in all directions at once
+        ([(1, 0, 5.0), (1, 2, 5.0), (0, 1, 5.0), (2, 1, 5.0)], 4),  # all directions at the same time
         ([(0, 1, 5.0 + 0.01 * i) for i in range(6)], 4),
         ([(0, 1, 0.0), (1, 0, 0.0), (0, 2, 9.9), (2, 0, 9.9)], 4),  # at both ends of the axis
         ([(0, 2, 5.0)] * 12, 4),
@@ -210,10 +211,8 @@ def crossing(transfers: Sequence[tuple[int, int, float]], devices: Sequence[str]
     ],
 )
 @pytest.mark.parametrize("task", [None, "a_long_name_of_a_job"])
-def test_labels_of_transfers_do_not_lie_on_one_another(
-    transfers: list[tuple[int, int, float]], labels: int, task: str | None
-) -> None:
-    """Those for which there is no room are left to the tooltips."""
+def test_transfer_labels_do_not_overlap(transfers: list[tuple[int, int, float]], labels: int, task: str | None) -> None:
+    """Labels without enough room appear only as tooltips."""
     devices = [CPU0, CPU1, CPU2 if task is None else f"/job:{task}/replica:0/task:0/device:CPU:0"]
     texts = assert_readable(draw_timeline(crossing(transfers, devices), "t"))
     assert texts.count("1 MB") >= labels
@@ -223,6 +222,6 @@ def test_labels_of_transfers_do_not_lie_on_one_another(
     st.lists(st.tuples(st.integers(0, 2), st.integers(1, 2), st.floats(0.0, 9.9)), max_size=12),
     st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), max_size=300),
 )
-def test_no_picture_is_overprinted(drawn: list[tuple[int, int, float]], title: str) -> None:
+def test_no_texts_overlap_in_random_timelines(drawn: list[tuple[int, int, float]], title: str) -> None:
     transfers = [(source, (source + by) % 3, start) for source, by, start in drawn]
     assert_readable(draw_timeline(crossing(transfers, [CPU0, CPU1, CPU2]), title))

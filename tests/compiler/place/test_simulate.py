@@ -1,6 +1,4 @@
-"""The simulated step: hand-made cases with times that follow from the rules, and an oracle that counts seconds one by
-one.
-"""
+"""Step simulator: hand-made cases with known times, and an oracle that advances one second at a time."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ def simulated(cost: Cost, **placement: str) -> Schedule:
     return simulate_placement(cost.graph, placement, cost.model)
 
 
-def test_a_chain_on_one_device_takes_the_sum() -> None:
+def test_a_chain_on_one_device_takes_the_sum_of_its_times() -> None:
     cost = Cost(LINK)
     cost.add("a", seconds=1.0)
     cost.add("b", "a", seconds=2.0)
@@ -39,7 +37,7 @@ def test_a_chain_on_one_device_takes_the_sum() -> None:
     assert schedule.transfers == ()
 
 
-def test_a_tensor_takes_latency_and_bandwidth_and_the_receivers_time() -> None:
+def test_a_transfer_costs_latency_bandwidth_and_receiver_time() -> None:
     cost = Cost(LINK)
     cost.add("a", seconds=1.0, size=24)
     cost.add("b", "a", seconds=1.0)
@@ -78,7 +76,7 @@ def test_a_control_edge_beside_a_data_edge_is_not_sent_as_well() -> None:
     assert len(simulated(cost, a=CPU0, b=CPU1).transfers) == 1
 
 
-def test_devices_take_what_has_arrived_first() -> None:
+def test_devices_run_nodes_in_order_of_arrival() -> None:
     """`late` comes first in the graph, but its input arrives after that of `early`; `busy` holds the device."""
     cost = Cost(Link(latency=3.0))
     cost.add("x", seconds=1.0)
@@ -90,7 +88,7 @@ def test_devices_take_what_has_arrived_first() -> None:
     assert times(schedule) == {"x": (0, 1), "y": (0, 2), "busy": (2, 5), "early": (5, 6), "late": (6, 11)}
 
 
-def test_what_takes_no_time_does_not_wait_for_the_device() -> None:
+def test_free_nodes_do_not_wait_for_the_device() -> None:
     cost = Cost()
     cost.add("a", seconds=5.0)
     cost.add("handle", op="VarHandleOp")
@@ -111,7 +109,7 @@ def test_feeds_and_constants_are_on_every_cpu_already() -> None:
     assert schedule.transfers == ()
 
 
-def test_a_feed_has_to_get_to_a_gpu() -> None:
+def test_a_feed_is_transferred_to_a_gpu() -> None:
     cost = Cost(LINK)
     cost.add("feed", op="_Arg", size=16)
     cost.add("a", "feed", seconds=9.0, gpu=1.0)
@@ -121,7 +119,7 @@ def test_a_feed_has_to_get_to_a_gpu() -> None:
 
 
 def loop(cost: Cost, size: int = 0) -> Cost:
-    """entry → [merge → switch → body → next] → exit, with a loop in the loop around `inner`."""
+    """Add the loop entry → [merge → switch → body → next] → exit, whose body has an inner loop around `inner`."""
     cost.add("entry", seconds=None, op="Enter")
     cost.add("outside", seconds=None)
     cost.add("merge", "entry next", seconds=None, op="Merge")
@@ -136,7 +134,7 @@ def loop(cost: Cost, size: int = 0) -> Cost:
     return cost
 
 
-def test_the_body_of_a_loop_counts_with_the_assumed_trips() -> None:
+def test_the_body_of_a_loop_runs_for_the_assumed_trips() -> None:
     cost = loop(Cost(trip_count=7))
     schedule = simulate_placement(cost.graph, dict.fromkeys(cost.nodes, CPU0), cost.model)
     lengths = {name: finish - start for name, (start, finish) in times(schedule).items()}
@@ -172,17 +170,17 @@ def test_outputs_live_from_their_node_to_their_last_reader() -> None:
     cost = Cost()
     cost.add("a", seconds=1.0, size=100)
     cost.add("b", "a", seconds=1.0, size=10)  # a and b: 110
-    cost.add("view", "b", op="Reshape", size=10)  # in b's memory
+    cost.add("view", "b", op="Reshape", size=10)  # shares b's memory
     cost.add("c", "view", seconds=1.0, size=50)  # b and c: 60
     cost.add("d", "c view b", seconds=1.0, size=60)  # b, c and d: 120
     cost.add("e", "d", seconds=1.0, size=1)
     cost.add("f", "e", seconds=1.0, size=1)
     assert simulated(cost, **dict.fromkeys(cost.nodes, CPU0)).peak_bytes == {CPU0: 120}
-    cost.add("g", "a e", seconds=1.0)  # now a is held until the end
+    cost.add("g", "a e", seconds=1.0)  # now a is live until the end
     assert simulated(cost, **dict.fromkeys(cost.nodes, CPU0)).peak_bytes == {CPU0: 220}
 
 
-def test_the_parts_of_a_value_are_in_its_memory_wherever_it_stands_among_the_inputs() -> None:
+def test_split_outputs_share_the_memory_of_the_split_value() -> None:
     cost = Cost()
     cost.add("axis", op="Const", size=4)
     cost.add("a", seconds=1.0, size=100)
@@ -192,7 +190,7 @@ def test_the_parts_of_a_value_are_in_its_memory_wherever_it_stands_among_the_inp
     assert simulated(cost, **dict.fromkeys(cost.nodes, CPU0)).peak_bytes == {CPU0: 110}
 
 
-def test_a_copy_takes_memory_where_it_arrives_and_frees_the_original() -> None:
+def test_a_copy_takes_memory_on_arrival_and_frees_the_original() -> None:
     cost = Cost(Link(latency=1.0))
     cost.add("a", seconds=1.0, size=100)
     cost.add("b", "a", seconds=1.0, size=7)
@@ -215,12 +213,12 @@ def test_the_timeline_is_in_the_order_of_the_starts() -> None:
 
 
 class Ticks:
-    """The same rules, second by second: who ends, what has arrived, who begins. All times are whole."""
+    """A simulator of the same rules that advances one second at a time. All times are whole."""
 
     def __init__(self, cost: Cost, placement: Mapping[str, str], link: Link) -> None:
         self.cost, self.placement, self.link = cost, placement, link
         self.order = list(cost.nodes)
-        # What each node needs: (node, port) with its bytes; a byte takes a second.
+        # (node, port) → bytes, for every value that a node needs. A byte takes one second.
         self.needs: dict[str, dict[tuple[str, int], int]] = {}
         for name, node in cost.nodes.items():
             self.needs[name] = {
@@ -239,6 +237,7 @@ class Ticks:
             self.announce(node)
         now = 0.0
         while len(self.ended) < len(self.order):
+            # Ends come first, so that readers may start in the same second.
             for node in self.order:
                 if self.ends.get(node) == now:
                     self.ended[node] = now
@@ -250,7 +249,7 @@ class Ticks:
         return {node: (self.began[node], self.ended[node]) for node in self.order}
 
     def announce(self, node: str) -> None:
-        """If all that a node needs exists, and that was not so before."""
+        """Record the arrival and busy times of a node once all its inputs exist."""
         known = node in self.waiting or node in self.began
         if known or not all(source in self.ended for source, _ in self.needs[node]):
             return
@@ -268,7 +267,7 @@ class Ticks:
         self.waiting[node] = (arrival, busy)
 
     def begin(self, device: str, now: float) -> None:
-        """An idle device takes what has arrived first."""
+        """Start the node whose inputs arrived first, if the device is idle."""
         if any(self.placement[node] == device and node not in self.ended for node in self.began):
             return
         here = [n for n in self.order if n in self.waiting and self.placement[n] == device]
@@ -281,7 +280,7 @@ class Ticks:
 
 @settings(max_examples=examples(150), deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 9), st.integers(0, 3), st.integers(0, 2))
-def test_the_simulator_agrees_with_counting_the_seconds(seed: int, count: int, latency: int, overhead: int) -> None:
+def test_simulator_agrees_with_the_one_second_oracle(seed: int, count: int, latency: int, overhead: int) -> None:
     source = random.Random(seed)
     link = Link(latency=latency, bandwidth=1.0, overhead=overhead)
     cost = random_cost(source, count, link)

@@ -1,4 +1,4 @@
-"""Placement: graphs whose best placement is known by hand, what a choice keeps to, and bounds that hold for any."""
+"""Placement strategies: graphs with a known best placement, constraints, and bounds for every placement."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def test_a_chain_stays_on_one_device(strategy: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", SEARCHING)
-def test_an_expensive_transfer_keeps_readers_where_the_data_is(strategy: str) -> None:
-    """Ten seconds to send what two nodes of one second read."""
+def test_an_expensive_transfer_keeps_readers_with_their_data(strategy: str) -> None:
+    """Sending the data takes ten seconds; its two readers take one second each."""
     cost = Cost(Link(bandwidth=1.0))
     cost.add("data", size=10)
     cost.add("b", "data")
@@ -103,20 +103,20 @@ def test_every_node_is_on_a_feasible_device_of_its_group(strategy: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["greedy", "heft"])
-def test_of_devices_that_are_equally_good_the_preferred_one_is_taken(strategy: str) -> None:
+def test_ties_go_to_the_preferred_device(strategy: str) -> None:
     cost = Cost()
     cost.add("a")
     cost.add("b", "a")
     groups = [Group(("a",), (CPU2, CPU1, CPU0)), Group(("b",), (CPU1, CPU2))]
     placement = choose(cost.graph, groups, cluster(CPU0, CPU1, CPU2), cost.model, strategy)
     assert placement.devices["a"] == CPU2
-    # `b` costs the same everywhere, too: nothing is lost by a transfer that takes no time.
+    # `b` costs the same everywhere, too: the transfer takes no time.
     assert placement.devices["b"] == CPU1
 
 
 @pytest.mark.parametrize("strategy", ["greedy", "heft"])
-def test_a_variable_goes_where_it_is_read_with_all_its_group(strategy: str) -> None:
-    """Its handle comes first and costs nothing: deciding there would put every variable on the first device."""
+def test_a_variable_is_placed_with_its_readers(strategy: str) -> None:
+    """The handle comes first and costs nothing. Deciding at the handle would put every variable on the first device."""
     cost = two_chains(Link(latency=0.5))
     for chain in "ab":
         cost.add(f"handle_{chain}", op="VarHandleOp")
@@ -134,8 +134,8 @@ def test_a_variable_goes_where_it_is_read_with_all_its_group(strategy: str) -> N
 
 
 @pytest.mark.parametrize("strategy", ["greedy", "heft"])
-def test_what_is_decided_along_with_a_reader_binds_the_rest_of_its_group(strategy: str) -> None:
-    """`x` goes where `reader` is, so `big` must, although its data is on the other device."""
+def test_placing_a_handle_with_its_reader_fixes_its_group(strategy: str) -> None:
+    """`x` follows `reader`, so `big` must as well, although its data is on the other device."""
     cost = Cost(Link(latency=1.0))
     cost.add("x", op="VarHandleOp")
     cost.add("y", op="VarHandleOp")
@@ -150,7 +150,7 @@ def test_what_is_decided_along_with_a_reader_binds_the_rest_of_its_group(strateg
 
 
 def test_nodes_are_placed_in_the_order_in_which_they_become_ready() -> None:
-    """`late` comes first in the graph; taken first, it would drive `early` from the device that is free for it."""
+    """`late` comes first in the graph. If placed first, it would take the device that is free for `early`."""
     cost = Cost()
     cost.add("slow", seconds=5.0)
     cost.add("quick", seconds=1.0)
@@ -163,8 +163,8 @@ def test_nodes_are_placed_in_the_order_in_which_they_become_ready() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["greedy", "heft"])
-def test_a_tensor_that_a_device_has_already_costs_its_next_reader_nothing(strategy: str) -> None:
-    """`next` ends at 5 where `first` has paid for the tensor, at 5.5 where it is made; at 7 if it had to pay again."""
+def test_a_second_reader_on_a_device_pays_no_transfer(strategy: str) -> None:
+    """`next` ends at 4.9 on the device of `first`, 5.4 on that of `data`, and 6.9 if it paid for the tensor again."""
     cost = Cost(Link(overhead=2.0))
     cost.add("data", seconds=1.0)
     cost.add("first", "data", seconds=1.0)
@@ -178,7 +178,7 @@ def test_a_tensor_that_a_device_has_already_costs_its_next_reader_nothing(strate
 
 @pytest.mark.parametrize("strategy", ["greedy", "heft"])
 def test_the_receivers_time_is_part_of_the_decision(strategy: str) -> None:
-    """To wait three seconds for the device takes less than to spend five on a Recv on the idle one."""
+    """Waiting three seconds for the busy device is cheaper than a five-second Recv on the idle one."""
     cost = Cost(Link(overhead=5.0))
     cost.add("data", seconds=1.0)
     cost.add("busy", "data", seconds=3.0)
@@ -190,7 +190,7 @@ def test_the_receivers_time_is_part_of_the_decision(strategy: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["greedy", "heft"])
-def test_what_floats_but_cannot_come_along_has_to_be_sent(strategy: str) -> None:
+def test_a_handle_that_cannot_follow_its_reader_costs_a_transfer(strategy: str) -> None:
     cost = Cost(Link(latency=1.0))
     cost.add("value", op="VarHandleOp")
     cost.add("reader", "value")
@@ -211,7 +211,7 @@ def test_feeds_and_constants_are_placed_beside_their_first_reader(strategy: str)
 
 
 def test_light_nodes_are_not_worth_a_transfer() -> None:
-    """A hundred parallel additions of a microsecond, with the shipped cost of a hop between threads."""
+    """A hundred parallel additions take a microsecond each; the shipped cost of a hop between threads is higher."""
     cost = Cost(DEFAULT_LINKS["memory"])
     cost.add("feed", op="_Arg")
     for i in range(100):
@@ -223,43 +223,43 @@ def test_light_nodes_are_not_worth_a_transfer() -> None:
 
 
 @pytest.mark.parametrize(("latency", "split"), [(0.88, True), (0.92, False)])
-def test_a_gain_below_5_percent_is_not_taken(latency: float, split: bool) -> None:
-    """Two nodes of a second, joined by one: three seconds alone, two and a latency split."""
+def test_auto_ignores_gains_below_5_percent(latency: float, split: bool) -> None:
+    """Two one-second nodes joined by a third take 3 s on one device, and 2 s plus the latency when split."""
     placement = chosen(two_chains(Link(latency=latency - 0.05), length=1, seconds=1.0), BOTH, "auto")
     assert placement.seconds == pytest.approx(2 + latency - 0.05 if split else 3.0)
     assert len(set(placement.devices.values())) == 1 + split
 
 
 def hidden_long_node(second: float = 1.0) -> Cost:
-    """Taken in order, the two short nodes occupy both devices before the long one comes."""
+    """Return a graph whose short nodes come first and occupy both devices before the long node."""
     cost = Cost()
     for name, seconds in (("a", 2.0), ("b", 2.0), ("long", 4.0)):
         cost.add(name, seconds=seconds * second)
     return cost
 
 
-def test_auto_takes_heft_where_it_is_better() -> None:
+def test_auto_chooses_heft_if_it_is_better() -> None:
     assert chosen(hidden_long_node(), BOTH, "greedy").seconds == 6.0
     assert chosen(hidden_long_node(), BOTH, "heft").seconds == 4.0
     placement = chosen(hidden_long_node(), BOTH, "auto")
     assert (placement.strategy, placement.seconds) == ("heft", 4.0)
 
 
-def test_auto_leaves_heft_out_where_it_would_cost_too_much_of_the_first_step() -> None:
+def test_auto_skips_heft_for_short_steps() -> None:
     placement = chosen(hidden_long_node(second=1e-6), BOTH, "auto")
     assert placement.strategy == "greedy"
     assert placement.seconds == pytest.approx(6e-6)
 
 
 def test_the_budget_of_heft_is_5_percent_of_compiling_and_running() -> None:
-    """1,000 nodes on two devices: 8.4 ms for HEFT, 150 ms to compile; so a step of 18 ms is the least."""
+    """For 1,000 nodes on two devices HEFT takes 8.4 ms and compilation 150 ms, so the step must take at least 18 ms."""
     assert not heft_is_affordable(1000, 2, 0.0179)
     assert heft_is_affordable(1000, 2, 0.0181)
     assert not heft_is_affordable(10_000, 8, 1.0)
 
 
 def test_heft_fills_gaps() -> None:
-    """`late` waits on CPU 1 for the transfer from `first`; what is less urgent fits in before it."""
+    """`late` waits on CPU 1 for the transfer from `first`; the less urgent `small` fits into that gap."""
     cost = Cost(Link(latency=3.0))
     cost.add("first", seconds=1.0)
     cost.add("late", "first", seconds=6.0)
@@ -295,7 +295,7 @@ def test_a_group_without_a_device_of_the_cluster_is_an_internal_error(devices: t
         choose(cost.graph, [Group(("a",), devices)], cluster(*BOTH), cost.model)
 
 
-def test_a_node_in_no_group_stays_where_it_asks_to_be() -> None:
+def test_a_node_in_no_group_keeps_its_request() -> None:
     cost = Cost()
     cost.add("a", device=CPU1)
     cost.add("b", "a")
@@ -324,7 +324,7 @@ def test_bounds_that_hold_for_any_placement(seed: int, count: int, strategy: str
     assert placement == chosen(cost, devices, strategy)
     work = sum(cost.measured.seconds(n, "CPU") or 0.0 for n in cost.nodes if cost.nodes[n].op != "Identity")
     assert placement.seconds >= max(longest_path(cost, "CPU"), work / 3) - 1e-9
-    # What was promised is what the simulator says of it on its own.
+    # The predicted time equals that of a separate simulation.
     simulated = simulate_placement(cost.graph, placement.devices, cost.model, devices)
     assert placement.seconds == simulated.seconds
     if strategy == "auto":

@@ -1,4 +1,4 @@
-"""What a caller may say of the tasks of a cluster, and what becomes of it."""
+"""Job descriptions: accepted values, and the tasks and devices that follow from them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_tasks_come_in_the_order_of_a_cluster_spec() -> None:
 
 
 @pytest.mark.parametrize("jobs", [{}, {"ps": 0}, {"ps": -1}, {"": 1}, {"p s": 1}, {"ps": True}, {"ps": 1.0}, ["ps"]])
-def test_what_is_no_job_is_refused(jobs: Any) -> None:
+def test_invalid_jobs_are_rejected(jobs: Any) -> None:
     with pytest.raises(InvalidArgumentError):
         read_jobs(jobs)
 
@@ -36,11 +36,11 @@ def test_what_is_no_job_is_refused(jobs: Any) -> None:
         {"cpu_devices": 0},
     ],
 )
-def test_amounts_that_nobody_has_are_refused(amounts: dict[str, Any]) -> None:
+def test_impossible_amounts_are_rejected(amounts: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError):
         Job(**amounts)
 
 
-def test_a_task_has_gpus_only_where_it_asks_for_them() -> None:
+def test_a_task_has_gpus_only_on_request() -> None:
     assert device_count(Job(cpu_devices=3)) == {"CPU": 3, "GPU": 0}
-    assert device_count(Job(num_gpus=0.5)) == {"CPU": 1}  # those that it sees
+    assert device_count(Job(num_gpus=0.5)) == {"CPU": 1}  # no entry for GPUs: the task uses those that it sees

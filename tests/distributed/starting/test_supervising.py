@@ -1,4 +1,4 @@
-"""Supervision, with a host whose tasks begin and end when the test says so."""
+"""Supervision, with a host whose tasks start and end on command."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECONDS = 30.0
 
 
 class Stage:
-    """A host: what happens there is written down, and `end` and `lose` are what befalls a task."""
+    """A host that records its calls; `end`, `lose` and `fail` end a task."""
 
     def __init__(self, wanted: Wanted) -> None:
         self._tasks = tasks_of(wanted.jobs)
@@ -88,7 +88,7 @@ def ended_in_order(stage: Stage) -> bool:
     return stage.closed and sorted(stage.drained) == [PS, WORKER]
 
 
-async def test_who_ends_is_begun_again_at_its_address() -> None:
+async def test_an_ended_task_restarts_at_its_address() -> None:
     what = asked()
     stage = Stage(what)
     async with asyncio.timeout(SECONDS), started(stage, what) as cluster:
@@ -107,7 +107,7 @@ async def test_who_ends_is_begun_again_at_its_address() -> None:
     assert ended_in_order(stage)
 
 
-async def test_a_task_that_is_lost_cancels_the_block_which_raises_its_error() -> None:
+async def test_a_lost_task_cancels_the_block_and_raises_its_error() -> None:
     what = asked()
     stage, cancelled, lost = Stage(what), asyncio.Event(), []
 
@@ -122,13 +122,13 @@ async def test_a_task_that_is_lost_cancels_the_block_which_raises_its_error() ->
     async with asyncio.timeout(SECONDS):
         with pytest.raises(UnavailableError) as raised:
             await program()
-        await asyncio.sleep(0)  # whose task is cancelled no more
+        await asyncio.sleep(0)  # raises if a cancellation of this task is still pending
     assert [raised.value] == lost
     assert cancelled.is_set()
     assert ended_in_order(stage)
 
 
-async def test_what_the_block_says_of_a_lost_task_is_not_forgotten() -> None:
+async def test_the_error_of_the_block_is_the_cause_of_the_loss_error() -> None:
     what = asked()
     stage, own = Stage(what), UnavailableError("the session's view of it")
 
@@ -145,21 +145,21 @@ async def test_what_the_block_says_of_a_lost_task_is_not_forgotten() -> None:
     assert raised.value.__cause__ is own
 
 
-async def test_a_job_may_be_lost_where_that_is_said(caplog: pytest.LogCaptureFixture) -> None:
+async def test_may_lose_tolerates_a_lost_job(caplog: pytest.LogCaptureFixture) -> None:
     what = asked()
     stage = Stage(what)
     async with asyncio.timeout(SECONDS), started(stage, what, may_lose=("worker",)) as cluster:
         stage.lose(WORKER)
         while cluster.status_of("worker").state != "lost":  # noqa: ASYNC110
             await asyncio.sleep(0)
-        stage.end(PS)  # the others are supervised still
+        stage.end(PS)  # the other tasks are still supervised
         await stage.until_begun(3)
         assert cluster.status_of("ps").restarts == 1
     assert "/job:worker/replica:0/task:0 is lost" in caplog.text
     assert ended_in_order(stage)
 
 
-async def test_but_not_at_the_start() -> None:
+async def test_may_lose_does_not_apply_at_the_start() -> None:
     what = asked()
     stage = Stage(what)
     error = stage.lose(WORKER)
@@ -170,7 +170,7 @@ async def test_but_not_at_the_start() -> None:
     assert ended_in_order(stage)
 
 
-async def test_a_block_that_fails_raises_what_it_raised() -> None:
+async def test_a_failing_block_raises_its_own_error() -> None:
     what = asked()
     stage, own = Stage(what), ExceptionGroup("of the program's own", [KeyError(1)])
     with pytest.raises(ExceptionGroup) as raised:
@@ -195,7 +195,7 @@ async def test_a_block_that_is_cancelled_ends_in_order() -> None:
     assert ended_in_order(stage)
 
 
-async def test_who_does_not_begin_in_time_is_named() -> None:
+async def test_the_timeout_names_tasks_that_did_not_start() -> None:
     what = asked()
     stage = Stage(what)
     stage.silent.add(WORKER)
@@ -237,7 +237,7 @@ async def test_no_secret_is_logged_or_shown(caplog: pytest.LogCaptureFixture) ->
         assert secret.decode() not in text
 
 
-def test_each_cluster_has_a_secret_of_its_own_unless_the_environment_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_cluster_has_its_own_secret_unless_the_environment_sets_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AIOFLOW_SECRET", raising=False)
     assert asked().credentials.secret != asked().credentials.secret
     monkeypatch.setenv("AIOFLOW_SECRET", "0123456789abcdef" * 2)
@@ -247,13 +247,13 @@ def test_each_cluster_has_a_secret_of_its_own_unless_the_environment_has_one(mon
 @pytest.mark.parametrize(
     "options", [{"max_restarts": -2}, {"max_restarts": 1.5}, {"drain_seconds": "1"}, {"drain_seconds": float("nan")}]
 )
-def test_what_is_no_number_is_refused(options: dict[str, Any]) -> None:
+def test_invalid_numbers_are_rejected(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError):
         asked(**options)
 
 
 @pytest.mark.parametrize("options", [{"timeout": 0.0}, {"may_lose": ("wroker",)}])
-async def test_what_makes_no_sense_is_refused_before_anything_is_placed(options: dict[str, Any]) -> None:
+async def test_invalid_options_are_rejected_before_placement(options: dict[str, Any]) -> None:
     what = asked()
     stage = Stage(what)
     with pytest.raises(InvalidArgumentError):
@@ -263,8 +263,8 @@ async def test_what_makes_no_sense_is_refused_before_anything_is_placed(options:
 
 
 @pytest.mark.parametrize("at_once", [False, True])
-async def test_a_host_that_is_broken_ends_the_block_with_its_error(at_once: bool) -> None:
-    """And not with the cancellation of whoever is in the block."""
+async def test_a_broken_host_ends_the_block_with_its_error(at_once: bool) -> None:
+    """The block raises the host's error, not its own cancellation."""
     what = asked()
     stage = Stage(what)
     if at_once:

@@ -15,7 +15,7 @@ from tests.examples.web.services import Oracle
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a checkpoint."""
+    """Return the folder of the shared checkpoint."""
     folder = tmp_path_factory.mktemp("digits")
 
     async def train() -> None:
@@ -29,11 +29,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(trained: Path, tmp_path: Path) -> Path:
-    """A folder of one's own with that checkpoint."""
+    """Return a copy of the shared checkpoint's folder."""
     return Path(shutil.copytree(trained, tmp_path / "digits"))
 
 
 @pytest.fixture
 def oracle(trained: Path) -> Oracle:
-    """What the services are to answer."""
+    """Return an oracle for the expected answers of the services."""
     return Oracle(trained)

@@ -1,5 +1,8 @@
-"""Clients of a service that answers rows, all at once: those who wait for their answer, each of which must be that to
-his own rows, and those who cancel, go away, send nonsense, or have no time."""
+"""Concurrent clients of a service that answers rows.
+
+Some clients wait for their answers, each of which must belong to their own rows. Others cancel, disconnect, send
+malformed requests, or have a short timeout.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +32,14 @@ __all__ = [
 
 
 def rows_by_chance(chance: random.Random) -> Any:
-    """Some digits, mostly a few."""
+    """Return some digits, mostly a few."""
     count = chance.choice([1, 1, 1, 2, 5, 70])
     begin = chance.randrange(len(IMAGES) - count)
     return IMAGES[begin : begin + count]
 
 
 def post(path: str, body: bytes, *, announced: bool = False) -> bytes:
-    """A request, as it is sent; `announced`: its body is, and is not in it."""
+    """Return the bytes of a request. With `announced` its body is announced, but not included."""
     expect = "Expect: 100-continue\r\n" if announced else ""
     head = f"POST {path} HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\n{expect}"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + (b"" if announced else body)
@@ -44,12 +47,13 @@ def post(path: str, body: bytes, *, announced: bool = False) -> bytes:
 
 @dataclass(frozen=True)
 class Api:
-    """How a service is asked.
+    """The way to call a service.
 
     Attributes:
         agrees: Whether a response is the answer to these rows.
-        body: The JSON of rows.
-        nonsense: Bodies that are to be refused, with a status of 400 to 499.
+        body: Conversion of rows to JSON.
+        nonsense: Bodies that the service must reject with a status of 400 to 499.
+        path: Path of the route.
     """
 
     agrees: Callable[[Any, Any], bool]
@@ -66,10 +70,13 @@ class Api:
 
 @dataclass
 class Load:
-    """All of them, for so many requests each.
+    """Clients of each kind, with the same number of requests for each client.
 
     Attributes:
-        seen: How many answers of each kind there were.
+        service: Service under load.
+        api: The way to call it.
+        requests: Requests of each client.
+        seen: Number of outcomes of each kind.
     """
 
     service: Service
@@ -78,7 +85,7 @@ class Load:
     seen: Counter[str] = field(default_factory=Counter)
 
     async def run(self, seed: int = 0) -> None:
-        """Let them loose."""
+        """Run all clients at the same time, then check that the service still answers and closes its connections."""
         files = self.service.files
         kinds = [*[self._right] * 6, self._cancels, self._goes, self._nonsense, self._no_http, self._hurries]
         async with self.service.client() as client:
@@ -134,7 +141,7 @@ class Load:
         reader, writer = await self.service.connect()
         writer.write(chance.randbytes(chance.randint(1, 300)) + b"\r\n\r\n")
         with suppress(ConnectionError, TimeoutError):
-            async with asyncio.timeout(0.05):  # it may be taken for the beginning of something
+            async with asyncio.timeout(0.05):  # the service may take it for the beginning of a request
                 await reader.read()
         writer.transport.abort()
         self.seen["no HTTP"] += 1
@@ -148,10 +155,12 @@ class Load:
 
 
 async def answered_although_it_ends(service: Service, api: Api, *, late_bodies: bool = True) -> None:
-    """Requests that the service has begun to read when it is told to end are answered, and it ends then.
+    """Check that a stopping service answers the requests that it has begun to read, and then exits.
 
     Args:
-        late_bodies: Whether their bodies come only after that.
+        service: Service to stop.
+        api: The way to call it.
+        late_bodies: Whether bodies are sent only after the service begins to stop.
     """
     chance = random.Random(1)
     asked = [rows_by_chance(chance) for _ in range(12)]
@@ -167,7 +176,7 @@ async def answered_although_it_ends(service: Service, api: Api, *, late_bodies: 
         for (_, writer), rows in zip(connections, asked, strict=True):
             writer.write(api.encoded(rows))
         if not late_bodies:
-            async with service.client() as client:  # when this is answered, the bodies have been received
+            async with service.client() as client:  # its response shows that the bodies have been received
                 await client.get("/statistics")
             service.stop()
         for (reader, writer), rows in zip(connections, asked, strict=True):
@@ -179,7 +188,7 @@ async def answered_although_it_ends(service: Service, api: Api, *, late_bodies: 
 
 
 async def callers_share_steps(service: Service, api: Api) -> None:
-    """Clients who ask for a row each at the same time, again and again, until some have been answered by one step."""
+    """Send concurrent requests of one row each, until one step answers several of them."""
     async with asyncio.timeout(SECONDS), service.client() as client:
         while True:
             before = (await client.get("/statistics")).json()
@@ -192,7 +201,7 @@ async def callers_share_steps(service: Service, api: Api) -> None:
 
 
 async def gone_before_they_are_computed(service: Service, api: Api) -> None:
-    """Clients who go away, again and again, until the service has counted a call that was cancelled on that account."""
+    """Disconnect clients during their requests, until the service counts a call that it cancelled for that reason."""
     request, chance = post(api.path, api.encoded(IMAGES[:500])), random.Random(3)
     async with asyncio.timeout(SECONDS), service.client() as client:
         while not (await client.get("/statistics")).json()["cancelled"]:

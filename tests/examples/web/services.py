@@ -1,4 +1,4 @@
-"""The examples as processes of their own, and what their clients know: the answers, by plain NumPy."""
+"""The examples as processes of their own, and an oracle that computes their answers with NumPy."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Oracle:
         self._layers = [(weights[f"{name}/weights"], weights[f"{name}/bias"]) for name in names]
 
     def probabilities(self, images: Any) -> Any:
-        """[n, 10]."""
+        """Return the probabilities, [n, 10]."""
         y = images
         for number, (weights, bias) in enumerate(self._layers):
             y = y @ weights + bias
@@ -48,7 +48,7 @@ class Oracle:
         return shares / shares.sum(1, keepdims=True)
 
     def agrees(self, images: Any, answer: Any) -> bool:
-        """Whether these are the probabilities of these images."""
+        """Return True if the answer has the probabilities of these images."""
         found = np.asarray(answer)
         expected = self.probabilities(images)
         return found.shape == expected.shape and bool(np.allclose(found, expected, rtol=1e-3, atol=1e-4))
@@ -56,11 +56,12 @@ class Oracle:
 
 @dataclass
 class Service:
-    """A service that runs.
+    """A running service.
 
     Attributes:
-        url, port: Where it listens.
-        printed: What it has printed so far.
+        port: Port of the service.
+        process: Process of the service.
+        printed: Lines that it has printed so far.
     """
 
     port: int
@@ -73,7 +74,7 @@ class Service:
 
     @property
     def files(self) -> int:
-        """How many files and sockets it has open."""
+        """Number of files and sockets that the process has open."""
         return int(psutil.Process(self.process.pid).num_fds())
 
     def client(self, **options: Any) -> httpx.AsyncClient:
@@ -84,28 +85,29 @@ class Service:
         return await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 24)
 
     def stop(self) -> None:
-        """Ask it to end, as a service manager does."""
+        """Send SIGTERM, as a service manager does."""
         self.process.send_signal(signal.SIGTERM)
 
     async def closed(self, files: int) -> None:
-        """Wait until it has no more files open than that."""
+        """Wait until the process has at most `files` files open."""
         async with asyncio.timeout(SECONDS):
-            while self.files > files:  # noqa: ASYNC110  # another process cannot say so
+            while self.files > files:  # noqa: ASYNC110  # another process cannot signal it
                 await asyncio.sleep(0.02)
 
 
 def uvicorn(app: str) -> list[str]:
-    """The command that serves an application, on a free port."""
+    """Return the command that serves an application on a free port."""
     return ["-m", "uvicorn", app, "--port", "0", "--no-access-log"]
 
 
 @asynccontextmanager
 async def serving(*command: str, listener: socket.socket | None = None, **environment: str) -> AsyncIterator[Service]:
-    """A service in a process of its own, which is asked to end with the block, and must do so in good order.
+    """Run a service in a process of its own. Stop it at the end of the block, and check that it exits cleanly.
 
     Args:
-        listener: What it is told to listen at; whoever gives it need not wait for the service.
-        environment: In addition to that of the tests.
+        *command: Command line of the service, without the interpreter.
+        listener: Socket that the service listens on. With it, the block begins before the service is ready.
+        **environment: Variables in addition to those of the tests.
     """
     variables = os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": "always"} | environment
     options: dict[str, Any] = {"env": variables, "stderr": subprocess.STDOUT}

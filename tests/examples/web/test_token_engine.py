@@ -1,5 +1,4 @@
-"""`examples/web/tokens`: streams that come and go at any time are those that each would have been alone. By a virtual
-clock."""
+"""`examples/web/tokens` under a virtual clock: streams that start and end at any time are independent."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ VOCABULARY, POSITIONS = 11, 40
 
 
 def next_token(text: Sequence[int]) -> int:
-    """What the computing below finds the likeliest: it depends on every token and on their order."""
+    """Return the token that `Counting` finds likeliest. It depends on every token and on their order."""
     return (sum((place + 2) * token * token for place, token in enumerate(text)) + len(text)) % VOCABULARY
 
 
@@ -41,14 +40,14 @@ def alone(prompt: Sequence[int], most: int) -> list[int]:
 
 
 class Counting:
-    """A model that knows each slot's text. A piece takes `piece` seconds, a step one."""
+    """A model that records the text of each slot. A piece takes `piece` seconds, a step one."""
 
     positions, vocabulary = POSITIONS, VOCABULARY
 
     def __init__(self, slots: int, piece: float = 0.5) -> None:
         self.texts: list[list[int]] = [[] for _ in range(slots)]
         self.piece = piece
-        self.log: list[tuple[str, int]] = []  # what was done, with how many tokens
+        self.log: list[tuple[str, int]] = []  # each operation, with its number of tokens
         self.busy = False
 
     def clear(self, slot: int) -> None:
@@ -117,7 +116,7 @@ async def test_streams_share_steps_and_join_between_them() -> None:
 
 
 @virtually
-async def test_a_long_prompt_stops_neither_those_who_write_nor_a_short_one() -> None:
+async def test_a_long_prompt_blocks_neither_writers_nor_short_prompts() -> None:
     computing = Counting(3)
     async with running(computing, 3, piece=4) as engine, asyncio.TaskGroup() as group:
         writer = group.create_task(whole(engine.begin([1], 12)))
@@ -135,7 +134,7 @@ async def test_a_long_prompt_stops_neither_those_who_write_nor_a_short_one() -> 
 
 
 @virtually
-async def test_a_stream_that_is_left_frees_its_slot_at_once() -> None:
+async def test_an_abandoned_stream_frees_its_slot_at_once() -> None:
     computing = Counting(1)
     async with running(computing, 1, most_waiting=1) as engine:
         with engine.begin([1], 20) as left:
@@ -150,7 +149,7 @@ async def test_a_stream_that_is_left_frees_its_slot_at_once() -> None:
 
 
 @virtually
-async def test_a_place_in_the_line_that_is_left_is_free() -> None:
+async def test_an_abandoned_place_in_the_queue_is_free() -> None:
     async with running(Counting(1), 1, most_waiting=1) as engine:
         with engine.begin([1], 4) as first:
             await anext(first)
@@ -162,7 +161,7 @@ async def test_a_place_in_the_line_that_is_left_is_free() -> None:
 
 
 @virtually
-async def test_time_limits_pass_in_line_and_in_a_slot() -> None:
+async def test_timeouts_apply_in_the_queue_and_in_a_slot() -> None:
     async with running(Counting(1), 1) as engine:
         got: list[int] = []
         with engine.begin([1], 30, timeout=4.25) as writing, engine.begin([2], 2, timeout=3.0) as waiting:
@@ -172,7 +171,7 @@ async def test_time_limits_pass_in_line_and_in_a_slot() -> None:
             with pytest.raises(DeadlineExceededError):
                 await read(writing, got)
             assert now() == 4.25
-            with pytest.raises(DeadlineExceededError):  # again, and not for ever
+            with pytest.raises(DeadlineExceededError):  # raises again, and does not wait forever
                 await anext(writing)
         assert got == alone([1], 30)[: len(got)]
         assert len(got) == 4
@@ -180,7 +179,7 @@ async def test_time_limits_pass_in_line_and_in_a_slot() -> None:
 
 
 @virtually
-async def test_clients_take_turns_in_the_line() -> None:
+async def test_clients_take_turns_in_the_queue() -> None:
     ends: list[str] = []
 
     async def write(engine: Engine, name: str, client: str) -> None:
@@ -195,7 +194,7 @@ async def test_clients_take_turns_in_the_line() -> None:
 
 
 @virtually
-async def test_a_step_that_fails_ends_the_streams_in_it_and_no_others() -> None:
+async def test_a_failing_step_ends_only_its_own_streams() -> None:
     class Failing(Counting):
         async def write(self, tokens: Mapping[int, int]) -> Mapping[int, Any]:
             if len(self.log) == 3:
@@ -214,7 +213,7 @@ async def test_a_step_that_fails_ends_the_streams_in_it_and_no_others() -> None:
 
 
 @virtually
-async def test_at_the_end_of_the_engine_streams_end() -> None:
+async def test_streams_end_with_the_engine() -> None:
     async with running(Counting(1), 1) as engine:
         first, second = engine.begin([1], 9), engine.begin([2], 9)
         await anext(first)
@@ -227,7 +226,7 @@ async def test_at_the_end_of_the_engine_streams_end() -> None:
 
 
 @virtually
-async def test_what_does_not_fit_is_refused() -> None:
+async def test_invalid_requests_are_rejected() -> None:
     async with running(Counting(1), 1) as engine:
         for prompt, most in (([], 1), ([1], 0), ([1] * (POSITIONS + 1), 1), ([VOCABULARY], 1), ([-1], 1)):
             with pytest.raises(InvalidArgumentError):
@@ -235,11 +234,11 @@ async def test_what_does_not_fit_is_refused() -> None:
         assert await whole(engine.begin([1] * POSITIONS, 9)) == alone([1] * POSITIONS, 1)
 
 
-# ── whatever the others do ───────────────────────────────────────────────────────────────────────────────────────────
+# ── random streams ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def _anything(engine: Engine, chance: random.Random, count: int, expected: Callable[..., list[int]]) -> int:
-    """Streams that come, are read, left and limited at random times; how many were read to their ends."""
+    """Run streams that start, are read, abandoned and limited at random times. Return how many reach their ends."""
     ended = 0
 
     async def one(number: int) -> None:
@@ -272,7 +271,7 @@ async def _anything(engine: Engine, chance: random.Random, count: int, expected:
 
 @given(seed=st.integers(0, 2**32), slots=st.integers(1, 5), piece=st.integers(1, 20))
 @settings(max_examples=examples(100))
-def test_whatever_the_others_do_by_the_bookkeeping(seed: int, slots: int, piece: int) -> None:
+def test_random_streams_are_independent_with_a_counting_model(seed: int, slots: int, piece: int) -> None:
     async def main() -> None:
         chance = random.Random(seed)
         computing = Counting(slots, chance.choice([0.0, 0.3, 2.0]))
@@ -290,7 +289,7 @@ CONFIG = Config(n_layer=2, n_head=3, n_embd=24, n_positions=POSITIONS, vocab_siz
 
 @pytest.fixture
 def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps are run on the loop, whose clock would not wait for a thread."""
+    """Run steps on the loop: its virtual clock would not wait for a thread."""
 
     async def call(self: Threads, work: Work, function: Callable[..., Any], *args: Any) -> Any:
         return doing(work, function, *args)
@@ -299,7 +298,7 @@ def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def random_weights(session: af.Session, seed: int) -> dict[str, Any]:
-    """Large ones, so that the likeliest token is so by far."""
+    """Load large random weights and return them. Large weights make the likeliest token win by far."""
     rng, weights = np.random.default_rng(seed), {}
     for variable in session.graph.get_collection(af.GraphKeys.GLOBAL_VARIABLES):
         value = weights[variable.op.name.replace("/", ".")] = rng.normal(size=variable.shape).astype("f") / 2
@@ -308,8 +307,8 @@ async def random_weights(session: af.Session, seed: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_whatever_the_others_do_by_the_model(seed: int, no_threads: None) -> None:
-    """Against a model in plain NumPy that has each stream alone."""
+def test_random_streams_are_independent_with_gpt2(seed: int, no_threads: None) -> None:
+    """The reference is a model in plain NumPy that runs each stream alone."""
 
     async def main() -> None:
         chance = random.Random(seed)
@@ -331,7 +330,7 @@ def test_whatever_the_others_do_by_the_model(seed: int, no_threads: None) -> Non
 
 
 class Slow(Gpt2):
-    """Whose steps take time by the virtual clock."""
+    """A model whose steps take time by the virtual clock."""
 
     async def read(self, slot: int, tokens: Sequence[int]) -> Any:
         await asyncio.sleep(0.5)
@@ -343,8 +342,8 @@ class Slow(Gpt2):
         return logits
 
 
-async def test_a_slot_has_nothing_of_the_stream_before() -> None:
-    """Not even what is infinite."""
+async def test_a_slot_keeps_nothing_of_its_previous_stream() -> None:
+    """Infinite values do not remain either."""
     model = Model(CONFIG, seed=1)
     async with af.Session(graph=model.graph) as session, asyncio.timeout(60):
         weights = await random_weights(session, 1)
@@ -361,14 +360,14 @@ async def test_a_slot_has_nothing_of_the_stream_before() -> None:
 
 
 async def both(engine: Engine) -> tuple[list[int], list[int]]:
-    """A short one and a long one: to the steps that they share, the short one is as long, with nothing in its end."""
+    """Generate a short and a long stream together. Steps that they share pad the short one to the same length."""
     async with asyncio.TaskGroup() as group:
         short, long = (group.create_task(whole(engine.begin([1] * count, 9))) for count in (2, 25))
     return short.result(), long.result()
 
 
-async def test_a_full_slot_that_is_left_stops_nobody() -> None:
-    """It has no place for one more token, and the step goes over it."""
+async def test_a_full_slot_does_not_block_other_streams() -> None:
+    """A full slot has no position for another token, and steps skip it."""
     model = Model(CONFIG, seed=1)
     async with af.Session(graph=model.graph) as session, asyncio.timeout(60):
         await random_weights(session, 1)
@@ -392,7 +391,7 @@ def test_draws_depend_on_the_seed_and_the_logits_alone() -> None:
     assert Choice(temperature=1e-3, top_k=99)(logits, 0) == 0
 
 
-def test_slots_refuse_settings_that_make_no_sense() -> None:
+def test_slots_reject_invalid_settings() -> None:
     for settings_ in ((0, 1, 1), (1, 0, 1), (1, 1, -1)):
         with pytest.raises(InvalidArgumentError):
             Slots(*settings_)

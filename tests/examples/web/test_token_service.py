@@ -1,4 +1,4 @@
-"""The service that streams tokens, as a process, with real clients: each stream is that of a model alone in NumPy."""
+"""The service that streams tokens, as a process with real clients: each stream equals that of a NumPy model alone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ COMMAND = uvicorn("examples.web.tokens.service:app")
 
 @pytest.fixture(scope="module")
 def weights() -> dict[str, Any]:
-    """By the names and in the layouts of the published files; large, so that the likeliest token is so by far."""
+    """Return weights in the names and layouts of the published files.
+
+    Large weights make the likeliest token win by far.
+    """
     rng, width = np.random.default_rng(5), CONFIG.n_embd
     shapes = {"wte.weight": [CONFIG.vocab_size, width], "wpe.weight": [CONFIG.n_positions, width]}
     shapes |= {"ln_f.weight": [width], "ln_f.bias": [width]}
@@ -47,7 +50,7 @@ def model(weights: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 class Streams:
-    """Clients of a service, who know what their streams must be."""
+    """Clients of a service, with the streams that they expect."""
 
     def __init__(self, service: Service, weights: dict[str, Any]) -> None:
         self.service = service
@@ -61,7 +64,7 @@ class Streams:
         return found
 
     async def whole(self, client: httpx.AsyncClient, prompt: str, count: int, **order: Any) -> str:
-        """Read a stream; its last event."""
+        """Read and check a stream. Return the name of its last event, or "full" if the service has no room."""
         body = {"prompt": prompt, "tokens": count} | order
         async with client.stream("POST", "/generate", json=body) as response:
             if response.status_code == 503:
@@ -84,7 +87,7 @@ class Streams:
         return last
 
     async def leave(self, chance: random.Random) -> None:
-        """Go away: before the answer, in line, or in the middle of it."""
+        """Disconnect: before the response, while waiting in the queue, or in the middle of the stream."""
         _, writer = await self.service.connect()
         body = json.dumps({"prompt": prompt_by_chance(chance), "tokens": 100}).encode()
         writer.write(post("/generate", body))
@@ -115,11 +118,11 @@ def prompt_by_chance(chance: random.Random) -> str:
     return "".join(chance.choice("abcdefgh ü") for _ in range(chance.choice([1, 4, 20, 60])))
 
 
-async def test_streams_under_load_whatever_clients_do(model: str, weights: dict[str, Any]) -> None:
+async def test_streams_are_correct_under_load(model: str, weights: dict[str, Any]) -> None:
     async with serving(*COMMAND, MODEL=model, SLOTS="4", MOST_WAITING="12") as service, service.client() as client:
         streams, seen = Streams(service, weights), []
         await streams.whole(client, "x", 2)
-        files = service.files  # with one connection
+        files = service.files  # with one open connection
 
         async def read(chance: random.Random) -> None:
             for _ in range(6):
@@ -142,7 +145,7 @@ async def test_streams_under_load_whatever_clients_do(model: str, weights: dict[
         await service.closed(files)
 
 
-async def test_a_full_line_a_client_that_goes_and_what_is_refused(model: str, weights: dict[str, Any]) -> None:
+async def test_full_queue_disconnecting_client_and_invalid_requests(model: str, weights: dict[str, Any]) -> None:
     async with serving(*COMMAND, MODEL=model, SLOTS="1", MOST_WAITING="1") as service, service.client() as client:
         streams = Streams(service, weights)
         orders: list[Any] = [
@@ -163,14 +166,12 @@ async def test_a_full_line_a_client_that_goes_and_what_is_refused(model: str, we
         await streams.until(client, free=1)
 
 
-async def test_streams_that_have_begun_are_written_to_their_ends_when_it_stops(
-    model: str, weights: dict[str, Any]
-) -> None:
+async def test_started_streams_finish_when_the_service_stops(model: str, weights: dict[str, Any]) -> None:
     async with serving(*COMMAND, MODEL=model, SLOTS="2") as service, service.client() as client:
         streams = Streams(service, weights)
         async with AsyncExitStack() as open_responses:
             begun = []
-            for prompt in ("a", "b", "c", "d"):  # two write, two wait in line
+            for prompt in ("a", "b", "c", "d"):  # two write, two wait in the queue
                 order = {"prompt": prompt, "tokens": 100}
                 response = await open_responses.enter_async_context(client.stream("POST", "/generate", json=order))
                 begun.append((prompt, response))
@@ -182,7 +183,7 @@ async def test_streams_that_have_begun_are_written_to_their_ends_when_it_stops(
         await service.process.wait()
 
 
-async def test_draws_follow_the_seed_whoever_else_is_there(model: str) -> None:
+async def test_draws_follow_the_seed_whatever_other_clients_do(model: str) -> None:
     async with serving(*COMMAND, MODEL=model) as service, service.client() as client:
 
         async def draw(seed: int) -> list[int]:

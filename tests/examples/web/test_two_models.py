@@ -1,4 +1,4 @@
-"""The service of several models, as a process: versions come and go under load, and no accepted request is lost."""
+"""The service of several models, as a process: versions change under load, and no accepted request is lost."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def weights(models: Path, version: str) -> dict[str, Any]:
 
 
 def digits(models: Path, number: int, rows: Any) -> Any:
-    """[n, 10], by plain NumPy."""
+    """Compute the probabilities, [n, 10], with NumPy."""
     found = weights(models, f"digits/{number}")
     logits = np.maximum(rows @ found["hidden"], 0) @ found["output"]
     shares = np.exp(logits - logits.max(1, keepdims=True))
@@ -43,7 +43,7 @@ def digits(models: Path, number: int, rows: Any) -> Any:
 
 
 def strokes(models: Path, rows: Any) -> Any:
-    """[n], by plain NumPy."""
+    """Compute the reconstruction errors, [n], with NumPy."""
     found = weights(models, "strokes/1")
     return np.square(np.tanh(rows @ found["encoder"]) @ found["decoder"] - rows).mean(1)
 
@@ -58,7 +58,7 @@ async def until_ready(client: httpx.AsyncClient) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_both_answer_under_load_whatever_clients_do(models: Path) -> None:
+async def test_both_models_answer_under_load(models: Path) -> None:
     def newest(rows: Any, answer: Any) -> bool:
         return bool(answer["version"] == 2) and close(answer["values"], digits(models, 2, rows))
 
@@ -75,8 +75,8 @@ async def test_both_answer_under_load_whatever_clients_do(models: Path) -> None:
         await answered_although_it_ends(service, apis[1])
 
 
-async def test_versions_come_and_go_and_nobody_is_lost(models: Path, tmp_path: Path) -> None:
-    """Whoever asks for a model while its versions change gets the answer of one of them, and is told of which."""
+async def test_no_request_is_lost_while_versions_change(models: Path, tmp_path: Path) -> None:
+    """Each answer is that of one version, and names the version."""
     shutil.copytree(models, tmp_path, dirs_exist_ok=True)
     async with serving(*COMMAND, MODELS=str(tmp_path)) as service, service.client() as client:
         await until_ready(client)
@@ -103,9 +103,9 @@ async def test_versions_come_and_go_and_nobody_is_lost(models: Path, tmp_path: P
         assert seen == {1, 2}
 
 
-async def test_what_does_not_fit_or_is_not_there_is_refused(models: Path) -> None:
+async def test_oversized_and_unknown_models_are_rejected(models: Path) -> None:
     large, other = _size(models, "digits/2"), _size(models, "strokes/1")
-    memory = large + max(large, other)  # enough for two
+    memory = large + max(large, other)  # enough for two models
     rows = IMAGES[:1].tolist()
     async with serving(*COMMAND, MODELS=str(models), MEMORY=str(memory)) as service, service.client() as client:
         await until_ready(client)
@@ -124,7 +124,7 @@ def _size(models: Path, version: str) -> int:
     return sum(array.nbytes for array in weights(models, version).values())
 
 
-async def test_a_model_that_is_damaged_is_not_ready_and_the_other_is_there(models: Path, tmp_path: Path) -> None:
+async def test_a_damaged_model_does_not_affect_the_other_one(models: Path, tmp_path: Path) -> None:
     shutil.copytree(models, tmp_path, dirs_exist_ok=True)
     (tmp_path / "digits" / "2" / "aioflow.json").write_bytes(b"nonsense")
     async with serving(*COMMAND, MODELS=str(tmp_path)) as service, service.client() as client:

@@ -1,4 +1,4 @@
-"""The service in aiohttp, as a process, with real clients."""
+"""The service in aiohttp, as a process with real clients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytest.importorskip("aiohttp")
 COMMAND = ("-m", "examples.web.with_aiohttp", "--port", "0")
 
 
-async def test_it_answers_under_load_whatever_clients_do(folder: Path, oracle: Oracle) -> None:
+async def test_the_service_answers_under_load(folder: Path, oracle: Oracle) -> None:
     async with serving(*COMMAND, MODEL=str(folder)) as service:
         load = Load(service, Api(oracle.agrees))
         await load.run()
@@ -31,7 +31,7 @@ async def test_it_answers_under_load_whatever_clients_do(folder: Path, oracle: O
         await answered_although_it_ends(service, Api(oracle.agrees), late_bodies=False)
 
 
-async def test_rows_of_clients_who_have_gone_are_not_computed(folder: Path) -> None:
-    """With no help in the handler: aiohttp cancels it."""
+async def test_rows_of_disconnected_clients_are_not_computed(folder: Path) -> None:
+    """The handler needs no code for this, because aiohttp cancels it."""
     async with serving(*COMMAND, MODEL=str(folder)) as service:
         await gone_before_they_are_computed(service, Api(lambda rows, answer: True))

@@ -1,4 +1,4 @@
-"""The service in FastAPI, as a process, with real clients."""
+"""The service in FastAPI, as a process with real clients."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def api_of(oracle: Oracle) -> Api:
     return Api(agrees, body=lambda rows: {"pixels": rows.tolist()})
 
 
-async def test_it_answers_under_load_whatever_clients_do(folder: Path, oracle: Oracle) -> None:
+async def test_the_service_answers_under_load(folder: Path, oracle: Oracle) -> None:
     async with serving(*COMMAND, MODEL=str(folder)) as service:
         await Load(service, api_of(oracle)).run()
         await answered_although_it_ends(service, api_of(oracle))
 
 
-async def test_lines_come_as_they_are_computed_and_end_with_the_client(folder: Path, oracle: Oracle) -> None:
+async def test_lines_are_streamed_and_end_with_the_client(folder: Path, oracle: Oracle) -> None:
     async with serving(*COMMAND, MODEL=str(folder)) as service, service.client() as client:
         files = service.files
         found: list[int] = []
@@ -51,9 +51,7 @@ async def test_lines_come_as_they_are_computed_and_end_with_the_client(folder: P
         await service.closed(files + 1)
 
 
-async def test_what_it_learns_is_saved_behind_the_response_and_there_when_it_starts_again(
-    folder: Path, oracle: Oracle
-) -> None:
+async def test_learned_weights_are_saved_after_the_response_and_restored(folder: Path, oracle: Oracle) -> None:
     lesson = {"pixels": DIGITS.images[:80].tolist(), "labels": DIGITS.labels[:80].tolist()}
     first = int(str(af.train.latest_checkpoint(folder)).rpartition("-")[2])
     async with serving(*COMMAND, MODEL=str(folder)) as service, service.client() as client:

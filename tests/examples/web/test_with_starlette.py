@@ -1,4 +1,4 @@
-"""The service in Starlette, as a process, with real clients."""
+"""The service in Starlette, as a process with real clients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.processes import SECONDS
 COMMAND = uvicorn("examples.web.with_starlette:app")
 
 
-async def test_it_answers_under_load_whatever_clients_do(folder: Path, oracle: Oracle) -> None:
+async def test_the_service_answers_under_load(folder: Path, oracle: Oracle) -> None:
     async with serving(*COMMAND, MODEL=str(folder)) as service:
         load = Load(service, Api(oracle.agrees))
         await load.run()
@@ -31,7 +31,7 @@ async def test_it_answers_under_load_whatever_clients_do(folder: Path, oracle: O
 
 
 async def nothing_left(service: Service) -> dict[str, int]:
-    """Its statistics, once nobody waits."""
+    """Return the statistics once no request waits."""
     async with asyncio.timeout(SECONDS), service.client() as client:
         while True:
             found: dict[str, int] = (await client.get("/statistics")).json()
@@ -39,8 +39,8 @@ async def nothing_left(service: Service) -> dict[str, int]:
                 return found
 
 
-async def test_a_full_queue_says_when_to_come_again_and_too_much_is_refused(folder: Path, oracle: Oracle) -> None:
-    """16 batches of 64 rows may wait. Whoever is let in is answered."""
+async def test_a_full_queue_sends_retry_after_and_large_bodies_are_rejected(folder: Path, oracle: Oracle) -> None:
+    """16 batches of 64 rows may wait. Every accepted request is answered."""
     rows = IMAGES[:900]
     async with serving(*COMMAND, MODEL=str(folder)) as service, service.client() as client:
         async with asyncio.TaskGroup() as group:
@@ -60,8 +60,8 @@ async def test_a_full_queue_says_when_to_come_again_and_too_much_is_refused(fold
             assert answer.status_code in (400, 504)
 
 
-async def test_who_comes_before_it_is_ready_is_answered_when_it_is(folder: Path, oracle: Oracle) -> None:
-    """Behind a socket that is there before the service, as systemd or a supervisor has it."""
+async def test_early_requests_are_answered_once_the_service_is_ready(folder: Path, oracle: Oracle) -> None:
+    """The socket exists before the service, as with systemd or another supervisor."""
     with socket.create_server(("127.0.0.1", 0), backlog=100) as listener:
         async with serving(*COMMAND, listener=listener, MODEL=str(folder)) as service, service.client() as client:
             assert not service.printed, "it has not even begun"
@@ -71,7 +71,7 @@ async def test_who_comes_before_it_is_ready_is_answered_when_it_is(folder: Path,
             assert all(oracle.agrees(each, task.result().json()) for each, task in zip(rows, asked, strict=True))
 
 
-async def test_without_a_checkpoint_it_makes_one(tmp_path: Path) -> None:
+async def test_the_service_creates_a_missing_checkpoint(tmp_path: Path) -> None:
     async with serving(*COMMAND, MODEL=str(tmp_path / "new")) as service, service.client() as client:
         answer = await client.post("/predict", json=IMAGES[:50].tolist())
     assert Oracle(tmp_path / "new").agrees(IMAGES[:50], answer.json())

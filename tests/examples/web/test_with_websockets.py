@@ -1,4 +1,4 @@
-"""The service of messages, as a process, with real clients."""
+"""The service of WebSocket messages, as a process with real clients."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def connected(service: Service) -> AsyncIterator[Any]:
 
 
 async def converse(service: Service, oracle: Oracle, chance: random.Random, count: int) -> None:
-    """Send messages without waiting, some of them nonsense; each answer must be that to its own message."""
+    """Send messages without waiting, some of them malformed. Check that each answer belongs to its own message."""
     asked: dict[int, Any] = {}
 
     async def send(socket: Any, number: int) -> None:
@@ -54,7 +54,7 @@ async def converse(service: Service, oracle: Oracle, chance: random.Random, coun
         answered = 0
         while answered < count:
             answer = json.loads(await socket.recv())
-            if "retry_after" in answer:  # who waits here reads no pongs either
+            if "retry_after" in answer:  # waiting here would also stop reading pongs
                 group.create_task(send_again(socket, answer["id"], answer["retry_after"]))
             elif "error" in answer:
                 assert answer["id"] in (None, -1), answer
@@ -64,7 +64,7 @@ async def converse(service: Service, oracle: Oracle, chance: random.Random, coun
 
 
 async def leave(service: Service, chance: random.Random) -> None:
-    """Ask for much and go, in good order or not."""
+    """Send many messages, then close or abort the connection."""
     async with connected(service) as socket:
         for number in range(chance.randint(1, 40)):
             await socket.send(json.dumps({"id": number, "pixels": rows_by_chance(chance).tolist()}))
@@ -72,10 +72,10 @@ async def leave(service: Service, chance: random.Random) -> None:
             socket.transport.abort()
 
 
-async def test_it_answers_under_load_whatever_clients_do(folder: Path, oracle: Oracle) -> None:
+async def test_the_service_answers_under_load(folder: Path, oracle: Oracle) -> None:
     async with serving(*COMMAND, MODEL=str(folder)) as service:
         async with connected(service):
-            pass  # what is made once is there
+            pass  # the service now has what it creates once
         files = service.files
         async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as group:
             for number in range(8):
@@ -86,10 +86,10 @@ async def test_it_answers_under_load_whatever_clients_do(folder: Path, oracle: O
         await converse(service, oracle, random.Random(9), 5)
 
 
-async def test_a_client_that_does_not_read_is_not_read_from_and_harms_nobody(folder: Path, oracle: Oracle) -> None:
-    """Its answers fill the buffers of both ends; then what it sends does."""
+async def test_a_client_that_does_not_read_only_blocks_itself(folder: Path, oracle: Oracle) -> None:
+    """Unread answers fill the buffers of both ends; then unread messages do."""
     text = json.dumps({"id": 0, "pixels": IMAGES[:30].tolist()})
-    patient = (*COMMAND, "--ws-ping-timeout", "600")  # it closes a connection that does not even read its pings
+    patient = (*COMMAND, "--ws-ping-timeout", "600")  # the default closes connections that do not read pings
     async with serving(*patient, MODEL=str(folder)) as service, connected(service) as greedy:
         greedy.transport.pause_reading()
         sent = await _send_until_stuck(greedy, text)
@@ -111,7 +111,7 @@ async def _send_until_stuck(socket: Any, text: str) -> int:
     return sent
 
 
-async def test_how_connections_are_closed(folder: Path) -> None:
+async def test_connections_are_closed_with_a_code(folder: Path) -> None:
     async with serving(*COMMAND, MODEL=str(folder)) as service:
         async with connected(service) as binary:
             await binary.send(b"\0\1")

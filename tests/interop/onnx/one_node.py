@@ -25,13 +25,17 @@ def one_node(
     domain: str = "",
     **attributes: Any,
 ) -> ModelProto:
-    """A model of one node.
+    """Return a model of one node.
 
     Args:
-        inputs: By name the values that it is to be run with; None for an input left out.
-        outputs: Names; "" for one that is not wanted.
-        weights: Which of the inputs are constants of the model.
-        known_shapes: Whether the model says the sizes of its inputs, or their number alone.
+        op: Op of the node.
+        inputs: Values to run the model with, by name; None for an omitted input.
+        outputs: Names of the outputs; "" for an omitted output.
+        weights: Names of the inputs that are constants of the model.
+        known_shapes: Whether the model declares the sizes of its inputs, or only their ranks.
+        opset: Version of the op set.
+        domain: Domain of the op.
+        **attributes: Attributes of the node.
     """
     given = {name: value for name, value in inputs.items() if value is not None}
     node = helper.make_node(op, [n if n in given else "" for n in inputs], list(outputs), domain=domain, **attributes)
@@ -49,7 +53,7 @@ def one_node(
 
 
 async def run_model(model: ModelProto, inputs: Mapping[str, np.ndarray[Any, Any] | None]) -> list[np.ndarray[Any, Any]]:
-    """The model's outputs, in order."""
+    """Run a model and return its outputs, in order."""
     loaded = onnx.load(model)
     async with aioflow.Session(graph=loaded.graph) as session:
         feeds = {tensor: inputs[name] for name, tensor in loaded.inputs.items()}

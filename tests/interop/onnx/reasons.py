@@ -1,4 +1,4 @@
-"""The tests of onnx's backend suite that do not pass, and why. One that passes in spite of that is a failure."""
+"""Tests of onnx's backend suite that do not pass, with reasons. A test of `REASONS` that passes is a failure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REASONS: Final[Mapping[str, str]] = {
 
 _GENERATOR = "expects the numbers that NumPy's generator draws, and ONNX leaves the generator open"
 
-# They could pass by chance.
+# These tests are not run, because they could pass by chance.
 NOT_RUN: Final[Mapping[str, str]] = {"test_squeezenet": _TIES} | dict.fromkeys(
     (
         "test_bernoulli",

@@ -1,6 +1,6 @@
-"""The onnx package's own backend tests, in this process: python -m tests.interop.onnx.suite --op Gemm
+"""The onnx package's own backend tests, run in this process: `python -m tests.interop.onnx.suite --op Gemm`.
 
-Prints a table of what passes, per op or per kind of test, and what fails with its error.
+The command prints the number of passing tests per op or per kind of test, and each failure with its error.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OPEN: list[AioflowRep] = []
 
 
 class ClosingBackend(AioflowBackend):
-    """As the backend itself; what a test has prepared is closed after it."""
+    """The backend, with a record of prepared models to close after each test."""
 
     @classmethod
     def prepare(cls, model: Any, device: str = "CPU", **kwargs: Any) -> AioflowRep:
@@ -48,9 +48,9 @@ class Case:
 
     Attributes:
         kind: "Node", "Real", "Simple", "PyTorchConverted" or "PyTorchOperator".
-        name: "test_gemm_beta": without the device.
-        models: Its model, once it has been run, or None.
-        call: Runs it.
+        name: Name without the device, such as "test_gemm_beta".
+        models: A list of its model, which is None until the test has run.
+        call: Function that runs the test.
     """
 
     kind: str
@@ -60,7 +60,7 @@ class Case:
 
     @property
     def op(self) -> str:
-        """The op that a test of a node is about; the kind of any other test."""
+        """Op that a node test is about, or the kind of any other test."""
         model = self.models[0]
         if self.kind != "Node" or not isinstance(model, ModelProto):
             return self.kind
@@ -76,9 +76,9 @@ def _single(model: ModelProto) -> bool:
 
 @lru_cache(maxsize=1)
 def cases() -> tuple[Case, ...]:
-    """Every test for the CPU, in order."""
+    """Return every test for the CPU, in order."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # as the suite makes its data
+        warnings.simplefilter("ignore")  # raised while the suite creates its data
         items: Any = Runner(ClosingBackend)._test_items
     found = []
     for kind, tests in items.items():
@@ -102,7 +102,7 @@ def _case(kind: str, name: str, item: Any) -> Case:
 
 @contextlib.contextmanager
 def models_folder() -> Iterator[None]:
-    """A temporary folder for the data that the suite writes for its bundled models."""
+    """Set ONNX_MODELS to a temporary folder for the data that the suite writes for its bundled models."""
     with tempfile.TemporaryDirectory() as folder:
         before = os.environ.get("ONNX_MODELS")
         os.environ["ONNX_MODELS"] = folder
@@ -115,7 +115,7 @@ def models_folder() -> Iterator[None]:
 
 
 def chosen(arguments: argparse.Namespace) -> list[Case]:
-    """The tests that the command line asks for."""
+    """Return the tests that the command line selects."""
     found = [c for c in cases() if not arguments.kind or c.kind in arguments.kind]
     if arguments.name:
         found = [c for c in found if any(part in c.name for part in arguments.name)]
@@ -130,7 +130,7 @@ def chosen(arguments: argparse.Namespace) -> list[Case]:
 
 @lru_cache(maxsize=1)
 def node_models() -> Mapping[str, frozenset[str]]:
-    """The ops of the model of each test of a node."""
+    """Return the ops of the model of each node test, by the name of the test."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tests = load_model_tests(kind="node")
@@ -142,7 +142,7 @@ def node_models() -> Mapping[str, frozenset[str]]:
 
 
 def outcome(case: Case) -> str | None:
-    """None if it passes, otherwise what went wrong, in a line."""
+    """Run a test. Return None if it passes, otherwise the error in one line."""
     try:
         case.call()
     except unittest.SkipTest as skipped:
@@ -154,7 +154,7 @@ def outcome(case: Case) -> str | None:
 
 
 def main() -> int:
-    """The command."""
+    """Run the selected tests and print their results. Return 1 if any test fails."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--op", action="append", help="tests of nodes of this op; may be given again")
     parser.add_argument("--name", action="append", help="tests with this in their name; may be given again")

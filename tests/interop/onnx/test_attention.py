@@ -1,4 +1,4 @@
-"""Attention where onnx's own suite does not look: unknown shapes, and gradients of queries that see nothing."""
+"""Attention beyond onnx's own suite: unknown shapes, and gradients of fully masked queries."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def expected(q: Any, k: Any, v: Any, allowed: Any) -> Any:
 
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("steps", [1, 3])
-async def test_cached_keys_of_shared_heads(steps: int, known: bool) -> None:
+async def test_cached_keys_are_shared_by_heads(steps: int, known: bool) -> None:
     inputs = {
         "q": some(2, 4, steps, 8),
         "k": some(2, 2, steps, 8, seed=1),
@@ -46,7 +46,7 @@ async def test_cached_keys_of_shared_heads(steps: int, known: bool) -> None:
     np.testing.assert_allclose(y, expected(inputs["q"], all_keys, all_values, allowed), rtol=1e-4, atol=1e-6)
 
 
-async def test_a_query_that_sees_nothing_has_no_gradient() -> None:
+async def test_a_fully_masked_query_has_no_gradient() -> None:
     mask = np.array([[True, False, True], [False, False, False]])
     inputs: dict[str, Any] = {n: some(1, 1, s, 4, seed=s) for n, s in (("q", 2), ("k", 3), ("v", 3))} | {"mask": mask}
     model = onnx.load(one_node("Attention", inputs, opset=23))
@@ -64,7 +64,7 @@ async def test_a_query_that_sees_nothing_has_no_gradient() -> None:
 
 
 @pytest.mark.parametrize("known", [True, False])
-async def test_a_cache_is_written_round_its_end(known: bool) -> None:
+async def test_a_circular_cache_wraps_around(known: bool) -> None:
     inputs = {
         "cache": some(2, 3, 4, 5),
         "update": some(2, 3, 2, 5, seed=1),

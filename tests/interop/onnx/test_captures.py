@@ -1,4 +1,4 @@
-"""Subgraphs read what is around them, however deep."""
+"""Subgraphs that read values of the graphs around them, at any depth."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ X = np.array([1, 2], np.float32)
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
-async def test_a_loop_in_a_loop_reads_what_is_around_both(count: int) -> None:
+async def test_a_nested_loop_reads_outer_values(count: int) -> None:
     model = parse("""g (int64 n, bool c, float[2] x) => (float[2] y) {
         y = Loop <body = outer (int64 i, bool k, float[2] v) => (bool l, float[2] w) {
             l = Identity (k)
@@ -28,7 +28,7 @@ async def test_a_loop_in_a_loop_reads_what_is_around_both(count: int) -> None:
     np.testing.assert_allclose(y, expected)
 
 
-async def test_a_scan_in_a_scan_reads_what_is_around_both() -> None:
+async def test_a_nested_scan_reads_outer_values() -> None:
     model = parse("""g (float[N, 2] x, float s) => (float y, float[N, 2] z) {
         y, z = Scan <num_scan_inputs = 1, body = outer (float a, float[2] row) => (float b, float[2] made) {
             b, made = Scan <num_scan_inputs = 1, body = inner (float p, float q) => (float r, float o) {
@@ -42,7 +42,7 @@ async def test_a_scan_in_a_scan_reads_what_is_around_both() -> None:
 
 
 @pytest.mark.parametrize("condition", [False, True])
-async def test_both_branches_in_a_loop_read_what_is_around_it(condition: bool) -> None:
+async def test_both_branches_in_a_loop_read_outer_values(condition: bool) -> None:
     model = parse("""g (int64 n, bool c, bool b, float[2] x) => (float[2] y) {
         y = Loop <body = outer (int64 i, bool k, float[2] v) => (bool l, float[2] w) {
             l = Identity (k)

@@ -1,4 +1,4 @@
-"""Where ONNX says something of the edges of what an op takes: nothing left, one element, no number."""
+"""Edge cases that ONNX specifies: no elements, one element, and values that are not numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def given(op: str, inputs: dict[str, Any], outputs: tuple[str, ...] = ("y"
 @pytest.mark.parametrize("weights", [(), ("a", "b", "c")])
 @pytest.mark.parametrize(("start", "limit", "delta"), [(-6, -8, 2), (1, 4, -1), (3, 3, 1), (2, 0, 1)])
 @pytest.mark.parametrize("dtype", [np.int64, np.float32])
-async def test_a_range_that_leads_away_from_its_end_has_nothing(
+async def test_a_range_away_from_its_limit_is_empty(
     start: int, limit: int, delta: int, dtype: Any, weights: tuple[str, ...]
 ) -> None:
     numbers = {"a": np.asarray(start, dtype), "b": np.asarray(limit, dtype), "c": np.asarray(delta, dtype)}
@@ -42,7 +42,7 @@ async def test_floats_as_text_keep_their_digits() -> None:
 
 
 @pytest.mark.parametrize("known_shapes", [False, True])
-async def test_the_last_part_may_be_smaller(known_shapes: bool) -> None:
+async def test_the_last_part_of_a_split_may_be_smaller(known_shapes: bool) -> None:
     for size, sizes in ((5, [2, 2, 1]), (4, [2, 2, 0]), (1, [1, 0, 0]), (0, [0, 0, 0])):
         x = np.arange(2.0 * size, dtype=np.float32).reshape(2, size)
         parts = await given("Split", {"x": x}, ("a", "b", "c"), known_shapes=known_shapes, axis=1, num_outputs=3)
@@ -50,7 +50,7 @@ async def test_the_last_part_may_be_smaller(known_shapes: bool) -> None:
         np.testing.assert_array_equal(np.concatenate(parts, 1), x)
 
 
-async def test_the_bias_of_integers_that_shrink_is_a_float() -> None:
+async def test_shrink_applies_a_float_bias_to_integers() -> None:
     [y] = await given("Shrink", {"x": np.array([-5, 0, 1, 9], np.int16)}, lambd=1.0, bias=0.5)
     np.testing.assert_array_equal(y, np.array([-4, 0, 0, 8], np.int16))
     [y] = await given("Shrink", {"x": np.array([0, 1, 9], np.uint8)}, lambd=0.5, bias=0.5)
@@ -58,12 +58,12 @@ async def test_the_bias_of_integers_that_shrink_is_a_float() -> None:
 
 
 @pytest.mark.parametrize("axis", [0, 1])
-async def test_no_element_is_the_largest_of_none(axis: int) -> None:
+async def test_hardmax_of_no_elements_is_empty(axis: int) -> None:
     [y] = await given("Hardmax", {"x": np.zeros((0, 2), np.float32)}, axis=axis)
     assert y.shape == (0, 2)
 
 
-async def test_an_image_of_one_element_is_the_first_one() -> None:
+async def test_resizing_to_one_element_takes_the_first_one() -> None:
     x = np.arange(1, 5, dtype=np.float32).reshape(1, 1, 4)
     inputs = {"x": x, "roi": None, "scales": np.array([1, 1, 0.3], np.float32)}
     for mode in ("linear", "nearest"):
@@ -75,8 +75,8 @@ async def test_an_image_of_one_element_is_the_first_one() -> None:
 
 @pytest.mark.parametrize("known_shapes", [False, True])
 @pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER"])
-async def test_a_padding_that_only_the_step_tells(mode: str, known_shapes: bool) -> None:
-    """Windows of two elements, two apart, of which each third begins one."""
+async def test_same_padding_of_dilated_windows(mode: str, known_shapes: bool) -> None:
+    """Windows have two elements, with dilation 2 and stride 3."""
     for size in (1, 4, 6, 7):
         x = np.random.default_rng(size).standard_normal((1, 1, size)).astype(np.float32)
         count = -(-size // 3)
@@ -90,7 +90,7 @@ async def test_a_padding_that_only_the_step_tells(mode: str, known_shapes: bool)
 
 
 @pytest.mark.parametrize("spatial", [(5,), (4, 5), (3, 4, 5)])
-async def test_groups_of_channels_that_only_the_filter_tells(spatial: tuple[int, ...]) -> None:
+async def test_conv_groups_without_known_shapes(spatial: tuple[int, ...]) -> None:
     x = np.random.default_rng(0).standard_normal((2, 4, *spatial)).astype(np.float32)
     w = np.arange(1, 7, dtype=np.float32).reshape(6, 1, *[1] * len(spatial)).repeat(2, 1)
     model = one_node("Conv", {"x": x, "w": w}, weights=("w",), known_shapes=False, group=2)
@@ -100,7 +100,7 @@ async def test_groups_of_channels_that_only_the_filter_tells(spatial: tuple[int,
     assert [a.i for node in exported.graph.node for a in node.attribute if a.name == "group"] == [2]
 
 
-async def test_small_integers_are_pooled_in_volumes() -> None:
+async def test_int8_volumes_are_pooled() -> None:
     x = np.arange(-32, 32, dtype=np.int8).reshape(1, 1, 4, 4, 4)
     [y] = await given("MaxPool", {"x": x}, kernel_shape=[2, 2, 2], strides=[2, 2, 2])
     assert y.dtype == np.int8
@@ -111,10 +111,10 @@ async def test_small_integers_are_pooled_in_volumes() -> None:
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("largest", [0, 1])
 @pytest.mark.parametrize("dtype", ["float32", "int64"])
-async def test_the_first_of_an_order_with_equal_elements_and_nan(
+async def test_top_k_orders_nan_and_equal_elements_as_onnx(
     dtype: str, largest: int, axis: int, known_shapes: bool
 ) -> None:
-    """NaN is the largest number, and of equal ones the first comes first, as in onnx's own evaluator."""
+    """NaN is the largest number, and the first of equal elements comes first, as in onnx's own evaluator."""
     rng = np.random.default_rng(3)
     x = rng.integers(-2, 3, (6, 7)).astype(dtype)
     if dtype == "float32":

@@ -1,4 +1,4 @@
-"""Translations of arithmetic and reductions where onnx's own suite does not look."""
+"""Translations of arithmetic and reductions, beyond onnx's own suite."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.interop.onnx.one_node import one_node, run_model
 
 @pytest.mark.parametrize("none_if_empty", [0, 1])
 @pytest.mark.parametrize("axes", [[], [1], [0, -1]])
-async def test_axes_that_come_with_the_step(axes: list[int], none_if_empty: int) -> None:
+async def test_reduction_axes_may_be_fed(axes: list[int], none_if_empty: int) -> None:
     x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
     inputs: dict[str, Any] = {"x": x, "axes": np.array(axes, np.int64)}
     model = one_node("ReduceSum", inputs, known_shapes=False, noop_with_empty_axes=none_if_empty)
@@ -41,7 +41,7 @@ async def test_a_power_has_the_dtype_of_its_base() -> None:
     np.testing.assert_array_equal(y, [1, 9])
 
 
-async def test_clip_by_attributes_as_old_models_have_it() -> None:
+async def test_clip_reads_attributes_of_old_models() -> None:
     inputs = {"x": np.array([-3.0, 0.5, 7.0], np.float32)}
     [y] = await run_model(one_node("Clip", inputs, opset=7, min=-1.0, max=2.0), inputs)
     np.testing.assert_array_equal(y, np.array([-1, 0.5, 2], np.float32))
@@ -51,7 +51,7 @@ async def test_clip_by_attributes_as_old_models_have_it() -> None:
 
 @pytest.mark.parametrize("op", ["Softmax", "LogSoftmax", "Hardmax"])
 @pytest.mark.parametrize("known", [True, False])
-async def test_old_softmax_takes_all_axes_from_one_on(op: str, known: bool) -> None:
+async def test_old_softmax_normalizes_over_all_axes_from_the_given_one(op: str, known: bool) -> None:
     x = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
     model = one_node(op, {"x": x}, opset=11, known_shapes=known, axis=1)
     [y] = await run_model(model, {"x": x})

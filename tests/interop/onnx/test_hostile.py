@@ -1,4 +1,4 @@
-"""Malformed and hostile models: whatever is in a file, what it raises is an error of aioflow."""
+"""Malformed and hostile models: every exception that they raise is an error of aioflow."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ W = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
 def weighted(weight: TensorProto) -> ModelProto:
-    """A model that gives a weight of shape [2, 3]."""
+    """Return a model that outputs a weight of shape [2, 3]."""
     graph = helper.make_graph(
         [helper.make_node("Identity", ["w"], ["y"])],
         "g",
@@ -41,7 +41,7 @@ def weighted(weight: TensorProto) -> ModelProto:
 
 
 def outside(folder: Path, **entries: object) -> Path:
-    """A model whose weight is said to be in a file."""
+    """Write a model whose weight is external data with these entries. Return its path."""
     weight = TensorProto(name="w", dims=[2, 3], data_type=TensorProto.FLOAT, data_location=TensorProto.EXTERNAL)
     for key, value in entries.items():
         weight.external_data.add(key=key, value=str(value))
@@ -61,7 +61,7 @@ async def test_weights_in_a_file_of_the_folder_are_mapped(tmp_path: Path) -> Non
         onnx.load((tmp_path / "model.onnx").read_bytes())
 
 
-def test_weights_are_in_the_folder_and_nowhere_else(tmp_path: Path) -> None:
+def test_weights_outside_the_folder_are_rejected(tmp_path: Path) -> None:
     inside = tmp_path / "inside"
     inside.mkdir()
     (tmp_path / "secret").write_bytes(W.tobytes())
@@ -82,7 +82,7 @@ def test_weights_are_in_the_folder_and_nowhere_else(tmp_path: Path) -> None:
 
 
 def cached(folder: Path, location: str) -> Path:
-    """A model as Hugging Face's cache has it: a link into a folder of blobs."""
+    """Write a model as Hugging Face's cache stores it: a link into a folder of blobs. Return its path."""
     blobs, snapshot = folder / "blobs", folder / "snapshots" / "revision" / "onnx"
     blobs.mkdir(parents=True)
     snapshot.mkdir(parents=True)
@@ -127,7 +127,7 @@ def test_load_refuses_weights_linked_past_the_folders_of_the_chain(tmp_path: Pat
 
 
 @pytest.mark.parametrize("dims", [[2, 4], [1 << 40, 1 << 40], [0], [3]])
-def test_values_that_do_not_fill_the_shape(dims: list[int]) -> None:
+def test_weights_must_fill_their_shape(dims: list[int]) -> None:
     raw = TensorProto(name="w", dims=dims, data_type=TensorProto.FLOAT, raw_data=W.tobytes())
     listed = TensorProto(name="w", dims=dims, data_type=TensorProto.FLOAT, float_data=W.reshape(-1))
     for weight in (raw, listed):
@@ -135,7 +135,7 @@ def test_values_that_do_not_fill_the_shape(dims: list[int]) -> None:
             onnx.load(weighted(weight))
 
 
-def test_what_cannot_be_right_names_the_node() -> None:
+def test_errors_of_invalid_nodes_name_the_node() -> None:
     for text, message in (
         ("y = Concat <axis = 1.5> (x, x)", "wrong type"),
         ("y = Concat (x, x)", "no attribute"),
@@ -148,7 +148,7 @@ def test_what_cannot_be_right_names_the_node() -> None:
         assert caught.value.node is not None
 
 
-def test_what_the_installed_onnx_does_not_know() -> None:
+def test_versions_unknown_to_the_installed_onnx_are_unimplemented() -> None:
     model = weighted(numpy_helper.from_array(W, "w"))
     model.opset_import[0].version = 10_000
     with pytest.raises(UnimplementedError, match="opset 10000"):
@@ -159,7 +159,7 @@ def test_what_the_installed_onnx_does_not_know() -> None:
         onnx.load(model)
 
 
-def test_what_goes_on_for_ever_is_refused() -> None:
+def test_endless_nesting_is_rejected() -> None:
     endless = parse("""g (float[2] x) => (float[2] y) { y = mine.f (x) }
         <opset_import: ["": 18, "mine": 1], domain: "mine"> f (a) => (b) { b = mine.f (a) }""")
     with pytest.raises(InvalidArgumentError, match="too deeply"):
@@ -178,6 +178,7 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
     for _ in range(rng.choice((1, 1, 2, 4, 8))):
         at, kind = rng.randrange(len(made) + 1), rng.random()
         if kind < 0.5 and at < len(made):
+            # 127 and 128 are on both sides of the limit of a one-byte varint.
             made[at] = rng.choice((0, 1, 2, 127, 128, 255, rng.randrange(256)))
         elif kind < 0.7:
             del made[at : at + rng.randrange(1, 8)]
@@ -190,13 +191,13 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
 
 @cache
 def small_models() -> list[bytes]:
-    """Return the models that the onnx package has as files: some sixty ops."""
+    """Return the models that the onnx package has as files, with about sixty ops."""
     return [path.read_bytes() for path in sorted(Path(onnx_tests.__file__).parent.glob("data/*/*/model.onnx"))]
 
 
 @cache
 def models_of_every_op() -> list[bytes]:
-    """Return those that its tests make, which takes seconds."""
+    """Return the models that the tests of the onnx package create, which takes seconds."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tests = load_model_tests(kind="node")
@@ -204,7 +205,7 @@ def models_of_every_op() -> list[bytes]:
 
 
 def loaded_or_refused(models: list[bytes], cases: int, seed: int) -> int:
-    """Return how many of the mutated models are loaded; the others are refused."""
+    """Return how many of the mutated models are loaded; the others are rejected."""
     rng, loaded = random.Random(seed), 0
     for case in range(cases):
         data = mutated(rng.choice(models), rng)
@@ -224,5 +225,5 @@ def test_a_mutated_model_is_loaded_or_refused() -> None:
 
 @pytest.mark.fuzz
 @pytest.mark.parametrize("seed", range(100))
-def test_a_hundred_thousand_mutated_models(seed: int) -> None:
+def test_a_hundred_thousand_mutated_models_are_loaded_or_refused(seed: int) -> None:
     loaded_or_refused(models_of_every_op(), 1000, seed)

@@ -1,4 +1,4 @@
-"""Models that mean harm, or that nothing careful has written: each is an error of aioflow, and soon."""
+"""Models that are hostile or carelessly written: each raises an error of aioflow, without delay."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.interop.onnx.test_loading import parse, run
 # -- files ------------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_no_file_is_not_opened(tmp_path: Path) -> None:
+def test_paths_that_are_not_files_are_rejected(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe", "/dev/zero"):
         with pytest.raises(InvalidArgumentError, match="no file"):
@@ -32,7 +32,7 @@ def test_what_is_no_file_is_not_opened(tmp_path: Path) -> None:
             onnx.load(thing)  # type: ignore[arg-type]
 
 
-def test_weights_are_in_files_that_end(tmp_path: Path) -> None:
+def test_weights_in_pipes_and_circular_links_are_rejected(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "here").symlink_to("there")
     (tmp_path / "there").symlink_to("here")
@@ -45,7 +45,7 @@ def test_weights_are_in_files_that_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("external", [False, True])
-def test_nothing_in_a_shape_that_no_array_has(tmp_path: Path, external: bool) -> None:
+def test_empty_weights_of_an_impossible_shape_are_rejected(tmp_path: Path, external: bool) -> None:
     weight = TensorProto(name="w", dims=[0, 1 << 62, 1 << 62], data_type=TensorProto.FLOAT, raw_data=b"")
     if external:
         (tmp_path / "nothing").write_bytes(b"")
@@ -59,7 +59,7 @@ def test_nothing_in_a_shape_that_no_array_has(tmp_path: Path, external: bool) ->
 
 @pytest.mark.parametrize("dtype", ["INT4", "UINT4", "FLOAT4E2M1"])
 @pytest.mark.parametrize("data", [b"\x01", b"\x01\x02\x03", b"\x01" * 80])
-def test_elements_that_share_bytes_fill_their_shape(dtype: str, data: bytes) -> None:
+def test_packed_elements_must_fill_their_shape(dtype: str, data: bytes) -> None:
     number = TensorProto.DataType.Value(dtype)
     for weight in (
         TensorProto(name="w", dims=[3], data_type=number, raw_data=data),
@@ -70,7 +70,7 @@ def test_elements_that_share_bytes_fill_their_shape(dtype: str, data: bytes) -> 
     onnx.load(weighted(TensorProto(name="w", dims=[3], data_type=number, raw_data=data[:1] * 2)))
 
 
-def test_a_sparse_weight_is_listed() -> None:
+def test_a_sparse_weight_is_listed_as_unsupported() -> None:
     model = weighted(numpy_helper.from_array(np.zeros((2, 3), np.float32), "other"))
     sparse = SparseTensorProto(dims=[10**15])
     sparse.values.CopyFrom(numpy_helper.from_array(np.ones(1, np.float32), "w"))
@@ -81,10 +81,10 @@ def test_a_sparse_weight_is_listed() -> None:
     assert caught.value.unsupported == (UnsupportedOp("a sparse initializer", "w", "weights are dense here"),)
 
 
-# -- graphs without measure -------------------------------------------------------------------------------------------
+# -- graphs of excessive size -----------------------------------------------------------------------------------------
 
 
-def test_functions_that_double_at_each_level(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_functions_that_double_at_each_level_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aioflow.interop.onnx.walking._MOST_INSIDE", 2000)
 
     def doubling(levels: int) -> ModelProto:
@@ -102,7 +102,7 @@ def test_functions_that_double_at_each_level(monkeypatch: pytest.MonkeyPatch) ->
         onnx.load(doubling(20))
 
 
-def test_loops_that_are_tried_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_attempts_at_nested_loops_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aioflow.interop.onnx.walking._MOST_INSIDE", 100)
     body = "z = Identity (v)"
     for i in range(6):
@@ -123,7 +123,7 @@ def test_loops_that_are_tried_again_and_again(monkeypatch: pytest.MonkeyPatch) -
         ("max_skip_count", -5),
     ],
 )
-def test_a_pool_of_n_grams_is_as_long_as_it_says(name: str, value: object) -> None:
+def test_invalid_pools_of_n_grams_are_rejected(name: str, value: object) -> None:
     attributes: dict[str, Any] = {
         "mode": "TF",
         "min_gram_length": 1,
@@ -145,7 +145,7 @@ def test_a_pool_of_n_grams_is_as_long_as_it_says(name: str, value: object) -> No
         assert caught.value.node == "y"
 
 
-# -- numbers that int32 has no room for -------------------------------------------------------------------------------
+# -- numbers beyond int32 ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", [(1 << 32) + 1, 1 << 62, (1 << 63) - 1])
@@ -159,7 +159,7 @@ def test_a_pool_of_n_grams_is_as_long_as_it_says(name: str, value: object) -> No
     ],
 )
 @pytest.mark.parametrize("known", [False, True])
-async def test_a_count_is_not_cut_to_its_low_bits(text: str, number: int, known: bool) -> None:
+async def test_a_large_count_is_not_truncated(text: str, number: int, known: bool) -> None:
     head = f"k = Constant <value_int = {number}> ()\n" if known else ""
     one = "one = Constant <value_ints = [1]> ()\n"
     model = parse(f"g ({'' if known else 'int64 k, '}float[2] x) => (float[N] y) {{ {head} {one} {text} }}")
@@ -172,7 +172,7 @@ async def test_a_count_is_not_cut_to_its_low_bits(text: str, number: int, known:
 
 
 @pytest.mark.parametrize("op", ["Identity", "OptionalGetElement"])
-def test_an_input_that_is_left_out_is_no_output(op: str) -> None:
+def test_an_omitted_input_cannot_be_an_output(op: str) -> None:
     node = helper.make_node(op, [""], ["y"])
     model = helper.make_model(
         helper.make_graph([node], "g", [], [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])]), ir_version=9
@@ -182,13 +182,13 @@ def test_an_input_that_is_left_out_is_no_output(op: str) -> None:
     assert caught.value.node == "y"
 
 
-def test_an_output_that_the_op_does_not_have_is_listed() -> None:
+def test_an_output_unknown_to_the_op_is_reported() -> None:
     model = parse("g (float[2] x) => (float[2] z) { y, z = OptionalGetElement (x) }")
     with pytest.raises((InvalidArgumentError, UnsupportedError), match="output"):
         onnx.load(model)
 
 
-def test_the_models_node_is_named_where_none_could_be_made() -> None:
+def test_an_error_before_a_node_exists_names_the_models_node() -> None:
     text = "s = Constant <value_ints = [-1]> ()\n y = ConstantOfShape (s)"
     with pytest.raises(InvalidArgumentError, match="negative") as caught:
         onnx.load(parse(f"g () => (float[N] y) {{ {text} }}"))

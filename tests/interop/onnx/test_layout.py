@@ -1,4 +1,4 @@
-"""Imported networks of images run with their channels last: no transposes between the layers, and fused layers."""
+"""Imported image networks run with their channels last: few transposes remain, and layers are fused."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def _optimized(model: ModelProto | str, **switches: bool) -> ClientGraph:
 
 
 def _turned_images(graph: ClientGraph) -> int:
-    """How many transposes there are that are not of a filter."""
+    """Return the number of transposes, without those of filters."""
     sources = Counter(graph.nodes[n.inputs[0].node].op for n in graph.nodes.values() if n.op == "Transpose")
-    return sources.total() - sources["Fill"]  # the light models make their large filters in each step
+    return sources.total() - sources["Fill"]  # the light models compute their large filters in each step
 
 
-# The images that are fed are turned, and what comes before the last layer.
+# The remaining transposes are those of the fed images and of the input of the last layer.
 @pytest.mark.parametrize(
     ("name", "left"),
     [("resnet50", 2), ("squeezenet", 2), ("inception_v1", 2), ("inception_v2", 2), ("densenet121", 2), ("zfnet512", 2)],
@@ -118,23 +118,22 @@ _BETWEEN = {
 
 @pytest.mark.parametrize("between", _BETWEEN.values(), ids=list(_BETWEEN))
 @pytest.mark.parametrize("known", [True, False])
-async def test_layers_with_something_between(between: list[Any], known: bool) -> None:
+async def test_ops_between_layers_need_no_transposes(between: list[Any], known: bool) -> None:
     model = _model([_conv("x", "a", "w1", "b1"), *between, _conv("c", "y", "w2")], [2 if known else "n", 3, 5, 7])
     feed = {"x": _values(2, 3, 5, 7, seed=10)}
     (found,) = await run_model(model, feed)
     np.testing.assert_allclose(found, _expected(model, feed), rtol=1e-4, atol=1e-4)
-    assert _turned_images(_optimized(model)) == 2  # of what is fed, and of what is fetched
+    assert _turned_images(_optimized(model)) == 2  # of the feed and of the fetch
 
 
-async def test_a_layer_with_normalisation_and_activation_is_one_node() -> None:
+async def test_a_layer_with_normalization_and_activation_is_one_node() -> None:
     norm = helper.make_node("BatchNormalization", ["a", "scale", "shift", "mean", "variance"], ["n"])
     nodes = [_conv("x", "a", "w1"), norm, helper.make_node("Relu", ["n"], ["c"]), _conv("c", "y", "w2")]
     graph = _optimized(_model(nodes, ["n", 3, 5, 7]), fold_batch_norm=True)
     assert ops(graph) == {"_FusedConv2D": 1, "Conv2D": 1, "Transpose": 2}
 
 
-async def test_lines_are_turned_once() -> None:
-    """Images of one axis."""
+async def test_images_of_one_axis_are_transposed_once() -> None:
     weights = {"k": _values(4, 3, 3, seed=1), "l": _values(2, 4, 1, seed=2)}
     nodes = [
         helper.make_node("Conv", ["x", "k"], ["a"], kernel_shape=[3], pads=[1, 1], strides=[2]),
@@ -152,7 +151,7 @@ async def test_lines_are_turned_once() -> None:
     assert _turned_images(_optimized(model)) == 2
 
 
-async def test_what_depends_on_the_axes_sees_the_models_own() -> None:
+async def test_axis_dependent_ops_use_the_models_axes() -> None:
     nodes = [
         _conv("x", "a", "w1", "b1"),
         helper.make_node("Shape", ["a"], ["s"]),

@@ -1,4 +1,4 @@
-"""A model of ONNX becomes a graph: names, functions, what is refused."""
+"""Import of ONNX models as graphs: names, functions, and rejected models."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def product() -> ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
 
 
-async def test_a_model_gives_what_its_nodes_say(tmp_path: Path) -> None:
+async def test_a_model_computes_the_values_of_its_nodes(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(product().SerializeToString())
     x = np.array([[1, -2, 3]], np.float32)
@@ -64,7 +64,7 @@ def test_nodes_have_the_models_names() -> None:
     assert model.outputs["y"] is model.graph.get_tensor_by_name("y:0")
 
 
-async def test_what_onnx_defines_by_other_ops_needs_no_translation() -> None:
+async def test_functions_of_a_model_need_no_translation() -> None:
     text = "g (float[2] x) => (float[2] y) { y = mine.twice <factor = 3.0> (x) }\n"
     function = """<opset_import: ["": 18], domain: "mine">
     twice <factor> (a) => (b) { f = Constant <value_float: float = @factor> ()
@@ -118,7 +118,7 @@ def test_a_wrong_model_is_a_typed_error(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_of_a_node_is_said_with_its_name(nodes: str, op: str) -> None:
+def test_errors_of_a_node_name_it(nodes: str, op: str) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         onnx.load(parse(f"g (float[2, 3] x, bool b) => (float[2, 3] y) {{ {nodes} }}"))
     assert (caught.value.node, caught.value.op_type) == ("here", op)

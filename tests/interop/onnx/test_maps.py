@@ -1,4 +1,4 @@
-"""Outputs of ONNX models that are lists of dictionaries, as of scikit-learn's classifiers."""
+"""Outputs of ONNX models that are lists of dictionaries, as in scikit-learn's classifiers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["zip_map"]
 
 
 def zip_map(shape: Any = ("N", 2), *after: Any, **labels: Any) -> ModelProto:
-    """A model that doubles and halves its input, and labels the columns."""
+    """Return a model that doubles and halves its input, and labels the columns."""
     key = TensorProto.STRING if "classlabels_strings" in labels else TensorProto.INT64
     rows = helper.make_map_type_proto(key, helper.make_tensor_type_proto(TensorProto.FLOAT, None))
     nodes = [
@@ -79,7 +79,7 @@ async def test_large_outputs_become_the_same_dictionaries() -> None:
     assert await run(zip_map(classlabels_int64s=[0, 1]), x) == [{0: a, 1: b} for a, b in x.tolist()]
 
 
-async def test_session_gives_dictionaries_wherever_it_fetches() -> None:
+async def test_every_kind_of_fetch_returns_dictionaries() -> None:
     model = onnx.load(zip_map(classlabels_strings=["b", "a"]))
     x, maps = model.inputs["x"], labelled(model)
     async with af.Session(graph=model.graph) as session:

@@ -1,4 +1,4 @@
-"""Inputs of ONNX models that have an initializer: it is their default value."""
+"""Inputs of ONNX models with an initializer, which is their default value."""
 
 from __future__ import annotations
 
@@ -40,36 +40,36 @@ async def test_optional_input_has_a_default_and_can_be_fed() -> None:
     np.testing.assert_array_equal(await run(loaded, x=X, w=X), X + X)
 
 
-async def test_before_version_4_of_the_format_inputs_with_an_initializer_are_weights() -> None:
+async def test_inputs_with_an_initializer_are_weights_before_format_4() -> None:
     loaded = onnx.load(parse(ADD, 3))
     assert (list(loaded.inputs), list(loaded.optional)) == (["x"], [])
     np.testing.assert_array_equal(await run(loaded, x=X), X + 10)
 
 
-async def test_values_that_the_import_has_to_know_are_constants() -> None:
+async def test_values_needed_by_the_import_are_constants() -> None:
     text = """g (float[N] x, int64[A] axes, float[K] w, int64[1] axis) => (float[M, 1] y)
         <int64[1] axes = {1}, float[1] w = {10}, int64[1] axis = {0}>
         { h = Add(x, w)  e = Unsqueeze(h, axis)  s = Squeeze(e, axis)  y = Unsqueeze(s, axes) }"""
     loaded = onnx.load(parse(text))
-    assert list(loaded.optional) == ["w"]  # the number of axes is not known
+    assert list(loaded.optional) == ["w"]  # `axes` has an unknown number of elements
     np.testing.assert_array_equal(await run(loaded, x=X, w=X), (X + X)[:, None])
 
 
-def test_optional_inputs_do_not_hide_what_cannot_be_imported() -> None:
+def test_optional_inputs_do_not_hide_unsupported_ops() -> None:
     text = "g (float[N] x, int64[A] axes) => (float y) <int64[1] axes = {1}> { h = Unsqueeze(x, axes)  y = Nothing(h) }"
     with pytest.raises(UnsupportedError) as caught:
         onnx.load(parse(text))
     assert [each.op for each in caught.value.unsupported] == ["Nothing"]
 
 
-async def test_trained_weights_are_variables_and_no_inputs() -> None:
+async def test_trained_weights_are_variables_and_not_inputs() -> None:
     loaded = onnx.load(parse(ADD), trainable=True)
     assert (list(loaded.optional), list(loaded.variables)) == ([], ["w"])
     number = onnx.load(parse("g (int64[N] x, int64[1] w) => (int64[N] y) <int64[1] w = {2}> { y = Add(x, w) }"))
     assert list(number.optional) == ["w"]
 
 
-def test_a_default_of_another_shape_is_refused_with_the_name_of_the_input() -> None:
+def test_the_error_for_a_default_of_another_shape_names_the_input() -> None:
     with pytest.raises(InvalidArgumentError, match="input 'w'"):
         onnx.load(parse("g (float[N] x, float[4] w) => (float[M] y) <float[1] w = {10}> { y = Add(x, w) }"))
 

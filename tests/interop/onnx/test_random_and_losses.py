@@ -1,4 +1,4 @@
-"""Random numbers, dropout and losses where onnx's own suite does not look."""
+"""Random numbers, dropout and losses, beyond onnx's own suite."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.interop.onnx.one_node import one_node, run_model
 
 
-async def test_dropout_of_training_keeps_the_mean() -> None:
+async def test_dropout_in_training_keeps_the_mean() -> None:
     inputs: dict[str, Any] = {
         "x": np.ones((100, 100), np.float32),
         "ratio": np.array(0.25, np.float32),
@@ -32,7 +32,7 @@ async def test_dropout_of_training_keeps_the_mean() -> None:
     [("RandomNormal", 2.0, 3.0), ("RandomUniform", 2.5, 3 / 12**0.5)],
 )
 @pytest.mark.parametrize("dtype", [1, 10, 11])
-async def test_random_numbers_are_of_their_distribution(op: str, mean: float, spread: float, dtype: int) -> None:
+async def test_random_numbers_follow_their_distribution(op: str, mean: float, spread: float, dtype: int) -> None:
     attributes: dict[str, Any] = {"mean": 2.0, "scale": 3.0} if op == "RandomNormal" else {"low": 1.0, "high": 4.0}
     [y] = await run_model(one_node(op, {}, shape=[100, 200], dtype=dtype, seed=5.0, **attributes), {})
     [again] = await run_model(one_node(op, {}, shape=[100, 200], dtype=dtype, seed=5.0, **attributes), {})
@@ -52,7 +52,7 @@ async def test_multinomial_draws_by_log_probabilities() -> None:
     np.testing.assert_allclose(y.mean(1), [0.8, 0.4], atol=0.04)
 
 
-async def test_an_infinite_loss_of_another_class_does_not_count() -> None:
+async def test_an_infinite_loss_of_another_class_is_ignored() -> None:
     inputs = {"x": np.array([[-np.inf, -0.5], [-0.25, -np.inf]], np.float32), "target": np.array([1, 0])}
     [loss] = await run_model(one_node("NegativeLogLikelihoodLoss", inputs, reduction="sum"), inputs)
     assert loss == 0.75

@@ -1,4 +1,4 @@
-"""RNN, LSTM and GRU: lengths, directions, unknown shapes, gradients. The oracle is written out step by step."""
+"""RNN, LSTM and GRU: lengths, directions, unknown shapes and gradients, against a step-by-step oracle."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def step(op: str, x: Any, h: Any, c: Any, w: Any, r: Any, b: Any) -> tuple[Any, 
 
 
 def expected(op: str, inputs: Inputs, backwards: list[bool]) -> list[np.ndarray[Any, Any]]:
-    """Each sequence of each direction by itself, one step after the other."""
+    """Compute each sequence of each direction by itself, one step after the other."""
     given: dict[str, Any] = dict(inputs)
     lengths = given["lengths"] if given["lengths"] is not None else [STEPS] * BATCH
     y = np.zeros((STEPS, len(backwards), BATCH, HIDDEN))
@@ -78,7 +78,7 @@ WAYS = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
 @pytest.mark.parametrize("lengths", [True, False])
 @pytest.mark.parametrize("direction", WAYS)
 @pytest.mark.parametrize("op", GATES)
-async def test_each_step_follows_from_the_one_before(
+async def test_outputs_equal_those_of_the_oracle(
     op: str, direction: str, lengths: bool, known_shapes: bool, known_weights: bool
 ) -> None:
     inputs = some(op, len(WAYS[direction]), lengths=lengths)
@@ -143,7 +143,7 @@ async def test_gradients_flow_through_all_steps(op: str, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("op", GATES)
-async def test_what_is_behind_a_sequence_has_no_part(op: str) -> None:
+async def test_values_beyond_a_sequences_length_are_ignored(op: str) -> None:
     inputs = some(op, 2, lengths=True)
     assert inputs["x"] is not None
     inputs["x"][3:, 1] = np.nan
@@ -167,8 +167,8 @@ def test_an_unknown_activation_is_refused() -> None:
         )
 
 
-async def test_one_unit_looks_at_its_cell() -> None:
-    """Of one unit the gates of a batch are 4 floats apart."""
+async def test_peepholes_of_one_unit_read_its_cell() -> None:
+    """With one unit, the gates of a batch are 4 floats apart."""
     rng = np.random.default_rng(3)
     shapes = {"x": (3, 5, 2), "w": (1, 4, 2), "r": (1, 4, 1), "b": (1, 8), "h": (1, 5, 1), "c": (1, 5, 1), "p": (1, 3)}
     a = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}

@@ -1,4 +1,4 @@
-"""Inputs of ONNX models whose shape the file does not say."""
+"""Inputs of ONNX models without a shape in the file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["hard", "shapeless"]
 def shapeless(
     op: str, *weights: Any, opset: int = 20, outputs: tuple[str, ...] = ("y",), **attributes: Any
 ) -> ModelProto:
-    """A model of one node whose first input has no shape; the others are weights."""
+    """Return a model of one node whose first input has no shape; the others are weights."""
     names = [f"w{i}" for i in range(len(weights))]
     graph = helper.make_graph(
         [helper.make_node(op, ["x", *names], outputs, "node", **attributes)],
@@ -33,7 +33,7 @@ def shapeless(
 
 
 def hard() -> ModelProto:
-    """A model that can only be imported where the rank of its input is known."""
+    """Return a model that can only be imported if the rank of its input is known."""
     return shapeless("Slice", [0], [1], [-2])
 
 
@@ -42,7 +42,7 @@ async def run(model: Any, x: Any) -> Any:
         return (await session.run(model.outputs, {model.inputs["x"]: x}))["y"]
 
 
-async def test_load_takes_the_shape_of_an_input() -> None:
+async def test_load_accepts_the_shape_of_an_input() -> None:
     model = onnx.load(hard(), shapes={"x": [None, 3]})
     assert model.inputs["x"].dims == (None, 3)
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -91,7 +91,7 @@ def test_load_refuses_the_shape_of_a_sequence() -> None:
         shapeless("NonZero"),
     ],
 )
-def test_refusals_name_the_input_and_say_how_to_give_its_shape(model: ModelProto) -> None:
+def test_the_error_names_the_input_and_how_to_pass_its_shape(model: ModelProto) -> None:
     with pytest.raises(UnsupportedError, match="unknown rank") as caught:
         onnx.load(model)
     assert "shapes={name: [None, 3]}" in caught.value.message
@@ -99,13 +99,13 @@ def test_refusals_name_the_input_and_say_how_to_give_its_shape(model: ModelProto
     assert [each.node for each in caught.value.unsupported if each.op == "an input"] == ["x"]
 
 
-def test_refusals_for_another_reason_do_not_speak_of_shapes() -> None:
+def test_errors_of_other_kinds_do_not_mention_shapes() -> None:
     with pytest.raises(UnsupportedError) as caught:
         onnx.load(shapeless("Nothing"))
     assert caught.value.unsupported == (UnsupportedOp("Nothing", "node"),)
 
 
-def test_ranks_that_ops_fix_are_those_of_the_inputs() -> None:
+def test_ops_with_a_fixed_rank_determine_the_rank_of_the_input() -> None:
     image, matrix = np.zeros([4, 3, 2, 2], np.float32), np.zeros([3, 5], np.float32)
     for model, rank in (
         (shapeless("Conv", image), 4),
@@ -119,7 +119,7 @@ def test_ranks_that_ops_fix_are_those_of_the_inputs() -> None:
         assert onnx.load(model).inputs["x"].dims == (None,) * rank, model.graph.node[0].op_type
 
 
-async def test_rank_that_an_op_fixes_inside_of_a_branch_holds_there_alone() -> None:
+async def test_a_rank_fixed_inside_a_branch_holds_only_there() -> None:
     text = """g (float x, bool b) => (float y) {
         y = If <then_branch = t () => (float p) { p = DepthToSpace <blocksize = 1> (x) },
                 else_branch = e () => (float q) { q = Neg(x) }> (b) }"""

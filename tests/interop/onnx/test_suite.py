@@ -1,4 +1,4 @@
-"""The onnx package's own backend tests: all by `tox -e onnx`, otherwise one of each op, and the small models."""
+"""The onnx package's own backend tests: all with `tox -e onnx`, otherwise one of each op, and the small models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def folder() -> Iterator[None]:
 
 
 def wrong(chosen: Iterable[Case]) -> list[str]:
-    """What is not as it should be: a test that fails without a reason, or passes in spite of one."""
+    """Return unexpected results: tests that fail without a reason, or pass in spite of one."""
     found = []
     for case in chosen:
         if case.name in NOT_RUN:

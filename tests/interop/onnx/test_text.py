@@ -1,4 +1,4 @@
-"""Strings, lookups and n-grams where onnx's own suite does not look."""
+"""Strings, lookups and n-grams, beyond onnx's own suite."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def strings(*texts: str) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize("known", [True, False])
-async def test_what_is_no_key_has_the_default(known: bool) -> None:
+async def test_values_without_a_key_get_the_default(known: bool) -> None:
     x = {"x": strings("b", "nowhere", "a", "b")}
     model = one_node(
         "LabelEncoder",
@@ -34,7 +34,7 @@ async def test_what_is_no_key_has_the_default(known: bool) -> None:
     np.testing.assert_array_equal(y, np.array([6, -7, 5, 6]))
 
 
-async def test_nan_is_a_key_and_the_last_of_equal_keys_holds() -> None:
+async def test_nan_is_a_key_and_the_last_of_equal_keys_wins() -> None:
     x = {"x": np.array([np.nan, 1.0, 2.0, 3.0], np.float32)}
     keys: dict[str, Any] = {"keys_floats": [1.0, np.nan, 2.0, 1.0], "values_strings": ["first", "nan", "two", "last"]}
     [y] = await run_model(one_node("LabelEncoder", x, domain=ML, opset=4, default_string="none", **keys), x)
@@ -43,7 +43,7 @@ async def test_nan_is_a_key_and_the_last_of_equal_keys_holds() -> None:
 
 @pytest.mark.parametrize("texts", [("  a b  c ", "d", ""), ("", ""), ()])
 @pytest.mark.parametrize("most", [None, 1, 2])
-async def test_split_at_white_space_as_python_does(texts: tuple[str, ...], most: int | None) -> None:
+async def test_split_at_white_space_equals_pythons(texts: tuple[str, ...], most: int | None) -> None:
     x = {"x": strings(*texts)}
     options: dict[str, Any] = {} if most is None else {"maxsplit": most}
     pieces, counts = await run_model(one_node("StringSplit", x, ("y", "z"), **options), x)

@@ -1,4 +1,4 @@
-"""An imported model whose weights are variables: trained, saved, and given its own values again."""
+"""Imported models whose weights are variables: trained, saved, and initialized again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aioflow.interop import onnx
 
 
 def network() -> ModelProto:
-    """A small image classifier with a convolution, batch normalization and a dense layer."""
+    """Return a small image classifier with a convolution, batch normalization and a dense layer."""
     rng = np.random.default_rng(0)
 
     def weight(name: str, *shape: int) -> TensorProto:
@@ -82,7 +82,7 @@ async def test_an_imported_model_is_trained_and_saved(tmp_path: Path) -> None:
     assert last < first / 3
 
 
-def test_what_shapes_the_graph_is_known_though_it_is_a_float() -> None:
+def test_float_scales_that_determine_shapes_are_not_variables() -> None:
     graph = helper.make_graph(
         [helper.make_node("Resize", ["x", "", "scales"], ["y"], mode="nearest")],
         "g",
@@ -94,7 +94,7 @@ def test_what_shapes_the_graph_is_known_though_it_is_a_float() -> None:
     assert onnx.load(model, trainable=True).outputs["y"].dims == (1, 1, 4, 4)
 
 
-async def test_weights_that_are_constants_of_nodes_are_trained_too() -> None:
+async def test_weights_in_constant_nodes_are_trained() -> None:
     """Some exporters write no initializers at all."""
     proto = network()
     weights = [

@@ -1,4 +1,4 @@
-"""What is exported in tests: each a function of placeholders, with what they are fed."""
+"""Cases of the export tests: functions of placeholders, with the arrays to feed."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ _RANDOM = np.random.default_rng(7)
 
 
 def floats(*shape: int, low: float = -2.0, high: float = 2.0, dtype: Any = np.float32) -> NDArray[Any]:
-    """Random numbers."""
+    """Return random numbers."""
     return _RANDOM.uniform(low, high, shape).astype(dtype)
 
 
 def ints(*shape: int, low: int = -9, high: int = 10, dtype: Any = np.int32) -> NDArray[Any]:
-    """Random whole numbers."""
+    """Return random whole numbers."""
     return _RANDOM.integers(low, high, shape).astype(dtype)
 
 
 def array(dtype: str, values: Any) -> NDArray[Any]:
-    """These values."""
+    """Return an array of these values."""
     return np.array(values, dtype)
 
 
 def bools(*shape: int) -> NDArray[Any]:
-    """Random truth."""
+    """Return random booleans."""
     return _RANDOM.random(shape) < 0.5
 
 
 @dataclass(frozen=True)
 class Case:
-    """One graph.
+    """One graph to export.
 
     Attributes:
-        name: Of the test.
-        build: Takes placeholders and returns tensors.
-        arrays: What they are fed.
-        static_only: It is not exported where no size is known.
-        tolerance: How far results may differ.
-        reference: Whether ONNX's own evaluator, which is written for clearness, runs it too.
+        name: Name of the test.
+        build: Function from placeholders to tensors.
+        arrays: Values to feed.
+        static_only: Whether the graph is exported only with known sizes.
+        tolerance: Tolerance of the comparison of results.
+        reference: Whether ONNX's own evaluator, which is written for clarity, runs the graph too.
     """
 
     name: str
@@ -61,7 +61,7 @@ CASES: list[Case] = []
 
 
 def case(name: str, build: Callable[..., Any], *arrays: Any, **options: Any) -> None:
-    """Add one."""
+    """Add a case."""
     CASES.append(Case(name, build, [np.asarray(a) for a in arrays], **options))
 
 
@@ -190,7 +190,7 @@ case("tensordot", lambda a, b: af.tensordot(a, b, [[1], [0]]), floats(2, 3), flo
 case("cross", af.linalg.cross, floats(2, 3), floats(2, 3))
 case("det", af.linalg.det, floats(2, 3, 3))
 
-# -- convolutions and what goes with them ------------------------------------------------------------------------------
+# -- convolutions, pooling and images ----------------------------------------------------------------------------------
 
 _KERNEL, _DEPTHWISE = floats(3, 3, 3, 4), floats(3, 2, 3, 2)
 for _padding in ("SAME", "VALID"):
@@ -251,7 +251,7 @@ case("lrn", lambda x: af.nn.lrn(x, 2, 1.0, 0.5, 0.75), floats(2, 3, 4, 7))
 
 
 def _tower(x: Any) -> Any:
-    """Convolutions, with everything between them that does not care where the channels are."""
+    """Apply convolutions, and between them ops that do not depend on the position of the channel axis."""
     first = af.nn.relu6(
         af.nn.bias_add(af.nn.conv2d(x, af.constant(_KERNEL), [1, 1, 1, 1], "SAME"), af.constant(floats(4)))
     )
@@ -468,7 +468,7 @@ case(
 )
 case("roll", lambda x: [af.roll(x, 2, 0), af.roll(x, [1, -3], [0, 1])], _cube)
 
-# -- joining and parting -----------------------------------------------------------------------------------------------
+# -- joining and splitting ---------------------------------------------------------------------------------------------
 
 case(
     "concat", lambda x, y: [af.concat([x, y], 0), af.concat([x, y, x], -1)], floats(2, 3), floats(2, 3), reference=True
@@ -564,7 +564,7 @@ case("xlog1py", af.math.xlog1py, array("float32", [0, 2, -1]), array("float32", 
 
 
 def _differentiated(x: Any) -> Any:
-    """The gradient of a network with respect to its input."""
+    """Return the gradient of a network with respect to its input."""
     hidden = af.nn.leaky_relu(af.matmul(af.tanh(x), af.constant(floats(3, 4))))
     for activation in (af.nn.relu, af.nn.elu, af.nn.selu, af.nn.softplus, af.nn.softsign, af.sigmoid, af.nn.relu6):
         hidden = activation(af.nn.bias_add(hidden, af.constant(floats(4))))
@@ -699,7 +699,7 @@ case("array_joined", lambda x: af.TensorArray(af.float32, 3).unstack(af.reshape(
 
 
 def _recurrent(x: Any) -> Any:
-    """A simple recurrent layer over [time, batch, features], of any length."""
+    """Apply a simple recurrent layer over [time, batch, features], of any length."""
     weights, state = af.constant(floats(3, 4)), af.constant(floats(4, 4))
     start = af.zeros([af.shape(x)[1], 4])
     outputs = af.scan(lambda h, row: af.tanh(af.matmul(row, weights) + af.matmul(h, state)), x, initializer=start)

@@ -1,4 +1,4 @@
-"""Export what a function builds, run it with another program, and compare with a session of ours."""
+"""Helpers that export a built graph, run the model elsewhere, and compare the results with a session."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import aioflow as af
 from aioflow.interop.onnx import export
 
 Arrays: TypeAlias = Sequence[NDArray[Any]]
-# A model and what it is fed, to what it gives.
+# Called with a model and its feeds; returns the outputs.
 Runner: TypeAlias = Callable[[onnx.ModelProto, Mapping[str, NDArray[Any]]], Arrays | Awaitable[Arrays]]
 
 
@@ -27,11 +27,15 @@ async def compare(
     tolerance: float = 1e-5,
     opset: int = 20,
 ) -> onnx.ModelProto:
-    """Check that the model gives what our session does: values, dtypes, shapes. Returns the model.
+    """Check that the model computes the values, dtypes and shapes of a session. Return the model.
 
     Args:
-        build: Takes placeholders, one per array, and returns a tensor or several.
-        dynamic: Whether no size is known when the graph is built.
+        build: Called with placeholders, one per array; returns a tensor or several.
+        arrays: Values of the placeholders.
+        run: Computes the exported model.
+        dynamic: Whether all sizes are unknown when the graph is built.
+        tolerance: Relative and absolute tolerance for floats; other dtypes must be equal.
+        opset: ONNX opset to export.
     """
     with af.Graph().as_default() as graph:
         inputs = {}
@@ -56,19 +60,20 @@ async def compare(
 
 
 def check(model: onnx.ModelProto, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-    """The model is valid, its shapes fit together, and it has just these names."""
+    """Check that the model is valid, with consistent shapes and exactly these inputs and outputs."""
     if all(value.type.tensor_type.HasField("shape") for value in (*model.graph.input, *model.graph.output)):
-        onnx.checker.check_model(model, full_check=True)  # it takes no value of unknown rank
+        onnx.checker.check_model(model, full_check=True)  # does not support values of unknown rank
     onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
     assert [value.name for value in model.graph.input] == list(inputs)
     assert [value.name for value in model.graph.output] == list(outputs)
 
 
 def same(ours: Any, theirs: Any, tolerance: float) -> None:
-    """Equal values of one shape and dtype."""
+    """Assert that both values have one shape and dtype and equal elements."""
     given, other = np.asarray(ours), np.asarray(theirs)
     assert other.shape == given.shape
     if given.dtype == object:
+        # Strings arrive as `str` or as `bytes`.
         texts = [t.decode() if isinstance(t, bytes) else t for t in given.reshape(-1)]
         others = [t.decode() if isinstance(t, bytes) else t for t in other.reshape(-1)]
         assert others == texts

@@ -1,4 +1,4 @@
-"""What is one op in ONNX and several here comes out as that one."""
+"""Export of subgraphs that are several ops in aioflow and one operator in ONNX."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def floats(*shape: int) -> Array:
 def model_of(
     op: str, shape: Sequence[Any], constants: Sequence[Array | np.generic | None], dtype: Any = np.float32, **attrs: Any
 ) -> onnx.ModelProto:
-    """One node of an input and constants."""
+    """Return a model of one node with one input and constants."""
     names = [None if c is None else f"c{i}" for i, c in enumerate(constants)]
     kinds = [helper.np_dtype_to_tensor_dtype(np.dtype(kind)) for kind in (dtype, np.float32)]
     graph = helper.make_graph(
@@ -68,7 +68,7 @@ ONE_NODE: Mapping[str, tuple[str, Sequence[Any], Sequence[Array | np.generic | N
 
 @pytest.mark.parametrize("name", ONE_NODE)
 @pytest.mark.parametrize("dynamic", [False, True])
-async def test_a_node_comes_out_as_it_went_in(name: str, dynamic: bool) -> None:
+async def test_imported_node_is_exported_as_the_same_operator(name: str, dynamic: bool) -> None:
     op, shape, constants, attrs = ONE_NODE[name]
     batch = [None, *shape[1:]] if dynamic and op != "Gemm" else shape
     first = model_of(op, batch, constants, **attrs)
@@ -90,7 +90,7 @@ async def test_a_node_comes_out_as_it_went_in(name: str, dynamic: bool) -> None:
     ],
 )
 @pytest.mark.parametrize("shape", [_IMAGE, (3, 4)])
-async def test_small_integers_come_out_as_they_went_in(
+async def test_dequantize_linear_survives_import_and_export(
     scale: Array | np.generic, zero: Array | np.generic | None, axis: int, shape: Any
 ) -> None:
     first = model_of("DequantizeLinear", shape, (scale, zero), np.int8, axis=axis)
@@ -103,7 +103,7 @@ async def test_small_integers_come_out_as_they_went_in(
 
 @pytest.mark.parametrize("bias", [(), (floats(6),)])
 @pytest.mark.parametrize("attrs", [{}, {"strides": [2], "pads": [1, 2]}, {"auto_pad": "SAME_UPPER", "group": 2}])
-async def test_a_convolution_along_one_axis_stays_one(bias: Any, attrs: dict[str, Any]) -> None:
+async def test_convolution_of_one_spatial_axis_is_exported_as_one_conv(bias: Any, attrs: dict[str, Any]) -> None:
     first = model_of("Conv", (2, 4, 9), (floats(6, 4 // attrs.get("group", 1), 3), *bias), **attrs)
     second = await export(load(first))
     assert ops_of(second) == ["Conv"]
@@ -111,7 +111,7 @@ async def test_a_convolution_along_one_axis_stays_one(bias: Any, attrs: dict[str
     same(wanted, found, 1e-5)
 
 
-async def test_images_of_one_row_are_convolved_along_one_axis() -> None:
+async def test_conv2d_of_one_row_is_exported_as_1d_conv() -> None:
     x = af.placeholder(af.float32, [None, 9, 4], name="x")
     kernel = af.constant(floats(3, 4, 6))
     made = af.nn.conv2d(af.expand_dims(x, 1), af.expand_dims(kernel, 0), [1, 1, 2, 1], "SAME")
@@ -124,7 +124,7 @@ async def test_images_of_one_row_are_convolved_along_one_axis() -> None:
 
 
 @pytest.mark.parametrize("sizes", [[0, 0, 2, 3], [0, -1], [0, 0, 6]])
-async def test_sizes_that_are_kept_when_a_shape_is_fed(sizes: list[int]) -> None:
+async def test_reshape_by_fed_shape_is_exported_as_one_reshape(sizes: list[int]) -> None:
     node = helper.make_node("Reshape", ["x", "sizes"], ["y"])
     fed = [
         helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [None, None, None]),
@@ -139,7 +139,7 @@ async def test_sizes_that_are_kept_when_a_shape_is_fed(sizes: list[int]) -> None
     same(wanted, found, 0)
 
 
-async def test_weights_that_are_widened_stay_small() -> None:
+async def test_weights_cast_to_wider_dtype_are_stored_narrow() -> None:
     weights = af.constant(floats(40, 50).astype(np.float16))
     x = af.placeholder(af.float32, [None, 40], name="x")
     model = await export(x.graph, {"y": af.matmul(x, af.cast(weights, af.float32))})
@@ -147,7 +147,7 @@ async def test_weights_that_are_widened_stay_small() -> None:
     assert model.ByteSize() < 2 * 40 * 50 + 500
 
 
-async def test_weights_of_8_bits_stay_so() -> None:
+async def test_8_bit_weights_are_exported_as_8_bit() -> None:
     weights = np.random.default_rng(0).integers(-128, 128, (300, 400), np.int8)
     nodes = [
         helper.make_node("DequantizeLinear", ["w", "scale", "zero"], ["float"], axis=1),
@@ -186,7 +186,7 @@ _bytes = np.random.default_rng(0).integers(0, 255, (4, 6, 30, 40)).astype(np.uin
         ),
     ],
 )
-async def test_products_of_bytes_keep_their_bytes(op: str, shape: Any, constants: Any) -> None:
+async def test_integer_products_are_exported_with_8_bit_weights(op: str, shape: Any, constants: Any) -> None:
     first = model_of(op, shape, constants, np.uint8)
     second = await export(load(first))
     assert second.ByteSize() < first.ByteSize() + 500
@@ -203,13 +203,13 @@ async def test_products_of_bytes_keep_their_bytes(op: str, shape: Any, constants
         lambda x: af.identity(x * af.minimum(af.maximum(0.5 + x * np.float32(1 / 6), 0), 1)),
     ],
 )
-async def test_what_is_written_with_our_ops_is_recognized(build: Any) -> None:
+async def test_hard_swish_of_single_ops_is_recognized(build: Any) -> None:
     x = af.placeholder(af.float32, [None, 3], name="x")
     model = await export(x.graph, {"y": build(x)})
     assert ops_of(model) == ["HardSwish"]
 
 
-async def test_what_is_read_elsewhere_too_is_computed_once() -> None:
+async def test_shared_inner_node_prevents_fusion_and_is_computed_once() -> None:
     x = af.placeholder(af.float32, [None, 3], name="x")
     inner = af.nn.relu6(x + 3)
     model = await export(x.graph, {"y": x * inner / 6, "inner": inner}, {"x": x})
@@ -225,25 +225,26 @@ async def test_what_is_read_elsewhere_too_is_computed_once() -> None:
         lambda x: af.cast(x, af.float64) * af.nn.relu6(af.cast(x, af.float64) + 3) / 6,
     ],
 )
-async def test_what_only_looks_like_it_is_not_taken_for_it(build: Any) -> None:
+async def test_similar_expressions_are_not_exported_as_hard_swish(build: Any) -> None:
     x = af.placeholder(af.float32, [None, 3], name="x")
     assert "HardSwish" not in ops_of(await export(x.graph, {"y": build(x)}))
 
 
-async def test_operators_of_later_opsets_are_written_as_several_in_earlier_ones() -> None:
+async def test_operator_of_later_opset_is_expanded_in_earlier_opset() -> None:
     model = load(model_of("Gelu", _IMAGE, ()))
     assert "Gelu" not in ops_of(await export(model, opset=19))
 
 
-async def test_what_follows_from_constants_may_be_far_from_them() -> None:
+async def test_constant_folding_survives_long_chains() -> None:
     x, factor = af.placeholder(af.float32, [3], name="x"), af.constant(np.float32(1))
+    # More nodes than Python's recursion limit of 1000.
     for _ in range(1100):
         factor = factor * np.float32(1)
     model = await export(x.graph, {"y": x * factor})
     assert ops_of(model) in ([], ["Mul"], ["Identity"])
 
 
-async def test_in_branches_and_loops_too() -> None:
+async def test_hard_swish_is_recognized_in_branches_and_loops() -> None:
     x = af.placeholder(af.float32, [3], name="x")
     y = af.cond(x[0] > 0, lambda: x * af.nn.relu6(x + 3) / 6, lambda: x)
     _, z = af.while_loop(lambda i, _: i < 3, lambda i, v: (i + 1, v * af.nn.relu6(v + 3) / 6), [0, y])

@@ -1,4 +1,4 @@
-"""What `export` gives and refuses; ONNX's own evaluator is the oracle of what models compute."""
+"""`export`: results and refusals. ONNX's reference evaluator is the oracle for the models."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from tests.interop.onnx_out.running import Arrays, compare
 
 
 def floats(values: Any) -> NDArray[np.float32]:
-    """These values."""
+    """Return the values as a float32 array."""
     return np.array(values, np.float32)
 
 
 def evaluate(model: onnx.ModelProto, feeds: Mapping[str, NDArray[Any]]) -> Arrays:
-    """What ONNX's own evaluator gives."""
+    """Return the outputs of ONNX's reference evaluator."""
     found: Any = ReferenceEvaluator(model).run(None, dict(feeds))
     return [np.asarray(value) for value in found]
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.reference], ids=lambda case: case.name)
 @pytest.mark.parametrize("dynamic", [False, True], ids=["known", "unknown"])
-async def test_a_model_gives_what_the_graph_does(case: Case, dynamic: bool) -> None:
+async def test_exported_model_computes_what_the_graph_computes(case: Case, dynamic: bool) -> None:
     await compare(case.build, case.arrays, evaluate, dynamic=dynamic, tolerance=case.tolerance)
 
 
 @pytest.mark.parametrize("opset", [18, 19, 21, 22, 23])
-async def test_every_opset_can_be_asked_for(opset: int) -> None:
+async def test_export_supports_each_opset(opset: int) -> None:
     def build(x: Any) -> Any:
         scores = af.reduce_mean(af.nn.softmax(af.pad(x, [[0, 0], [1, 1]])), 1)
         return [af.gather(scores, [1, 0]), *af.split(x, 2, 1), af.cast(x[:, ::2], af.int32)]
@@ -69,7 +69,7 @@ async def test_variables_become_initializers_with_the_values_of_the_session() ->
         np.testing.assert_allclose(found, np.maximum(given @ held["dense/kernel"] - 4, 0))
 
 
-async def test_inputs_and_outputs_are_named_as_our_nodes_unless_they_get_names() -> None:
+async def test_inputs_and_outputs_are_named_after_nodes_by_default() -> None:
     x, weights, scores = _dense()
     async with af.Session() as session:
         await session.run(weights.initializer)
@@ -95,14 +95,14 @@ async def test_nodes_keep_their_names() -> None:
     ]
 
 
-async def test_unknown_sizes_have_names_and_known_ones_stay() -> None:
+async def test_unknown_sizes_get_names_and_known_sizes_stay() -> None:
     x = af.placeholder(af.float32, [None, 3], name="x")
     model = await export(x.graph, {"y": af.reduce_sum(x, 1)})
     sizes = [d.dim_param or d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
     assert sizes == ["x_dim_0", 3]
 
 
-async def test_one_tensor_may_be_several_outputs_and_an_input_one_too() -> None:
+async def test_one_tensor_can_be_several_outputs_or_input_and_output() -> None:
     x = af.placeholder(af.float32, [2], name="x")
     y = x + 1
     model = await export(x.graph, {"a": y, "b": y, "same": x, "three": af.constant(3)}, {"x": x})
@@ -110,7 +110,7 @@ async def test_one_tensor_may_be_several_outputs_and_an_input_one_too() -> None:
     assert [value.tolist() for value in found] == [[2, 3], [2, 3], [1, 2], 3]
 
 
-async def test_a_tensor_in_the_middle_can_be_an_input() -> None:
+async def test_intermediate_tensor_can_be_an_input() -> None:
     x = af.placeholder(af.float32, [2], name="x")
     middle = af.py_func(lambda v: v, [x], af.float32)
     middle.set_shape([2])
@@ -118,7 +118,7 @@ async def test_a_tensor_in_the_middle_can_be_an_input() -> None:
     assert evaluate(model, {"features": floats([1, 2])})[0].tolist() == [2, 4]
 
 
-async def test_a_model_is_exported_with_its_own_values_or_those_of_a_session() -> None:
+async def test_model_exports_its_own_values_or_those_of_a_session() -> None:
     graph = af.Graph()
     with graph.as_default():
         x = af.placeholder(af.float32, [None], name="x")
@@ -137,7 +137,7 @@ async def test_a_model_is_exported_with_its_own_values_or_those_of_a_session() -
         assert evaluate(await export(model, session=session), given)[0].tolist() == [3, 30]
 
 
-async def test_what_is_only_waited_for_is_left_out() -> None:
+async def test_control_dependencies_are_left_out() -> None:
     x = af.placeholder(af.float32, [None], name="x")
     with af.control_dependencies([af.Assert(af.reduce_all(x > 0), [x])]):
         y = af.identity(x) * 2
@@ -145,7 +145,7 @@ async def test_what_is_only_waited_for_is_left_out() -> None:
     assert [node.op_type for node in model.graph.node] == ["Mul"]
 
 
-async def test_convolutions_one_after_another_need_two_transposes() -> None:
+async def test_chained_convolutions_need_only_two_transposes() -> None:
     def build(x: Any) -> Any:
         for _ in range(3):
             kernel = af.constant(np.ones((3, 3, 2, 2), np.float32) / 9)
@@ -162,11 +162,11 @@ async def test_convolutions_one_after_another_need_two_transposes() -> None:
 
 
 def sizes_in(folder: Path) -> dict[str, int]:
-    """The files there, with their bytes."""
+    """Return the size in bytes of each file in the folder, by name."""
     return {each.name: each.stat().st_size for each in folder.iterdir()}
 
 
-async def test_a_file_is_written(tmp_path: Path) -> None:
+async def test_export_writes_a_file(tmp_path: Path) -> None:
     x = af.placeholder(af.float32, [None, 600], name="x")
     weights = af.constant(np.arange(600, dtype=np.float32).reshape(600, 1))
     path = tmp_path / "model.onnx"
@@ -175,7 +175,7 @@ async def test_a_file_is_written(tmp_path: Path) -> None:
     assert evaluate(onnx.load(path), {"x": np.ones((1, 600), np.float32)})[0] == 600 * 599 / 2
 
 
-async def test_large_constants_go_into_a_file_beside_it_if_that_is_wanted(tmp_path: Path) -> None:
+async def test_external_data_goes_into_a_second_file(tmp_path: Path) -> None:
     x = af.placeholder(af.float32, [None, 600], name="x")
     weights = af.constant(np.arange(600, dtype=np.float32).reshape(600, 1))
     path = tmp_path / "model.onnx"
@@ -186,10 +186,10 @@ async def test_large_constants_go_into_a_file_beside_it_if_that_is_wanted(tmp_pa
     assert evaluate(onnx.load(path), {"x": np.ones((1, 600), np.float32)})[0] == 600 * 599 / 2 + 1
 
 
-# -- what is refused ---------------------------------------------------------------------------------------------------
+# -- refusals ----------------------------------------------------------------------------------------------------------
 
 
-async def test_all_that_has_no_translation_is_listed_with_why() -> None:
+async def test_unsupported_error_lists_every_node_with_its_reason() -> None:
     x = af.placeholder(af.float32, [3, 3], name="x")
     counter = af.Variable(0.0, name="counter")
     y = af.random_normal([3, 3], name="noise") + af.linalg.inv(x, name="inverse")
@@ -206,14 +206,14 @@ async def test_all_that_has_no_translation_is_listed_with_why() -> None:
     assert len(listed) == 4
 
 
-async def test_a_refusal_names_the_attribute_that_is_too_much() -> None:
+async def test_refusal_names_the_unsupported_dtype() -> None:
     x = af.placeholder(af.float64, [1, 4, 4, 1], name="x")
     y = af.nn.conv2d(x, af.ones([2, 2, 1, 1], af.float64), [1, 1, 1, 1], "SAME")
     with pytest.raises(UnsupportedError, match="no float64"):
         await export(x.graph, {"y": y})
 
 
-async def test_operators_of_later_opsets_are_refused_in_earlier_ones() -> None:
+async def test_operator_of_later_opset_is_refused_in_earlier_opset() -> None:
     x = af.placeholder(af.string, [None], name="x")
     joined = af.strings.join([x, x])
     await export(x.graph, {"y": joined})
@@ -221,14 +221,14 @@ async def test_operators_of_later_opsets_are_refused_in_earlier_ones() -> None:
         await export(x.graph, {"y": joined}, opset=18)
 
 
-async def test_a_placeholder_that_is_no_input_is_named() -> None:
+async def test_placeholder_missing_from_inputs_is_named() -> None:
     x, y = af.placeholder(af.float32, [2], name="x"), af.placeholder(af.float32, [2], name="forgotten")
     with pytest.raises(InvalidArgumentError, match="placeholder that is not an input") as caught:
         await export(x.graph, {"z": x + y}, {"x": x})
     assert caught.value.node == "forgotten"
 
 
-async def test_variables_need_a_session() -> None:
+async def test_export_of_variables_needs_a_session() -> None:
     _, _, scores = _dense()
     with pytest.raises(FailedPreconditionError, match="values are in a session"):
         await export(scores.graph, {"y": scores})
@@ -254,7 +254,7 @@ async def test_arguments_are_checked(arguments: dict[str, Any], error: type[Exce
         await export(**given)
 
 
-async def test_a_variable_may_be_read_in_a_loop() -> None:
+async def test_variable_can_be_read_in_a_loop() -> None:
     scale = af.Variable(2.0, name="scale")
     x = af.placeholder(af.float32, [], name="x")
     _, y = af.while_loop(lambda i, _: i < 3, lambda i, v: (i + 1, v * scale.read_value()), [0, x])

@@ -1,4 +1,4 @@
-"""Variables with values from checkpoints: by a name map, without a copy, and all that does not fit at once."""
+"""`safetensors.assign`: name maps, assignment without a copy, and one error that lists every misfit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SHAPES = {"weight": (2, 3), "bias": (3,)}
 
 
 def layers(count: int = 2, **other: Any) -> Layers:
-    """Variables layer_i/kernel and layer_i/bias."""
+    """Return variables layer_i/kernel and layer_i/bias, by their names in the file."""
     made = {}
     for i in range(count):
         with af.variable_scope(f"layer_{i}"):
@@ -58,7 +58,7 @@ def by_function(name: str) -> str:
 
 
 @pytest.mark.parametrize("kind", ["variables", "patterns", "function"])
-async def test_each_kind_of_name_map(kind: str, file: Path) -> None:
+async def test_assign_accepts_each_kind_of_name_map(kind: str, file: Path) -> None:
     made = layers()
     names: Any = {"variables": {v: n for n, v in made.items()}, "patterns": BY_PATTERN, "function": by_function}[kind]
     async with af.Session() as session:
@@ -68,7 +68,7 @@ async def test_each_kind_of_name_map(kind: str, file: Path) -> None:
         np.testing.assert_array_equal(values[name], expected, strict=True)
 
 
-async def test_equal_names_need_no_map(tmp_path: Path) -> None:
+async def test_assign_by_equal_names_needs_no_map(tmp_path: Path) -> None:
     v = af.get_variable("scope/v", [2])
     await safetensors.save(tmp_path / "m.safetensors", {"scope/v": np.array([1, 2], "f")})
     async with af.Session() as session:
@@ -76,7 +76,7 @@ async def test_equal_names_need_no_map(tmp_path: Path) -> None:
         np.testing.assert_array_equal(await session.run(v), [1.0, 2.0])
 
 
-async def test_a_variable_takes_the_memory_of_the_file(file: Path) -> None:
+async def test_assigned_variable_shares_memory_with_the_file(file: Path) -> None:
     made = layers()
     weights = safetensors.open(file)
     async with af.Session() as session:
@@ -84,7 +84,7 @@ async def test_a_variable_takes_the_memory_of_the_file(file: Path) -> None:
         held = _held(session, "layer_1/kernel")
         assert np.shares_memory(held, weights["h.1.weight"])
         fetched = await session.run(made["h.1.weight"])
-        fetched += 1.0  # it is the caller's
+        fetched += 1.0  # in place: the fetched copy belongs to the caller
         np.testing.assert_array_equal(held, weights.read("h.1.weight"))
 
 
@@ -107,8 +107,8 @@ UPDATES: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("update", UPDATES)
-async def test_updates_copy_what_is_the_files(update: str, file: Path) -> None:
-    """The same values come out as for a variable with memory of its own, and the file stays as it is."""
+async def test_update_of_mapped_variable_copies_first(update: str, file: Path) -> None:
+    """Check that values equal those of a variable with its own memory and that the file does not change."""
     contents = read_whole(str(file))
     weights = safetensors.open(file)
     mapped, own = (af.get_variable(n, SHAPES["weight"]) for n in ("mapped", "own"))
@@ -126,10 +126,11 @@ async def test_updates_copy_what_is_the_files(update: str, file: Path) -> None:
 
 
 @pytest.mark.parametrize("executor", ["strands", "reference"])
-async def test_what_is_fed_by_others_is_copied_as_ever(executor: str) -> None:
+async def test_load_copies_read_only_view_of_writable_array(executor: str) -> None:
     v = af.get_variable("v", [4])
     given = np.arange(4, dtype="f")
     view = given.view()
+    # Read-only as a view, yet its owner can still write to the memory.
     view.flags.writeable = False
     async with af.Session(config=af.SessionConfig(executor=executor)) as session:
         await v.load(view, session)
@@ -137,7 +138,7 @@ async def test_what_is_fed_by_others_is_copied_as_ever(executor: str) -> None:
         np.testing.assert_array_equal(await session.run(v), [0.0, 1.0, 2.0, 3.0])
 
 
-async def test_all_that_does_not_fit_is_listed_at_once(file: Path) -> None:
+async def test_assign_lists_every_misfit_in_one_error(file: Path) -> None:
     layers(1)
     af.get_variable("layer_1/kernel", [3, 2])
     af.get_variable("layer_1/bias", [3], af.float64)
@@ -163,8 +164,8 @@ async def test_all_that_does_not_fit_is_listed_at_once(file: Path) -> None:
 
 
 @pytest.mark.parametrize("pattern", [r"layr_(\d+)/kernel", r"layer_(\d+)/k.*"])
-async def test_a_pattern_that_gives_no_variable_its_name_is_named(pattern: str, file: Path) -> None:
-    """One that nothing fits, and one after another that all it fits have their names by."""
+async def test_pattern_that_names_no_variable_is_reported(pattern: str, file: Path) -> None:
+    """Cover a pattern that matches nothing, and one with matches that all got names from an earlier pattern."""
     layers()
     async with af.Session() as session:
         await session.run(af.global_variables_initializer())
@@ -175,7 +176,7 @@ async def test_a_pattern_that_gives_no_variable_its_name_is_named(pattern: str, 
     assert pattern in str(error)
 
 
-async def test_a_pattern_with_a_slip_is_named_beside_what_it_leaves_over(file: Path) -> None:
+async def test_misspelled_pattern_is_reported_with_its_leftovers(file: Path) -> None:
     layers()
     names = {r"layr_(\d+)/kernel": r"h.\1.weight", r"layer_(\d+)/bias": r"h.\1.bias"}
     async with af.Session() as session:
@@ -187,14 +188,14 @@ async def test_a_pattern_with_a_slip_is_named_beside_what_it_leaves_over(file: P
     assert error.unused == [r"layr_(\d+)/kernel"]
 
 
-async def test_a_name_that_the_file_has_not_is_named_with_its_variable(file: Path) -> None:
+async def test_name_missing_from_the_file_is_reported_with_its_variable(file: Path) -> None:
     layers(3)
     async with af.Session() as session:
         with pytest.raises(WeightsError, match=r"h\.2\.bias for layer_2/bias, h\.2\.weight for layer_2/kernel"):
             await safetensors.assign(session, file, BY_PATTERN)
 
 
-async def test_what_is_left_over_may_be_told_instead(file: Path) -> None:
+async def test_assign_not_strict_returns_the_leftovers(file: Path) -> None:
     made = layers(1)
     other = af.get_variable("other", [2], initializer=af.constant_initializer(7.0))
     async with af.Session() as session:
@@ -208,7 +209,7 @@ async def test_what_is_left_over_may_be_told_instead(file: Path) -> None:
         np.testing.assert_array_equal(value, stored[name])
 
 
-async def test_what_does_not_fit_is_an_error_in_any_case(file: Path) -> None:
+async def test_assign_not_strict_still_raises_for_misfits(file: Path) -> None:
     af.get_variable("h.0.bias", [4])
     async with af.Session() as session:
         with pytest.raises(WeightsError) as caught:
@@ -216,7 +217,7 @@ async def test_what_does_not_fit_is_an_error_in_any_case(file: Path) -> None:
     assert [misfit.name for misfit in caught.value.misfits] == ["h.0.bias"]
 
 
-async def test_what_nobody_takes_may_be_ignored(file: Path) -> None:
+async def test_ignore_excludes_unassigned_tensors(file: Path) -> None:
     made = layers(1)
     async with af.Session() as session:
         with pytest.raises(WeightsError) as caught:
@@ -226,7 +227,7 @@ async def test_what_nobody_takes_may_be_ignored(file: Path) -> None:
         await session.run(made)
 
 
-async def test_a_function_leaves_variables_out(file: Path) -> None:
+async def test_name_function_returns_none_to_skip_a_variable(file: Path) -> None:
     made = layers()
     async with af.Session() as session:
         await session.run(af.global_variables_initializer())
@@ -237,7 +238,7 @@ async def test_a_function_leaves_variables_out(file: Path) -> None:
         np.testing.assert_array_equal(await session.run(made["h.0.bias"]), before)
 
 
-async def test_axes_in_another_order(tmp_path: Path) -> None:
+async def test_transposed_assigns_axes_in_another_order(tmp_path: Path) -> None:
     dense, conv = np.arange(6, dtype="f").reshape(3, 2), np.arange(24, dtype="f").reshape(4, 3, 2, 1)
     await safetensors.save(tmp_path / "m.safetensors", {"dense.weight": dense, "conv.weight": conv})
     kernel, filters = af.get_variable("kernel", [2, 3]), af.get_variable("filters", [2, 1, 3, 4])
@@ -274,7 +275,7 @@ async def test_integers_are_never_cast(tmp_path: Path) -> None:
             await safetensors.assign(session, tmp_path / "m.safetensors", cast=True)
 
 
-async def test_two_variables_of_one_tensor_and_of_one_initial_value(file: Path) -> None:
+async def test_two_variables_share_one_tensor_but_not_updates(file: Path) -> None:
     initial = af.zeros([3])
     first, second = af.Variable(initial), af.Variable(initial)
     async with af.Session() as session:
@@ -285,10 +286,11 @@ async def test_two_variables_of_one_tensor_and_of_one_initial_value(file: Path) 
         np.testing.assert_array_equal(await session.run(second), b)
 
 
-async def test_tensors_that_are_not_aligned_are_copied(tmp_path: Path) -> None:
-    """As in files whose writers did not pad the header."""
+async def test_unaligned_tensors_are_copied(tmp_path: Path) -> None:
+    """Use a file whose writer did not pad the header."""
     array = np.arange(3, dtype="f")
     raw = json.dumps({"v": {"dtype": "F32", "shape": [3], "data_offsets": [0, 12]}}).encode()
+    # The header's length is 3 modulo 4, so the float32 data is unaligned.
     raw += b" " * (3 - len(raw) % 4)
     (tmp_path / "m.safetensors").write_bytes(struct.pack("<Q", len(raw)) + raw + array.tobytes())
     v = af.get_variable("v", [3])
@@ -298,7 +300,7 @@ async def test_tensors_that_are_not_aligned_are_copied(tmp_path: Path) -> None:
         np.testing.assert_array_equal(await session.run(v), array)
 
 
-async def test_other_dtypes_and_scalars(tmp_path: Path) -> None:
+async def test_assign_supports_other_dtypes_and_scalars(tmp_path: Path) -> None:
     tensors = {
         "flags": np.array([True, False]),
         "step": np.array(7, np.int64),
@@ -314,7 +316,7 @@ async def test_other_dtypes_and_scalars(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("names", [{3: "a"}, {"v": 3}, 3, lambda name: 3])
-async def test_what_is_no_name_map(names: Any, file: Path) -> None:
+async def test_assign_rejects_name_map_of_wrong_type(names: Any, file: Path) -> None:
     af.get_variable("v", [3])
     async with af.Session() as session:
         with pytest.raises(DTypeError):
@@ -322,14 +324,14 @@ async def test_what_is_no_name_map(names: Any, file: Path) -> None:
 
 
 @pytest.mark.parametrize("names", [{"(": "a"}, {"v": r"\1"}, {"v": r"\g<no>"}])
-async def test_patterns_that_are_none(names: Any, file: Path) -> None:
+async def test_assign_rejects_invalid_patterns(names: Any, file: Path) -> None:
     af.get_variable("v", [3])
     async with af.Session() as session:
         with pytest.raises(InvalidArgumentError):
             await safetensors.assign(session, file, names)
 
 
-async def test_a_tensor_of_a_dtype_that_there_is_not_is_listed(tmp_path: Path) -> None:
+async def test_assign_reports_unknown_dtype(tmp_path: Path) -> None:
     raw = json.dumps({"v": {"dtype": "F4", "shape": [2], "data_offsets": [0, 1]}}).encode()
     (tmp_path / "m.safetensors").write_bytes(struct.pack("<Q", len(raw)) + raw + b"\0")
     af.get_variable("v", [2])

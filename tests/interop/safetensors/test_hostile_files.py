@@ -1,4 +1,4 @@
-"""Files that somebody has made up: whatever is in them, opening and reading ends with arrays or a typed error."""
+"""Malformed files: opening and reading returns arrays or raises a typed error, whatever the contents."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DTYPES = st.sampled_from(["F32", "U8", "BOOL", "BF16", "F64", "I64", "C64", "F4"
 OURS = st.sampled_from(["string", "complex64", "complex128", "resource", "float32", "no"])
 
 
-# Made once: hypothesis looks at each new one for longer than it takes to draw from it.
+# Module constants: hypothesis spends longer validating a new strategy than drawing from it.
 SIZES = st.lists(st.integers(0, 3), max_size=3)
 WIDTHS = st.sampled_from([1, 2, 4, 8])
 BEGINS = st.sampled_from([0, 0, 4, 8, 12])
@@ -52,7 +52,7 @@ SPOTS = st.integers(0, 300)
 
 @st.composite
 def entries(draw: Callable[..., Any]) -> Any:
-    """What a header says of a tensor: often right, often nearly so."""
+    """Draw the header entry of a tensor: often valid, often nearly valid."""
     shape, begin = draw(SIZES), draw(BEGINS)
     size = math.prod(shape) * draw(WIDTHS)
     entry: dict[str, Any] = {"dtype": draw(DTYPES), "shape": shape, "data_offsets": [begin, begin + size]}
@@ -67,7 +67,7 @@ HEADERS = st.dictionaries(NAMES, st.one_of(entries(), entries(), JUNK), max_size
 
 @st.composite
 def contents(draw: Callable[..., Any]) -> bytes:
-    """The bytes of a file."""
+    """Draw the bytes of a file."""
     header: Any = draw(HEADERS)
     if draw(YES_OR_NO):
         header["__metadata__"] = {"aioflow.dtypes": json.dumps({"a": draw(LOGICAL), "b": draw(LOGICAL)})}
@@ -111,17 +111,17 @@ def _check_index(index: Any, raw: bytes) -> None:
 
 @given(contents())
 @settings(max_examples=examples(400), deadline=None, suppress_health_check=list(HealthCheck))
-def test_files(data: bytes) -> None:
+def test_generated_files_return_arrays_or_raise_typed_errors(data: bytes) -> None:
     _check(data)
 
 
 @given(st.one_of(st.fixed_dictionaries({"weight_map": INDEXED}), JUNK), st.one_of(st.just(b""), st.binary(max_size=2)))
 @settings(max_examples=examples(100), deadline=None, suppress_health_check=list(HealthCheck))
-def test_indices(index: Any, raw: bytes) -> None:
+def test_generated_indices_return_arrays_or_raise_typed_errors(index: Any, raw: bytes) -> None:
     _check_index(index, raw)
 
 
-# ── a hundred thousand ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── many random files ────────────────────────────────────────────────────────────────────────────────────────────────
 
 SOME_JUNK: tuple[Any, ...] = (
     None, True, -1, 0, 1, 20, 2**31, 2**53, 2**62, 2**63, 2**64, 10**40, 0.0, 4.0, 1e308, "", "x", "\ud800",
@@ -130,11 +130,11 @@ SOME_JUNK: tuple[Any, ...] = (
 BYTES_OF = {"F32": 4, "BF16": 2, "F64": 8, "I64": 8, "C64": 8}
 CODES = ("F32", "F32", "U8", "BOOL", "BF16", "F64", "I64", "C64", "F4", "F8_E4M3", "F31")
 LOGICALS = ("string", "complex64", "complex128", "resource", "float32", "no")
-KEPT = 25  # of so many files one is written to the disk, and mapped
+KEPT = 25  # one of this many files is written to disk and mapped
 
 
 class _InMemory:
-    """The path of a file that is nowhere."""
+    """A path stand-in whose file exists only in memory."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -157,7 +157,7 @@ def _entry(rng: random.Random, begin: int) -> dict[str, Any]:
 
 
 def _file(rng: random.Random) -> bytes:
-    """As `contents`, and made in a tenth of the time."""
+    """Return a random file like `contents`, in a tenth of the time."""
     header: Any = {}
     begin = 0
     for name in rng.sample(("a", "b", "", "é", "\ud800", "__metadata__"), rng.randrange(4)):
@@ -181,7 +181,7 @@ def _file(rng: random.Random) -> bytes:
 
 
 def _read_in_memory(data: bytes) -> int:
-    """How many tensors are read."""
+    """Return the number of tensors read."""
     read = 0
     with suppress(AioflowError):
         path: Any = _InMemory(data)
@@ -209,11 +209,11 @@ def _each(count: int, seed: int, folder: Path) -> None:
     assert read > count / 20
 
 
-def test_a_thousand_files(quick_path: Path) -> None:
+def test_a_thousand_random_files_are_read_or_refused(quick_path: Path) -> None:
     _each(1000, 0, quick_path)
 
 
 @pytest.mark.fuzz
 @pytest.mark.parametrize("seed", range(1, 11))
-def test_a_hundred_thousand_files(quick_path: Path, seed: int) -> None:
+def test_a_hundred_thousand_random_files_are_read_or_refused(quick_path: Path, seed: int) -> None:
     _each(10_000, seed, quick_path)

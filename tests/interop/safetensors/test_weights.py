@@ -1,4 +1,4 @@
-"""Reading checkpoints: what the safetensors library has written, one file or several, and files that are not right."""
+"""Reading checkpoints: files written by the safetensors library, single and sharded, and malformed files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KINDS += ["float16", "float32", "float64", "complex64"]
 
 
 def written(path: Path, header: Any, data: bytes = b"") -> Path:
-    """A file with that header, JSON unless it is bytes already."""
+    """Write a file with this header, as JSON unless it is bytes already, and return its path."""
     raw = header if isinstance(header, bytes) else json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(raw)) + raw + data)
     return path
@@ -40,7 +40,7 @@ def entry(begin: int = 0, end: int = 4, shape: Any = (1,), dtype: Any = "F32") -
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_the_library_writes_is_read(kind: str, tmp_path: Path) -> None:
+def test_open_reads_files_of_the_safetensors_library(kind: str, tmp_path: Path) -> None:
     array = (np.arange(6).reshape(2, 3) % 2).astype(kind)
     library_numpy.save_file(
         {"a.b": array, "empty": array[:0], "scalar": np.array(array[0, 1])}, tmp_path / "m.safetensors"
@@ -60,7 +60,7 @@ def test_bfloat16_is_read(tmp_path: Path) -> None:
     np.testing.assert_array_equal(safetensors.open(file)["a"], data, strict=True)
 
 
-def test_arrays_are_views_of_the_file_that_nobody_can_write_to(tmp_path: Path) -> None:
+def test_arrays_are_read_only_views_of_the_file(tmp_path: Path) -> None:
     library_numpy.save_file({"a": np.arange(4.0)}, tmp_path / "m.safetensors")
     weights = safetensors.open(tmp_path / "m.safetensors")
     first, second = weights["a"], weights["a"]
@@ -74,13 +74,13 @@ def test_arrays_are_views_of_the_file_that_nobody_can_write_to(tmp_path: Path) -
     assert first[0] == 0.0
 
 
-def test_arrays_outlive_their_weights(tmp_path: Path) -> None:
+def test_arrays_outlive_the_weights_object(tmp_path: Path) -> None:
     library_numpy.save_file({"a": np.arange(4.0)}, tmp_path / "m.safetensors")
     kept = safetensors.open(tmp_path / "m.safetensors")["a"][1:]
     np.testing.assert_array_equal(kept, [1.0, 2.0, 3.0])
 
 
-async def test_what_is_saved_is_read_by_the_library(tmp_path: Path) -> None:
+async def test_saved_file_is_read_by_the_safetensors_library(tmp_path: Path) -> None:
     file = tmp_path / "m.safetensors"
     tensors = {"h.0.weight": np.arange(6, dtype=np.float32).reshape(2, 3).T, "ids": np.array([1, 2])}
     await safetensors.save(file, tensors, {"format": "np"})
@@ -93,7 +93,7 @@ async def test_what_is_saved_is_read_by_the_library(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["m.safetensors"]
 
 
-async def test_who_has_the_old_file_open_keeps_it(tmp_path: Path) -> None:
+async def test_open_weights_keep_the_old_file_after_save(tmp_path: Path) -> None:
     file = tmp_path / "m.safetensors"
     await safetensors.save(file, {"a": np.zeros(3), "b": np.zeros(1)})
     opened, unread = safetensors.open(file), safetensors.open(file)
@@ -105,7 +105,7 @@ async def test_who_has_the_old_file_open_keeps_it(tmp_path: Path) -> None:
         unread["a"]
 
 
-async def test_what_cannot_be_saved_leaves_the_old_file(tmp_path: Path) -> None:
+async def test_failed_save_leaves_the_old_file(tmp_path: Path) -> None:
     file = tmp_path / "m.safetensors"
     await safetensors.save(file, {"a": np.zeros(3)})
     before = file.read_bytes()
@@ -127,19 +127,19 @@ def _sharded(folder: Path, **changes: str) -> Path:
 
 
 @pytest.mark.parametrize("end", ["", "model.safetensors.index.json"])
-def test_a_folder_with_an_index(end: str, tmp_path: Path) -> None:
+def test_open_accepts_folder_with_an_index(end: str, tmp_path: Path) -> None:
     weights = safetensors.open(_sharded(tmp_path) / end)
     assert weights.names() == ["a", "b"]
     np.testing.assert_array_equal(weights["b"], np.ones(2))
     assert sorted(weights.files) == ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
 
 
-def test_a_folder_with_one_file(tmp_path: Path) -> None:
+def test_open_accepts_folder_with_one_file(tmp_path: Path) -> None:
     library_numpy.save_file({"a": np.zeros(2)}, tmp_path / "model.safetensors")
     assert list(safetensors.open(str(tmp_path))) == ["a"]
 
 
-def test_nothing_there(tmp_path: Path) -> None:
+def test_missing_file_folder_or_tensor_raises_not_found(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=r"model\.safetensors"):
         safetensors.open(tmp_path)
     with pytest.raises(NotFoundError, match="nowhere"):
@@ -153,12 +153,12 @@ def test_nothing_there(tmp_path: Path) -> None:
     "name",
     ["../x.safetensors", "/etc/passwd", "a/b", "..", ".", "", "C:\\x", "..\\x", "x\0y", "C:x", 3, None, ["a"]],
 )
-def test_an_index_names_only_files_beside_it(name: Any, tmp_path: Path) -> None:
+def test_index_may_name_only_files_in_its_folder(name: Any, tmp_path: Path) -> None:
     with pytest.raises(DataLossError, match=r"index\.json"):
         safetensors.open(_sharded(tmp_path, b=name))
 
 
-def test_an_index_that_names_what_is_not_there(tmp_path: Path) -> None:
+def test_index_naming_missing_tensor_or_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataLossError, match="c in model-00001"):
         safetensors.open(_sharded(tmp_path, c="model-00001-of-00002.safetensors"))
     with pytest.raises(NotFoundError, match=r"other\.safetensors"):
@@ -166,7 +166,7 @@ def test_an_index_that_names_what_is_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"weight_map": 3}', "[" * 100_000, '{"weight_map": [1]}', "\xff"])
-def test_an_index_that_is_none(text: str, tmp_path: Path) -> None:
+def test_malformed_index_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors.index.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(DataLossError, match="index"):
         safetensors.open(tmp_path)
@@ -212,27 +212,27 @@ HOSTILE: dict[str, tuple[Any, bytes]] = {
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_a_file_that_is_not_right_is_refused_when_it_is_opened(case: str, tmp_path: Path) -> None:
+def test_malformed_file_is_refused_at_open(case: str, tmp_path: Path) -> None:
     with pytest.raises(DataLossError, match=r"m\.safetensors"):
         safetensors.open(written(tmp_path / "m.safetensors", *HOSTILE[case]))
 
 
 @pytest.mark.parametrize("start", [b"", b"1234", struct.pack("<Q", 2**63), struct.pack("<Q", 2) + b"{"])
-def test_a_header_that_is_longer_than_the_file(start: bytes, tmp_path: Path) -> None:
+def test_header_longer_than_the_file_is_refused(start: bytes, tmp_path: Path) -> None:
     (tmp_path / "m.safetensors").write_bytes(start)
     with pytest.raises(DataLossError, match="truncated"):
         safetensors.open(tmp_path / "m.safetensors")
 
 
-def test_bytes_that_are_no_values(tmp_path: Path) -> None:
-    """NumPy computes with a bool of 2 as it pleases."""
+def test_invalid_bool_bytes_are_refused_at_read(tmp_path: Path) -> None:
+    """Reject a bool byte of 2: NumPy's results for it are undefined."""
     weights = safetensors.open(written(tmp_path / "m.safetensors", {"a": entry(dtype="BOOL", shape=[4])}, b"\0\1\2\0"))
     for read in (weights.__getitem__, weights.read):
         with pytest.raises(DataLossError, match="tensor a is not valid"):
             read("a")
 
 
-def test_a_dtype_that_there_is_not_is_refused_where_it_is_read(tmp_path: Path) -> None:
+def test_unsupported_dtype_is_refused_at_read_not_at_open(tmp_path: Path) -> None:
     header = {"f4": entry(0, 4, [8], "F4"), "x": entry(4, 8)}
     weights = safetensors.open(written(tmp_path / "m.safetensors", header, bytes(8)))
     assert weights.names() == ["f4", "x"]
@@ -242,6 +242,6 @@ def test_a_dtype_that_there_is_not_is_refused_where_it_is_read(tmp_path: Path) -
             read("f4")
 
 
-def test_empty_tensors_may_lie_anywhere(tmp_path: Path) -> None:
+def test_empty_tensors_may_lie_at_any_offset(tmp_path: Path) -> None:
     header = {"full": entry(0, 4), "empty": entry(0, 0, [0]), "last": entry(4, 4, [3, 0])}
     assert safetensors.open(written(tmp_path / "m.safetensors", header, bytes(4))).names() == ["empty", "full", "last"]

@@ -1,6 +1,6 @@
-"""Makes the files of `data/` with TensorFlow: `python -m tests.interop.tensorflow.make_data`.
+"""Script that makes the files of `data/` with TensorFlow: `python -m tests.interop.tensorflow.make_data`.
 
-They are small, so that the tests that read them need no TensorFlow. `expected.npz` has what it computes with them.
+The files are small, so that the tests that read them need no TensorFlow. `expected.npz` holds TensorFlow's results.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ def checkpoints() -> dict[str, Any]:
 
 
 def first_generation() -> dict[str, Any]:
-    """As TensorFlow 1 writes it, as text: a checkpoint, an asset that is read, and a node that is run at the start."""
+    """Write a model as TensorFlow 1 does, as text.
+
+    The model has a checkpoint, an asset that it reads, and a node that runs at the start.
+    """
     folder = DATA / "saved_model_v1"
     asset = Path(tempfile.mkdtemp()) / "words.txt"
     asset.write_bytes(b"a line\n")
@@ -86,7 +89,7 @@ def first_generation() -> dict[str, Any]:
 
 
 class Module(tf.Module):  # type: ignore[misc]  # TensorFlow publishes no types
-    """Two functions, one of which calls the other; a loop, a branch and an asset."""
+    """A module of two functions, of which one calls the other, with a loop, a branch and an asset."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,7 +134,7 @@ def keras() -> dict[str, Any]:
 
 
 def without_op_list(folder: Path) -> None:
-    """The definitions of the ops as TensorFlow had them are most of a small file, and of no use here."""
+    """Remove TensorFlow's op definitions from the model: most of a small file, and unused here."""
     binary, text = folder / "saved_model.pb", folder / "saved_model.pbtxt"
     model = saved_model_pb2.SavedModel()
     if binary.exists():
@@ -156,7 +159,7 @@ def main() -> None:
     for left in [*DATA.rglob("fingerprint.pb"), *DATA.rglob("checkpoint")]:
         if left.name != "checkpoint" or left.parent.parent.name != "checkpoints":
             left.unlink()
-    for path in DATA.rglob("checkpoint"):  # names the folder that it was made in
+    for path in DATA.rglob("checkpoint"):  # it names the folder in which it was made
         path.write_text(path.read_text().replace(f"{path.parent}/", ""))
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints that TensorFlow wrote (`make_data.py`), without it."""
+"""Reading of checkpoints that TensorFlow wrote (`make_data.py`), without TensorFlow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def expected() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_each_variable_is_read(folder: str, expected: dict[str, Any]) -> None:
+def test_checkpoint_reader_reads_each_variable(folder: str, expected: dict[str, Any]) -> None:
     reader = af.train.load_checkpoint(DATA / "checkpoints" / folder)
     assert reader.names() == sorted([*expected, "words"])
     for name, value in expected.items():
@@ -32,7 +32,7 @@ def test_each_variable_is_read(folder: str, expected: dict[str, Any]) -> None:
     assert reader.step == 3
 
 
-def test_a_reader_has_tensorflows_methods(expected: dict[str, Any]) -> None:
+def test_checkpoint_reader_has_tensorflow_methods(expected: dict[str, Any]) -> None:
     reader = af.train.load_checkpoint(DATA / "checkpoints" / "v2")
     shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
     assert {name: (shapes[name], dtypes[name]) for name in expected} == {
@@ -44,7 +44,7 @@ def test_a_reader_has_tensorflows_methods(expected: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-async def test_a_saver_restores_them(folder: str, expected: dict[str, Any]) -> None:
+async def test_saver_restores_tensorflow_checkpoints(folder: str, expected: dict[str, Any]) -> None:
     with af.Graph().as_default():
         kernel = af.get_variable("layer/kernel", (3, 2))
         parts = af.get_variable("parts", (10, 2), partitioner=af.fixed_size_partitioner(4))
@@ -58,7 +58,7 @@ async def test_a_saver_restores_them(folder: str, expected: dict[str, Any]) -> N
             assert (await session.run(words)).tolist() == [b"", b"two", b"\0three"]
 
 
-async def test_a_checkpoint_of_objects_has_the_names_of_variables_too(expected: dict[str, Any]) -> None:
+async def test_object_checkpoint_also_has_variable_names(expected: dict[str, Any]) -> None:
     reader = af.train.load_checkpoint(DATA / "checkpoints" / "objects")
     assert "layer/kernel" in reader
     assert "dense/w/.ATTRIBUTES/VARIABLE_VALUE" in reader.names()
@@ -69,7 +69,7 @@ async def test_a_checkpoint_of_objects_has_the_names_of_variables_too(expected: 
             np.testing.assert_array_equal(await session.run(kernel), expected["layer/kernel"])
 
 
-def test_a_shard_that_is_missing_is_told(tmp_path: Path) -> None:
+def test_missing_shard_is_reported(tmp_path: Path) -> None:
     for path in (DATA / "checkpoints" / "v2").iterdir():
         if path.suffix == ".index":
             (tmp_path / path.name).write_bytes(path.read_bytes())
@@ -78,7 +78,7 @@ def test_a_shard_that_is_missing_is_told(tmp_path: Path) -> None:
         reader.read("step")
 
 
-async def test_a_file_of_a_checkpoint_is_not_its_prefix(tmp_path: Path) -> None:
+async def test_restore_from_a_file_of_a_checkpoint_suggests_its_prefix(tmp_path: Path) -> None:
     index = DATA / "checkpoints" / "v2" / "model-3.index"
     with af.Graph().as_default():
         af.get_variable("layer/kernel", (3, 2), initializer=af.zeros_initializer())

@@ -1,4 +1,4 @@
-"""Graphs of TensorFlow in files: what is found in them, what is said of what is missing, and what is refused."""
+"""TensorFlow graphs in files: their inputs and outputs, reports of missing ops, and refusal of malformed graphs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def dense() -> af.Graph:
 
 
 @pytest.mark.parametrize("as_text", [True, False])
-def test_a_model_has_the_placeholders_and_what_nobody_reads(tmp_path: Path, as_text: bool) -> None:
+def test_model_inputs_are_placeholders_and_outputs_are_unread_tensors(tmp_path: Path, as_text: bool) -> None:
     path = af.train.write_graph(dense(), tmp_path, "dense.pb", as_text)
     model = interop.tensorflow.load_graph(path)
     assert list(model.inputs) == ["x"]
@@ -45,7 +45,7 @@ def test_a_model_has_the_placeholders_and_what_nobody_reads(tmp_path: Path, as_t
     np.testing.assert_array_equal(found, [[8, 11]])
 
 
-def test_a_models_ends_may_be_named() -> None:
+def test_load_graph_accepts_named_inputs_and_outputs() -> None:
     model = interop.tensorflow.load_graph(dense().as_graph_def(), inputs=["h"], outputs=["parts:1"])
     assert list(model.inputs) == ["h"]
     assert list(model.outputs) == ["parts:1"]
@@ -53,14 +53,14 @@ def test_a_models_ends_may_be_named() -> None:
         interop.tensorflow.load_graph(dense().as_graph_def(), outputs=["none"])
 
 
-def test_devices_are_forgotten_unless_they_are_wanted() -> None:
+def test_load_graph_clears_devices_by_default() -> None:
     definition = GraphDef((NodeDef("a", "NoOp", (), "/device:GPU:3"),))
     for clear, device in ((True, ""), (False, "/device:GPU:3")):
         graph = interop.tensorflow.load_graph(definition, clear_devices=clear).graph
         assert graph.get_operation_by_name("a").device == device
 
 
-def test_bytes_text_messages_and_definitions_are_imported() -> None:
+def test_import_accepts_bytes_text_messages_and_definitions() -> None:
     definition = dense().as_graph_def()
     data = definition.SerializeToString()
     for source in (data, definition.to_text().encode(), definition, protos.parse("GraphDef", data)):
@@ -70,7 +70,7 @@ def test_bytes_text_messages_and_definitions_are_imported() -> None:
             assert found[0].name == "out:0"
 
 
-def test_all_that_is_missing_is_said_at_once() -> None:
+def test_import_lists_every_unsupported_node_in_one_error() -> None:
     text = """
       node { name: 'a' op: 'NoSuchOp' } node { name: 'b' op: 'NoOp' } node { name: 'c' op: 'NoSuchOp' }
       node { name: 'd' op: 'Const' attr { key: 'dtype' value { type: DT_VARIANT } }
@@ -82,7 +82,7 @@ def test_all_that_is_missing_is_said_at_once() -> None:
     assert {each.node for each in raised.value.unsupported} == {"a", "c", "d", "f/inner"}
 
 
-def test_export_leaves_out_the_snapshots_of_a_saver_and_keeps_the_rest() -> None:
+def test_export_omits_saver_snapshots_and_keeps_the_rest() -> None:
     with af.Graph().as_default() as graph:
         v = af.Variable([1.0], name="v")
         af.Variable(v.initialized_value(), name="later")
@@ -130,7 +130,7 @@ MALFORMED: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("what", MALFORMED)
-def test_what_is_malformed_is_a_typed_error_and_adds_nothing(what: str) -> None:
+def test_malformed_graph_raises_typed_error_and_adds_no_nodes(what: str) -> None:
     for load in (interop.tensorflow.import_graph_def, lambda data: af.import_graph_def(GraphDef.FromString(data))):
         with af.Graph().as_default() as graph:
             with pytest.raises(errors.OpError):
@@ -138,14 +138,14 @@ def test_what_is_malformed_is_a_typed_error_and_adds_nothing(what: str) -> None:
             assert graph.get_operations() == []
 
 
-def test_a_function_that_runs_a_node_that_it_does_not_have() -> None:
+def test_function_with_unknown_control_output_is_refused() -> None:
     ends = "} control_ret { key: 'c' value: 'c' } ret"
     library = LIBRARY.replace("op: 'f'", "op: 'Neg' " + FLOAT).replace("} ret", ends)
     with pytest.raises(errors.InvalidArgumentError, match="runs 'c', which it does not have"):
         interop.tensorflow.import_graph_def(text_of(PLACEHOLDER, "name: 'a' op: 'f' input: 'p'", library=library))
 
 
-def test_a_deep_chain_is_no_deep_recursion() -> None:
+def test_import_of_a_deep_chain_does_not_recurse() -> None:
     variable = NodeDef("v", "VariableV2", (), "", {"dtype": af.float32, "shape": ()})
     value = NodeDef("c", "Const", (), "", {"dtype": af.float32, "value": TensorData.of(np.array(1.0, np.float32))})
     nodes, last = [variable, value], "v"
@@ -157,7 +157,7 @@ def test_a_deep_chain_is_no_deep_recursion() -> None:
         assert graph.get_operation_by_name("a2999").type == "ReadVariableOp"
 
 
-def test_functions_that_call_one_another_twice_are_refused_before_they_fill_the_memory(
+def test_exponential_function_expansion_is_refused_early(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     text = "node { name: 'x' op: 'Placeholder' attr { key: 'dtype' value { type: DT_FLOAT } } }"
@@ -176,7 +176,7 @@ def test_functions_that_call_one_another_twice_are_refused_before_they_fill_the_
         assert graph.get_operations() == []
 
 
-def test_many_reads_after_many_updates_are_not_a_product_of_edges() -> None:
+def test_many_reads_after_many_updates_add_few_edges() -> None:
     variable = NodeDef("v", "VariableV2", (), "", {"dtype": af.float32, "shape": ()})
     value = NodeDef("c", "Const", (), "", {"dtype": af.float32, "value": TensorData.of(np.array(1.0, np.float32))})
     count = 300
@@ -189,18 +189,18 @@ def test_many_reads_after_many_updates_are_not_a_product_of_edges() -> None:
         edges = sum(len(op.inputs) + len(op.control_inputs) for op in graph.get_operations())
         with af.Session() as session:
             session.run_sync("begun")
-            assert session.run_sync("total:0") == count * (count + 1.0)  # each is read after all updates
+            assert session.run_sync("total:0") == count * (count + 1.0)  # each read follows all updates
     assert edges < 10 * count
 
 
-def test_many_nodes_of_one_name_are_refused_soon() -> None:
+def test_many_nodes_of_one_name_are_refused_quickly() -> None:
     many = [NodeDef("s", "Stack", (), "", {"elem_type": af.float32}) for _ in range(10_000)]
     taken = [NodeDef("s/max_size" + (f"_{i}" if i else ""), "NoOp") for i in range(10_000)]
     with pytest.raises(errors.InvalidArgumentError, match="two nodes"):
         af.import_graph_def(GraphDef((*taken, *many)))
 
 
-# ── what is not a graph ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── malformed input ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def seeds() -> list[bytes]:
@@ -228,7 +228,7 @@ def seeds() -> list[bytes]:
 
 
 def damaged(rng: random.Random, data: bytes) -> bytes:
-    """The bytes with some changed, left out, doubled, or exchanged."""
+    """Return the bytes with one to four spans changed, removed, repeated or cut off."""
     made = bytearray(data)
     for _ in range(rng.randint(1, 4)):
         at, size = rng.randrange(len(made) or 1), rng.randint(1, 12)
@@ -247,7 +247,7 @@ def damaged(rng: random.Random, data: bytes) -> bytes:
 
 
 def exchanged(rng: random.Random, data: bytes) -> bytes:
-    """The graph with parts of its nodes exchanged: well formed, and wrong."""
+    """Return the graph with parts of its nodes swapped: well-formed, but wrong."""
     graph = protos.read("GraphDef", data)
     nodes = list(graph.node) + [node for function in graph.library.function for node in function.node_def]
     for _ in range(rng.randint(1, 4)):
@@ -264,7 +264,7 @@ def exchanged(rng: random.Random, data: bytes) -> bytes:
             node.name = other.name
         elif node.attr:
             del node.attr[rng.choice(sorted(node.attr))]
-    return graph.SerializeToString()  # type: ignore[no-any-return]  # of a class that is made at run time
+    return graph.SerializeToString()  # type: ignore[no-any-return]  # an instance of a class made at run time
 
 
 def cases(count: int, seed: int) -> Iterator[bytes]:
@@ -296,7 +296,7 @@ def test_many_damaged_graphs_are_imported_or_refused(seed: int) -> None:
     imports_or_refuses(CASES // 10, seed)
 
 
-def test_meta_graphs_that_are_none(tmp_path: Path) -> None:
+def test_import_meta_graph_rejects_malformed_files_and_other_types(tmp_path: Path) -> None:
     file: Any = tmp_path / "model.meta"
     for data in (b"", b"hello", b"\x0a\x05", b"meta_info_def {", b"\xff" * 50):
         file.write_bytes(data)
@@ -319,7 +319,7 @@ def test_meta_graphs_that_are_none(tmp_path: Path) -> None:
         "saver_def { restore_op_name: 'none' }",
     ],
 )
-def test_collections_that_do_not_fit(text: str) -> None:
+def test_import_meta_graph_rejects_inconsistent_collections(text: str) -> None:
     meta = protos.parse_text("MetaGraphDef", "graph_def { node { name: 'n' op: 'NoOp' } } " + text)
     with af.Graph().as_default(), pytest.raises(errors.OpError):
         af.train.import_meta_graph(meta)

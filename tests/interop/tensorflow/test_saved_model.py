@@ -1,4 +1,4 @@
-"""SavedModels that TensorFlow wrote (`make_data.py`), without it; and what is damaged, forged or missing in them."""
+"""SavedModels that TensorFlow wrote (`make_data.py`), without TensorFlow; also damaged, forged and incomplete ones."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def _run(model: Model, inputs: dict[str, Any], signature: str | None = Non
         return await session.run(dict(wanted.outputs), {wanted.inputs[name]: value for name, value in inputs.items()})
 
 
-async def test_a_model_of_tensorflow_1(expected: dict[str, Any]) -> None:
+async def test_model_of_tensorflow_1_computes_expected_values(expected: dict[str, Any]) -> None:
     model = load_saved_model(DATA / "saved_model_v1")
     assert sorted(model.variables) == ["bias", "calls", "kernel"]
     assert [name for name, v in model.variables.items() if not v.trainable] == ["calls"]
@@ -46,11 +46,11 @@ async def test_a_model_of_tensorflow_1(expected: dict[str, Any]) -> None:
     assert model.inputs["x"].shape.as_list() == [None, 3]
     found = await _run(model, {"x": expected["x"]})
     np.testing.assert_allclose(found["y"], expected["saved_model_v1/y"], rtol=1e-6)
-    assert found["calls"] == expected["saved_model_v1/calls"]  # as the model's own node sets it
+    assert found["calls"] == expected["saved_model_v1/calls"]  # set by the model's own init node
     assert found["text"] == b"a line\n"
 
 
-async def test_a_model_of_tensorflow_2(expected: dict[str, Any]) -> None:
+async def test_model_of_tensorflow_2_computes_expected_values(expected: dict[str, Any]) -> None:
     model = load_saved_model(str(DATA / "saved_model_v2"), "serve")
     assert sorted(model.signatures) == ["repeated", "serving_default"]
     assert sorted(v.op.name for v in model.variables.values() if v.trainable) == ["kernel"]
@@ -64,7 +64,7 @@ async def test_a_model_of_tensorflow_2(expected: dict[str, Any]) -> None:
     assert found["text"] == b"another line\n"
 
 
-async def test_a_model_of_keras(expected: dict[str, Any]) -> None:
+async def test_model_of_keras_computes_expected_values(expected: dict[str, Any]) -> None:
     model = load_saved_model(DATA / "keras")
     (name,) = model.inputs
     found = await _run(model, {name: expected["keras/x"]})
@@ -72,7 +72,7 @@ async def test_a_model_of_keras(expected: dict[str, Any]) -> None:
     assert sorted(model.variables) == ["conv1d/bias", "conv1d/kernel", "dense/bias", "dense/kernel"]
 
 
-def test_a_script_initializes_a_model(expected: dict[str, Any]) -> None:
+def test_model_can_be_initialized_synchronously(expected: dict[str, Any]) -> None:
     model = load_saved_model(DATA / "saved_model_v1")
     with af.Session(graph=model.graph) as session:
         session.wait_for(model.initialize(session))
@@ -81,9 +81,7 @@ def test_a_script_initializes_a_model(expected: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", ["saved_model_v1", "saved_model_v2", "keras"])
-async def test_the_initializers_of_variables_give_them_the_values_of_the_file(
-    name: str, expected: dict[str, Any]
-) -> None:
+async def test_variable_initializers_restore_the_values_of_the_file(name: str, expected: dict[str, Any]) -> None:
     model = load_saved_model(DATA / name)
     with model.graph.as_default():
         async with af.Session() as session:
@@ -98,21 +96,24 @@ async def test_the_initializers_of_variables_give_them_the_values_of_the_file(
         assert np.all(again[key] != 7)
 
 
-def test_variables_of_one_name_are_told_apart(tmp_path: Path) -> None:
+def test_variables_of_one_name_get_unique_names(tmp_path: Path) -> None:
     def change(meta: Any) -> None:
         for node in meta.object_graph_def.nodes:
             if node.variable.name.startswith("dense/"):
                 node.variable.name = "both"
             if node.variable.name == "conv1d/bias":
-                node.variable.name = "dense/kernel_1"  # a node of another
+                node.variable.name = "dense/kernel_1"  # the name of a node of another variable
 
     model = load_saved_model(_changed(tmp_path, "keras", change))
     assert sorted(model.variables) == ["conv1d/bias_1", "conv1d/kernel", "dense/bias_1", "dense/kernel_1"]
     assert model.variables["dense/kernel_1"].op.name == "dense/kernel_1"
 
 
-def test_what_the_models_objects_say_is_not_trained_is_not_trained(tmp_path: Path) -> None:
-    """Keras exports each variable twice, under one name, so that the graph calls the one that is used another."""
+def test_trainable_flag_of_the_object_graph_is_respected(tmp_path: Path) -> None:
+    """Match variables despite duplicates.
+
+    Keras exports each variable twice under one name, so the graph has another name for the one in use.
+    """
 
     def change(meta: Any) -> None:
         for node in meta.object_graph_def.nodes:
@@ -124,8 +125,11 @@ def test_what_the_models_objects_say_is_not_trained_is_not_trained(tmp_path: Pat
     assert not model.variables["dense/bias"].trainable
 
 
-async def test_moments_of_batch_normalization_are_not_trained(tmp_path: Path) -> None:
-    """In a file of TensorFlow 1 that does not list what is trained; unless they are used elsewhere, too."""
+async def test_batch_normalization_moments_are_not_trainable(tmp_path: Path) -> None:
+    """Check a TensorFlow 1 file without a list of trainable variables.
+
+    Moments that are also used elsewhere stay trainable.
+    """
     with af.Graph().as_default():
         x = af.placeholder(af.float32, [None, 4, 4, 2], name="x")
         scale, offset, mean = (af.Variable(np.ones(2, np.float32), name=n) for n in ("scale", "offset", "mean"))
@@ -144,7 +148,7 @@ async def test_moments_of_batch_normalization_are_not_trained(tmp_path: Path) ->
         assert sorted(v.op.name for v in found if not v.trainable) == fixed
 
 
-async def test_an_imported_model_is_trained_and_saved_again(tmp_path: Path, expected: dict[str, Any]) -> None:
+async def test_imported_model_can_be_trained_and_saved_again(tmp_path: Path, expected: dict[str, Any]) -> None:
     model = load_saved_model(DATA / "saved_model_v2")
     x, y = model.inputs["x"], model.outputs["y"]
     with model.graph.as_default():
@@ -152,7 +156,9 @@ async def test_an_imported_model_is_trained_and_saved_again(tmp_path: Path, expe
         step = af.train.AdamOptimizer(0.1).minimize(loss)
         async with af.Session() as session:
             await model.initialize(session)
-            await session.run(af.global_variables_initializer())  # of the optimizer; what was read stays
+            await session.run(
+                af.global_variables_initializer()
+            )  # of the optimizer's variables; the restored values stay
             np.testing.assert_allclose(
                 await session.run(y, {x: expected["x"]}), expected["saved_model_v2/linear"], rtol=1e-6
             )
@@ -163,11 +169,11 @@ async def test_an_imported_model_is_trained_and_saved_again(tmp_path: Path, expe
             assert after < before / 2
             await save_saved_model(session, tmp_path / "again", model.signatures)
     again = load_saved_model(tmp_path / "again")
-    assert {"bias", "kernel"} < set(again.variables)  # and the name of the asset
+    assert {"bias", "kernel"} < set(again.variables)  # and the variable that holds the asset's name
     np.testing.assert_allclose((await _run(again, {"x": expected["x"]}))["y"], trained, rtol=1e-6)
 
 
-async def test_assets_come_along(tmp_path: Path, expected: dict[str, Any]) -> None:
+async def test_assets_are_saved_with_the_model(tmp_path: Path, expected: dict[str, Any]) -> None:
     shutil.copytree(DATA / "saved_model_v2", tmp_path / "first")
     model = load_saved_model(tmp_path / "first")
     assert list(model.assets.values()) == [str(tmp_path / "first" / "assets" / "words.txt")]
@@ -180,7 +186,7 @@ async def test_assets_come_along(tmp_path: Path, expected: dict[str, Any]) -> No
     assert found["text"] == b"another line\n"
 
 
-async def test_assets_of_one_name_are_told_apart(tmp_path: Path) -> None:
+async def test_assets_of_one_name_get_unique_names(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "words.txt").write_text(name)
@@ -195,7 +201,7 @@ async def test_assets_of_one_name_are_told_apart(tmp_path: Path) -> None:
     assert await _run(load_saved_model(tmp_path / "m"), {}) == {"one": b"one", "two": b"two"}
 
 
-async def test_an_asset_that_is_missing_leaves_no_model(tmp_path: Path) -> None:
+async def test_missing_asset_leaves_no_saved_model(tmp_path: Path) -> None:
     with af.Graph().as_default():
         path = af.constant("none")
         async with af.Session() as session:
@@ -209,7 +215,7 @@ async def test_an_asset_that_is_missing_leaves_no_model(tmp_path: Path) -> None:
     assert not (tmp_path / "m" / "saved_model.pb").exists()
 
 
-async def test_what_is_saved_replaces_what_was_there_if_it_may(tmp_path: Path) -> None:
+async def test_save_replaces_existing_model_only_with_overwrite(tmp_path: Path) -> None:
     for number in (1.0, 2.0):
         with af.Graph().as_default():
             x = af.placeholder(af.float32, [], name="x")
@@ -228,7 +234,7 @@ async def test_what_is_saved_replaces_what_was_there_if_it_may(tmp_path: Path) -
     assert (await _run(load_saved_model(tmp_path), {"x": 3.0}))["y"] == 6.0
 
 
-async def test_a_model_without_variables_in_a_store() -> None:
+async def test_model_without_variables_is_saved_to_a_store() -> None:
     pytest.importorskip("fsspec")
     with af.Graph().as_default():
         x = af.placeholder(af.float32, [2], name="x")
@@ -238,7 +244,7 @@ async def test_a_model_without_variables_in_a_store() -> None:
     assert found["y"].tolist() == [2, 4]
 
 
-async def test_what_cannot_be_saved_is_refused(tmp_path: Path) -> None:
+async def test_unsupported_model_is_refused_and_writes_no_files(tmp_path: Path) -> None:
     with af.Graph().as_default():
         x = af.placeholder(af.float32, [], name="x")
         v = af.get_variable("v", initializer=af.constant(1.0))
@@ -257,11 +263,11 @@ async def test_what_cannot_be_saved_is_refused(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-# -- hostile ----------------------------------------------------------------------------------------------------------
+# -- malformed --------------------------------------------------------------------------------------------------------
 
 
 def _changed(folder: Path, name: str, change: Any) -> Path:
-    """A copy of a model in which something of the first graph is changed."""
+    """Copy a model, apply `change` to its first graph, and return the folder."""
     shutil.copytree(DATA / name, folder, dirs_exist_ok=True)
     text = folder / "saved_model.pbtxt"
     model = (
@@ -275,7 +281,7 @@ def _changed(folder: Path, name: str, change: Any) -> Path:
     return folder
 
 
-def test_there_is_no_model(tmp_path: Path) -> None:
+def test_missing_or_unreadable_model_file_is_refused(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nothing"):
         with pytest.raises(NotFoundError, match=r"saved_model\.pb"):
             load_saved_model(folder)
@@ -285,7 +291,7 @@ def test_there_is_no_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/../../b", "..", "C:\\secret", "a\0b", "..\\b", ""])
-def test_an_asset_does_not_leave_the_folder(tmp_path: Path, name: str) -> None:
+def test_asset_name_outside_the_folder_is_refused(tmp_path: Path, name: str) -> None:
     def change(meta: Any) -> None:
         meta.asset_file_def[0].filename = name
 
@@ -293,7 +299,7 @@ def test_an_asset_does_not_leave_the_folder(tmp_path: Path, name: str) -> None:
         load_saved_model(_changed(tmp_path, "saved_model_v2", change))
 
 
-def test_every_op_that_is_missing_is_told(tmp_path: Path) -> None:
+def test_missing_ops_in_functions_are_listed(tmp_path: Path) -> None:
     def change(meta: Any) -> None:
         for node in meta.graph_def.node:
             if node.name == "Placeholder":
@@ -309,7 +315,7 @@ def test_every_op_that_is_missing_is_told(tmp_path: Path) -> None:
     assert any("linear" in each.node for each in caught.value.unsupported)
 
 
-async def test_some_of_the_signatures_are_loaded_alone(tmp_path: Path, expected: dict[str, Any]) -> None:
+async def test_selected_signatures_load_without_the_others(tmp_path: Path, expected: dict[str, Any]) -> None:
     def change(meta: Any) -> None:
         for function in meta.graph_def.library.function:
             for node in function.node_def:
@@ -373,12 +379,12 @@ def _assigns_nothing(meta: Any) -> None:
         ("saved_model_v1", _no_file),
     ],
 )
-async def test_what_makes_no_sense_is_refused(tmp_path: Path, name: str, change: Any, expected: dict[str, Any]) -> None:
+async def test_inconsistent_model_is_refused(tmp_path: Path, name: str, change: Any, expected: dict[str, Any]) -> None:
     with pytest.raises(OpError):
         await _run(load_saved_model(_changed(tmp_path, name, change)), {"x": expected["x"]})
 
 
-async def test_a_graph_of_objects_with_circles_or_wrong_numbers(tmp_path: Path, expected: dict[str, Any]) -> None:
+async def test_cyclic_object_graph_with_wrong_ids_still_loads(tmp_path: Path, expected: dict[str, Any]) -> None:
     def change(meta: Any) -> None:
         objects = meta.object_graph_def
         for node in objects.nodes:
@@ -392,8 +398,8 @@ async def test_a_graph_of_objects_with_circles_or_wrong_numbers(tmp_path: Path, 
     np.testing.assert_allclose(found["y"], expected["saved_model_v2/linear"], rtol=1e-6)
 
 
-def test_a_bomb_is_refused(tmp_path: Path) -> None:
-    """A constant of a few bytes that says that it is a thousand gigabytes."""
+def test_constant_of_huge_shape_is_refused(tmp_path: Path) -> None:
+    """Refuse a constant of a few bytes whose shape claims 1 TiB."""
 
     def change(meta: Any) -> None:
         tensor = message("TensorProto")(dtype=1, float_val=[1.0])
@@ -428,16 +434,14 @@ def mutable(tmp_path: Path) -> tuple[Path, bytes]:
 
 @settings(max_examples=examples(100), **QUICK)  # type: ignore[arg-type]
 @given(changes=CHANGES)
-def test_whatever_a_model_says_is_loaded_or_refused(
-    mutable: tuple[Path, bytes], changes: list[tuple[int, int]]
-) -> None:
+def test_mutated_model_is_loaded_or_refused(mutable: tuple[Path, bytes], changes: list[tuple[int, int]]) -> None:
     _loaded_or_refused(*mutable, changes)
 
 
 @pytest.mark.fuzz
 @pytest.mark.parametrize("part", range(20))
-def test_whatever_a_model_says_is_loaded_or_refused_100_000(quick_path: Path, part: int) -> None:
-    """Most of them are of the smaller model: functions, branches and loops take their time."""
+def test_mutated_model_is_loaded_or_refused_100_000_times(quick_path: Path, part: int) -> None:
+    """Mutate mostly the smaller model: functions, branches and loops of the other are slow."""
     version = 2 if part % 5 == 0 else 1
     shutil.copytree(DATA / f"saved_model_v{version}", quick_path, dirs_exist_ok=True)
     text, rng = quick_path / "saved_model.pbtxt", random.Random(part)

@@ -1,4 +1,4 @@
-"""Among the files of a checkpoint or a SavedModel is one that is no file: a typed error, and nothing is waited for."""
+"""Checkpoints and SavedModels with a special file among theirs: a typed error, and no blocking on pipes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _read_all(folder: Path) -> dict[str, Any]:
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("instead", INSTEAD.values(), ids=INSTEAD)
 @pytest.mark.parametrize("kind", ["v1", "v1_sharded", "v2", "v2_sharded", "objects"])
-def test_a_checkpoint(tmp_path: Path, kind: str, instead: Callable[[Path], None]) -> None:
+def test_checkpoint_with_a_special_file_is_refused(tmp_path: Path, kind: str, instead: Callable[[Path], None]) -> None:
     names = sorted(path.name for path in (DATA / "checkpoints" / kind).iterdir() if not path.name.endswith(".meta"))
     for name in names:
         folder = tmp_path / name
@@ -73,7 +73,7 @@ async def _initialized(folder: Path) -> None:
 
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("instead", INSTEAD.values(), ids=INSTEAD)
-async def test_a_saved_model(tmp_path: Path, instead: Callable[[Path], None]) -> None:
+async def test_saved_model_with_a_special_file_is_refused(tmp_path: Path, instead: Callable[[Path], None]) -> None:
     model = DATA / "saved_model_v2"
     for name in ("saved_model.pb", *(f"variables/{path.name}" for path in (model / "variables").iterdir())):
         folder = tmp_path / name.replace("/", " ")
@@ -86,7 +86,7 @@ async def test_a_saved_model(tmp_path: Path, instead: Callable[[Path], None]) ->
 
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("instead", INSTEAD.values(), ids=INSTEAD)
-def test_a_graph_and_weights(tmp_path: Path, instead: Callable[[Path], None]) -> None:
+def test_graph_or_weights_as_a_special_file_are_refused(tmp_path: Path, instead: Callable[[Path], None]) -> None:
     instead(tmp_path / "graph.pb")
     with pytest.raises(OpError):
         af.interop.tensorflow.load_graph(tmp_path / "graph.pb")
@@ -99,7 +99,7 @@ def test_a_graph_and_weights(tmp_path: Path, instead: Callable[[Path], None]) ->
 
 
 def test_links_to_files_are_followed(tmp_path: Path) -> None:
-    """As stores of models are made of: a folder of links to files that are called by their contents."""
+    """Read a checkpoint through links, as in model stores whose files are named by their contents."""
     (tmp_path / "links").mkdir()
     for path in (DATA / "checkpoints" / "v2_sharded").iterdir():
         (tmp_path / "links" / path.name).symlink_to(path)
@@ -110,7 +110,7 @@ def test_links_to_files_are_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(30)
-def test_a_pipe_is_not_waited_for_to_be_held(tmp_path: Path) -> None:
+def test_held_does_not_wait_for_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "m.index")
     for alone in (False, True):
         with held(tmp_path, ["m.index"], alone=alone) as found:

@@ -1,4 +1,4 @@
-"""Ranges of addresses: what shells and Slurm make of them, and that hostile ones end soon, in a typed error."""
+"""Ranges of addresses: expansion as by shells and Slurm, and quick typed errors for hostile ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from aioflow.net.cluster_sources.host_ranges import expand_addresses, expand_hos
         ("n{7..7}:1", ["n7:1"]),
     ],
 )
-def test_ranges_of_addresses(text: str, expected: list[str]) -> None:
+def test_expand_addresses_expands_ranges(text: str, expected: list[str]) -> None:
     assert expand_addresses(text) == expected
 
 
@@ -45,7 +45,7 @@ def test_ranges_of_addresses(text: str, expected: list[str]) -> None:
     ],
     ids=brief,
 )
-def test_wrong_ranges_are_refused(text: str) -> None:
+def test_expand_addresses_rejects_invalid_ranges(text: str) -> None:
     with pytest.raises(InvalidArgumentError):
         expand_addresses(text)
 
@@ -59,7 +59,7 @@ def test_wrong_ranges_are_refused(text: str) -> None:
         ("r[0-1]n[1,3]", ["r0n1", "r0n3", "r1n1", "r1n3"]),
     ],
 )
-def test_lists_of_hosts(text: str, expected: list[str]) -> None:
+def test_expand_hostlist_expands_slurm_lists(text: str, expected: list[str]) -> None:
     assert expand_hostlist(text) == expected
 
 
@@ -86,14 +86,14 @@ def test_lists_of_hosts(text: str, expected: list[str]) -> None:
     ],
     ids=brief,
 )
-def test_wrong_lists_of_hosts_are_refused(text: str) -> None:
+def test_expand_hostlist_rejects_invalid_lists(text: str) -> None:
     with pytest.raises(InvalidArgumentError):
         expand_hostlist(text)
 
 
 @given(st.text(alphabet="ab019[]{}-.,:…\0\n", max_size=60))
 @example("[0-9][0-9][0-9][0-9][0-9]")
-def test_any_text_comes_to_names_or_a_typed_error(text: str) -> None:
+def test_any_text_expands_or_raises_a_typed_error(text: str) -> None:
     for expand in (expand_addresses, expand_hostlist):
         try:
             names = expand(text)

@@ -1,4 +1,4 @@
-"""Which task of which cluster a process is: each place that may say so, and who is believed."""
+"""Discovery of a process's cluster and task: every source, and their precedence."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ def refused(*args: Any, **options: Any) -> str:
     return str(raised.value)
 
 
-# ── TensorFlow's ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── TF_CONFIG ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("index", [1, "1"])
-def test_tf_config_says_all(index: Any) -> None:
+def test_tf_config_determines_cluster_and_task(index: Any) -> None:
     found = cluster_task(environment=tf_config(type="worker", index=index))
     assert place(found) == ("worker", 1)
     assert found.cluster == af.train.ClusterSpec(CLUSTER)
     assert set(found.came_from.values()) == {"TF_CONFIG"}
 
 
-def test_a_cluster_of_tf_config_may_lack_tasks() -> None:
+def test_cluster_in_tf_config_may_be_sparse() -> None:
     found = cluster_task(environment=tf_config({"worker": {"0": "a:1", "7": "b:1"}}, type="worker", index=7))
     assert found.cluster.as_dict() == {"worker": {0: "a:1", 7: "b:1"}}
 
@@ -78,11 +78,11 @@ def test_a_cluster_of_tf_config_may_lack_tasks() -> None:
     ],
     ids=brief,
 )
-def test_a_wrong_tf_config_is_named(text: str) -> None:
+def test_invalid_tf_config_is_named_in_the_error(text: str) -> None:
     assert "TF_CONFIG" in refused(environment={"TF_CONFIG": text})
 
 
-def test_an_empty_tf_config_is_none() -> None:
+def test_empty_tf_config_is_ignored() -> None:
     assert "no cluster" in refused(environment={"TF_CONFIG": " "})
     assert "no cluster" in refused(environment={"TF_CONFIG": "{}"})
 
@@ -98,7 +98,7 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_any_json_is_a_task_or_a_typed_error(document: Any) -> None:
+def test_any_json_in_tf_config_is_a_task_or_a_typed_error(document: Any) -> None:
     try:
         found = cluster_task(environment={"TF_CONFIG": json.dumps(document)})
     except OpError:
@@ -106,11 +106,11 @@ def test_any_json_is_a_task_or_a_typed_error(document: Any) -> None:
     assert found.task_index in found.cluster.task_indices(found.job_name)
 
 
-# ── numbers of processes ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── task indices from the environment ────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("name", ["JOB_COMPLETION_INDEX", "SLURM_PROCID"])
-def test_a_number_of_the_environment(name: str) -> None:
+def test_auto_index_is_read_from_the_environment(name: str) -> None:
     found = cluster_task({"worker": "job-{0..3}.svc:2222"}, task_index="auto", environment={name: "3"})
     assert place(found) == ("worker", 3)
     assert found.cluster.task_address("worker", 3) == "job-3.svc:2222"
@@ -127,12 +127,12 @@ def test_a_number_of_the_environment(name: str) -> None:
         {"JOB_COMPLETION_INDEX": "1", "SLURM_PROCID": "1"},
     ],
 )
-def test_a_number_that_is_none_is_refused(environment: dict[str, str]) -> None:
+def test_invalid_or_ambiguous_index_is_refused(environment: dict[str, str]) -> None:
     assert "JOB_COMPLETION_INDEX" in refused(CLUSTER, "worker", "auto", environment=environment)
 
 
-def test_a_number_is_taken_only_when_it_is_asked_for() -> None:
-    """A worker that somebody starts by hand within an allocation is not the one of its rank."""
+def test_environment_index_is_used_only_on_request() -> None:
+    """Ignore the rank: a worker started by hand within an allocation is not the task of that rank."""
     with pytest.raises(InvalidArgumentError, match="which task"):
         cluster_task(CLUSTER, "worker", environment={"SLURM_PROCID": "1", "JOB_COMPLETION_INDEX": "1"})
 
@@ -140,13 +140,13 @@ def test_a_number_is_taken_only_when_it_is_asked_for() -> None:
 # ── Slurm ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_slurm_says_all() -> None:
+def test_slurm_determines_cluster_and_task() -> None:
     found = cluster_task(slurm_jobs=JOBS, slurm_port=7000, environment=SLURM)
     assert found.cluster.as_dict() == {"ps": ["n1:7000"], "worker": ["n1:7001", "n2:7000", "n2:7001"]}
     assert place(found) == ("worker", 1)
 
 
-def test_every_rank_has_a_place_of_its_own() -> None:
+def test_every_slurm_rank_gets_its_own_task() -> None:
     environment = {**SLURM, "SLURM_TASKS_PER_NODE": "3,1", "SLURM_NODEID": ""}
     places = [cluster_task(slurm_jobs=JOBS, environment={**environment, "SLURM_PROCID": str(n)}) for n in range(4)]
     assert [place(found) for found in places] == [("ps", 0), ("worker", 0), ("worker", 1), ("worker", 2)]
@@ -154,7 +154,7 @@ def test_every_rank_has_a_place_of_its_own() -> None:
     assert addresses == ["n1:8888", "n1:8889", "n1:8890", "n2:8888"]
 
 
-def test_a_step_is_believed_before_the_job_of_which_it_is_a_part() -> None:
+def test_slurm_step_precedes_the_job() -> None:
     step = {"SLURM_STEP_NODELIST": "n2", "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_PROCID": "0", "SLURM_NODEID": "0"}
     found = cluster_task(slurm_jobs={"worker": 1}, environment={**SLURM, **step})
     assert found.cluster.as_dict() == {"worker": ["n2:8888"]}
@@ -174,16 +174,16 @@ def test_a_step_is_believed_before_the_job_of_which_it_is_a_part() -> None:
         ({"SLURM_NODEID": "0"}, "--distribution=block"),
     ],
 )
-def test_a_wrong_slurm_is_explained(environment: dict[str, str], says: str) -> None:
+def test_inconsistent_slurm_variables_are_explained(environment: dict[str, str], says: str) -> None:
     assert says in refused(slurm_jobs=JOBS, environment={**SLURM, **environment})
 
 
 @pytest.mark.parametrize("jobs", [["ps"], 3, {"ps": -1}, {"ps": "3"}, {"ps": 10**9}, {}])
-def test_jobs_that_are_none_are_refused(jobs: Any) -> None:
+def test_invalid_slurm_jobs_are_refused(jobs: Any) -> None:
     assert refused(slurm_jobs=jobs, environment=SLURM)
 
 
-def test_ports_end() -> None:
+def test_slurm_ports_out_of_range_are_refused() -> None:
     assert "port" in refused(slurm_jobs=JOBS, slurm_port=0, environment=SLURM)
     assert "ports" in refused(slurm_jobs=JOBS, slurm_port=65535, environment=SLURM)
 
@@ -197,7 +197,7 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-def test_a_file_says_all(tmp_path: Path) -> None:
+def test_file_determines_cluster_and_task(tmp_path: Path) -> None:
     path = written(tmp_path, 'job = "worker"\ntask = 2\n[cluster]\nps = ["h0:1"]\nworker = "h{1..3}:1"\n')
     found = cluster_task(config=path, environment={})
     assert place(found) == ("worker", 2)
@@ -205,7 +205,7 @@ def test_a_file_says_all(tmp_path: Path) -> None:
     assert set(found.came_from.values()) == {str(path)}
 
 
-def test_a_file_may_leave_it_to_slurm(tmp_path: Path) -> None:
+def test_file_may_refer_to_slurm(tmp_path: Path) -> None:
     path = written(tmp_path, "[slurm]\njobs = {ps = 1, worker = 3}\nport = 7000\n")
     assert place(cluster_task(config=path, environment=SLURM)) == ("worker", 1)
 
@@ -232,27 +232,27 @@ def test_a_file_may_leave_it_to_slurm(tmp_path: Path) -> None:
     ],
     ids=brief,
 )
-def test_a_wrong_file_is_named(tmp_path: Path, text: str) -> None:
+def test_invalid_file_is_named_in_the_error(tmp_path: Path, text: str) -> None:
     assert "cluster.toml" in refused(config=written(tmp_path, text))
 
 
-def test_a_file_that_is_not_there_is_named() -> None:
+def test_missing_file_is_named_in_the_error() -> None:
     with pytest.raises(NotFoundError, match=r"missing\.toml"):
         cluster_task(config="missing.toml", environment={})
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_a_file_or_a_typed_error(data: bytes) -> None:
+def test_any_bytes_parse_or_raise_a_typed_error(data: bytes) -> None:
     try:
         parse_toml("a file", data)
     except InvalidArgumentError as error:
         assert "a file" in error.message  # noqa: PT017
 
 
-# ── who is believed ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── precedence ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_arguments_win_over_the_file_and_that_over_the_environment(tmp_path: Path) -> None:
+def test_arguments_precede_the_file_and_the_file_the_environment(tmp_path: Path) -> None:
     path = written(tmp_path, 'job = "worker"\n[cluster]\nworker = ["f0:1", "f1:1"]\n')
     environment = tf_config(type="worker", index=1)
     found = cluster_task(config=path, environment=environment)
@@ -263,20 +263,20 @@ def test_arguments_win_over_the_file_and_that_over_the_environment(tmp_path: Pat
     assert found.came_from == {"cluster": "cluster", "job": str(path), "task": "task_index"}
 
 
-def test_a_number_counts_only_for_the_job_that_it_is_of() -> None:
+def test_task_index_applies_only_to_its_own_job() -> None:
     found = cluster_task(job_name="ps", environment=tf_config(type="worker", index=2))
     assert place(found) == ("ps", 0)
     with pytest.raises(InvalidArgumentError, match="which task"):
         cluster_task(job_name="worker", environment=tf_config(type="ps", index=0))
 
 
-def test_an_argument_spares_what_it_replaces(tmp_path: Path) -> None:
-    """A number that is given is not looked for, and Slurm is not asked for a cluster that is given."""
+def test_argument_makes_its_other_sources_unnecessary(tmp_path: Path) -> None:
+    """Read neither "auto" indices nor Slurm variables when arguments replace them."""
     path = written(tmp_path, 'task = "auto"\n[slurm]\njobs = {worker = 3}\n')
     assert place(cluster_task(CLUSTER, "worker", 1, config=path, environment={})) == ("worker", 1)
 
 
-def test_an_error_says_what_came_from_where(tmp_path: Path) -> None:
+def test_error_names_the_source_of_each_value(tmp_path: Path) -> None:
     path = written(tmp_path, 'job = "chief"\n')
     message = refused(CLUSTER, config=path, environment=tf_config(type="chief", index=4))
     for part in ("ps (0 to 0), worker (0 to 2)", "from cluster", f"job chief ({path})", "task 4 (TF_CONFIG)"):

@@ -1,7 +1,7 @@
-"""Writes the files of this release that later ones must read: `python -m tests.saved.data.write`.
+"""Write the files of this release that later releases must read: `python -m tests.saved.data.write`.
 
-Run it once for each release, before its version is changed, and commit what it writes. Files of earlier releases stay
-as they are: they are what was promised.
+Run it once for each release, before the version is raised, and commit the files. Never change files of earlier
+releases: they record what those releases wrote.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from tests.saved.models import BIAS, WEIGHTS
 __all__ = ["FILES", "GRAPHS", "SCALES", "TABLE", "VOCABULARY", "folder_of", "write"]
 
 VOCABULARY = b"one\ntwo\n"
-SCALES = np.linspace(-1, 1, 1024, dtype=np.float32)  # large enough to be among the weights
+SCALES = np.linspace(-1, 1, 1024, dtype=np.float32)  # large enough to be stored among the weights
 TABLE = np.arange(8, dtype=np.int64).reshape(4, 2)
 
-# What each release leaves behind, beside the files of the model.
+# The files of each release, beside those of the model.
 GRAPHS = ("graph.json", "graph.aiograph", "graph.pbtxt", "graph.pb")
 FILES = ("model/aioflow.json", "checkpoint.safetensors", "incremental.manifest.json", *GRAPHS)
 
 
 def folder_of(release: str = RELEASE) -> Path:
-    """Where the files of a release are."""
+    """Return the folder with the files of a release."""
     return Path(__file__).parent / release
 
 
 async def write(folder: Path) -> None:
-    """Write a model, checkpoints and definitions that use most of what the formats have."""
+    """Write a model, checkpoints and graph definitions that use most features of the formats."""
     vocabulary = folder / "vocabulary.txt"
     vocabulary.write_bytes(VOCABULARY)
     with af.Graph().as_default() as graph:

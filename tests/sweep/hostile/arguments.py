@@ -1,4 +1,4 @@
-"""The arguments of a call, as data: what an op's definition allows, what its shape function accepts, a flaw in that."""
+"""Arguments of one call, as data: random ones, ones that the op's shape function accepts, and ones with one flaw."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ __all__ = [
     "wild",
 ]
 
-_TRIES: Final = 40  # proposals after which nothing right is to be expected
+_TRIES: Final = 40  # proposals to try before giving up on accepted arguments
 _HANDLES: Final = (dtypes.resource, dtypes.variant)
 
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """An input that is numbers, bools or strings."""
+    """An input of numbers, booleans or strings."""
 
     dtype: DType
     value: np.ndarray[Any, Any]
@@ -49,14 +49,14 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """An input that is a handle."""
+    """An input that is a resource or variant handle."""
 
     of: handles.Resource
 
 
 @dataclass(frozen=True, slots=True)
 class Junk:
-    """An input that is nothing of the kind."""
+    """An input that is not a tensor at all."""
 
     value: Any
 
@@ -66,12 +66,14 @@ Item: TypeAlias = "Array | Held | Junk"
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """Of one call.
+    """The arguments of one call.
 
     Attributes:
-        base: The shape that most of the arrays have to do with.
-        attrs, inputs: By the names of the signature; a sequence is a list.
-        flaw: The name of the one argument that was damaged.
+        op_def: Definition of the op.
+        base: Shape from which most of the arrays derive theirs.
+        attrs: Attributes by the names of the signature.
+        inputs: Inputs by the names of the signature; a list for a sequence.
+        flaw: Name of the one argument that was damaged.
     """
 
     op_def: OpDef
@@ -82,12 +84,12 @@ class Arguments:
 
 
 def implied_attrs(op_def: OpDef) -> set[str]:
-    """The attributes that follow from the inputs."""
+    """Return the names of the attributes that follow from the inputs."""
     return {n for arg in op_def.inputs for n in (arg.type_attr, arg.list_attr, arg.number_attr) if n is not None}
 
 
 def items_of(value: Any) -> list[Item]:
-    """The items of one input."""
+    """Return the items of one input."""
     return value if isinstance(value, list) else [value]
 
 
@@ -95,7 +97,7 @@ def items_of(value: Any) -> list[Item]:
 
 
 def wild(op_def: OpDef, rng: Random) -> Arguments:
-    """Arguments of which every one may be wrong."""
+    """Return arguments each of which may be wrong."""
     attrs = {attr.name: values.attribute(rng, attr.kind, attr.allowed) for attr in op_def.attrs.values()}
     attrs |= {arg.number_attr: rng.choice((0, 1, 2, 2, 3)) for arg in op_def.inputs if arg.number_attr is not None}
     made = Arguments(op_def, values.shape(rng), attrs, {})
@@ -114,7 +116,7 @@ def _wild_input(made: Arguments, arg: ArgDef, rng: Random) -> Any:
 
 
 def accepted(op_def: OpDef, rng: Random) -> Arguments:
-    """Arguments that the op's shape function accepts, and for which there is a kernel, if a few tries find any."""
+    """Return arguments that the shape function accepts and a kernel exists for, or the last of `_TRIES` proposals."""
     found = _proposal(op_def, rng)
     for _ in range(_TRIES):
         refusal = _refusal(found)
@@ -149,7 +151,7 @@ def _item(made: Arguments, arg: ArgDef, kind: DType, value: np.ndarray[Any, Any]
 
 
 def _dtypes(arg: ArgDef, attrs: Mapping[str, Any]) -> list[DType]:
-    """One dtype per item."""
+    """Return one dtype per item."""
     if arg.list_attr is not None:
         kinds = attrs[arg.list_attr]
         return [_dtype(kind) for kind in kinds] if isinstance(kinds, list | tuple) else [dtypes.float32]
@@ -163,7 +165,7 @@ def _dtype(value: Any) -> DType:
 
 
 def provide(op_def: OpDef) -> None:
-    """Put the functions into the default graph that attributes of the op may name."""
+    """Define the functions "f" and "p", which attributes of the op may name, in the default graph."""
     if any(attr.kind in ("func", "list(func)") for attr in op_def.attrs.values()):
         signature = [af.TensorSpec(None, af.float32)]
         af.function(lambda x: x * 2.0, signature, "f").get_concrete_function()
@@ -174,7 +176,7 @@ def provide(op_def: OpDef) -> None:
 
 
 def _refusal(made: Arguments) -> str | None:
-    """What the builder has against these arguments, where every one is known. None: nothing."""
+    """Return why these arguments, as constants, are refused: the builder's error or "no kernel". None if accepted."""
     implied = implied_attrs(made.op_def)
     attrs = {name: value for name, value in made.attrs.items() if name not in implied}
     with af.Graph().as_default() as graph:
@@ -187,7 +189,7 @@ def _refusal(made: Arguments) -> str | None:
             apply_op(made.op_def.name, *inputs.values(), name="call", **attrs)
         except OpError as error:
             return str(error)
-        except Exception:  # a fault: the call itself will show it
+        except Exception:  # a fault, which the call itself reports
             return None
         node = next(op for op in reversed(graph.get_operations()) if op.type == made.op_def.name)
     kernels = KERNELS.for_op(node.type)
@@ -206,7 +208,10 @@ def _known_item(item: Item) -> Any:
 
 
 def _other(made: Arguments, refusal: str, rng: Random) -> Arguments:
-    """Another proposal: what the refusal names is drawn anew, as it asks for it, or any one argument, or everything."""
+    """Return another proposal.
+
+    Draw anew an argument that the refusal names, with the rank that it expects, or any one argument, or all of them.
+    """
     implied = implied_attrs(made.op_def)
     free = [name for name in (*made.attrs, *made.inputs) if name not in implied]
     named = [name for name in free if re.search(rf"\b{name}\b", refusal)]
@@ -231,7 +236,7 @@ def _wanted_rank(refusal: str) -> int | None:
 
 
 def flawed(made: Arguments, rng: Random) -> Arguments:
-    """The same with exactly one argument damaged: an input more often than an attribute."""
+    """Return the same arguments with exactly one damaged, an input more often than an attribute."""
     implied = implied_attrs(made.op_def)
     names = [*made.inputs] * 3 + [name for name in made.attrs if name not in implied]
     if not names:

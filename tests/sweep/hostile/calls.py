@@ -1,9 +1,9 @@
-"""Hostile calls of any op, made from its definition alone, so that an op that is added is tried without being asked.
+"""Hostile calls of any op, built from its definition alone, so that every new op is covered.
 
-A call is decided by a random generator and nothing else. Most calls are nearly right, since only these reach a kernel:
-arguments that the op's shape function accepts, one of them damaged (`arguments.py`). It is made by the op's builder,
-or as a node of an imported definition, or in a plan that was damaged on its way to a worker (`damaged.py`); and what
-can be differentiated is, now and then.
+A random generator alone determines a call. Most calls are nearly right, since only these reach a kernel: arguments
+that the op's shape function accepts, one of them damaged (`arguments.py`). A call is made in one of three ways: by the
+op's builder, as a node of an imported definition, or in a plan that is damaged before a worker receives it
+(`damaged.py`). Some built calls are also differentiated.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from tests.sweep.hostile.arguments import (
 
 __all__ = ["perform"]
 
-_WAIT: Final = 0.3  # seconds that a step may wait for what will never come
+_WAIT: Final = 0.3  # timeout of a step, in seconds: some calls wait for something that never comes
 _WAYS: Final = {"built": 6, "imported": 2, "planned": 2, "differentiated": 2}
 
 
 async def perform(name: str, rng: Random) -> None:
-    """Make one call of an op and run it; raises whatever comes of it."""
+    """Make one call of an op and run it. Raise the error of either."""
     if OPS.get(name).made_by != "user":
         return await _perform_planted(name, rng)
     way = rng.choices(list(_WAYS), list(_WAYS.values()))[0]
@@ -56,7 +56,8 @@ async def perform(name: str, rng: Random) -> None:
         if way == "differentiated":
             wanted += [g for g in af.gradients(made.outputs, call.tensors) if g is not None]
     config = _config(rng)
-    if way == "planned":  # the other executor compares what kernels return with what the plan says, which is damaged
+    # The reference executor compares the outputs of kernels with the damaged plan, and would always fail.
+    if way == "planned":
         config = replace(config, executor="strands")
     async with af.Session(graph=graph, config=config) as session:
         if way == "planned":
@@ -66,7 +67,7 @@ async def perform(name: str, rng: Random) -> None:
 
 
 async def _perform_planted(name: str, rng: Random) -> None:
-    """The same for an op whose nodes are made by the compiler."""
+    """Make and run one call of an op whose nodes only the compiler makes."""
     arguments = accepted(OPS.get(name), rng)
     implied = implied_attrs(arguments.op_def)
     attrs = {key: value for key, value in arguments.attrs.items() if key not in implied}
@@ -88,9 +89,9 @@ class _Call:
     """A call in the default graph.
 
     Attributes:
-        inputs: What the builder is given, by the names of the signature.
+        inputs: Arguments for the builder, by the names of the signature.
         tensors: The inputs that are tensors.
-        feeds: By the names of tensors.
+        feeds: Values to feed, by the names of tensors.
     """
 
     def __init__(self, arguments: Arguments, rng: Random, plain: bool = False) -> None:
@@ -107,7 +108,7 @@ class _Call:
             self.inputs[name] = made if isinstance(value, list) else made[0]
 
     def built(self) -> Operation:
-        """The call as a node that the op's builder made."""
+        """Return the node that the op's builder makes for the call."""
         op_def, rng = self.arguments.op_def, self.rng
         implied = implied_attrs(op_def)
         given = {
@@ -122,7 +123,7 @@ class _Call:
         return next(op for op in made if op.type == op_def.name)
 
     def imported(self) -> Operation:
-        """The call as a node of a definition."""
+        """Return the call as a node of an imported definition."""
         op_def = self.arguments.op_def
         attrs = dict(self.arguments.attrs)
         for arg in op_def.inputs:
@@ -140,7 +141,10 @@ class _Call:
         return made
 
     def _array(self, item: Array, is_flaw: bool) -> Any:
-        """Given as it is, as a constant, or fed: what is wrong is most often fed, so that only the kernel finds it."""
+        """Return the value itself, a constant, or a placeholder to feed.
+
+        A flaw is most often fed, so that only the kernel can find it.
+        """
         rng, value = self.rng, item.value
         way = rng.random()
         if not is_flaw and way < 0.15 and not self.plain:
@@ -153,7 +157,7 @@ class _Call:
         return tensor
 
     def _handle(self, item: Held) -> Tensor:
-        """Handles of one call are of one resource now and then."""
+        """Return a handle of the item's resource; now and then one that another input of the call has already."""
         known = self._handles.get(item.of)
         if known is not None and self.rng.random() < 0.2:
             return known

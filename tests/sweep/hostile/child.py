@@ -1,6 +1,7 @@
-"""A process that makes hostile calls: it reads "op index" a line, and answers "begun" and then the outcome as JSON.
+"""A process that makes hostile calls.
 
-By hand, one call with its traceback: `python -m tests.sweep.hostile.child SEED OP INDEX`.
+It reads lines of the form "op index" and answers each with "begun" and then the outcome as JSON. To run one call by
+hand, with its traceback: `python -m tests.sweep.hostile.child SEED OP INDEX`.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ import aioflow as af
 from aioflow.errors import DeadlineExceededError, InternalError, OpError, UnknownError
 from tests.sweep.hostile.calls import perform
 
-# What NumPy says of sizes and axes that nobody has looked at before it.
+# NumPy's messages for sizes and axes that aioflow has not checked.
 _UNCHECKED: Final = r"negative dimensions|too big|Maximum allowed|size 1 to a Python|values to unpack|ambiguous"
-_ROOM: Final = 1 << 30  # bytes that calls may ask for
+_ROOM: Final = 1 << 30  # bytes that calls may allocate beyond the memory of the started process
 _SOURCE: Final = str(Path(af.__file__).parents[1]) + os.sep
 _KERNELS: Final = tuple(os.path.join(_SOURCE, folder) for folder in ("aioflow/kernels", "backends"))
 
@@ -44,7 +45,7 @@ def _limit_memory() -> None:
 
 
 def _place(error: BaseException) -> str:
-    """The line of the library where the first cause was raised, and what it was."""
+    """Return the line of the library that raised the root cause, and the cause itself."""
     *_, cause = _chain(error)
     lines = [f for f in traceback.extract_tb(cause.__traceback__) if "tests" not in f.filename]
     own = [f for f in lines if f.filename.startswith((_SOURCE, "<aioflow"))]
@@ -53,9 +54,9 @@ def _place(error: BaseException) -> str:
 
 
 def _is_unexplained(error: OpError) -> bool:
-    """Whether all that is said is what Python says of a slip, or NumPy of sizes and axes that nobody has checked.
+    """Return whether the message only repeats a slip in Python code, or NumPy's complaint of an unchecked size or axis.
 
-    A gradient function of the library has nothing to say but in errors of the tree.
+    Any exception of a gradient function of the library counts as a slip, unless it is an `OpError`.
     """
     cause = error.__cause__
     if cause is None or isinstance(cause, OpError) or f"{type(cause).__name__}: {cause}" not in error.message:
@@ -66,7 +67,7 @@ def _is_unexplained(error: OpError) -> bool:
 
 
 def _has_reached(error: OpError, op: str) -> bool:
-    """Whether a kernel of the op had the call: it has raised, or had not answered in time."""
+    """Return whether the call reached a kernel of the op: the kernel raised, or the call timed out."""
     if isinstance(error, DeadlineExceededError):
         return True
     trace = [frame.filename for each in _chain(error) for frame in traceback.extract_tb(each.__traceback__)]
@@ -74,7 +75,7 @@ def _has_reached(error: OpError, op: str) -> bool:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and its causes."""
+    """Yield an error and its causes."""
     seen: list[BaseException] = []
     while error is not None:
         if error in seen:
@@ -98,8 +99,11 @@ async def _outcome(seed: str, op: str, index: str) -> dict[str, Any]:
 
 
 class _LeftBehind(logging.Handler):
-    """Hears of kernels that go on in their threads when their calls have ended. They should soon end, too: one that
-    goes on for as long as a call may take (`runner.Patience`) hangs, though nobody waits for it.
+    """Log handler that notices kernels still running in their threads after their calls have ended.
+
+    Such kernels should end soon, too. One that runs for as long as a call may take (`runner.Patience`) counts as
+    hanging,
+    although no call waits for it.
     """
 
     def __init__(self) -> None:
@@ -107,11 +111,11 @@ class _LeftBehind(logging.Handler):
         self._any = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """The library logs it."""
+        """Note whether the library logs an abandoned kernel."""
         self._any = self._any or "left behind" in record.getMessage()
 
     def wait(self) -> None:
-        """Return when nothing is at work any more."""
+        """Wait until no thread of aioflow runs a kernel."""
         while self._any:
             self._any = any(map(_is_at_work, threading.enumerate()))
             time.sleep(0.02)
@@ -140,7 +144,7 @@ async def _serve(seed: str, answers: IO[str]) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """See the module."""
+    """Parse the command line, then make one call or serve calls."""
     parser = argparse.ArgumentParser()
     parser.add_argument("seed")
     parser.add_argument("call", nargs="*", help="op and index")
@@ -152,7 +156,7 @@ def main(arguments: list[str]) -> None:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
     with os.fdopen(os.dup(1), "w") as answers, tempfile.TemporaryDirectory() as folder:
-        os.dup2(2, 1)  # what calls print is no answer
+        os.dup2(2, 1)  # output that calls print must not mix with the answers
         os.chdir(folder)
         _limit_memory()
         if given.call:

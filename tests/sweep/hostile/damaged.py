@@ -1,4 +1,4 @@
-"""Definitions, their text, and plans, of which something was lost or altered on the way."""
+"""Definitions, their text, and plans that are damaged before they are read."""
 
 from __future__ import annotations
 
@@ -37,14 +37,16 @@ PREFIX = "import/"
 
 
 def imported(op: str, inputs: Sequence[str], given: Mapping[str, Any], rng: Random) -> Operation:
-    """A call as a node of a definition that is imported beside what is in the default graph.
+    """Import a definition that holds the call and the default graph's nodes, and return the call's node.
 
-    Half of the calls have one flaw: an attribute missing or of another kind, an input missing or too many, the text
-    altered.
+    In about half of the calls there is one flaw: an attribute missing or of another kind, an input missing or too many,
+    or the text altered.
 
     Args:
-        inputs: The names of the tensors.
-        given: The attributes.
+        op: Type of the node.
+        inputs: Names of the input tensors.
+        given: Attributes of the node.
+        rng: Random generator that determines the flaw.
     """
     names, attrs = list(inputs), {key: _plain(value) for key, value in given.items()}
     way = rng.choice(("none", "none", "none", "missing", "another", "fewer", "more", "text"))
@@ -77,7 +79,7 @@ def _plain(value: Any) -> Any:
 
 
 def _damaged_text(text: str, rng: Random) -> str:
-    """JSON with one value in the place of another."""
+    """Return the JSON text with one value replaced by another."""
     pieces = list(re.finditer(r'(?<=: )("[^"]*"|-?\d+|null|\[\]|true|false)', text))
     piece = rng.choice(pieces)
     other = rng.choice(("null", "[]", "{}", "-1", "1.5", '""', '"a"', "[1]", '{"$dtype": 1}', "9" * 25, "true"))
@@ -90,7 +92,7 @@ def _damaged_text(text: str, rng: Random) -> str:
 async def run_damaged(
     session: af.Session, wanted: Sequence[Any], feeds: Mapping[str, Any], rng: Random, wait: float
 ) -> None:
-    """What a worker makes of the step's plan, with one flaw."""
+    """Run the step's plan on a worker, with one node damaged."""
     task, device, graph = _only(session, wanted, feeds)
     hit = rng.choice(list(graph.nodes))
     nodes = {name: _damaged(node, rng) if name == hit else node for name, node in graph.nodes.items()}
@@ -101,7 +103,7 @@ async def run_planted(
     session: af.Session, op_def: OpDef, inputs: Mapping[str, Any], attrs: Mapping[str, Any],
     feeds: Mapping[str, Any], rng: Random, wait: float,
 ) -> None:  # fmt: skip
-    """What a worker makes of a node that no graph has, such as the compiler's passes make; every second has a flaw."""
+    """Run a node that only the compiler's passes make on a worker. Half of these nodes are damaged."""
     resolved = infer_attrs(op_def, inputs, attrs)
     specs = tuple(OutputSpec(*spec) for spec in output_specs(op_def, inputs, resolved))
     read = [t for value in inputs.values() for t in (value if isinstance(value, list) else [value])]
@@ -119,7 +121,7 @@ async def run_planted(
 
 
 def _only(session: af.Session, wanted: Sequence[Any], feeds: Mapping[str, Any]) -> tuple[str, str, ClientGraph]:
-    """The one subgraph of a step, with its task and device."""
+    """Return the task, the device and the graph of a step that has one subgraph."""
     (part,) = session.plan(wanted, list(feeds)).parts.values()
     ((device, graph),) = part.subgraphs.items()
     return part.task, device, graph

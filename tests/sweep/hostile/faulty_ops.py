@@ -1,4 +1,4 @@
-"""Ops with every fault that hostile calls are there to find. Only a child of their own test imports this."""
+"""Ops with every fault that hostile calls should find. Only a child of their own test imports this module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handles of the kind that an op is about, made by the ops whose kernels say that they make it, and put to use."""
+"""Handles of the kind that an op works on: made by the ops whose kernels declare that class, and filled."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ __all__ = ["Resource", "fill", "make", "other", "resource_for", "some"]
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """What a handle is to be of.
+    """The resource or variant that a handle refers to.
 
     Attributes:
-        maker: The op that makes it.
-        dtypes, dims: Of its elements.
+        maker: Name of the op that makes it.
+        dtypes: Dtypes of its elements.
+        dims: Shape of its elements.
     """
 
     maker: str
@@ -41,19 +42,19 @@ class Resource:
 
 
 def resource_for(op_def: OpDef, arg: str, kind: DType, attrs: Mapping[str, Any], base: tuple[int, ...]) -> Resource:
-    """What an input of an op should be a handle of, for a call with these attributes."""
+    """Return the resource that an input of an op should refer to, for a call with these attributes."""
     fitting = _fitting(op_def.name, arg, kind)
-    # Which one of several depends on the shape: all handles of a call are of the same kind of resource.
+    # The choice depends only on the shape, so that all handles of a call refer to the same kind of resource.
     return Resource(fitting[sum(base) % len(fitting)], _element_dtypes(attrs), base)
 
 
 def some(kind: DType, rng: Random) -> Resource:
-    """Any resource, of small elements."""
+    """Return any resource of this dtype, with small elements."""
     return Resource(rng.choice(_makers(kind)), (dtypes.float32,), (2,))
 
 
 def other(like: Resource, rng: Random) -> Resource:
-    """One of another kind, or of other elements."""
+    """Return a resource of another kind, or with other elements."""
     if rng.random() < 0.5:
         return replace(like, maker=rng.choice(_makers(_kind(like.maker))))
     if rng.random() < 0.5:
@@ -62,7 +63,7 @@ def other(like: Resource, rng: Random) -> Resource:
 
 
 def make(like: Resource) -> Tensor:
-    """The handle, made in the default graph. Raises OpError where there can be none."""
+    """Make the handle in the default graph. Raise OpError if the ops cannot make it."""
     maker = OPS.get(like.maker)
     attrs = {attr.name: _own_attribute(attr, like) for attr in maker.attrs.values()}
     implied = {n for arg in maker.inputs for n in (arg.type_attr, arg.list_attr, arg.number_attr)}
@@ -74,7 +75,7 @@ def make(like: Resource) -> Tensor:
 
 
 def fill(like: Resource, handle: Tensor, rng: Random) -> list[Operation]:
-    """Nodes that put something into the resource, for the call to run after."""
+    """Add nodes that put values into the resource; the call runs after them."""
     made: list[Operation] = []
     for user in rng.choices(_users(like.maker), k=rng.choice((1, 1, 2))) if _users(like.maker) else ():
         op_def = OPS.get(user)
@@ -91,12 +92,15 @@ def fill(like: Resource, handle: Tensor, rng: Random) -> list[Operation]:
     return made
 
 
-# ── who makes what ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── makers and users ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @cache
 def _fitting(op: str, arg: str, kind: DType) -> list[str]:
-    """The makers of what the kernel of the op takes; of variants, which have no classes, those with a name like it."""
+    """Return the ops that make the resource which the op's kernel takes.
+
+    Variants have no classes, so their makers are chosen by words that the names of the two ops share.
+    """
     makers = _makers(kind)
     takes = [kernel.takes[arg] for kernel in KERNELS.for_op(op) if arg in kernel.takes]
     if takes:
@@ -109,7 +113,7 @@ def _fitting(op: str, arg: str, kind: DType) -> list[str]:
 
 @cache
 def _makers(kind: DType) -> list[str]:
-    """The ops that make a handle out of what is no handle, or out of one of the other kind."""
+    """Return the ops that make a handle of this dtype from inputs that have another dtype."""
     return [
         o.name
         for o in OPS
@@ -125,7 +129,7 @@ def _kind(maker: str) -> DType:
 
 @cache
 def _users(maker: str) -> list[str]:
-    """The ops that put something into what the maker makes: of variables, only those that give a value."""
+    """Return the ops that put values into the maker's resource; for variables, only `AssignVariableOp`."""
     if _kind(maker) is not dtypes.resource:
         return []
     found = [
@@ -142,11 +146,14 @@ def _words(name: str) -> set[str]:
     return set(re.findall(r"[A-Z][a-z]+", name)) - {"Resource", "Op", "Get", "From"}
 
 
-# ── what its elements are like ───────────────────────────────────────────────────────────────────────────────────────
+# ── elements ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _element_dtypes(attrs: Mapping[str, Any]) -> tuple[DType, ...]:
-    """Those of a list of dtypes, or the first dtype, which is that of the values in all signatures."""
+    """Return the dtypes of the elements.
+
+    These are an attribute that is a list of dtypes, or else the first dtype, which all signatures use for the values.
+    """
     for value in attrs.values():
         if isinstance(value, list | tuple) and value and all(isinstance(each, DType) for each in value):
             return tuple(value)

@@ -1,4 +1,4 @@
-"""Hostile calls in child processes: one that hangs or crashes ends its child, and the next child goes on behind it."""
+"""Hostile calls in child processes. A call that hangs or crashes ends its child, and a new child continues after it."""
 
 from __future__ import annotations
 
@@ -30,13 +30,17 @@ _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one call.
+    """The outcome of one call.
 
     Attributes:
-        kind: "ok", the class of a typed error ("unexplained …" where it only repeats what Python said), "bare …",
-            "hang" or "crash …".
-        place: Where the first cause was raised, and what it was; of a hang or a crash, what each thread was at.
-        reached: Whether a kernel had the call.
+        seed: Seed of the random generator.
+        op: Type of the op.
+        index: Number of the call.
+        kind: "ok", the class of a typed error ("unexplained …" if it only repeats Python's message), "bare …", "hang"
+            or
+            "crash …".
+        place: Line that raised the root cause, and the cause; for a hang or a crash, the stacks of all threads.
+        reached: Whether the call reached a kernel.
     """
 
     seed: int
@@ -48,12 +52,12 @@ class Outcome:
 
     @property
     def is_fault(self) -> bool:
-        """Whether no user should ever see it."""
+        """True if users must never see this outcome."""
         return self.kind.startswith(_FAULTS)
 
     @property
     def has_ended_its_child(self) -> bool:
-        """Whether the process is of no more use."""
+        """True if the child process can make no further calls."""
         return self.kind.startswith(("hang", "crash"))
 
     def __str__(self) -> str:
@@ -62,8 +66,13 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """When a call hangs: a child that computes without end has used `busy` seconds of processor time, one that waits
-    without end has been asked `idle` seconds ago. A machine that is busy elsewhere lengthens only the second.
+    """Limits after which a call counts as hanging.
+
+    Other load on the machine lengthens only the second.
+
+    Attributes:
+        busy: Processor time that a child may use for one call, in seconds.
+        idle: Time that a child may take for one call, in seconds.
     """
 
     busy: float = 30.0
@@ -90,7 +99,7 @@ class _Child:
         self._rest = b""
 
     def call(self, op: str, index: int) -> Outcome:
-        """What comes of a call."""
+        """Make a call and return its outcome."""
         try:
             self._send(f"{op} {index}\n".encode())
             self._line(Patience(SECONDS, SECONDS))
@@ -131,8 +140,9 @@ class _Child:
         return (int(fields[11]) + int(fields[12])) / _TICKS
 
     def _threads(self) -> str:
-        """Where its threads are, as it says itself."""
+        """Return the stacks of the child's threads, which its fault handler prints."""
         self._process.send_signal(signal.SIGUSR1)
+        # `faulthandler` gives no notice when it has printed all stacks.
         time.sleep(2)
         return self._last_words()
 
@@ -143,20 +153,20 @@ class _Child:
         return re.sub(r"\s*\n\s*", " | ", shown).strip()
 
     def end(self) -> None:
-        """Kill it."""
+        """Kill the child."""
         end(self._process)
         self._said.close()
 
 
 class _Children:
-    """One child after another: the next is started when a call needs it."""
+    """A sequence of children; each starts when a call needs it."""
 
     def __init__(self, seed: int, patience: Patience, ops: str) -> None:
         self._start = partial(_Child, seed, patience, ops)
         self._child: _Child | None = None
 
     def call(self, op: str, index: int) -> Outcome:
-        """What comes of a call. One that hangs is made again by a new child: only one that hangs again hangs."""
+        """Return the outcome of a call. After a hang, repeat the call in a new child: only a second hang counts."""
         outcome = self._call(op, index)
         return self._call(op, index) if outcome.kind == "hang" else outcome
 
@@ -168,7 +178,7 @@ class _Children:
         return outcome
 
     def end(self) -> None:
-        """Kill the present one."""
+        """Kill the current child."""
         if self._child is not None:
             self._child.end()
             self._child = None
@@ -183,10 +193,15 @@ def run_calls(
     patience: Patience = Patience(),
     ops: str = "",
 ) -> list[Outcome]:
-    """Make the calls of these indices of every op, in children that are started anew after a hang or a crash.
+    """Make the calls of these indices of every op, in children that are restarted after a hang or a crash.
 
     Args:
-        ops: A module that defines more ops.
+        names: Types of the ops.
+        seed: Seed of every random generator.
+        indices: Numbers of the calls of each op.
+        children: Number of children that work at the same time.
+        patience: Limits after which a call counts as hanging.
+        ops: Name of a module that defines more ops.
     """
     work = iter([(name, index) for name in names for index in indices])
     lock = threading.Lock()
@@ -217,7 +232,7 @@ def run_calls(
 
 
 def table(outcomes: Iterable[Outcome]) -> str:
-    """Op by outcome, with the number of calls of each kind."""
+    """Return a table of the number of calls by op and kind of outcome."""
     counts: dict[str, Counter[str]] = {}
     for outcome in outcomes:
         counts.setdefault(outcome.op, Counter()).update([outcome.kind, *(["(reached)"] if outcome.reached else [])])

@@ -1,7 +1,7 @@
-"""Every op of the registry, called with what its definition allows and with what it does not: typed errors only.
+"""Tests that every registered op answers calls, valid and invalid by its definition, with typed errors only.
 
-No call may end in another exception than those of `aioflow.errors`, in an UnknownError or InternalError, in an error
-that only repeats what Python said of a slip, in a hang, or in the end of the process. See `calls.py`.
+No call may end in an exception outside `aioflow.errors`, in an UnknownError or InternalError, in an error that only
+repeats Python's message for a slip, in a hang, or in the end of the process. See `calls.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.sweep.hostile.runner import Outcome, Patience, run_calls, table
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the limit of the address space is Linux's")
 
-PARTS = 6  # so that each ends in time on a busy machine
+PARTS = 6  # enough that each ends within the time limit of a test on a busy machine
 
 PLANTED = {
     "FaultyCrash": "crash -9",
@@ -34,7 +34,8 @@ PLANTED = {
 
 
 def all_ops() -> list[str]:
-    """Every op that is registered here. (Those that other tests have defined are unknown to the children.)"""
+    """Return every op registered in this process."""
+    # Ops that other tests have defined are included, although the children do not know them.
     return sorted(op.name for op in OPS)
 
 
@@ -46,7 +47,7 @@ def require_no_faults(outcomes: Sequence[Outcome]) -> None:
 
 
 def test_planted_faults_are_found() -> None:
-    """And one that ends its process does not take the calls behind it along."""
+    """Check also that a call that ends its process does not prevent the calls after it."""
     module = "tests.sweep.hostile.faulty_ops"
     fatal = ["FaultyCrash", "FaultyHang", "FaultyLeft"]
     outcomes = run_calls([*fatal, "FaultyName"], 1, [0], children=1, patience=Patience(busy=1.0), ops=module)
@@ -71,8 +72,8 @@ def test_every_op_answers_hostile_calls_with_typed_errors(part: int) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(100, 110))
-def test_many_hostile_calls(seed: int, tmp_path: Path) -> None:
-    """Writes the table of op by outcome into pytest's folder of temporary files, which keeps those of three runs."""
+def test_every_op_answers_many_seeded_calls_with_typed_errors(seed: int, tmp_path: Path) -> None:
+    """Write the table of outcomes into pytest's temporary folder, which keeps those of the last three runs."""
     outcomes = run_calls(all_ops(), seed, range(40))
     path = tmp_path / f"seed_{seed}.txt"
     path.write_text(table(outcomes) + "\n")

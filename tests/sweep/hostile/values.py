@@ -1,4 +1,4 @@
-"""What the hostile calls are made of: sizes, shapes, arrays, attributes and things that are none of these."""
+"""Material for hostile calls: sizes, shapes, arrays, attributes, and values of entirely other types."""
 
 from __future__ import annotations
 
@@ -54,25 +54,25 @@ JUNK: Final[tuple[Any, ...]] = (
 
 
 def shape(rng: Random) -> tuple[int, ...]:
-    """A shape of an array that is small enough to exist."""
+    """Return the shape of an array that is small enough to exist."""
     return rng.choice(_SHAPES)
 
 
 def usual_shape(rng: Random, rank: int | None = None) -> tuple[int, ...]:
-    """A shape as a user's arrays have it."""
+    """Return a shape such as users' arrays have."""
     rank = rng.choices((0, 1, 2, 3, 4, 5), (1, 4, 7, 3, 6, 1))[0] if rank is None else rank
     return tuple(rng.choice((1, 2, 2, 3, 4, 0 if rng.random() < 0.2 else 2)) for _ in range(rank))
 
 
 def dtype(rng: Random, allowed: Sequence[DType] | None = None) -> DType:
-    """One of the allowed dtypes; the usual ones more often."""
+    """Return one of the allowed dtypes, the common ones more often."""
     pool = list(allowed or ALL)
     usual = [t for t in pool if t.name in ("float32", "int32", "int64", "string", "bool", "float64")]
     return rng.choice(usual if usual and rng.random() < 0.75 else pool)
 
 
 def array(rng: Random, kind: DType, dims: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """An array of numbers or strings; most integers are small."""
+    """Return an array of numbers or strings; most integers are small."""
     count = int(np.prod(dims))
     made = np.empty(count, object)
     made[:] = [_element(rng, kind) for _ in range(count)]
@@ -97,10 +97,14 @@ def _element(rng: Random, kind: DType) -> Any:
 def fitting(
     rng: Random, kind: DType, base: tuple[int, ...], is_size: bool, rank: int | None = None
 ) -> np.ndarray[Any, Any]:
-    """An array that may well be right beside others of the base shape: of axes, sizes or indices, or of elements.
+    """Return an array that may fit others of the base shape: axes, sizes or indices, or elements.
 
     Args:
-        rank: What is known to be asked for.
+        rng: Random generator that determines the array.
+        kind: Dtype of the array.
+        base: Shape from which most of the call's arrays derive theirs.
+        is_size: Whether the input takes integers only, which may be axes, sizes or indices.
+        rank: Required rank, if known.
     """
     if is_size and kind.is_integer:
         made = [np.array(_sizes(rng, base)) for _ in range(1 if rank is None else 20)]
@@ -114,7 +118,7 @@ def fitting(
 
 
 def _sizes(rng: Random, base: tuple[int, ...]) -> Any:
-    """What may be axes of the base shape, a shape, a permutation, paddings, or indices."""
+    """Return integers that may be axes of the base shape, a shape, a permutation, paddings, or indices."""
     rank = len(base)
     length = rng.choice((1, 2, 3, 4, rank, *base))
     small = rng.choice((0, 0, 1, 2))
@@ -134,7 +138,7 @@ def _sizes(rng: Random, base: tuple[int, ...]) -> Any:
 
 
 def _tame(rng: Random, kind: DType, dims: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """An array of ordinary values."""
+    """Return an array of ordinary values."""
     if kind.np_dtype.hasobject or rng.random() < 0.1:
         return array(rng, kind, dims)
     pool = (0, 1) if kind.is_bool else (0, 1, 2, 3) if kind.is_integer else (0.0, 0.5, 1.0, 2.0, -1.0)
@@ -142,7 +146,7 @@ def _tame(rng: Random, kind: DType, dims: tuple[int, ...]) -> np.ndarray[Any, An
 
 
 def damaged(rng: Random, kind: DType, value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The array with a wrong element, nothing but wrong elements, without elements, of another rank or shape."""
+    """Return the array with one wrong element, only wrong elements, no elements, or another rank or shape."""
     way = rng.random()
     if way < 0.45 and value.size:
         other = value.copy()
@@ -166,7 +170,7 @@ def _wrong(rng: Random, kind: DType) -> Any:
 
 
 def attribute(rng: Random, kind: str, allowed: Sequence[Any] | None) -> Any:
-    """A value for an attribute of that kind, one of the allowed ones most often; now and then something else."""
+    """Return a value for an attribute of that kind: mostly an allowed one, sometimes a value of another kind."""
     if rng.random() < 0.04:
         return rng.choice(JUNK)
     if kind.startswith("list("):
@@ -200,7 +204,7 @@ def _partial_shape(rng: Random) -> tuple[int | None, ...] | None:
 
 
 def valid_attribute(rng: Random, attr: AttrDef, base: tuple[int, ...]) -> Any:
-    """A value that the definition of the attribute allows."""
+    """Return a value that the definition of the attribute allows."""
     if not attr.kind.startswith("list("):
         return _valid(rng, attr.kind, attr, base)
     kind, least = attr.kind[5:-1], attr.minimum or 0
@@ -224,7 +228,7 @@ def _valid(rng: Random, kind: str, attr: AttrDef, base: tuple[int, ...]) -> Any:
 
 
 def other_attribute(rng: Random, attr: AttrDef, value: Any) -> Any:
-    """What is probably wrong in the place of the value: of a list, one item."""
+    """Return a value that is probably wrong for the attribute; in a list, replace or drop one item."""
     if attr.kind.startswith("list(") and isinstance(value, list | tuple) and value and rng.random() < 0.7:
         other = list(value)
         hit = rng.randrange(len(other))

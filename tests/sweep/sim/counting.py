@@ -1,6 +1,6 @@
-"""Clients that count: what each of their updates has come to is compared with what they were told of it.
+"""Clients that count: compares what became of each update with what its client was told.
 
-Each unit of work adds 1 to an element of its own of a variable on a parameter server, by way of a worker.
+Each unit of work adds 1 to its own element of a variable on a parameter server, through a worker.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from aioflow.testing.sim_faults import FAULTS, Fault
 from aioflow.testing.sim_net import SimNet
 from tests.sweep.sim.scenes import Client, Stage, Violation
 
-UNITS = 15  # of each client
+UNITS = 15  # per client
 
 
 @dataclass
 class Ledger:
-    """What the clients were told, by unit.
+    """Reports to the clients, by unit of work.
 
     Attributes:
-        done: Units whose step has given a result.
-        unknown: Those that may have been applied, and were given up.
-        settled: What a client has read of a unit after it was told that the unit's step had failed.
-        saved: Those that were done when a checkpoint began of which its client was told that it was written.
+        done: Units whose step returned a result.
+        unknown: Units that may have been applied, and that their client gave up.
+        saved: Units that were done when the last checkpoint that was reported as written began.
+        settled: Count that a client read for a unit after the unit's step was reported as failed.
+        crashes: Whether the parameter server may lose its variable.
     """
 
     done: set[int] = field(default_factory=set)
@@ -39,7 +40,7 @@ class Ledger:
     crashes: bool = False
 
     def hold(self, final: Any) -> None:
-        """Compare with the variable as it is in the end."""
+        """Compare with the final values of the variable. Raise Violation if they contradict the reports."""
         for unit, count in enumerate(final.tolist()):
             if self.settled.get(unit, count) != count and not self.crashes:
                 raise Violation(f"unit {unit} was applied after its client had been told that its step had failed")
@@ -54,7 +55,7 @@ class Ledger:
 
 
 class Counters:
-    """The graph of a client."""
+    """The graph of a client: a variable on the parameter server, steps that count in it, and its checkpoints."""
 
     def __init__(self, size: int, worker: int) -> None:
         with af.device("/job:ps/task:0"):
@@ -79,10 +80,12 @@ class Counters:
 
 
 class Counting:
-    """One scene: clients that count, on one ps and two workers.
+    """A scene: clients that count, on one parameter server and two workers.
 
     Args:
-        saves: Whether the first client writes checkpoints, and restores the variable after a crash of the ps.
+        stage: Simulated cluster and its faults.
+        clients: Number of clients.
+        saves: Whether the first client writes checkpoints, and restores the variable after a crash of the server.
     """
 
     def __init__(self, stage: Stage, clients: int, saves: bool) -> None:
@@ -108,7 +111,7 @@ class Counting:
         await self.stage.end()
 
     def spoil_disk(self) -> None:
-        """The disk of the ps is the one that matters."""
+        """Add a fault of the disk of the parameter server, the only one that checkpoints use."""
         chance = self.net.random("disk")
         faults = self.stage.schedule.faults
         faults.append(
@@ -129,7 +132,8 @@ class Counting:
                     await self.begun.wait()
                 for index in range(UNITS):
                     await self.unit(client, graph, number * UNITS + index, number == 0)
-                    if index == 0:  # a step that is not asked for again until all is over
+                    # One step that does not run again until the end of the scene.
+                    if index == 0:
                         with suppress(OpError):
                             await client.run(graph.total)
                     await asyncio.sleep(chance.expovariate(10.0))
@@ -141,7 +145,7 @@ class Counting:
         return count
 
     async def unit(self, client: Client, graph: Counters, unit: int, chief: bool) -> None:
-        """Try until it is done, or may have been."""
+        """Run the step of a unit until it succeeds, or may have been applied."""
         for _ in range(40):
             try:
                 if chief and not self.begun.is_set():
@@ -164,7 +168,7 @@ class Counting:
             await asyncio.sleep(0.2)
 
     async def settle(self, client: Client, graph: Counters, unit: int) -> None:
-        """What has become of a unit whose step has failed."""
+        """Read the count of a unit after its step has failed."""
         with suppress(OpError):
             self.ledger.settled[unit] = int((await client.run(graph.counts))[unit])
             self.net.note(client.host, f"unit {unit} was applied {self.ledger.settled[unit]} times")
@@ -174,7 +178,11 @@ class Counting:
         self.begun.set()
 
     async def recover(self, client: Client, graph: Counters) -> None:
-        """The ps has come back without the variable: what was done since the last checkpoint is lost."""
+        """Restore the variable after a restart of the parameter server.
+
+        The values come from the last checkpoint, or else from the initializer.
+        """
+        # Units that were done since the last checkpoint are lost.
         self.ledger.unknown |= self.ledger.done - self.ledger.saved
         self.ledger.done &= self.ledger.saved
         try:
@@ -210,13 +218,13 @@ class Counting:
                 return await client.run(graph.counts)
 
     async def read_saved(self, client: Client) -> Any:
-        """The last checkpoint of which its client was told that it was written."""
+        """Return the values in the last checkpoint that was reported as written."""
         with af.Graph().as_default():
             graph = Counters(self.size, 0)
             return await client.run(graph.saved, {graph.path: self.latest})
 
     def hold_saved(self, counts: Any) -> None:
-        """It has all that was done when it began."""
+        """Raise Violation unless the checkpoint holds every unit that was done when its writing began."""
         if lost := [unit for unit in sorted(self.latest_done) if not counts[unit]]:
             raise Violation(f"units {lost} were done, and are not in the checkpoint that was written then")
 
@@ -226,7 +234,11 @@ def _never(error: OpError) -> bool:
 
 
 async def counting(net: SimNet) -> None:
-    """Asynchronous updates by two clients; everything but a crash of the ps, whose variable nobody has saved."""
+    """Run asynchronous updates by two clients.
+
+    The variable is not saved, so the parameter server must not crash. With even seeds it is neither paused nor crashed;
+    with odd seeds no process crashes.
+    """
     stage = Stage(net, {"ps": 1, "worker": 2}, faults=net.random("number").randint(0, 6), spare=["ps0"])
     if net.seed % 2:
         stage.kinds, stage.spare = ("partition", "drop", "slow", "pause"), ()
@@ -234,6 +246,6 @@ async def counting(net: SimNet) -> None:
 
 
 async def saving(net: SimNet) -> None:
-    """The same with checkpoints, and with crashes of the ps and errors of its disk, too."""
+    """Run the same updates with checkpoints, and with crashes and disk errors of the parameter server, too."""
     stage = Stage(net, {"ps": 1, "worker": 2}, faults=net.random("number").randint(1, 4), kinds=tuple(FAULTS))
     await Counting(stage, 2, saves=True).run()

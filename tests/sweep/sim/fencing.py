@@ -1,8 +1,8 @@
-"""Steps that their client has given up: a friend, who is told so, finds that nothing becomes of them later.
+"""Abandoned steps: a second client (the friend), which is told of them, checks that they are not applied later.
 
-Each unit of work adds 1 to an element of its own, by steps of which many run at once. Some have feeds that take long to
-send, and end before these have come; and the way between the client and the ps is cut for seconds, while the friend's
-is not.
+Each unit of work adds 1 to its own element, by steps of which many run at once. Some steps have feeds that take long to
+send, and end before these arrive. The connection between the client and the parameter server is cut for seconds, and
+that of the friend is not.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tests.sweep.sim.counting import Ledger
 from tests.sweep.sim.scenes import Client, Stage
 
 _UNITS: Final = 40
-_BALLAST: Final = 30_000  # numbers of a long feed
-_BANDWIDTH: Final = 1e6  # bytes a second, by which such a feed takes longer than some steps may
+_BALLAST: Final = 30_000  # numbers in a long feed
+_BANDWIDTH: Final = 1e6  # bytes per second: sending a long feed takes longer than some steps may
 
 
 class Adding:
-    """The graph of a client."""
+    """The graph of a client: a variable on the parameter server, and a step that adds to one element."""
 
     def __init__(self) -> None:
         with af.device("/job:ps/task:0"):
@@ -38,7 +38,7 @@ class Adding:
 
 
 class Fencing:
-    """One scene: a client that adds, and its friend."""
+    """A scene: a client that adds, and a second one that checks its failed steps."""
 
     def __init__(self, net: SimNet, stage: Stage) -> None:
         self.net = net
@@ -112,5 +112,5 @@ class Fencing:
 
 
 async def fencing(net: SimNet) -> None:
-    """Many steps at once, and a way to the ps that is cut while another is not."""
+    """Run many steps at once while one connection to the parameter server is cut and another is not."""
     await Fencing(net, Stage(net, {"ps": 1}, faults=0)).run()

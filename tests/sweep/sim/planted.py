@@ -1,7 +1,7 @@
-"""Faults planted in the engine, to see that the simulated clusters find them.
+"""Faults planted in the engine, to check that the simulated clusters find them.
 
 `python -m tests.sweep.sim.planted` plays seeds with each fault until one fails, and prints after how many: the table in
-docs/simulation.md. Where none of `LIMIT` seeds fails, the scenes are blind on that side.
+docs/simulation.md. If none of `LIMIT` seeds fails, the scenes do not detect this kind of fault.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ Plant = Callable[[], AbstractContextManager[Any]]
 
 
 def every(count: int) -> Callable[[], bool]:
-    """True each so many times that it is called."""
+    """Return a function that returns True on every `count`-th call."""
     calls = itertools.count(1)
     return lambda: next(calls) % count == 0
 
 
 def replaced(owner: Any, name: str, change: Callable[[Any], Any]) -> AbstractContextManager[Any]:
-    """A method or function as `change` makes it of the right one."""
+    """Patch a method or function with the result of `change` on the original."""
     return mock.patch.object(owner, name, change(getattr(owner, name)))
 
 
@@ -89,7 +89,7 @@ def retry_that_applies_twice() -> AbstractContextManager[Any]:
 
 def fence_forgotten() -> AbstractContextManager[Any]:
     async def wanted(*asked: Any) -> None:
-        """Whatever comes is begun."""
+        """Accept every step."""
 
     return mock.patch.object(worker_service._Client, "_require_wanted", wanted)
 
@@ -110,7 +110,7 @@ def abort_not_forwarded() -> AbstractContextManager[Any]:
         return True
 
     def give_up(calls: Any, number: int, sent: Any = None) -> None:
-        """The worker is not told that nobody waits for its answer."""
+        """Forget the call without telling the worker."""
         calls.forget(number)
 
     stack = ExitStack()
@@ -134,7 +134,7 @@ def waiter_leaked() -> AbstractContextManager[Any]:
 
         ticket = waiting._make(wake)
         wake_all(waiting._submit(ticket))
-        await future  # and where this is cancelled, the ticket stays in the queue
+        await future  # if this wait is cancelled, the ticket stays in the queue
         if ticket.error is not None:
             raise ticket.error
         return ticket.value if waiting._finish is None else waiting._finish(ticket.value)
@@ -179,14 +179,14 @@ def error_that_denies_its_effect() -> AbstractContextManager[Any]:
 
 def client_not_forgotten() -> AbstractContextManager[Any]:
     async def close(session: Any) -> None:
-        """The parts stay."""
+        """Keep the parts."""
 
     return mock.patch.object(task_worker.WorkerSession, "close", close)
 
 
 def call_not_stopped() -> AbstractContextManager[Any]:
     def ignore(waiting: Any) -> None:
-        """The wait goes on."""
+        """Leave the wait pending."""
 
     stack = ExitStack()
     stack.enter_context(mock.patch.object(Stoppable, "_stop", ignore))
@@ -235,7 +235,7 @@ def value_for_another_iteration() -> AbstractContextManager[Any]:
 
 def home_not_written_down() -> AbstractContextManager[Any]:
     async def claim(*asked: Any) -> None:
-        """Only the keeper knows."""
+        """Do not record the owner on the task itself; only the coordinator knows it."""
 
     return mock.patch.object(homes.Homes, "_claim", claim)
 
@@ -263,7 +263,7 @@ PLANTS: Final[Mapping[str, Plant]] = {
 }
 
 
-# Who is asked; all scenes in turn where nobody is named.
+# Scenes to play for a fault. Faults without an entry are sought in all scenes in turn.
 _WITNESSES: Final[Mapping[Plant, Sequence[str]]] = {
     restart_unnoticed: ("restarting",),
     retry_that_applies_twice: ("fencing",),
@@ -281,7 +281,7 @@ _WITNESSES: Final[Mapping[Plant, Sequence[str]]] = {
 
 
 class Found(NamedTuple):
-    """Which seed has found a fault, of which scene, after how many plays, and by what."""
+    """The play that found a fault: number of plays until then, scene, seed and error."""
 
     plays: int
     scene: str
@@ -290,12 +290,12 @@ class Found(NamedTuple):
 
 
 def seeds(scenes: Sequence[str], limit: int) -> Iterator[tuple[str, int]]:
-    """Scenes and seeds in turn."""
+    """Yield the first `limit` pairs of scene and seed: every scene with seed 0, then with seed 1, and so on."""
     return itertools.islice(((name, seed) for seed in itertools.count() for name in scenes), limit)
 
 
 def search(plant: Plant, limit: int = LIMIT) -> Found | None:
-    """Play until one fails."""
+    """Play scenes with the fault until one fails. Return None if none of `limit` plays does."""
     with plant():
         for plays, (name, seed) in enumerate(seeds(_WITNESSES.get(plant, tuple(SCENES)), limit), 1):
             try:
@@ -307,7 +307,7 @@ def search(plant: Plant, limit: int = LIMIT) -> Found | None:
 
 
 def main(words: Sequence[str]) -> None:
-    """Print the table; of the faults that have one of the words in their names, if there are any."""
+    """Print the table of all faults, or of those whose names contain one of the words."""
     KERNELS.load()
     print("| fault | found after | by | what it says |\n|---|---:|---|---|")
     for name, plant in PLANTS.items():

@@ -1,4 +1,4 @@
-"""Random programs, every node on a task that the seed chooses: a step gives the right values, or a typed error."""
+"""Random programs with every node on a random task: each step returns the right values or a typed error."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ STEPS = 3
 
 
 def bits(values: Sequence[Any]) -> list[tuple[object, ...]]:
-    """The values, for comparison to the last bit."""
+    """Return the values in a form that compares them bit by bit."""
     arrays = [np.asarray(value) for value in values]
     return [(a.dtype, a.shape, a.tobytes()) for a in arrays]
 
 
 def anywhere(tasks: Sequence[str], seed: int) -> Callable[[af.Operation], str]:
-    """A device function that puts every node on some task."""
+    """Return a device function that puts every node on a random task."""
     chance = random.Random(f"{seed} placement")
     return lambda operation: chance.choice(tasks)
 
 
 class Programs:
-    """One scene: a client with several steps of one program at once."""
+    """A scene: a client that runs several steps of one program at once."""
 
     def __init__(self, net: SimNet, stage: Stage) -> None:
         self.net = net
@@ -85,19 +85,19 @@ class Programs:
 
 
 async def cancel_later(task: asyncio.Task[None], seconds: float) -> None:
-    """Cancel a step in the middle."""
+    """Cancel a step after this time, and wait for it."""
     await asyncio.sleep(seconds)
     task.cancel()
     await asyncio.wait([task])
 
 
 def elsewhere(fetches: Sequence[Any], feeds: Mapping[Any, Any]) -> Sequence[Any]:
-    """What one device computes, node by node, on a loop of its own."""
+    """Return the values that one device computes, node by node, on an event loop in another thread."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(evaluate, fetches, feeds).result()
 
 
 async def programs(net: SimNet) -> None:
-    """Random graphs over two to four workers, with cancelled steps and all faults."""
+    """Run random graphs on two to four workers, with cancelled steps and all faults."""
     stage = Stage(net, {"worker": 2 + net.seed % 3}, faults=net.random("number").randint(0, 3), within=1.5)
     await Programs(net, stage).run()

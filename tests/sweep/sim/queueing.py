@@ -1,4 +1,4 @@
-"""Producers and consumers of one queue: nothing comes out twice, and nothing is lost without an error."""
+"""Producers and consumers of one queue: no element is dequeued twice, and none is lost without an error."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from aioflow.errors import OpError
 from aioflow.testing.sim_net import SimNet
 from tests.sweep.sim.scenes import PATIENCE, Client, Stage, Violation
 
-ELEMENTS = 8  # of each producer
+ELEMENTS = 8  # per producer
 LAST = 999
 _LONG: Final = 500.0
 
 
 class Elements:
-    """The graph of a client: a queue on the ps, used by way of a worker."""
+    """The graph of a client: a queue on the parameter server, used through a worker."""
 
     def __init__(self, worker: int) -> None:
         with af.device("/job:ps/task:0"):
@@ -33,11 +33,11 @@ class Elements:
         with af.device(f"/job:worker/task:{worker}"):
             self.take = af.floordiv(taken, 2)
             failing = af.gather(af.constant([1, 2]), self.element)
-        self.fail = af.group(self.take, failing)  # fails at one task while another waits for an element
+        self.fail = af.group(self.take, failing)  # fails on one task while another waits for an element
 
 
 class Queueing:
-    """One scene: two clients put in, two take out."""
+    """A scene: two clients enqueue, two dequeue."""
 
     def __init__(self, net: SimNet, stage: Stage) -> None:
         self.net = net
@@ -58,7 +58,7 @@ class Queueing:
         await self.stage.end()
 
     def hold(self) -> None:
-        """Compare what came out with what was put in."""
+        """Compare the dequeued elements with the enqueued ones. Raise Violation if one is duplicated or lost."""
         self.taken = [element for element in self.taken if element != LAST]
         if len(set(self.taken)) < len(self.taken):
             raise Violation(f"an element came out twice: {sorted(self.taken)}")
@@ -110,7 +110,7 @@ class Queueing:
         return True
 
     async def judge(self, client: Client) -> None:
-        """Take out what is left."""
+        """Dequeue the remaining elements, then check that steps waiting on the empty queue end."""
         with af.Graph().as_default():
             graph = Elements(0)
             while int(await client.run(graph.size)):
@@ -124,7 +124,7 @@ class Queueing:
                 raise Violation("another element came out than the only one that was put in")
 
     async def end_waits(self, client: Client, graph: Elements) -> None:
-        """Steps that wait, without a time limit that would help: what ends them ends them everywhere."""
+        """Check that an event that ends a waiting step ends it on every task, long before its time limit."""
         for end in (self.cancel, self.fail, self.lose, self.shut):
             await end(client, graph)
             await self.stage.idle(3.0)
@@ -136,25 +136,25 @@ class Queueing:
             stuck.cancel()
 
     async def fail(self, client: Client, graph: Elements) -> None:
-        """One part fails while another waits."""
+        """Fail one part of a step while another part waits."""
         await self.must_end(client, graph.fail, {graph.element: 7})
 
     async def lose(self, client: Client, graph: Elements) -> None:
-        """The connection is lost."""
+        """Drop the connection while a step waits."""
         async with asyncio.TaskGroup() as waiting:
             waiting.create_task(self.must_end(client, graph.raw, {}))
             await asyncio.sleep(0.5)
             self.net.drop(client.host, "ps0")
 
     async def shut(self, client: Client, graph: Elements) -> None:
-        """The session is closed."""
+        """Close the session while a step waits."""
         async with asyncio.TaskGroup() as waiting:
             waiting.create_task(self.must_end(client, graph.raw, {}))
             await asyncio.sleep(0.5)
             await client.close()
 
     async def must_end(self, client: Client, fetch: Any, feeds: Mapping[Any, Any]) -> None:
-        """Run a step that has to fail, and soon."""
+        """Run a step. Raise Violation unless it fails within `PATIENCE` seconds."""
         began = self.net.loop.time()
         with suppress(OpError):
             await client.run(fetch, feeds, seconds=_LONG)
@@ -164,7 +164,7 @@ class Queueing:
 
 
 async def queueing(net: SimNet) -> None:
-    """A queue whose ps stays up; all else goes wrong."""
+    """Run the queue scene. Even seeds never pause or crash the queue's server; odd seeds crash no process at all."""
     stage = Stage(net, {"ps": 1, "worker": 2}, faults=net.random("number").randint(0, 4), spare=["ps0"])
     if net.seed % 2:
         stage.kinds, stage.spare = ("partition", "drop", "slow", "pause"), ()

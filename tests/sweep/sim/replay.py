@@ -1,4 +1,4 @@
-"""`python -m tests.sweep.sim.replay SCENE SEED`: run one seed of one scene, and print its story."""
+"""`python -m tests.sweep.sim.replay SCENE SEED`: run one seed of one scene, and print the digest of its trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A ps that is restarted again and again: who has used it is told before anything of its new life comes to him."""
+"""A parameter server that restarts repeatedly: a reader learns of each restart before it reads a newer value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LIVES: Final = 3
 
 
 class Life:
-    """The graph of a client: a variable on the ps that tells which of its lives this is, read by way of a worker."""
+    """The graph of a client: a variable on the parameter server that counts restarts, read through a worker."""
 
     def __init__(self) -> None:
         with af.device("/job:ps/task:0"):
@@ -27,7 +27,7 @@ class Life:
 
 
 class Restarting:
-    """One scene: a client that reads, and a keeper who sets the variable after each restart."""
+    """A scene: one client reads the variable, and another sets it after each restart."""
 
     def __init__(self, net: SimNet, stage: Stage) -> None:
         self.net = net
@@ -85,7 +85,7 @@ class Restarting:
 
 
 async def restarting(net: SimNet) -> None:
-    """Restarts of the ps, and other faults of the network."""
+    """Run restarts of the parameter server, with other faults of the network."""
     kinds = ("partition", "drop", "slow")
     await Restarting(
         net, Stage(net, {"ps": 1, "worker": 1}, faults=net.random("number").randint(0, 2), kinds=kinds)

@@ -1,4 +1,4 @@
-"""What the simulated clusters of these tests have in common: clients that try again, faults, and a quiet end."""
+"""Common parts of the simulated clusters: clients that retry, faults, and a check that nothing is left at the end."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from aioflow.testing.sim_cluster import SIMULATED, SimCluster
 from aioflow.testing.sim_faults import FaultSchedule
 from aioflow.testing.sim_net import SimNet, simulate
 
-PATIENCE: Final = 4.0  # seconds after its time limit in which a call must have ended
-RECOVERY: Final = 30.0  # seconds after the last fault in which everything works again
-QUIET: Final = 130.0  # seconds after the last session was closed in which its traces are gone
+PATIENCE: Final = 4.0  # seconds that a call may take beyond its time limit
+RECOVERY: Final = 30.0  # seconds after the last fault until everything works again
+QUIET: Final = 130.0  # seconds after the last session was closed until its traces are gone
 
 Scene = Callable[[SimNet], Coroutine[Any, Any, Any]]
 
 
 class Violation(AssertionError):
-    """Something that must never happen has happened."""
+    """An event that must never happen."""
 
 
 def play(scene: Scene, seed: int) -> str:
-    """Run a scene by a seed; returns the trace's digest."""
-    with tempfile.TemporaryDirectory(prefix="sim-") as folder:  # its name is always as long
+    """Run a scene with a seed and return the digest of its trace."""
+    # The name always has the same length, so messages that contain it have, too.
+    with tempfile.TemporaryDirectory(prefix="sim-") as folder:
         return simulate(
             lambda net: _to_the_end(net, scene),
             seed,
@@ -44,18 +45,17 @@ async def _to_the_end(net: SimNet, scene: Scene) -> str:
 
 
 class Clocked:
-    """Calls of one client, each with a time limit that it has to keep.
-
-    Attributes:
-        longest: By how much one call has been late.
-    """
+    """Calls of one client, each of which must keep its time limit."""
 
     def __init__(self, net: SimNet, host: str) -> None:
         self.net = net
         self.host = host
 
     async def within(self, seconds: float, what: str, call: Coroutine[Any, Any, Any]) -> Any:
-        """What a call gives or raises, which it must do in time. Time in which the host stands still does not count."""
+        """Await a call, and raise Violation if it ends more than `PATIENCE` seconds after its time limit.
+
+        Time during which the host is paused does not count.
+        """
         began, still = self.net.loop.time(), self.net.paused_seconds(self.host)
         try:
             return await call
@@ -66,10 +66,13 @@ class Clocked:
 
 
 class Client(Clocked):
-    """A session that comes back by itself after an error; that of some seeds is opened again.
+    """A session that recovers by itself after an error, or, for 30 % of the seeds, is closed and opened again.
 
     Args:
-        reopens: Whether it may be one that is opened again; not where several steps run at once.
+        net: Simulated network.
+        host: Name of the client's host.
+        target: Address of the server to connect to.
+        reopens: Whether the session may be reopened; False if several steps run at once.
 
     Attributes:
         calm: Whether no step may fail.
@@ -84,13 +87,14 @@ class Client(Clocked):
         self._reopens = reopens and net.random("reopens").random() < 0.3
 
     async def run(self, fetches: Any, feeds: Mapping[Any, Any] | None = None, seconds: float = 2.0) -> Any:
-        """Run a step. Raises OpError: it has failed, or there was no session to be had."""
+        """Run a step. Raise OpError if it fails, or if no session could be opened."""
         session = None
         try:
             session = await self._opened()
             return await self.within(seconds, "a step", session.run(fetches, feeds, timeout=seconds))
         except OpError as error:
             if session is None:
+                # Without a session, no server has seen the step.
                 error.may_have_been_applied = False
             if self.calm:
                 raise Violation(f"{self.host}: a step failed, and nothing had gone wrong") from error
@@ -120,7 +124,7 @@ class Client(Clocked):
 
 @dataclass
 class Stage:
-    """A cluster with clients, and what befalls them."""
+    """A cluster with clients, and the faults that hit them."""
 
     net: SimNet
     jobs: Mapping[str, int]
@@ -133,7 +137,7 @@ class Stage:
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def set_up(self, clients: Sequence[str]) -> None:
-        """Start the servers, and make up what will go wrong."""
+        """Start the servers and draw the faults."""
         self.cluster = SimCluster(self.net, self.jobs)
         await self.cluster.start()
         hosts = [*self.cluster.hosts, *clients]
@@ -147,11 +151,11 @@ class Stage:
 
     @property
     def calm(self) -> bool:
-        """Whether nothing goes wrong."""
+        """True if there are no faults."""
         return not self.schedule.faults
 
     async def perform(self, programs: Mapping[str, Callable[[], Coroutine[Any, Any, None]]]) -> None:
-        """Run the clients' programs while everything goes wrong."""
+        """Run the clients' programs while the faults happen."""
         async with asyncio.TaskGroup() as performance:
             performance.create_task(self._go_wrong())
             for host, program in programs.items():
@@ -162,7 +166,10 @@ class Stage:
         self.over.set()
 
     async def comes_back(self, client: Client, fetches: Any) -> None:
-        """A client's own session works again when all faults are over; a variable may have no value."""
+        """Raise Violation unless the client's own session works again soon after all faults have ended.
+
+        A variable may have lost its value.
+        """
         await self.over.wait()
         until = self.net.loop.time() + RECOVERY
         while True:
@@ -178,7 +185,7 @@ class Stage:
                 return
 
     async def afterwards(self, work: Callable[[Client], Coroutine[Any, Any, Any]]) -> Any:
-        """What somebody else finds when all faults are over; he may try for a while."""
+        """Return the result of `work` for a new client after the faults, retrying for at most `RECOVERY` seconds."""
         client = Client(self.net, "judge", self.cluster.target(self.cluster.hosts[0]))
 
         async def program() -> Any:
@@ -196,7 +203,7 @@ class Stage:
         return await self.net.host("judge").call(program)
 
     async def end(self) -> None:
-        """Nothing is left of the clients, and then nothing of the servers."""
+        """Raise Violation unless all traces of the clients disappear, and then, once stopped, those of the servers."""
         for host in self.net.hosts.values():
             if host.process is not None and host.name not in self.cluster.hosts:
                 await host.process.ended()
@@ -211,7 +218,7 @@ class Stage:
             raise Violation(f"left after the end of the servers: {left}")
 
     async def idle(self, seconds: float) -> None:
-        """No step runs anywhere, or will after so many seconds."""
+        """Raise Violation if a step still runs on any server after this time."""
         until = self.net.loop.time() + seconds
         while running := [s.task for s in self.cluster.servers.values() if (await s.worker.state()).running]:
             if self.net.loop.time() > until:
@@ -228,7 +235,7 @@ class Stage:
 
 
 async def remains(server: Any) -> list[str]:
-    """What a server still has of its clients."""
+    """Return descriptions of what a server still holds for its clients."""
     state = await server.worker.state()
     steps = server._serving.tasks.steps
     found = {

@@ -1,4 +1,7 @@
-"""Clients that let placement choose: a variable is on one task, whoever places it or makes it, or is restarted."""
+"""Clients that leave the placement of variables to the engine.
+
+A variable exists on one task only, no matter which client places or initializes it, and which task restarts.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,13 @@ from tests.sweep.sim.scenes import Client, Stage, Violation
 
 _NAMES: Final = ("a", "b", "c", "d")
 _WORKERS: Final = 3
-_HANDS: Final = 2  # with which a client does several things at once
-_ACTS: Final = 12  # of each
-_OFTEN: Final = 0.02  # seconds between two looks
+_HANDS: Final = 2  # concurrent sequences of steps per client
+_ACTS: Final = 12  # steps of each sequence
+_OFTEN: Final = 0.02  # seconds between two inspections
 
 
 class Free:
-    """The graph of a client: variables that may be anywhere."""
+    """The graph of a client: variables without a device."""
 
     def __init__(self) -> None:
         self.value = af.placeholder("float32", [2])
@@ -28,7 +31,7 @@ class Free:
 
 
 class Settling:
-    """One scene: clients of different workers, on which each would have the variables."""
+    """A scene: clients of different workers, each of which would place the variables on its own worker."""
 
     def __init__(self, net: SimNet, stage: Stage) -> None:
         self.net = net
@@ -87,7 +90,7 @@ class Settling:
         chance = self.net.random(name)
         for _ in range(_ACTS):
             variable = graph.variables[chance.choice(_NAMES)]
-            # a feed that is refused: the step has been planned by then, and nothing is run
+            # A malformed feed is rejected only after the step has been planned, and then nothing runs.
             feed: Any = "no number" if chance.random() < 0.6 else [1.0, 2.0]
             with suppress(OpError):
                 await client.run(variable.initializer, {graph.value: feed})
@@ -95,7 +98,7 @@ class Settling:
 
 
 async def settling(net: SimNet) -> None:
-    """Restarts of the task that keeps where variables are, and of the others, and faults of the network."""
+    """Run restarts of the task that coordinates the owners of variables, of the other tasks, and network faults."""
     kinds = ("crash", "crash", "partition", "drop")
     faults = net.random("number").randint(0, 4)
     await Settling(net, Stage(net, {"chief": 1, "worker": _WORKERS}, faults=faults, kinds=kinds)).run()

@@ -1,4 +1,4 @@
-"""The scenes, by name."""
+"""All scenes, by name."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Synchronous steps: an accumulator collects the gradients of the workers, a chief applies their mean, tokens go out.
+"""Synchronous steps: an accumulator collects the workers' gradients, a chief applies their mean and enqueues tokens.
 
-Where no connection is lost, the variable is in the end what one machine computes.
+If no connection is lost, the final value of the variable is the one that a single machine computes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WORKERS = 2
 
 
 class Training:
-    """The graph of a client: a variable, an accumulator and a queue of tokens on the ps."""
+    """The graph of a client: a variable, an accumulator and a queue of tokens on the parameter server."""
 
     def __init__(self, worker: int) -> None:
         with af.device("/job:ps/task:0"):
@@ -47,10 +47,12 @@ class Training:
 
 
 class Synchronous:
-    """One scene: two workers and a chief.
+    """A scene: two workers and a chief.
 
     Args:
-        gentle: Whether nothing happens that ends a step, so that the result must be exact.
+        net: Simulated network.
+        stage: Simulated cluster and its faults.
+        gentle: Whether no fault ends a step, so that the result must be exact.
     """
 
     def __init__(self, net: SimNet, stage: Stage, gentle: bool) -> None:
@@ -92,7 +94,8 @@ class Synchronous:
                 client = Client(self.net, f"trainer{number}", self.stage.cluster.target(f"worker{number}"))
                 await self.begun.wait()
                 local: Any = 0
-                while not self.chief_done:  # a quick trainer may have taken the token of a slow one
+                # A fast trainer may have taken the token of a slow one, so trainers run until the chief is done.
+                while not self.chief_done:
                     await self.persist(client, graph.apply, {graph.number: 1.0 + local, graph.local: local}, tries=1)
                     token = await self.persist(client, graph.token, {}, tries=1)
                     local = local if token is None else int(token)
@@ -120,7 +123,7 @@ class Synchronous:
 
 
 async def synchronous(net: SimNet) -> None:
-    """Slow links in half of the seeds, where the result must be exact; all faults in the others."""
+    """Run training: with slow links and an exact result for even seeds, with all faults for odd seeds."""
     gentle = net.seed % 2 == 0
     stage = Stage(net, {"ps": 1, "worker": 2}, faults=net.random("number").randint(0, 4))
     if gentle:

@@ -1,6 +1,6 @@
-"""Whole clusters, simulated: servers, clients and the network between them, with all that can go wrong, seed by seed.
+"""Simulated clusters: servers, clients and the network between them, with all faults, seed by seed.
 
-What must never happen is in the scenes. A failure prints its seed, all that happened, and how to run it again.
+The scenes define what must never happen. A failure prints its seed, the trace, and the command that repeats it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def ordinary() -> Iterator[tuple[str, int]]:
 
 @pytest.mark.blocks_loop("a simulation runs without a stop")
 @pytest.mark.parametrize(("name", "first"), list(ordinary()))
-def test_clusters_keep_their_promises(name: str, first: int) -> None:
+def test_scenes_raise_no_violation(name: str, first: int) -> None:
     for seed in range(first, first + BLOCK):
         play(SCENES[name], seed)
 
@@ -45,7 +45,7 @@ def test_clusters_keep_their_promises(name: str, first: int) -> None:
 @pytest.mark.sim
 @pytest.mark.blocks_loop("a simulation runs without a stop")
 @pytest.mark.parametrize("block", range(MANY // 25))
-def test_thousands_of_clusters_keep_their_promises(block: int) -> None:
+def test_thousands_of_scenes_raise_no_violation(block: int) -> None:
     names = list(SCENES)
     for seed in range(1000 + block * 25, 1000 + (block + 1) * 25):
         play(SCENES[names[seed % len(names)]], seed)
@@ -63,7 +63,7 @@ for name, scene in SCENES.items():
 """
 
 
-def test_a_seed_gives_the_same_run_in_every_process() -> None:
+def test_seed_replays_identically_in_every_process() -> None:
     root = str(Path(__file__).parents[3])
     outputs = []
     for seed in ("1", "2"):
@@ -77,11 +77,11 @@ def test_a_seed_gives_the_same_run_in_every_process() -> None:
     assert len(outputs[0].stdout.splitlines()) == len(SCENES)
 
 
-def test_seeds_differ() -> None:
+def test_different_seeds_run_differently() -> None:
     assert play(SCENES["counting"], 1) != play(SCENES["counting"], 3)
 
 
-def test_a_violation_tells_its_story() -> None:
+def test_violation_reports_its_seed_and_replay_command() -> None:
     async def counting(net: object) -> None:
         raise Violation("it is wrong")
 

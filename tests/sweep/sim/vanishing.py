@@ -1,4 +1,4 @@
-"""Clients that disappear in the middle of their steps: the workers find out, and keep nothing for them."""
+"""Clients that disappear in the middle of their steps: the workers detect it, and keep nothing for them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.sweep.sim.scenes import Client, Stage
 
 
 class Vanishing:
-    """One scene: clients whose steps wait for a queue; each is killed, or its host switched off, for good."""
+    """A scene: clients whose steps wait for a queue; each client is killed, or its host switched off, for good."""
 
     def __init__(self, net: SimNet, stage: Stage) -> None:
         self.net = net
@@ -47,6 +47,6 @@ class Vanishing:
 
 
 async def vanishing(net: SimNet) -> None:
-    """Clients are killed, or vanish without a word."""
+    """Run clients that are killed, or disappear without closing their connections."""
     stage = Stage(net, {"ps": 1, "worker": 2}, faults=net.random("number").randint(0, 2), within=1.0)
     await Vanishing(net, stage).run()

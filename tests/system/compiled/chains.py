@@ -1,4 +1,4 @@
-"""Chains for the tests of compiled ones, and the numbers that they are run on."""
+"""Chains for the tests of compiled chains, and their operands."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ compiler = pytest.mark.skipif(
     not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="needs a C compiler, as cc, gcc or clang"
 )
 F = dtypes.float32
-# Ten operations of an activated, gated sum; inputs 2 to 5 are numbers.
+# Ten operations of an activated, gated sum; inputs 2 to 5 are scalars.
 GATE: Sequence[Step] = (
     *(("AddV2", (0, 1), F), ("Mul", (6, 2), F), ("Maximum", (7, 3), F), ("AddV2", (8, 1), F), ("Mul", (9, 0), F)),
     *(("Sub", (10, 4), F), ("Square", (11,), F), ("Minimum", (12, 5), F), ("Mul", (13, 1), F), ("AddV2", (14, 0), F)),
@@ -31,7 +31,7 @@ GATE: Sequence[Step] = (
 
 
 def chain(inputs: Sequence[DType], steps: Sequence[Step]) -> Chain:
-    """The steps over inputs of these dtypes."""
+    """Return a chain of the steps over inputs of these dtypes."""
     attrs = {
         "ops": tuple(op for op, _, _ in steps),
         "operands": tuple(i for _, operands, _ in steps for i in operands),
@@ -58,7 +58,7 @@ def gate_inputs(*shape: int, seed: int = 0) -> tuple[Any, ...]:
 
 
 def compiled(blocks: BlockChain, inputs: Sequence[Any], out: Array | None = None) -> bool:
-    """Compile the chain for inputs of these shapes, here and now; whether machine code is used from now on."""
+    """Compile the chain for inputs of these shapes at once, and return whether it now uses machine code."""
     place = next((i for i, value in enumerate(inputs) if value is out), None)
     plan = blocks._plan(tuple(inputs[i].shape for i in blocks._asked), place)
     if plan is None or plan.compiled is None:
@@ -68,7 +68,7 @@ def compiled(blocks: BlockChain, inputs: Sequence[Any], out: Array | None = None
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether they are the same to the last bit, where one NaN is another."""
+    """Return whether the arrays are bitwise equal, except that all NaNs are equal."""
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
     if one.dtype.kind == "f":

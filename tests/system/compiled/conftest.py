@@ -1,4 +1,4 @@
-"""Compiled programs of the tests are kept in a folder of their own, for all of them."""
+"""Fixtures that keep the programs compiled by the tests in a temporary folder that all tests share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aioflow_numpy.compiled.store import Store
 
 @pytest.fixture(scope="session")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
-    """Those of the tests."""
+    """Return the compiled programs of the tests."""
     return Programs(Store(Path(tmp_path_factory.mktemp("compiled"))))
 
 
@@ -24,6 +24,6 @@ def _their_programs(programs: Programs) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (compiled_blocks, compiled_depthwise, compiled_patches, compiled_pools, compiled_updates, crew):
             patch.setattr(module, "programs", lambda: programs)
-        patch.setattr(wanted, "_EARLIER", 1)  # whatever is kept of other tests
-        compiled_blocks._form.cache_clear()  # what the chains of other tests have cost
+        patch.setattr(wanted, "_EARLIER", 1)  # independent of what other tests have stored
+        compiled_blocks._form.cache_clear()  # forget the costs of chains in other tests
         yield

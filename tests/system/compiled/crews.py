@@ -1,4 +1,4 @@
-"""Helpers of a crew, in the threads of a test."""
+"""Helper threads of a crew, for tests."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ __all__ = ["helpers", "noting"]
 
 @contextmanager
 def helpers(crew: Crew, count: int, begin: Callable[[], object] = lambda: None) -> Iterator[list[int]]:
-    """Threads that wait awake again and again; how often each has returned.
+    """Run threads that wait as the crew's helpers; yield a list of how many waits of each have returned.
 
     Args:
-        begin: What each does first.
+        crew: Crew to help.
+        count: Number of threads.
+        begin: Function that each thread calls first.
     """
     crew.gather(count)
     ended, returned = threading.Event(), [0] * count
@@ -43,7 +45,7 @@ def helpers(crew: Crew, count: int, begin: Callable[[], object] = lambda: None) 
 
 
 def noting(function: Callable[..., Any]) -> tuple[Callable[..., Any], list[Any]]:
-    """The function, and what it has returned."""
+    """Return a wrapper of the function, and the list in which it collects the results."""
     returned: list[Any] = []
 
     def noted(*args: Any) -> Any:

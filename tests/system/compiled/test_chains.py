@@ -1,4 +1,4 @@
-"""Compiled chains give what NumPy gives, to the last bit, and are used when they are there."""
+"""Tests that compiled chains are bitwise equal to NumPy, and are used once they are compiled."""
 
 from __future__ import annotations
 
@@ -37,8 +37,10 @@ NUMBERS = (
 
 
 def numbers(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -> Array:
-    """All bit patterns alike, which are numbers of every size, denormals and NaN among them, and zeros of both signs,
-    infinities and small numbers.
+    """Return a mix of random bit patterns, small numbers and special values.
+
+    The bit patterns are numbers of every magnitude, denormals and NaN. The special values are zeros of both signs,
+    infinities, NaN and a few small numbers.
     """
     kind = dtype.np_dtype
     if dtype.is_bool:
@@ -56,7 +58,7 @@ def numbers(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -> A
 
 
 def exact_ops(dtype: DType) -> Iterator[tuple[str, tuple[DType, ...], DType]]:
-    """The ops whose kernels say what they are in C for inputs of a dtype, with the dtypes of inputs and output."""
+    """Yield the ops whose kernels have an exact C form for a dtype, with the dtypes of inputs and output."""
     for op_def in OPS:
         if dtype.name not in traits_of(op_def.name).fuses or not any(k.exact_c for k in KERNELS.for_op(op_def.name)):
             continue
@@ -70,9 +72,9 @@ def exact_ops(dtype: DType) -> Iterator[tuple[str, tuple[DType, ...], DType]]:
 
 
 @pytest.mark.parametrize("dtype", [*NUMBERS, dtypes.bool_], ids=str)
-def test_every_op_that_has_c_gives_its_bits(dtype: DType, programs: Programs) -> None:
-    """All in one loop, on pairs of special numbers among others: 0 and -0, NaN and infinities in every order."""
-    ops = [each for each in exact_ops(dtype) if each[0] != "BiasAdd"]  # which wants another shape
+def test_every_op_with_exact_c_is_bitwise_equal_to_numpy(dtype: DType, programs: Programs) -> None:
+    """Compile all ops into one loop; run it on pairs of special values: 0 and -0, NaN and infinities in every order."""
+    ops = [each for each in exact_ops(dtype) if each[0] != "BiasAdd"]  # requires another shape
     assert len(ops) >= (5 if dtype.is_bool else 10)
     kinds = [dtype, dtype, dtypes.bool_]
     steps = [(op, (2, 0, 1) if len(inputs) == 3 else (0, 1)[: len(inputs)], made) for op, inputs, made in ops]
@@ -92,7 +94,7 @@ def test_every_op_that_has_c_gives_its_bits(dtype: DType, programs: Programs) ->
 
 # -- random chains -----------------------------------------------------------------------------------------------------
 
-FLOATS_ONLY = ("Exp", "Tanh", "Sigmoid")  # by NumPy, between pieces
+FLOATS_ONLY = ("Exp", "Tanh", "Sigmoid")  # computed by NumPy between compiled pieces
 
 
 @st.composite
@@ -107,7 +109,7 @@ def programs_of(draw: st.DrawFn) -> tuple[Sequence[DType], Sequence[Step]]:
         fitting = [op for op in available if all(kind in known for kind in op[1]) and op[0] != "BiasAdd"]
         op, inputs, output = draw(st.sampled_from(fitting))
         choices = [[i for i, kind in enumerate(known) if kind is wanted] for wanted in inputs]
-        # the last one made is read where it can be, so that chains grow long
+        # Read the last result if possible, so that chains grow long.
         operands = [
             len(known) - 1 if at and len(known) - 1 in choice and draw(st.booleans()) else draw(st.sampled_from(choice))
             for choice in choices
@@ -152,7 +154,7 @@ def outcome(run: Callable[[], Any]) -> Any:
 
 @settings(max_examples=examples(30), deadline=None)
 @given(st.data())
-def test_random_chains_give_the_bits_of_numpy(data: st.DataObject) -> None:
+def test_random_chains_are_bitwise_equal_to_numpy(data: st.DataObject) -> None:
     inputs, steps = data.draw(programs_of())
     values = data.draw(arguments(inputs))
     constants = [None, *(value if data.draw(st.booleans()) else None for value in values[1:])]
@@ -175,12 +177,12 @@ def test_random_chains_give_the_bits_of_numpy(data: st.DataObject) -> None:
             assert same(wanted, outcome(lambda: blocks.run(values, place)))
 
 
-# -- by whom a chain is run --------------------------------------------------------------------------------------------
+# -- choice of the implementation --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes of what pieces in machine code have computed."""
+    """Record the sizes that pieces in machine code compute."""
     seen: list[int] = []
     functions = Programs.functions
 
@@ -195,7 +197,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-def test_a_chain_is_compiled_once_it_has_cost_enough(calls: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chain_is_compiled_once_its_cost_exceeds_the_threshold(
+    calls: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     blocks, inputs = gate(), gate_inputs(100_000)
     wanted = blocks.chain(inputs)
     monkeypatch.setattr(compiled_blocks, "_WORTH", 5 * 10 * wanted.nbytes)
@@ -203,12 +207,12 @@ def test_a_chain_is_compiled_once_it_has_cost_enough(calls: list[int], monkeypat
         assert not calls
         assert blocks.run(inputs).tobytes() == wanted.tobytes()
     assert BACKGROUND.wait(60)
-    calls.clear()  # of the trial
+    calls.clear()  # calls of the trial
     assert blocks.run(inputs).tobytes() == wanted.tobytes()
     assert calls == [100_000]
 
 
-def test_code_serves_arrays_of_all_sizes(calls: list[int]) -> None:
+def test_compiled_code_serves_arrays_of_all_sizes(calls: list[int]) -> None:
     blocks = gate()
     assert compiled(blocks, gate_inputs(1000))
     calls.clear()
@@ -222,8 +226,10 @@ NORM: Sequence[Step] = (("Mul", (0, 1), F), ("AddV2", (3, 2), F), ("Relu", (4,),
 
 
 @pytest.mark.parametrize("shape", [(1, 7, 7, 128), (2, 3), (1, 1, 1, 5), (4, 1), (1, 64, 64, 32)])
-def test_small_arrays_and_constants(shape: tuple[int, ...], calls: list[int]) -> None:
-    """A normalization, as a net has it: by NumPy and in machine code, into new memory and into that of an input."""
+def test_normalization_chain_equals_numpy_for_small_arrays_and_constants(
+    shape: tuple[int, ...], calls: list[int]
+) -> None:
+    """Run a normalization by NumPy and in machine code, into new memory and into the memory of an input."""
     x, scale, shift = (numbers(np.random.default_rng(i), F, shape[i > 0 and -1 :]) for i in range(3))
     x = np.ascontiguousarray(x.reshape(shape))
     wanted = outcome(lambda: np.maximum(x * scale + shift, np.float32(0)))
@@ -246,12 +252,14 @@ def test_small_arrays_and_constants(shape: tuple[int, ...], calls: list[int]) ->
 
 
 @pytest.mark.parametrize(("x", "y"), [((40, 1), (40, 50)), ((40, 1), (40, 1)), ((1, 50), (40, 50)), ((1, 1), (40, 1))])
-def test_what_is_no_whole_row_is_not_read_as_one(x: tuple[int, ...], y: tuple[int, ...], calls: list[int]) -> None:
-    """Shapes that are known only when the arrays come: machine code takes numbers and rows, and no columns."""
+def test_operands_that_are_not_whole_rows_are_left_to_numpy(
+    x: tuple[int, ...], y: tuple[int, ...], calls: list[int]
+) -> None:
+    """Use shapes that are known only at run time: machine code takes scalars and rows, but no columns."""
     rng = np.random.default_rng(0)
     whole, a, b = (numbers(rng, F, shape) for shape in ((20, 40, 50), x, y))
     blocks = BlockChain(chain([F] * 3, NORM))
-    compiled(blocks, (whole, whole[0], whole[0]))  # what has the same form otherwise
+    compiled(blocks, (whole, whole[0], whole[0]))  # operands of the form that machine code accepts
     is_compiled = compiled(blocks, (whole, a, b))
     calls.clear()
     wanted = outcome(lambda: np.maximum(whole * a + b, np.float32(0)))
@@ -260,8 +268,8 @@ def test_what_is_no_whole_row_is_not_read_as_one(x: tuple[int, ...], y: tuple[in
     assert not calls
 
 
-def test_chains_of_one_form_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A net has the same small chain many times: together they cost enough, and one program serves them all."""
+def test_chains_of_the_same_form_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that costs of equal small chains, as in a network, add up, and that one program serves them all."""
     asked: list[str] = []
     trials: list[Any] = []
     functions, agrees = Programs.functions, compiled_blocks.CompiledBlock._agrees
@@ -293,7 +301,7 @@ def test_chains_of_one_form_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -
         assert {blocks.run((given, row, row)).tobytes() for blocks in chains} == {(given + 1).tobytes()}
 
 
-def test_what_is_not_as_the_code_takes_it_is_run_by_numpy(calls: list[int]) -> None:
+def test_inputs_that_do_not_suit_the_code_are_left_to_numpy(calls: list[int]) -> None:
     inputs = gate_inputs(1000, 10)
     blocks = gate()
     wanted = blocks.chain(inputs)
@@ -307,15 +315,15 @@ def test_what_is_not_as_the_code_takes_it_is_run_by_numpy(calls: list[int]) -> N
         given = (other, *inputs[1:])
         np.testing.assert_array_equal(blocks.run(given), gate().run(given))
     assert not calls
-    target = np.empty(1000, np.float64)  # of another dtype than the result
+    target = np.empty(1000, np.float64)  # dtype differs from that of the result
     assert blocks.run(inputs, target).tobytes() == wanted.tobytes()
     assert calls == [10_000]
 
 
-def test_code_that_gives_other_results_is_not_used(
+def test_code_with_different_results_is_not_used(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As where a processor has another idea of which zero is the larger one."""
+    """Change the code, as if the processor chose another of two zeros as the larger one."""
     blocks, inputs = gate(), gate_inputs(1000)
     text = program
     monkeypatch.setattr(
@@ -326,7 +334,7 @@ def test_code_that_gives_other_results_is_not_used(
     assert blocks.run(inputs).tobytes() == blocks.chain(inputs).tobytes()
 
 
-def test_a_long_run_stops_between_blocks(monkeypatch: pytest.MonkeyPatch, calls: list[int]) -> None:
+def test_long_run_stops_between_blocks(monkeypatch: pytest.MonkeyPatch, calls: list[int]) -> None:
     monkeypatch.setattr(fused_blocks, "_BLOCK", 1 << 12)
     works: list[Stoppable] = []
     call = CompiledPiece.call
@@ -346,7 +354,7 @@ def test_a_long_run_stops_between_blocks(monkeypatch: pytest.MonkeyPatch, calls:
     assert len(calls) == 1
 
 
-def test_the_parts_between_numpys_are_compiled(calls: list[int]) -> None:
+def test_pieces_between_numpy_calls_are_compiled(calls: list[int]) -> None:
     steps = (*GATE[:5], ("Tanh", (10,), F), ("Mul", (11, 0), F), ("Sub", (12, 10), F))
     blocks, inputs = BlockChain(chain([F] * 6, steps)), gate_inputs(70_000)
     assert compiled(blocks, inputs)
@@ -355,7 +363,9 @@ def test_the_parts_between_numpys_are_compiled(calls: list[int]) -> None:
     assert calls == [70_000, 70_000]
 
 
-async def test_steps_use_it_and_give_the_same(calls: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_session_steps_use_compiled_chains_with_equal_results(
+    calls: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(compiled_blocks, "_WORTH", 0)
     x = af.placeholder("float32", [None, 100])
     bias = af.constant(np.linspace(-1, 1, 100, dtype=np.float32))
@@ -371,7 +381,9 @@ async def test_steps_use_it_and_give_the_same(calls: list[int], monkeypatch: pyt
     assert calls
 
 
-def test_without_a_compiler_nothing_changes(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_chain_runs_by_numpy_if_the_compiler_is_off(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(compiled_blocks, "programs", Programs)
     monkeypatch.setenv("AIOFLOW_CC", "off")
     caplog.set_level(logging.INFO)

@@ -1,4 +1,4 @@
-"""The compiler as a process: found, asked, waited for and ended; and what becomes of a process without one."""
+"""Tests of the compiler process: search, version query, time limits and cleanup, and of the behavior without one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOTHING = "void piece0(long rows, long width) {}"
 
 @pytest.fixture
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Makes a shell script the compiler."""
+    """Return a function that installs a shell script as the compiler."""
 
     def make(text: str) -> Path:
         path = tmp_path / "compiler"
@@ -40,7 +40,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], P
 ASKED = 'case "$*" in *-dM*) echo \'#define __VERSION__ "1.0 of the test"\'; exit 0;; esac\n'
 
 
-def test_there_may_be_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_compiler_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("AIOFLOW_CC", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NotFoundError):
@@ -50,14 +50,17 @@ def test_there_may_be_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 
 @compiler
 @pytest.mark.parametrize(("method", "fits"), [(0, True), (1, False), (2, False), (16, True)])
-def test_floats_and_doubles_are_computed_in_their_own_type(method: int, fits: bool) -> None:
-    """A compiler for processors with arithmetic on halves says 16, which is 0 for all other types."""
+def test_exact_floats_check_the_evaluation_method(method: int, fits: bool) -> None:
+    """Accept method 16 besides 0.
+
+    Compilers for processors with half-precision arithmetic report 16. For all other types it means the same as 0.
+    """
     command = [find().path, "-fsyntax-only", "-w", f"-D__FLT_EVAL_METHOD__={method}", "-xc", "-"]
     done = subprocess.run(command, input=EXACT_FLOATS, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode == 0) is fits, done.stderr
 
 
-def test_one_that_depends_on_where_the_process_stands_is_not_taken(
+def test_compiler_with_a_relative_path_is_rejected(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: Callable[[str], Path]
 ) -> None:
     script(ASKED).rename(tmp_path / "cc")
@@ -68,7 +71,7 @@ def test_one_that_depends_on_where_the_process_stands_is_not_taken(
         find()
 
 
-def test_it_may_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiler_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIOFLOW_CC", "off")
     with pytest.raises(FailedPreconditionError):
         find()
@@ -78,7 +81,7 @@ def test_it_may_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     ("text", "said"),
     [("echo broken >&2; exit 3", "3: broken"), ("exit 0", "does not say which"), ("kill -9 $$", "137")],
 )
-def test_one_that_does_not_answer_as_a_compiler_does_is_not_used(
+def test_program_that_does_not_answer_like_a_compiler_is_rejected(
     script: Callable[[str], Path], text: str, said: str, tmp_path: Path
 ) -> None:
     script(text)
@@ -88,12 +91,12 @@ def test_one_that_does_not_answer_as_a_compiler_does_is_not_used(
     assert said in describe()["C compiler"]
 
 
-def test_flags_that_it_does_not_know_are_left_out(script: Callable[[str], Path]) -> None:
+def test_unsupported_flags_are_omitted(script: Callable[[str], Path]) -> None:
     script('case "$*" in *-march*) exit 1;; esac\n' + ASKED)
     assert "-mcpu=native" in find().flags
 
 
-def test_one_that_fails_again_and_again_is_left_alone(script: Callable[[str], Path], tmp_path: Path) -> None:
+def test_compiler_is_not_called_again_after_three_failures(script: Callable[[str], Path], tmp_path: Path) -> None:
     script(f"{ASKED}echo once >> {tmp_path / 'log'}; exit 1")
     programs = Programs(Store(tmp_path / "kept"))
     for i in range(10):
@@ -103,15 +106,13 @@ def test_one_that_fails_again_and_again_is_left_alone(script: Callable[[str], Pa
 
 
 @pytest.mark.parametrize("text", ["echo nonsense > made.so", "exit 0"])
-def test_what_it_makes_may_be_nothing_that_can_be_loaded(
-    script: Callable[[str], Path], tmp_path: Path, text: str
-) -> None:
+def test_output_that_cannot_be_loaded_raises(script: Callable[[str], Path], tmp_path: Path, text: str) -> None:
     script(ASKED + text)
     with pytest.raises(OpError):
         Programs(Store(tmp_path / "kept")).functions(NOTHING, [0])
 
 
-def test_one_that_takes_too_long_is_ended_with_all_that_it_has_started(
+def test_timed_out_compiler_is_killed_with_its_children(
     script: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_COMPILE", 0.5)
@@ -124,7 +125,9 @@ def test_one_that_takes_too_long_is_ended_with_all_that_it_has_started(
 
 
 @pytest.mark.parametrize("end", ["", "SIGTERM", "SIGKILL"])
-def test_it_ends_with_the_process_and_leaves_nothing(script: Callable[[str], Path], tmp_path: Path, end: str) -> None:
+def test_compiler_ends_with_the_process_and_its_folder_is_removed(
+    script: Callable[[str], Path], tmp_path: Path, end: str
+) -> None:
     script(f"{ASKED}pwd > {tmp_path / 'folder'}; echo $$ > {tmp_path / 'id'}; sleep 1000")
     program = (
         "import os, signal, sys, time\n"
@@ -143,7 +146,7 @@ def test_it_ends_with_the_process_and_leaves_nothing(script: Callable[[str], Pat
     assert not Path((tmp_path / "folder").read_text().strip()).exists()
 
 
-def test_a_daemon_that_it_leaves_is_not_waited_for(
+def test_daemon_started_by_the_compiler_is_not_awaited(
     script: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_ANSWER", 5.0)
@@ -154,7 +157,7 @@ def test_a_daemon_that_it_leaves_is_not_waited_for(
         os.kill(int((tmp_path / "id").read_text()), signal.SIGKILL)
 
 
-def test_folders_that_a_crash_has_left_are_taken_away(
+def test_old_temporary_folders_of_crashed_processes_are_removed(
     script: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -174,7 +177,7 @@ def test_folders_that_a_crash_has_left_are_taken_away(
 
 
 def until_gone(number: int) -> None:
-    """Wait until a process that was killed is none any more; whoever inherits it may be slow to ask for its end."""
+    """Wait until a killed process is gone or a zombie: the process that inherits it may reap it late."""
     while True:
         try:
             os.kill(number, 0)
@@ -185,7 +188,7 @@ def until_gone(number: int) -> None:
 
 
 @compiler
-def test_a_program_is_compiled_once_and_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_program_is_compiled_once_and_loaded_from_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "void piece0(long rows, long width, int *out) { *out = rows + width; }"
     first = Programs(Store(tmp_path / "kept"))
     (function,) = first.functions(text, [1])
@@ -201,8 +204,8 @@ def test_a_program_is_compiled_once_and_found_again(tmp_path: Path, monkeypatch:
 @compiler
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("moment", ["it compiles", "it looks for a folder"])
-def test_a_child_asks_for_itself(tmp_path: Path, moment: str) -> None:
-    """The parent forks while its compiler runs; the child has no part in that, and compiles on its own."""
+def test_forked_child_compiles_on_its_own(tmp_path: Path, moment: str) -> None:
+    """Fork while the parent's compiler runs. The child does not wait for it."""
     program = f"""
 import os, sys, tempfile, threading, time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Products whose parts are taken by threads that wait awake."""
+"""Tests of products whose parts are computed by helper threads that busy-wait."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.processes import SECONDS
 from tests.system.compiled.chains import Array, compiler
 from tests.system.compiled.crews import helpers, noting
 
-SOME = Gemm(1, SINGLE)  # is not called
+SOME = Gemm(1, SINGLE)  # never called
 
 pytestmark = [
     compiler,
@@ -38,7 +38,7 @@ pytestmark = [
 
 
 class _Clock:
-    """Goes on by `step` seconds whenever it is looked at."""
+    """A clock that advances by `step` seconds with every reading."""
 
     def __init__(self, step: float = 0.0) -> None:
         self.now, self._step = 0.0, step
@@ -56,12 +56,15 @@ def _ready(clock: Callable[[], float] = time.perf_counter) -> Crew:
 
 @pytest.fixture
 def _no_rests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More threads than processors: they wait for one another, and would rest."""
+    """Disable the pauses of the helpers.
+
+    There are more threads than processors, so the threads wait for one another, and their accounts would run empty.
+    """
     monkeypatch.setattr(Account, "enter", lambda self, seconds: None)
 
 
 class _Woken(list[int]):
-    """Wakes nobody, and notes how many it was to wake."""
+    """A stand-in that wakes no helper, and records the requested counts."""
 
     def __call__(self, count: int) -> bool:
         self.append(count)
@@ -73,7 +76,7 @@ def _never(count: int) -> bool:
 
 
 def _multiplied(crew: Crew, a: Array, b: Array, out: Array, bounds: tuple[int, ...], by_rows: bool) -> None:
-    """Have the crew multiply, as soon as somebody is awake."""
+    """Multiply with the crew, as soon as a helper is awake."""
     end = time.monotonic() + SECONDS
     while not crew.multiply(a, b, out, bounds, by_rows, 1, lambda _: True):
         assert time.monotonic() < end, "nobody waits awake"
@@ -86,7 +89,7 @@ def _by_numpy(a: Array, b: Array, bounds: tuple[int, ...], by_rows: bool) -> Arr
 
 
 def _matrix(rng: np.random.Generator, rows: int, columns: int, dtype: Any) -> Array:
-    """By rows or by columns, in one piece or a part of something larger."""
+    """Return a matrix in row or column order, contiguous or part of a larger one."""
     room = rng.standard_normal((rows + 3, columns + 5)).astype(dtype)
     if rng.random() < 0.5:
         room = np.asfortranarray(room)
@@ -95,7 +98,7 @@ def _matrix(rng: np.random.Generator, rows: int, columns: int, dtype: Any) -> Ar
 
 
 @pytest.mark.usefixtures("_no_rests")
-def test_parts_are_what_numpy_makes_of_them_and_nothing_else_is_written() -> None:
+def test_parts_equal_numpy_and_nothing_else_is_written() -> None:
     rng, crew = np.random.default_rng(0), _ready()
     with helpers(crew, 2):
         for _ in range(500):
@@ -113,10 +116,10 @@ def test_parts_are_what_numpy_makes_of_them_and_nothing_else_is_written() -> Non
 
 
 @pytest.mark.usefixtures("_no_rests")
-def test_products_of_few_rows_have_the_same_bits_with_helpers_without_and_by_numpy(
+def test_products_of_few_rows_are_bitwise_equal_with_and_without_helpers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And they are near to what they should be, and nothing else is written."""
+    """Check also that the results are close to exact ones, and that nothing else is written."""
     rng, crew, without = np.random.default_rng(1), _ready(), Crew()
     monkeypatch.setattr(deep_products, "thread_count", lambda: 3)
     monkeypatch.setattr(deep_products, "wake_helpers", lambda count: True)
@@ -131,7 +134,7 @@ def test_products_of_few_rows_have_the_same_bits_with_helpers_without_and_by_num
     monkeypatch.setattr(crew, "sums", summing)
     with helpers(crew, 2):
         for _ in range(50):
-            narrow = rng.random() < 0.5  # then pieces are long
+            narrow = rng.random() < 0.5  # pieces are long then
             sizes = rng.integers(
                 (2, 2500, 64) if narrow else (2, 700, 200), (120, 5000, 130) if narrow else (120, 2500, 700)
             )
@@ -152,7 +155,7 @@ def test_products_of_few_rows_have_the_same_bits_with_helpers_without_and_by_num
 
 
 @pytest.mark.usefixtures("_no_rests")
-def test_several_threads_may_have_products_at_once() -> None:
+def test_several_threads_may_multiply_concurrently() -> None:
     crew = _ready()
 
     def multiply(seed: int) -> None:
@@ -167,8 +170,8 @@ def test_several_threads_may_have_products_at_once() -> None:
         list(pool.map(multiply, range(3)))
 
 
-def test_who_is_awake_takes_a_part() -> None:
-    """The helper's thread uses the processor while it waits, and the other thread does half of the work."""
+def test_awake_helper_computes_a_part() -> None:
+    """Multiply until sharing has saved time: the helper occupies a processor, and the caller does half of the work."""
     crew = _ready()
     a, b = np.ones((1200, 1200), np.float32), np.ones((1200, 1200), np.float32)
     out = np.empty_like(a)
@@ -182,7 +185,7 @@ def test_who_is_awake_takes_a_part() -> None:
     assert (out == 1200).all()
 
 
-def test_nobody_is_awake_and_is_woken_once() -> None:
+def test_sleeping_helpers_are_woken_once_and_the_product_is_not_shared() -> None:
     crew, woken = _ready(), _Woken()
     crew.gather(1)
     a, out = np.ones((8, 8), np.float32), np.zeros((8, 8), np.float32)
@@ -190,12 +193,12 @@ def test_nobody_is_awake_and_is_woken_once() -> None:
         assert not crew.multiply(a, a.copy(), out, (0, 4, 8), True, 1, woken)
     assert woken == [1]
     assert not out.any()
-    crew.stay(0, lambda: True)  # it was awake, and there is something else to do
+    crew.stay(0, lambda: True)  # it was awake, and then had other work
     assert not crew.multiply(a, a.copy(), out, (0, 4, 8), True, 1, woken)
     assert woken == [1, 1]
 
 
-def test_a_helper_may_be_awake_before_who_wakes_it_goes_on() -> None:
+def test_helper_may_wake_before_the_waking_call_returns() -> None:
     crew, woken = _ready(), _Woken()
     crew.gather(1)
     a, out = np.ones((8, 8), np.float32), np.zeros((8, 8), np.float32)
@@ -209,7 +212,7 @@ def test_a_helper_may_be_awake_before_who_wakes_it_goes_on() -> None:
     assert woken == [1, 1]
 
 
-def test_as_many_are_woken_as_there_are_parts_for() -> None:
+def test_multiply_wakes_only_as_many_helpers_as_parts() -> None:
     crew, woken = _ready(), _Woken()
     crew.gather(7)
     a = np.ones((9, 8), np.float32)
@@ -217,7 +220,7 @@ def test_as_many_are_woken_as_there_are_parts_for() -> None:
     assert woken == [2]
 
 
-def test_a_helper_waits_for_a_moment_and_leaves_when_it_is_called() -> None:
+def test_helper_waits_briefly_and_leaves_when_called() -> None:
     crew = _ready(_Clock())
     crew.gather(1)
     crew.stay(0, lambda: False)  # returns by itself
@@ -232,7 +235,7 @@ def test_a_helper_waits_for_a_moment_and_leaves_when_it_is_called() -> None:
             time.sleep(0.001)
 
 
-def test_what_waits_in_vain_rests() -> None:
+def test_helper_pauses_after_waits_without_work() -> None:
     clock = _Clock(1e-3)
     crew = _ready(clock)
     crew.gather(1)
@@ -251,8 +254,8 @@ def test_what_waits_in_vain_rests() -> None:
     assert len(looked) == before + 1
 
 
-def test_who_is_called_before_a_product_comes_has_waited_in_vain() -> None:
-    """Other kernels call all the time where there are no products."""
+def test_call_before_a_product_counts_as_wait_without_work() -> None:
+    """Call the helpers repeatedly, as other kernels do in programs without products."""
     crew = _ready()
     crew.gather(1)
     stayed = 0
@@ -267,7 +270,7 @@ def test_who_is_called_before_a_product_comes_has_waited_in_vain() -> None:
     assert stayed < 50
 
 
-def test_a_large_product_wants_all() -> None:
+def test_large_product_requires_all_helpers() -> None:
     crew = _ready()
     a, out = np.ones((9, 8), np.float32), np.zeros((9, 8), np.float32)
     with helpers(crew, 1):
@@ -276,7 +279,7 @@ def test_a_large_product_wants_all() -> None:
             assert not crew.multiply(a, a[:8].copy(), out, (0, 3, 6, 9), True, 2, lambda _: True)
 
 
-def test_a_product_is_made_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_product_is_computed_if_no_thread_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
     crew = _ready()
     monkeypatch.setattr(products, "CREW", crew)
     monkeypatch.setattr(threads, "CREW", crew)
@@ -294,7 +297,7 @@ def test_a_product_is_made_where_no_thread_can_be_started(monkeypatch: pytest.Mo
             assert (products.matmul(a, a.copy()) == 150).all()
 
 
-def test_helpers_that_could_be_started_go_on_without_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_started_helpers_work_if_others_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
     start, started = threading.Thread.start, list[threading.Thread]()
 
     def refused(thread: threading.Thread) -> None:
@@ -317,8 +320,8 @@ def test_helpers_that_could_be_started_go_on_without_the_others(monkeypatch: pyt
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads run where the system lets them")
-def test_who_is_waited_for_too_long_may_run_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was sent to another processor, where another program may be."""
+def test_stuck_helper_regains_its_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Treat every wait as too long: the helper was bound to another processor, which another program may use."""
     crew, here = _ready(), os.sched_getaffinity(0)
     if len(here) < 2:
         pytest.skip("there is one processor")
@@ -344,18 +347,18 @@ assert len(names) == len(set(names)), names
 """
 
 
-def test_threads_that_want_the_first_helpers_at_once_get_the_same() -> None:
+def test_concurrent_first_uses_start_the_same_helpers() -> None:
     for _ in range(3):
         done = subprocess.run([sys.executable, "-c", _AT_ONCE], capture_output=True, text=True, timeout=SECONDS)
         assert done.returncode == 0, done.stderr
 
 
-def test_rests_become_longer_and_short_again() -> None:
+def test_pauses_grow_with_losses_and_shrink_after_gains() -> None:
     clock = _Clock()
     account = Account(clock)
 
     def rest() -> float:
-        """Lose all, and see how long it rests."""
+        """Spend the whole account and return how long it stays closed."""
         while account.is_open(clock.now):
             account.enter(-1e-3)
         begun = clock.now
@@ -372,7 +375,7 @@ def test_rests_become_longer_and_short_again() -> None:
     assert rest() < 0.03
 
 
-def test_an_event_loop_waits_for_nobody() -> None:
+def test_event_loop_does_not_wait_for_helpers() -> None:
     crew = _ready()
     a = np.ones((8, 8), np.float32)
 
@@ -395,7 +398,7 @@ def test_an_event_loop_waits_for_nobody() -> None:
         (np.ones((9, 8), np.float32), np.ones((8, 8), np.float32), np.ones((8, 9), np.float32).T),
     ],
 )
-def test_what_numpy_may_ask_for_in_another_way_is_left_to_it(a: Array, b: Array, out: Array) -> None:
+def test_operands_that_numpy_passes_differently_to_blas_are_left_to_numpy(a: Array, b: Array, out: Array) -> None:
     assert product_parts(SOME, a, b, out, (0, 4, 8), True) is None
 
 
@@ -419,23 +422,23 @@ def _read_only(array: Array) -> Array:
         ),
     ],
 )
-def test_what_does_not_fit_is_numpys_to_refuse_or_to_copy(a: Array, b: Array, out: Array) -> None:
+def test_mismatched_operands_are_left_to_numpy(a: Array, b: Array, out: Array) -> None:
     assert product_parts(SOME, a, b, out, (0, 4, 8), True) is None
 
 
-def test_a_matrix_and_its_transpose_are_left_to_numpy() -> None:
+def test_matrix_times_its_transpose_is_left_to_numpy() -> None:
     a = np.ones((9, 8), np.float32)
     assert product_parts(SOME, a, a.T, np.empty((9, 9), np.float32), (0, 4, 8), True) is None
     assert product_parts(SOME, a, a.T.copy(), np.empty((9, 9), np.float32), (0, 4, 8), True) is not None
     assert product_parts(SOME, a, a[4:].T, np.empty((9, 5), np.float32), (0, 4, 8), True) is None, "a part of it is"
 
 
-def test_it_is_compiled_when_products_have_taken_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And a result has the same bits before and after, whoever computes it."""
+def test_crew_is_compiled_after_enough_products_with_equal_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that a result has the same bits before and after compilation, with and without helpers."""
     crew = Crew()
     monkeypatch.setattr(module, "_WORTH", 2**24)
     monkeypatch.setattr(products, "CREW", crew)
-    monkeypatch.setattr(products, "wake_helpers", lambda count: True)  # the test has its own
+    monkeypatch.setattr(products, "wake_helpers", lambda count: True)  # the test has its own helpers
     monkeypatch.setattr(products, "thread_count", lambda: 2)
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((130, 200), np.float32), rng.standard_normal((200, 150), np.float32)
@@ -452,7 +455,7 @@ def test_it_is_compiled_when_products_have_taken_as_long(monkeypatch: pytest.Mon
     assert returned[0]
 
 
-def test_shapes_that_do_not_fit_are_an_error_whoever_is_awake(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mismatched_shapes_raise_with_awake_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
     crew = _ready()
     monkeypatch.setattr(products, "CREW", crew)
     monkeypatch.setattr(products, "wake_helpers", lambda count: True)
@@ -465,7 +468,7 @@ def test_shapes_that_do_not_fit_are_an_error_whoever_is_awake(monkeypatch: pytes
                 products.matmul(a, np.ones((199, 200), np.float32))
 
 
-def test_code_that_gives_other_results_is_not_used(
+def test_code_with_different_results_is_not_used(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     text, usual, wrong = crew_program("INTEGER"), "i > 0, c", "i >= 0, c"
@@ -479,8 +482,8 @@ def test_code_that_gives_other_results_is_not_used(
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # which is what is tried here
-def test_a_forked_child_goes_on_without_the_helpers() -> None:
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # the fork is the subject of this test
+def test_forked_child_multiplies_without_helpers() -> None:
     crew = _ready()
     a, b = np.ones((64, 64), np.float32), np.ones((64, 64), np.float32)
     out = np.empty_like(a)

@@ -1,4 +1,4 @@
-"""Source of kernels for CuPy, compiled for the processor."""
+"""Tests of the kernel source for CuPy, compiled for the CPU."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Compiled:
         self._calls: list[tuple[str, list[Any], Any]] = []
 
     def add(self, name: str, chain: Chain, kinds: Sequence[Any], arrays: Sequence[Any], out: Any) -> None:
-        """The chain's program over each element of the arrays, into `out`."""
+        """Add a function that applies the chain to each element of the arrays, and writes to `out`."""
         text = program(chain, kinds)
         assert text is not None
         given = ", ".join(f"const {NAMES[a.dtype]}* p{i}" for i, a in enumerate(arrays))
@@ -46,7 +46,7 @@ class Compiled:
         self._calls.append((name, list(arrays), out))
 
     def run(self) -> None:
-        """Compile and call all of them."""
+        """Compile and call all functions."""
         source, library = self._folder / "chains.cc", self._folder / "chains.so"
         source.write_text("\n".join(self._text))
         subprocess.run(["c++", "-O1", "-shared", "-fPIC", str(source), "-o", str(library)], check=True, timeout=120)
@@ -60,8 +60,8 @@ VALUES = np.array([-np.inf, -2.5, -1.0, -0.25, 0.0, 0.3, 1.0, 2.5, 7.0, np.inf, 
 
 
 @compiler
-def test_every_op_of_the_table(tmp_path: Path) -> None:
-    """Each op on every pair of some values, NaN and infinities among them."""
+def test_every_op_in_c_matches_its_kernel(tmp_path: Path) -> None:
+    """Run each op on every pair of some values, NaN and infinities among them."""
     left, right = (a.reshape(-1).astype(np.float64) for a in np.meshgrid(VALUES, VALUES))
     compiled = Compiled(tmp_path)
     expected: dict[str, tuple[Any, Any]] = {}
@@ -81,7 +81,7 @@ def test_every_op_of_the_table(tmp_path: Path) -> None:
 
 
 @compiler
-def test_a_chain_rounds_where_the_single_ops_do(tmp_path: Path) -> None:
+def test_chain_rounds_like_its_single_ops(tmp_path: Path) -> None:
     made = [dtypes.float32] * 4
     chain = chain_of(binding([dtypes.float32] * 2, ["Mul", "AddV2", "Tanh", "Mul"], [0, 1, 2, 0, 3, 4, 2], made))
     left, right = np.random.default_rng(0).normal(size=(2, 1000)).astype(np.float32)

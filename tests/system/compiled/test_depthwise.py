@@ -1,4 +1,4 @@
-"""Depthwise convolutions in machine code give what NumPy gives, to the last bit, and are used when they are there."""
+"""Tests that compiled depthwise convolutions are bitwise equal to NumPy, and are used once they are compiled."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.system.compiled.chains import Array, compiler, same
 
 pytestmark = compiler
 
-# (image, kernel, strides, padding, dilations); the channels fill vectors, or do not.
+# (image, kernel, strides, padding, dilations). In some cases the channels fill whole vectors, in others not.
 CASES: list[Any] = [
     ((1, 9, 8, 144), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1)),
     ((2, 9, 8, 67), (3, 3), (2, 2), ((0, 1), (0, 1)), (1, 1)),
@@ -49,7 +49,7 @@ def _known(g: Windows, dtype: Any = np.float32) -> CompiledDepthwise:
 
 
 def _case(case: Any, dtype: Any) -> tuple[Windows, Array, Array]:
-    """Its windows, and an image and filters with numbers of every kind."""
+    """Return the windows of a case, and an image and filters with numbers of every kind."""
     shape, kernel, *geometry = case
     rng = np.random.default_rng(0)
     image, taps = (numbers(rng, np.dtype(dtype), each) for each in (shape, (*kernel, shape[3], 1)))
@@ -63,7 +63,7 @@ def _convolved(x: Array, taps: Array, case: Any, data_format: str = "NHWC") -> A
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_bits_are_those_of_numpy(case: Any, dtype: Any) -> None:
+def test_depthwise_convolution_is_bitwise_equal_to_numpy(case: Any, dtype: Any) -> None:
     g, image, taps = _case(case, dtype)
     usual = np.asarray(np.random.default_rng(1).standard_normal(image.shape), dtype)
     with np.errstate(all="ignore"):
@@ -75,7 +75,7 @@ def test_bits_are_those_of_numpy(case: Any, dtype: Any) -> None:
     assert all(map(same, wanted, found))
 
 
-def test_images_may_lie_in_any_order() -> None:
+def test_images_may_have_any_memory_order() -> None:
     g, image, taps = _case(CASES[1], np.float32)
     _known(g).prepare()
     wanted = _convolved(image, taps, CASES[1])
@@ -89,8 +89,8 @@ def test_images_may_lie_in_any_order() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_filters_may_lie_in_any_order(case: Any) -> None:
-    """NumPy and machine code add in one order, so that it does not matter when the code is there."""
+def test_filters_may_have_any_memory_order(case: Any) -> None:
+    """Check that NumPy and machine code add in the same order, so that compilation does not change results."""
     shape, kernel, *geometry = case
     rng, g = np.random.default_rng(0), windows(shape, kernel, *geometry)
     image, taps = (rng.standard_normal(each, np.float32) for each in (shape, (*kernel, shape[3], 1)))
@@ -101,7 +101,7 @@ def test_filters_may_lie_in_any_order(case: Any) -> None:
     assert same(wanted, _convolved(image, turned, case))
 
 
-def test_the_gradient_of_the_image_has_the_same_bits() -> None:
+def test_gradient_of_the_image_is_bitwise_equal_to_numpy() -> None:
     g, dy, taps = _case(CASES[0], np.float32)
     strides, padding, dilations = CASES[0][2:]
 
@@ -116,7 +116,7 @@ def test_the_gradient_of_the_image_has_the_same_bits() -> None:
         assert same(wanted, gradient())
 
 
-def test_it_is_asked_for_when_numpy_has_worked_as_long_as_compiling_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compilation_starts_after_numpy_has_worked_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Callable[[], None]] = []
     monkeypatch.setattr(BACKGROUND, "begin", asked.append)
     g, image, taps = _case(CASES[0], np.float32)
@@ -131,7 +131,7 @@ def test_it_is_asked_for_when_numpy_has_worked_as_long_as_compiling_takes(monkey
 
 
 @pytest.mark.parametrize("change", [("+= a[v]", "-= a[v]"), (": zeros", ": x"), ("oh * height", "oh * width")])
-def test_code_that_gives_other_results_is_not_used(
+def test_code_with_different_results_is_not_used(
     change: tuple[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "depthwise_program", lambda dtype: depthwise_program(dtype).replace(*change))
@@ -142,7 +142,7 @@ def test_code_that_gives_other_results_is_not_used(
     assert "other results than NumPy" in caplog.text
 
 
-def test_what_numpy_does_as_well_stays_with_it() -> None:
+def test_unsuitable_convolutions_are_left_to_numpy() -> None:
     few = windows((1, 9, 9, 3), (3, 3), (1, 1), ((1, 1), (1, 1)))
     large = windows((1, 40, 40, 32), (17, 17), (1, 1), ((0, 0), (0, 0)))
     assert compiled_depthwise(few, np.dtype(np.float32), conv_depthwise._by_numpy) is None

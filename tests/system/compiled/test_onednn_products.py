@@ -1,4 +1,4 @@
-"""Products of oneDNN whose parts are taken by the threads that wait awake."""
+"""Tests of oneDNN products whose parts are computed by helper threads that busy-wait."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
 
 @contextmanager
 def a_crew(monkeypatch: pytest.MonkeyPatch) -> Iterator[Crew]:
-    """The products' crew, with one helper who waits awake, where the user's OpenMP has three threads."""
+    """Yield a crew for products with one busy-waiting helper, whose OpenMP is set to three threads."""
     crew = Crew()
     crew.prepare()
     monkeypatch.setattr(Account, "enter", lambda self, seconds: None)
@@ -45,14 +45,14 @@ def a_crew(monkeypatch: pytest.MonkeyPatch) -> Iterator[Crew]:
 
 
 def matrices(rng: np.random.Generator, *sizes: int) -> tuple[Array, Array]:
-    """Two matrices to multiply, each by rows or by columns."""
+    """Return two matrices to multiply, each in row or column order."""
     rows, inner, columns = sizes
     a, b = rng.standard_normal((rows, inner), np.float32), rng.standard_normal((inner, columns), np.float32)
     return (np.asfortranarray(a) if rng.random() < 0.5 else a), (np.asfortranarray(b) if rng.random() < 0.5 else b)
 
 
 @compiler
-def test_a_product_has_the_same_bits_whoever_computes_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_product_is_bitwise_equal_to_a_serial_one(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(1)
     some = [matrices(rng, *map(int, rng.integers(160, 300, 3))) for _ in range(20)]
     monkeypatch.setattr(numpy_products, "thread_count", lambda: 2)
@@ -77,8 +77,8 @@ def test_a_product_has_the_same_bits_whoever_computes_its_parts(monkeypatch: pyt
 
 
 @compiler
-def test_few_rows_have_the_same_bits_with_code_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are summed up in pieces."""
+def test_products_of_few_rows_are_bitwise_equal_with_and_without_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use products with few rows, which are summed in pieces."""
     rng, bits = np.random.default_rng(4), []
     sizes = [(int(rng.integers(2, 41)), *map(int, rng.integers((900, 200), (2500, 700)))) for _ in range(20)]
     some = [(a, np.ascontiguousarray(b)) for a, b in (matrices(rng, *each) for each in sizes)]
@@ -95,7 +95,7 @@ def test_few_rows_have_the_same_bits_with_code_and_without(monkeypatch: pytest.M
 
 
 @compiler
-def test_what_the_library_refuses_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_error_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = matrices(np.random.default_rng(2), 200, 200, 200)
     wrong = replace(products._gemm(), as_it_is=ord("?"), transposed=ord("?"))
     monkeypatch.setattr(products, "_gemm", lambda: wrong)

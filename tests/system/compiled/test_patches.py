@@ -1,4 +1,4 @@
-"""Patches of images in machine code are those that NumPy copies, and are used when the code is there."""
+"""Tests that compiled patches of images are equal to those that NumPy copies, and are used once they are compiled."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tests.system.compiled.crews import helpers, noting
 
 pytestmark = compiler
 
-# Image, kernel, strides, padding, dilations.
+# (image, kernel, strides, padding, dilations)
 CASES: list[Any] = [
     ((1, 8, 8, 16), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1)),
     ((3, 9, 7, 5), (3, 2), (2, 3), ((0, 1), (2, 0)), (1, 1)),
     ((2, 12, 11, 3), (2, 3), (1, 1), ((2, 3), (4, 1)), (3, 2)),
-    ((2, 3, 4, 6), (5, 5), (1, 2), ((4, 4), (6, 6)), (1, 1)),  # windows that are wholly outside
+    ((2, 3, 4, 6), (5, 5), (1, 2), ((4, 4), (6, 6)), (1, 1)),  # some windows are entirely outside
     ((4, 5, 5, 2), (3, 3), (1, 1), ((0, 0), (0, 0)), (1, 1)),
     ((1, 1, 9, 4), (1, 4), (1, 1), ((0, 0), (0, 2)), (1, 1)),
 ]
@@ -38,7 +38,7 @@ CASES: list[Any] = [
 
 @pytest.fixture
 def ready(monkeypatch: pytest.MonkeyPatch) -> CompiledPatches:
-    """Code that is there, for all convolutions."""
+    """Install compiled code for all convolutions."""
     made = CompiledPatches()
     made.prepare()
     assert made._code is not None
@@ -54,14 +54,14 @@ def _by_numpy(x: Array, g: Windows, block: Block) -> Array:
 
 def _blocks(g: Windows) -> Iterator[Block]:
     yield whole(g)
-    yield from conv_patches.plan(g, 2 * g.ow, 1)  # two lines each
+    yield from conv_patches.plan(g, 2 * g.ow, 1)  # two lines per block
     yield from conv_patches.plan(g, 2 * g.oh * g.ow, 1)
 
 
 @pytest.mark.usefixtures("ready")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.complex128, np.uint8])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_patches_are_those_of_numpy(case: Any, dtype: Any) -> None:
+def test_patches_equal_those_of_numpy(case: Any, dtype: Any) -> None:
     shape, *geometry = case
     g = windows(shape, *geometry)
     x = np.asarray(np.random.default_rng(0).integers(1, 200, shape), dtype)
@@ -71,7 +71,7 @@ def test_patches_are_those_of_numpy(case: Any, dtype: Any) -> None:
 
 @pytest.mark.usefixtures("ready")
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_lines_are_shared_with_whoever_waits_awake(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_are_shared_with_awake_helpers(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     shape, *geometry = case
     g, x = windows(shape, *geometry), np.random.default_rng(0).standard_normal(shape, np.float32)
     crew = Crew()
@@ -90,11 +90,11 @@ def test_lines_are_shared_with_whoever_waits_awake(case: Any, monkeypatch: pytes
                 made = window_rows(x, g, block)
                 assert same(made, _by_numpy(x, g, block))
                 if len(made) <= g.ow or made.nbytes < 2 * module._PART:
-                    break  # a line is not cut
+                    break  # a line is not divided
 
 
 @pytest.mark.usefixtures("ready")
-def test_images_may_lie_in_any_order() -> None:
+def test_images_may_have_any_memory_order() -> None:
     shape, *geometry = CASES[0]
     g, x = windows(shape, *geometry), np.random.default_rng(0).standard_normal(shape, np.float32)
     wanted = window_rows(x, g, whole(g)).copy()
@@ -106,7 +106,7 @@ def test_images_may_lie_in_any_order() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_convolutions_have_the_same_bits_before_and_after(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_convolution_is_bitwise_equal_before_and_after_compilation(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     (n, h, w, c), kernel, strides, padding, dilations = case
     rng = np.random.default_rng(0)
     x, taps = rng.standard_normal((n, h, w, c), np.float32), rng.standard_normal((*kernel, c, 24), np.float32)
@@ -117,7 +117,7 @@ def test_convolutions_have_the_same_bits_before_and_after(case: Any, monkeypatch
     assert same(wanted, conv2d(x, taps, strides, padding, dilations, "NHWC"))
 
 
-def test_it_is_asked_for_when_numpy_has_worked_as_long_as_compiling_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compilation_starts_after_numpy_has_worked_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Callable[[], None]] = []
     monkeypatch.setattr(BACKGROUND, "begin", asked.append)
     shape, *geometry = CASES[0]
@@ -135,7 +135,7 @@ def test_it_is_asked_for_when_numpy_has_worked_as_long_as_compiling_takes(monkey
 @pytest.mark.parametrize(
     "change", [("line / oh * height", "line / oh * width"), ("i >= height", "i > height"), ("j < 0", "j < 1")]
 )
-def test_code_that_copies_something_else_is_not_used(
+def test_code_with_different_patches_is_not_used(
     change: tuple[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert change[0] in PATCHES_PROGRAM

@@ -1,4 +1,4 @@
-"""Pools in machine code give what NumPy gives, to the last bit, and are used when the code is there."""
+"""Tests that compiled pools are bitwise equal to NumPy, and are used once they are compiled."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.system.compiled.chains import Array, compiler, same
 
 pytestmark = compiler
 
-# Image, kernel, strides, padding.
+# (image, kernel, strides, padding)
 CASES: list[Any] = [
     ((1, 10, 9, 40), (3, 3), (1, 1), ((1, 1), (1, 1))),
     ((3, 8, 8, 7), (2, 2), (2, 2), ((0, 0), (0, 0))),
     ((2, 9, 7, 16), (3, 2), (2, 3), ((0, 1), (1, 0))),
-    ((2, 2, 3, 5), (6, 7), (2, 2), ((3, 3), (2, 5))),  # no tap is inside the image for all windows
-    ((1, 3, 3, 4), (3, 3), (1, 1), ((6, 6), (5, 5))),  # windows that are wholly outside
+    ((2, 2, 3, 5), (6, 7), (2, 2), ((3, 3), (2, 5))),  # no kernel position is inside the image for all windows
+    ((1, 3, 3, 4), (3, 3), (1, 1), ((6, 6), (5, 5))),  # some windows are entirely outside
     ((5, 6, 11, 1), (3, 3), (2, 2), ((0, 0), (0, 0))),
     ((1, 12, 12, 3), (1, 1), (3, 2), ((0, 0), (0, 0))),
     ((2, 70, 64, 48), (3, 3), (2, 2), ((1, 1), (1, 1))),  # several parts
@@ -47,7 +47,7 @@ def _by_numpy(fold: str, x: Array, g: Windows, identity: Any) -> Array:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("fold", FOLDS)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_bits_are_those_of_numpy(case: Any, fold: str, dtype: Any) -> None:
+def test_pool_is_bitwise_equal_to_numpy(case: Any, fold: str, dtype: Any) -> None:
     shape, *geometry = case
     g, rng, pool = windows(shape, *geometry), np.random.default_rng(0), _pool(fold, dtype)
     pool.prepare()
@@ -61,7 +61,7 @@ def test_bits_are_those_of_numpy(case: Any, fold: str, dtype: Any) -> None:
 
 @pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
 @pytest.mark.parametrize("which", ["avg_pool", "max_pool"])
-def test_pools_have_the_same_bits_before_and_after(
+def test_pool_is_bitwise_equal_before_and_after_compilation(
     which: str, data_format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = _pool("sum" if which == "avg_pool" else "max")
@@ -81,7 +81,7 @@ def test_pools_have_the_same_bits_before_and_after(
     assert all(map(same, wanted, pooled()))
 
 
-def test_empty_images() -> None:
+def test_empty_images_are_pooled_without_the_code() -> None:
     pool = _pool("sum")
     pool.prepare()
     for shape in ((0, 4, 4, 3), (2, 4, 4, 0)):
@@ -90,7 +90,7 @@ def test_empty_images() -> None:
         assert not pool.run(x, windows(shape, (2, 2), (2, 2), ((0, 0), (0, 0))), np.empty((0,), np.float32), 0)
 
 
-def test_it_is_asked_for_when_numpy_has_worked_as_long_as_compiling_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compilation_starts_after_numpy_has_worked_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Callable[[], None]] = []
     monkeypatch.setattr(BACKGROUND, "begin", asked.append)
     shape, *geometry = CASES[0]
@@ -107,7 +107,7 @@ def test_it_is_asked_for_when_numpy_has_worked_as_long_as_compiling_takes(monkey
 @pytest.mark.parametrize(
     "change", [("list[2] * run", "list[1] * run"), ("? 2 : 3", "? 3 : 3"), ("line % oh", "line % ow")]
 )
-def test_code_that_gives_other_results_is_not_used(
+def test_code_with_different_results_is_not_used(
     change: tuple[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert change[0] in pool_program(np.add, np.dtype(np.float32))

@@ -1,4 +1,4 @@
-"""Compiled programs on disk: kept for the next process, and not taken from anybody else."""
+"""Tests of compiled programs on disk: they serve later processes, and only files that belong to the user are loaded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "home" / "kept"
 
 
-def test_what_is_kept_is_found(folder: Path) -> None:
+def test_stored_code_is_found(folder: Path) -> None:
     path = Store(folder).keep("key", b"machine code")
     assert path is not None
     assert Store(folder).find("key") == path
@@ -34,7 +34,7 @@ def test_what_is_kept_is_found(folder: Path) -> None:
     assert Store(folder).find("other") is None
 
 
-def test_the_folder_is_the_users_alone(folder: Path) -> None:
+def test_folder_is_accessible_to_the_user_only(folder: Path) -> None:
     before = os.umask(0)
     try:
         Store(folder).keep("key", b"machine code")
@@ -82,14 +82,14 @@ def a_pipe(folder: Path, path: Path) -> None:
 @pytest.mark.parametrize(
     "harm", [writable, writable_above, writable_file, cut_off, altered, empty, linked, a_pipe], ids=lambda f: f.__name__
 )
-def test_what_is_not_sure_to_be_the_users_own_is_not_loaded(folder: Path, harm: Callable[[Path, Path], None]) -> None:
+def test_files_that_may_not_be_the_users_own_are_not_loaded(folder: Path, harm: Callable[[Path, Path], None]) -> None:
     path = Store(folder).keep("key", b"x" * 100)
     assert path is not None
     harm(folder, path)
     assert Store(folder).find("key") is None
 
 
-def test_a_folder_of_another_user_is_not_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_of_another_user_is_not_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Store(folder).keep("key", b"machine code")
     user = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: user + 1)
@@ -99,20 +99,20 @@ def test_a_folder_of_another_user_is_not_used(folder: Path, monkeypatch: pytest.
     assert "another user's" in str(store.problem())
 
 
-def test_a_sticky_folder_above_is_well(folder: Path) -> None:
+def test_sticky_parent_folder_is_accepted(folder: Path) -> None:
     folder.parent.mkdir()
-    folder.parent.chmod(0o1777)  # as /tmp
+    folder.parent.chmod(0o1777)  # like /tmp
     assert Store(folder).keep("key", b"machine code") is not None
 
 
-def test_a_user_without_a_home_has_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Wherever the process stands is no place for code: it may be an archive that somebody has unpacked."""
+def test_user_without_a_home_stores_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Check that the store does not use the working directory, which may be an unpacked archive of unknown origin."""
     monkeypatch.chdir(tmp_path)
     assert Store(Path(".cache")).keep("key", b"machine code") is None
     assert not list(tmp_path.iterdir())
 
 
-def test_the_longest_unused_go_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_least_recently_used_files_are_removed_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST", 3)
     store = Store(folder)
     for i in range(3):
@@ -126,9 +126,7 @@ def test_the_longest_unused_go_first(folder: Path, monkeypatch: pytest.MonkeyPat
 
 @compiler
 @pytest.mark.parametrize("why", ["full", "read-only", "hostile"])
-def test_where_nothing_can_be_kept_code_is_the_process_own(
-    folder: Path, why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_is_loaded_without_a_usable_folder(folder: Path, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.mkdir(parents=True)
     if why == "full":
 
@@ -146,7 +144,7 @@ def test_where_nothing_can_be_kept_code_is_the_process_own(
 
 
 @compiler
-def test_the_doctor_says_why_a_folder_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_doctor_reports_why_a_folder_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert f"kept in {tmp_path}/aioflow/compiled" in describe()["C compiler"]
     tmp_path.chmod(0o777)
@@ -154,7 +152,7 @@ def test_the_doctor_says_why_a_folder_is_not_used(monkeypatch: pytest.MonkeyPatc
 
 
 @compiler
-def test_two_processes_may_compile_the_same_at_once(tmp_path: Path) -> None:
+def test_processes_may_compile_the_same_program_at_once(tmp_path: Path) -> None:
     program = f"""
 from ctypes import addressof, c_int
 from pathlib import Path

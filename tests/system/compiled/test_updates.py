@@ -1,4 +1,4 @@
-"""Updates of variables in machine code give what NumPy gives, to the last bit, and are used when they are there."""
+"""Tests that compiled updates of variables are bitwise equal to NumPy, and are used once they are compiled."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.system.compiled.crews import helpers, noting
 
 pytestmark = compiler
 
-# For each rule how many variables it has, and its scalars and options.
+# (rule, number of variables, scalars, options)
 CASES: list[tuple[str, int, str, dict[str, bool]]] = [
     ("GradientDescent", 1, "alpha", {}),
     ("ProximalGradientDescent", 1, "alpha l1 l2", {}),
@@ -46,7 +46,7 @@ CASES: list[tuple[str, int, str, dict[str, bool]]] = [
     ("RMSProp", 3, "lr rho momentum epsilon", {}),
     ("CenteredRMSProp", 4, "lr rho momentum epsilon", {}),
 ]
-SIZE = 40_001  # large enough for every rule, and no multiple of the length of a vector
+SIZE = 40_001  # large enough for every rule, and not a multiple of the length of a vector
 
 
 @pytest.fixture(autouse=True)
@@ -70,21 +70,21 @@ def _ready(rule: Rule, count: int, h: Mapping[str, Any], dtype: Any = np.float32
 
 
 def _momentum(size: int = SIZE) -> tuple[CompiledUpdate, dict[str, Any], Array, list[Array]]:
-    """An update that is ready, its scalars, a gradient and values."""
+    """Return a compiled update, its scalars, a gradient and values."""
     rule, rng = RULES["Momentum"], np.random.default_rng(1)
     h = _scalars(rule, "lr momentum", {"use_nesterov": False}, np.float32)
     gradient, *values = (rng.standard_normal(size, np.float32) for _ in range(3))
     return _ready(rule, 2, h), h, gradient, values
 
 
-def test_every_rule_that_looks_at_no_value_is_tried() -> None:
+def test_every_rule_that_does_not_inspect_values_has_a_case() -> None:
     assert {name for name, *_ in CASES} == {name for name, rule in RULES.items() if not rule.looks}
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("in_place", [True, False])
 @pytest.mark.parametrize(("name", "count", "names", "options"), CASES, ids=str)
-def test_bits_are_those_of_numpy(
+def test_update_is_bitwise_equal_to_numpy(
     name: str, count: int, names: str, options: dict[str, bool], in_place: bool, dtype: Any
 ) -> None:
     rule, rng = RULES[name], np.random.default_rng(1)
@@ -101,7 +101,7 @@ def test_bits_are_those_of_numpy(
         assert all(map(same, kept, values))
 
 
-def test_training_has_the_same_bits_before_and_after(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_is_bitwise_equal_before_and_after_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
     def trained(steps: int) -> list[Array]:
         with af.Graph().as_default():
             weights = af.Variable(np.linspace(-1, 1, 64 * 400, dtype=np.float32).reshape(64, 400))
@@ -131,7 +131,7 @@ def test_training_has_the_same_bits_before_and_after(monkeypatch: pytest.MonkeyP
     assert all(map(same, wanted, found))
 
 
-async def test_whoever_holds_a_value_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fetched_value_is_not_changed_by_later_updates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_WORTH", 1)
     with af.Graph().as_default():
         weights = af.Variable(np.ones(SIZE, np.float32))
@@ -147,8 +147,8 @@ async def test_whoever_holds_a_value_keeps_it(monkeypatch: pytest.MonkeyPatch) -
             assert np.all(await session.run(weights) == -1.0)
 
 
-def test_parts_are_shared_with_whoever_waits_awake(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every element is updated once, whoever does it."""
+def test_parts_are_shared_with_awake_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that every element is updated exactly once, by either thread."""
     update, h, gradient, values = _momentum(1_000_003)
     wanted = [value.copy() for value in values]
     in_passes(np, RULES["Momentum"], h, gradient, wanted, wanted)
@@ -168,7 +168,7 @@ def test_parts_are_shared_with_whoever_waits_awake(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("threads", [2, 3, 200])
-def test_threads_are_woken_for_large_ones(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_updates_are_divided_among_threads(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     update, h, gradient, values = _momentum(1_000_003)
     wanted = [value.copy() for value in values]
     in_passes(np, RULES["Momentum"], h, gradient, wanted, wanted)
@@ -182,19 +182,19 @@ def test_threads_are_woken_for_large_ones(threads: int, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(module, "for_each", counted)
     stopped = Stoppable()
-    stopped.stop()  # too late: what has begun to write goes on
+    stopped.stop()  # too late: an update that has begun to write continues
     assert doing(stopped, update.run, h, gradient, values, values)
     assert all(map(same, wanted, values))
     assert parts == [min(threads, 5 * 4 * 1_000_003 // module._PART)]
 
 
-def test_small_ones_stay_with_numpy() -> None:
+def test_small_updates_are_left_to_numpy() -> None:
     update, h, gradient, values = _momentum(100)
     assert not update.run(h, gradient, values, values)
 
 
 @pytest.mark.parametrize("which", ["gaps", "bytes", "dtype", "fixed"])
-def test_what_does_not_lie_well_stays_with_numpy(which: str) -> None:
+def test_unsuitable_arrays_are_left_to_numpy(which: str) -> None:
     update, h, gradient, values = _momentum()
     news = [value.copy() for value in values]
     if which == "gaps":
@@ -213,7 +213,7 @@ def test_what_does_not_lie_well_stays_with_numpy(which: str) -> None:
     assert all(map(same, kept, news))
 
 
-def test_it_is_asked_for_when_numpy_has_worked_as_long_as_compiling_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compilation_starts_after_numpy_has_worked_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Callable[[], None]] = []
     monkeypatch.setattr(BACKGROUND, "begin", asked.append)
     rule = RULES["Momentum"]
@@ -230,7 +230,7 @@ def test_it_is_asked_for_when_numpy_has_worked_as_long_as_compiling_takes(monkey
 @pytest.mark.parametrize(
     "change", [("t0 + g", "t0 - g"), ("o1[i] =", "o1[first] ="), ("h1 = at[5][1]", "h1 = at[5][0]")]
 )
-def test_code_that_gives_other_results_is_not_used(
+def test_code_with_different_results_is_not_used(
     change: tuple[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     rule = RULES["Momentum"]

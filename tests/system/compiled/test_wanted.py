@@ -1,4 +1,4 @@
-"""Machine code is asked for when NumPy has worked as long as compiling takes, and sooner where it is kept already."""
+"""Tests that compilation starts after NumPy has worked as long as it takes, and sooner if the code is stored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = compiler
 
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
-    """Those of this process, as long as nothing is kept."""
+    """Install programs of this process with an empty store."""
     made = Programs(Store(tmp_path / "kept"))
     monkeypatch.setattr(module, "programs", lambda: made)
     monkeypatch.setattr(module, "_EARLIER", 16)
@@ -29,21 +29,21 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
 
 
 def _times(wanted: Wanted, spent: int, text: str | None = TEXT) -> int:
-    """How often it is prepared once so much of a hundred more is spent."""
+    """Add work, in percent of the threshold, and return how many times the code is prepared."""
     prepared: list[bool] = []
     wanted.worked(spent, 100, lambda: prepared.append(True), lambda: text)
     assert BACKGROUND.wait(SECONDS)
     return len(prepared)
 
 
-def test_what_is_not_kept_is_asked_for_once_it_is_worth_it(mine: Programs) -> None:
+def test_code_that_is_not_stored_is_requested_at_the_threshold(mine: Programs) -> None:
     wanted = Wanted()
     assert [_times(wanted, 33) for _ in range(5)] == [0, 0, 0, 1, 0]
     assert not mine._store.folder.exists()
     assert mine._compiler is None, "a process that computes little does not even ask the compiler what it is"
 
 
-def test_what_another_process_has_kept_is_asked_for_much_sooner(mine: Programs, tmp_path: Path) -> None:
+def test_code_stored_by_another_process_is_requested_sooner(mine: Programs, tmp_path: Path) -> None:
     Programs(Store(tmp_path / "kept")).functions(TEXT, [1])
     wanted = Wanted()
     assert [_times(wanted, 3) for _ in range(4)] == [0, 0, 1, 0]
@@ -52,13 +52,13 @@ def test_what_another_process_has_kept_is_asked_for_much_sooner(mine: Programs, 
     assert [_times(none, 10, None) for _ in range(11)] == [0] * 9 + [1, 0]
 
 
-def test_who_has_the_same_code_spends_together(mine: Programs) -> None:
+def test_users_of_the_same_code_share_their_work_count(mine: Programs) -> None:
     spent = Spent()
     one, other = Wanted(spent), Wanted(spent)
     assert [_times(each, 40) for each in (one, other, one, other, one)] == [0, 0, 1, 1, 0]
 
 
-def test_a_folder_that_may_not_be_looked_into_is_no_error(
+def test_inaccessible_folder_is_not_an_error(
     mine: Programs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def closed(path: Path) -> bool:
@@ -69,9 +69,7 @@ def test_a_folder_that_may_not_be_looked_into_is_no_error(
     assert not caplog.text
 
 
-def test_a_compiler_that_is_switched_off_is_no_error(
-    mine: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_disabled_compiler_is_not_an_error(mine: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "kept").mkdir()
     monkeypatch.setenv("AIOFLOW_CC", "off")
     assert [_times(Wanted(), 10)] == [0]

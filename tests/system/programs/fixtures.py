@@ -1,4 +1,4 @@
-"""Runs pytest on this file: sessions in async fixtures of pytest-asyncio, and in an application of pytest-aiohttp."""
+"""Run pytest on this file: sessions in async fixtures of pytest-asyncio, and in an application of pytest-aiohttp."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SESSIONS: list[af.Session] = []
 
 @pytest.fixture(autouse=True)
 def closed_in_the_end() -> Iterator[None]:
-    """Is torn down last."""
+    """Check after all other fixtures are torn down that every session is closed and every scope left."""
     yield
     assert SESSIONS
     assert all(session.closed for session in SESSIONS)
@@ -35,12 +35,12 @@ async def opened() -> AsyncIterator[tuple[af.Session, Any]]:
                 yield session, y
 
 
-async def test_an_async_fixture(opened: tuple[af.Session, Any]) -> None:
+async def test_async_test_uses_the_session_of_an_async_fixture(opened: tuple[af.Session, Any]) -> None:
     session, y = opened
     assert await session.run(y) == 2.0
 
 
-def test_an_async_fixture_of_a_sync_test(opened: tuple[af.Session, Any]) -> None:
+def test_sync_test_uses_the_session_of_an_async_fixture(opened: tuple[af.Session, Any]) -> None:
     session, y = opened
     assert session.run_sync(y) == 2.0
 
@@ -67,7 +67,7 @@ async def client(aiohttp_client: Any) -> Any:
     return await aiohttp_client(app)
 
 
-async def test_an_application(client: Any) -> None:
+async def test_application_uses_the_session_of_its_cleanup_context(client: Any) -> None:
     response = await client.get("/")
     assert await response.text() == "2.0"
 
