@@ -1,7 +1,7 @@
-"""TensorFlow 1 names that aioflow offers, with their arguments in TensorFlow's order: facts of its public interface.
+"""TensorFlow 1 names that aioflow offers, with their arguments in TensorFlow's order: part of the public interface.
 
-A line without parentheses is a name whose arguments are its own affair (constants, enumerations, modules). Names that
-aioflow adds later are added here; a name that is taken away from aioflow fails tests/test_public_names.py.
+A line without parentheses is a name whose arguments are not compared (constants, enumerations, modules). A name that
+aioflow adds later is added here. Removing a name from aioflow fails tests/test_public_names.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The map of docs/architecture.md, held by reading the source: layers, cycles, sizes, and what the library never does.
+"""Architecture rules, checked on the source: layers, import cycles, sizes, and calls that the library never makes.
 
-Each rule is a function from the modules to its findings. A rule that found nothing because it looked at nothing would
-pass too, so each one is also run on a small wrong program (`WRONG`), and the number of modules read has a lower bound.
+docs/architecture.md describes the layers. Each rule is a function from the modules to its findings. A rule that looks
+at nothing finds nothing and would pass. So each rule also runs on small wrong programs (`WRONG`), and the number of
+modules read has a lower bound.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from aioflow_numpy.namespace import OTHERS
 
 ROOT = Path(__file__).parent.parent
 
-# Imports point downhill: a module imports from lower ranks, and within its own package from its own. The key is the
-# module's second name ("" is aioflow/__init__.py); whatever is not listed here fails `ranks`.
+# Imports point downhill: a module imports from lower ranks, and from its own rank only within its own package. The key
+# is the second part of the module's name ("" is aioflow/__init__.py). A module that is not listed fails `ranks`.
 RANKS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("errors", "installed", "preload", "release"), 0),
     **dict.fromkeys(("checks",), 1),
@@ -41,7 +42,7 @@ RANKS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("interop",), 12),
     **dict.fromkeys(("saved", "web", "web_server"), 13),
     **dict.fromkeys(("serve",), 14),
-    # The public namespaces, which re-export, and the entry points.
+    # Public namespaces, which re-export names, and entry points.
     **dict.fromkeys(("", "nn", "math", "bitwise", "linalg", "lookup", "random", "losses", "initializers"), 15),
     **dict.fromkeys(("mixed_precision", "summary"), 15),
     **dict.fromkeys(
@@ -50,31 +51,32 @@ RANKS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("__main__", "cli", "compatibility", "demo", "worker", "testing"), 15),
 }
 TOP: Final = max(RANKS.values())
-# A backend sees the engine up to the runtime (its devices) and nothing of what is built on that.
+# A backend may import the engine up to the runtime, which has its devices, but nothing above.
 BACKEND_RANK: Final = RANKS["runtime"] + 1
 
-# A package of kernels for another backend's device sees that backend, too.
+# A package of kernels for another backend's device may import that backend too.
 KERNEL_PACKAGES: Final = ("aioflow_onednn",)
-# An engine that computes parts of steps sees what translates them for it.
+# An engine that computes parts of steps may import the modules that translate graphs for it.
 ENGINES: Final = ("aioflow_onnxruntime",)
 ENGINE_RANK: Final = RANKS["interop"] + 1
 BACKENDS: Final = ("aioflow_numpy", "aioflow_cupy", *KERNEL_PACKAGES, *ENGINES)
-BACKEND_NAMES: Final = ("numpy", "cupy", "onednn", "onnxruntime")  # their entry points
+BACKEND_NAMES: Final = ("numpy", "cupy", "onednn", "onnxruntime")  # names of their entry points
 BACKEND_LIBRARIES: Final = ("cupy", "cupyx")
 REPORTS_VERSIONS: Final = "aioflow.cli.doctor"
 DOOR: Final = ("aioflow_numpy.products", "aioflow_numpy.crew", "aioflow_numpy.namespace")
-BESIDE_THE_DOOR: Final = ("aioflow_cupy", "aioflow.testing")  # no BLAS of the host's; NumPy as the oracle
+# CuPy calls no BLAS of the host. The tools use NumPy as the oracle.
+BESIDE_THE_DOOR: Final = ("aioflow_cupy", "aioflow.testing")
 _BLAS: Final = "|".join(("dot", "einsum", "matmul", "linalg", *OTHERS))
 BLAS_NAME: Final = re.compile(rf"^(np|numpy)\.({_BLAS})$|^(?!xp\.|products\.|(.*\.)xp\.).*\.(dot|multivariate_normal)$")
 BLAS_IMPORT: Final = re.compile(rf"^from numpy import .*\b({_BLAS})\b|numpy\.(linalg|matlib)")
-BLAS_LIBRARY: Final = re.compile(r"scipy(?!\.special\b)(\.\w+)*")  # of SciPy, the special functions call no BLAS
+BLAS_LIBRARY: Final = re.compile(r"scipy(?!\.special\b)(\.\w+)*")  # scipy.special calls no BLAS
 LIBRARIES: Final = ast.Import | ast.ImportFrom | ast.Constant
 FILE_LIBRARIES: Final = ("fsspec", "glob", "mmap", "pathlib", "shutil", "sqlite3", "tempfile")
 FILE_CALL: Final = re.compile(
     r"^(io\.)?open$|^os\.(?!fsencode|fsdecode|fspath|urandom|cpu_count|environ)|^(np|numpy)\.(load|save|savez|\w+txt)$"
     r"|(^|\.)(Path|fromfile|tofile|memmap|open_memmap|(read|write)_(text|bytes))$"
 )
-# What opens a file of `formats` whose name it is given.
+# Functions and classes of `formats` that open a file by name.
 TAKES_FOLDERS: Final = (
     *(
         "CheckpointReader",
@@ -90,14 +92,14 @@ TAKES_FOLDERS: Final = (
 )
 PRINTS: Final = ("aioflow.cli", "aioflow.__main__", "aioflow.demo", "aioflow.worker")
 
-KERNEL_FILES: Final = (  # besides those that register
+KERNEL_FILES: Final = (  # in addition to modules that register kernels
     "aioflow_numpy.block_functions",
     "aioflow_numpy.fused_blocks",
     "aioflow_onednn.epilogues",
 )
-# Which op of another program, or of an earlier time, is which of ours.
+# Modules that map ops of other programs, or of older versions, to ops of aioflow.
 TRANSLATIONS: Final = ("aioflow.interop.", "aioflow.graph.older.")
-# Collections of op names that are no facts: what a rewrite rule looks for and puts in its place, and samples.
+# Collections of op names that hold no facts about ops: patterns of rewrite rules, and samples.
 PATTERNS: Final = frozenset(
     {
         "aioflow.compiler.optimize.arithmetic._RULES",
@@ -130,8 +132,8 @@ class Module:
     """One source file, parsed.
 
     Attributes:
-        nodes: All of its tree, for the many rules that look at each.
-        running: Those that are not for the type checker only.
+        nodes: All nodes of `tree`, collected once for the many rules that iterate over them.
+        running: The nodes outside of `if TYPE_CHECKING:` blocks.
     """
 
     name: str
@@ -142,7 +144,7 @@ class Module:
 
     @property
     def area(self) -> str:
-        """What RANKS is keyed by."""
+        """The key of the module in RANKS."""
         return self.name.split(".")[1] if "." in self.name else ""
 
     @property
@@ -180,7 +182,7 @@ def parsed(name: str, source: str) -> Module:
 
 
 def imports(module: Module, modules: Modules) -> Iterator[tuple[ast.stmt, str]]:
-    """Each import of a module, at the top or in a function, with what it names; not those for the type checker only."""
+    """Yield each import at run time, at the top level or in a function, with the module that it names."""
     for node in module.running:
         if isinstance(node, ast.Import):
             yield from ((node, alias.name) for alias in node.names if not is_package(module, alias))
@@ -192,12 +194,15 @@ def imports(module: Module, modules: Modules) -> Iterator[tuple[ast.stmt, str]]:
 
 
 def is_package(module: Module, alias: ast.alias) -> bool:
-    """The package that a module is of: loaded before it, and here for its annotations (`annotations_only`)."""
+    """Return True if the import is the plain `import aioflow` of a module of the core.
+
+    The package is loaded before its modules, and `annotations_only` restricts the use of its name.
+    """
     return alias.name == "aioflow" and module.name != "aioflow" and alias.asname is None and module.in_core
 
 
 def annotations_only(modules: Modules) -> Iterator[str]:
-    """What a module below the public names takes from `aioflow`, it names in annotations, which wait for a reader."""
+    """Check that modules below the public names use the name `aioflow` in postponed annotations only."""
     for module in modules.values():
         if not module.in_core or rank(module) == TOP:
             continue
@@ -217,7 +222,7 @@ def noted(module: Module) -> Iterator[ast.expr]:
 
 
 def running(tree: ast.AST) -> Iterator[ast.AST]:
-    """Every node, without the bodies of `if TYPE_CHECKING:`."""
+    """Yield every node outside of `if TYPE_CHECKING:` blocks."""
     waiting = [tree]
     while waiting:
         for child in ast.iter_child_nodes(waiting.pop()):
@@ -227,7 +232,7 @@ def running(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def ranks(modules: Modules) -> Iterator[str]:
-    """Imports point downhill."""
+    """Check that imports point downhill."""
     for module in modules.values():
         if module.in_core and module.area not in RANKS:
             yield f"{module.name}: give {module.area!r} a rank in tests/test_architecture.py"
@@ -247,18 +252,18 @@ def downhill(module: Module, target: Module) -> bool:
     if rank(module) != rank(target):
         return rank(target) < rank(module)
     # The top rank is one layer: the public names and the programs that use them.
-    inside = target.name.startswith(module.name + ".")  # a package's __init__ gathers the names of its own modules
+    inside = target.name.startswith(module.name + ".")  # a package's __init__ re-exports names of its own modules
     return inside or rank(module) == TOP or package(module) == package(target)
 
 
 def package(module: Module) -> str:
-    """The folder that owns a module; the files directly in aioflow/ are one another's neighbours."""
+    """Return the folder that owns a module. The files directly in aioflow/ share one."""
     parts = module.name.split(".")
     return parts[0] if not module.in_core else parts[1] if len(parts) > 2 else ""
 
 
 def ranks_exist(modules: Modules) -> Iterator[str]:
-    """What has a rank is there."""
+    """Check that every area with a rank has modules."""
     areas = {module.area for module in modules.values() if module.in_core}
     yield from (
         f"{area!r} has a rank in tests/test_architecture.py, and no module" for area in RANKS if area not in areas
@@ -266,7 +271,7 @@ def ranks_exist(modules: Modules) -> Iterator[str]:
 
 
 def cycles(modules: Modules) -> Iterator[str]:
-    """No module imports itself by way of others, not even inside functions."""
+    """Check that no module imports itself through others, not even inside functions."""
     edges = {name: {t for _, t in imports(module, modules) if t in modules} for name, module in modules.items()}
     done: set[str] = set()
 
@@ -283,7 +288,7 @@ def cycles(modules: Modules) -> Iterator[str]:
 
 
 def relative_imports(modules: Modules) -> Iterator[str]:
-    """The other rules read absolute names."""
+    """Check that there are no relative imports: the other rules read absolute names."""
     for module in modules.values():
         for node in module.nodes:
             if isinstance(node, ast.ImportFrom) and node.level:
@@ -291,7 +296,7 @@ def relative_imports(modules: Modules) -> Iterator[str]:
 
 
 def core_names_no_backend(modules: Modules) -> Iterator[str]:
-    """The core finds its backends by entry point: neither an import nor a string of it names one."""
+    """Check that no import and no string of the core names a backend: entry points provide them."""
     wanted = re.compile("|".join((*BACKENDS, *(f"^{name}$" for name in BACKEND_NAMES))))
     for module in modules.values():
         if not module.in_core:
@@ -301,7 +306,7 @@ def core_names_no_backend(modules: Modules) -> Iterator[str]:
                 yield module.at(node, f"the core imports {target}")
         for string in module.nodes:
             if module.name == REPORTS_VERSIONS and isinstance(string, ast.Constant) and string.value == "numpy":
-                continue  # the distribution
+                continue  # here "numpy" is the distribution
             if isinstance(string, ast.Constant) and isinstance(string.value, str) and wanted.search(string.value):
                 yield module.at(string, f"the core names a backend: {string.value[:40]!r}")
 
@@ -310,7 +315,7 @@ def core_names_no_backend(modules: Modules) -> Iterator[str]:
 
 
 def sizes(modules: Modules) -> Iterator[str]:
-    """A budget for modules and classes, and for functions without their docstrings."""
+    """Check the lengths of modules, classes, and functions without their docstrings."""
     for module in modules.values():
         lines = module.source.count("\n")
         if lines > MODULE_LINES:
@@ -333,7 +338,7 @@ def docstring_length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def drawers(modules: Modules) -> Iterator[str]:
-    """No module is named after nothing in particular."""
+    """Check that no module has a generic name such as `utils`."""
     for name in modules:
         for part in name.split("."):
             if re.fullmatch(r"_*(utils?|common|helpers?|misc)", part):
@@ -341,17 +346,17 @@ def drawers(modules: Modules) -> Iterator[str]:
 
 
 def docstrings(modules: Modules) -> Iterator[str]:
-    """Every module says why it is here."""
+    """Check that every module has a docstring."""
     for module in modules.values():
         if module.tree.body and not ast.get_docstring(module.tree):
             yield f"{module.name}: no docstring"
 
 
-# ── what the library never does ──────────────────────────────────────────────────────────────────────────────────────
+# ── calls that the library never makes ───────────────────────────────────────────────────────────────────────────────
 
 
 def tasks(modules: Modules) -> Iterator[str]:
-    """Only TaskGroups own tasks; a TaskGroup is called `tg` or `…group`, which is how they are told from loops here."""
+    """Check that only TaskGroups create tasks. A TaskGroup is recognized by its name: `tg` or `…group`."""
     gatherers = {module.name: gathering(module) for module in modules.values()}
     for module, call in calls(modules):
         name = ast.unparse(call.func)
@@ -364,7 +369,7 @@ def tasks(modules: Modules) -> Iterator[str]:
 
 
 def gathering(module: Module) -> set[str]:
-    """What the functions of asyncio that make tasks of coroutines on the way are called in a module."""
+    """Return the local names of asyncio's functions that wrap coroutines in tasks: `gather` and `as_completed`."""
     made = {"gather", "as_completed"}
     found = [n for n in module.nodes if isinstance(n, ast.ImportFrom) and n.module == "asyncio"]
     local = {alias.asname or alias.name for node in found for alias in node.names if alias.name in made}
@@ -372,7 +377,7 @@ def gathering(module: Module) -> set[str]:
 
 
 def asserts(modules: Modules) -> Iterator[str]:
-    """`python -O` removes asserts, so nothing may rest on one."""
+    """Check that the library has no asserts: `python -O` removes them."""
     for module in modules.values():
         for node in module.nodes:
             if isinstance(node, ast.Assert):
@@ -380,14 +385,17 @@ def asserts(modules: Modules) -> Iterator[str]:
 
 
 def prints(modules: Modules) -> Iterator[str]:
-    """Only the command line prints."""
+    """Check that only the command line prints."""
     for module, call in calls(modules):
         if isinstance(call.func, ast.Name) and call.func.id == "print" and not module.name.startswith(PRINTS):
             yield module.at(call, "print in the library")
 
 
 def unsafe_calls(modules: Modules) -> Iterator[str]:
-    """Data never becomes code: no pickle, no eval. (Generated strands use `exec` on text of aioflow's own making.)"""
+    """Check that data never becomes code: no pickle, no eval.
+
+    Generated strands use `exec`, on text that aioflow has generated.
+    """
     for module in modules.values():
         for node, target in imports(module, modules):
             if target.partition(".")[0] in ("pickle", "marshal", "shelve", "dill", "cloudpickle"):
@@ -398,7 +406,7 @@ def unsafe_calls(modules: Modules) -> Iterator[str]:
 
 
 def products(modules: Modules) -> Iterator[str]:
-    """What calls the BLAS is taken from the array namespace `xp`, or from `products` within the CPU's backend."""
+    """Check that BLAS functions come from the array namespace `xp`, or from `products` within the CPU backend."""
     for module in modules.values():
         if module.name in DOOR or module.name.startswith(BESIDE_THE_DOOR):
             continue
@@ -416,7 +424,7 @@ def products(modules: Modules) -> Iterator[str]:
 
 
 def libraries(node: ast.Import | ast.ImportFrom | ast.Constant) -> list[str]:
-    """The modules that an import names, or a text, as `import_module` takes it."""
+    """Return the modules that an import names, or the text of a constant, which may go to `import_module`."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom):
@@ -425,7 +433,7 @@ def libraries(node: ast.Import | ast.ImportFrom | ast.Constant) -> list[str]:
 
 
 def kernels_open_no_files(modules: Modules) -> Iterator[str]:
-    """What opens a file is in `formats`, and a kernel hands it the folders in which the worker's files may be."""
+    """Check that kernels open files through `formats` only, within the worker's allowed folders."""
     kernels = {n: m for n, m in modules.items() if n.startswith("aioflow.kernels.") or registers_kernels(m)}
     for module in kernels.values():
         for node, target in imports(module, modules):
@@ -439,16 +447,16 @@ def kernels_open_no_files(modules: Modules) -> Iterator[str]:
 
 
 def opens_anywhere(call: ast.Call) -> bool:
-    """Whether what takes folders is called, or handed on to be called, without them."""
+    """Return True if a function of TAKES_FOLDERS is called, or passed on, without folders."""
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
     opens = any(ast.unparse(name) in TAKES_FOLDERS for name in (call.func, *given))
     return opens and not any("folders" in ast.unparse(value) for value in given)
 
 
 def op_names(modules: Modules) -> Iterator[str]:
-    """What must be known of an op stands on its definition or its kernel; nobody keeps a list of names elsewhere.
+    """Check that no module keeps a list of op names: facts about ops belong to their definitions and kernels.
 
-    The names in all collections of a module count together, so that a list in pieces is a list.
+    The names in all collections of a module are counted together, so that splitting a list does not hide it.
     """
     for module in modules.values():
         if module.name.startswith(("aioflow.ops", "aioflow.kernels", *KERNEL_FILES, *TRANSLATIONS)):
@@ -469,7 +477,7 @@ def registers_kernels(module: Module) -> bool:
 
 
 def collections(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
-    """Every collection of literals, with the name of the constant that it belongs to, if it does."""
+    """Yield every collection of literals, with the name of the constant that contains it, or an empty name."""
     for statement in tree.body:
         targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
         name = next((t.id for t in targets if isinstance(t, ast.Name)), "")
@@ -488,7 +496,7 @@ def op_strings(node: ast.AST) -> set[str]:
 
 
 def boundary_names(modules: Modules) -> Iterator[str]:
-    """The ends of a step and of an edge are named by their constants."""
+    """Check that code names `_Arg`, `_Retval`, `_Send` and `_Recv` by the constants of `aioflow.graph.boundary`."""
     for module in modules.values():
         for node in module.nodes:
             if not isinstance(node, ast.Constant) or module.name == "aioflow.graph.boundary":
@@ -530,7 +538,7 @@ _LONG_CLASS = "class C:\n" + "    x = 1\n" * (CLASS_LINES + 1)
 _LATER: Final = "from __future__ import annotations"
 _EVERY_RANK: Final = [f"aioflow.{area}" if area else "aioflow" for area in RANKS]
 
-# Programs that break a rule: the rule, the sources, and how many findings there are.
+# Programs that break a rule: the rule, the sources, and the number of findings.
 WRONG: Final[tuple[tuple[Rule, dict[str, str], int], ...]] = (
     (ranks, {"aioflow.graph.a": "import aioflow.runtime.b", "aioflow.runtime.b": ""}, 1),
     (ranks, {"aioflow.graph.a": "def f():\n    from aioflow.runtime import b", "aioflow.runtime.b": ""}, 1),
@@ -596,7 +604,7 @@ WRONG: Final[tuple[tuple[Rule, dict[str, str], int], ...]] = (
     (boundary_names, {"aioflow.compiler.a": "x.op == '_Arg' or x.op in ('_Send',)"}, 2),
 )
 
-# The look-alikes that are right.
+# Correct programs that resemble wrong ones.
 RIGHT: Final[tuple[tuple[Rule, dict[str, str]], ...]] = (
     (ranks, {"aioflow.graph.a": "if TYPE_CHECKING:\n    import aioflow.runtime.b", "aioflow.runtime.b": ""}),
     (ranks, {"aioflow.graph.a": "from aioflow.graph import b", "aioflow.graph.b": "", "aioflow.graph": ""}),
@@ -633,7 +641,8 @@ def name_of(value: object) -> str | None:
 
 @pytest.fixture(scope="module")
 def tree() -> Modules:
-    """All modules. The collector passes over their million nodes: it would look through them again and again."""
+    """Return all modules, parsed."""
+    # The tree has a million nodes. Without freezing them, each later collection would traverse them again.
     gc.disable()
     try:
         return read_tree()
@@ -643,18 +652,18 @@ def tree() -> Modules:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=name_of)
-def test_the_source_keeps(rule: Rule, tree: Modules) -> None:
+def test_source_keeps_the_rule(rule: Rule, tree: Modules) -> None:
     findings = list(rule(tree))
     assert not findings, "\n".join(findings)
 
 
 @pytest.mark.parametrize(("rule", "sources", "findings"), WRONG, ids=name_of)
-def test_a_wrong_program_is_found(rule: Rule, sources: dict[str, str], findings: int) -> None:
+def test_rule_finds_a_wrong_program(rule: Rule, sources: dict[str, str], findings: int) -> None:
     assert len(list(rule(parse(sources)))) == findings
 
 
 @pytest.mark.parametrize(("rule", "sources"), RIGHT, ids=name_of)
-def test_a_look_alike_is_not(rule: Rule, sources: dict[str, str]) -> None:
+def test_rule_accepts_a_correct_look_alike(rule: Rule, sources: dict[str, str]) -> None:
     assert list(rule(parse(sources))) == []
 
 
@@ -662,8 +671,8 @@ def test_every_rule_has_a_wrong_program() -> None:
     assert {rule for rule, *_ in WRONG} == set(RULES)
 
 
-def test_the_tree_is_read(tree: Modules) -> None:
-    """Lower bounds, so that a moved folder does not leave the rules looking at nothing."""
+def test_all_areas_of_the_source_are_read(tree: Modules) -> None:
+    """The lower bounds fail if a folder has moved and the rules would look at nothing."""
     count = Counter(module.area if module.in_core else "backends" for module in tree.values())
     assert {"aioflow", "aioflow.errors", "aioflow.preload", "aioflow_numpy", "aioflow_numpy.blas"} <= set(tree)
     assert sum(count.values()) >= 60, count

@@ -1,4 +1,4 @@
-"""What is kept of a measurement, and what is said to have become slower."""
+"""The kept tables of benchmarks, and the comparison that reports slower rows."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def table(date: str = "20260101T000000", kernels: str = "3.2.0", **ratios: float
     return {"table": "nets", "date": date, "commit": "abc1234", "kernels": kernels, "rows": rows}
 
 
-def test_a_row_is_slower_where_its_ratio_has_grown_by_more_than_noise() -> None:
+def test_row_is_slower_if_its_ratio_grows_beyond_noise() -> None:
     lines = compared(table(vgg=1.0, resnet=1.0, dense=2.0), table(vgg=1.08, resnet=1.25, dense=1.0))
     assert lines == ["slower by 25%: resnet: 1.000 → 1.250"]
 
 
-def test_rows_that_only_one_of_the_tables_has_are_not_compared() -> None:
+def test_rows_of_only_one_table_are_not_compared() -> None:
     assert compared(table(vgg=1.0), table(resnet=9.0)) == []
 
 
@@ -35,13 +35,13 @@ def test_the_last_table_with_the_same_kernels_is_found(tmp_path: Path) -> None:
     assert found == table("20260102T", vgg=2.0)
 
 
-def test_where_none_was_kept_none_is_found(tmp_path: Path) -> None:
+def test_latest_returns_none_without_a_matching_table(tmp_path: Path) -> None:
     keep(table(), tmp_path)
     assert latest({**table(), "table": "cases"}, tmp_path) is None
     assert latest(table(), tmp_path / "missing") is None
 
 
-def test_benchmarks_leave_the_environment_of_a_process_that_has_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_benchmarks_keep_the_environment_if_numpy_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
     assert importlib.reload(benchmarks).REMOVED == {}
     assert os.environ["OPENBLAS_CORETYPE"] == "Haswell"

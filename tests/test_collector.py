@@ -1,4 +1,4 @@
-"""The collector of cyclic garbage while much is made that stays: it looks at what is young, and changes for nobody."""
+"""Postponing full garbage collections while many long-lived objects are made, without lasting effects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aioflow.work.collector import full_collections_postponed
 
 @pytest.fixture(autouse=True)
 def nothing_frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As in a program that has not frozen anything. What the tests before have frozen is so again afterwards."""
+    """Unfreeze all objects for the test, as in a program without `gc.freeze`, and freeze them again afterwards."""
     gc.unfreeze()
     monkeypatch.setattr(collector, "_POSTPONING", collector._Postponing())
     yield
@@ -27,7 +27,7 @@ def nothing_frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def looks() -> Iterator[list[int]]:
-    """The generations of the collections that have been made."""
+    """Yield a list of the generations of all collections from now on."""
     found: list[int] = []
 
     def note(phase: str, info: dict[str, int]) -> None:
@@ -41,18 +41,21 @@ def looks() -> Iterator[list[int]]:
 
 
 def made() -> list[Any]:
-    """Much: Python looks at everything when a quarter more objects have survived than there were, these among them."""
+    """Return enough objects to trigger a full collection.
+
+    Python runs one when the objects that survived younger collections exceed a quarter of those that existed before.
+    """
     return [[] for _ in range(300_000 + len(gc.get_objects()) // 2)]
 
 
-def test_everything_is_looked_at_when_much_has_been_made(looks: list[int]) -> None:
-    """Without which the next test says nothing."""
+def test_many_objects_trigger_a_full_collection(looks: list[int]) -> None:
+    """Validate `made`, on which the next test depends."""
     kept = made()
     assert 2 in looks
     assert kept
 
 
-def test_only_what_is_young_is_looked_at_in_a_block(looks: list[int]) -> None:
+def test_only_the_youngest_generation_is_collected_in_a_block(looks: list[int]) -> None:
     with full_collections_postponed():
         looks.clear()
         kept = made()
@@ -65,7 +68,7 @@ def test_only_what_is_young_is_looked_at_in_a_block(looks: list[int]) -> None:
 
 
 def _postponed(looks: list[int]) -> bool:
-    """Whether much can be made in a block without a look at everything."""
+    """Return True if a block that makes many objects runs without a full collection."""
     looks.clear()
     with full_collections_postponed():
         kept = made()
@@ -73,27 +76,27 @@ def _postponed(looks: list[int]) -> bool:
         return 2 not in looks
 
 
-def test_a_look_is_taken_once_steps_are_no_more_and_much_was_made(looks: list[int], graph: af.Graph) -> None:
-    """Their arrays may be large, and count for nothing with Python's collector."""
+def test_full_collection_runs_after_steps_are_dropped(looks: list[int], graph: af.Graph) -> None:
+    """Arrays of dropped steps may be large, but Python's collector does not count their bytes."""
     one = af.constant(1.0)
     with af.Session(config=af.SessionConfig(plan_cache_size=1)) as session:
         session.run_sync(one + 1.0)
         assert all(_postponed(looks) for _ in range(3))
-        session.run_sync(one + 2.0)  # and the first step makes room
+        session.run_sync(one + 2.0)  # evicts the first step from the plan cache
         assert not all(_postponed(looks) for _ in range(3))
         assert all(_postponed(looks) for _ in range(3)), "that garbage is gone"
     assert not all(_postponed(looks) for _ in range(3)), "the session was closed"
     assert all(_postponed(looks) for _ in range(3))
 
 
-def test_no_look_is_taken_for_a_program_without_the_collector(looks: list[int], graph: af.Graph) -> None:
+def test_no_full_collection_if_the_collector_is_disabled(looks: list[int], graph: af.Graph) -> None:
     with af.Session() as session:
         session.run_sync(af.constant(1.0) + 1.0)
     gc.disable()
     try:
         kept = made()
         looks.clear()
-        for _ in range(2):  # the first one finds what was made
+        for _ in range(2):  # the first block notices the objects made above
             with full_collections_postponed():
                 pass
         assert kept
@@ -102,14 +105,14 @@ def test_no_look_is_taken_for_a_program_without_the_collector(looks: list[int], 
         gc.enable()
 
 
-def test_blocks_that_overlap_do_not_put_it_off(looks: list[int], graph: af.Graph) -> None:
+def test_overlapping_blocks_do_not_postpone_the_collection_further(looks: list[int], graph: af.Graph) -> None:
     with full_collections_postponed():
         with af.Session() as session:
             session.run_sync(af.constant(1.0) + 1.0)
         assert not all(_postponed(looks) for _ in range(3))
 
 
-def test_young_cycles_are_found_in_a_block_and_all_behind_it() -> None:
+def test_young_cycles_are_freed_in_a_block_and_old_ones_after_it() -> None:
     class Watched:
         alive = 0
 
@@ -130,7 +133,7 @@ def test_young_cycles_are_found_in_a_block_and_all_behind_it() -> None:
     assert Watched.alive == 0
 
 
-def test_what_the_program_has_frozen_stays_so() -> None:
+def test_objects_frozen_before_a_block_stay_frozen() -> None:
     gc.collect()
     gc.freeze()
     frozen = gc.get_freeze_count()
@@ -140,7 +143,7 @@ def test_what_the_program_has_frozen_stays_so() -> None:
     assert gc.get_freeze_count() > 0.9 * frozen
 
 
-def test_what_is_frozen_in_a_block_stays_so() -> None:
+def test_objects_frozen_in_a_block_stay_frozen() -> None:
     gc.collect()
     with full_collections_postponed():
         gc.freeze()
@@ -150,8 +153,8 @@ def test_what_is_frozen_in_a_block_stays_so() -> None:
     assert gc.get_freeze_count() > 0.9 * frozen
 
 
-def test_blocks_in_several_threads(looks: list[int]) -> None:
-    """The last to leave ends it."""
+def test_blocks_in_several_threads_share_the_postponement(looks: list[int]) -> None:
+    """The last thread that leaves its block ends the postponement."""
     inside, leave = threading.Event(), threading.Event()
 
     def other() -> None:
@@ -174,7 +177,7 @@ def test_blocks_in_several_threads(looks: list[int]) -> None:
 
 
 def test_frozen_objects_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That takes as long as there are objects, in the middle of the preparation of a step."""
+    """Counting takes time proportional to the number of objects, while a step is being prepared."""
     kept: list[list[Any]] = [[] for _ in range(2000)]
     gc.freeze()
     count, counted = gc.get_freeze_count, list[int]()

@@ -1,4 +1,4 @@
-"""The bundled data is what it says it is: scikit-learn's copy is the independent source."""
+"""The bundled digits data, compared with scikit-learn's copy as the independent source."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_split_refuses_an_empty_side(digits: Digits, fraction: float) -> None:
         digits.split(fraction)
 
 
-def test_the_file_is_small_and_carries_its_licence() -> None:
+def test_data_file_is_small_and_has_its_licence() -> None:
     folder = importlib.resources.files("aioflow.demo.digits")
     assert len(folder.joinpath("optdigits.npz").read_bytes()) < 300_000
     assert "CC BY 4.0" in folder.joinpath("README.md").read_text(encoding="utf-8")

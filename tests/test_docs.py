@@ -1,4 +1,4 @@
-"""The documents keep their word: their Python compiles, the README's runs, their links lead somewhere."""
+"""The documents: their Python compiles, complete pages run, and links resolve."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*$", re.MULTILINE)
 
 
 def _blocks(text: str, language: str) -> Iterator[tuple[int, str]]:
-    """(line, code) of each fenced block in that language."""
+    """Yield (line, code) of each fenced block in that language."""
     for match in _FENCE.finditer(text):
         if match[2] == language:
             yield text.count("\n", 0, match.start()) + 2, match[3]
@@ -39,7 +39,7 @@ PYTHON = [
 ]
 
 
-def test_there_is_something_to_check() -> None:
+def test_documents_and_python_blocks_are_found() -> None:
     names = {str(p.relative_to(ROOT)) for p in DOCUMENTS}
     assert {"README.md", "docs/architecture.md"} <= names
     assert PYTHON
@@ -47,11 +47,11 @@ def test_there_is_something_to_check() -> None:
 
 @pytest.mark.parametrize(("path", "line", "code"), PYTHON)
 def test_python_compiles(path: Path, line: int, code: str) -> None:
-    shifted = "\n" * (line - 1) + code  # so that an error names the document's own line
+    shifted = "\n" * (line - 1) + code  # line numbers in errors are those of the document
     compile(shifted, str(path), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
-async def test_the_styles_of_training_on_several_workers_run_as_one_program(
+async def test_distributed_training_page_runs_as_one_program(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     path = ROOT / "docs" / "distributed.md"
@@ -69,7 +69,7 @@ TRAINING = [code for _, code in _blocks(TRAINING_PAGE.read_text("utf-8"), "pytho
 SUPERVISED, SUMMARIES, BY_HAND, *PIECES, MIXED, RECOMPUTED, OLDER = TRAINING
 
 
-async def test_the_blocks_that_are_computed_again_train() -> None:
+async def test_recomputation_example_trains() -> None:
     names: dict[str, Any] = {}
     with af.Graph().as_default():
         exec(compile(RECOMPUTED, "training.md", "exec"), names)
@@ -83,7 +83,7 @@ async def test_the_blocks_that_are_computed_again_train() -> None:
             assert await sess.run(names["loss"], {placeholder: rows}) < before
 
 
-async def test_checkpoints_and_looks_into_a_session(
+async def test_checkpoint_and_inspection_examples_run_as_one_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -100,7 +100,7 @@ async def test_checkpoints_and_looks_into_a_session(
     assert sizes["model-2"] < 2 * 128 * 1024
 
 
-async def test_the_page_about_models_runs_as_one_program(
+async def test_models_page_runs_as_one_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -115,9 +115,7 @@ async def test_the_page_about_models_runs_as_one_program(
     assert (tmp_path / "model" / "aioflow.json").is_file()
 
 
-async def test_the_page_about_compatibility_reads_a_graph_of_tensorflow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_compatibility_page_reads_a_tensorflow_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with af.Graph().as_default() as graph:
         af.identity(af.placeholder(af.float32, [2], name="x") * 2.0, name="y")
@@ -145,8 +143,8 @@ PASTED = {
 
 
 @pytest.mark.parametrize("page", PASTED)
-def test_the_pieces_can_be_pasted_into_an_interpreter(page: str) -> None:
-    """It reads line by line, so that a block must end with an empty line, and have none inside."""
+def test_pieces_can_be_pasted_into_an_interpreter(page: str) -> None:
+    """The interpreter reads line by line: a block must end with an empty line and contain none."""
     complete = codeop.CommandCompiler()
     complete.compiler.flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     lines: list[str] = []
@@ -157,7 +155,7 @@ def test_the_pieces_can_be_pasted_into_an_interpreter(page: str) -> None:
     assert not "".join(lines)
 
 
-def test_what_is_compatible_is_said_as_it_is() -> None:
+def test_compatibility_page_is_up_to_date() -> None:
     text = compatibility.DOCUMENT.read_text(encoding="utf-8")
     assert text == compatibility.written(text), "python -m tests.compatibility writes it anew"
     missing = text.partition("Missing: ")[2].partition("\n\n")[0]
@@ -170,7 +168,7 @@ def _prose(text: str) -> str:
 
 
 def _anchors(path: Path) -> set[str]:
-    """The anchors that a Markdown renderer makes of the headings."""
+    """Return the anchors that a Markdown renderer makes of the headings."""
     text = _FENCE.sub("", path.read_text(encoding="utf-8"))
     return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in _HEADING.findall(text)}
 
@@ -184,7 +182,7 @@ LINKS = [
 
 
 @pytest.mark.parametrize(("path", "target"), LINKS)
-def test_a_relative_link_leads_to_something(path: Path, target: str) -> None:
+def test_relative_link_resolves(path: Path, target: str) -> None:
     name, _, anchor = target.partition("#")
     found = (path.parent / name).resolve() if name else path
     assert found.is_relative_to(ROOT), f"{target} leads out of the repository"
@@ -194,7 +192,7 @@ def test_a_relative_link_leads_to_something(path: Path, target: str) -> None:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
-def test_no_path_of_one_machine(path: Path) -> None:
+def test_document_has_no_local_paths_or_tabs(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert not re.search(r"(?<![\w.])/(?:home|root|work|Users)/\w", text)
     assert text.endswith("\n")

@@ -1,4 +1,4 @@
-"""Errors cross process boundaries: each class of the tree can be pickled and copied, with all that it carries."""
+"""Pickling and copying of every error class with all fields, since errors cross process boundaries."""
 
 from __future__ import annotations
 

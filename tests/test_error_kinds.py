@@ -1,4 +1,4 @@
-"""Errors are caught by the `except` clauses that published code has for them, whatever their own class."""
+"""Builtin base classes of errors: `except` clauses of published TensorFlow code catch them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 import aioflow
 from aioflow.errors import AlreadyExistsError, FailedPreconditionError, NotFoundError, UnimplementedError
 
+# Typed Any, since type checkers would reject these wrong arguments.
 NOTHING: Any = None
 NUMBER: Any = 3
 
@@ -113,7 +114,7 @@ WRONG: dict[str, tuple[Callable[[], Any], tuple[type[Exception], ...]]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_an_except_clause_catches(name: str) -> None:
+def test_error_is_an_op_error_and_the_builtin_kind(name: str) -> None:
     call, kinds = WRONG[name]
     with pytest.raises(kinds) as caught:
         call()

@@ -1,4 +1,4 @@
-"""Ops of the user's own, through `aioflow.extend`: what registering them refuses, and what a missing part says."""
+"""User-defined ops through `aioflow.extend`: registration, its checks, and the errors for missing parts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from aioflow.testing.gradcheck import check_gradients
 
 @pytest.fixture(autouse=True)
 def registries() -> Iterator[None]:
-    """What a test registers is gone after it."""
+    """Restore the registries of ops, kernels and gradients after each test."""
     held = (OPS._ops, KERNELS._kernels, GRADIENTS)
     saved = [dict(table) for table in held]
     yield
@@ -33,7 +33,7 @@ def define() -> extend.OpDef:
     return extend.define_op("Halve", "x: T", "y: T", ["T: {floats}"], shape=lambda ctx: ctx.dims("x"))
 
 
-def test_an_op_of_ones_own() -> None:
+def test_user_defined_op_runs_and_has_a_gradient() -> None:
     define()
 
     @extend.kernel("Halve", fresh=True)
@@ -53,7 +53,7 @@ def test_an_op_of_ones_own() -> None:
     assert af.raw_ops.Halve(x=1.0).dtype is af.float32
 
 
-def test_a_kernel_for_each_kind_of_node() -> None:
+def test_kernels_are_chosen_by_dtype() -> None:
     define()
 
     @extend.binder("Halve", dtypes={"T": "float32"})
@@ -67,7 +67,7 @@ def test_a_kernel_for_each_kind_of_node() -> None:
     assert [v.dtype for v in found] == [np.float32, np.float64]
 
 
-def test_an_unknown_op_says_what_exists() -> None:
+def test_unknown_op_error_suggests_existing_ops() -> None:
     with pytest.raises(errors.NotFoundError) as caught:
         extend.make("MatMull", 1.0)
     assert caught.value.op_type == "MatMull"
@@ -77,7 +77,7 @@ def test_an_unknown_op_says_what_exists() -> None:
         extend.kernel("MatMull")(lambda x: x)
 
 
-def test_a_missing_kernel_says_what_exists_and_names_the_node() -> None:
+def test_missing_kernel_error_lists_kernels_and_names_the_node() -> None:
     define()
     y = extend.make("Halve", np.float64(1.0), name="mine")
     with pytest.raises(errors.UnimplementedError) as caught:
@@ -94,14 +94,14 @@ def test_a_missing_kernel_says_what_exists_and_names_the_node() -> None:
     assert caught.value.source.filename == __file__
 
 
-def test_a_missing_gradient_says_how_to_add_one() -> None:
+def test_missing_gradient_error_shows_how_to_register_one() -> None:
     define()
     x = af.placeholder(af.float32)
     with pytest.raises(errors.UnimplementedError, match=r"RegisterGradient\('Halve'\)"):
         af.gradients(extend.make("Halve", x), x)
 
 
-def test_nothing_is_registered_twice() -> None:
+def test_registering_twice_is_rejected() -> None:
     define()
     with pytest.raises(errors.AlreadyExistsError):
         define()
@@ -113,7 +113,7 @@ def test_nothing_is_registered_twice() -> None:
         extend.gradient("Halve")(lambda op, grad: grad)
 
 
-def test_a_body_that_does_not_follow_the_signature_is_refused() -> None:
+def test_kernel_with_another_signature_is_rejected() -> None:
     define()
     for body in (lambda: 1, lambda x, y: x, lambda x, *, color: x):
         with pytest.raises(errors.InvalidArgumentError) as caught:
@@ -121,7 +121,7 @@ def test_a_body_that_does_not_follow_the_signature_is_refused() -> None:
         assert "['x']" in str(caught.value.expected)
 
 
-def test_a_kernel_that_fails_is_one_error_of_the_tree() -> None:
+def test_failing_kernel_raises_unknown_error_with_its_cause() -> None:
     define()
     table: dict[str, float] = {}
     extend.kernel("Halve")(lambda x: table["missing"])
@@ -131,31 +131,31 @@ def test_a_kernel_that_fails_is_one_error_of_the_tree() -> None:
     assert isinstance(caught.value.__cause__, KeyError)
 
 
-def test_the_walk_through_of_the_documentation_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_extending_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
     text = (Path(__file__).parents[1] / "docs" / "extending.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     assert len(blocks) == 8
     exec("\n".join(blocks), {"__name__": "__main__"})
     printed = capsys.readouterr().out
     assert "[0.       , 0.7615942]" in printed
-    assert "np.float32(0.7615942)" in printed  # the sum of the resource
+    assert "np.float32(0.7615942)" in printed  # the running sum that the resource holds
 
 
-def test_a_kernel_with_a_label_serves_the_nodes_that_ask_for_it() -> None:
+def test_labeled_kernel_runs_for_nodes_with_that_label() -> None:
     extend.kernel("Tanh", label="mine", fresh=True)(lambda x: x + x.dtype.type(40))
     assert evaluate([extend.make("Tanh", 2.0, _kernel="mine"), extend.make("Tanh", 0.0)]) == [42.0, 0.0]
 
 
 @pytest.mark.parametrize("returned", [3, (3.0,), ("?",)])
-def test_a_shape_function_that_returns_no_shape_is_named(returned: Any) -> None:
+def test_invalid_result_of_a_shape_function_is_rejected(returned: Any) -> None:
     extend.define_op("Halve", "x: T", "y: T", ["T: {floats}"], shape=lambda ctx: returned)
     with pytest.raises(errors.InvalidArgumentError, match="the shape function of Halve") as caught:
         extend.make("Halve", 1.0)
     assert caught.value.actual == repr(returned)
 
 
-def test_a_gradient_of_another_dtype_is_refused() -> None:
-    """It would be added to others, or be the answer, as a tensor of that dtype."""
+def test_gradient_of_another_dtype_is_rejected() -> None:
+    """Otherwise it would be added to other gradients, or returned, with that dtype."""
     define()
     extend.gradient("Halve")(lambda op, grad: af.cast(grad, af.float64))
     x = af.placeholder(af.float32, [2])
@@ -164,7 +164,7 @@ def test_a_gradient_of_another_dtype_is_refused() -> None:
     assert (caught.value.node, caught.value.expected, caught.value.actual) == ("half", "float32", "float64")
 
 
-def test_a_gradient_without_the_name_of_an_op_is_refused() -> None:
+def test_gradient_decorator_requires_an_op_name() -> None:
     for names in ((), (lambda op, grad: grad,)):
         with pytest.raises(errors.InvalidArgumentError, match="@gradient"):
             extend.gradient(*names)

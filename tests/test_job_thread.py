@@ -1,4 +1,4 @@
-"""The thread that prepares things for later steps: each job is done, whichever threads queue it."""
+"""The thread that prepares work for later steps: it runs each job, whichever thread queues it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def made() -> JobThread:
     return JobThread("a test's", lambda: None, daemon=False)
 
 
-async def test_all_that_is_queued_is_called() -> None:
-    """Also what is queued just when the thread has nothing left to do."""
+async def test_every_queued_job_runs() -> None:
+    """Include jobs that are queued just as the thread runs out of work."""
     thread, called = made(), [0]
     count, threads = 300, 4
 
-    def prepare() -> None:  # one at a time
+    def prepare() -> None:  # no lock: the job thread runs one job at a time
         called[0] += 1
 
     def queue() -> None:
@@ -34,12 +34,12 @@ async def test_all_that_is_queued_is_called() -> None:
     assert called == [count * threads]
 
 
-async def test_where_no_thread_can_be_started_others_stay_queued(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_thread_start_keeps_other_jobs_queued(monkeypatch: pytest.MonkeyPatch) -> None:
     thread = made()
     called: list[str] = []
 
     def refused(_: threading.Thread) -> None:
-        thread.begin(lambda: called.append("other"))  # from another thread, at that moment
+        thread.begin(lambda: called.append("other"))  # stands for another thread that queues a job at that moment
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patched:
@@ -51,7 +51,7 @@ async def test_where_no_thread_can_be_started_others_stay_queued(monkeypatch: py
     assert called == ["other", "next"]
 
 
-async def test_a_job_that_fails_is_logged_and_the_next_one_is_done(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_job_is_logged_and_the_next_one_runs(caplog: pytest.LogCaptureFixture) -> None:
     thread, called = made(), list[str]()
 
     def fail() -> None:
@@ -64,7 +64,7 @@ async def test_a_job_that_fails_is_logged_and_the_next_one_is_done(caplog: pytes
     assert "of the job" in caplog.text
 
 
-def test_jobs_that_are_dropped_are_not_begun() -> None:
+def test_dropped_jobs_do_not_run() -> None:
     thread, called, goes_on = made(), list[str](), threading.Event()
 
     def wait() -> None:

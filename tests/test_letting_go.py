@@ -1,4 +1,4 @@
-"""What is let go goes item by item."""
+"""Release of the items of collections, one at a time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from aioflow.work.letting_go import let_go
 
 
 def test_items_are_freed_one_by_one() -> None:
-    """When one is freed, those before it are still held."""
+    """The items before the freed one are still held."""
     left: list[int] = []
 
     class Noted:

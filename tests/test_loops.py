@@ -1,4 +1,4 @@
-"""The event loop that programs choose."""
+"""The event loop that aioflow's programs use."""
 
 from __future__ import annotations
 

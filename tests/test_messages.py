@@ -1,4 +1,4 @@
-"""What a newcomer reads when something is wrong: that the words name what is at fault and say what to do instead."""
+"""Error messages for beginners: they name the faulty thing and show what to do instead."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ MIXED: dict[str, Callable[[Any, Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("case", MIXED)
-def test_a_mixture_of_dtypes_names_both_and_says_cast(case: str) -> None:
+def test_mixed_dtypes_error_names_both_and_suggests_cast(case: str) -> None:
     x, n = af.placeholder("float32", [2, 2], name="x"), af.placeholder("int32", [2, 2], name="n")
     v = af.Variable([[1.0, 2.0], [3.0, 4.0]], name="v")
     error = errors.DTypeError
@@ -71,7 +71,7 @@ def test_a_mixture_of_dtypes_names_both_and_says_cast(case: str) -> None:
     assert "aioflow.cast" in text
 
 
-def test_an_assignment_of_another_dtype_names_the_variable() -> None:
+def test_assignment_of_another_dtype_names_the_variable() -> None:
     v, n = af.Variable([1.0, 2.0], name="weights"), af.constant([1, 2], name="n")
     for update in (v.assign, v.assign_add):
         text = message(lambda update=update: update(n), errors.DTypeError)  # type: ignore[misc]  # bound at once
@@ -80,7 +80,7 @@ def test_an_assignment_of_another_dtype_names_the_variable() -> None:
         assert "aioflow.cast" in text
 
 
-def test_a_number_that_does_not_fit_the_other_operand() -> None:
+def test_number_that_does_not_fit_the_other_operand() -> None:
     n = af.placeholder("int32", [2], name="n")
     text = message(lambda: n * 2.5, errors.DTypeError)
     assert "2.5" in text
@@ -88,7 +88,7 @@ def test_a_number_that_does_not_fit_the_other_operand() -> None:
     assert "aioflow.cast" in text
 
 
-def test_a_dtype_that_an_input_may_not_have() -> None:
+def test_error_for_a_dtype_that_an_input_does_not_allow() -> None:
     x = af.placeholder("float32", [2], name="x")
     text = message(lambda: af.gather(x, x), errors.DTypeError)
     assert "'indices' of GatherV2" in text
@@ -100,7 +100,7 @@ def test_a_dtype_that_an_input_may_not_have() -> None:
 # ── nodes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_node_that_has_no_name_yet_is_named_by_its_op(graph: af.Graph) -> None:
+def test_error_names_an_unnamed_node_by_its_op(graph: af.Graph) -> None:
     x = af.placeholder("float32", [2, 3])
     for build in (
         lambda: af.matmul(x, x),
@@ -127,7 +127,7 @@ def test_a_node_that_has_no_name_yet_is_named_by_its_op(graph: af.Graph) -> None
 # ── graphs ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_two_graphs_are_told_apart(graph: af.Graph) -> None:
+def test_error_distinguishes_two_graphs(graph: af.Graph) -> None:
     here = af.placeholder("float32", [2, 2], name="here")
     other = af.Graph()
     with other.as_default():
@@ -152,13 +152,13 @@ def test_two_graphs_are_told_apart(graph: af.Graph) -> None:
     assert repr(other) != repr(graph)
 
 
-def test_the_default_graph_says_that_it_is_one() -> None:
+def test_repr_of_the_default_graph() -> None:
     from aioflow.graph.default_graph import _PROCESS
 
     assert "default" in repr(_PROCESS.graph)
 
 
-async def test_a_session_says_where_it_runs_what_and_whether_it_is_open(graph: af.Graph) -> None:
+async def test_repr_of_a_session(graph: af.Graph) -> None:
     session = af.Session()
     assert repr(session) == f"<aioflow.Session '', open, of {graph!r}>"
     await session.close()
@@ -168,7 +168,7 @@ async def test_a_session_says_where_it_runs_what_and_whether_it_is_open(graph: a
 # ── names ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_unknown_op_suggests_its_neighbours() -> None:
+def test_unknown_op_error_suggests_similar_names() -> None:
     x = af.zeros([1, 1])
     assert "did you mean 'MatMul'" in message(lambda: af.extend.apply_op("Matmul", x, x))
     assert "did you mean 'MatMul'" in message(lambda: af.raw_ops.MatMull(a=x, b=x), AttributeError)
@@ -178,7 +178,7 @@ def test_an_unknown_op_suggests_its_neighbours() -> None:
 
 
 @pytest.mark.parametrize("form", ["run", "plan"])
-def test_a_feed_by_the_name_of_a_node_suggests_the_tensor(form: str) -> None:
+def test_feed_by_node_name_suggests_its_tensors(form: str) -> None:
     x = af.placeholder("float32", [], name="x")
 
     def fed(key: Any) -> Callable[[], Any]:
@@ -198,12 +198,12 @@ def test_a_feed_by_the_name_of_a_node_suggests_the_tensor(form: str) -> None:
 
 
 @pytest.mark.parametrize(("wrong", "right"), [("yy", "y"), ("yy:0", "y:0"), ("Y:0", "y:0")])
-def test_a_short_name_has_neighbours_too(wrong: str, right: str) -> None:
+def test_short_names_have_suggestions_too(wrong: str, right: str) -> None:
     af.constant(1.0, name="y")
     assert f"did you mean {right!r}?" in message(lambda: run(wrong))
 
 
-def test_a_fetch_by_a_wrong_name(graph: af.Graph) -> None:
+def test_misspelled_graph_elements_suggest_similar_names(graph: af.Graph) -> None:
     af.placeholder("float32", [], name="layer/weights")
     assert "did you mean 'layer/weights'?" in message(lambda: graph.as_graph_element("layer/wieghts"))
     assert "did you mean 'layer/weights:0'?" in message(lambda: graph.as_graph_element("layer/wieghts:0"))
@@ -230,7 +230,7 @@ MISSING = {
 
 
 @pytest.mark.parametrize("name", MISSING)
-def test_a_name_that_is_not_there(name: str) -> None:
+def test_missing_attribute_of_a_namespace(name: str) -> None:
     where, _, last = name.rpartition(".")
     module = getattr(af, where) if where else af
     assert not hasattr(module, last)
@@ -241,13 +241,13 @@ def test_a_name_that_is_not_there(name: str) -> None:
     assert text.startswith(MISSING[name])
 
 
-def test_every_namespace_answers() -> None:
+def test_every_namespace_rejects_unknown_names() -> None:
     for name in sorted(n for n in af.__all__ if inspect.ismodule(getattr(af, n))):
         with pytest.raises(AttributeError, match=r"qqqqqqq"):
             _ = getattr(af, name).qqqqqqq
 
 
-# ── graphs of TensorFlow ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── TensorFlow graphs ────────────────────────────────────────────────────────────────────────────────────────────────
 
 _NODE = write_piece(
     1, write_piece(1, b"x") + write_piece(2, b"Placeholder") + write_piece(5, b"\n\x05dtype\x12\x020\x01")
@@ -261,7 +261,9 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_what_is_around_a_graph_is_recognised(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_meta_graphs_and_saved_models_are_recognized(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     data, what = FOREIGN[name]
     file = tmp_path / name
     file.write_bytes(data)
@@ -273,7 +275,7 @@ def test_what_is_around_a_graph_is_recognised(name: str, tmp_path: Path, capsys:
     assert what in capsys.readouterr().err
 
 
-def test_what_is_not_a_graph_definition() -> None:
+def test_invalid_graph_definitions_are_rejected() -> None:
     assert "train.read_graph" in message(lambda: af.import_graph_def("graph.pb"), errors.DTypeError)  # type: ignore[call-overload]  # wrong on purpose
     for nothing in ("", "hello", "[1,"):
         assert "not a graph definition of aioflow" in message(lambda n=nothing: af.GraphDef.from_json(n))  # type: ignore[misc]  # bound at once
@@ -284,7 +286,7 @@ def test_what_is_not_a_graph_definition() -> None:
     assert copy.deepcopy(definition) == definition
 
 
-# ── tensors as if they had values ────────────────────────────────────────────────────────────────────────────────────
+# ── tensors used as values ───────────────────────────────────────────────────────────────────────────────────────────
 
 USES: dict[str, Callable[[Any], Any]] = {
     "np.array": np.array,
@@ -312,7 +314,7 @@ USES: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("kind", ["tensor", "variable"])
 @pytest.mark.parametrize("use", USES)
-def test_a_tensor_used_as_if_it_had_a_value(use: str, kind: str) -> None:
+def test_tensor_used_as_a_value_is_rejected(use: str, kind: str) -> None:
     x: Any = af.placeholder("float32", [2, 2], name="x") if kind == "tensor" else af.Variable(np.ones(2), name="x")
     text = message(lambda: USES[use](x), errors.DTypeError)
     assert "await session.run" in text
@@ -321,7 +323,7 @@ def test_a_tensor_used_as_if_it_had_a_value(use: str, kind: str) -> None:
         assert "'x" in text
 
 
-def test_what_has_components_is_no_array_either() -> None:
+def test_composite_tensors_cannot_become_arrays() -> None:
     sparse = af.SparseTensor([[0, 0]], [1.0], [1, 1])
     slices = af.IndexedSlices(af.constant([1.0]), af.constant([0]))
     array = af.TensorArray("float32", 2)
@@ -329,7 +331,7 @@ def test_what_has_components_is_no_array_either() -> None:
         assert "await session.run" in message(lambda value=value: np.array(value), errors.DTypeError)  # type: ignore[misc]  # bound at once
 
 
-def test_what_a_tensor_may_be_used_as() -> None:
+def test_supported_python_operations_on_tensors() -> None:
     x, v = af.placeholder("float32", [2], name="x"), af.Variable([1.0, 2.0], name="v")
     for t in (x, v):
         assert t in [x, v]
@@ -342,7 +344,7 @@ def test_what_a_tensor_may_be_used_as() -> None:
         assert isinstance(product, af.Tensor)
 
 
-def test_what_cannot_be_iterated_over() -> None:
+def test_tensor_of_unknown_length_cannot_be_iterated() -> None:
     x = af.placeholder("float32", name="x")
     text = message(lambda: list(x), errors.DTypeError)
     assert "first dimension" in text
@@ -351,7 +353,7 @@ def test_what_cannot_be_iterated_over() -> None:
     assert "x.shape" in text or ".shape" in text
 
 
-# ── what was cancelled ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── cancelled steps ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def waiting_step() -> af.Tensor:
@@ -362,7 +364,7 @@ def waiting_step() -> af.Tensor:
 
 async def begun(session: af.Session) -> None:
     async with asyncio.timeout(60):
-        while not (report := await session.stuck_report()) or not report[0].waiting:  # noqa: ASYNC110  # no event tells
+        while not (report := await session.stuck_report()) or not report[0].waiting:  # noqa: ASYNC110  # no event signals this
             await asyncio.sleep(0)
 
 
@@ -373,7 +375,7 @@ async def end_of(run: Awaitable[Any]) -> BaseException:
         return error
 
 
-async def test_a_cancelled_run_says_what_was_cancelled() -> None:
+async def test_note_of_a_cancelled_run_names_its_fetches() -> None:
     result, other = waiting_step(), af.no_op(name="other")
     async with af.Session() as session, asyncio.TaskGroup() as tg:
         task = tg.create_task(end_of(session.run([result, other])))
@@ -387,7 +389,7 @@ async def test_a_cancelled_run_says_what_was_cancelled() -> None:
         assert "; waiting for taken on queue 'letters'" in note
 
 
-async def test_a_run_that_somebody_else_timed_out_says_it_too() -> None:
+async def test_note_of_a_run_cancelled_by_a_timeout() -> None:
     result = waiting_step()
     async with af.Session() as session:
         with pytest.raises(TimeoutError) as caught:
@@ -398,7 +400,7 @@ async def test_a_run_that_somebody_else_timed_out_says_it_too() -> None:
         assert "the step for 'result:0' was cancelled" in cause.__notes__[0]
 
 
-async def test_a_step_whose_session_is_closed_says_which_it_was() -> None:
+async def test_closing_the_session_names_the_running_step() -> None:
     result = waiting_step()
     async with af.Session() as session, asyncio.TaskGroup() as tg:
         task = tg.create_task(end_of(session.run(result)))
@@ -409,7 +411,7 @@ async def test_a_step_whose_session_is_closed_says_which_it_was() -> None:
         assert "the session was closed while the step for 'result:0' ran; waiting for taken on" in str(error)
 
 
-async def test_a_step_for_many_things_names_some() -> None:
+async def test_note_of_a_step_with_many_fetches_names_three() -> None:
     many = [waiting_step() for _ in range(5)]
     async with af.Session() as session, asyncio.TaskGroup() as tg:
         task = tg.create_task(end_of(session.run(many)))
@@ -419,7 +421,7 @@ async def test_a_step_for_many_things_names_some() -> None:
         assert "the step for 'result:0', 'result_1:0', 'result_2:0' and 2 more was cancelled" in note
 
 
-async def test_a_step_that_is_cancelled_while_it_is_compiled() -> None:
+async def test_note_of_a_step_cancelled_during_compilation() -> None:
     result = af.constant(1.0, name="one")
     async with af.Session() as session, asyncio.TaskGroup() as tg:
         held = asyncio.Event()
@@ -436,7 +438,7 @@ async def test_a_step_that_is_cancelled_while_it_is_compiled() -> None:
         assert note == "aioflow: a step for 'one:0' was cancelled while it was being compiled"
 
 
-async def test_a_stream_whose_session_is_closed() -> None:
+async def test_closing_the_session_names_the_running_stream() -> None:
     result = waiting_step()
     async with af.Session() as session, asyncio.TaskGroup() as tg:
         task = tg.create_task(end_of(anext(session.stream(result, prefetch=2))))
@@ -459,7 +461,7 @@ async def test_a_stream_whose_session_is_closed() -> None:
         lambda: af.raw_ops.MatMul(a=[["a"]], b=[["b"]]),
     ],
 )
-def test_whoever_follows_the_causes_of_a_refusal_comes_to_an_end(build: Callable[[], Any]) -> None:
+def test_causes_of_errors_have_no_cycle(build: Callable[[], Any]) -> None:
     with pytest.raises(errors.InvalidArgumentError) as caught:
         build()
     causes: list[BaseException] = []

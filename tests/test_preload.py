@@ -1,4 +1,4 @@
-"""Preload hooks: found as importlib.metadata finds them, run before NumPy, and never in the way of the import."""
+"""Preload hooks: discovered like entry points, run before NumPy, and harmless to the import if they fail."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def test_reads_only_its_own_group(tmp_path: Path) -> None:
     assert preload.find_hooks([str(tmp_path)]) == [("one", "m:f"), ("two", "m:g")]
 
 
-def test_the_first_of_two_versions_counts(tmp_path: Path) -> None:
+def test_first_of_two_versions_on_the_path_counts(tmp_path: Path) -> None:
     for folder in ("first", "second"):
         distribution(tmp_path / folder, f"a-{folder}", f"[aioflow.preload]\nhook = {folder}:f\n")
     assert preload.find_hooks([str(tmp_path / "first"), str(tmp_path / "second")]) == [("hook", "first:f")]
 
 
-def test_what_two_distributions_declare_alike_counts_once(tmp_path: Path) -> None:
-    """aioflow is installed under an earlier name, too."""
+def test_identical_hooks_of_two_distributions_count_once(tmp_path: Path) -> None:
+    """The package is also installed under an earlier name."""
     for name in ("aioflow-0.1.0", "aioflow_engine-0.1.0"):
         distribution(tmp_path, name, "[aioflow.preload]\nnumpy = m:f\n")
     assert preload.find_hooks([str(tmp_path)]) == [("numpy", "m:f")]

@@ -1,4 +1,4 @@
-"""The public surface: what `aioflow` and its namespaces export, and that it is TensorFlow 1's where the names are."""
+"""The public names of `aioflow` and its namespaces, and their agreement with TensorFlow 1."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAMESPACES = {
     "strings", "summary", "train", "traits", "typing", "web",
 }  # fmt: skip
 
-# What TensorFlow 1 does not have. Everything else in `aioflow.__all__` is a name of its.
+# Names that TensorFlow 1 does not have. Everything else in `aioflow.__all__` is a TensorFlow name.
 OWN = {
     "Barrier", "Case", "ConcreteFunction", "DeviceAttributes", "For", "If", "Padding", "PartitionedCall",
     "PartitionedVariable", "PolymorphicFunction", "SessionConfig", "StagingArea", "TraceLevel", "While",
@@ -37,7 +37,7 @@ OWN = {
     "restore_switch_interval", "traits",
 }  # fmt: skip
 
-# Where the arguments differ on purpose.
+# Names whose arguments differ from TensorFlow's on purpose.
 DIFFERENT = {
     "CriticalSection": "none is made from a definition in a protocol buffer",
     "DType": "TensorFlow makes one from an enum number; aioflow's are all made already: `as_dtype`",
@@ -60,10 +60,10 @@ def public(module: ModuleType) -> list[str]:
     return list(getattr(module, "__all__", None) or dir(module))
 
 
-# ── what is there ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── exported names ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_all_is_what_is_there() -> None:
+def test_all_lists_the_visible_names() -> None:
     modules = {name for name in af.__all__ if isinstance(getattr(af, name), ModuleType)}
     assert modules == NAMESPACES
     assert af.__all__ == sorted(set(af.__all__))
@@ -72,22 +72,22 @@ def test_all_is_what_is_there() -> None:
     assert not [n for n in af.__all__ if n.startswith("_")]
 
 
-def test_a_star_import_gives_just_that() -> None:
+def test_star_import_defines_the_names_of_all() -> None:
     scope: dict[str, Any] = {}
     exec("from aioflow import *", scope)
     assert set(scope) - {"__builtins__"} == set(af.__all__)
 
 
 @pytest.mark.parametrize("name", sorted(NAMESPACES - {"raw_ops"}))
-def test_a_namespace_says_what_it_exports(name: str) -> None:
+def test_namespace_declares_all_and_has_a_docstring(name: str) -> None:
     module = namespace(name)
     assert len(set(module.__all__)) == len(module.__all__)
     assert not [n for n in module.__all__ if n.startswith("_") or isinstance(getattr(module, n), ModuleType)]
     assert module.__doc__
 
 
-def test_the_table_of_builders_is_what_the_families_export() -> None:
-    """A name that is exported by two families would be found with one of them only."""
+def test_table_of_builders_matches_the_families_exports() -> None:
+    """A name that two families export would be found in one of them only."""
     rows = {module: [name for name, home in _BUILDERS.items() if home == module] for module in _BUILDERS.values()}
     assert len(rows) >= 30
     assert rows == {module: importlib.import_module(module).__all__ for module in rows}
@@ -113,7 +113,7 @@ def documented(value: Any) -> bool:
 
 
 def own(kind: type) -> list[tuple[str, Any]]:
-    """The public methods and properties that a class defines."""
+    """Return the public methods and properties that a class defines."""
     return [
         (name, getattr(kind, name))
         for name, part in vars(kind).items()
@@ -121,7 +121,7 @@ def own(kind: type) -> list[tuple[str, Any]]:
     ]
 
 
-def test_errors_are_called_by_their_public_name() -> None:
+def test_errors_have_their_public_qualified_names() -> None:
     for name in af.errors.__all__:
         value = getattr(af.errors, name)
         assert (value.__module__, value.__qualname__) == ("aioflow.errors", name)
@@ -135,7 +135,7 @@ def test_errors_are_called_by_their_public_name() -> None:
         assert not own or error.__base__ is not af.errors.AioflowError, error
 
 
-def test_dtypes() -> None:
+def test_dtype_names_and_invalid_dtype_strings() -> None:
     assert (af.bool.name, af.half, af.double) == ("bool", af.float16, af.float64)
     for name in af.dtypes.__all__:
         assert getattr(af, name) is getattr(af.dtypes, name)
@@ -144,7 +144,7 @@ def test_dtypes() -> None:
             af.as_dtype(text)
 
 
-def test_the_version_is_that_of_the_distribution() -> None:
+def test_version_equals_that_of_the_distribution() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert af.__version__ == project["version"]
 
@@ -153,7 +153,7 @@ def test_the_version_is_that_of_the_distribution() -> None:
 
 
 def promises() -> dict[str, list[str] | None]:
-    """Names with their arguments; None for a name that has none of its own."""
+    """Return the promised names with their arguments, or None for a name whose arguments are not compared."""
     found: dict[str, list[str] | None] = {}
     for where, text in NAMES.items():
         for line in text.replace("\n    ", " ").split("\n"):
@@ -190,18 +190,18 @@ def test_arguments_start_with_tensorflows() -> None:
 
 
 @pytest.mark.parametrize("key", [key for key, expected in PROMISES.items() if expected is None])
-def test_names_without_arguments_are_there(key: str) -> None:
+def test_names_without_arguments_exist(key: str) -> None:
     assert resolve(key) is not None or key == "newaxis"
 
 
-def test_every_public_name_is_of_tensorflow_or_listed_as_our_own() -> None:
+def test_public_names_are_tensorflows_or_listed_as_own() -> None:
     promised = {key for key in PROMISES if "." not in key}
     assert set(af.__all__) - promised == OWN | (NAMESPACES - {*promised, *OWN})
     assert set(DIFFERENT) <= set(PROMISES)
     assert len(PROMISES) >= 500
 
 
-# The scope of the first milestone, by name; the table above has their arguments.
+# The names of the first milestone. `tests/tensorflow_names.py` has their arguments.
 MILESTONE = """
     placeholder placeholder_with_default constant Variable get_variable variable_scope get_variable_scope AUTO_REUSE
     name_scope device colocate_with control_dependencies Graph Operation Tensor TensorShape Dimension GraphKeys
@@ -232,12 +232,9 @@ MILESTONE = """
 """
 
 
-def test_the_milestone_is_complete() -> None:
+def test_milestone_is_complete() -> None:
     missing = [key for key in MILESTONE.split() if key not in PROMISES and key not in NAMESPACES]
     assert missing == []
-
-
-# ── importing ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 # ── annotations ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -251,7 +248,7 @@ FURTHER = {
 
 @pytest.mark.parametrize("where", ["", *sorted(NAMESPACES | FURTHER)])
 def test_annotations_can_be_resolved(where: str) -> None:
-    """As pydantic, FastAPI, Sphinx and `inspect.signature(…, eval_str=True)` do."""
+    """pydantic, FastAPI, Sphinx and `inspect.signature(…, eval_str=True)` resolve annotations in this way."""
     module = importlib.import_module(f"aioflow.{where}".rstrip("."))
     wrong = {}
     for name, value in annotated(module):
@@ -265,11 +262,11 @@ def test_annotations_can_be_resolved(where: str) -> None:
 
 
 def annotated(module: ModuleType) -> Iterator[tuple[str, Any]]:
-    """The functions and classes of ours that a module exports, and what those classes have."""
+    """Yield the functions and classes of aioflow that a module exports, and the functions of those classes."""
     for name in public(module):
         try:
             value = getattr(module, name)
-        except af.errors.UnimplementedError:  # of an extra that is not installed
+        except af.errors.UnimplementedError:  # the name needs an extra that is not installed
             continue
         if inspect.isclass(value) and value.__module__.startswith("aioflow"):
             yield name, value
@@ -284,18 +281,18 @@ def open_to_all(name: str) -> bool:
 
 
 def function(part: Any) -> Any:
-    """The function of ours that something is or has inside."""
+    """Return the function of aioflow that `part` is or wraps, or None."""
     part = part.fget if isinstance(part, property) else getattr(part, "__func__", part)
     found = inspect.unwrap(part) if callable(part) else part
     return found if inspect.isfunction(found) and found.__module__.startswith("aioflow") else None
 
 
-def test_help_shows_everything() -> None:
+def test_help_shows_functions_and_classes() -> None:
     text = pydoc.plain(pydoc.render_doc(af))
     assert "matmul(" in text
     assert "class Session(" in text
 
 
-def test_classes_are_found_by_their_names() -> None:
+def test_classes_are_importable_by_module_and_name() -> None:
     classes = [value for name in af.__all__ if inspect.isclass(value := getattr(af, name))]
     assert [each for each in classes if getattr(sys.modules[each.__module__], each.__name__) is not each] == []

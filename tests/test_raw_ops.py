@@ -1,4 +1,4 @@
-"""`aioflow.raw_ops`: one builder per op, made from its definition."""
+"""`aioflow.raw_ops`: one builder for each op, generated from its definition."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_every_public_op_has_a_builder() -> None:
         assert set(parameters(name)) >= {arg.name for arg in OPS.get(name).inputs}
 
 
-def test_the_signature_leaves_out_what_the_inputs_imply() -> None:
+def test_signature_omits_inferred_attributes() -> None:
     assert list(parameters("MatMul").items())[:4] == [
         ("a", EMPTY), ("b", EMPTY), ("transpose_a", False), ("transpose_b", False)
     ]  # fmt: skip
@@ -46,7 +46,7 @@ def test_the_signature_leaves_out_what_the_inputs_imply() -> None:
     assert required == sorted(required, reverse=True)
 
 
-def test_values(graph: af.Graph) -> None:
+def test_builders_compute_values(graph: af.Graph) -> None:
     product = raw_ops.MatMul(a=[[1.0, 2.0]], b=[[3.0, 4.0]], transpose_b=True, name="product")
     assert product.op.name == "product"
     joined = raw_ops.ConcatV2(values=[[1, 2], [3]], axis=0)
@@ -59,7 +59,7 @@ def test_values(graph: af.Graph) -> None:
     assert isinstance(raw_ops.NoOp(name="nothing"), af.Operation)
 
 
-def test_the_docstring_tells_dtypes_and_defaults() -> None:
+def test_docstring_lists_dtypes_and_defaults() -> None:
     doc = inspect.getdoc(raw_ops.MatMul)
     assert doc is not None
     assert "a: a tensor of dtype T, one of bfloat16, float16, float32" in doc
@@ -68,11 +68,11 @@ def test_the_docstring_tells_dtypes_and_defaults() -> None:
     assert "'SAME', 'VALID'" in (inspect.getdoc(raw_ops.MaxPool) or "")
 
 
-def test_builders_are_made_once() -> None:
+def test_builders_are_cached() -> None:
     assert raw_ops.MatMul is raw_ops.MatMul
 
 
-def test_an_unknown_op_is_an_attribute_error_with_near_names() -> None:
+def test_unknown_op_raises_attribute_error_with_similar_names() -> None:
     with pytest.raises(AttributeError, match=r"'MatMull'.*MatMul"):
         _ = raw_ops.MatMull
     assert not hasattr(raw_ops, "_Arg")
@@ -86,12 +86,12 @@ def test_an_unknown_op_is_an_attribute_error_with_near_names() -> None:
         ({"a": [[1.0]], "b": [[1.0]], "transpose": True}, "unexpected keyword argument 'transpose'"),
     ],
 )
-def test_wrong_arguments_are_type_errors_that_show_the_signature(arguments: dict[str, Any], said: str) -> None:
+def test_wrong_arguments_raise_type_error_with_the_signature(arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(TypeError, match=rf"MatMul\(\*, a, b.*{said}"):
         raw_ops.MatMul(**arguments)
 
 
-def test_inputs_are_keywords() -> None:
+def test_inputs_are_keyword_only() -> None:
     with pytest.raises(TypeError, match=r"MatMul\(\) takes 0 positional arguments"):
         raw_ops.MatMul([[1.0]], [[1.0]])
 

@@ -1,4 +1,4 @@
-"""Rules for tests: what a busy machine, or another test or program, changes is not asserted and not relied on."""
+"""Rules for tests: no assertion and no port depends on the load of the machine or on other programs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def _calls(tree: ast.AST, names: set[str]) -> bool:
 
 
 def _durations(function: ast.AST) -> set[str]:
-    """Names of variables of a function that hold the time between two looks at a clock."""
+    """Return the names of a function's variables that hold the difference of two clock readings."""
     times: set[str] = set()
     durations: set[str] = set()
-    for node in ast.walk(function):  # an assignment comes before its uses
+    for node in ast.walk(function):  # assignments are visited before their uses in later statements
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             if isinstance(node.value, ast.BinOp) and isinstance(node.value.op, ast.Sub) and _calls(node.value, _CLOCKS):
                 durations.add(node.targets[0].id)
@@ -32,7 +32,7 @@ def _durations(function: ast.AST) -> set[str]:
 
 
 def _has_fixed_port(call: ast.Call) -> bool:
-    """Whether a call listens at a port that is written down: as `port=` or as the end of an address."""
+    """Return True if a call listens at a literal port: `port=`, or the end of an address."""
     named = [each.value for each in call.keywords if each.arg in ("port", "grpc_port", "status_port")]
     addresses = [each for each in call.args if isinstance(each, ast.Tuple) and len(each.elts) == 2]
     ports = [*named, *(address.elts[1] for address in addresses)]
@@ -40,7 +40,7 @@ def _has_fixed_port(call: ast.Call) -> bool:
 
 
 def faults(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Assertions, and ports, that other processes, or other tests, can make fail."""
+    """Yield the assertions and ports that other processes, or other tests, can make fail."""
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         if ast.unparse(call.func).rpartition(".")[2] in _LISTENERS and _has_fixed_port(call):
             yield call.lineno, "listens at a fixed port; give 0, and ask which port it is"
@@ -73,7 +73,7 @@ def faults(tree: ast.AST) -> Iterator[tuple[int, str]]:
         ("await asyncio.open_connection('127.0.0.1', 1)", False),
     ],
 )
-def test_what_depends_on_the_machine_is_found(source: str, is_fault: bool) -> None:
+def test_faults_finds_dependence_on_the_machine(source: str, is_fault: bool) -> None:
     assert bool(list(faults(ast.parse(f"async def test(): {source}")))) is is_fault
 
 

@@ -1,4 +1,4 @@
-"""Work that is asked to stop, what it may make, and copies that look for both."""
+"""Cooperative stopping of work, limits on the size of values, and copies that respect both."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ from aioflow.work.stopping import (
 
 
 def stopped() -> Stoppable:
-    """Work that has been asked to stop."""
+    """Return work that has been asked to stop."""
     work = Stoppable(effects=False)
     work.stop()
     return work
 
 
-# -- whether to go on ------------------------------------------------------------------------------------------------
+# -- checkpoints -----------------------------------------------------------------------------------------------------
 
 
-def test_a_thread_that_works_on_nothing_goes_on() -> None:
+def test_checkpoint_does_nothing_without_work() -> None:
     assert current_work() is None
     checkpoint()
     with acting():
         checkpoint()
 
 
-def test_work_ends_at_its_next_checkpoint() -> None:
+def test_stopped_work_ends_at_its_next_checkpoint() -> None:
     work = Stoppable()
     doing(work, checkpoint)
     work.stop()
@@ -53,12 +53,12 @@ def test_work_ends_at_its_next_checkpoint() -> None:
         doing(work, checkpoint)
 
 
-def test_no_handler_of_exceptions_holds_it_up() -> None:
+def test_except_exception_does_not_catch_stopped() -> None:
     assert not issubclass(Stopped, Exception)
     assert not issubclass(Elsewhere, Exception)
 
 
-def test_a_thread_knows_what_it_works_on_and_no_other_thread_does() -> None:
+def test_current_work_is_nested_and_local_to_the_thread() -> None:
     outer, inner, seen = Work(), Work(), list[Any]()
 
     def nested() -> None:
@@ -75,7 +75,7 @@ def test_a_thread_knows_what_it_works_on_and_no_other_thread_does() -> None:
     assert current_work() is None
 
 
-def test_who_watches_is_told() -> None:
+def test_stop_calls_watchers() -> None:
     work, told = Stoppable(), list[int]()
     work.watchers += [lambda: told.append(1), lambda: told.append(2)]
     work.stop()
@@ -83,7 +83,7 @@ def test_who_watches_is_told() -> None:
     assert work.requested
 
 
-def test_blocks_make_up_the_whole_with_a_checkpoint_between_them() -> None:
+def test_blocks_cover_the_range_with_checkpoints_between() -> None:
     assert list(blocks(7, 3)) == [slice(0, 3), slice(3, 6), slice(6, 7)]
     assert list(blocks(0, 3)) == []
     seen: list[slice] = []
@@ -92,7 +92,7 @@ def test_blocks_make_up_the_whole_with_a_checkpoint_between_them() -> None:
     assert seen == [slice(0, 3)]
 
 
-def test_batches_give_each_item_with_a_checkpoint_after_some() -> None:
+def test_batches_yields_each_item_with_checkpoints_between() -> None:
     assert list(batches("abcde", 2)) == list("abcde")
     seen: list[str] = []
     with pytest.raises(Stopped):
@@ -103,7 +103,7 @@ def test_batches_give_each_item_with_a_checkpoint_after_some() -> None:
 # -- effects ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_has_an_effect_is_not_begun_where_the_work_is_to_stop() -> None:
+def test_stopped_work_does_not_start_an_effect() -> None:
     work, done = stopped(), list[int]()
 
     def change() -> None:
@@ -116,7 +116,7 @@ def test_what_has_an_effect_is_not_begun_where_the_work_is_to_stop() -> None:
     assert not work.effects
 
 
-def test_what_has_begun_to_have_an_effect_is_not_stopped_in_the_middle() -> None:
+def test_started_effect_is_not_stopped() -> None:
     work, seen = Stoppable(effects=False), list[bool]()
 
     def change() -> str:
@@ -131,7 +131,7 @@ def test_what_has_begun_to_have_an_effect_is_not_stopped_in_the_middle() -> None
     assert seen == [True, False]
 
 
-def test_an_effect_that_fails_has_ended() -> None:
+def test_failed_effect_has_ended() -> None:
     work = Stoppable(effects=False)
 
     def change() -> None:
@@ -146,13 +146,13 @@ def test_an_effect_that_fails_has_ended() -> None:
 # -- on an event loop ------------------------------------------------------------------------------------------------
 
 
-def test_brief_work_that_takes_longer_is_begun_elsewhere() -> None:
+def test_brief_work_that_takes_too_long_raises_elsewhere() -> None:
     doing(Brief(seconds=60), checkpoint)
     with pytest.raises(Elsewhere):
         doing(Brief(seconds=-1), checkpoint)
 
 
-def test_brief_work_that_has_had_an_effect_goes_on_where_it_is() -> None:
+def test_brief_work_continues_after_an_effect() -> None:
     def change() -> str:
         with acting():
             pass
@@ -164,13 +164,13 @@ def test_brief_work_that_has_had_an_effect_goes_on_where_it_is() -> None:
 
 
 @pytest.mark.parametrize(("size", "seconds"), [(10**9, 0), (1, 10)])
-def test_brief_work_makes_nothing_that_takes_long(size: int, seconds: float) -> None:
+def test_brief_work_rejects_claims_that_take_long(size: int, seconds: float) -> None:
     doing(Brief(limit=10**10, seconds=0.01), claim, 1000, 0.001)
     with pytest.raises(Elsewhere):
         doing(Brief(limit=10**10, seconds=0.01), claim, size, seconds)
 
 
-def test_what_is_too_large_is_too_large_everywhere() -> None:
+def test_brief_work_raises_for_a_claim_over_the_limit() -> None:
     with pytest.raises(ResourceExhaustedError):
         doing(Brief(limit=10), claim, 11)
 
@@ -178,14 +178,14 @@ def test_what_is_too_large_is_too_large_everywhere() -> None:
 # -- sizes -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_value_may_take_as_much_as_the_setting_says() -> None:
+def test_claim_up_to_the_limit_of_the_work() -> None:
     doing(Work(limit=10), claim, 10)
     with pytest.raises(ResourceExhaustedError) as raised:
         doing(Work(limit=10), claim, 11)
     assert (raised.value.expected, raised.value.actual) == ("at most 10 bytes", "11 bytes")
 
 
-def test_the_limit_of_the_context() -> None:
+def test_value_limit_of_the_context() -> None:
     with value_limit(10):
         with pytest.raises(ResourceExhaustedError):
             doing(Work(), claim, 11)
@@ -195,7 +195,7 @@ def test_the_limit_of_the_context() -> None:
     doing(Work(), claim, 11)
 
 
-def test_where_nothing_is_said_the_machine_sets_the_limit() -> None:
+def test_default_limit_is_the_largest_value_of_the_machine() -> None:
     claim(largest_value())
     with pytest.raises(ResourceExhaustedError, match="max_value_bytes"):
         claim(largest_value() + 1)
@@ -203,7 +203,7 @@ def test_where_nothing_is_said_the_machine_sets_the_limit() -> None:
 
 # -- copies ----------------------------------------------------------------------------------------------------------
 
-LARGE = np.arange(3 << 20, dtype=np.float32)  # some blocks
+LARGE = np.arange(3 << 20, dtype=np.float32)  # several blocks of a copy
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ LARGE = np.arange(3 << 20, dtype=np.float32)  # some blocks
     ],
     ids=["vector", "backwards", "long rows", "transposed", "cube", "one place", "objects", "scalar", "nothing"],
 )
-def test_a_copy_has_the_same_elements_and_memory_of_its_own(source: Any) -> None:
+def test_copy_has_the_same_elements_and_its_own_memory(source: Any) -> None:
     made = copied(source)
     np.testing.assert_array_equal(made, source)
     assert made.dtype == source.dtype
@@ -234,7 +234,7 @@ def test_a_copy_has_the_same_elements_and_memory_of_its_own(source: Any) -> None
 
 @pytest.mark.parametrize("shape", [(1030, 1100), (513, 3000), (3000, 2), (2, 3000), (1025, 1024)], ids=str)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_large_matrix_is_copied_whole_whatever_its_order(shape: tuple[int, int], dtype: Any) -> None:
+def test_large_matrix_is_copied_in_any_memory_order(shape: tuple[int, int], dtype: Any) -> None:
     matrix = np.arange(shape[0] * shape[1], dtype=np.float64).reshape(shape)
     for source in (matrix, matrix.T, matrix[::-1].T, matrix[:, ::-1].T):
         target = np.empty(source.shape, dtype)
@@ -257,13 +257,13 @@ def test_a_large_copy_can_be_stopped(source: Any) -> None:
     assert doing(stopped(), copied, LARGE[:1000]).shape == (1000,)
 
 
-def test_a_view_is_as_large_as_its_copy() -> None:
+def test_limit_applies_to_the_size_of_a_view_once_copied() -> None:
     view = np.broadcast_to(np.zeros((), bool), (1 << 40,))
     with pytest.raises(ResourceExhaustedError):
         doing(Work(limit=1 << 30), copied, view)
 
 
-def test_rows_are_taken_some_at_a_time() -> None:
+def test_row_blocks_cover_all_rows_in_several_blocks() -> None:
     rows = LARGE.reshape(-1, 1 << 10)
     parts = list(row_blocks(rows))
     assert len(parts) > 1

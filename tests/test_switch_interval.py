@@ -1,4 +1,4 @@
-"""The interpreter's thread switch interval: the first session lowers it for the whole process, until it is restored."""
+"""The interpreter's thread switch interval: the first session lowers it for the process, until it is restored."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PYTHONS = 5e-3
 
 @pytest.fixture(autouse=True)
 def untouched() -> Iterator[None]:
-    """As in a process in which no session has been opened."""
+    """Reset the interval, as in a process that has not opened a session."""
     af.restore_switch_interval()
     before = sys.getswitchinterval()
     sys.setswitchinterval(PYTHONS)
@@ -24,13 +24,13 @@ def untouched() -> Iterator[None]:
 
 
 async def opened(interval: float | None) -> float:
-    """The interval once such a session has come and gone."""
+    """Return the interval after a session with this setting was opened and closed."""
     async with af.Session(config=af.SessionConfig(switch_interval=interval)) as session:
         await session.run(af.constant(1))
     return sys.getswitchinterval()
 
 
-async def test_it_is_that_of_the_process_until_it_is_restored() -> None:
+async def test_interval_stays_set_until_restored() -> None:
     assert await opened(1e-3) == pytest.approx(1e-3)
     af.restore_switch_interval()
     assert sys.getswitchinterval() == pytest.approx(PYTHONS)
@@ -40,14 +40,14 @@ async def test_it_is_that_of_the_process_until_it_is_restored() -> None:
     assert await opened(1e-3) == pytest.approx(1e-3), "a later session may ask again"
 
 
-async def test_what_was_there_before_the_first_session_is_restored() -> None:
+async def test_restore_returns_to_the_interval_before_the_first_session() -> None:
     assert [await opened(interval) for interval in (2e-3, 1e-3, 2e-3)] == pytest.approx([2e-3, 1e-3, 1e-3])
     af.restore_switch_interval()
     assert sys.getswitchinterval() == pytest.approx(PYTHONS)
 
 
 @pytest.mark.parametrize("own", [4e-3, 1e-4])
-async def test_what_the_program_sets_itself_stays(own: float) -> None:
+async def test_interval_set_by_the_program_stays(own: float) -> None:
     await opened(1e-3)
     sys.setswitchinterval(own)
     assert await opened(1e-3) == pytest.approx(own)
@@ -55,5 +55,5 @@ async def test_what_the_program_sets_itself_stays(own: float) -> None:
     assert sys.getswitchinterval() == pytest.approx(own)
 
 
-async def test_a_session_never_raises_it() -> None:
+async def test_session_never_raises_the_interval() -> None:
     assert await opened(1.0) == pytest.approx(PYTHONS)

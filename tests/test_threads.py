@@ -1,4 +1,4 @@
-"""Calls in threads that are left behind, taken back or waited for; what a device adds is in test_executor.py."""
+"""Calls in threads that are abandoned, joined or awaited. test_executor.py tests the additions of devices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WHO: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody
 
 
 class Gate:
-    """A function that says nothing in its thread until it is opened."""
+    """A function that blocks in its thread until it is opened."""
 
     def __init__(self) -> None:
         self.entered = threading.Event()
@@ -54,7 +54,7 @@ def one() -> Threads:
 
 
 async def _outcome(call: Any) -> Any:
-    """What a call gives or raises."""
+    """Return the result of a call, or its exception."""
     try:
         return await call
     except (asyncio.CancelledError, LeftBehind, Stopped) as error:
@@ -62,7 +62,7 @@ async def _outcome(call: Any) -> Any:
 
 
 async def _cancelled(call: Any, gate: Gate) -> Any:
-    """What comes of a call that is cancelled once its function has begun."""
+    """Return the outcome of a call that is cancelled after its function has begun."""
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
         task = group.create_task(_outcome(call))
         await gate.until_entered()
@@ -71,7 +71,7 @@ async def _cancelled(call: Any, gate: Gate) -> Any:
     return task.result()
 
 
-async def test_a_call_without_effects_is_left_behind(one: Threads, gate: Gate) -> None:
+async def test_cancelled_call_without_effects_is_abandoned(one: Threads, gate: Gate) -> None:
     error = await _cancelled(one.call(Stoppable(effects=False), gate), gate)
     assert isinstance(error, asyncio.CancelledError)
     left = LeftBehind.behind(error)
@@ -80,7 +80,7 @@ async def test_a_call_without_effects_is_left_behind(one: Threads, gate: Gate) -
     assert left.call.thread == gate.threads[0]
 
 
-async def test_another_thread_takes_the_place_of_its_own(one: Threads, gate: Gate) -> None:
+async def test_new_thread_replaces_an_abandoned_one(one: Threads, gate: Gate) -> None:
     for _ in range(3):
         gate.entered.clear()
         await _cancelled(one.call(Stoppable(effects=False), gate), gate)
@@ -88,11 +88,11 @@ async def test_another_thread_takes_the_place_of_its_own(one: Threads, gate: Gat
         thread = await one.call(Stoppable(), threading.get_ident)
     assert len({*gate.threads, thread}) == 4
     gate.opened.set()
-    async with asyncio.timeout(PATIENCE):  # those that were left behind have ended, and are not used again
+    async with asyncio.timeout(PATIENCE):  # abandoned threads have ended and are not reused
         assert await one.call(Stoppable(), threading.get_ident) == thread
 
 
-async def test_what_waits_in_the_queue_behind_it_is_served(one: Threads, gate: Gate) -> None:
+async def test_calls_queued_behind_an_abandoned_one_run(one: Threads, gate: Gate) -> None:
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
         task = group.create_task(_outcome(one.call(Stoppable(effects=False), gate)))
         await gate.until_entered()
@@ -104,7 +104,7 @@ async def test_what_waits_in_the_queue_behind_it_is_served(one: Threads, gate: G
 
 
 @pytest.mark.parametrize("says_so", [False, True], ids=["all of it", "a part of it"])
-async def test_a_call_with_effects_is_waited_for(one: Threads, gate: Gate, says_so: bool) -> None:
+async def test_cancelled_call_with_effects_is_awaited(one: Threads, gate: Gate, says_so: bool) -> None:
     work = Stoppable(effects=not says_so)
     async with asyncio.TaskGroup() as group:
         task = group.create_task(_outcome(one.call(work, gate.with_an_effect if says_so else gate)))
@@ -117,7 +117,7 @@ async def test_a_call_with_effects_is_waited_for(one: Threads, gate: Gate, says_
     assert LeftBehind.behind(task.result()) is None
 
 
-async def test_a_call_that_comes_to_a_checkpoint_ends_there(one: Threads) -> None:
+async def test_cancelled_call_ends_at_a_checkpoint(one: Threads) -> None:
     entered, ended = threading.Event(), threading.Event()
 
     def busy() -> None:
@@ -137,8 +137,8 @@ async def test_a_call_that_comes_to_a_checkpoint_ends_there(one: Threads) -> Non
     assert LeftBehind.behind(task.result()) is None
 
 
-async def test_work_that_somebody_else_stops(one: Threads, gate: Gate) -> None:
-    """The one who waits was not cancelled: he learns of it by an exception of its own."""
+async def test_call_whose_work_is_stopped_raises(one: Threads, gate: Gate) -> None:
+    """The waiting caller was not cancelled, so `Stopped` or `LeftBehind` informs it."""
     running, queued = Stoppable(effects=False), Stoppable()
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
         task = group.create_task(_outcome(one.call(running, gate)))
@@ -152,14 +152,14 @@ async def test_work_that_somebody_else_stops(one: Threads, gate: Gate) -> None:
     assert isinstance(task.result(), LeftBehind)
 
 
-async def test_work_that_was_stopped_before_is_not_begun(one: Threads) -> None:
+async def test_call_of_stopped_work_does_not_run(one: Threads) -> None:
     work = Stoppable()
     work.stop()
     with pytest.raises(Stopped):
         await one.call(work, lambda: pytest.fail("was called"))
 
 
-async def test_one_who_waits_for_it_after_all_gets_what_comes_of_it(one: Threads, gate: Gate) -> None:
+async def test_rejoin_returns_the_result_of_an_abandoned_call(one: Threads, gate: Gate) -> None:
     left = LeftBehind.behind(await _cancelled(one.call(Stoppable(effects=False), gate), gate))
     assert left is not None
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
@@ -170,7 +170,7 @@ async def test_one_who_waits_for_it_after_all_gets_what_comes_of_it(one: Threads
     assert await left.call.rejoin() == "opened"
 
 
-async def test_one_who_waits_for_it_after_all_gets_its_error(one: Threads, gate: Gate) -> None:
+async def test_rejoin_raises_the_error_of_an_abandoned_call(one: Threads, gate: Gate) -> None:
     def fail() -> None:
         gate()
         raise OSError("no")
@@ -183,13 +183,13 @@ async def test_one_who_waits_for_it_after_all_gets_its_error(one: Threads, gate:
             await left.call.rejoin()
 
 
-async def test_a_call_has_the_context_of_its_caller_and_knows_its_work() -> None:
+async def test_call_has_the_context_and_work_of_its_caller() -> None:
     WHO.set("me")
     work = Stoppable()
     assert await in_thread(lambda: (WHO.get(), current_work()), work=work) == ("me", work)
 
 
-async def test_the_loop_goes_on_while_many_calls_wait(gate: Gate) -> None:
+async def test_loop_stays_responsive_while_many_calls_wait(gate: Gate) -> None:
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
         for _ in range(100):
             group.create_task(in_thread(gate))
@@ -197,11 +197,12 @@ async def test_the_loop_goes_on_while_many_calls_wait(gate: Gate) -> None:
         gate.opened.set()
 
 
-async def test_a_thread_that_is_slow_to_end_keeps_no_value_alive(one: Threads, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_thread_does_not_keep_its_result_alive(one: Threads, monkeypatch: pytest.MonkeyPatch) -> None:
     loop, resume = asyncio.get_running_loop(), threading.Event()
     send = loop.call_soon_threadsafe
 
     def send_slowly(callback: Any, *args: Any, **more: Any) -> asyncio.Handle:
+        # The result has been sent, but the thread does not return from the call yet.
         handle = send(callback, *args, **more)
         assert resume.wait(PATIENCE)
         return handle
@@ -218,19 +219,20 @@ async def test_a_thread_that_is_slow_to_end_keeps_no_value_alive(one: Threads, m
         result = await one.call(Stoppable(effects=False), make)
         assert made[0]() is result
         del result
-        await asyncio.sleep(0)  # the end of the turn of the loop that brought it
+        await asyncio.sleep(0)  # completes the turn of the loop that delivered the result
         assert made[0]() is None
     finally:
         resume.set()
 
 
-async def test_what_comes_of_a_call_whose_coroutine_was_dropped_disturbs_nobody(one: Threads, gate: Gate) -> None:
+async def test_result_of_a_dropped_coroutine_is_ignored(one: Threads, gate: Gate) -> None:
     failures: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, failure: failures.append(failure))
     dropped = one.call(Stoppable(effects=False), gate)
-    dropped.send(None)  # up to where it waits for the thread
+    dropped.send(None)  # runs the coroutine until it waits for the thread
     await gate.until_entered()
     dropped.close()
     gate.opened.set()
-    assert await one.call(Stoppable(effects=False), lambda: "next") == "next"  # of the same thread, so it comes after
+    # The same thread runs it, so the dropped call has ended.
+    assert await one.call(Stoppable(effects=False), lambda: "next") == "next"
     assert failures == []

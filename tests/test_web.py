@@ -1,4 +1,4 @@
-"""A request whose client goes away stops its step: on a real server, with real disconnects; and what passes through."""
+"""`until_disconnect` stops the steps of disconnected clients, on a real server and with fake messages; `rows_of`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SECONDS = 60.0
 
 
 class Service:
-    """`POST /` runs a step on the number that it gets, `GET /` on 1."""
+    """An application: `POST /` runs a step on the number in the body, `GET /` on 1."""
 
     def __init__(self, run: Callable[[float], Awaitable[Any]]) -> None:
         self._run = run
@@ -49,13 +49,13 @@ class Service:
         return Response(str(error), status_code=499)
 
     async def outcome(self) -> object:
-        """How the next request has ended."""
+        """Return the result or the error of the next request that ends."""
         async with asyncio.timeout(SECONDS):
             return await self.outcomes.get()
 
     @contextlib.asynccontextmanager
     async def at(self, middleware: Iterable[Middleware] = ()) -> AsyncIterator[int]:
-        """Serve; yields the port."""
+        """Serve the application, and yield the port."""
         routes = [Route("/", self.answer, methods=["GET", "POST"])]
         handlers: Any = {ClientDisconnectedError: self.gone}
         app = Starlette(routes=routes, middleware=[*middleware], exception_handlers=handlers)
@@ -83,7 +83,10 @@ async def client(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio
 
 
 class Waiting:
-    """A coroutine for a node: says when it is entered and when it is cancelled, and gives its argument when it may."""
+    """A coroutine for a node that waits for `may_end` and returns its argument.
+
+    Events report its start and its cancellation.
+    """
 
     def __init__(self) -> None:
         self.entered, self.cancelled, self.may_end = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -105,7 +108,7 @@ async def waiting() -> Waiting:
 
 @pytest.fixture
 async def service(waiting: Waiting) -> AsyncIterator[Service]:
-    """Its step waits in a coroutine."""
+    """Yield a service whose step waits in a coroutine."""
     x = af.placeholder(af.float32, [])
     y = af.py_coroutine(waiting, [x], af.float32, shapes=[]) * 2.0
     async with af.Session() as session:
@@ -123,9 +126,7 @@ async def read_nothing(request: Request, call_next: Any) -> Any:
 
 @pytest.mark.parametrize("message", [post(3.0), GET], ids=["POST", "GET"])
 @pytest.mark.parametrize("dispatch", [None, read_nothing, read_body], ids=["plain", "middleware", "body in middleware"])
-async def test_a_client_that_goes_away_stops_its_step(
-    service: Service, waiting: Waiting, message: bytes, dispatch: Any
-) -> None:
+async def test_disconnect_stops_the_step(service: Service, waiting: Waiting, message: bytes, dispatch: Any) -> None:
     middleware = [] if dispatch is None else [Middleware(BaseHTTPMiddleware, dispatch=dispatch)]
     async with service.at(middleware) as port:
         async with client(port) as (_, writer):
@@ -133,7 +134,7 @@ async def test_a_client_that_goes_away_stops_its_step(
             await waiting.entered.wait()
         assert isinstance(await service.outcome(), ClientDisconnectedError)
         assert waiting.cancelled.is_set()
-        # Others are served as before.
+        # The server still answers other clients.
         waiting.may_end.set()
         async with client(port) as (reader, writer):
             writer.write(post(4.0))
@@ -141,8 +142,11 @@ async def test_a_client_that_goes_away_stops_its_step(
         assert await service.outcome() == 8.0
 
 
-async def test_a_client_that_goes_away_stops_a_loop_of_kernels() -> None:
-    """In a thread, after the kernel that is running: `run` returns only when nothing of the step runs any more."""
+async def test_disconnect_stops_a_loop_of_kernels() -> None:
+    """The loop runs in a thread and stops after the current kernel.
+
+    `run` returns only when no kernel of the step is running.
+    """
     x = af.placeholder(af.float32, [])
     begun = asyncio.Event()
 
@@ -162,8 +166,8 @@ async def test_a_client_that_goes_away_stops_a_loop_of_kernels() -> None:
             assert await session.run(x * 2.0, {x: 3.0}) == 6.0
 
 
-async def test_requests_on_one_connection_are_answered_in_turn(service: Service, waiting: Waiting) -> None:
-    """The second comes while the first waits (pipelining): it is no disconnect."""
+async def test_pipelined_requests_are_answered_in_order(service: Service, waiting: Waiting) -> None:
+    """The second request arrives while the first waits (pipelining), and is not a disconnect."""
     async with service.at() as port, client(port) as (reader, writer):
         writer.write(post(1.0) + post(2.0))
         await waiting.entered.wait()
@@ -173,7 +177,7 @@ async def test_requests_on_one_connection_are_answered_in_turn(service: Service,
         assert answers.count(b"HTTP/1.1 200") == 2
 
 
-async def test_an_error_of_the_step_is_itself(service: Service) -> None:
+async def test_error_of_the_step_is_raised_unchanged(service: Service) -> None:
     async with service.at() as port, client(port) as (reader, writer):
         body = b'"text"'
         writer.write(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\n\r\n" + body)
@@ -181,11 +185,11 @@ async def test_an_error_of_the_step_is_itself(service: Service) -> None:
         assert isinstance(await service.outcome(), af.errors.InvalidArgumentError)
 
 
-# ── what passes through ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── results, errors and cancellation ─────────────────────────────────────────────────────────────────────────────────
 
 
 class Receiver:
-    """An ASGI `receive` that has messages, and after them waits until the client goes away. Counts who waits."""
+    """An ASGI `receive` that returns messages, and then waits until the client disconnects. Counts its waiters."""
 
     def __init__(self, *messages: dict[str, Any]) -> None:
         self._messages = list(messages)
@@ -213,14 +217,14 @@ async def give(value: Any) -> Any:
 
 
 async def after(receiver: Receiver, value: Any) -> Any:
-    """What lasts until somebody waits for the disconnect."""
-    while not receiver.pending:  # noqa: ASYNC110  # whoever waits cannot say so
+    """Return `value` once a caller of `receiver` waits for the disconnect."""
+    while not receiver.pending:  # noqa: ASYNC110  # no event signals the waiter
         await asyncio.sleep(0)
     return await give(value)
 
 
 @pytest.mark.parametrize("messages", [(), (END_OF_BODY,), ({"type": "http.request"},)])
-async def test_the_result_comes_out_and_nothing_waits_any_more(messages: tuple[dict[str, Any], ...]) -> None:
+async def test_until_disconnect_returns_the_result_and_stops_receiving(messages: tuple[dict[str, Any], ...]) -> None:
     receiver = Receiver(*messages)
     assert await until_disconnect(receiver, give(5)) == 5
     assert await until_disconnect(receiver, after(receiver, 6)) == 6
@@ -229,7 +233,7 @@ async def test_the_result_comes_out_and_nothing_waits_any_more(messages: tuple[d
 
 @pytest.mark.parametrize("error", [ValueError("wrong"), ExceptionGroup("several", [ValueError()]), KeyError(1)])
 @pytest.mark.parametrize("at_once", [True, False])
-async def test_an_error_comes_out_as_itself(error: Exception, at_once: bool) -> None:
+async def test_until_disconnect_raises_the_original_error(error: Exception, at_once: bool) -> None:
     receiver = Receiver()
     with pytest.raises(type(error)) as raised:
         await until_disconnect(receiver, give(error) if at_once else after(receiver, error))
@@ -239,7 +243,7 @@ async def test_an_error_comes_out_as_itself(error: Exception, at_once: bool) -> 
 
 
 @pytest.mark.parametrize("scope", ["cancel", "timeout"])
-async def test_cancelling_the_handler_is_no_disconnect(waiting: Waiting, scope: str) -> None:
+async def test_cancelling_the_handler_is_not_a_disconnect(waiting: Waiting, scope: str) -> None:
     receiver = Receiver()
     if scope == "timeout":
         with pytest.raises(TimeoutError):
@@ -255,8 +259,8 @@ async def test_cancelling_the_handler_is_no_disconnect(waiting: Waiting, scope: 
     assert receiver.pending == 0
 
 
-async def test_a_disconnect_inside_a_timeout_is_one(waiting: Waiting) -> None:
-    """And leaves the task as it was: it can wait, and be cancelled."""
+async def test_disconnect_inside_a_timeout_is_not_a_timeout(waiting: Waiting) -> None:
+    """The task stays usable: it can wait, and be cancelled."""
     receiver = Receiver()
     receiver.goes.set()
     async with asyncio.timeout(SECONDS) as scope:
@@ -271,7 +275,7 @@ async def test_a_disconnect_inside_a_timeout_is_one(waiting: Waiting) -> None:
     assert "client" in str(raised.value)
 
 
-async def test_an_error_on_the_way_out_is_the_cause() -> None:
+async def test_error_during_cancellation_is_the_cause_of_the_disconnect() -> None:
     receiver = Receiver()
 
     async def fails_to_stop() -> None:
@@ -286,7 +290,7 @@ async def test_an_error_on_the_way_out_is_the_cause() -> None:
     assert isinstance(raised.value.__cause__, OSError)
 
 
-async def test_a_body_that_was_not_read_is_refused_rather_than_lost(waiting: Waiting) -> None:
+async def test_until_disconnect_rejects_an_unread_body(waiting: Waiting) -> None:
     for messages in (
         [{"type": "http.request", "body": b"[1]", "more_body": False}],
         [{"type": "http.request", "body": b"", "more_body": True}],
@@ -299,7 +303,7 @@ async def test_a_body_that_was_not_read_is_refused_rather_than_lost(waiting: Wai
     assert waiting.cancelled.is_set()
 
 
-async def test_what_receive_raises_comes_out(waiting: Waiting) -> None:
+async def test_until_disconnect_raises_errors_of_receive(waiting: Waiting) -> None:
     async def receive() -> dict[str, Any]:
         raise RuntimeError("no channel")
 
@@ -324,7 +328,7 @@ async def test_what_receive_raises_comes_out(waiting: Waiting) -> None:
         ("[]", af.float32, [None], []),
     ],
 )
-async def test_rows_are_arrays_that_the_tensor_takes(body: Any, dtype: Any, shape: Any, rows: Any) -> None:
+async def test_rows_of_returns_arrays_that_can_be_fed(body: Any, dtype: Any, shape: Any, rows: Any) -> None:
     x = af.placeholder(dtype, shape)
     found = rows_of(body, x)
     async with af.Session() as session:
@@ -358,7 +362,7 @@ async def test_rows_are_arrays_that_the_tensor_takes(body: Any, dtype: Any, shap
         (b"[" * 100 + b"]" * 100, "differ in length"),
     ],
 )
-def test_what_is_no_row_is_refused_with_words_for_the_client(body: Any, why: str) -> None:
+def test_rows_of_rejects_malformed_bodies_with_a_reason(body: Any, why: str) -> None:
     x = af.placeholder(af.float32, [None, 2], name="x")
     with pytest.raises(InvalidArgumentError) as raised:
         rows_of(body, x)
@@ -383,6 +387,6 @@ def test_what_is_no_row_is_refused_with_words_for_the_client(body: Any, why: str
         ("[1]", af.resource),
     ],
 )
-def test_numbers_are_not_made_to_fit(body: str, dtype: Any) -> None:
+def test_rows_of_rejects_values_outside_the_dtype(body: str, dtype: Any) -> None:
     with pytest.raises(InvalidArgumentError, match=f"expected rows of {dtype.name}"):
         rows_of(body, af.placeholder(dtype, [None]))

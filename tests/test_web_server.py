@@ -1,4 +1,4 @@
-"""uvicorn inside a program: what clients that go away cost, and what is left of a server that is cancelled."""
+"""uvicorn inside a program: disconnecting clients, and cleanup after the server is cancelled."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ import pytest
 pytest.importorskip("uvicorn", reason="aioflow-engine[serve] is not installed")
 pytest.importorskip("httptools", reason="aioflow-engine[serve] is not installed")
 
-from aioflow.web_server import EmbeddedServer, EmbeddedSettings  # it may not be there
+from aioflow.web_server import EmbeddedServer, EmbeddedSettings  # after importorskip: it needs uvicorn
 from tests.cancelling import LOOPS, cancel_at_each_turn, run_on
 
 Loop = Callable[[], asyncio.AbstractEventLoop]
 loops = pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
 
-LIMIT = 60.0  # seconds in which whatever a test waits for must have come
+LIMIT = 60.0  # seconds that a test waits at most
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+# SO_LINGER with a timeout of 0: closing the socket sends RST instead of FIN.
 RESET = struct.pack("ii", 1, 0)
 
 
 async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(LIMIT):
-        while not condition():  # noqa: ASYNC110  # there is no event for it
+        while not condition():  # noqa: ASYNC110  # no event signals this
             await asyncio.sleep(0)
 
 
@@ -39,7 +40,7 @@ async def answer(send: Any) -> None:
 
 @contextlib.asynccontextmanager
 async def serving(app: Any) -> AsyncIterator[tuple[EmbeddedServer, int]]:
-    """A server and its port."""
+    """Yield a server and its port."""
     server = EmbeddedServer(EmbeddedSettings(app, lifespan="off", access_log=False, ws="none"))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         async with asyncio.TaskGroup() as group:
@@ -52,7 +53,7 @@ async def serving(app: Any) -> AsyncIterator[tuple[EmbeddedServer, int]]:
 
 @pytest.mark.parametrize("is_reset", [False, True])
 @loops
-def test_pipelined_requests_of_a_lost_connection_all_learn_of_it(
+def test_lost_connection_ends_its_request_and_drops_pipelined_ones(
     loop: Loop, is_reset: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -101,15 +102,15 @@ def test_answered_requests_log_nothing_without_an_access_log(loop: Loop, caplog:
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
 @loops
-def test_requests_that_are_cut_off_are_answered(
+def test_aborted_requests_are_answered_with_503(
     loop: Loop, is_cancelled: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By a server that is cancelled, and by one whose requests take too long when it ends."""
+    """The server is cancelled, or the requests exceed the timeout of its shutdown."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         begun.set()
         try:
-            await asyncio.get_running_loop().create_future()  # does not ask whether its client has gone
+            await asyncio.get_running_loop().create_future()  # never receives the disconnect
         finally:
             ended.append(True)
 
@@ -156,7 +157,7 @@ def test_cancelled_server_does_not_wait_for_a_client_that_does_not_read(loop: Lo
 
 
 @loops
-def test_a_server_that_has_ended_drops_connections_that_it_was_accepting(loop: Loop) -> None:
+def test_ended_server_drops_new_connections(loop: Loop) -> None:
     async def main() -> None:
         async with serving(None) as (server, port):
             server.server_state.is_over = True
@@ -171,7 +172,7 @@ def test_a_server_that_has_ended_drops_connections_that_it_was_accepting(loop: L
 
 
 @loops
-def test_a_server_cancelled_at_any_turn_leaves_nothing(loop: Loop) -> None:
+def test_server_cancelled_at_any_turn_leaves_no_tasks(loop: Loop) -> None:
     async def work() -> None:
         async with serving(None):
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Builders that work out in a step what the rank of a tensor decides: calls for tensors of which no shape is known."""
+"""Builders that determine the rank of a tensor at run time: calls with tensors of unknown shape."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _floats(*shape: int) -> Any:
 _IDS: Final = np.array([[0, 5, 2], [6, 1, 1]], np.int32)
 _STRINGS: Final = np.array([["a", "b"], ["c", "d"]], object)
 
-# name: what to build of a module and tensors, and what to feed.
+# name: builder, called with the module and tensors, and the feeds.
 CASES: Final[dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]] = {
     "linspace": (lambda m, x, y: m.linspace(x, y, 4), (_floats(3), _floats(3))),
     "linspace along 1": (lambda m, x, y: m.linspace(x, y, 4, axis=1), (_floats(3, 2), _floats(3, 2))),

@@ -1,8 +1,8 @@
-"""Waiting until a condition holds, with a limit that only a fault reaches.
+"""Waits for conditions, with a limit that only a fault reaches.
 
-Waiting for steps to wait, and for their time to run out: there is no event for the first, and no number of turns of
-the loop is always enough: a step may be on its way through a thread. So no short time limit is one that a step surely
-reaches, either: the loop's clock is put forward when it does.
+These helpers also wait until steps wait, and until their time limits expire. No event signals that a step waits. No
+fixed number of turns of the loop is enough either, since a step may be passing through a thread. So a short time limit
+might expire before the step waits. The helpers advance the loop's clock once the step waits.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from aioflow.errors import DeadlineExceededError
 __all__ = ["clock_put_forward", "eventually", "time_runs_out", "until", "until_collected", "until_waiting"]
 
 _LIMIT = 120.0  # seconds
-_PAUSE = 0.005  # seconds between two looks
-_TURNS = 1000  # of the loop, before it pauses: other tasks may make the condition true without waiting for anything
+_PAUSE = 0.005  # seconds between two checks
+_TURNS = 1000  # turns of the loop before it pauses: other tasks may make the condition true without waiting
 
 
 def until(condition: Callable[[], object], seconds: float = _LIMIT) -> None:
-    """Wait in this thread until `condition()` is true. Raises AssertionError after `seconds`."""
+    """Wait in this thread until `condition()` is true. Raise AssertionError after `seconds`."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"not within {seconds} s: {_shown(condition)}"
@@ -39,8 +39,8 @@ def until(condition: Callable[[], object], seconds: float = _LIMIT) -> None:
 
 
 async def eventually(condition: Callable[[], object | Awaitable[object]], seconds: float = _LIMIT) -> None:
-    """Wait until `condition()`, which may be a coroutine function, is true. Raises AssertionError after `seconds`."""
-    end = time.monotonic() + seconds  # not the loop's clock, which a test may put forward
+    """Wait until `condition()`, which may be a coroutine function, is true. Raise AssertionError after `seconds`."""
+    end = time.monotonic() + seconds  # not the loop's clock, which a test may advance
     for turn in itertools.count():
         found = condition()
         if await found if inspect.isawaitable(found) else found:
@@ -50,7 +50,10 @@ async def eventually(condition: Callable[[], object | Awaitable[object]], second
 
 
 def until_collected(*references: weakref.ref[Any], seconds: float = _LIMIT) -> None:
-    """Wait until the objects are gone. A thread that has just ended a call for them may hold them for a moment."""
+    """Wait until the objects have been collected.
+
+    A thread that has just ended a call for them may hold them for a moment.
+    """
 
     def are_gone() -> bool:
         gc.collect()
@@ -67,7 +70,7 @@ def _shown(condition: Callable[[], object]) -> str:
 
 
 async def until_waiting(session: af.Session, count: int = 1) -> list[str]:
-    """What waits, as "node on what", once that many nodes do."""
+    """Wait until `count` nodes wait, and return them as "node on what"."""
     async with asyncio.timeout(_LIMIT):
         while True:
             found = [f"{node} on {what}" for step in await session.stuck_report() for node, _, what in step.waiting]
@@ -78,7 +81,7 @@ async def until_waiting(session: af.Session, count: int = 1) -> list[str]:
 
 @contextmanager
 def clock_put_forward() -> Iterator[None]:
-    """A block in which every timer of the running loop is due."""
+    """Advance the loop's clock during the block, so that every timer is due."""
     loop = asyncio.get_running_loop()
     now = loop.time
     with patch.object(loop, "time", lambda: now() + 1e6):
@@ -86,7 +89,10 @@ def clock_put_forward() -> Iterator[None]:
 
 
 async def time_runs_out(session: af.Session, run: Coroutine[Any, Any, Any], count: int = 1) -> DeadlineExceededError:
-    """The error of a run with a time limit, any but a short one, which runs out once that many of its nodes wait."""
+    """Return the error of a run whose time limit expires once `count` of its nodes wait.
+
+    The limit must be long enough not to expire by itself.
+    """
     async with asyncio.TaskGroup() as group:
         task = group.create_task(_late(run))
         await until_waiting(session, count)

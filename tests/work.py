@@ -1,4 +1,4 @@
-"""How much work a function does, counted, not timed: the same number on a busy machine as on a quiet one."""
+"""The work of a function, counted instead of timed, so that the number does not depend on the load of the machine."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["calls"]
 
 
 def calls(function: Callable[[], Any]) -> int:
-    """How many calls, of Python and of C functions, are made in a call.
+    """Return the number of calls, of Python and C functions, during a call of `function`.
 
-    Operations compare by a Python function meanwhile, so that a search through a list of them counts with its length.
+    Operations are compared by a Python function meanwhile, so that a search through a list of them counts its length.
     """
     count = 0
 

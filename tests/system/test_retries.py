@@ -1,4 +1,4 @@
-"""A test that fails and then passes is listed with its traceback, and too many of them fail the run."""
+"""Reruns of flaky tests: the report lists them with tracebacks, and too many of them fail the run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_it(number, failures):
 
 
 def run(folder: Path, last: int, *options: str) -> subprocess.CompletedProcess[str]:
-    """Tests that fail 0, 1, 1 and `last` times before they pass, under the project's settings."""
+    """Run tests that fail 0, 1, 1 and `last` times before they pass, with the project's pytest settings."""
     file = folder / "test_some.py"
     file.write_text(_TESTS.format(last=last), encoding="utf-8")
     settings = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(folder), "-p", "no:cacheprovider"]
@@ -43,7 +43,7 @@ def run(folder: Path, last: int, *options: str) -> subprocess.CompletedProcess[s
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, subprocess.CompletedProcess[str]]:
-    """What came of several runs, at the same time."""
+    """Return the results of several test runs, which run concurrently."""
     asked: dict[str, tuple[int, tuple[str, ...]]] = {
         "alone": (0, ("--flaky-limit", "2")),
         "worker": (0, ("--flaky-limit", "2", "-n", "1")),
@@ -81,7 +81,7 @@ def test_more_flaky_tests_than_allowed_fail_the_run(ended: dict[str, subprocess.
     assert len(flaky(done)) == 2
 
 
-def test_a_test_that_goes_on_failing_is_failed_and_not_flaky(
+def test_a_test_that_always_fails_is_not_flaky(
     ended: dict[str, subprocess.CompletedProcess[str]],
 ) -> None:
     done = ended["failed"]
@@ -90,7 +90,7 @@ def test_a_test_that_goes_on_failing_is_failed_and_not_flaky(
     assert re.search(r"^FAILED .*test_it\[3-9\]", done.stdout, re.MULTILINE)
 
 
-def test_without_the_option_nothing_is_run_again(ended: dict[str, subprocess.CompletedProcess[str]]) -> None:
+def test_no_reruns_without_the_option(ended: dict[str, subprocess.CompletedProcess[str]]) -> None:
     done = ended["without"]
     assert done.returncode == 1, done.stdout + done.stderr
     assert "2 failed, 2 passed" in done.stdout

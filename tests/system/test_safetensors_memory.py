@@ -1,4 +1,4 @@
-"""How much memory weights take, of a process that is asked how much it has had at most, with the mapped pages."""
+"""Peak memory of a process that loads weights, including mapped pages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from aioflow.interop import safetensors
 from tests.processes import SECONDS, program
 
-SIZE = 160 << 20  # bytes of the file, and of variables where they are wider
+SIZE = 160 << 20  # bytes of the file; variables take more if they are cast to a wider dtype
 PROGRAM = Path(__file__).with_name("large_safetensors.py")
 
 
@@ -22,11 +22,11 @@ PROGRAM = Path(__file__).with_name("large_safetensors.py")
     ("parts", "times"),
     [
         ((), 1.1),
-        (("transposed",), 1.15),  # and a tensor of a twentieth
-        (("cast",), 2.5),  # float32 of float16: the values alone are twice the file
+        (("transposed",), 1.15),  # plus a copy of one tensor, a twentieth of the file
+        (("cast",), 2.5),  # float16 cast to float32: the values alone take twice the file's size
     ],
 )
-async def test_the_peak_of_a_large_file(parts: tuple[str, ...], times: float, tmp_path: Path) -> None:
+async def test_peak_memory_of_loading_a_large_file(parts: tuple[str, ...], times: float, tmp_path: Path) -> None:
     kind = np.float16 if "cast" in parts else np.float32
     shape = (20, 1024, SIZE // 20 // 1024 // np.dtype(kind).itemsize)
     path = tmp_path / "m.safetensors"

@@ -1,4 +1,4 @@
-"""A service over TLS, by HTTP and by gRPC."""
+"""A model service over TLS, with HTTP and gRPC."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def folder(tmp_path: Path) -> Path:
     return await save_model(tmp_path / "m", scaled(2))
 
 
-async def test_grpc_by_tls(folder: Path, tmp_path: Path) -> None:
+async def test_grpc_over_tls(folder: Path, tmp_path: Path) -> None:
     cert, key, ca = Authority(tmp_path).tls("server").files
     trusted = grpc.ssl_channel_credentials(await asyncio.to_thread(Path(ca).read_bytes))
     async with (
@@ -37,7 +37,7 @@ async def test_grpc_by_tls(folder: Path, tmp_path: Path) -> None:
         assert (await ask("ServerLive")).live
 
 
-async def test_servers_refuse_a_key_that_others_may_read(folder: Path, tmp_path: Path) -> None:
+async def test_servers_reject_a_key_readable_by_others(folder: Path, tmp_path: Path) -> None:
     cert, key, _ = Authority(tmp_path).tls("server").files
     await asyncio.to_thread(os.chmod, key, 0o644)
     where = ServerOptions(port=0, tls_cert=cert, tls_key=key)
@@ -48,7 +48,7 @@ async def test_servers_refuse_a_key_that_others_may_read(folder: Path, tmp_path:
                     pass
 
 
-async def test_tls(folder: Path, tmp_path: Path) -> None:
+async def test_http_over_tls(folder: Path, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     cert, key, ca = authority.tls("server").files
     where = ServerOptions(port=0, tls_cert=cert, tls_key=key)

@@ -1,4 +1,4 @@
-"""Several processes as one service: what ends, stands still or is replaced under load takes nobody's answer with it."""
+"""A model service of several processes: no request is lost when a process ends, hangs or is replaced under load."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ async def folder(tmp_path: Path) -> Path:
 
 
 async def killed(service: Processes, pid: int | None = None) -> None:
-    """Kill a process of a service, and wait until the service has noticed, and has seen it off.
+    """Kill a process of a service, and wait until the service has noticed and the process has ended.
 
-    Only then are its connections closed, to which a client could send a request: threads end one after the other, and
-    the last one closes them. The process counts as a zombie from the end of its first thread on.
+    The process counts as a zombie once its first thread has ended, but its connections close only with its last thread.
+    Until then, a client could still send a request over one of them.
     """
     victim = service.pids[0] if pid is None else pid
     process = psutil.Process(victim)
@@ -57,13 +57,13 @@ def connections(pid: int) -> int:
     return sum(each.status == "ESTABLISHED" for each in psutil.Process(pid).net_connections("tcp"))
 
 
-async def test_a_model_that_one_process_loads_is_loaded_in_all(folder: Path) -> None:
+async def test_load_request_to_one_process_loads_in_all(folder: Path) -> None:
     async with several({"m": folder}) as (service, client), loaded(service.url, 16) as clients:
         await save_model(folder / "2", scaled(2))
         assert (await client.post("/v2/repository/models/m/load")).status_code == 200
         seen: set[int] = set()
         async with contextlib.AsyncExitStack() as stack:
-            # A new connection goes where there are the fewest, so open ones lead to each process sooner or later.
+            # A new connection goes to the process with the fewest, so holding connections open reaches every process.
             while seen != set(service.pids):
                 options: Any = {"base_url": service.url, "trust_env": False, "timeout": LONG}
                 other = await stack.enter_async_context(httpx.AsyncClient(**options))
@@ -73,7 +73,7 @@ async def test_a_model_that_one_process_loads_is_loaded_in_all(folder: Path) -> 
     assert sum(each.broken for each in clients) == 0
 
 
-async def test_numbers_are_sums_and_outlive_a_process(folder: Path) -> None:
+async def test_metrics_are_sums_and_survive_a_killed_process(folder: Path) -> None:
     async with several({"m": folder}) as (service, client):
 
         async def count() -> float:
@@ -82,7 +82,7 @@ async def test_numbers_are_sums_and_outlive_a_process(folder: Path) -> None:
         for number in range(1, 31):
             async with httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=LONG) as other:
                 values(await other.post("/v2/models/m/infer", json=asked(rows())))
-            if number % 10 == 0:  # a process that is slow to answer is counted as it was last heard
+            if number % 10 == 0:  # for a process that is slow to answer, the sum uses its last reported count
                 await eventually(partial(_is, count, number))
         stats = (await client.get("/v2/models/m/stats")).json()["model_stats"]
         assert [each["inference_stats"]["success"]["count"] for each in stats] == [30]
@@ -101,7 +101,7 @@ async def is_ready(client: Any) -> bool:
     return bool((await client.get("/v2/health/ready")).status_code == 200)
 
 
-async def test_the_page_and_what_needs_no_token(folder: Path) -> None:
+async def test_routes_that_need_a_token(folder: Path) -> None:
     where = ServerOptions(port=0, token="secret")
     async with (
         asyncio.timeout(LONG),
@@ -121,7 +121,7 @@ async def test_the_page_and_what_needs_no_token(folder: Path) -> None:
         assert "token" in (await client.get("/openapi.json")).json()["components"]["securitySchemes"]
 
 
-async def test_what_is_unloaded_stays_so(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_unloaded_model_stays_unloaded_in_new_processes(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with several({"m": folder}) as (service, client):
         assert (await client.post("/v2/repository/models/m/unload")).status_code == 200
         await killed(service)
@@ -138,7 +138,7 @@ async def test_what_is_unloaded_stays_so(folder: Path, caplog: pytest.LogCapture
 async def test_a_killed_process_takes_only_its_own_requests(folder: Path) -> None:
     async with several({"m": folder}) as (service, client), loaded(service.url) as clients:
         before = service.pids
-        (folder / "1").rename(folder / "hidden")  # so that no other process can take its place for now
+        (folder / "1").rename(folder / "hidden")  # prevents a replacement from starting for now
         victim = max(before, key=connections)
         held = connections(victim)
         await killed(service, victim)
@@ -148,15 +148,15 @@ async def test_a_killed_process_takes_only_its_own_requests(folder: Path) -> Non
         await eventually(lambda: len(service.pids) == 2)
         assert victim not in service.pids
         await eventually(partial(is_ready, client))
-        assert all(each.broken <= 1 for each in clients)  # the one that was in flight, if it was there
-        assert held - 1 <= sum(each.broken for each in clients) <= held  # one may be that of `client`
+        assert all(each.broken <= 1 for each in clients)  # at most its one request in flight
+        assert held - 1 <= sum(each.broken for each in clients) <= held  # one connection may be that of `client`
 
 
-async def test_one_that_stands_still_is_replaced(folder: Path) -> None:
+async def test_suspended_process_is_replaced(folder: Path) -> None:
     async with several({"m": folder}, quorum=1, stuck_seconds=5.0) as (service, _):
         stopped = service.pids[0]
         os.kill(stopped, signal.SIGSTOP)
-        for seed in range(8):  # the others take every connection
+        for seed in range(8):  # the other process takes every connection
             async with httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=LONG) as other:
                 x = rows(1, seed)
                 np.testing.assert_allclose(values(await other.post("/v2/models/m/infer", json=asked(x))), x)
@@ -177,7 +177,7 @@ async def test_a_reload_under_load_loses_no_request(folder: Path, tmp_path: Path
     assert sum(each.broken for each in clients) == 0
 
 
-async def test_a_request_that_has_begun_is_answered_by_the_old_process(tmp_path: Path) -> None:
+async def test_terminated_process_answers_its_request_in_flight(tmp_path: Path) -> None:
     await save_model(tmp_path / "m", slow(100_000))
     async with several({"m": tmp_path / "m"}, ModelOptions(warmup=False), processes=1) as (service, client):
         x = np.ones([1, 1], np.float32)
@@ -190,15 +190,15 @@ async def test_a_request_that_has_begun_is_answered_by_the_old_process(tmp_path:
 
             await eventually(has_begun)
             old = service.pids
-            os.kill(old[0], signal.SIGTERM)  # as somebody does who does not know of the supervisor
+            os.kill(old[0], signal.SIGTERM)  # as an operator would who overlooks the supervisor
             await eventually(lambda: service.pids and service.pids != old)
         np.testing.assert_array_equal(values(asking.result()), x)
 
 
-async def test_a_model_is_loaded_by_a_client_of_a_process_that_is_being_replaced(folder: Path) -> None:
-    """The one waits for the other, and not the other way round as well."""
+async def test_load_request_during_a_reload_succeeds(folder: Path) -> None:
+    """Check for a deadlock: the load waits for the reload, so the reload must not wait for the load's connection."""
     async with several({"m": folder}, processes=1, drain_seconds=3.0) as (service, client):
-        await eventually(partial(is_ready, client))  # over a connection that stays open
+        await eventually(partial(is_ready, client))  # over a keep-alive connection
         before = set(service.pids)
         service.reload()
         response = await client.post("/v2/repository/models/m/load")
@@ -216,7 +216,7 @@ async def test_a_reload_that_fails_changes_nothing(folder: Path, caplog: pytest.
         values(await client.post("/v2/models/m/infer", json=asked(rows())))
 
 
-async def test_a_model_that_is_not_there_ends_the_service(tmp_path: Path) -> None:
+async def test_missing_model_ends_the_service(tmp_path: Path) -> None:
     async with asyncio.timeout(LONG), Processes({"m": tmp_path / "none"}, None, _ANY, processes=2) as service:
         with pytest.raises(UnavailableError, match="none"):
             await service.ready()
@@ -224,7 +224,7 @@ async def test_a_model_that_is_not_there_ends_the_service(tmp_path: Path) -> Non
             await service.stopped()
 
 
-async def test_one_that_dies_at_each_start_is_given_up(
+async def test_service_fails_after_repeated_crashes_at_start(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "dying_at_import.py").write_text("import os\nos._exit(3)\n")
@@ -236,7 +236,7 @@ async def test_one_that_dies_at_each_start_is_given_up(
                 await service.ready()
 
 
-async def test_what_is_over_the_memory_budget_is_refused(tmp_path: Path) -> None:
+async def test_loads_and_requests_over_the_memory_budget_are_rejected(tmp_path: Path) -> None:
     def filled() -> Any:
         n = af.placeholder("int32", [], name="n")
         parts = [af.fill([n], float(i)) for i in range(8)]
@@ -260,12 +260,13 @@ async def test_what_is_over_the_memory_budget_is_refused(tmp_path: Path) -> None
 
         assert (await client.post("/v2/models/m/infer", json=wanted(1000))).status_code == 200
         found = [(await client.post("/v2/models/m/infer", json=wanted(1 << power))).status_code for power in (24, 28)]
-        assert found == [507, 413]  # the first is too much for the system, the other for the engine
+        # The first exceeds RLIMIT_DATA, which the budget sets; the second exceeds the engine's limit on a value.
+        assert found == [507, 413]
         assert (await client.post("/v2/models/m/infer", json=wanted(1000))).status_code == 200
         assert service.pids == [pid]
 
 
-async def test_weights_are_in_memory_once(tmp_path: Path) -> None:
+async def test_processes_share_the_memory_of_weights(tmp_path: Path) -> None:
     size = 64 << 20
 
     def weights() -> Any:
@@ -285,6 +286,6 @@ async def test_weights_are_in_memory_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("named", [{"processes": 0}, {"processes": 2, "quorum": 3}, {"processes": 2, "quorum": 0}])
-def test_wrong_numbers_are_refused(named: Any) -> None:
+def test_invalid_process_counts_are_rejected(named: Any) -> None:
     with pytest.raises(InvalidArgumentError):
         Processes({"m": "m"}, **named)

@@ -1,4 +1,4 @@
-"""The supervisor of a service of several processes, with programs in their place that start in no time."""
+"""The supervisor of a multi-process service, with lightweight processes that start at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytest.importorskip("prometheus_client", reason="aioflow-engine[serve] is not in
 pytest.importorskip("uvicorn", reason="aioflow-engine[serve] is not installed")
 
 from aioflow.errors import ClosedSessionError, UnavailableError
-from aioflow.serve import Processes, ServerOptions  # what it needs may not be there
+from aioflow.serve import Processes, ServerOptions  # after importorskip: it needs these packages
 from aioflow.serve.processes import accepting, child, supervisor
 from aioflow.serve.processes.child import Child
 from tests.cancelling import LOOPS, cancel_at_each_turn, run_on
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes hand 
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[Child]:
-    """The processes that supervisors start from now on; `tests.system.light_serving_process` is their program."""
+    """Return the list of processes that supervisors start. Each runs `tests.system.light_serving_process`."""
     found: list[Child] = []
     start = Child.start
 
@@ -58,9 +58,7 @@ def _runs(process: Child) -> bool:
 
 
 @pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
-def test_leaving_that_is_cancelled_in_any_turn_ends_every_process(
-    loop: Callable[[], asyncio.AbstractEventLoop], started: list[Child]
-) -> None:
+def test_cancelled_exit_ends_every_process(loop: Callable[[], asyncio.AbstractEventLoop], started: list[Child]) -> None:
     services: list[Processes] = []
 
     async def enter() -> None:
@@ -77,7 +75,7 @@ def test_leaving_that_is_cancelled_in_any_turn_ends_every_process(
 
 
 @pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
-def test_service_that_is_cancelled_in_any_turn_of_its_start_ends_every_process(
+def test_cancelled_start_ends_every_process(
     loop: Callable[[], asyncio.AbstractEventLoop], started: list[Child]
 ) -> None:
 
@@ -91,19 +89,19 @@ def test_service_that_is_cancelled_in_any_turn_of_its_start_ends_every_process(
     run_on(loop, cancel_at_each_turn(serve, ended))
 
 
-async def test_process_that_is_stuck_while_it_starts_is_killed_and_replaced(
+async def test_process_stuck_at_start_is_killed_and_replaced(
     started: list[Child], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("AIOFLOW_TEST_STUCK", str(tmp_path / "stuck"))
     monkeypatch.setattr(supervisor, "_START_SECONDS", 2.0)
     async with _service(stuck_seconds=2.0) as service:
         await service.ready()
-        assert len(started) >= 3  # on a machine that is busy, one that is not stuck may start too slowly
+        assert len(started) >= 3  # on a busy machine, a healthy process may also exceed the start timeout
         assert len(service.pids) == 2
 
 
 class Start:
-    """Holds each start of a process from `hold` until `release`, and has it fail while there is an `error`."""
+    """Control over process starts: delays them between `hold` and `release`, and makes them fail with `error`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         may_end = asyncio.Event()
@@ -122,7 +120,7 @@ class Start:
         monkeypatch.setattr(Child, "started", held)
 
 
-async def test_process_that_ends_while_it_is_replaced_has_one_successor(
+async def test_process_killed_during_a_reload_has_one_successor(
     started: list[Child], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = Start(monkeypatch)
@@ -138,7 +136,7 @@ async def test_process_that_ends_while_it_is_replaced_has_one_successor(
         await eventually(lambda: service.pids == [each.pid for each in started if _runs(each)])
 
 
-async def test_reload_that_is_asked_for_while_another_fails_replaces_every_process(
+async def test_reload_requested_during_a_failing_one_replaces_every_process(
     started: list[Child], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = Start(monkeypatch)
@@ -155,7 +153,7 @@ async def test_reload_that_is_asked_for_while_another_fails_replaces_every_proce
         await eventually(lambda: len(service.pids) == 2)
 
 
-async def test_processes_that_were_suspended_with_their_supervisor_are_not_killed(
+async def test_processes_suspended_with_their_supervisor_are_not_killed(
     started: list[Child], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with _service(stuck_seconds=60.0) as service:
@@ -164,7 +162,7 @@ async def test_processes_that_were_suspended_with_their_supervisor_are_not_kille
         seconds_since_beat = service._board.seconds_since_beat
 
         def seconds(slot: int) -> float:
-            looks.append(seconds_since_beat(slot) + (100.0 if len(looks) < 2 else 0.0))  # at the first look
+            looks.append(seconds_since_beat(slot) + (100.0 if len(looks) < 2 else 0.0))  # stale at the first check only
             return looks[-1]
 
         monkeypatch.setattr(service._board, "seconds_since_beat", seconds)
@@ -173,7 +171,7 @@ async def test_processes_that_were_suspended_with_their_supervisor_are_not_kille
         assert all(map(_runs, started))
 
 
-async def test_service_is_entered_once(started: list[Child]) -> None:
+async def test_service_cannot_be_entered_twice(started: list[Child]) -> None:
     async with _service() as service:
         await service.ready()
         with pytest.raises(ClosedSessionError):
@@ -184,7 +182,7 @@ async def test_service_is_entered_once(started: list[Child]) -> None:
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-async def test_process_that_leaves_waits_for_no_client_that_does_not_shake_hands(
+async def test_draining_process_does_not_wait_for_unfinished_tls_handshakes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: bool
 ) -> None:
     monkeypatch.setattr(accepting, "_HANDSHAKE", 10 * SECONDS)

@@ -1,4 +1,4 @@
-"""Programs that use sessions, each in a process of its own."""
+"""Programs that use sessions, each in its own process."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ loop = session._sync_runner._runner.get_loop()
 """
 
 
-def test_the_loop_of_a_session_that_nobody_closes_is_closed_when_the_process_ends() -> None:
-    """And the session may still be closed."""
+def test_loop_of_an_unclosed_session_is_closed_at_exit() -> None:
+    """The session can still be closed after its loop."""
     done = subprocess.run([sys.executable, "-c", _AT_THE_END], capture_output=True, text=True, timeout=SECONDS)
     assert (done.stdout, done.stderr, done.returncode) == ("2.0\nTrue\n", "", 0)
 
@@ -41,8 +41,8 @@ _PROGRAMS = Path(__file__).parent / "programs"
 
 
 @pytest.mark.parametrize("name", ["two_cells", "fixtures"])
-def test_programs_that_need_a_process_of_their_own(name: str, tmp_path: Path) -> None:
-    """Two cells of IPython; fixtures of pytest-asyncio and pytest-aiohttp."""
+def test_program_runs_without_warnings(name: str, tmp_path: Path) -> None:
+    """Run two IPython cells, and fixtures of pytest-asyncio and pytest-aiohttp."""
     done = subprocess.run(
         [sys.executable, "-W", "error", str(_PROGRAMS / f"{name}.py")],
         cwd=tmp_path,
@@ -89,8 +89,8 @@ print(json.dumps(results))
 """
 
 
-def test_the_placement_is_seen_where_logging_is_not_configured() -> None:
-    """And where it is configured, it is shown as that says, or not at all."""
+def test_placement_is_logged_to_stderr_without_logging_configuration() -> None:
+    """With logging configured, its handlers and levels decide whether and how the placement is shown."""
     done = subprocess.run([sys.executable, "-c", LOGGING], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     plain, informed, *silent = json.loads(done.stdout)
@@ -102,7 +102,7 @@ def test_the_placement_is_seen_where_logging_is_not_configured() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not hold a process to its address space")
-def test_the_machine_sets_it_to_half_of_what_the_process_may_use() -> None:
+def test_largest_value_is_at_most_half_of_the_available_memory() -> None:
     code = """
 import resource
 resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
@@ -116,7 +116,7 @@ print(largest_value())
     assert largest_value() <= psutil.virtual_memory().total // 2
 
 
-def test_a_call_that_never_ends_holds_up_no_end_of_the_program() -> None:
+def test_program_exits_despite_an_endless_call_in_a_thread() -> None:
     code = """
 import asyncio, threading
 from aioflow.work.threads import in_thread
@@ -152,7 +152,7 @@ print("leaves")
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
-def test_a_process_does_not_wait_for_what_a_thread_still_reads(tmp_path: Path) -> None:
+def test_program_exits_despite_a_thread_blocked_in_a_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     command = [sys.executable, "-X", "dev", "-c", _READS_A_PIPE, str(tmp_path / "pipe")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)

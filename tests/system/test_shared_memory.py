@@ -1,4 +1,4 @@
-"""Shared memory of a process that is killed or stopped."""
+"""Shared memory after a process has been killed or stopped."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ asyncio.run(main())
 
 @asynccontextmanager
 async def child() -> AsyncIterator[tuple[asyncio.subprocess.Process, Comm]]:
-    """A process that answers with more by one, and keeps what comes with the number 1."""
+    """Yield a process that replies with tensors + 1 and keeps those of messages numbered 1, and a connection to it."""
     async with program_on_loop("-c", CHILD, stdin=asyncio.subprocess.PIPE) as process:
         assert process.stdout is not None
         address = (await process.stdout.readline()).decode().strip()
@@ -60,7 +60,7 @@ async def child() -> AsyncIterator[tuple[asyncio.subprocess.Process, Comm]]:
 
 
 def files_in_memory() -> int:
-    """How many files of segments this process has open or mapped."""
+    """Return the number of segment files that this process has open or mapped."""
     names = [os.readlink(entry.path) for entry in os.scandir("/proc/self/fd") if os.path.lexists(entry.path)]
     return sum(name.startswith(f"/memfd:{NAME}") for name in names) + Path("/proc/self/maps").read_text().count(
         f"/memfd:{NAME}"
@@ -73,7 +73,7 @@ async def flood(comm: Comm) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-async def test_a_process_that_is_killed_or_stopped_leaves_nothing_behind(how: signal.Signals) -> None:
+async def test_killed_or_stopped_process_leaks_no_segments(how: signal.Signals) -> None:
     gc.collect()
     SHARED.trim(0.0)
     before = files_in_memory()
@@ -82,7 +82,7 @@ async def test_a_process_that_is_killed_or_stopped_leaves_nothing_behind(how: si
         held = (await received(comm)).tensors[0]
         assert set(held.tolist()) == {2}
         assert not held.flags.writeable
-        assert SHARED.lent > 0  # it keeps its own
+        assert SHARED.lent > 0  # the child still holds exported memory
         process.send_signal(how)
         with pytest.raises(UnavailableError):
             await flood(comm)
@@ -91,4 +91,4 @@ async def test_a_process_that_is_killed_or_stopped_leaves_nothing_behind(how: si
         del held
     gc.collect()
     SHARED.trim(0.0)
-    assert files_in_memory() == before  # they have no names, so nothing else can be left
+    assert files_in_memory() == before  # memfd files have no names, so nothing else can leak

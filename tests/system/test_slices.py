@@ -1,4 +1,4 @@
-"""Threads' time slices and priorities, as other processes have them."""
+"""Time slices and priorities of threads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.runtime.test_slices import here, knows_slices
 pytestmark = pytest.mark.skipif(not knows_slices(), reason="needs Linux 6.12, whose threads have slices of their own")
 
 
-async def test_what_a_kernel_starts_has_the_systems_own_slice() -> None:
+async def test_threads_and_processes_started_by_kernels_have_the_default_slice() -> None:
     def start_others() -> tuple[int, str]:
         found: list[int] = []
         thread = threading.Thread(target=lambda: found.append(here()))
@@ -31,7 +31,7 @@ async def test_what_a_kernel_starts_has_the_systems_own_slice() -> None:
     assert re.search(rf"^se\.slice\s*:\s*{here()}$", in_process, re.MULTILINE)
 
 
-def test_a_priority_that_the_process_was_given_stays() -> None:
+def test_device_threads_keep_the_nice_value_of_the_process() -> None:
     program = (
         "import asyncio, os, threading; os.nice(3); from aioflow.runtime.executor import DeviceThreads\n"
         "from aioflow.runtime.step import Step\n"

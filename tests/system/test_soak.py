@@ -1,4 +1,4 @@
-"""Synchronous training while its processes are killed and stopped at random: what comes out is what would have."""
+"""Synchronous training while its processes are killed and stopped at random: the result equals that of a calm run."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.system.sync_training import WORKERS, Model, batch, jobs_of, replayed
 async def trained_in_spite_of(times: int, seed: int, folder: Path) -> None:
     addresses = free_addresses(1 + WORKERS)
     jobs = jobs_of(addresses)
-    steps = 300 * times  # so that the training lasts longer than the disturbances
+    steps = 300 * times  # the training must last longer than the disturbances
     server = Member("the server", ["-m", "aioflow.worker", *arguments_of(jobs), "--job", "ps", "--task", "0"])
     workers = [
         Member(
             f"worker {task}",
             ["-m", "tests.system.sync_training", ",".join(addresses), str(task), str(folder), str(steps)],
-            lasts=task != 0,  # the chief may go back to a checkpoint, and need the others once more
+            lasts=task != 0,  # the chief may go back to a checkpoint and need the other workers again
         )
         for task in range(WORKERS)
     ]

@@ -1,4 +1,4 @@
-"""Connections of a process that is killed or stopped."""
+"""TCP connections to a process that is killed or stopped."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ asyncio.run(main())
 
 @asynccontextmanager
 async def child() -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    """A process that echoes, and its address."""
+    """Yield a process that echoes messages, and its address."""
     async with program_on_loop("-c", CHILD, stdin=asyncio.subprocess.PIPE) as process:
         assert process.stdout is not None
         yield process, (await process.stdout.readline()).decode().strip()
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def test_a_process_that_dies_or_stops_is_unavailable_and_named(
+def test_killed_or_stopped_peer_raises_unavailable_with_its_name(
     loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
     async def flood(comm: Comm, array: np.ndarray[Any, Any]) -> None:

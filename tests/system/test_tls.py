@@ -1,4 +1,4 @@
-"""Connections by TLS, in which both ends show a certificate: over TCP, on both event loops."""
+"""TLS connections over TCP with mutual authentication, on both event loops."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def on(loop: str, main: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_connection_by_tls_keeps_the_contract(check: Check, loop: str, worker: Tls) -> None:
+def test_tls_connection_keeps_the_contract(check: Check, loop: str, worker: Tls) -> None:
     def factory(first: CommOptions, second: CommOptions) -> AbstractAsyncContextManager[tuple[Comm, Comm]]:
         credentials = Credentials(SECRET, worker)
         return connected(ANY)(replace(first, credentials=credentials), replace(second, credentials=credentials))
@@ -75,7 +75,7 @@ def test_a_connection_by_tls_keeps_the_contract(check: Check, loop: str, worker:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_who_has_no_certificate_of_the_authority_is_not_let_in(loop: str, authority: Authority, worker: Tls) -> None:
+def test_peers_without_a_trusted_certificate_are_rejected(loop: str, authority: Authority, worker: Tls) -> None:
     other = Authority(authority.folder, "other")
     wrong = {
         "of another authority": other.tls("stranger", ca=authority.cert),
@@ -91,7 +91,7 @@ def test_who_has_no_certificate_of_the_authority_is_not_let_in(loop: str, author
 
         async with listen(ANY, handler, known(worker)) as listener:
             for which, tls in wrong.items():
-                # By TLS 1.3 the end that connects is done before its certificate is looked at.
+                # In TLS 1.3 the client completes the handshake before the server checks its certificate.
                 with pytest.raises((UnauthenticatedError, UnavailableError), match="certificate"):
                     await connect(listener.address, 5, known(tls))
                 assert not reached, which
@@ -114,14 +114,14 @@ def test_who_has_no_certificate_of_the_authority_is_not_let_in(loop: str, author
     on(loop, main)
 
 
-async def test_a_certificate_is_good_for_its_host_only(authority: Authority, worker: Tls) -> None:
+async def test_certificate_is_valid_for_its_host_only(authority: Authority, worker: Tls) -> None:
     elsewhere = authority.tls("elsewhere", host="DNS:ps.example")
     async with listen(ANY, echo, known(elsewhere)) as listener:
         with pytest.raises(UnauthenticatedError, match="certificate"):
             await connect(listener.address, 5, known(worker))
 
 
-async def test_a_secret_is_asked_for_by_tls_too(worker: Tls) -> None:
+async def test_secret_is_required_over_tls_too(worker: Tls) -> None:
     async with listen(ANY, echo, known(worker, SECRET)) as listener:
         for secret in (None, b"x" * 32):
             with pytest.raises(UnauthenticatedError, match="secret"):
@@ -129,7 +129,7 @@ async def test_a_secret_is_asked_for_by_tls_too(worker: Tls) -> None:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_new_connections_have_the_newest_certificate(loop: str, tmp_path: Path) -> None:
+def test_new_connections_use_the_newest_certificate(loop: str, tmp_path: Path) -> None:
     first = Authority(tmp_path, "first")
     worker = first.tls("worker", ca=tmp_path / "both.pem") if _both(tmp_path, first) else None
     assert worker is not None
@@ -157,9 +157,7 @@ def _both(folder: Path, authority: Authority) -> bool:
     return True
 
 
-async def test_files_that_do_not_fit_leave_the_old_certificate(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_invalid_new_files_keep_the_old_certificate(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     authority = Authority(tmp_path)
     options = known(authority.tls("worker"))
     cert = tmp_path / "worker.pem"
@@ -180,7 +178,7 @@ async def test_files_that_do_not_fit_leave_the_old_certificate(
             await answered(comm)
 
 
-def test_files_that_are_none_are_refused(tmp_path: Path, authority: Authority, worker: Tls) -> None:
+def test_missing_or_invalid_files_are_rejected(tmp_path: Path, authority: Authority, worker: Tls) -> None:
     cert, key, ca = (authority.folder / name for name in ("worker.pem", "worker.key", "ca.pem"))
     with pytest.raises(NotFoundError, match="cannot be read"):
         Tls(tmp_path / "none", key, ca)
@@ -199,7 +197,7 @@ def test_files_that_are_none_are_refused(tmp_path: Path, authority: Authority, w
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_strangers_who_never_begin_tls_keep_no_peer_out(loop: str, worker: Tls) -> None:
+def test_clients_that_never_start_tls_do_not_block_peers(loop: str, worker: Tls) -> None:
     options = replace(known(worker), connections=2, strangers=5, handshake_timeout=60.0)
 
     async def main() -> None:
@@ -223,7 +221,7 @@ def test_strangers_who_never_begin_tls_keep_no_peer_out(loop: str, worker: Tls) 
     on(loop, main)
 
 
-async def test_a_worker_is_given_its_files_on_the_command_line(authority: Authority, worker: Tls) -> None:
+async def test_worker_takes_tls_files_from_the_command_line(authority: Authority, worker: Tls) -> None:
     secret = authority.folder / "secret"
     secret.touch(0o600)
     secret.write_bytes(SECRET)
@@ -245,7 +243,7 @@ async def test_a_worker_is_given_its_files_on_the_command_line(authority: Author
         comm.abort("done")
 
 
-async def test_half_of_the_files_are_refused_in_one_line(authority: Authority, worker: Tls) -> None:
+async def test_incomplete_tls_options_are_rejected_without_a_traceback(authority: Authority, worker: Tls) -> None:
     cluster = ("--cluster", "ps=127.0.0.1:0", "--job", "ps", "--tls-cert", str(authority.folder / "worker.pem"))
     async with asyncio.timeout(60), program_on_loop("-m", "aioflow.worker", *cluster, stderr=PIPE) as process:
         assert process.stderr is not None
@@ -255,7 +253,7 @@ async def test_half_of_the_files_are_refused_in_one_line(authority: Authority, w
 
 
 @pytest.mark.parametrize("by_tls", [False, True])
-async def test_who_is_on_the_way_reads_nothing_of_what_goes_by_tls(tmp_path: Path, by_tls: bool) -> None:
+async def test_tls_hides_messages_from_intermediaries(tmp_path: Path, by_tls: bool) -> None:
     tls = Authority(tmp_path).tls("worker") if by_tls else None
     options = CommOptions(credentials=Credentials(SECRET, tls, seals_loopback=True))
     marks = np.frombuffer(b"that nobody is to read" * 100, np.uint8)

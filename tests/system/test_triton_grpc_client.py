@@ -1,4 +1,4 @@
-"""NVIDIA's client over gRPC, in this process, and `aioflow serve` in another."""
+"""NVIDIA's gRPC client against `aioflow serve` in another process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DTYPES = [
 
 @contextlib.asynccontextmanager
 async def served(*arguments: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str, str]]:
-    """The process, and where it listens for gRPC and for HTTP, once its models are ready."""
+    """Yield the process and its gRPC and HTTP addresses, once its models are ready."""
     for package in ("starlette", "uvicorn", "prometheus_client"):
         pytest.importorskip(package, reason="aioflow-engine[serve] is not installed")
     command = ("-m", "aioflow", "serve", *arguments, "--port", "0", "--grpc-port", "0")
@@ -46,7 +46,7 @@ async def served(*arguments: str) -> AsyncIterator[tuple[asyncio.subprocess.Proc
 
 
 async def in_thread(work: Callable[[Any], Any], address: str) -> Any:
-    """What a blocking client gets."""
+    """Return the result of `work` with a blocking client, in a thread."""
 
     def run() -> Any:
         with triton.InferenceServerClient(address, channel_args=[("grpc.enable_http_proxy", 0)]) as client:
@@ -68,7 +68,7 @@ def given(x: Any, name: str = "x") -> Any:
     return tensor
 
 
-async def test_all_that_it_can_ask(tmp_path: Path) -> None:
+async def test_blocking_client_methods(tmp_path: Path) -> None:
     await save_model(tmp_path / "m" / "1", scaled(2))
 
     def ask(client: Any) -> None:
@@ -103,7 +103,7 @@ async def test_all_that_it_can_ask(tmp_path: Path) -> None:
         assert await process.wait() == 0
 
 
-async def test_every_type_goes_there_and_back(tmp_path: Path) -> None:
+async def test_every_dtype_makes_a_round_trip(tmp_path: Path) -> None:
     def echo() -> Any:
         inputs = {name: af.placeholder(name, [None, 2], name=f"in_{name}") for name in [*DTYPES, "bfloat16", "string"]}
         return inputs, {f"{name}_out": af.identity(tensor) for name, tensor in inputs.items()}
@@ -126,7 +126,7 @@ async def test_every_type_goes_there_and_back(tmp_path: Path) -> None:
         await in_thread(ask, address)
 
 
-async def test_many_at_once_some_of_which_give_up(tmp_path: Path) -> None:
+async def test_concurrent_requests_with_expired_deadlines(tmp_path: Path) -> None:
     await save_model(tmp_path / "m", scaled(3))
     await save_model(tmp_path / "slow", slow(1_000_000))
     async with (
@@ -152,7 +152,7 @@ async def test_many_at_once_some_of_which_give_up(tmp_path: Path) -> None:
         assert found.execution_count < 320
 
 
-async def test_what_has_begun_is_answered_after_the_signal(tmp_path: Path) -> None:
+async def test_request_in_flight_is_answered_after_sigterm(tmp_path: Path) -> None:
     await save_model(tmp_path / "slow", slow(100_000))
     async with (
         served(f"slow={tmp_path / 'slow'}", "--no-warmup") as (process, address, url),

@@ -1,4 +1,4 @@
-"""A program that is killed between a checkpoint and the state file that names it, with real processes."""
+"""A program that is killed between writing a checkpoint and the state file that lists it, with real processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def said(process: subprocess.Popen[str], line: str) -> None:
 
 @contextmanager
 def stopped(prefix: Path, kind: str = "plain") -> Iterator[subprocess.Popen[str]]:
-    """A process that has written checkpoint 2, and not listed it."""
+    """Yield a process that has written checkpoint 2 but not listed it."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     with program(str(PROGRAM), str(prefix), kind, stdin=subprocess.PIPE, env=environment) as process:
         said(process, "written")
@@ -46,7 +46,7 @@ def listed(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["plain", "incremental"])
-async def test_the_next_program_takes_away_what_a_killed_one_did_not_list(tmp_path: Path, kind: str) -> None:
+async def test_next_program_deletes_unlisted_checkpoints_of_a_killed_one(tmp_path: Path, kind: str) -> None:
     await asyncio.to_thread(killed, tmp_path / "m", kind)
     assert (checkpoints(tmp_path), listed(tmp_path)) == (["m-1", "m-2"], ["m-1"])
     await go_on(tmp_path, 3, incremental=kind == "incremental")
@@ -55,14 +55,14 @@ async def test_the_next_program_takes_away_what_a_killed_one_did_not_list(tmp_pa
     assert float(CheckpointReader(str(tmp_path / "m-3")).read("v")) == 1.0
 
 
-async def test_one_that_is_written_again_stays(tmp_path: Path) -> None:
+async def test_rewritten_checkpoint_stays(tmp_path: Path) -> None:
     await asyncio.to_thread(killed, tmp_path / "m")
     await go_on(tmp_path, 2, 3)
     assert checkpoints(tmp_path) == listed(tmp_path) == ["m-1", "m-2", "m-3"]
     assert float(CheckpointReader(str(tmp_path / "m-2")).read("v")) == 1.0
 
 
-async def test_what_a_living_program_is_about_to_list_is_left_alone(tmp_path: Path) -> None:
+async def test_unlisted_checkpoint_of_a_live_program_stays(tmp_path: Path) -> None:
     def beside() -> None:
         with stopped(tmp_path / "m") as process:
             asyncio.run(go_on(tmp_path, 3, 4))
@@ -77,8 +77,8 @@ async def test_what_a_living_program_is_about_to_list_is_left_alone(tmp_path: Pa
     assert "m-2" in checkpoints(tmp_path)
 
 
-async def test_what_was_there_before_the_killed_one_began_is_left_alone(tmp_path: Path) -> None:
-    """He may have been killed before he replaced it."""
+async def test_checkpoint_older_than_the_killed_program_stays(tmp_path: Path) -> None:
+    """The program may have been killed before it replaced the older checkpoint."""
     with af.Graph().as_default():
         v = af.Variable(5.0, name="v")
         async with af.Session() as session:
@@ -89,7 +89,7 @@ async def test_what_was_there_before_the_killed_one_began_is_left_alone(tmp_path
     assert checkpoints(tmp_path) == ["m-1", "m-2", "m-3"]
 
 
-async def test_other_runs_and_unmarked_checkpoints_are_left_alone(tmp_path: Path) -> None:
+async def test_checkpoints_of_other_runs_and_unmarked_ones_stay(tmp_path: Path) -> None:
     await asyncio.to_thread(killed, tmp_path / "other")
     with af.Graph().as_default():
         v = af.Variable(5.0, name="v")
@@ -100,21 +100,19 @@ async def test_other_runs_and_unmarked_checkpoints_are_left_alone(tmp_path: Path
     assert checkpoints(tmp_path) == ["m-2", "m-3", "other-1", "other-2"]
 
 
-async def test_one_that_was_listed_before_the_mark_was_gone_is_left_alone(tmp_path: Path) -> None:
+async def test_listed_checkpoint_with_a_leftover_mark_stays(tmp_path: Path) -> None:
     await asyncio.to_thread(killed, tmp_path / "m")
     af.train.update_checkpoint_state(tmp_path, str(tmp_path / "m-2"), [str(tmp_path / "m-1")])
     with af.Graph().as_default():
         v = af.Variable(5.0, name="v")
-        async with af.Session() as session:  # and does not take up what is listed
+        async with af.Session() as session:  # it does not continue from the listed checkpoints
             await session.run(v.initializer)
             await af.train.Saver().save(session, tmp_path / "m", 3)
     assert checkpoints(tmp_path) == ["m-1", "m-2", "m-3"]
     assert left(tmp_path) == []
 
 
-async def test_where_the_disk_refuses_the_mark_checkpoints_are_written_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_checkpoints_are_written_if_the_mark_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(path: Path) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 

@@ -1,4 +1,4 @@
-"""Without the onnx package whoever asks for something of ONNX is told how to install it."""
+"""Errors of ONNX functions without the onnx package: they name the install command."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-HIDDEN = "import sys\nsys.modules['onnx'] = None\nimport aioflow\n"  # as if it were not installed
+# None in `sys.modules` makes `import onnx` fail as if it were not installed.
+HIDDEN = "import sys\nsys.modules['onnx'] = None\nimport aioflow\n"
 
 
 @pytest.mark.parametrize(
@@ -19,7 +20,7 @@ HIDDEN = "import sys\nsys.modules['onnx'] = None\nimport aioflow\n"  # as if it 
         "from aioflow.interop.onnx.backend import AioflowBackend",
     ],
 )
-def test_what_needs_the_package_says_how_to_install_it(asked: str) -> None:
+def test_onnx_functions_name_the_install_command(asked: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", HIDDEN + asked], capture_output=True, text=True, check=False, timeout=60
     )
@@ -29,7 +30,7 @@ def test_what_needs_the_package_says_how_to_install_it(asked: str) -> None:
     assert "pip install 'aioflow-engine[onnx]'" in done.stderr
 
 
-def test_the_names_are_shown_all_the_same() -> None:
+def test_public_names_are_listed_without_onnx() -> None:
     program = HIDDEN + "print(aioflow.interop.onnx.__all__, 'load' in dir(aioflow.interop.onnx))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "['export', 'load'] True\n"

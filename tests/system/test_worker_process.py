@@ -1,4 +1,4 @@
-"""A worker as a process: told by its environment which it is, asked how it is, and ended by signals."""
+"""A worker process: its task from the environment, its status page, and its shutdown by signals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TASK: Final = "/job:worker/replica:0/task:0"
 
 
 class Running(NamedTuple):
-    """A worker that serves."""
+    """A running worker."""
 
     process: asyncio.subprocess.Process
     target: str
@@ -40,7 +40,7 @@ class Running(NamedTuple):
         return await asyncio.to_thread(fetched, f"{self.page}health")
 
     async def until(self, text: str) -> None:
-        """Until its page says so."""
+        """Wait until its status page contains `text`."""
         while text not in (await asyncio.to_thread(fetched, self.page))[1]:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -66,7 +66,7 @@ async def worker(*arguments: str, environment: Mapping[str, str] | None = None) 
         async with asyncio.timeout(SECONDS):
             ready = (await process.stdout.readline()).decode()
             page = (await process.stdout.readline()).decode()
-        assert ready == f"{TASK} serves at aioflow://{address}\n"  # a promise of docs/cluster.md
+        assert ready == f"{TASK} serves at aioflow://{address}\n"  # docs/cluster.md documents this line
         assert page.startswith(f"{TASK} says how it is at http://127.0.0.1:")
         yield Running(process, ready.split()[-1], page.split()[-1])
 
@@ -77,7 +77,7 @@ async def failure(session: af.Session, fetches: Any, feeds: Any = None) -> OpErr
     return raised.value
 
 
-async def test_a_worker_that_is_told_to_end_lets_steps_end() -> None:
+async def test_terminated_worker_finishes_running_steps() -> None:
     begun, opened = asyncio.Event(), asyncio.Event()
 
     async def gate() -> float:
@@ -116,7 +116,9 @@ async def test_a_worker_that_is_told_to_end_lets_steps_end() -> None:
     [("0", [], 0), ("1000", [signal.SIGTERM], 143), ("1000", [signal.SIGINT], 130)],
     ids=["in no time", "SIGTERM again", "SIGINT after it"],
 )
-async def test_a_step_that_does_not_end_is_stopped(seconds: str, more: Sequence[signal.Signals], status: int) -> None:
+async def test_endless_step_is_stopped_after_the_drain_time_or_a_signal(
+    seconds: str, more: Sequence[signal.Signals], status: int
+) -> None:
     with af.device("/job:worker"):
         element = af.FIFOQueue(1, [af.float32], shapes=[()]).dequeue()
     async with (
@@ -138,7 +140,7 @@ async def test_a_step_that_does_not_end_is_stopped(seconds: str, more: Sequence[
         assert b"Traceback" not in errors
 
 
-async def test_a_limit_on_the_command_line_holds() -> None:
+async def test_limit_from_the_command_line_is_enforced() -> None:
     with af.device("/job:worker"):
         queue = af.FIFOQueue(1, [af.float32], shapes=[()])
         element, put = queue.dequeue(), queue.enqueue(1.0)
@@ -171,19 +173,21 @@ def hang(x):
 
 @pytest.fixture
 def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A module that defines the op, which the program knows that builds the graph."""
+    """Yield the name of a module that defines the op TestHanging, also imported here to build the graph."""
     (tmp_path / "ops_that_hang.py").write_text(HANGING)
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("ops_that_hang")
     yield "ops_that_hang"
+    # The registries have no public method to remove an op or a kernel.
     del sys.modules["ops_that_hang"]
     OPS._ops.pop("TestHanging")
     KERNELS._kernels.pop("TestHanging")
 
 
-async def test_a_kernel_that_does_not_end_does_not_keep_the_process(hanging: str) -> None:
-    """It has an effect, so its step is waited for, for the time of the steps and a few seconds: then it is said what
-    hangs.
+async def test_endless_kernel_does_not_keep_the_process_alive(hanging: str) -> None:
+    """The kernel has an effect, so the worker waits for its step.
+
+    The wait lasts for `--drain-seconds` and a few seconds more. Then the process ends and reports the stack that hangs.
     """
     x = af.placeholder(af.float32, [2])
     with af.device("/job:worker"):

@@ -1,5 +1,6 @@
-"""A process that saves steps 1 and 2, and stops before the state file names the second: it says "written" then, and
-goes on when a line arrives.
+"""A process that saves steps 1 and 2, and stops before the state file lists the second.
+
+It prints "written" at that point, and continues when a line arrives on its standard input.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ async def main(prefix: str, incremental: bool) -> None:
             sys.stdin.readline()
             finish(*args)
 
-        setattr(af.train.Saver, "_finish", waiting)  # noqa: B010  # it is a program of its own
+        setattr(af.train.Saver, "_finish", waiting)  # noqa: B010  # nothing else runs in this process
         await saver.save(session, prefix, global_step=2)
     print("saved", flush=True)
 

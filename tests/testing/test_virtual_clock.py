@@ -1,4 +1,4 @@
-"""The virtual clock: time is free, runs repeat themselves, and a deadlock is an error that names its places."""
+"""The virtual clock: sleeping takes no real time, runs are repeatable, and a deadlock is an error."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from aioflow.errors import InternalError
 from aioflow.testing.virtual_clock import VirtualClockLoop, run_virtual
 
 
-def test_a_long_sleep_takes_its_time_and_no_real_time() -> None:
+def test_long_sleep_takes_virtual_time_only() -> None:
     async def main() -> float:
         started = asyncio.get_running_loop().time()
         await asyncio.sleep(1e6)
         return asyncio.get_running_loop().time() - started
 
-    assert run_virtual(main()) == pytest.approx(1e6)  # the test would not end otherwise
+    assert run_virtual(main()) == pytest.approx(1e6)  # a real clock would take 11 days
 
 
-def test_what_is_ready_runs_before_time_passes_and_timers_fire_in_their_order() -> None:
+def test_ready_tasks_run_before_timers_and_timers_in_order() -> None:
     happened: list[tuple[str, float]] = []
 
     async def sleeper(name: str, seconds: float) -> None:
@@ -45,7 +45,7 @@ def test_what_is_ready_runs_before_time_passes_and_timers_fire_in_their_order() 
     ]
 
 
-def test_a_deadlock_is_an_error_with_the_places_where_tasks_wait() -> None:
+def test_deadlock_raises_an_error_that_locates_waiting_tasks() -> None:
     async def waits_for_the_other(mine: asyncio.Event, other: asyncio.Event) -> None:
         await other.wait()
         mine.set()
@@ -64,7 +64,7 @@ def test_a_deadlock_is_an_error_with_the_places_where_tasks_wait() -> None:
     assert all("in Event.wait" in line for line in lines[2:])
 
 
-def test_a_timer_that_is_cancelled_does_not_hide_a_deadlock() -> None:
+def test_cancelled_timer_does_not_hide_a_deadlock() -> None:
     async def main() -> None:
         asyncio.get_running_loop().call_later(5.0, lambda: None).cancel()
         await asyncio.get_running_loop().create_future()
@@ -73,7 +73,7 @@ def test_a_timer_that_is_cancelled_does_not_hide_a_deadlock() -> None:
         run_virtual(main())
 
 
-def test_a_timeout_ends_a_wait_that_would_be_a_deadlock() -> None:
+def test_timeout_prevents_a_deadlock() -> None:
     async def main() -> float:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(3.0):
@@ -83,7 +83,7 @@ def test_a_timeout_ends_a_wait_that_would_be_a_deadlock() -> None:
     assert run_virtual(main()) == pytest.approx(3.0)
 
 
-def test_chance_comes_from_the_seed() -> None:
+def test_random_numbers_follow_the_seed() -> None:
     async def main() -> list[float]:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualClockLoop)
@@ -93,8 +93,8 @@ def test_chance_comes_from_the_seed() -> None:
     assert run_virtual(main(), 1) != run_virtual(main(), 2)
 
 
-def test_a_group_cancels_its_tasks_in_the_same_order_every_time() -> None:
-    """They are in a set, whose order follows where the tasks lie in memory if nothing is done about it."""
+def test_task_group_cancels_tasks_in_a_repeatable_order() -> None:
+    """A TaskGroup keeps its tasks in a set, whose order would otherwise depend on their memory addresses."""
 
     def order() -> list[int]:
         cancelled: list[int] = []
@@ -119,12 +119,12 @@ def test_a_group_cancels_its_tasks_in_the_same_order_every_time() -> None:
             run_virtual(main())
         return cancelled
 
-    kept = [order() for _ in range(4)]  # kept, so that the next tasks lie elsewhere
+    kept = [order() for _ in range(4)]  # keeps objects alive so that the next tasks get other addresses
     assert len(kept[0]) == 50
     assert kept[1:] == kept[:-1]
 
 
-def test_a_function_for_a_thread_runs_on_the_loop() -> None:
+def test_to_thread_runs_on_the_loop() -> None:
     async def main() -> tuple[int, str]:
         value = await asyncio.to_thread(lambda x: x + 1, 41)
         with pytest.raises(ZeroDivisionError) as caught:
@@ -134,7 +134,7 @@ def test_a_function_for_a_thread_runs_on_the_loop() -> None:
     assert run_virtual(main()) == (42, "ZeroDivisionError")
 
 
-def test_what_is_left_running_is_cancelled_at_the_end() -> None:
+def test_remaining_tasks_are_cancelled_at_the_end() -> None:
     ended: list[str] = []
 
     async def lingers() -> None:

@@ -1,4 +1,4 @@
-"""Replicas of a small model on a cluster, each with its own graph and session, for tests to drive by hand."""
+"""Replicas of a small model on a cluster, each with its own graph and session, which tests drive by hand."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _SECONDS = 60.0
 
 @dataclass
 class Replica:
-    """One client: its graph, and its session once it has one.
+    """One client, with its graph and its session.
 
     Attributes:
-        gradient, rows: What is fed: the gradient of `dense`, and twice that for these rows of `table`.
-        given: How many gradients are in the accumulators, of all replicas; one number each.
+        gradient: Placeholder for the gradient of `dense`. The gradient of the fed rows of `table` is twice that.
+        rows: Placeholder for the indices of those rows.
     """
 
     graph: af.Graph
@@ -41,28 +41,28 @@ class Replica:
     target: str
 
     async def crash(self) -> None:
-        """The client is gone, and another one is there."""
+        """Replace the session, as if the client had crashed and another one had started."""
         await self.session.close()
         self.session = af.Session(self.target, graph=self.graph)
 
     def feeds(self, value: Any, rows: Sequence[int] = (0, 1)) -> dict[Any, Any]:
-        """A gradient."""
+        """Return the feeds for a gradient."""
         return {self.gradient: np.broadcast_to(np.asarray(value), [2]), self.rows: rows}
 
     async def run(self, fetches: Any, feeds: Any = None) -> Any:
-        """Values, within a minute."""
+        """Return the values of `fetches`, with a timeout of a minute."""
         return await self.session.run(fetches, feeds, timeout=_SECONDS)
 
     async def compute(self, value: Any, rows: Sequence[int] = (0, 1)) -> None:
-        """One training step of this replica."""
+        """Run one training step of this replica."""
         await self.run(self.train, self.feeds(value, rows))
 
     async def update(self) -> None:
-        """What the chief's runner does again and again, once."""
+        """Run one update, which the chief's queue runner does in a loop."""
         await self.run(self.optimizer.get_chief_queue_runner().enqueue_ops[0])
 
     async def until_given(self, counts: dict[str, int]) -> None:
-        """Until so many gradients are in the accumulators of these names."""
+        """Wait until the accumulators of these names hold this many gradients."""
         with self.graph.as_default(), af.device("/job:ps/task:0"):
             inside = [
                 af.ConditionalAccumulator(
@@ -79,7 +79,7 @@ Build = Callable[[int], af.train.SyncReplicasOptimizer]
 
 
 def numbered(count: int) -> Build:
-    """Gradient descent in the order of so many workers."""
+    """Return a builder of optimizers: gradient descent over `count` workers, in the order of their indices."""
     return lambda index: af.train.SyncReplicasOptimizer(
         af.train.GradientDescentOptimizer(1.0), count, worker_index=index
     )  # fmt: skip
@@ -87,7 +87,10 @@ def numbered(count: int) -> Build:
 
 @asynccontextmanager
 async def replicas(count: int, build: Build, dtype: Any = np.float64) -> AsyncIterator[list[Replica]]:
-    """So many workers and a parameter server; the variables are zero. `build` makes the optimizer of a worker."""
+    """Yield replicas on `count` workers with a parameter server. All variables are zero.
+
+    `build` creates the optimizer of the worker with a given index.
+    """
     async with AsyncExitStack() as stack:
         _, *workers = await stack.enter_async_context(cluster("ps", *["worker"] * count))
         made = [_replica(i, build, dtype, worker.target) for i, worker in enumerate(workers)]

@@ -1,4 +1,4 @@
-"""Saving beside the training: what moment a checkpoint is of, who owns the writing, and where its errors go."""
+"""Saving during training: the step of a checkpoint, the owner of the write, and the delivery of its errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SECONDS = 20
 
 
 class Writing:
-    """Holds up every write until it is told to go on."""
+    """A control that holds every write until `may_go_on` is set."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.begun = threading.Event()
@@ -54,7 +54,7 @@ def writing(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 class Model:
-    """Two variables that every step changes alike: one as a whole, one by rows."""
+    """Two variables that every step changes equally: one as a whole, one by rows."""
 
     def __init__(self) -> None:
         self.whole = af.Variable(np.zeros((ROWS, WIDTH), np.float32), name="whole")
@@ -78,7 +78,7 @@ def values(prefix: str | None) -> list[set[float]]:
     return [set(np.unique(af.train.load_variable(prefix, name)).tolist()) for name in ("whole", "table")]
 
 
-async def test_a_snapshot_is_of_the_step_that_it_was_taken_after(tmp_path: Path) -> None:
+async def test_snapshot_is_unaffected_by_later_steps(tmp_path: Path) -> None:
     async with training() as (model, session):
         taken = await model.saver.snapshot(session, tmp_path / "m", global_step=1)
         assert taken is not None
@@ -93,7 +93,7 @@ async def test_a_snapshot_is_of_the_step_that_it_was_taken_after(tmp_path: Path)
             await taken.write()
 
 
-async def test_the_training_goes_on_while_it_is_written(tmp_path: Path, writing: Writing) -> None:
+async def test_training_continues_during_a_write(tmp_path: Path, writing: Writing) -> None:
     async with training() as (model, session), af.train.BackgroundSaver(model.saver) as beside:
         prefix = await beside.save(session, tmp_path / "m", 1)
         await writing.has_begun()
@@ -109,7 +109,7 @@ async def test_the_training_goes_on_while_it_is_written(tmp_path: Path, writing:
     assert model.saver.last_checkpoints == [prefix, second]
 
 
-async def test_one_write_at_a_time(tmp_path: Path, writing: Writing) -> None:
+async def test_background_saver_writes_one_checkpoint_at_a_time(tmp_path: Path, writing: Writing) -> None:
     async with training() as (model, session), af.train.BackgroundSaver(model.saver) as beside:
         await beside.save(session, tmp_path / "m", 1)
         await writing.has_begun()
@@ -122,7 +122,7 @@ async def test_one_write_at_a_time(tmp_path: Path, writing: Writing) -> None:
     assert values(second.result()) == [{2.0}, {2.0}]
 
 
-async def test_what_a_write_fails_with_reaches_the_next_save(tmp_path: Path, writing: Writing) -> None:
+async def test_error_of_a_write_is_raised_by_the_next_save(tmp_path: Path, writing: Writing) -> None:
     async with training() as (model, session), af.train.BackgroundSaver(model.saver) as beside:
         writing.error = OSError(28, "No space left on device", "somewhere")
         writing.may_go_on.set()
@@ -135,13 +135,13 @@ async def test_what_a_write_fails_with_reaches_the_next_save(tmp_path: Path, wri
 
 
 async def failing(model: Model, session: Any, folder: Path) -> None:
-    """A block that fails with a write under way."""
+    """Fail inside a block while a write is in progress."""
     async with af.train.BackgroundSaver(model.saver) as beside:
         await beside.save(session, folder / "m", 1)
         raise ValueError("mine")
 
 
-async def test_or_the_end_of_the_block(tmp_path: Path, writing: Writing) -> None:
+async def test_error_of_a_write_is_raised_at_the_end_of_the_block(tmp_path: Path, writing: Writing) -> None:
     writing.error = OSError(28, "No space left on device", "somewhere")
     writing.may_go_on.set()
     async with training() as (model, session):
@@ -155,7 +155,7 @@ async def test_or_the_end_of_the_block(tmp_path: Path, writing: Writing) -> None
     assert "No space left" in caught.value.__notes__[0]
 
 
-async def test_an_error_in_the_block_lets_the_write_end(tmp_path: Path, writing: Writing) -> None:
+async def test_write_completes_after_an_error_in_the_block(tmp_path: Path, writing: Writing) -> None:
     async with training() as (model, session):
         writing.may_go_on.set()
         with pytest.raises(ValueError, match="mine"):
@@ -163,7 +163,7 @@ async def test_an_error_in_the_block_lets_the_write_end(tmp_path: Path, writing:
     assert values(str(tmp_path / "m-1")) == [{1.0}, {1.0}]
 
 
-async def test_a_cancelled_block_leaves_no_checkpoint_and_no_task(tmp_path: Path, writing: Writing) -> None:
+async def test_cancelled_block_leaves_no_task(tmp_path: Path, writing: Writing) -> None:
     async def saves() -> None:
         async with training() as (model, session), af.train.BackgroundSaver(model.saver) as beside:
             await beside.save(session, tmp_path / "m", 1)
@@ -180,7 +180,7 @@ async def test_a_cancelled_block_leaves_no_checkpoint_and_no_task(tmp_path: Path
 
 
 async def test_background_saver_writes_all_of_many_concurrent_saves(tmp_path: Path, writing: Writing) -> None:
-    """A worker keeps two snapshots that wait to be written."""
+    """A worker holds at most two snapshots that wait for their writes."""
     async with training() as (model, session), af.train.BackgroundSaver(model.saver) as beside:
         await beside.save(session, tmp_path / "m", 0)
         async with asyncio.TaskGroup() as group:
@@ -190,7 +190,7 @@ async def test_background_saver_writes_all_of_many_concurrent_saves(tmp_path: Pa
     assert [save.result() for save in saves] == model.saver.last_checkpoints[1:]
 
 
-async def test_background_saver_closed_while_a_save_waits_refuses_it(tmp_path: Path, writing: Writing) -> None:
+async def test_closing_rejects_a_waiting_save(tmp_path: Path, writing: Writing) -> None:
     async with training() as (model, session), asyncio.TaskGroup() as group:
         beside = af.train.BackgroundSaver(model.saver)
         await beside.save(session, tmp_path / "m", 1)
@@ -249,7 +249,7 @@ def test_saver_acts_cancelled_leave_listed_checkpoints_only(
     run_on(loop, main())
 
 
-async def test_after_a_checkpoint(tmp_path: Path) -> None:
+async def test_after_callback_is_called_with_the_checkpoint(tmp_path: Path) -> None:
     seen: list[Any] = []
 
     async def after(prefix: str) -> None:
@@ -260,7 +260,7 @@ async def test_after_a_checkpoint(tmp_path: Path) -> None:
     assert seen == [(prefix, True)]
 
 
-async def test_saves_of_one_saver_take_turns(tmp_path: Path) -> None:
+async def test_concurrent_saves_of_one_saver_keep_only_listed_files(tmp_path: Path) -> None:
     async with training() as (model, session), asyncio.TaskGroup() as group:
         for step in range(8):
             group.create_task(model.saver.save(session, tmp_path / "m", global_step=step))
@@ -270,7 +270,7 @@ async def test_saves_of_one_saver_take_turns(tmp_path: Path) -> None:
     assert listing(tmp_path, "*.safetensors") == sorted(Path(p).name + ".safetensors" for p in kept)
 
 
-async def test_a_variable_without_a_value_is_named(tmp_path: Path) -> None:
+async def test_error_names_an_uninitialized_variable(tmp_path: Path) -> None:
     af.Variable(1.0, name="a")
     saver = af.train.Saver()
     async with af.Session() as session, af.train.BackgroundSaver(saver) as beside:
@@ -278,7 +278,7 @@ async def test_a_variable_without_a_value_is_named(tmp_path: Path) -> None:
             await beside.save(session, tmp_path / "m")
 
 
-# -- wherever the variables are ---------------------------------------------------------------------------------------
+# -- placement of variables -------------------------------------------------------------------------------------------
 
 
 async def save_and_restore(session: Any, devices: list[str], folder: Path, incremental: bool = False) -> None:
@@ -305,21 +305,23 @@ async def save_and_restore(session: Any, devices: list[str], folder: Path, incre
 
 @pytest.mark.parametrize("incremental", [False, True])
 @pytest.mark.parametrize("executor", ["strands", "reference"])
-async def test_on_several_devices_and_executors(tmp_path: Path, executor: Any, incremental: bool) -> None:
+async def test_save_and_restore_on_several_devices_and_executors(
+    tmp_path: Path, executor: Any, incremental: bool
+) -> None:
     config = af.SessionConfig(device_count={"CPU": 2}, executor=executor)
     async with af.Session(config=config) as session:
         await save_and_restore(session, ["/cpu:0", "/cpu:1", "/cpu:1"], tmp_path, incremental)
 
 
 @pytest.mark.parametrize("tcp", [False, True])
-async def test_on_a_cluster(tmp_path: Path, tcp: bool) -> None:
+async def test_save_and_restore_on_a_cluster(tmp_path: Path, tcp: bool) -> None:
     servers = cluster("ps", "worker", tcp=tcp, allow_dirs=[tmp_path])
     async with servers as (_, worker), af.Session(worker.target) as session:
         await save_and_restore(session, ["/job:ps", "/job:ps", "/job:worker"], tmp_path)
 
 
 @pytest.mark.parametrize("incremental", [False, True])
-async def test_the_parts_of_a_variable_are_of_one_moment(tmp_path: Path, incremental: bool) -> None:
+async def test_parts_of_a_partitioned_variable_are_consistent(tmp_path: Path, incremental: bool) -> None:
     partitioner = af.fixed_size_partitioner(3)
     af.get_variable("table", [3 * ROWS, WIDTH], initializer=af.zeros_initializer(), partitioner=partitioner)
     parts = af.global_variables()

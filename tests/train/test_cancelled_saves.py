@@ -1,4 +1,4 @@
-"""What saves leave behind that are cancelled at each turn of the loop."""
+"""Files after saves that are cancelled at each turn of the loop."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ OF_EACH_KIND = pytest.mark.parametrize("kind", KINDS)
 
 
 def prefixes(folder: Path) -> list[str]:
-    """Names of the checkpoints, whole or not, that have files in a folder. Blocks belong to all that refer to them."""
+    """Return the names of the checkpoints, complete or not, that have files in a folder.
+
+    A file of blocks belongs to all checkpoints that refer to it.
+    """
     manifests = [path.read_text() for path in folder.glob("*.manifest.json")]
     files = [path.name for path in folder.iterdir()]
     shared = {name for name in files if name.endswith(".blocks") and any(name in text for text in manifests)}
@@ -40,7 +43,7 @@ def listed(folder: Path) -> list[str]:
 
 
 def check(folder: Path, saver: af.train.Saver) -> None:
-    """Each checkpoint that has a file is whole and listed, and no temporary file is left."""
+    """Check that each checkpoint with a file is complete and listed, and that no temporary file remains."""
     assert prefixes(folder) == listed(folder) == sorted(Path(path).name for path in saver.last_checkpoints)
     assert not list(folder.glob(".*"))
     for name in listed(folder):
@@ -94,7 +97,7 @@ def test_saver_save_cancelled_in_a_stage_leaves_listed_checkpoints_only(
     stage: str,
     again: bool,
 ) -> None:
-    """Cancelled when the stage has ended in its thread, before the loop learns of that."""
+    """The cancellation arrives when the stage has ended in its thread, before the loop is notified."""
 
     async def main() -> None:
         with af.Graph().as_default():
@@ -119,7 +122,10 @@ def test_saver_save_cancelled_in_a_stage_leaves_listed_checkpoints_only(
 def cancelled_after(
     patch: pytest.MonkeyPatch, owner: Any, name: str, task: asyncio.Task[Any], again: bool = False
 ) -> None:
-    """Cancel a task when a function that it calls in a thread has ended; `again`: a second time in the next turn."""
+    """Cancel `task` when a function that it calls in a thread has ended.
+
+    If `again` is set, cancel it a second time in the next turn.
+    """
     original, loop = getattr(owner, name), asyncio.get_running_loop()
 
     def stage(*args: Any, **options: Any) -> Any:

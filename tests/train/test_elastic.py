@@ -1,4 +1,4 @@
-"""Elastic synchronous training: who has gone is not waited for, and who comes is taken in."""
+"""Elastic synchronous training: departed replicas are not awaited, and new ones are included."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ HERE, STARTED = WorkerState((), 1, 0), WorkerState((), 0, 0)
 AWAY = af.errors.UnavailableError("away")
 
 
-# ── who lives ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── living replicas ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_who_does_not_answer_twice_in_a_row_has_gone_and_who_does_not_train_has_not_come() -> None:
+def test_attendance_drops_replicas_after_two_failed_health_checks() -> None:
     attendance = Attendance()
     looks: list[dict[str, Any]] = [
         {"a": HERE, "b": AWAY},
@@ -36,7 +36,7 @@ def test_who_does_not_answer_twice_in_a_row_has_gone_and_who_does_not_train_has_
     assert [attendance.look(health) for health in looks] == [1, 1, 2, 2, 2, 2, 1, 1, 1]
 
 
-def test_tasks_of_jobs_with_variables_are_no_replicas() -> None:
+def test_tasks_of_jobs_with_variables_are_not_replicas() -> None:
     tasks = [f"/job:{name}/replica:0/task:{index}" for name, index in [("ps", 0), ("chief", 0), ("worker", 1)]]
     health = dict.fromkeys(tasks, HERE)
     assert list(tasks_without(["ps"], health)) == tasks[1:]
@@ -45,11 +45,12 @@ def test_tasks_of_jobs_with_variables_are_no_replicas() -> None:
 
 
 class Living:
-    """What the parameter servers would know."""
+    """A fake of the state on the parameter servers."""
 
     def __init__(self) -> None:
         self.story: list[tuple[float, int, int]] = []
-        self.waiting: list[tuple[int, int]] = []  # at each look: the step, and how many wait for a token
+        # At each look: the step, and the number of replicas that wait for a token.
+        self.waiting: list[tuple[int, int]] = []
 
     async def progress(self, session: Any) -> tuple[int, int]:
         return self.waiting.pop(0) if self.waiting else (0, 0)
@@ -58,7 +59,7 @@ class Living:
         self.story.append((asyncio.get_running_loop().time(), living, more))
 
 
-def test_where_all_wait_at_two_looks_at_a_step_a_token_has_been_lost() -> None:
+def test_watch_replaces_a_lost_token_if_all_replicas_wait() -> None:
     living: Any = Living()
     living.waiting = [(5, 2), (6, 2), (6, 1), (6, 2), (6, 3), (6, 2), (7, 2)]
     session: Any = None
@@ -77,8 +78,8 @@ def test_where_all_wait_at_two_looks_at_a_step_a_token_has_been_lost() -> None:
     assert living.story[1:] == [(0, 2, 1), (0, 2, 1)]
 
 
-def test_the_watch_tells_what_has_changed_each_second_until_a_stop() -> None:
-    """(when, how many, new tokens): the first look hands out none, and a death none."""
+def test_watch_reports_changes_each_second_until_a_stop() -> None:
+    """Entries are (time, living, new tokens). The first look and a death issue no tokens."""
     counts = [2, 2, 3, 2, 2, 3, 3]
     living: Any = Living()
     session: Any = None
@@ -107,12 +108,12 @@ def test_the_watch_tells_what_has_changed_each_second_until_a_stop() -> None:
     ("arguments", "message"),
     [({"worker_index": 0}, "no order"), ({"total_num_replicas": 1}, "one gradient a step")],
 )
-def test_what_does_not_go_together(arguments: dict[str, Any], message: str) -> None:
+def test_arguments_incompatible_with_elastic_are_rejected(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(af.errors.InvalidArgumentError, match=message):
         af.train.SyncReplicasOptimizer(af.train.GradientDescentOptimizer(1.0), 2, elastic=True, **arguments)
 
 
-def test_the_number_of_replicas_is_on_the_server_and_in_no_checkpoint(graph: af.Graph) -> None:
+def test_number_of_replicas_is_on_the_server_and_not_saved(graph: af.Graph) -> None:
     with af.device(af.train.replica_device_setter(ps_tasks=2, worker_device="/job:worker/task:1")):
         step, v = af.train.get_or_create_global_step(), af.get_variable("v", [2])
         opt = af.train.SyncReplicasOptimizer(af.train.GradientDescentOptimizer(0.1), 2, elastic=True)

@@ -1,7 +1,7 @@
-"""Training whose replicas die for good and come back, on simulated clusters: real servers, sessions and health checks.
+"""Training with replicas that die for good and return, on simulated clusters: real servers, sessions and health checks.
 
-Worker i always brings the i-th unit vector. So the variable tells whose gradients were taken, and as a step's mean sums
-to one whoever is in it, its sum tells that each update was whole.
+Worker i always contributes the i-th unit vector, so the variable shows the workers whose gradients were applied. The
+mean of a step sums to one for any set of workers, so the sum of the variable shows that each update was complete.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from aioflow.testing.sim_net import SimNet, simulate
 from tests.random_examples import seeds
 
 WORKERS = 3
-STEP = 0.05  # virtual seconds that a worker computes, more or less
-REBOOT = 0.2  # virtual seconds for which a host is off at most that is started again at once: no peer has noticed
-PATIENCE = 15.0  # virtual seconds, for whatever has to happen
+STEP = 0.05  # mean virtual seconds that a worker computes
+REBOOT = 0.2  # maximum virtual seconds of a quick restart, which no peer notices
+PATIENCE = 15.0  # timeout of each wait, in virtual seconds
 
 Build = Callable[[], af.train.Optimizer]
 
@@ -37,7 +37,7 @@ class Training:
 
     Attributes:
         ended: The workers whose training has ended by itself.
-        computed: How many gradients each has computed.
+        computed: The number of gradients that each worker has computed.
     """
 
     def __init__(self, net: SimNet, build: Build) -> None:
@@ -49,7 +49,7 @@ class Training:
         self.last = 10**6
 
     async def start(self, *workers: int) -> None:
-        """The servers, and the trainers of these workers."""
+        """Start the servers, and the trainers of these workers. The hosts of the other workers are down."""
         await self.cluster.start()
         for worker in set(range(WORKERS)) - set(workers):
             self.net.crash(f"worker{worker}")
@@ -65,7 +65,7 @@ class Training:
         self.net.host(f"worker{worker}").start(lambda: self._train(worker), "trainer")
 
     async def again(self, worker: int) -> None:
-        """Start the process of a worker that has died."""
+        """Restart the process of a worker that has died."""
         await self.net.restart(f"worker{worker}")
         self.begin(worker)
 
@@ -96,14 +96,15 @@ class Training:
         self.ended.append(worker)
 
     async def values(self) -> tuple[int, Any]:
-        """The global step, and the variable after it."""
+        """Return the global step, and the variable after it."""
         while True:
+            # Equal steps before and after the read mean that the variable belongs to that step.
             before, v, after = [await self.look.run(what) for what in (self.step, self.v, self.step)]
             if before == after:
                 return int(before), v
 
     async def until(self, seen: Callable[[int, Any], bool]) -> tuple[int, Any]:
-        """Until that is so of the step and the variable."""
+        """Wait until `seen` returns True for the step and the variable, and return them."""
         async with asyncio.timeout(PATIENCE):
             while True:
                 try:
@@ -111,16 +112,16 @@ class Training:
                     if seen(step, v):
                         return step, v
                 except af.errors.FailedPreconditionError:
-                    pass  # the chief has not begun
+                    pass  # the chief has not initialized the variables yet
                 await asyncio.sleep(STEP / 2)
 
     async def steps(self, count: int) -> tuple[int, Any]:
-        """Until so many steps more have been made."""
+        """Wait until this many more steps have been made."""
         now = (await self.until(lambda step, v: True))[0]
         return await self.until(lambda step, v: step >= now + count)
 
     async def finish(self) -> None:
-        """The chief stops, and so do all."""
+        """Stop the chief, and wait until all workers have stopped."""
         self.last = 0
         async with asyncio.timeout(PATIENCE):
             while len(self.ended) < WORKERS:  # noqa: ASYNC110
@@ -133,7 +134,7 @@ class Training:
 
 
 def play(story: Callable[[SimNet], Any], seed: int) -> None:
-    """In a simulated network, from a host of its own."""
+    """Run a story in a simulated network, on a separate host."""
 
     async def main(net: SimNet) -> None:
         await net.host("observer").call(lambda: story(net))
@@ -147,13 +148,13 @@ pytestmark = pytest.mark.blocks_loop("a simulation runs without a stop")
 @pytest.mark.parametrize("seed", seeds(1, 5))
 @pytest.mark.parametrize("silent", [False, True], ids=["killed", "switched off"])
 @pytest.mark.parametrize("needed", [3, 2], ids=["all", "with a backup worker"])
-def test_training_goes_on_without_a_dead_worker_and_takes_it_in_again(needed: int, silent: bool, seed: int) -> None:
+def test_training_continues_without_a_dead_worker_and_readmits_it(needed: int, silent: bool, seed: int) -> None:
     async def story(net: SimNet) -> None:
         training = Training(net, elastic(needed))
         await training.start(0, 1, 2)
         await training.until(lambda step, v: step >= 10 and bool((v < 0).all()))
         net.crash("worker2", silent=silent)
-        await asyncio.sleep(5.0)  # until it has been found dead, and what it has left behind is done with
+        await asyncio.sleep(5.0)  # until its death has been detected and its leftover gradients have been handled
         first, before = await training.steps(10)
         computed = sum(training.computed)
         last, after = await training.steps(20)
@@ -168,8 +169,8 @@ def test_training_goes_on_without_a_dead_worker_and_takes_it_in_again(needed: in
 
 
 @pytest.mark.parametrize("seed", seeds(1, 3))
-def test_training_begins_with_those_who_are_there_and_takes_in_who_comes(seed: int) -> None:
-    """Also where the chief is alone, and stops while somebody is missing."""
+def test_training_starts_with_the_chief_and_admits_workers_later(seed: int) -> None:
+    """The chief also trains alone, and stops while workers are missing."""
 
     async def story(net: SimNet) -> None:
         training = Training(net, elastic(3))
@@ -178,10 +179,10 @@ def test_training_begins_with_those_who_are_there_and_takes_in_who_comes(seed: i
         assert v.tolist() == [-step, 0.0, 0.0]
         for worker in (2, 1):
             await training.again(worker)
-            await training.until(lambda _, v: bool(v[worker] <= -2))  # noqa: B023  # it ends before the next round
+            await training.until(lambda _, v: bool(v[worker] <= -2))  # noqa: B023  # the wait ends before the next iteration
         _, before = await training.steps(10)
         _, after = await training.steps(9)
-        np.testing.assert_allclose(after - before, [-3.0] * 3, atol=1.0)  # each has its share
+        np.testing.assert_allclose(after - before, [-3.0] * 3, atol=1.0)  # each worker contributes a third
         for worker in (1, 2):
             net.crash(f"worker{worker}")
         await training.steps(10)
@@ -192,8 +193,8 @@ def test_training_begins_with_those_who_are_there_and_takes_in_who_comes(seed: i
 
 
 @pytest.mark.parametrize("seed", seeds(3, 20))
-def test_training_goes_on_whatever_happens_to_replicas(seed: int) -> None:
-    """They are killed, switched off, paused and cut off, and come back, at any time, more than one at once."""
+def test_training_continues_under_random_faults_of_replicas(seed: int) -> None:
+    """Replicas are killed, switched off, paused and disconnected at random times, several at once, and return."""
 
     async def story(net: SimNet) -> None:
         chance = net.random("faults")
@@ -225,13 +226,13 @@ def test_training_goes_on_whatever_happens_to_replicas(seed: int) -> None:
                 group.create_task(disturb(worker))
         await training.steps(30)
         _, before = await training.values()
-        await training.until(lambda _, v: bool((v <= before - 2)[1:].all()))  # the chief, who looks besides, is slow
+        await training.until(lambda _, v: bool((v <= before - 2)[1:].all()))  # the chief also evaluates, and so is slow
         await training.finish()
 
     play(story, seed)
 
 
-def test_asynchronous_training_is_elastic_by_nature() -> None:
+def test_asynchronous_training_continues_without_a_dead_worker() -> None:
     async def story(net: SimNet) -> None:
         training = Training(net, lambda: af.train.GradientDescentOptimizer(1.0))
         await training.start(0, 1, 2)
@@ -243,7 +244,7 @@ def test_asynchronous_training_is_elastic_by_nature() -> None:
         assert after[2] == before[2]
         await training.again(2)
         await training.until(lambda step, v: bool((v <= after - 2).all()))
-        for worker in (1, 2):  # nobody tells them when to stop
+        for worker in (1, 2):  # nothing would tell these workers to stop
             net.crash(f"worker{worker}")
         training.ended += [1, 2]
         await training.finish()

@@ -1,4 +1,4 @@
-"""What is left of a checkpoint for which there was no room, whatever its form, in folders and in stores."""
+"""Files after checkpoints that exceed the free space, in every format, in folders and in stores."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.full_disk import room_for
 from tests.train.test_cancelled_saves import KINDS, OF_EACH_KIND
 
 OLD, NEW = {"v": np.zeros(600, np.float32)}, {"v": np.ones(600, np.float32)}
-STEP = 350  # bytes of room that each run has more than the one before it
+STEP = 350  # increase of the free bytes from run to run
 
 
 @pytest.fixture(params=["folder", "store"])
@@ -37,7 +37,7 @@ def write(kind: str, prefix: str, values: Any) -> None:
 
 
 def value(prefix: str) -> float:
-    """The value of a checkpoint; -1 where there is none."""
+    """Return the value in a checkpoint, or -1 if it does not exist."""
     try:
         return float(CheckpointReader(prefix).read("v")[0])
     except NotFoundError:
@@ -67,7 +67,8 @@ def test_write_checkpoint_without_room_keeps_the_earlier_one(place: str, kind: s
             try:
                 write(kind, f"{place}/m", NEW)
             except ResourceExhaustedError:
-                if kind == "bundle" and place.startswith("memory"):  # files of these names cannot be replaced at once
+                # A bundle's two files cannot be replaced atomically in a store.
+                if kind == "bundle" and place.startswith("memory"):
                     assert (value(f"{place}/m"), store_at(place).names()) == (-1.0, [])
                 else:
                     assert (value(f"{place}/m"), store_at(place).names()) == (0.0, names), f"room for {room} bytes"

@@ -1,4 +1,4 @@
-"""Gradients that are added up: several small batches are one large one, whoever computes them and when."""
+"""Gradient accumulation: several small batches equal a large one, for any replicas and order."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
 
 
 class Model:
-    """A matrix, and a table of which only the rows that occur get a gradient; in float64."""
+    """A matrix, and a table whose gradient has only the rows that occur; in float64."""
 
     def __init__(self, optimizer: Optimizer, mean: bool = True) -> None:
         self.x, self.y = af.placeholder("float64", [None, 4]), af.placeholder("float64", [None, 3])
@@ -58,7 +58,7 @@ class Model:
 
 
 async def trained(make: Callable[[], Model], parts: int, rounds: int = 3) -> list[Any]:
-    """All variables that the optimizer without accumulation has, after some rounds through all examples."""
+    """Return all variables of the wrapped optimizer after `rounds` passes over all examples."""
     with af.Graph().as_default():
         model = make()
         async with af.Session() as sess:
@@ -83,7 +83,7 @@ def agree(found: list[Any], expected: list[Any]) -> None:
 
 @pytest.mark.parametrize(("steps", "use_locking"), [(1, True), (2, True), (3, False), (6, True)])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-async def test_small_batches_are_one_large_one(name: str, steps: int, use_locking: bool) -> None:
+async def test_small_batches_equal_one_large_batch(name: str, steps: int, use_locking: bool) -> None:
     make = OPTIMIZERS[name]
     whole = await trained(lambda: Model(make()), 1)
     assert whole[2] == 3
@@ -94,13 +94,13 @@ async def test_small_batches_are_one_large_one(name: str, steps: int, use_lockin
     agree(await trained(accumulating, steps), whole)
 
 
-async def test_losses_that_are_sums_are_added_up() -> None:
+async def test_gradients_of_sum_losses_are_summed() -> None:
     whole = await trained(lambda: Model(af.train.GradientDescentOptimizer(0.01), mean=False), 1)
     inner = af.train.GradientDescentOptimizer(0.01)
     agree(await trained(lambda: Model(GradientAccumulationOptimizer(inner, 4, average=False), mean=False), 4), whole)
 
 
-async def test_nothing_moves_between_updates() -> None:
+async def test_variables_do_not_change_between_updates() -> None:
     model = Model(GradientAccumulationOptimizer(af.train.AdamOptimizer(0.1), 3))
     sums = [v for v in model.optimizer.variables() if "Gradient" in v.op.name or "added" in v.op.name]
     others = [v for v in af.global_variables() if v not in sums]
@@ -117,7 +117,7 @@ async def test_nothing_moves_between_updates() -> None:
         assert [v.size for v in await sess.run(sums) if v.ndim and v.shape[0] == 0] == [0, 0], "no rows are kept"
 
 
-async def test_a_checkpoint_in_the_middle_has_what_was_added(tmp_path: Path) -> None:
+async def test_checkpoint_contains_accumulated_gradients(tmp_path: Path) -> None:
     whole = await trained(lambda: Model(GradientAccumulationOptimizer(af.train.MomentumOptimizer(0.1, 0.9), 4)), 4, 1)
     model = Model(GradientAccumulationOptimizer(af.train.MomentumOptimizer(0.1, 0.9), 4))
     saver = af.train.Saver()
@@ -133,7 +133,7 @@ async def test_a_checkpoint_in_the_middle_has_what_was_added(tmp_path: Path) -> 
         agree(list(await sess.run(model.variables)), whole[:3])
 
 
-async def test_steps_at_the_same_time_are_each_added_once() -> None:
+async def test_concurrent_steps_are_each_added_once() -> None:
     count, steps = 60, 5
     x, v = af.placeholder("float64", [200]), af.get_variable("v", initializer=np.zeros(200))
     table = af.get_variable("table", initializer=np.zeros((3, 2)))
@@ -150,7 +150,7 @@ async def test_steps_at_the_same_time_are_each_added_once() -> None:
     assert counted == count // steps
 
 
-async def test_the_gradients_of_all_replicas_count_together() -> None:
+async def test_gradients_of_all_replicas_are_accumulated_together() -> None:
     async with cluster("ps", "worker", "worker") as servers:
         clients = []
         for index in range(2):
@@ -178,8 +178,8 @@ async def test_the_gradients_of_all_replicas_count_together() -> None:
     assert counted == 3
 
 
-async def test_synchronous_replicas_may_go_around() -> None:
-    """Each round is the mean of all replicas, and two rounds are one update."""
+async def test_accumulation_inside_synchronous_replicas() -> None:
+    """Each round is the mean over all replicas, and two rounds are one update."""
 
     def build(index: int) -> af.train.SyncReplicasOptimizer:
         inner = GradientAccumulationOptimizer(af.train.GradientDescentOptimizer(1.0), 2)
@@ -202,8 +202,11 @@ async def test_synchronous_replicas_may_go_around() -> None:
 
 
 @pytest.mark.parametrize("outside", [True, False])
-async def test_with_a_scaled_loss(outside: bool) -> None:
-    """Around it, a gradient that is not finite is not added; inside of it, the update that it is in is left out."""
+async def test_accumulation_with_a_loss_scale(outside: bool) -> None:
+    """Check both orders of nesting with a loss scale.
+
+    Outside, the loss scale skips a gradient that is not finite. Inside, it skips the whole update that contains it.
+    """
     x, v = af.placeholder("float32", []), af.get_variable("v", initializer=np.float32(0))
     step = af.train.create_global_step()
     scale = af.train.experimental.DynamicLossScale(8.0)
@@ -228,7 +231,7 @@ async def test_with_a_scaled_loss(outside: bool) -> None:
         assert seen == [(0, 0, 8), (0, 0, 4), (0, 0, 4), (-5, 1, 4)]
 
 
-async def test_the_mean_can_be_clipped() -> None:
+async def test_change_can_clip_the_mean() -> None:
     def clipped(pairs: Any) -> Any:
         gradients, _ = af.clip_by_global_norm([gradient for gradient, _ in pairs], 1.0)
         return list(zip(gradients, [v for _, v in pairs], strict=True))
@@ -244,7 +247,7 @@ async def test_the_mean_can_be_clipped() -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 2])
-def test_what_changes_the_mean_sees_no_missing_gradients(steps: int) -> None:
+def test_change_receives_no_missing_gradients(steps: int) -> None:
     v, unused = (af.get_variable(name, initializer=np.zeros(2)) for name in ("v", "unused"))
     seen: list[Any] = []
 
@@ -257,7 +260,7 @@ def test_what_changes_the_mean_sees_no_missing_gradients(steps: int) -> None:
     assert seen == [v]
 
 
-def test_what_is_collected_can_be_run() -> None:
+def test_train_op_is_named_and_collected() -> None:
     v = af.get_variable("v", initializer=np.zeros(2))
     train = GradientAccumulationOptimizer(af.train.AdamOptimizer(), 2, name="sums").minimize(af.reduce_sum(v))
     assert train.name == "sums"
@@ -273,6 +276,6 @@ def test_what_is_collected_can_be_run() -> None:
         (lambda: GradientAccumulationOptimizer(af.train.AdamOptimizer(), 2).apply_gradients([]), InvalidArgumentError),
     ],
 )
-def test_what_cannot_be_added_up_is_refused(make: Any, error: type[Exception]) -> None:
+def test_invalid_arguments_are_rejected(make: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         make()

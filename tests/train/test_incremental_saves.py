@@ -1,4 +1,4 @@
-"""Checkpoints in blocks: what is written again, what is referred to, what is deleted, and what a crash leaves."""
+"""Incremental checkpoints in blocks: blocks that are written, shared and deleted, and files after a crash."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def a_table() -> Any:
 
 
 def written(folder: Path) -> dict[str, int]:
-    """The sizes of the files with blocks, by the checkpoint that wrote them."""
+    """Return the sizes of the files of blocks, by the checkpoint that wrote them."""
     return {p.name.split(".")[0]: p.stat().st_size for p in sorted(folder.glob("*.blocks"))}
 
 
@@ -46,7 +46,7 @@ def check(prefix: Path, **tensors: Any) -> None:
         assert np.array_equal(got, value), name
 
 
-def test_every_dtype_makes_the_round_trip(tmp_path: Path) -> None:
+def test_every_dtype_makes_a_round_trip(tmp_path: Path) -> None:
     save(tmp_path / "m", **VALUES)
     check(tmp_path / "m", **VALUES)
     save(tmp_path / "n", tmp_path / "m", **VALUES)
@@ -54,7 +54,7 @@ def test_every_dtype_makes_the_round_trip(tmp_path: Path) -> None:
     assert list(written(tmp_path)) == ["m"], "nothing has changed, so nothing is written"
 
 
-def test_only_blocks_that_have_changed_are_written(tmp_path: Path) -> None:
+def test_only_changed_blocks_are_written(tmp_path: Path) -> None:
     table, small = a_table(), np.zeros(3)
     save(tmp_path / "m-1", table=table, small=small)
     assert written(tmp_path)["m-1"] == table.nbytes + small.nbytes
@@ -67,7 +67,7 @@ def test_only_blocks_that_have_changed_are_written(tmp_path: Path) -> None:
     check(tmp_path / "m-2", table=after, small=small)
 
 
-def test_what_has_another_shape_or_dtype_or_is_new_is_written(tmp_path: Path) -> None:
+def test_new_tensors_shapes_and_dtypes_are_written(tmp_path: Path) -> None:
     save(tmp_path / "m-1", a=np.zeros(4, np.float32), b=np.zeros(4, np.float32))
     changed = {"a": np.zeros((2, 2), np.float32), "b": np.zeros(4, np.int32), "c": np.zeros(4, np.float32)}
     save(tmp_path / "m-2", tmp_path / "m-1", **changed)
@@ -75,7 +75,7 @@ def test_what_has_another_shape_or_dtype_or_is_new_is_written(tmp_path: Path) ->
     check(tmp_path / "m-2", **changed)
 
 
-def test_a_file_goes_with_the_last_checkpoint_that_refers_to_it(tmp_path: Path) -> None:
+def test_block_file_is_deleted_with_its_last_reference(tmp_path: Path) -> None:
     first = a_table()
     second, third = first.copy(), first.copy()
     second[0] = -1
@@ -93,7 +93,7 @@ def test_a_file_goes_with_the_last_checkpoint_that_refers_to_it(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_is_deleted_where_a_manifest_cannot_be_read(tmp_path: Path) -> None:
+def test_block_files_stay_if_a_manifest_is_unreadable(tmp_path: Path) -> None:
     save(tmp_path / "m-1", a=np.zeros(4))
     save(tmp_path / "m-2", tmp_path / "m-1", a=np.zeros(4))
     (tmp_path / "m-2.manifest.json").write_text("{")
@@ -101,7 +101,7 @@ def test_nothing_is_deleted_where_a_manifest_cannot_be_read(tmp_path: Path) -> N
     assert list(written(tmp_path)) == ["m-1"]
 
 
-def test_the_rest_of_a_file_is_written_again_when_most_of_it_is_out_of_use(tmp_path: Path) -> None:
+def test_mostly_unused_block_files_are_rewritten(tmp_path: Path) -> None:
     table = a_table()
     save(tmp_path / "m-0", table=table)
     for step in range(1, 40):
@@ -115,7 +115,7 @@ def test_the_rest_of_a_file_is_written_again_when_most_of_it_is_out_of_use(tmp_p
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "manifest"])
-def test_a_base_that_is_not_whole_is_not_referred_to(tmp_path: Path, damage: str) -> None:
+def test_damaged_base_is_not_referred_to(tmp_path: Path, damage: str) -> None:
     table = a_table()
     save(tmp_path / "m-1", table=table)
     (file,) = tmp_path.glob("*.blocks")
@@ -129,7 +129,7 @@ def test_a_base_that_is_not_whole_is_not_referred_to(tmp_path: Path, damage: str
     check(tmp_path / "m-2", table=table)
 
 
-def test_damage_is_noticed(tmp_path: Path) -> None:
+def test_damaged_blocks_raise_data_loss_error(tmp_path: Path) -> None:
     prefix = str(tmp_path / "m")
     save(tmp_path / "m", a=np.arange(40_000.0), s=np.array([b"ab", b"c"], object))
     (file,) = tmp_path.glob("*.blocks")
@@ -146,7 +146,7 @@ def test_damage_is_noticed(tmp_path: Path) -> None:
         read_all(prefix)
 
 
-def test_whatever_stands_in_a_manifest_is_read_or_refused(quick_path: Path) -> None:
+def test_malformed_manifest_is_read_or_rejected(quick_path: Path) -> None:
     save(quick_path / "m", a=np.zeros(2, np.float32), s=np.array([b"x"], object))
     path = quick_path / "m.manifest.json"
     manifest = json.loads(path.read_text())
@@ -164,7 +164,7 @@ def test_whatever_stands_in_a_manifest_is_read_or_refused(quick_path: Path) -> N
 
 
 def crash_before(patch: pytest.MonkeyPatch, k: int) -> list[int]:
-    """Stop before the k-th call that changes something on the disk, or begins to."""
+    """Crash in the call after the k-th that changes the disk, or that prepares a change. Return the number of calls."""
     calls = [0]
 
     def wrap(original: Any) -> Any:
@@ -181,7 +181,7 @@ def crash_before(patch: pytest.MonkeyPatch, k: int) -> list[int]:
     unlink = Path.unlink
 
     def removed(path: Path, missing_ok: bool = False) -> None:
-        """A process that is gone does not clean up."""
+        """Simulate a dead process, which does not delete its temporary files."""
         calls[0] += not path.name.endswith(".tmp")
         if calls[0] > k:
             raise CrashError
@@ -192,10 +192,10 @@ def crash_before(patch: pytest.MonkeyPatch, k: int) -> list[int]:
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_a_crash_at_any_moment_leaves_every_checkpoint_whole_or_away(
+def test_crash_at_any_call_leaves_checkpoints_complete_or_absent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
 ) -> None:
-    """`again`: the checkpoint replaces one of the same name."""
+    """If `again` is set, the checkpoint replaces one of the same name."""
     first, second = a_table(), a_table()
     second[7] = -1
     outcomes: list[str] = []
@@ -233,7 +233,7 @@ def test_a_crash_at_any_moment_leaves_every_checkpoint_whole_or_away(
 # -- a saver ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_saver_writes_what_has_changed_and_keeps_what_is_referred_to(tmp_path: Path) -> None:
+async def test_saver_writes_changed_blocks_and_keeps_referenced_ones(tmp_path: Path) -> None:
     table = af.Variable(a_table(), name="table")
     row = af.placeholder(af.int32, [1])
     step = table.scatter_add(af.IndexedSlices(af.ones([1, WIDTH]), row))
@@ -262,7 +262,7 @@ async def test_a_saver_writes_what_has_changed_and_keeps_what_is_referred_to(tmp
     check(tmp_path / "m-9", table=expected[prefix])
 
 
-async def test_a_checkpoint_in_blocks_is_checked_before_it_is_restored(tmp_path: Path) -> None:
+async def test_restoring_blocks_of_another_dtype_is_rejected(tmp_path: Path) -> None:
     save(tmp_path / "m", a=np.zeros(3, np.float64))
     af.Variable([0.0, 0.0, 0.0], name="a")
     saver = af.train.Saver()

@@ -1,4 +1,4 @@
-"""Coordinator, queue runners, producers and batches."""
+"""Input pipelines: coordinator, queue runners, producers and batches."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from aioflow.graph.opdef import OPS
 
 
 async def drain(fetches: Any, limit: int = 100) -> list[Any]:
-    """What a pipeline gives until it ends."""
+    """Return all elements of a pipeline."""
     found: list[Any] = []
     async with af.Session() as session:
         await session.run([af.local_variables_initializer(), af.global_variables_initializer()])
         async with train.Coordinator() as coord:
             train.start_queue_runners(session, coord)
             for _ in range(limit):
-                found.append(await session.run(fetches))  # noqa: PERF401 (keeps what there is at the end)
+                found.append(await session.run(fetches))  # noqa: PERF401 (keeps the elements before the final error)
     return found
 
 
@@ -48,7 +48,7 @@ async def test_tasks_end_when_a_stop_is_requested() -> None:
     assert (sorted(ended), coord.joined) == ([0, 1, 2], True)
 
 
-async def test_the_first_failure_stops_all_and_is_raised() -> None:
+async def test_first_failure_stops_all_tasks_and_is_raised() -> None:
     async def fail() -> None:
         raise errors.DataLossError("broken")
 
@@ -64,21 +64,21 @@ async def test_the_first_failure_stops_all_and_is_raised() -> None:
 
 
 @pytest.mark.parametrize("clean", [None, [KeyError]])
-async def test_a_clean_exception_ends_the_block(clean: Any) -> None:
+async def test_clean_stop_exception_ends_the_block(clean: Any) -> None:
     async with train.Coordinator(clean) as coord:
         raise errors.OutOfRangeError("the end") if clean is None else KeyError("the end")
     assert coord.should_stop()
     coord.raise_requested_exception()
 
 
-async def test_another_exception_goes_on() -> None:
+async def test_other_exception_leaves_the_block() -> None:
     with pytest.raises(ZeroDivisionError):  # noqa: PT012
         async with train.Coordinator() as coord:
             coord.start(asyncio.sleep(0))
             _ = 1 / 0
 
 
-async def test_join_returns_when_the_tasks_are_done_and_raises_their_error() -> None:
+async def test_join_waits_for_tasks_and_raises_their_error() -> None:
     async with train.Coordinator() as coord:
         coord.start(asyncio.sleep(0))
         await coord.join()
@@ -90,7 +90,7 @@ async def test_join_returns_when_the_tasks_are_done_and_raises_their_error() -> 
             await coord.join()
 
 
-async def test_a_task_that_does_not_end_is_cancelled_after_the_grace_period() -> None:
+async def test_stuck_task_is_cancelled_after_the_grace_period() -> None:
     cancelled = []
 
     async def stubborn() -> None:
@@ -129,7 +129,7 @@ async def test_cancelling_the_block_cancels_the_tasks() -> None:
     assert cancelled == [True]
 
 
-async def test_work_that_is_cancelled_before_its_first_turn_is_closed() -> None:
+async def test_coroutine_cancelled_before_its_first_turn_is_closed() -> None:
     async def work() -> None: ...
 
     async def block() -> None:
@@ -153,12 +153,12 @@ async def test_waiting_with_a_timeout_and_clearing() -> None:
     coord.raise_requested_exception()
 
 
-async def test_tasks_belong_inside_the_block() -> None:
+async def test_start_outside_the_block_is_rejected() -> None:
     with pytest.raises(errors.FailedPreconditionError):
         train.Coordinator().start(asyncio.sleep(0))
 
 
-async def test_a_coordinator_can_be_used_again() -> None:
+async def test_coordinator_can_be_reused_after_clear_stop() -> None:
     log: list[str] = []
 
     async def work(name: str) -> None:
@@ -187,7 +187,7 @@ async def test_joining_without_a_block() -> None:
     await coord.join()
     assert coord.joined
     with pytest.raises(KeyError):
-        coord.request_stop(KeyError())  # nobody would hear of it any more
+        coord.request_stop(KeyError())  # all tasks have been joined, so the error is raised at once
     coord.clear_stop()
     coord.request_stop(errors.OutOfRangeError("the end"))
     await coord.join()
@@ -205,10 +205,10 @@ async def test_joining_without_a_block() -> None:
         assert not joining.done()
         ended.set()
     with pytest.raises(errors.DTypeError):
-        other.register_thread(threading.Thread())  # type: ignore[arg-type]  # as in published code
+        other.register_thread(threading.Thread())  # type: ignore[arg-type]  # published code passes threads
 
 
-async def test_tasks_that_do_not_end_may_be_left() -> None:
+async def test_join_can_ignore_live_tasks() -> None:
     begun, release = asyncio.Event(), asyncio.Event()
 
     async def stubborn() -> None:
@@ -225,7 +225,7 @@ async def test_tasks_that_do_not_end_may_be_left() -> None:
         await task
 
 
-async def test_a_task_may_join_the_others() -> None:
+async def test_task_can_join_the_others() -> None:
     async def work() -> None:
         await coord.join()
 
@@ -234,7 +234,7 @@ async def test_a_task_may_join_the_others() -> None:
         await coord.start(work())
 
 
-async def test_a_stop_may_come_from_another_thread() -> None:
+async def test_stop_can_be_requested_from_another_thread() -> None:
     async with train.Coordinator() as coord:
         await asyncio.to_thread(coord.request_stop)
         assert await coord.wait_for_stop(1)
@@ -243,7 +243,7 @@ async def test_a_stop_may_come_from_another_thread() -> None:
 # ── runners ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_runner_fills_its_queue_and_lets_go_of_it() -> None:
+async def test_runner_fills_its_queue_and_closes_it() -> None:
     queue = af.FIFOQueue(3, [af.float32], [[]])
     runner = train.QueueRunner(queue, [queue.enqueue([1.0])] * 2)
     dequeue, size, closed = queue.dequeue(), queue.size(), queue.is_closed()
@@ -252,7 +252,7 @@ async def test_a_runner_fills_its_queue_and_lets_go_of_it() -> None:
             tasks = runner.create_threads(session, coord)
             assert len(tasks) == 3
             assert [await session.run(dequeue) for _ in range(10)] == [1.0] * 10
-            while await session.run(size) < 3:  # noqa: ASYNC110 (a queue's size is no event)
+            while await session.run(size) < 3:  # noqa: ASYNC110 (no event signals the size of a queue)
                 await asyncio.sleep(0)
         assert await session.run(closed)
         assert all(task.done() for task in tasks)
@@ -260,7 +260,7 @@ async def test_a_runner_fills_its_queue_and_lets_go_of_it() -> None:
     assert (runner.queue, len(runner.enqueue_ops), runner.name) == (queue, 2, queue.name)
 
 
-async def test_an_error_of_a_runner_ends_the_pipeline_with_that_error() -> None:
+async def test_error_of_a_runner_ends_the_pipeline() -> None:
     source = af.constant([1.0, 0.0])
     bad = af.check_numerics(1.0 / train.input_producer(source, shuffle=False).dequeue(), "division")
     with pytest.raises(errors.InvalidArgumentError, match="division"):
@@ -277,7 +277,7 @@ async def test_runner_reports_an_enqueue_that_cannot_be_prepared() -> None:
     assert runner.exceptions_raised == [caught.value]
 
 
-# ── faults that are not the end of the input ──
+# ── faults that are not the end of the input ─────────────────────────────────────────────────────────────────────────
 
 FAULTS: dict[str, type[BaseException]] = {
     "index": IndexError,
@@ -287,7 +287,7 @@ FAULTS: dict[str, type[BaseException]] = {
     "end of file": EOFError,
 }
 
-if "TestFault" not in OPS:  # the registry outlives this module, which may be imported twice
+if "TestFault" not in OPS:  # this module may be imported twice, and the registry keeps the first definition
     af.extend.define_op("TestFault", "x: float32", "y: float32", ["kind: string"], stateful=True, shape=lambda ctx: ())
 
     @af.extend.kernel("TestFault")
@@ -334,13 +334,13 @@ def by_factory(kind: str) -> Any:
 
 
 MAKERS = [by_kernel, by_kernel_in_a_loop, by_function, by_coroutine, by_source, by_factory]
-# With StopIteration a plain function says that nothing is left, as in TensorFlow.
+# StopIteration of a plain function means the end of its input, as in TensorFlow.
 FAULTY = [(made, kind) for made in MAKERS for kind in FAULTS if made is not by_function or kind != "stop"]
 
 
 @pytest.mark.parametrize(("made", "kind"), FAULTY, ids=lambda part: getattr(part, "__name__", part))
-async def test_a_fault_is_not_the_end_of_the_input(made: Any, kind: str) -> None:
-    """It reaches whoever reads the queue; an OutOfRangeError would close it as if all had been read."""
+async def test_fault_is_not_the_end_of_the_input(made: Any, kind: str) -> None:
+    """The error reaches the readers of the queue. An OutOfRangeError would close it as if all had been read."""
     queue = af.FIFOQueue(3, ["float32"], [[]])
     runner = train.QueueRunner(queue, [queue.enqueue(af.reshape(made(kind), []))])
     taken = queue.dequeue()
@@ -356,7 +356,7 @@ async def test_a_fault_is_not_the_end_of_the_input(made: Any, kind: str) -> None
                 pass
 
 
-async def test_a_function_may_say_that_its_input_has_ended() -> None:
+async def test_py_func_ends_the_input_with_out_of_range_error() -> None:
     left = [3.0, 2.0, 1.0]
 
     def take() -> Any:
@@ -369,7 +369,7 @@ async def test_a_function_may_say_that_its_input_has_ended() -> None:
     assert await drain(queue.dequeue()) == [1.0, 2.0, 3.0]
 
 
-async def test_a_runner_finds_the_coordinator_around() -> None:
+async def test_runner_uses_the_innermost_coordinator() -> None:
     queue = train.range_input_producer(3, num_epochs=1, shuffle=False)
     taken = queue.dequeue()
     async with af.Session() as session:
@@ -384,7 +384,7 @@ async def test_a_runner_finds_the_coordinator_around() -> None:
             train.start_queue_runners(session)
 
 
-async def test_a_runner_is_started_once_a_session() -> None:
+async def test_runner_is_started_once_per_session() -> None:
     queue = af.FIFOQueue(2, ["float32"], [[]])
     source = train.range_input_producer(4, num_epochs=1, shuffle=False).dequeue()
     runner = train.QueueRunner(queue, [queue.enqueue(af.cast(source, "float32"))])
@@ -400,7 +400,7 @@ async def test_a_runner_is_started_once_a_session() -> None:
         assert len(runner.create_threads(one, coord)) == 2, "those of before have ended"
 
 
-async def test_a_runner_needs_an_owner() -> None:
+async def test_runner_requires_an_active_coordinator() -> None:
     queue = af.FIFOQueue(3, [af.float32], [[]])
     runner = train.QueueRunner(queue, [queue.enqueue([1.0])])
     async with af.Session() as session:
@@ -420,14 +420,14 @@ async def test_a_runner_needs_an_owner() -> None:
 # ── producers ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_an_input_producer_gives_rows_epoch_by_epoch() -> None:
+async def test_input_producer_yields_rows_epoch_by_epoch() -> None:
     rows = np.arange(6, dtype=np.float32).reshape(3, 2)
     queue = train.input_producer(rows, num_epochs=2, shuffle=False)
     found = await drain(queue.dequeue())
     np.testing.assert_array_equal(found, np.concatenate([rows, rows]))
 
 
-async def test_a_shuffled_epoch_has_each_row_once() -> None:
+async def test_shuffled_epoch_has_each_row_once() -> None:
     queue = train.range_input_producer(20, num_epochs=3, seed=5)
     found = [int(v) for v in await drain(queue.dequeue())]
     epochs = [found[i : i + 20] for i in (0, 20, 40)]
@@ -435,7 +435,7 @@ async def test_a_shuffled_epoch_has_each_row_once() -> None:
     assert epochs[0] != epochs[1]
 
 
-async def test_a_slice_producer_keeps_rows_together() -> None:
+async def test_slice_producer_keeps_rows_together() -> None:
     x = af.constant(np.arange(8, dtype=np.int32))
     first, second = train.slice_input_producer([x, x * 10], num_epochs=1)
     found = await drain([first, second])
@@ -443,7 +443,7 @@ async def test_a_slice_producer_keeps_rows_together() -> None:
     assert all(b == 10 * a for a, b in found)
 
 
-async def test_strings_must_be_there() -> None:
+async def test_string_producer_rejects_empty_input() -> None:
     with pytest.raises(errors.InvalidArgumentError, match="needs strings"):
         train.string_input_producer([])
     queue = train.string_input_producer(af.placeholder_with_default(np.array([], dtype=object), [None]), shuffle=False)
@@ -451,7 +451,7 @@ async def test_strings_must_be_there() -> None:
         await drain(queue.dequeue())
 
 
-async def test_file_names_are_matched_once(tmp_path: Path) -> None:
+async def test_match_filenames_once(tmp_path: Path) -> None:
     for name in ("a.txt", "b.txt", "c.csv"):
         (tmp_path / name).write_text(name)
     names = train.match_filenames_once(str(tmp_path / "*.txt"))
@@ -460,7 +460,7 @@ async def test_file_names_are_matched_once(tmp_path: Path) -> None:
     assert await drain([key, value]) == [[str(tmp_path / n).encode(), n.encode()] for n in ("a.txt", "b.txt")]
 
 
-async def test_epochs_are_counted() -> None:
+async def test_limit_epochs() -> None:
     limited = train.limit_epochs([1, 2], 2)
     async with af.Session() as session:
         await session.run(af.local_variables_initializer())
@@ -481,7 +481,7 @@ def numbers(count: int) -> af.Tensor:
 
 
 @pytest.mark.parametrize("smaller", [False, True])
-async def test_batches_come_in_order(smaller: bool) -> None:
+async def test_batches_are_in_order(smaller: bool) -> None:
     expected = [[0, 1, 2], [3, 4, 5], [6]] if smaller else [[0, 1, 2], [3, 4, 5]]
     x = numbers(7)
     both = train.batch([x, x + 1], 3, allow_smaller_final_batch=smaller)
@@ -491,7 +491,7 @@ async def test_batches_come_in_order(smaller: bool) -> None:
     assert all((b == a + 1).all() for a, b in found)
 
 
-async def test_the_form_of_the_elements_is_kept() -> None:
+async def test_batch_keeps_the_structure_of_elements() -> None:
     x = numbers(2)
     batch = train.batch({"b": x, "a": x * 2}, 2)
     (found,) = await drain(batch)
@@ -510,7 +510,7 @@ async def test_many_elements_at_once_and_padding() -> None:
         assert [v.tolist() for v in await drain(padded)] == [[[0, 0], [7, 0], [7, 7]]]
 
 
-async def test_several_sources_and_tasks_lose_nothing() -> None:
+async def test_several_sources_and_tasks_lose_no_elements() -> None:
     joined = train.batch_join([[numbers(10)], [numbers(10)]], 4)
     found = np.concatenate(await drain(joined))
     assert sorted(found.tolist()) == sorted([*range(10), *range(10)])
@@ -520,7 +520,7 @@ async def test_several_sources_and_tasks_lose_nothing() -> None:
 
 
 @pytest.mark.parametrize("join", [False, True])
-async def test_shuffled_batches_have_everything_once(join: bool) -> None:
+async def test_shuffled_batches_have_each_element_once(join: bool) -> None:
     if join:
         batch = train.shuffle_batch_join([[numbers(25)], [numbers(25)]], 10, 30, 20, seed=1)
     else:
@@ -530,7 +530,7 @@ async def test_shuffled_batches_have_everything_once(join: bool) -> None:
     assert found != sorted(found)
 
 
-def test_what_cannot_be_batched_is_refused() -> None:
+def test_batch_rejects_unknown_shapes_and_mixed_sources() -> None:
     unknown = af.placeholder(af.float32)
     for tensors in ([unknown], []):
         with pytest.raises(errors.InvalidArgumentError):
@@ -548,10 +548,10 @@ def test_what_cannot_be_batched_is_refused() -> None:
             train.batch([unknown, unknown], 2, shapes=alone)
 
 
-# ── sparse elements, and elements that are left out ──────────────────────────────────────────────────────────────────
+# ── sparse and filtered elements ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_sparse_elements_travel_through_every_kind_of_queue() -> None:
+async def test_sparse_elements_in_maybe_batch() -> None:
     number = train.range_input_producer(6, 1, shuffle=False).dequeue()
     wide = af.cast(number, af.int64)
     sparse = af.SparseTensor(af.expand_dims(af.range(wide % 3), 1), af.range(wide % 3) + wide, [4])
@@ -562,7 +562,7 @@ async def test_sparse_elements_travel_through_every_kind_of_queue() -> None:
     assert all(batch.dense_shape.tolist() == [2, 4] for batch, _ in found)
 
 
-async def test_shuffled_sparse_elements_stay_whole() -> None:
+async def test_shuffled_sparse_elements_stay_intact() -> None:
     number = af.cast(train.range_input_producer(8, 2, shuffle=False).dequeue(), af.int64)
     sparse = af.SparseTensor([[0]], [number], [number + 1])
     found = await drain(train.shuffle_batch({"s": sparse, "n": number}, 4, 12, 6, seed=1))
@@ -573,7 +573,7 @@ async def test_shuffled_sparse_elements_stay_whole() -> None:
         assert batch["s"].dense_shape.tolist() == [4, max(batch["n"]) + 1]
 
 
-def test_sources_that_differ_in_what_is_sparse() -> None:
+def test_batch_join_rejects_sources_with_different_sparsity() -> None:
     sparse = af.SparseTensor([[0]], [1], [4])
     others: list[Any] = [af.constant(1), af.SparseTensor([[0]], [1.0], [4])]
     for other in others:
@@ -583,7 +583,7 @@ def test_sources_that_differ_in_what_is_sparse() -> None:
         train.maybe_batch([1], [True], 2)
 
 
-async def test_rows_that_are_left_out() -> None:
+async def test_maybe_batch_filters_rows() -> None:
     number = train.range_input_producer(6, 1, shuffle=False).dequeue()
     rows = af.stack([number, number + 10, number + 20])
     found = await drain(train.maybe_batch([rows], [True, False, True], 3, enqueue_many=True))

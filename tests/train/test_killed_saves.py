@@ -1,4 +1,4 @@
-"""Remains of a save, made by hand; `tests/system/test_killed_savers.py` kills real processes."""
+"""Cleanup of remains of killed saves, made by hand. `tests/system/test_killed_savers.py` kills real processes."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ NEW = {"a": np.arange(3, dtype=np.float32)}
 
 
 def left(folder: Path) -> list[str]:
-    """What is neither a checkpoint nor a state."""
+    """Return the names of the files that belong to no checkpoint and no state."""
     return sorted(p.name for p in folder.iterdir() if p.name.endswith((".tmp", ".pending")))
 
 
-def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
+def test_files_of_other_checkpoints_stay(tmp_path: Path) -> None:
     token = "0123456789ab"
     others = [
         *(f".other.safetensors.{token}.tmp", f".mm-1.safetensors.{token}.tmp", f".m-x.safetensors.{token}.tmp"),
@@ -37,7 +37,7 @@ def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
     assert left(tmp_path) == sorted(name for name in others if name.endswith(".tmp"))
 
 
-def test_small_files_are_tidied_up_by_their_next_writer(tmp_path: Path) -> None:
+def test_write_atomically_deletes_remains_of_its_file(tmp_path: Path) -> None:
     (tmp_path / ".checkpoint.0123456789ab.tmp").touch()
     write_atomically(tmp_path / "other", b"x")
     assert len(left(tmp_path)) == 1
@@ -45,9 +45,7 @@ def test_small_files_are_tidied_up_by_their_next_writer(tmp_path: Path) -> None:
     assert left(tmp_path) == []
 
 
-def test_a_new_file_that_was_taken_away_before_it_was_locked_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_temporary_file_deleted_before_its_lock_is_recreated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original = temporary_files.locks.flock
     taken: list[Path] = []
 
@@ -63,7 +61,7 @@ def test_a_new_file_that_was_taken_away_before_it_was_locked_is_made_again(
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
-def test_without_locks_nothing_is_taken_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remains_stay_if_locking_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def flock(file: Any, operation: int) -> None:
         raise OSError(95, "Operation not supported")
 
@@ -74,8 +72,8 @@ def test_without_locks_nothing_is_taken_away(tmp_path: Path, monkeypatch: pytest
     assert left(tmp_path) == [".m.safetensors.0123456789ab.tmp"]
 
 
-def test_where_the_system_has_no_such_locks_the_rest_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on Windows, whose open files cannot be deleted."""
+def test_checkpoints_are_written_without_flock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows has no `flock`, and its open files cannot be deleted."""
     monkeypatch.setattr(temporary_files, "locks", None)
     (tmp_path / ".m.safetensors.0123456789ab.tmp").touch()
     write_checkpoint(str(tmp_path / "m"), NEW)
@@ -84,11 +82,12 @@ def test_where_the_system_has_no_such_locks_the_rest_works(tmp_path: Path, monke
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs /proc to find a descriptor")
-def test_locked_folder_ends_although_a_child_was_forked_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locked_folder_is_released_despite_a_forked_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[int] = []
 
     def lock(path: Path, wait: bool, stack: ExitStack) -> None:
         original(path, wait, stack)
+        # A forked child would hold such a duplicate of the lock's descriptor.
         opened.append(os.dup(int(max(os.listdir("/proc/self/fd"), key=lambda name: leads_to(name, path)))))
 
     def leads_to(name: str, path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Scaled losses: what a step with an infinite gradient leaves alone, how the scale moves, and who may be around it."""
+"""Loss scaling: steps with infinite gradients are skipped, the scale adapts, and other optimizers can wrap it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def moved(before: Any, after: Any) -> bool:
         lambda: af.train.AdamOptimizer(0.5),
     ],
 )
-async def test_a_step_that_overflows_changes_nothing_but_the_scale(inner: Any) -> None:
+async def test_overflowing_step_changes_only_the_scale(inner: Any) -> None:
     x = af.placeholder("float32", [2])
     w, table = af.Variable([1.0, 2.0]), af.Variable(np.ones((3, 2), np.float32))
     loss = af.reduce_sum(w * x) + af.reduce_sum(af.gather(table, [0, 2, 0]) * x)
@@ -67,8 +67,8 @@ async def test_a_step_that_overflows_changes_nothing_but_the_scale(inner: Any) -
         assert await sess.run(step) == 4
 
 
-async def test_only_the_slices_of_one_variable_overflow() -> None:
-    """Not finite are the values of a gradient that is a few rows."""
+async def test_overflow_in_indexed_slices_skips_the_step() -> None:
+    """Only the values of an IndexedSlices gradient are not finite."""
     table, bias = af.Variable(np.ones((4, 2), np.float32)), af.Variable([0.0])
     x = af.placeholder("float32", [])
     scale = af.train.experimental.DynamicLossScale(4.0)
@@ -97,8 +97,8 @@ async def test_the_scale_stays_between_one_and_infinity() -> None:
 
 
 @pytest.mark.parametrize("loss_scale", [2.0**16, "dynamic"])
-async def test_gradients_are_those_of_the_loss_to_the_last_bit(loss_scale: Any) -> None:
-    """A power of 2 changes no bit of what is within range, in float64 either, whose range the scale is not."""
+async def test_unscaled_gradients_are_bitwise_equal(loss_scale: Any) -> None:
+    """A power of 2 changes no bit of values within range. In float64, the scale is far from the limits of the range."""
     rng = np.random.default_rng(5)
     for dtype in ("float32", "float64"):
         w = af.Variable(rng.standard_normal((5, 4)).astype(dtype))
@@ -112,7 +112,7 @@ async def test_gradients_are_those_of_the_loss_to_the_last_bit(loss_scale: Any) 
 
 
 async def test_small_gradients_survive_float16() -> None:
-    """What flows back through float16 is 1e-4 · 1e-5, which is 0 there without a scale."""
+    """The gradient in float16 is 1e-4 · 1e-5, which underflows to 0 without a scale."""
     w = af.Variable([1.0])
     factors = np.float16(1e-4), np.float16(1e-5)
     loss = af.reduce_sum(af.cast(af.cast(w, af.float16) * factors[0] * factors[1], af.float32))
@@ -125,7 +125,7 @@ async def test_small_gradients_survive_float16() -> None:
     assert kept == pytest.approx(1e-9, rel=1e-2)
 
 
-async def test_clipping_by_global_norm_sees_gradients_without_the_scale() -> None:
+async def test_clipping_by_global_norm_receives_unscaled_gradients() -> None:
     w, v = af.Variable([3.0, 0.0]), af.Variable([0.0])
     x = af.placeholder("float32", [])
     scale = af.train.experimental.DynamicLossScale(2.0**10)
@@ -143,7 +143,7 @@ async def test_clipping_by_global_norm_sees_gradients_without_the_scale() -> Non
         np.testing.assert_allclose(np.concatenate(await sess.run([w, v])), [2.4, 0.0, -0.8], rtol=1e-6)
 
 
-async def test_a_checkpoint_has_the_scale(tmp_path: Path) -> None:
+async def test_checkpoint_contains_the_scale(tmp_path: Path) -> None:
     w, x = af.Variable(1.0), af.placeholder("float32", [])
     scale = af.train.experimental.DynamicLossScale(64.0, increment_period=3)
     optimizer = LossScaleOptimizer(af.train.GradientDescentOptimizer(0.1), scale)
@@ -162,7 +162,7 @@ async def test_a_checkpoint_has_the_scale(tmp_path: Path) -> None:
         assert await sess.run(scale.variables()) == [64.0, 0]
 
 
-async def test_in_a_monitored_session_a_skipped_step_does_not_count(tmp_path: Path) -> None:
+async def test_skipped_step_does_not_increment_the_global_step(tmp_path: Path) -> None:
     w, x = af.Variable(1.0), af.placeholder("float32", [])
     step = af.train.create_global_step()
     scale = af.train.experimental.DynamicLossScale(8.0)
@@ -213,8 +213,8 @@ async def test_replicas_share_the_scale_on_a_parameter_server() -> None:
             assert (await sessions[1].run(clients[1][3][:3:2], timeout=60.0)) == [6.0, 4]
 
 
-async def test_synchronous_replicas_leave_out_a_step_together() -> None:
-    """One brings an infinite gradient: nobody's is applied, and the next step is like any other."""
+async def test_synchronous_replicas_skip_a_step_together() -> None:
+    """If one gradient is infinite, no replica's gradient is applied, and the next step proceeds normally."""
     made: list[af.train.experimental.DynamicLossScale] = []
 
     def build(index: int) -> af.train.SyncReplicasOptimizer:
@@ -234,14 +234,14 @@ async def test_synchronous_replicas_leave_out_a_step_together() -> None:
         assert (dense.tolist(), step, await workers[0].run(made[0]())) == ([-2.0, -2.0], 1, 2.0)
 
 
-def test_a_fixed_scale_adds_no_branch() -> None:
+def test_fixed_scale_adds_no_branch() -> None:
     w = af.Variable(1.0)
     train = LossScaleOptimizer(af.train.GradientDescentOptimizer(0.1), 128).minimize(w * 2.0)
     assert not [op for op in train.graph.get_operations() if op.type == "Switch"]
     assert len(af.global_variables()) == 1
 
 
-def test_what_is_left_of_a_branch_is_not_to_be_run() -> None:
+def test_train_op_is_named_and_collected() -> None:
     w = af.Variable(1.0)
     train = LossScaleOptimizer(af.train.GradientDescentOptimizer(0.1), "dynamic").minimize(w * 2.0, name="train")
     assert train.name == "train"
@@ -262,12 +262,12 @@ def test_what_is_left_of_a_branch_is_not_to_be_run() -> None:
         (lambda: af.mixed_precision.DynamicLossScale(increment_period=0), InvalidArgumentError),
     ],
 )
-def test_what_is_no_scale_is_refused(make: Any, error: type[Exception]) -> None:
+def test_invalid_scales_and_optimizers_are_rejected(make: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         make()
 
 
-def test_scales_can_be_made_again() -> None:
+def test_scales_are_rebuilt_from_their_config() -> None:
     for scale in (af.mixed_precision.FixedLossScale(8), af.mixed_precision.DynamicLossScale(4.0, 7, 3.0)):
         again = type(scale).from_config(scale.get_config())
         assert repr(again) == repr(scale)

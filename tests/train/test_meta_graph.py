@@ -1,4 +1,4 @@
-"""Graphs with their collections: stored, brought back, and gone on with."""
+"""Meta graphs: graphs with their collections are exported, imported and continued."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def build() -> af.train.Saver:
 
 @pytest.mark.parametrize("as_text", [True, False])
 @pytest.mark.parametrize("scope", [None, "inner"])
-async def test_a_stored_program_goes_on(tmp_path: Path, as_text: bool, scope: str | None) -> None:
+async def test_exported_program_continues_after_import(tmp_path: Path, as_text: bool, scope: str | None) -> None:
     file, prefix = tmp_path / "graph.meta", "" if scope is None else f"{scope}/"
     with af.Graph().as_default():
         async with af.Session() as session:
@@ -71,7 +71,7 @@ async def test_a_stored_program_goes_on(tmp_path: Path, as_text: bool, scope: st
 
 
 @pytest.mark.parametrize("scope", [None, "inner"])
-async def test_imported_graph_has_the_savers_of_its_collection(tmp_path: Path, scope: str | None) -> None:
+async def test_import_restores_the_savers_collection(tmp_path: Path, scope: str | None) -> None:
     with af.Graph().as_default():
         v = af.get_variable("v", initializer=1.0)
         whole, other = af.train.Saver(max_to_keep=7), af.train.Saver({"w": v}, max_to_keep=2)
@@ -98,7 +98,7 @@ async def test_imported_graph_has_the_savers_of_its_collection(tmp_path: Path, s
                 assert len(again.collection_def[af.GraphKeys.SAVERS].bytes_list.value) == 2
 
 
-async def test_a_graph_beside_a_checkpoint_goes_with_it(tmp_path: Path) -> None:
+async def test_meta_graph_is_deleted_with_its_checkpoint(tmp_path: Path) -> None:
     with af.Graph().as_default():
         v = af.get_variable("v", initializer=1.0)
         saver = af.train.Saver(max_to_keep=1)
@@ -109,7 +109,7 @@ async def test_a_graph_beside_a_checkpoint_goes_with_it(tmp_path: Path) -> None:
     assert [name for name in os.listdir(tmp_path) if name.endswith(".meta")] == ["model-1.meta"]
 
 
-async def test_the_graph_beside_a_checkpoint_is_the_graph_as_it_is_then(tmp_path: Path) -> None:
+async def test_meta_graph_is_current_at_each_checkpoint(tmp_path: Path) -> None:
     def nodes(step: int) -> set[str]:
         with af.Graph().as_default() as graph:
             af.train.import_meta_graph(tmp_path / f"model-{step}.other")
@@ -131,9 +131,7 @@ async def test_the_graph_beside_a_checkpoint_is_the_graph_as_it_is_then(tmp_path
         assert not [name for name in os.listdir(tmp_path) if name.startswith("model-0.")]
 
 
-async def test_a_graph_without_a_published_form_is_no_reason_to_lose_a_checkpoint(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_checkpoint_is_written_if_its_graph_cannot_be(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with af.Graph().as_default():
         v = af.get_variable("v", initializer=1.0)
         v.op.attrs["_note"] = object()
@@ -166,7 +164,7 @@ def test_attributes_with_their_defaults_are_stripped() -> None:
         assert graph.get_operation_by_name("product").get_attr("transpose_a") is False
 
 
-def test_what_is_chosen_is_stored() -> None:
+def test_export_selects_collections_and_clears_devices() -> None:
     with af.Graph().as_default(), af.device("/device:CPU:0"):
         build()
         meta = af.train.export_meta_graph(collection_list=["texts"], clear_devices=True)
@@ -175,7 +173,7 @@ def test_what_is_chosen_is_stored() -> None:
         assert not meta.HasField("saver_def")
 
 
-def test_a_graph_with_ops_that_are_not_here_says_all_of_them() -> None:
+def test_import_error_lists_all_unknown_ops() -> None:
     with af.Graph().as_default():
         meta = af.train.export_meta_graph()
         meta.graph_def.node.add(name="a", op="OneOp")
@@ -185,7 +183,7 @@ def test_a_graph_with_ops_that_are_not_here_says_all_of_them() -> None:
     assert raised.value.actual == ["AnotherOp", "OneOp"]
 
 
-def test_the_sharded_end_of_a_saver_is_left_out() -> None:
+def test_import_drops_merge_nodes_of_sharded_savers() -> None:
     with af.Graph().as_default():
         af.get_variable("v", initializer=1.0)
         meta = af.train.Saver().export_meta_graph()
@@ -233,7 +231,7 @@ async def test_messages_have_the_published_names_and_idioms() -> None:
         ("while_context", lambda stored: _emptied(stored)),
     ],
 )
-def test_contexts_that_are_none_are_refused(name: str, change: Any) -> None:
+def test_malformed_control_flow_contexts_are_rejected(name: str, change: Any) -> None:
     with af.Graph().as_default():
         x = af.placeholder(af.float32, (), name="x")
         af.cond(x > 0.0, lambda: x + 1.0, lambda: x)
@@ -255,7 +253,7 @@ def _emptied(stored: Any) -> None:
     stored.value[0] = made.SerializeToString()
 
 
-def test_a_collection_of_several_kinds_is_left_out_and_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_export_drops_mixed_collections_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with af.Graph().as_default():
         for item in (1, "text"):
             af.add_to_collection("mixed", item)
@@ -271,7 +269,7 @@ def test_a_collection_of_several_kinds_is_left_out_and_named(caplog: pytest.LogC
     assert "'objects'" in said[1]
 
 
-def test_without_variables_there_is_no_saver() -> None:
+def test_import_without_variables_returns_no_saver() -> None:
     with af.Graph().as_default():
         af.constant(1.0, name="c")
         meta = af.train.export_meta_graph()

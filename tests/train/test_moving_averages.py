@@ -1,4 +1,4 @@
-"""Moving averages and the global step: names, errors, collections; the values are checked in tests/parity."""
+"""Moving averages and the global step: names, errors and collections. tests/parity checks the values."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_averages_need_floating_values() -> None:
         aioflow.train.ExponentialMovingAverage(0.9).average("v")  # type: ignore[arg-type]  # wrong on purpose
 
 
-def test_what_to_restore() -> None:
+def test_variables_to_restore() -> None:
     v = aioflow.Variable([2.0], name="v")
     other = aioflow.Variable([2.0], name="other", trainable=False)
     ema = aioflow.train.ExponentialMovingAverage(0.9, name="EMA")
@@ -58,7 +58,7 @@ def test_what_to_restore() -> None:
     assert ema.variables_to_restore([other]) == {"other/EMA": other, "v": v}
 
 
-def test_names_go_by_the_scopes_that_are_open() -> None:
+def test_names_depend_on_the_open_scopes() -> None:
     v = aioflow.get_variable("v", [2])
     loss = aioflow.reduce_sum(v * v)
     ema = aioflow.train.ExponentialMovingAverage(0.9, name="EMA")
@@ -76,14 +76,14 @@ def test_names_go_by_the_scopes_that_are_open() -> None:
     assert slots == ["train/v/A", "train/v/A_1", "train/v/A_2", "train/v/A_3"]
 
 
-def test_slots_are_not_made_where_variables_are_only_found() -> None:
+def test_slots_are_not_created_in_a_reusing_scope() -> None:
     with aioflow.variable_scope("model"):
         v = aioflow.get_variable("v", [2])
     with aioflow.variable_scope("model", reuse=True), pytest.raises(InvalidArgumentError):
         aioflow.train.MomentumOptimizer(0.1, 0.9).minimize(aioflow.reduce_sum(v))
 
 
-def test_the_global_step() -> None:
+def test_global_step_is_created_once_and_found() -> None:
     assert aioflow.train.get_global_step() is None
     step = aioflow.train.get_or_create_global_step()
     assert step.op.name == "global_step"
@@ -98,7 +98,7 @@ def test_the_global_step() -> None:
         aioflow.train.get_global_step()
 
 
-def test_a_variable_called_global_step_is_found() -> None:
+def test_variable_named_global_step_is_found() -> None:
     mine = aioflow.Variable(np.int32(3), name="global_step", trainable=False)
     assert aioflow.train.get_global_step() is mine
     with pytest.raises(DTypeError):
@@ -107,7 +107,7 @@ def test_a_variable_called_global_step_is_found() -> None:
         aioflow.train.assert_global_step(aioflow.constant([1]))
 
 
-def test_the_global_steps_name_ignores_the_scope() -> None:
+def test_global_step_name_ignores_the_name_scope() -> None:
     with aioflow.name_scope("inner"):
         assert aioflow.train.create_global_step().op.name == "global_step"
 
@@ -130,7 +130,7 @@ def test_decays_need_a_step_and_matching_values() -> None:
         aioflow.train.piecewise_constant(aioflow.constant(1), [1.5], [0.1, 0.2])
 
 
-def test_noise_has_the_variance_it_should() -> None:
+def test_noisy_decay_has_the_expected_variance() -> None:
     step = aioflow.placeholder("int64", [])
     rate = aioflow.train.noisy_linear_cosine_decay(1.0, step, 100, initial_variance=0.25, variance_decay=0.5, beta=0.0)
     plain = aioflow.train.linear_cosine_decay(1.0, step, 100, beta=0.0)
@@ -142,12 +142,12 @@ def test_noise_has_the_variance_it_should() -> None:
     assert abs(np.std(drawn) - np.sqrt(0.25 / 2.0) * factor) < 0.05
 
 
-def test_clipping_refuses_what_is_no_sequence() -> None:
+def test_clipping_rejects_tensors_instead_of_lists() -> None:
     x = aioflow.constant([1.0])
     with pytest.raises(DTypeError):
-        aioflow.global_norm(x)  # type: ignore[arg-type]  # that is the point
+        aioflow.global_norm(x)  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(DTypeError):
-        aioflow.clip_by_global_norm(x, 1.0)  # type: ignore[arg-type]  # that is the point
+        aioflow.clip_by_global_norm(x, 1.0)  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(InvalidArgumentError):
         aioflow.global_norm([None])
 

@@ -1,4 +1,4 @@
-"""Optimizers: what they name, what they refuse, and that updates are whole; tests/parity checks their values."""
+"""Optimizers: names, errors and atomic updates. tests/parity checks their values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _fresh_graph() -> Iterator[None]:
 
 
 class Steps:
-    """Several steps over the same variables."""
+    """Several steps on the same variables."""
 
     def __init__(self) -> None:
         self._kept: dict[str, Any] = {"resources": ResourceManager(), "state": {}}
@@ -82,12 +82,12 @@ def test_names_slots_and_the_global_step(name: str) -> None:
     assert count.dtype == np.int64
 
 
-def test_two_optimizers_on_one_variable_have_slots_of_their_own() -> None:
+def test_two_optimizers_on_one_variable_have_separate_slots() -> None:
     w = aioflow.Variable([1.0], name="w")
     first, second = aioflow.train.AdamOptimizer(0.1), aioflow.train.AdamOptimizer(0.1)
     first.minimize(quadratic(w))
     second.minimize(quadratic(w))
-    first.minimize(quadratic(w) * 2.0)  # again: no new slots
+    first.minimize(quadratic(w) * 2.0)  # a second minimize adds no slots
     assert [v.op.name for v in first.variables()] == ["beta1_power", "beta2_power", "w/Adam", "w/Adam_1"]
     assert [v.op.name for v in second.variables()] == ["beta1_power_1", "beta2_power_1", "w/Adam_2", "w/Adam_3"]
     own = aioflow.train.AdamOptimizer(0.1, use_own_namescope_for_non_slot_vars=True, name="Mine")
@@ -95,7 +95,7 @@ def test_two_optimizers_on_one_variable_have_slots_of_their_own() -> None:
     assert [v.op.name for v in own.variables()] == ["Mine/beta1_power", "Mine/beta2_power", "w/Mine", "w/Mine_1"]
 
 
-def test_var_list_and_gradients_that_are_none() -> None:
+def test_var_list_and_missing_gradients() -> None:
     a, b = aioflow.Variable([1.0], name="a"), aioflow.Variable([1.0], name="b")
     optimizer = aioflow.train.GradientDescentOptimizer(0.5)
     pairs = optimizer.compute_gradients(quadratic(a), [[a], b])
@@ -109,7 +109,7 @@ def test_var_list_and_gradients_that_are_none() -> None:
     assert callable_loss[0][1] is a
 
 
-def test_what_optimizers_refuse() -> None:
+def test_optimizers_reject_invalid_arguments() -> None:
     optimizer = aioflow.train.GradientDescentOptimizer(0.1)
     with pytest.raises(InvalidArgumentError):
         optimizer.minimize(aioflow.constant(1.0))
@@ -152,7 +152,7 @@ def test_what_optimizers_refuse() -> None:
         lambda t: t.FtrlOptimizer(0.1, l1_regularization_strength=-0.5),
     ],
 )
-def test_settings_out_of_range(make: Any) -> None:
+def test_hyperparameters_out_of_range_are_rejected(make: Any) -> None:
     with pytest.raises(InvalidArgumentError):
         make(aioflow.train)
 
@@ -168,13 +168,13 @@ NO_NUMBERS = {
 
 
 @pytest.mark.parametrize("case", NO_NUMBERS)
-def test_a_setting_that_is_no_number_is_refused_before_anything_is_placed(case: str) -> None:
+def test_hyperparameters_must_be_numbers(case: str) -> None:
     w = aioflow.Variable([1.0], name="w")
     with pytest.raises(DTypeError):
         NO_NUMBERS[case](aioflow.train).minimize(quadratic(w))
 
 
-def test_a_setting_that_is_only_wrong_at_run_time() -> None:
+def test_invalid_hyperparameter_tensor_fails_at_run_time() -> None:
     w = aioflow.Variable([1.0], name="w")
     rate = aioflow.placeholder_with_default(aioflow.constant(-1.0), [])
     train = aioflow.train.FtrlOptimizer(rate).minimize(quadratic(w))
@@ -186,7 +186,7 @@ def test_a_setting_that_is_only_wrong_at_run_time() -> None:
     assert steps.get(w)[0].tolist() == [1.0]
 
 
-def test_uninitialised_variables() -> None:
+def test_update_of_uninitialized_variables_fails() -> None:
     w = aioflow.Variable([1.0], name="w")
     train = aioflow.train.AdamOptimizer().apply_gradients([(aioflow.constant([1.0]), w)])
     steps = Steps()
@@ -211,7 +211,7 @@ def test_sparse_updates_touch_only_their_rows() -> None:
 
 
 @pytest.mark.parametrize("index", [-1, 4])
-def test_rows_out_of_range(index: int) -> None:
+def test_sparse_update_rejects_rows_out_of_range(index: int) -> None:
     table = aioflow.Variable(np.ones((4, 2), np.float32), name="table")
     slices = aioflow.IndexedSlices(
         aioflow.constant([[1.0, 1.0]]),
@@ -226,13 +226,13 @@ def test_rows_out_of_range(index: int) -> None:
     assert steps.get(table)[0].tolist() == np.ones((4, 2)).tolist()
 
 
-def test_sparse_updates_refuse_a_constraint() -> None:
+def test_sparse_updates_reject_a_constraint() -> None:
     table = aioflow.Variable(np.ones((4, 2), np.float32), name="table", constraint=lambda t: t)
     with pytest.raises(UnimplementedError):
         aioflow.train.AdagradOptimizer(0.5).minimize(aioflow.reduce_sum(table.sparse_read([1])))
 
 
-def test_a_gradient_of_unknown_shape_is_checked_at_run_time() -> None:
+def test_gradient_of_unknown_shape_is_checked_at_run_time() -> None:
     w = aioflow.Variable([1.0, 2.0], name="w")
     gradient = aioflow.placeholder("float32")
     train = aioflow.train.AdamOptimizer(0.1).apply_gradients([(gradient, w)])
@@ -244,7 +244,7 @@ def test_a_gradient_of_unknown_shape_is_checked_at_run_time() -> None:
     assert evaluate([w.read_value()], **kept)[0].tolist() == [1.0, 2.0]
 
 
-def test_own_optimizers_have_only_to_say_how_to_update() -> None:
+def test_user_defined_optimizer() -> None:
     class Sign(Optimizer):
         def __init__(self) -> None:
             super().__init__(False, "Sign")
@@ -260,7 +260,7 @@ def test_own_optimizers_have_only_to_say_how_to_update() -> None:
     assert steps.get(w)[0].tolist() == [2.0, -1.0]
 
 
-# ── the kernels' driver ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── update kernels ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def held(values: Any) -> Any:
@@ -294,7 +294,7 @@ ADAM = {
 
 
 @pytest.mark.parametrize("size", [10, training._BLOCK, training._WHOLE + 1, training._WHOLE + training._BLOCK + 17])
-def test_blocks_give_what_one_pass_gives(size: int) -> None:
+def test_blockwise_update_equals_a_single_pass(size: int) -> None:
     rng = np.random.default_rng(size)
     arrays = [rng.random(size, np.float32) for _ in range(4)]
     variables = held([a.copy() for a in arrays[:3]])
@@ -308,7 +308,7 @@ def test_blocks_give_what_one_pass_gives(size: int) -> None:
         assert variable.read().dtype == np.float32
 
 
-async def test_a_session_updates_a_large_variable_block_by_block() -> None:
+async def test_large_variable_is_updated_in_blocks() -> None:
     size = 2 * training._WHOLE
     variable, gradient = aioflow.Variable(aioflow.zeros([size])), aioflow.placeholder("float32", [size])
     train = aioflow.train.RMSPropOptimizer(0.1).apply_gradients([(gradient, variable)])
@@ -324,7 +324,7 @@ async def test_a_session_updates_a_large_variable_block_by_block() -> None:
             tracemalloc.stop()
 
 
-def test_updates_are_in_place_only_where_nobody_holds_the_array() -> None:
+def test_updates_are_in_place_unless_the_array_is_shared() -> None:
     gradient = np.ones((3, 2), np.float32)
     settings = {"alpha": np.float32(0.5)}
     (variable,) = held([np.zeros((3, 2), np.float32)])
@@ -339,7 +339,7 @@ def test_updates_are_in_place_only_where_nobody_holds_the_array() -> None:
 
 
 @pytest.mark.parametrize("order", ["F", "strided"])
-def test_arrays_that_are_not_contiguous(order: str) -> None:
+def test_update_of_non_contiguous_arrays(order: str) -> None:
     size = training._WHOLE + 6
     base = np.arange(2 * size, dtype=np.float32).reshape(2, size)
     value = np.asfortranarray(base) if order == "F" else np.repeat(base, 2, axis=1)[:, ::2]
@@ -349,13 +349,13 @@ def test_arrays_that_are_not_contiguous(order: str) -> None:
     assert np.array_equal(variable.read(), base - 1.0)
 
 
-def test_a_variable_cannot_be_its_own_slot() -> None:
+def test_variable_cannot_be_its_own_slot() -> None:
     (variable,) = held([np.zeros(3, np.float32)])
     with pytest.raises(InvalidArgumentError):
         resources.update_together([variable, variable], lambda values, outs: values)
 
 
-def test_concurrent_updates_are_applied_one_after_the_other() -> None:
+def test_concurrent_updates_are_serialized() -> None:
     size, rounds, workers = 50_000, 40, 4
     variables = held([np.zeros(size, np.float64), np.zeros(size, np.float64)])
     gradient = np.ones(size, np.float64)

@@ -1,4 +1,4 @@
-"""Replicas and halves of a model on a cluster: what does not depend on how the work is divided."""
+"""Data and model parallelism on a cluster: results that do not depend on the partitioning."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from tests.net.clusters import cluster
 
 
 def between_graphs(worker: int) -> tuple[af.Graph, af.Tensor, af.Variable, af.Variable, af.Operation, af.Operation]:
-    """What one client of asynchronous training builds: gradient descent on x · v, whose gradient is x whatever v is."""
+    """Build the graph of one client of asynchronous training.
+
+    It minimizes x · v by gradient descent, so the gradient is x for any v.
+    """
     setter = af.train.replica_device_setter(ps_tasks=2, worker_device=f"/job:worker/task:{worker}")
     with af.Graph().as_default() as graph, af.device(setter):
         x = af.placeholder("float64", [3])
@@ -23,7 +26,7 @@ def between_graphs(worker: int) -> tuple[af.Graph, af.Tensor, af.Variable, af.Va
 
 
 async def test_asynchronous_replicas_lose_no_update() -> None:
-    """Each from a client of its own, unlocked, at any time: the sum of all gradients arrives."""
+    """Clients update without locks at any time, and the variable receives the sum of all gradients."""
     steps, workers = 20, 3
     async with cluster("ps", "ps", *["worker"] * workers) as servers:
         clients = [between_graphs(index) for index in range(workers)]
@@ -46,8 +49,8 @@ async def test_asynchronous_replicas_lose_no_update() -> None:
             assert {v.device, step.device} == {"/job:ps/task:0", "/job:ps/task:1"}
 
 
-async def test_two_steps_of_one_replica_are_in_flight_at_once() -> None:
-    """The first waits in the middle for what the second does, and goes on with the variable that it has read."""
+async def test_two_steps_of_one_replica_overlap() -> None:
+    """The first step waits for a value from the second, and continues with the variable that it has read before."""
     async with cluster("ps", "worker") as (_, server):
         x = af.placeholder("float64", [])
         with af.device("/job:ps"):
@@ -69,7 +72,7 @@ async def test_two_steps_of_one_replica_are_in_flight_at_once() -> None:
 
 
 def halves(lower: str, upper: str) -> tuple[Any, Any, Any, Any]:
-    """A model of two layers, each with its variables on a device of its own."""
+    """Build a model of two layers, each with its variables on a different device."""
     rng = np.random.default_rng(3)
     x, y = af.placeholder("float64", [None, 5]), af.placeholder("float64", [None, 2])
     with af.device(lower):
@@ -82,8 +85,8 @@ def halves(lower: str, upper: str) -> tuple[Any, Any, Any, Any]:
     return x, y, train, [loss, first, second]
 
 
-async def test_a_model_on_two_tasks_is_the_same_model() -> None:
-    """To the last bit: activations and gradients go over the wire as they are."""
+async def test_model_on_two_tasks_equals_the_local_model() -> None:
+    """The results are bitwise equal, since activations and gradients are sent unchanged."""
     data = np.random.default_rng(4)
     inputs, targets = data.standard_normal((8, 5)), data.standard_normal((8, 2))
 

@@ -1,4 +1,4 @@
-"""Partitioned variables in checkpoints: one tensor each, whatever the parts, and parts again from there."""
+"""Partitioned variables in checkpoints: one tensor for each, which can be restored into other parts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def restored(path: Path, variable: Any, var_list: Any = None) -> Any:
 
 
 @pytest.mark.parametrize(("parts", "axis"), [(1, 0), (3, 0), (2, 1)])
-async def test_a_checkpoint_has_the_whole_and_is_read_into_other_parts(tmp_path: Path, parts: int, axis: int) -> None:
+async def test_partitioned_variable_is_restored_into_other_parts(tmp_path: Path, parts: int, axis: int) -> None:
     partitioned("v", parts, axis, TABLE)
     af.Variable(1.0, name="alone")
     reader = await saved(tmp_path)
@@ -50,11 +50,11 @@ async def test_a_checkpoint_has_the_whole_and_is_read_into_other_parts(tmp_path:
         with af.Graph().as_default():
             variable = partitioned("v", other, other_axis)
             np.testing.assert_array_equal(await restored(tmp_path, variable), TABLE)
-    with af.Graph().as_default():  # and into one that is not in parts
+    with af.Graph().as_default():  # and into a variable without parts
         np.testing.assert_array_equal(await restored(tmp_path, af.get_variable("v", [10, 2])), TABLE)
 
 
-async def test_slots_of_parts_are_one_tensor_too(tmp_path: Path) -> None:
+async def test_slots_of_parts_are_saved_as_one_tensor(tmp_path: Path) -> None:
     def build(parts: int) -> tuple[Any, list[Any]]:
         v = partitioned("v", parts, 0, TABLE)
         optimizer = af.train.MomentumOptimizer(1.0, 0.5)
@@ -74,7 +74,7 @@ async def test_slots_of_parts_are_one_tensor_too(tmp_path: Path) -> None:
         np.testing.assert_array_equal(await restored(tmp_path, af.concat(slots, 0)), TABLE)
 
 
-async def test_what_a_dictionary_names(tmp_path: Path) -> None:
+async def test_saver_takes_a_dictionary_of_variables_lists_and_parts(tmp_path: Path) -> None:
     v, w = partitioned("v", 3, 0, TABLE), partitioned("w", 2, 0, TABLE + 1)
     reader = await saved(tmp_path, {"all": v, "list": list(w), "first": next(iter(v))})
     assert reader.names() == ["all", "first", "list"]
@@ -86,12 +86,12 @@ async def test_what_a_dictionary_names(tmp_path: Path) -> None:
         np.testing.assert_array_equal(await restored(tmp_path, other, {"list": other}), TABLE + 1)
 
 
-async def test_a_list_may_name_the_whole(tmp_path: Path) -> None:
+async def test_saver_takes_a_list_with_a_partitioned_variable(tmp_path: Path) -> None:
     v = partitioned("v", 3, 0, TABLE)
     assert (await saved(tmp_path, [v])).names() == ["v"]
 
 
-def test_what_is_not_saved_together() -> None:
+def test_saver_rejects_mixed_parts_and_duplicate_names() -> None:
     v, w = partitioned("v", 3, 0, TABLE), partitioned("w", 2, 0, TABLE)
     with pytest.raises(InvalidArgumentError, match="belongs to several"):
         af.train.Saver({"a": [*v, *w]})
@@ -107,7 +107,7 @@ def empty(tmp_path: Path) -> Iterator[Path]:
     assert not list(tmp_path.iterdir())
 
 
-async def test_parts_that_leave_something_out_are_not_saved(empty: Path) -> None:
+async def test_incomplete_parts_are_not_saved(empty: Path) -> None:
     v = partitioned("v", 3, 0, TABLE)
     with pytest.raises(InvalidArgumentError, match="do not make up the whole"):
         await saved(empty, list(v)[:2])
@@ -125,7 +125,7 @@ async def test_parts_that_leave_something_out_are_not_saved(empty: Path) -> None
         (["0,2", "2,2"], "not a slice"),
     ],
 )
-async def test_slices_that_are_refused(tmp_path: Path, specs: list[str], message: str) -> None:
+async def test_save_rejects_invalid_slices(tmp_path: Path, specs: list[str], message: str) -> None:
     two = np.zeros(2, np.float32)
     save = af.raw_ops.SaveV2(
         prefix=str(tmp_path / "a"), tensor_names=["v", "v"], shape_and_slices=specs, tensors=[two, two]
@@ -135,7 +135,7 @@ async def test_slices_that_are_refused(tmp_path: Path, specs: list[str], message
             await session.run(save)
 
 
-async def test_a_slice_of_a_stored_tensor(tmp_path: Path) -> None:
+async def test_restore_reads_a_slice_of_a_tensor(tmp_path: Path) -> None:
     prefix = str(tmp_path / "a")
     write_checkpoint(prefix, {"v": TABLE})
 
@@ -149,15 +149,15 @@ async def test_a_slice_of_a_stored_tensor(tmp_path: Path) -> None:
             await session.run(restore("11 2 3,4:-"))
 
 
-async def test_another_shape_is_refused_before_anything_changes(tmp_path: Path) -> None:
+async def test_restore_rejects_another_shape(tmp_path: Path) -> None:
     write_checkpoint(str(tmp_path / "model"), {"v": TABLE[:9]})
     with pytest.raises(InvalidArgumentError, match="different shape"):
         await restored(tmp_path, partitioned("v", 3))
 
 
-def test_parts_are_joined_as_they_are_read() -> None:
+def test_parts_are_joined_row_by_row_while_reading() -> None:
     class Slow:
-        """What is read some rows at a time."""
+        """An array that is read by row ranges."""
 
         def __init__(self, array: Any) -> None:
             self.shape, self.dtype, self._array, self.released = array.shape, array.dtype, array, 0
@@ -186,7 +186,7 @@ def test_parts_are_joined_as_they_are_read() -> None:
     assert middle.released == 3
 
 
-async def test_restoring_into_other_parts_of_tasks_that_hold_the_old_ones_says_how_to_drop_them(tmp_path: Path) -> None:
+async def test_error_for_existing_parts_of_another_shape_suggests_clear(tmp_path: Path) -> None:
     async def step(parts: int, clear: bool) -> Any:
         with af.Graph().as_default(), af.device("/job:ps"):
             table = partitioned("t", parts, initial=TABLE) if parts == 2 else partitioned("t", parts)

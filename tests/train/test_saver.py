@@ -1,4 +1,4 @@
-"""Checkpoints: round trips, what is kept, restoring elsewhere, damage, crashes half way, the ecosystem's readers."""
+"""Checkpoints: round trips, retention, restoring elsewhere, damage, crashes, and other readers of safetensors."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 async def saved(path: Path, **values: Any) -> str:
-    """A checkpoint of variables of these values."""
+    """Write a checkpoint of variables with these values, and return its prefix."""
     with aioflow.Graph().as_default():
         variables(**values)
         saver = aioflow.train.Saver()
@@ -91,7 +91,7 @@ async def saved(path: Path, **values: Any) -> str:
     return prefix
 
 
-async def test_every_dtype_makes_the_round_trip_into_another_graph(tmp_path: Path) -> None:
+async def test_every_dtype_makes_a_round_trip_into_another_graph(tmp_path: Path) -> None:
     prefix = await saved(tmp_path / "model", **VALUES)
     with aioflow.Graph().as_default():
         empty = {
@@ -108,7 +108,7 @@ async def test_every_dtype_makes_the_round_trip_into_another_graph(tmp_path: Pat
         assert np.array_equal(got[name], value), name
 
 
-async def test_names_and_step_join_the_path(tmp_path: Path) -> None:
+async def test_global_step_is_part_of_the_path(tmp_path: Path) -> None:
     step = aioflow.Variable(12, name="global_step")
     saver, padded = aioflow.train.Saver(), aioflow.train.Saver(pad_step_number=True)
     async with aioflow.Session() as session:
@@ -122,7 +122,7 @@ async def test_names_and_step_join_the_path(tmp_path: Path) -> None:
     assert aioflow.train.load_variable(tmp_path, "global_step:0") == 12
 
 
-async def test_the_node_names_are_the_published_ones(tmp_path: Path) -> None:
+async def test_saver_nodes_have_the_published_names(tmp_path: Path) -> None:
     variables(a=1.0)
     aioflow.train.Saver()
     graph = default_graph()
@@ -130,7 +130,7 @@ async def test_the_node_names_are_the_published_ones(tmp_path: Path) -> None:
         graph.get_operation_by_name(name)
 
 
-async def test_a_dict_renames_and_a_list_selects(tmp_path: Path) -> None:
+async def test_dict_renames_and_list_selects_variables(tmp_path: Path) -> None:
     prefix = await saved(tmp_path / "m", a=1.0, b=2.0)
     with aioflow.Graph().as_default():
         x, y = aioflow.Variable(0.0, name="x"), aioflow.Variable(0.0, name="b")
@@ -161,14 +161,14 @@ async def test_max_to_keep_and_the_state_file(tmp_path: Path) -> None:
     assert [aioflow.train.checkpoint_exists(str(tmp_path / f"m-{s}")) for s in range(4)] == [False, False, True, True]
 
 
-async def test_a_moved_directory_still_knows_its_latest(tmp_path: Path) -> None:
+async def test_latest_checkpoint_in_a_moved_directory(tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
     await saved(tmp_path / "old" / "m", a=1.0)
     (tmp_path / "old").rename(tmp_path / "new")
     assert aioflow.train.latest_checkpoint(tmp_path / "new") == str(tmp_path / "new" / "m")
 
 
-async def test_one_checkpoint_is_kept_for_each_so_many_hours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_keep_checkpoint_every_n_hours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(time, "time", lambda: now)
     variables(a=1.0)
@@ -178,11 +178,11 @@ async def test_one_checkpoint_is_kept_for_each_so_many_hours(tmp_path: Path, mon
         for step in range(6):
             await saver.save(session, tmp_path / "m", global_step=step)
             now += 1500
-    # Written at 1000, 2500, …; the first one after 4600, and the first one after 8200, are kept besides the newest.
+    # Written at 1000, 2500, … seconds. The first one after 4600, the first one after 8200, and the newest are kept.
     assert listing(tmp_path, "*.manifest.json") == ["m-3.manifest.json", "m-5.manifest.json"]
 
 
-async def test_what_an_earlier_run_kept_is_taken_up(tmp_path: Path) -> None:
+async def test_recover_last_checkpoints_of_an_earlier_run(tmp_path: Path) -> None:
     first = await saved(tmp_path / "m-1", a=1.0)
     state = aioflow.train.get_checkpoint_state(tmp_path)
     assert state is not None
@@ -202,7 +202,7 @@ async def test_what_an_earlier_run_kept_is_taken_up(tmp_path: Path) -> None:
     assert saver.last_checkpoints == ["b"]
 
 
-async def test_saving_again_under_the_same_name_replaces(tmp_path: Path) -> None:
+async def test_saving_under_the_same_name_replaces_the_checkpoint(tmp_path: Path) -> None:
     a = aioflow.Variable(1.0, name="a")
     saver = aioflow.train.Saver(max_to_keep=None)
     async with aioflow.Session() as session:
@@ -214,7 +214,7 @@ async def test_saving_again_under_the_same_name_replaces(tmp_path: Path) -> None
     assert aioflow.train.latest_checkpoint(tmp_path, "mine") == prefix
 
 
-async def test_saving_does_not_hold_up_training(tmp_path: Path) -> None:
+async def test_checkpoint_during_training_is_consistent(tmp_path: Path) -> None:
     a = aioflow.Variable(np.zeros(1000, np.float32), name="a")
     saver = aioflow.train.Saver()
     step = a.assign_add(np.ones(1000, np.float32))
@@ -229,7 +229,7 @@ async def test_saving_does_not_hold_up_training(tmp_path: Path) -> None:
     assert value.min() == value.max()
 
 
-async def test_a_checkpoint_that_is_replaced_while_it_is_read_is_read_whole(
+async def test_checkpoint_replaced_during_a_restore_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prefix = await saved(tmp_path / "m", a=1.0, b=1.0)
@@ -256,7 +256,7 @@ async def test_a_checkpoint_that_is_replaced_while_it_is_read_is_read_whole(
         assert await session.run(made) == {"a": 3, "b": 3}
 
 
-# -- restoring what does not fit --------------------------------------------------------------------------------------
+# -- restoring into other variables -----------------------------------------------------------------------------------
 
 
 async def restoring(prefix: str, **settings: Any) -> None:
@@ -270,7 +270,7 @@ async def restoring(prefix: str, **settings: Any) -> None:
                 assert np.all(await session.run(variable) == 0), "a refused restore changed a variable"
 
 
-async def test_a_missing_variable_is_named_with_those_that_are_there(tmp_path: Path) -> None:
+async def test_error_names_missing_variables_and_existing_ones(tmp_path: Path) -> None:
     prefix = await saved(tmp_path / "m", a=1.0, b=2.0)
     variables(a=0.0, c=0.0)
     with pytest.raises(NotFoundError) as caught:
@@ -279,7 +279,7 @@ async def test_a_missing_variable_is_named_with_those_that_are_there(tmp_path: P
     assert "['a', 'b']" in str(caught.value.expected)
 
 
-async def test_another_shape_or_dtype_is_refused(tmp_path: Path) -> None:
+async def test_restore_rejects_another_shape_or_dtype(tmp_path: Path) -> None:
     prefix = await saved(tmp_path / "m", a=1.0, b=[1.0, 2.0])
     with aioflow.Graph().as_default():
         variables(a=0.0, b=[0.0, 0.0, 0.0])
@@ -293,7 +293,7 @@ async def test_another_shape_or_dtype_is_refused(tmp_path: Path) -> None:
     assert (caught_dtype.value.expected, caught_dtype.value.actual) == ("int32", "float32")
 
 
-async def test_reshape_restores_as_many_elements(tmp_path: Path) -> None:
+async def test_reshape_restores_the_same_number_of_elements(tmp_path: Path) -> None:
     prefix = await saved(tmp_path / "m", a=np.arange(6, dtype=np.float32))
     a = aioflow.Variable(np.zeros((2, 3), np.float32), name="a")
     saver = aioflow.train.Saver(reshape=True, restore_sequentially=True)
@@ -302,7 +302,7 @@ async def test_reshape_restores_as_many_elements(tmp_path: Path) -> None:
         assert (await session.run(a)).tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
-async def test_there_is_no_such_checkpoint(tmp_path: Path) -> None:
+async def test_restoring_a_missing_checkpoint_fails(tmp_path: Path) -> None:
     variables(a=0.0)
     for path in (str(tmp_path / "none"), str(tmp_path / "none" / "deeper")):
         with pytest.raises(NotFoundError) as caught:
@@ -344,7 +344,7 @@ def garbage(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [cut, grow, flip_last, flip_header, empty, garbage, Path.unlink])
-async def test_a_damaged_data_file_is_named(tmp_path: Path, damage: Callable[[Path], Any]) -> None:
+async def test_error_names_a_damaged_data_file(tmp_path: Path, damage: Callable[[Path], Any]) -> None:
     prefix = await saved(tmp_path / "m", a=np.zeros(5, np.float32))
     file = tmp_path / "m.safetensors"
     damage(file)
@@ -365,7 +365,7 @@ async def test_a_damaged_data_file_is_named(tmp_path: Path, damage: Callable[[Pa
         lambda p: p.write_text("[]"),
     ],
 )
-async def test_a_damaged_manifest_is_named(tmp_path: Path, damage: Callable[[Path], Any]) -> None:
+async def test_error_names_a_damaged_manifest(tmp_path: Path, damage: Callable[[Path], Any]) -> None:
     prefix = await saved(tmp_path / "m", a=np.zeros(5, np.float32))
     file = tmp_path / "m.manifest.json"
     damage(file)
@@ -382,7 +382,7 @@ def read_all(prefix: str) -> None:
 
 
 @pytest.mark.blocks_loop("reads a damaged file hundreds of times where it stands, as programs without a loop do")
-async def test_every_flipped_byte_is_noticed(quick_path: Path) -> None:
+async def test_every_flipped_byte_raises_data_loss_error(quick_path: Path) -> None:
     prefix = await saved(quick_path / "m", a=np.arange(3, dtype=np.float32), s=np.array([b"ab", b"c"], object))
     file = quick_path / "m.safetensors"
     whole = file.read_bytes()
@@ -396,7 +396,7 @@ async def test_every_flipped_byte_is_noticed(quick_path: Path) -> None:
             CheckpointReader(prefix)
 
 
-async def test_files_of_two_checkpoints_do_not_mix(tmp_path: Path) -> None:
+async def test_data_file_of_another_checkpoint_is_rejected(tmp_path: Path) -> None:
     await saved(tmp_path / "m", a=1.0)
     other = await saved(tmp_path / "n", a=2.0)
     (tmp_path / "m.safetensors").replace(tmp_path / "n.safetensors")
@@ -404,7 +404,7 @@ async def test_files_of_two_checkpoints_do_not_mix(tmp_path: Path) -> None:
         CheckpointReader(other).read("a")
 
 
-async def test_a_damaged_state_file_is_named(tmp_path: Path) -> None:
+async def test_error_names_a_damaged_state_file(tmp_path: Path) -> None:
     await saved(tmp_path / "m", a=1.0)
     for text in ("{", "[]", '{"model_checkpoint_path": 3}'):
         (tmp_path / "checkpoint").write_text(text)
@@ -418,7 +418,7 @@ WRONG_VALUES: list[Any] = [None, True, -1, 2**70, 1.5, "x", "", [], [1], [[]], {
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The paths to every value inside."""
+    """Yield the paths to every value inside."""
     yield path
     for key, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
         yield from places(item, (*path, key))
@@ -432,7 +432,7 @@ def replaced(value: Any, path: tuple[Any, ...], other: Any) -> Any:
     return copy
 
 
-async def test_nesting_without_end_is_damage(tmp_path: Path) -> None:
+async def test_deeply_nested_json_raises_data_loss_error(tmp_path: Path) -> None:
     prefix = await saved(tmp_path / "m", a=1.0)
     plain = tmp_path / "plain.safetensors"
     plain.write_bytes(len(NESTED).to_bytes(8, "little") + NESTED.encode())
@@ -450,7 +450,7 @@ async def test_nesting_without_end_is_damage(tmp_path: Path) -> None:
         aioflow.train.latest_checkpoint(tmp_path)
 
 
-async def test_whatever_stands_in_a_header_is_read_or_refused(tmp_path: Path) -> None:
+async def test_malformed_header_is_read_or_rejected(tmp_path: Path) -> None:
     await saved(tmp_path / "m", a=np.zeros(2, np.float32), s=np.array([b"x"], object))
     file = tmp_path / "m.safetensors"
     (tmp_path / "m.manifest.json").unlink()
@@ -471,8 +471,8 @@ async def test_whatever_stands_in_a_header_is_read_or_refused(tmp_path: Path) ->
                 read_all(str(file))
 
 
-async def test_whatever_stands_in_a_manifest_or_a_state_is_read_or_refused(tmp_path: Path) -> None:
-    """The manifest's checksum is made anew, as somebody who forges one would."""
+async def test_malformed_manifest_or_state_is_read_or_rejected(tmp_path: Path) -> None:
+    """The checksum of the manifest is recomputed, as in a forgery."""
     prefix = await saved(tmp_path / "m", a=np.zeros(2, np.float32))
     manifest = json.loads((tmp_path / "m.manifest.json").read_text())
     del manifest["sha256"]
@@ -485,7 +485,7 @@ async def test_whatever_stands_in_a_manifest_or_a_state_is_read_or_refused(tmp_p
             (tmp_path / "m.manifest.json").write_text(json.dumps(changed))
             with contextlib.suppress(OpError):
                 read_all(prefix)
-    state = {  # as it was written in the beginning
+    state = {  # the JSON form of early versions
         "model_checkpoint_path": "m",
         "all_model_checkpoint_paths": ["m"],
         "all_model_checkpoint_timestamps": [1.5],
@@ -506,14 +506,14 @@ async def test_whatever_stands_in_a_manifest_or_a_state_is_read_or_refused(tmp_p
 
 
 class CrashError(BaseException):
-    """The process is gone."""
+    """A simulated end of the process."""
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_a_crash_at_any_moment_leaves_the_old_checkpoint_or_the_new_one(
+def test_crash_at_any_call_leaves_the_old_or_the_new_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bool
 ) -> None:
-    """Stop before the k-th call of the file system that changes something, for every k."""
+    """Crash before the k-th call that changes the file system, for every k."""
     outcomes = []
     for k in range(40):
         prefix = str(tmp_path / f"{first}{k}")
@@ -557,7 +557,7 @@ def _crash_before(patch: pytest.MonkeyPatch, k: int) -> list[int]:
     return calls
 
 
-async def test_nothing_temporary_is_left_where_saving_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_save_leaves_no_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*args: Any) -> Any:
         raise OSError(28, "No space left on device", "somewhere")
 
@@ -568,7 +568,7 @@ async def test_nothing_temporary_is_left_where_saving_fails(tmp_path: Path, monk
     assert listing(tmp_path) == []
 
 
-async def test_a_path_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+async def test_error_names_an_unwritable_path(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(OpError) as caught:
         await saved(tmp_path / "file" / "m", a=1.0)
@@ -580,7 +580,7 @@ async def test_a_path_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     ("name", "kind"),
     [("x" * 300, InvalidArgumentError), ("file/m", AlreadyExistsError), ("a\0b", InvalidArgumentError)],
 )
-def test_what_the_system_says_of_a_name_has_a_code(tmp_path: Path, name: str, kind: type[OpError]) -> None:
+def test_invalid_paths_raise_specific_errors(tmp_path: Path, name: str, kind: type[OpError]) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(kind):
         write_checkpoint(str(tmp_path / name), {"a": np.zeros(2)})
@@ -588,7 +588,7 @@ def test_what_the_system_says_of_a_name_has_a_code(tmp_path: Path, name: str, ki
         CheckpointReader(str(tmp_path / name))
 
 
-def test_a_state_that_cannot_be_read_has_a_code(tmp_path: Path) -> None:
+def test_unreadable_state_file_raises_an_error(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").mkdir()
     with pytest.raises(FailedPreconditionError):
         aioflow.train.get_checkpoint_state(tmp_path)
@@ -596,7 +596,7 @@ def test_a_state_that_cannot_be_read_has_a_code(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write anywhere")
-async def test_a_directory_that_may_not_be_written(tmp_path: Path) -> None:
+async def test_unwritable_directory_raises_permission_denied(tmp_path: Path) -> None:
     os.chmod(tmp_path, 0o500)
     with pytest.raises(PermissionDeniedError):
         await saved(tmp_path / "m", a=1.0)
@@ -605,7 +605,7 @@ async def test_a_directory_that_may_not_be_written(tmp_path: Path) -> None:
 # -- the ecosystem ----------------------------------------------------------------------------------------------------
 
 
-async def test_the_data_file_is_read_by_the_safetensors_library(tmp_path: Path) -> None:
+async def test_safetensors_library_reads_the_data_file(tmp_path: Path) -> None:
     await saved(tmp_path / "m", **VALUES)
     path = str(tmp_path / "m.safetensors")
     whole = read_bytes(Path(path))
@@ -617,16 +617,17 @@ async def test_the_data_file_is_read_by_the_safetensors_library(tmp_path: Path) 
             assert got.dtype == value.dtype
             assert np.array_equal(got, value)
         assert np.array_equal(file.get_tensor("complex64"), [[1, 2]])
-    raw = dict(safetensors.deserialize(whole))  # type: ignore[no-untyped-call]  # the library has no types
+    raw = dict(safetensors.deserialize(whole))  # type: ignore[no-untyped-call]  # the library has no type annotations
     assert raw["bfloat16"]["dtype"] == "BF16"
     assert bytes(raw["bfloat16"]["data"]) == VALUES["bfloat16"].tobytes()
     assert raw["float8_e5m2"]["dtype"] == "F8_E5M2"
     assert raw["float8_e4m3fn"]["dtype"] == "F8_E4M3"
     assert bytes(raw["float8_e4m3fn"]["data"]) == b"\x7e\x01"
-    assert [byte & 15 for byte in raw["int4"]["data"]] == [8, 7]  # as bytes: the layout has no integers of 4 bits
+    # One byte each, since safetensors has no 4-bit integers.
+    assert [byte & 15 for byte in raw["int4"]["data"]] == [8, 7]
 
 
-async def test_a_file_of_the_safetensors_library_is_restored(tmp_path: Path) -> None:
+async def test_restore_from_a_file_of_the_safetensors_library(tmp_path: Path) -> None:
     path = tmp_path / "theirs.safetensors"
     values = {"a": np.arange(3, dtype=np.float32), "b": np.array([[True]]), "c": np.array(5, np.int64)}
     safetensors.numpy.save_file(values, path, metadata={"format": "np"})
@@ -643,7 +644,7 @@ async def test_a_file_of_the_safetensors_library_is_restored(tmp_path: Path) -> 
         CheckpointReader(str(path))
 
 
-async def test_the_manifest_is_plain_json(tmp_path: Path) -> None:
+async def test_manifest_is_plain_json(tmp_path: Path) -> None:
     await saved(tmp_path / "m-8", a=np.zeros((2, 3), np.float32), s=np.array(b"x", object))
     manifest = json.loads((tmp_path / "m-8.manifest.json").read_text())
     assert manifest["step"] == 8
@@ -657,7 +658,7 @@ async def test_the_manifest_is_plain_json(tmp_path: Path) -> None:
 # -- arguments --------------------------------------------------------------------------------------------------------
 
 
-async def test_arguments_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+async def test_invalid_arguments_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError):
         aioflow.train.Saver()
     a = aioflow.Variable(1.0, name="a")
@@ -680,7 +681,7 @@ async def test_arguments_that_make_no_sense_are_refused(tmp_path: Path) -> None:
             await saver.restore(session, "")
 
 
-async def test_a_deferred_saver_takes_the_variables_of_its_build(tmp_path: Path) -> None:
+async def test_deferred_saver_takes_the_variables_of_its_build(tmp_path: Path) -> None:
     saver = aioflow.train.Saver(defer_build=True)
     a = aioflow.Variable(1.0, name="a")
     async with aioflow.Session() as session:
@@ -690,7 +691,7 @@ async def test_a_deferred_saver_takes_the_variables_of_its_build(tmp_path: Path)
     assert aioflow.train.list_variables(prefix) == [("a", [])]
 
 
-async def test_an_empty_saver_does_nothing_where_that_is_allowed(tmp_path: Path) -> None:
+async def test_empty_saver_does_nothing_if_allowed(tmp_path: Path) -> None:
     saver = aioflow.train.Saver(allow_empty=True)
     async with aioflow.Session() as session:
         assert await saver.save(session, tmp_path / "m") is None

@@ -1,4 +1,4 @@
-"""Several programs that write checkpoints in blocks to one folder, and delete them: none takes away another's base."""
+"""Several programs that write and delete incremental checkpoints in one folder, without deleting each other's bases."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AFTER = np.concatenate([[-1.0], VALUE[1:]])
 
 
 def meanwhile(patch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
-    """Do something, once, when the next checkpoint has found its base, and its manifest is not there yet."""
+    """Call `act` once, after the next checkpoint has found its base and before its manifest exists."""
     original: Any = increments._Writer.write
     done: list[bool] = []
 
@@ -48,8 +48,8 @@ def blocks(folder: Path) -> list[str]:
     return sorted(path.name.partition(".")[0] for path in folder.glob("*.blocks"))
 
 
-def test_a_base_that_is_deleted_while_it_is_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its checkpoint goes at once, and its files with the last one that needs them."""
+def test_base_deleted_during_a_save_keeps_its_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checkpoint disappears at once, and its files with the last checkpoint that needs them."""
     one, two = str(tmp_path / "m-1"), str(tmp_path / "m-2")
     save(one, VALUE)
     meanwhile(monkeypatch, lambda: remove_checkpoint(one))
@@ -61,7 +61,7 @@ def test_a_base_that_is_deleted_while_it_is_in_use(tmp_path: Path, monkeypatch: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_base_that_is_written_anew_while_it_is_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_base_rewritten_during_a_save_keeps_its_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = str(tmp_path / "m-1"), str(tmp_path / "m-2")
     save(one, VALUE)
     meanwhile(monkeypatch, lambda: save(one, VALUE * 2))
@@ -70,7 +70,7 @@ def test_a_base_that_is_written_anew_while_it_is_in_use(tmp_path: Path, monkeypa
     assert np.array_equal(read(one), VALUE * 2)
 
 
-def test_a_base_that_somebody_is_deleting_is_none(tmp_path: Path) -> None:
+def test_base_being_deleted_is_not_used(tmp_path: Path) -> None:
     one, two = str(tmp_path / "m-1"), str(tmp_path / "m-2")
     save(one, VALUE)
     (file,) = [path.name for path in tmp_path.glob("*.blocks")]
@@ -81,7 +81,7 @@ def test_a_base_that_somebody_is_deleting_is_none(tmp_path: Path) -> None:
     assert np.array_equal(read(two), AFTER)
 
 
-def test_without_locks_such_a_checkpoint_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_save_fails_without_locks_if_its_base_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def flock(file: Any, operation: int) -> None:
         raise OSError(95, "Operation not supported")
 
@@ -103,7 +103,7 @@ def store() -> Iterator[str]:
     fsspec.filesystem("memory").rm(folder, recursive=True)
 
 
-def test_so_it_is_in_a_store(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_save_fails_in_a_store_if_its_base_is_deleted(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = f"{store}/m-1", f"{store}/m-2"
     save(one, VALUE)
     meanwhile(monkeypatch, lambda: remove_checkpoint(one))
@@ -114,8 +114,8 @@ def test_so_it_is_in_a_store(store: str, monkeypatch: pytest.MonkeyPatch) -> Non
     assert np.array_equal(read(two), AFTER)
 
 
-async def test_two_savers_of_one_folder(tmp_path: Path) -> None:
-    """Each keeps two, and takes up what the other has left; whatever is listed can be read."""
+async def test_two_savers_share_a_folder(tmp_path: Path) -> None:
+    """Each saver keeps two checkpoints and continues the other's list. Existing checkpoints stay readable."""
     v = af.Variable(VALUE, name="v")
     savers = [af.train.Saver(max_to_keep=2, incremental=True) for _ in range(2)]
     async with af.Session() as session:

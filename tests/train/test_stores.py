@@ -1,4 +1,4 @@
-"""Checkpoints in stores that `fsspec` reaches, and in a folder that is named by a URL."""
+"""Checkpoints in stores that `fsspec` reaches, and in folders given by URLs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MEMORY: Any = fsspec.filesystem("memory")
 
 @pytest.fixture(params=["memory", "file"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The URL of a folder that is not there yet."""
+    """Yield the URL of a folder that does not exist yet."""
     if request.param == "file":
         yield f"file://{tmp_path}/deep/run"
         return
@@ -48,7 +48,7 @@ def listing(place: str) -> list[str]:
 
 
 @pytest.mark.parametrize("incremental", [False, True])
-async def test_a_saver_keeps_and_restores(place: str, incremental: bool) -> None:
+async def test_saver_saves_retains_and_restores(place: str, incremental: bool) -> None:
     made = {name: af.Variable(value, name=name) for name, value in VALUES.items()}
     count = af.Variable(0, name="count")
     saver = af.train.Saver(max_to_keep=2, incremental=incremental)
@@ -80,7 +80,7 @@ async def test_a_saver_keeps_and_restores(place: str, incremental: bool) -> None
     assert kept == ({"checkpoint", "m-2", "m-3", "m-0"} if incremental else {"checkpoint", "m-2", "m-3"})
 
 
-async def test_a_snapshot_is_written_there_beside_the_steps(place: str) -> None:
+async def test_snapshot_is_written_to_a_store_during_steps(place: str) -> None:
     a = af.Variable(np.zeros((40_000, 8), np.float32), name="a")
     step = a.assign_add(af.ones([40_000, 8]))
     saver = af.train.Saver()
@@ -98,7 +98,7 @@ def memory_folder() -> str:
     return f"memory://{uuid.uuid4().hex}"
 
 
-def test_a_plain_tensor_file_of_a_store_is_read() -> None:
+def test_load_variable_from_a_tensor_file_in_a_store() -> None:
     place = memory_folder()
     write_checkpoint(f"{place}/m", {"a": np.arange(3)})
     (name,) = [n for n in listing(place) if n.endswith(".safetensors")]
@@ -106,7 +106,7 @@ def test_a_plain_tensor_file_of_a_store_is_read() -> None:
 
 
 @pytest.mark.parametrize("base", [None, ""])
-def test_saving_again_replaces_and_leaves_nothing(base: str | None) -> None:
+def test_saving_again_replaces_the_checkpoint_completely(base: str | None) -> None:
     place = memory_folder()
     for i in range(3):
         write_checkpoint(f"{place}/m", {"a": np.full(3, i)}, base)
@@ -116,7 +116,7 @@ def test_saving_again_replaces_and_leaves_nothing(base: str | None) -> None:
 
 @pytest.mark.parametrize("base", [None, ""])
 @pytest.mark.parametrize("first", [True, False])
-def test_a_store_that_fails_at_any_moment_leaves_the_old_checkpoint_or_the_new_one(
+def test_store_failure_at_any_call_leaves_the_old_or_new_checkpoint(
     monkeypatch: pytest.MonkeyPatch, base: str | None, first: bool
 ) -> None:
     kind = type(MEMORY)
@@ -142,7 +142,7 @@ def test_a_store_that_fails_at_any_moment_leaves_the_old_checkpoint_or_the_new_o
             try:
                 write_checkpoint(f"{place}/m", {"a": np.ones(3)}, base)
             except UnknownError as error:
-                assert place in str(error)  # noqa: PT017  # it need not fail
+                assert place in str(error)  # noqa: PT017  # this call does not always fail
         try:
             seen.append(float(CheckpointReader(f"{place}/m").read("a")[0]))
         except NotFoundError:
@@ -154,7 +154,7 @@ def test_a_store_that_fails_at_any_moment_leaves_the_old_checkpoint_or_the_new_o
 
 
 @pytest.mark.parametrize("base", [None, ""])
-def test_damage_is_noticed(base: str | None) -> None:
+def test_every_damaged_byte_raises_data_loss_error(base: str | None) -> None:
     place = memory_folder()
     write_checkpoint(f"{place}/m", {"a": np.arange(3.0), "s": np.array([b"ab"], object)}, base)
     (name,) = [n for n in listing(place) if not n.endswith(".json")]
@@ -172,7 +172,7 @@ def test_damage_is_noticed(base: str | None) -> None:
         read_all(f"{place}/m")
 
 
-def test_what_a_store_says_has_a_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_a_store_are_translated(monkeypatch: pytest.MonkeyPatch) -> None:
     place = memory_folder()
     for raised, kind in ((PermissionError("no"), PermissionDeniedError), (RuntimeError("odd"), UnknownError)):
 
@@ -205,13 +205,13 @@ async def test_without_fsspec_the_error_has_the_install_command(
         assert await saver.save(session, f"file://{tmp_path}/m") is not None
 
 
-async def test_a_store_without_its_package_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_error_names_the_missing_package_of_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "s3fs", None)
     with pytest.raises(UnimplementedError, match="s3fs"):
         af.train.latest_checkpoint("s3://bucket/run")
 
 
-async def test_a_monitored_session_goes_on_from_a_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_monitored_session_resumes_from_a_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     place, steps = memory_folder(), []
     for last in (3, 5):
@@ -225,10 +225,10 @@ async def test_a_monitored_session_goes_on_from_a_store(monkeypatch: pytest.Monk
     assert steps == [1, 2, 3, 4, 5]
     assert af.train.latest_checkpoint(place) == f"{place}/model.ckpt-5"
     assert "graph.pbtxt" in listing(place)
-    assert listing(f"file://{tmp_path}") == []  # no folder of that name
+    assert listing(f"file://{tmp_path}") == []  # no local folder was created
 
 
-async def test_a_supervisor_goes_on_from_a_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_supervisor_resumes_from_a_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     place = memory_folder()
     for reached in (1, 2):
@@ -238,11 +238,11 @@ async def test_a_supervisor_goes_on_from_a_store(monkeypatch: pytest.MonkeyPatch
             async with supervisor.managed_session() as session:
                 assert int(await session.run(update)) == reached
                 await supervisor.saver.save(session, supervisor.save_path, global_step=reached)
-    assert listing(f"file://{tmp_path}") == []  # no folder of that name
+    assert listing(f"file://{tmp_path}") == []  # no local folder was created
 
 
 @pytest.mark.parametrize("as_text", [True, False])
-def test_a_graph_is_read_from_where_it_was_written(graph: af.Graph, place: str, as_text: bool) -> None:
+def test_graph_is_written_to_and_read_from_a_url(graph: af.Graph, place: str, as_text: bool) -> None:
     af.constant(1.0, name="c")
     path = af.train.write_graph(graph, place, "graph", as_text)
     assert af.train.read_graph(path) == graph.as_graph_def()
@@ -251,7 +251,7 @@ def test_a_graph_is_read_from_where_it_was_written(graph: af.Graph, place: str, 
         af.train.read_graph(f"{place}/none")
 
 
-async def test_traces_go_to_a_store(place: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_profiler_writes_traces_to_a_store(place: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
     update = af.train.get_or_create_global_step().assign_add(1, read_value=False)
@@ -261,7 +261,7 @@ async def test_traces_go_to_a_store(place: str, monkeypatch: pytest.MonkeyPatch,
     events, *traces = listing(place)
     assert events.startswith("events.out.tfevents.")
     assert traces == ["timeline-2.json", "timeline-4.json"]
-    assert listing(f"file://{tmp_path}/empty") == []  # no folder of that name
+    assert listing(f"file://{tmp_path}/empty") == []  # no local folder was created
 
 
 @pytest.mark.parametrize(
@@ -271,6 +271,6 @@ async def test_traces_go_to_a_store(place: str, monkeypatch: pytest.MonkeyPatch,
         lambda url: af.train.write_graph(af.Graph(), url, "graph.pbtxt"),
     ],
 )
-def test_a_graph_at_a_url_of_an_unknown_kind_is_refused(call: Any) -> None:
+def test_graph_urls_of_unknown_schemes_are_rejected(call: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="nowhere"):
         call("nowhere://folder")

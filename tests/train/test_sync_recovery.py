@@ -1,7 +1,7 @@
-"""Synchronous training of numbered workers in spite of crashes: the variables are those of a run without any.
+"""Synchronous training of numbered workers with crashes: the variables equal those of a run without crashes.
 
-The batch of a worker follows from its step. So what is computed twice is the same, and what NumPy adds up in the order
-of workers is what must come out, to the last bit.
+The batch of a worker depends only on its step, so repeated computations give the same gradient. The result must equal,
+bitwise, a NumPy sum in the order of the workers.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ BEFORE_RESTORE, RESTORED, LAST = 4, 2, 8
 
 
 def gradient(step: int, worker: int) -> Any:
-    """What a worker computes for a step: float32 of very different sizes, so that their order shows."""
+    """Return a worker's gradient for a step: float32 values of very different sizes, so that their order matters."""
     rng = np.random.default_rng([step, worker])
     return (rng.standard_normal(2) * 10.0 ** rng.integers(-4, 5, 2)).astype(np.float32)
 
 
 def undisturbed(steps: int) -> Any:
-    """The variable after so many steps."""
+    """Return the variable after `steps` steps without crashes."""
     value = np.zeros(2, np.float32)
     for step in range(steps):
         total = gradient(step, 0)
@@ -37,7 +37,7 @@ def undisturbed(steps: int) -> Any:
 
 
 async def follow(worker: Replica, index: int, last: int | None = None) -> None:
-    """The program of a worker, until its session is closed; that of the chief until a step."""
+    """Run the program of a worker until its session is closed, or that of the chief until step `last`."""
     hook = worker.optimizer.make_session_run_hook(last is not None)
     try:
         async with af.train.Coordinator() as coord:
@@ -47,7 +47,7 @@ async def follow(worker: Replica, index: int, last: int | None = None) -> None:
                 step = int(await worker.run(worker.local_step))
                 await worker.compute(gradient(step, index), rows=[index, 3])
     except (af.errors.ClosedSessionError, af.errors.CancelledError):
-        pass  # the crash
+        pass  # the session was closed to simulate a crash
 
 
 async def until_step(worker: Replica, step: int) -> None:
@@ -56,7 +56,7 @@ async def until_step(worker: Replica, step: int) -> None:
             await asyncio.sleep(0)
 
 
-async def test_workers_that_crash_and_come_back_change_nothing() -> None:
+async def test_crashes_of_workers_do_not_change_the_result() -> None:
     async with replicas(WORKERS, numbered(WORKERS), np.float32) as workers, asyncio.timeout(60):
         chief, *others = workers
         async with asyncio.TaskGroup() as tg:
@@ -75,8 +75,8 @@ async def test_workers_that_crash_and_come_back_change_nothing() -> None:
 
 
 @pytest.mark.parametrize("also", [(), (2,), (1, 2)], ids=["the chief", "and another", "all"])
-async def test_a_chief_that_goes_on_from_a_checkpoint_repeats_its_run(also: tuple[int, ...]) -> None:
-    """Also where others go on as if nothing had been: what they still bring of undone steps is dropped."""
+async def test_chief_restored_from_a_checkpoint_repeats_the_same_steps(also: tuple[int, ...]) -> None:
+    """Other workers may continue unaware. Their gradients for steps that the restore has undone are dropped."""
     async with replicas(WORKERS, numbered(WORKERS), np.float32) as workers, asyncio.timeout(60):
         chief = workers[0]
         with chief.graph.as_default():

@@ -1,4 +1,4 @@
-"""Synchronous training on a cluster: whose gradients count, in which order they are added up, and how it ends."""
+"""Synchronous training on a cluster: the gradients that count, their order of summation, and the end of training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.net.clusters import cluster
 from tests.train.replicas import Build, Replica, numbered, replicas
 
 DENSE = "dense:0/grad_accum"
-CLUSTER = {"ps": ["a:1"], "worker": ["b:1", "c:1"]}  # by which variables go to the parameter server
+CLUSTER = {"ps": ["a:1"], "worker": ["b:1", "c:1"]}  # the device setter reads the number of parameter servers from it
 SECONDS = 60.0
 
 
@@ -25,7 +25,7 @@ def descent(needed: int, total: int | None = None, **more: Any) -> Build:
 
 
 async def begin(workers: list[Replica]) -> None:
-    """What hooks do in new sessions, but for the runner."""
+    """Initialize new sessions as the hooks do, without starting the queue runner."""
     for index, worker in enumerate(workers):
         optimizer = worker.optimizer
         await worker.run(optimizer.local_step_init_op if index else optimizer.chief_init_op)
@@ -44,12 +44,12 @@ async def test_all_gradients_of_a_step_are_averaged() -> None:
         assert await chief.run(chief.step) == 1
         assert [int(await w.run(w.local_step)) for w in workers] == [1, 1, 1]
         np.testing.assert_allclose(await chief.run(chief.dense), [-13.0 / 3] * 2, rtol=1e-15)
-        # A row's mean is over those who have it: 0 | 0 and 1 | 1 and 2 | 2.
+        # A row's mean is over the workers that have it: 0 | 0 and 1 | 1 and 2 | 2.
         np.testing.assert_allclose((await chief.run(chief.table))[:, 0], [-2.0, -4.0, -12.0, -18.0], rtol=1e-15)
 
 
-async def test_the_first_gradients_count_and_the_late_one_is_dropped() -> None:
-    """Two of three: the third is a backup worker, and its gradient of the same step changes nothing."""
+async def test_late_gradient_of_a_backup_worker_is_dropped() -> None:
+    """Two of three gradients count. The third worker is a backup: its gradient for the same step changes nothing."""
     async with replicas(3, descent(2, 3)) as workers:
         await begin(workers)
         first, second, slow = workers
@@ -59,7 +59,7 @@ async def test_the_first_gradients_count_and_the_late_one_is_dropped() -> None:
             await first.until_given({DENSE: 2})
             await first.update()
         assert await first.run(first.step) == 1
-        await slow.compute(1000.0)  # for step 0; it does not wait, since there is a token for it
+        await slow.compute(1000.0)  # for step 0; it does not wait, since its token is available
         await first.until_given({DENSE: 0})
         assert (await first.run(first.dense)).tolist() == [-3.0, -3.0]
         assert await slow.run(slow.local_step) == 1, "and goes on with the others"
@@ -74,8 +74,8 @@ async def test_the_first_gradients_count_and_the_late_one_is_dropped() -> None:
 GRADIENTS = [np.float32(1e8), np.float32(-1e8), np.float32(1.0)]
 
 
-async def test_gradients_of_numbered_workers_are_added_up_in_their_order() -> None:
-    """Whoever comes first: in floats, (1e8 - 1e8) + 1 is 1, and 1e8 + (1 - 1e8) is 0."""
+async def test_gradients_of_numbered_workers_are_summed_in_order() -> None:
+    """The order of arrival is irrelevant. In float32, (1e8 - 1e8) + 1 is 1, and 1e8 + (1 - 1e8) is 0."""
     in_order = ((GRADIENTS[0] + GRADIENTS[1]) + GRADIENTS[2]) / np.float32(3)
     assert in_order != (GRADIENTS[0] + (GRADIENTS[1] + GRADIENTS[2])) / np.float32(3)
     tables = set()
@@ -94,7 +94,7 @@ async def test_gradients_of_numbered_workers_are_added_up_in_their_order() -> No
     assert len(tables) == 1
 
 
-async def test_rows_of_numbered_workers() -> None:
+async def test_sparse_rows_of_numbered_workers_are_averaged() -> None:
     async with replicas(2, numbered(2)) as workers:
         await begin(workers)
         async with asyncio.TaskGroup() as tg:
@@ -105,15 +105,15 @@ async def test_rows_of_numbered_workers() -> None:
         assert table[:, 1].tolist() == [-2.0, -10.0, 0.0, -7.0], "a row's mean is over those who have it"
 
 
-async def test_nobody_takes_the_turn_of_a_numbered_worker() -> None:
-    """A quick one waits for its own token, where one of many would take the slow one's."""
+async def test_numbered_worker_waits_for_its_own_token() -> None:
+    """A quick worker waits for its own token. Without numbers, it would take the slow worker's token."""
     async with replicas(2, numbered(2)) as workers:
         await begin(workers)
         quick, slow = workers
         async with asyncio.TaskGroup() as tg:
             first = [tg.create_task(quick.compute(1.0)), tg.create_task(slow.compute(3.0))]
             await quick.update()
-            await asyncio.wait(first)  # what a replica computes before it has its token is for the step before
+            await asyncio.wait(first)  # a gradient computed before its token arrives belongs to the previous step
             again = tg.create_task(quick.compute(5.0))
             await quick.until_given({f"{DENSE}_0": 1, f"{DENSE}_1": 0})
             assert not again.done()
@@ -122,8 +122,8 @@ async def test_nobody_takes_the_turn_of_a_numbered_worker() -> None:
         assert (await quick.run(quick.dense)).tolist() == [-8.0, -8.0]
 
 
-async def test_of_a_numbered_worker_the_first_gradient_of_a_step_counts() -> None:
-    """One that was waiting when a new chief began computes its gradient again; of others that is too much."""
+async def test_first_gradient_of_a_numbered_worker_counts() -> None:
+    """A worker that waits while a new chief starts computes its gradient twice. The second one is not applied."""
     async with replicas(2, numbered(2)) as workers:
         await begin(workers)
         chief, other = workers
@@ -144,7 +144,7 @@ async def test_of_a_numbered_worker_the_first_gradient_of_a_step_counts() -> Non
         assert (await chief.run(chief.table))[0].tolist() == [-4.0, -4.0]
 
 
-async def test_a_chief_that_dies_while_it_waits_has_taken_nothing() -> None:
+async def test_cancelled_update_leaves_gradients_in_the_accumulators() -> None:
     async with replicas(2, numbered(2)) as workers:
         await begin(workers)
         chief, slow = workers
@@ -162,7 +162,7 @@ async def test_a_chief_that_dies_while_it_waits_has_taken_nothing() -> None:
         assert (await chief.run(chief.dense)).tolist() == [-2.0, -2.0]
 
 
-async def test_one_replica_may_compute_several_gradients_a_step() -> None:
+async def test_one_replica_can_compute_several_gradients_a_step() -> None:
     async with replicas(1, descent(3, 1)) as (worker,):
         optimizer = worker.optimizer
         with worker.graph.as_default(), pytest.raises(af.errors.InvalidArgumentError, match="num_tokens"):
@@ -182,7 +182,7 @@ async def test_one_replica_may_compute_several_gradients_a_step() -> None:
 
 
 async def train_until(workers: list[Replica], last: int, num_tokens: int = -1) -> None:
-    """All replicas train, with hooks, until the chief sees that step."""
+    """Train with all replicas and their hooks until the chief sees step `last`."""
     chief = workers[0]
     async with asyncio.timeout(60), af.train.Coordinator() as coord:
         hooks = [w.optimizer.make_session_run_hook(w is chief, num_tokens) for w in workers]
@@ -202,8 +202,8 @@ async def train_until(workers: list[Replica], last: int, num_tokens: int = -1) -
 
 
 @pytest.mark.parametrize("build", [descent(2), descent(1, 2), numbered(2)], ids=["all", "backup", "numbered"])
-async def test_all_end_when_the_chief_does_and_can_begin_again(build: Build) -> None:
-    """Its runner waits for gradients that nobody computes any more, and the others for tokens."""
+async def test_training_ends_with_the_chief_and_can_restart(build: Build) -> None:
+    """The chief's runner waits for gradients that are never computed, and the other replicas wait for tokens."""
     async with replicas(2, build) as workers:
         chief = workers[0]
         await train_until(workers, 3)
@@ -216,8 +216,8 @@ async def test_all_end_when_the_chief_does_and_can_begin_again(build: Build) -> 
 
 
 @pytest.mark.parametrize("build", [descent(2), numbered(2)], ids=["all", "numbered"])
-async def test_it_goes_on_from_an_earlier_step(build: Build) -> None:
-    """After a restore the accumulators stand at a later step: nobody's gradient would ever count."""
+async def test_training_resumes_from_an_earlier_step(build: Build) -> None:
+    """After a restore, the accumulators are at a later step. If they stayed there, all gradients would be dropped."""
     async with replicas(2, build) as workers:
         chief = workers[0]
         await train_until(workers, 5)
@@ -229,7 +229,7 @@ async def test_it_goes_on_from_an_earlier_step(build: Build) -> None:
         assert (await chief.run(chief.dense)).tolist() == [2.0 - int(await chief.run(chief.step))] * 2
 
 
-async def test_a_hook_asks_for_variables_with_values() -> None:
+async def test_hook_requires_initialized_variables() -> None:
     async with replicas(1, lambda index: af.train.SyncReplicasOptimizer(af.train.AdamOptimizer(), 1)) as (worker,):
         hook = worker.optimizer.make_session_run_hook(True)
         async with af.train.Coordinator() as coord:
@@ -262,7 +262,7 @@ async def test_moving_averages_are_kept_by_the_chief() -> None:
 # ── building ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_where_its_nodes_are(graph: af.Graph) -> None:
+def test_devices_of_optimizer_nodes(graph: af.Graph) -> None:
     with af.device(af.train.replica_device_setter(ps_tasks=2, worker_device="/job:worker/task:1")):
         step, v = af.train.get_or_create_global_step(), af.get_variable("v", [2])
         opt = af.train.SyncReplicasOptimizer(af.train.GradientDescentOptimizer(0.1), 2)
@@ -276,7 +276,7 @@ def test_where_its_nodes_are(graph: af.Graph) -> None:
     assert made["FIFOQueueV2"] == made["QueueDequeueV2"] == {"/job:ps/task:0"}
 
 
-def test_slots_and_variables_are_those_of_the_optimizer_inside(graph: af.Graph) -> None:
+def test_slots_and_variables_are_those_of_the_inner_optimizer(graph: af.Graph) -> None:
     step, v = af.train.get_or_create_global_step(), af.get_variable("v", [2])
     inner = af.train.MomentumOptimizer(0.1, 0.9)
     opt = af.train.SyncReplicasOptimizer(inner, 2)
@@ -296,12 +296,12 @@ def test_slots_and_variables_are_those_of_the_optimizer_inside(graph: af.Graph) 
         ({"replicas_to_aggregate": 2, "worker_index": -1}, "worker_index"),
     ],
 )
-def test_numbers_that_do_not_fit(arguments: dict[str, Any], message: str) -> None:
+def test_invalid_numbers_of_replicas_are_rejected(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(af.errors.InvalidArgumentError, match=message):
         af.train.SyncReplicasOptimizer(af.train.GradientDescentOptimizer(1.0), **arguments)
 
 
-def test_what_comes_too_early_or_is_missing(graph: af.Graph) -> None:
+def test_calls_before_apply_gradients_are_rejected(graph: af.Graph) -> None:
     opt = af.train.SyncReplicasOptimizer(af.train.GradientDescentOptimizer(1.0), 1)
     v = af.get_variable("v", [2])
     for wrong in (
@@ -318,8 +318,8 @@ def test_what_comes_too_early_or_is_missing(graph: af.Graph) -> None:
         af.train.SyncReplicasOptimizer("adam", 1)  # type: ignore[arg-type]
 
 
-async def test_replica_that_is_late_sees_the_end_of_the_training() -> None:
-    """The other one has made all updates alone before the first gradient of this one comes, and has gone."""
+async def test_late_replica_sees_the_end_of_training() -> None:
+    """The other replica makes all updates before the first gradient of the late one, and leaves."""
     other_has_gone = asyncio.Event()
 
     async def late(value: Any) -> Any:

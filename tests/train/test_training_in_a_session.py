@@ -1,4 +1,4 @@
-"""Optimizers in a session: a model learns, concurrent steps count once each, and a reader sees whole values only."""
+"""Optimizers in a session: convergence, and atomic concurrent steps and reads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import aioflow
 
 
 @pytest.mark.parametrize("name", ["GradientDescent", "Momentum", "Adam", "RMSProp"])
-async def test_a_model_learns(name: str) -> None:
+async def test_linear_model_converges(name: str) -> None:
     rng = np.random.default_rng(4)
     inputs = rng.standard_normal((64, 5)).astype(np.float32)
     wanted = inputs @ rng.standard_normal((5, 2)).astype(np.float32) + 0.5
@@ -40,7 +40,7 @@ async def test_a_model_learns(name: str) -> None:
             assert await aioflow.train.global_step(session, step) == 150
 
 
-async def test_concurrent_steps_count_once_each_and_reads_are_whole() -> None:
+async def test_concurrent_steps_apply_once_and_reads_are_consistent() -> None:
     size, steps = 200_000, 60
     with aioflow.Graph().as_default():
         v = aioflow.Variable(np.zeros(size, np.float32), name="v")

@@ -1,4 +1,4 @@
-"""Checkpoints that no state file lists, made by hand; `tests/system/` has killed programs that leave them."""
+"""Checkpoints that no state file lists, made by hand. `tests/system/` leaves them by killing programs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def left(folder: Path) -> list[str]:
 
 
 async def go_on(folder: Path, *steps: int, name: str = "m", **arguments: bool) -> af.train.Saver:
-    """What the next program does: it restores the latest checkpoint and saves later ones."""
+    """Act as the next program: restore the latest checkpoint, and save later ones."""
     with af.Graph().as_default():
         af.Variable(0.0, name="v")
         saver = af.train.Saver(**arguments)  # type: ignore[arg-type]
@@ -51,7 +51,7 @@ async def save_steps(folder: Path, *steps: int, **arguments: Any) -> af.train.Sa
 
 
 async def test_save_removes_a_checkpoint_that_was_no_longer_listed(tmp_path: Path) -> None:
-    """Its process was killed while it deleted it."""
+    """Its process was killed while it deleted the checkpoint."""
     await save_steps(tmp_path, 1, 2)
     af.train.update_checkpoint_state(tmp_path, str(tmp_path / "m-2"))
     (tmp_path / "m-1.manifest.json").unlink()
@@ -90,11 +90,12 @@ async def test_save_removes_temporary_files_of_every_form(tmp_path: Path, kind: 
     assert not [name for name in os.listdir(tmp_path) if "m-7" in name]
 
 
-async def test_a_save_that_fails_spares_what_another_program_has_listed(
+async def test_failed_save_spares_a_checkpoint_listed_by_another_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*args: Any) -> None:
-        af.train.update_checkpoint_state(tmp_path, str(tmp_path / "m-1"))  # the other one does so just now
+        # Stands for another program that lists it at this moment.
+        af.train.update_checkpoint_state(tmp_path, str(tmp_path / "m-1"))
         raise OSError(28, "No space left on device", "somewhere")
 
     monkeypatch.setattr(GraphBeside, "write", full)

@@ -1,6 +1,6 @@
-"""What a type checker must accept, and what it must know of the results: run by tests/types/test_types.py as well.
+"""Code that a type checker must accept, with the types of its results. tests/types/test_types.py also runs it.
 
-Each function builds in a graph of its own. `assert_type` does nothing at run time; what stands beside it does.
+Each function builds in its own graph. `assert_type` does nothing at run time, but its arguments are evaluated.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def whatever_may_be_an_operand() -> None:
 
 
 class Column:
-    """Something that NumPy can read, such as a column of a table."""
+    """An object that NumPy can read, such as a column of a table."""
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> NDArray[np.float32]:
         return np.ones(3, np.float32)
@@ -114,7 +114,7 @@ def what_builders_give() -> None:
 
 
 class Best(NamedTuple):
-    """What a builder of the user's own gives."""
+    """The result of a user-defined builder."""
 
     values: af.Tensor
     indices: af.Tensor
@@ -144,7 +144,7 @@ def variables() -> None:
     assert_type(af.global_variables(), list[af.Variable])
     with af.variable_scope("scope") as scope:
         assert_type(scope.name, str)
-    # The optimizers give a node, the gradients or None.
+    # An optimizer returns a node from minimize, and gradients or None from compute_gradients.
     optimizer = af.train.AdamOptimizer(lambda: 0.1)
     assert_type(optimizer.minimize(af.reduce_sum(v * v)), af.Operation)
     for gradient, variable in optimizer.compute_gradients(af.reduce_sum(v * v)):
@@ -219,7 +219,7 @@ async def what_a_session_gives() -> None:
         assert_type(await session.run({"v": {"v": v}}), dict[str, Any])
         assert_type(await session.run(af.nn.top_k(v)), Any)
         assert_type(await session.run(af.gradients(y, [v]), feed), list[Any])
-        # A value without rank has the attributes of an array, as NumPy's scalars have.
+        # A scalar result has the attributes of an array, like NumPy's scalars.
         loss = await session.run(af.reduce_sum(y), feed)
         assert f"{float(loss):.1f} {loss.dtype} {loss.shape} {loss + 1 > 2}"
         assert await session.run(text) == b"text"

@@ -1,6 +1,6 @@
-"""What a type checker must refuse: each line here has the error that it gets, and each fails when it is run.
+"""Code that a type checker must reject: each line names its error, and fails when it is run.
 
-A line that is not refused any more has an ignore too many, which is an error as well (`warn_unused_ignores`).
+A line that is accepted has an unused ignore, which is an error too (`warn_unused_ignores`).
 """
 
 from __future__ import annotations

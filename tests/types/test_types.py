@@ -1,4 +1,4 @@
-"""mypy knows what users may pass and what they get, and what it accepts and refuses is what runs and what fails."""
+"""Agreement of mypy and run time: accepted code runs, rejected code fails, and result types are known."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ PROGRAMS = {
 }
 
 
-def test_mypy_agrees(tmp_path: Path) -> None:
+def test_mypy_accepts_and_rejects_as_expected(tmp_path: Path) -> None:
     pytest.importorskip("mypy", reason="mypy is in the extra `types`")
     found = mypy(tmp_path, ROOT / "tests/types/accepted.py", ROOT / "tests/types/refused.py")
     assert found.returncode == 0, found.stdout
 
 
-def test_mypy_was_not_looking_away(tmp_path: Path) -> None:
-    """What it says of a wrong program, in the words that a user reads."""
+def test_mypy_reports_a_wrong_program(tmp_path: Path) -> None:
+    """The error of a wrong program has the text that a user reads."""
     pytest.importorskip("mypy", reason="mypy is in the extra `types`")
     program = tmp_path / "program.py"
     program.write_text("import aioflow as af\n\naf.matmul(af.zeros([1, 1]), object())\n", encoding="utf-8")
@@ -40,25 +40,26 @@ def test_mypy_was_not_looking_away(tmp_path: Path) -> None:
 
 
 def mypy(cache: Path, *files: Path) -> subprocess.CompletedProcess[str]:
-    version = f"--python-version={sys.version_info[0]}.{sys.version_info[1]}"  # whose NumPy this is
+    # NumPy's stubs depend on the Python version.
+    version = f"--python-version={sys.version_info[0]}.{sys.version_info[1]}"
     command = [sys.executable, "-m", "mypy", version, f"--cache-dir={cache / 'cache'}", *map(str, files)]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=240)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_what_is_accepted_runs(name: str) -> None:
+def test_accepted_code_runs(name: str) -> None:
     with af.Graph().as_default():
         made = PROGRAMS[name]()
         if inspect.iscoroutine(made):
             asyncio.run(made)
 
 
-def test_there_is_something_to_run() -> None:
+def test_accepted_programs_are_found() -> None:
     assert {"operators", "what_a_session_gives", "whatever_may_be_an_operand"} <= set(PROGRAMS)
 
 
 @pytest.mark.parametrize("build", refused.BUILDERS, ids=lambda f: str(inspect.getsource(f)).split(": ")[1][:40])
-def test_what_is_refused_fails(build: Callable[[af.Tensor, af.Variable, af.Session], Any]) -> None:
+def test_rejected_code_fails(build: Callable[[af.Tensor, af.Variable, af.Session], Any]) -> None:
     with af.Graph().as_default(), af.Session() as session:
         x, v = af.placeholder("float32", [2, 2]), af.Variable([[1.0, 2.0], [3.0, 4.0]])
         with pytest.raises((TypeError, ValueError, AttributeError)):

@@ -1,4 +1,4 @@
-"""What the tests of monitored training share."""
+"""Fixtures of the tests of monitored training."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ import aioflow as af
 
 @pytest.fixture(autouse=True)
 async def _own_writers() -> AsyncIterator[None]:
-    """No test leaves an open writer to the next one."""
+    """Close the cached summary writers after each test."""
     yield
     await af.summary.FileWriterCache.clear()

@@ -1,4 +1,4 @@
-"""Sessions whose peers are lost on purpose: every run asks a script what becomes of it."""
+"""Sessions that lose their peers on purpose, as a script determines."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ __all__ = ["FlakyCreator", "FlakySession", "Log", "NoSession", "NoSessionCreator
 
 
 class Script:
-    """Says which runs fail: `before` and `after` have numbers of runs, from 0, over all sessions.
+    """The runs of `fetch` that fail, by number.
 
-    Only runs of `fetch` count.
+    `before` and `after` hold numbers of runs, from 0, over all sessions: the peer is lost before or after such a run.
+    `refused` holds numbers of attempts to create a session that fail.
 
     Attributes:
-        applied: How many of them took effect.
-        created: How many sessions were made; `refused` is how many attempts are to fail first.
+        applied: The number of runs that took effect.
+        created: The number of sessions that were created.
     """
 
     def __init__(
@@ -39,11 +40,11 @@ class Script:
         self.hold: asyncio.Event | None = None
 
     def counts(self, fetches: Any) -> bool:
-        """Whether a run is one of `fetch`."""
+        """Return True if `fetches` is or contains `fetch`."""
         return fetches is self.fetch or (isinstance(fetches, list | tuple) and any(map(self.counts, fetches)))
 
     async def run(self, run: Callable[[], Any], fetches: Any) -> Any:
-        """Run it, and lose the peer before or after."""
+        """Run `run`, and lose the peer before or after it if the script says so."""
         if not self.counts(fetches):
             return await run()
         number, self.runs = self.runs, self.runs + 1
@@ -59,7 +60,7 @@ class Script:
 
 
 class FlakySession:
-    """A session whose runs go by a script."""
+    """A session whose runs follow a script."""
 
     def __init__(self, session: Any, script: Script) -> None:
         self.inner = session
@@ -77,7 +78,7 @@ class FlakySession:
 
 
 class NoSession:
-    """Stands for a session where nothing is to be computed: every fetch gives 0, at once, on any loop."""
+    """A session that computes nothing: every fetch is 0, immediately and on any loop."""
 
     def __init__(self) -> None:
         self.graph = default_graph()
@@ -91,14 +92,14 @@ class NoSession:
 
 
 class NoSessionCreator(SessionCreator):
-    """Makes them."""
+    """A creator of `NoSession` objects."""
 
     def create_session(self) -> NoSession:
         return NoSession()
 
 
 class FlakyCreator(SessionCreator):
-    """Sessions of another creator, by a script."""
+    """A creator of sessions of another creator that follow a script."""
 
     def __init__(self, script: Script, creator: SessionCreator | None = None) -> None:
         self._script = script
@@ -114,7 +115,7 @@ class FlakyCreator(SessionCreator):
 
 
 class Log(SessionRunHook):
-    """Notes every call of a hook."""
+    """A hook that records its calls."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []

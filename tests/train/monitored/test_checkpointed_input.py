@@ -1,4 +1,4 @@
-"""The position of the input is in the checkpoint: what the variables were trained by is each of the feeds, once."""
+"""Checkpoints with the input position: after losses, each feed has been applied to the variables exactly once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COUNT = 24
 
 
 class Records:
-    """A model that counts how often each record was in a step whose update is in the variables."""
+    """A model that counts the applied updates of each record."""
 
     def __init__(self, open_at: Callable[[int], Any] | None = None) -> None:
         self.x = af.placeholder("int32", [])
@@ -66,7 +66,7 @@ async def test_each_record_is_in_the_variables_once_after_losses(
     assert in_checkpoint(quick_path) == (COUNT, [1] * COUNT)
 
 
-async def test_a_program_that_is_killed_goes_on_at_the_checkpoint(quick_path: Path, graph: af.Graph) -> None:
+async def test_killed_program_resumes_at_the_checkpoint(quick_path: Path, graph: af.Graph) -> None:
     for killed_after in (8, 9, None):
         with af.Graph().as_default():
             records = Records()
@@ -89,8 +89,8 @@ async def test_a_program_that_is_killed_goes_on_at_the_checkpoint(quick_path: Pa
 
 
 @pytest.mark.parametrize("lost", [(), (3,), (9, 10, 11), (17,)])
-async def test_steps_may_run_beside_one_another(quick_path: Path, lost: tuple[int, ...]) -> None:
-    """Checkpoints wait for steps in flight, so that none is of records that are only half applied."""
+async def test_concurrent_steps_apply_each_record_once(quick_path: Path, lost: tuple[int, ...]) -> None:
+    """Checkpoints wait for steps in flight, so that none contains a partly applied record."""
     records: Records = Records(lambda start: records.slow_feeds(start))
     script = Script(records.train, before=lost[::2], after=lost[1::2])
 
@@ -108,8 +108,8 @@ async def test_steps_may_run_beside_one_another(quick_path: Path, lost: tuple[in
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_whatever_is_lost(quick_path: Path, seed: int) -> None:
-    """Random losses, before and after steps, with random numbers of runs beside one another and of checkpoints."""
+async def test_random_losses_apply_each_record_once(quick_path: Path, seed: int) -> None:
+    """Losses before and after steps, numbers of concurrent runs, and checkpoint intervals are random."""
     rng = random.Random(seed)
     records: Records = Records(
         rng.choice([lambda start: records.feeds(start), lambda start: records.slow_feeds(start)])
@@ -129,8 +129,8 @@ async def test_whatever_is_lost(quick_path: Path, seed: int) -> None:
     assert in_checkpoint(quick_path) == (COUNT, [1] * COUNT)
 
 
-async def test_a_checkpoint_that_waited_for_a_step_that_was_lost_is_not_written() -> None:
-    """Its position would be behind feeds that nobody has applied."""
+async def test_checkpoint_waiting_for_a_lost_step_is_not_written() -> None:
+    """Its position would be past feeds that were never applied."""
     records = Records()
     records.input.begin()
     async with af.Session() as session:
@@ -156,7 +156,7 @@ async def test_a_checkpoint_that_waited_for_a_step_that_was_lost_is_not_written(
 
 
 async def outcome(work: Any) -> Exception | None:
-    """What a coroutine fails with."""
+    """Return the exception that an awaitable raises, or None."""
     try:
         await work
     except Exception as error:
@@ -164,8 +164,8 @@ async def outcome(work: Any) -> Exception | None:
     return None
 
 
-async def test_every_checkpoint_is_whole(quick_path: Path) -> None:
-    """Not only the last one: the position in each is the number of records in its variables."""
+async def test_every_checkpoint_is_consistent(quick_path: Path) -> None:
+    """In each checkpoint, the position equals the number of records in its variables."""
     records: Records = Records(lambda start: records.slow_feeds(start))
     scaffold = af.train.Scaffold()
     creator = af.train.ChiefSessionCreator(scaffold, checkpoint_dir=quick_path)
@@ -191,7 +191,7 @@ async def test_every_checkpoint_is_whole(quick_path: Path) -> None:
     assert all(records == position for records, position in found)
 
 
-async def test_it_is_an_argument_of_the_training_session(quick_path: Path) -> None:
+async def test_training_session_takes_the_input_as_an_argument(quick_path: Path) -> None:
     for _ in range(2):
         with af.Graph().as_default():
             records = Records()
@@ -206,8 +206,8 @@ async def test_it_is_an_argument_of_the_training_session(quick_path: Path) -> No
         af.train.MonitoredTrainingSession(is_chief=False, input=records.input)
 
 
-async def test_an_input_that_follows_the_global_step_needs_no_variable(quick_path: Path) -> None:
-    """A worker's, as one that trains synchronously takes one of the feeds for each step."""
+async def test_input_that_follows_the_global_step_needs_no_variable(quick_path: Path) -> None:
+    """A worker that trains synchronously uses one element of the feeds for each global step."""
     shared = Worker(af.SessionConfig())
     records = Records()
     fed = af.train.CheckpointedInput(af.train.SeekableFeeds(records.feeds), follows_step=True)
@@ -218,7 +218,7 @@ async def test_an_input_that_follows_the_global_step_needs_no_variable(quick_pat
     async with af.train.MonitoredSession(creator, [fed, af.train.StopAtStepHook(last_step=12)]) as session:
         while not session.should_stop():
             await session.run(records.train)
-    with af.Graph().as_default():  # the next program
+    with af.Graph().as_default():  # stands for the next program
         records = Records()
         fed = af.train.CheckpointedInput(af.train.SeekableFeeds(records.feeds), follows_step=True)
         async with af.train.MonitoredTrainingSession(shared, False, input=fed) as session:
@@ -229,7 +229,7 @@ async def test_an_input_that_follows_the_global_step_needs_no_variable(quick_pat
     assert script.created == 3
 
 
-async def test_without_checkpoints_a_new_session_begins_anew() -> None:
+async def test_new_session_restarts_the_input_without_checkpoints() -> None:
     records = Records()
     script = Script(records.train, before=(5,))
     fetched = []
@@ -239,7 +239,7 @@ async def test_without_checkpoints_a_new_session_begins_anew() -> None:
     assert fetched == [*range(5), *range(COUNT)]
 
 
-def test_a_checkpoint_waits_for_a_step_that_never_ends_only_so_long() -> None:
+def test_checkpoint_wait_for_an_endless_step_times_out() -> None:
     async def main() -> None:
         source = af.train.SeekableFeeds(lambda start: iter([{}, {}]))
         taken = af.train.CheckpointedInput(source, max_wait_secs=30)
@@ -264,7 +264,7 @@ async def _empty(fetches: Any, feed_dict: Any = None) -> bytes:
     return b""
 
 
-async def test_a_run_of_an_old_session_gets_nothing() -> None:
+async def test_run_of_an_old_session_receives_no_feeds() -> None:
     taken = af.train.CheckpointedInput(af.train.SeekableFeeds(lambda start: iter([{}])))
     taken.begin()
     old = NoSession()
@@ -277,7 +277,7 @@ async def test_a_run_of_an_old_session_gets_nothing() -> None:
 # ── sources ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_source_goes_to_where_it_was() -> None:
+async def test_seekable_feeds_restore_their_position() -> None:
     closed = []
 
     def numbers(start: int) -> Iterator[dict[Any, int]]:
@@ -297,8 +297,8 @@ async def test_a_source_goes_to_where_it_was() -> None:
         await source.restore(b"half")
 
 
-async def test_a_source_of_ones_own(quick_path: Path) -> None:
-    """Its state is what it likes: here a seed and a number."""
+async def test_user_defined_source(quick_path: Path) -> None:
+    """A source chooses its own state: here an epoch, which is the seed, and a position."""
 
     class Shuffled:
         def __init__(self, x: Any) -> None:
@@ -332,7 +332,7 @@ async def test_a_source_of_ones_own(quick_path: Path) -> None:
     assert in_checkpoint(quick_path) == (2 * COUNT, [2] * COUNT)
 
 
-async def test_feeds_that_stop_with_an_error(quick_path: Path) -> None:
+async def test_error_of_the_feeds_ends_training(quick_path: Path) -> None:
     records = Records(lambda start: (1 // 0 for _ in range(3)))
     with pytest.raises(ZeroDivisionError):
         async with records.session(quick_path) as session:

@@ -1,4 +1,4 @@
-"""Checkpoints every so many steps or seconds, with listeners. (tests/parity has their names and the order of calls.)"""
+"""Checkpoints by steps or seconds, with listeners. tests/parity tests their names and the order of calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def counter() -> Any:
 
 
 class Saves:
-    """Stands for a saver: notes the steps and the times."""
+    """A fake saver that records steps and times."""
 
     def __init__(self) -> None:
         self.saved: list[tuple[int, float]] = []
@@ -28,7 +28,7 @@ class Saves:
         self.saved.append((step, asyncio.get_running_loop().time()))
 
 
-def test_every_so_many_seconds_of_the_loops_clock(tmp_path: Path) -> None:
+def test_checkpoints_by_seconds_of_the_loop_clock(tmp_path: Path) -> None:
     async def main() -> list[tuple[int, float]]:
         af.train.get_or_create_global_step()
         saver: Any = Saves()
@@ -56,7 +56,7 @@ def test_every_so_many_seconds_of_the_loops_clock(tmp_path: Path) -> None:
 
 
 class Held:
-    """Stands for a snapshot whose writing takes as long as the test wants."""
+    """A fake snapshot whose write waits for an event of the test."""
 
     def __init__(self, real: Any, go: asyncio.Event, error: Exception | None = None) -> None:
         self._real, self._go, self._error = real, go, error
@@ -69,7 +69,10 @@ class Held:
 
 
 def held(saver: Any, go: asyncio.Event, *errors: Exception) -> None:
-    """Let the snapshots of a saver after the first wait to be written, and fail with these errors in turn."""
+    """Delay the writing of a saver's snapshots after the first until `go` is set.
+
+    Each of them raises the next of `errors`, while there are any.
+    """
     take, left = saver.snapshot, [None, *errors]
 
     async def snapshot(*args: Any, **options: Any) -> Any:
@@ -79,7 +82,7 @@ def held(saver: Any, go: asyncio.Event, *errors: Exception) -> None:
     saver.snapshot = snapshot
 
 
-async def test_steps_go_on_while_a_checkpoint_is_written(tmp_path: Path) -> None:
+async def test_steps_continue_while_a_checkpoint_is_written(tmp_path: Path) -> None:
     update, go = counter(), asyncio.Event()
     scaffold = af.train.Scaffold()
     hook = af.train.CheckpointSaverHook(tmp_path, save_steps=3, scaffold=scaffold)
@@ -89,7 +92,7 @@ async def test_steps_go_on_while_a_checkpoint_is_written(tmp_path: Path) -> None
             await session.run(update)
         assert Path(str(af.train.latest_checkpoint(tmp_path))).name == "model.ckpt-0"
         async with asyncio.TaskGroup() as group:
-            sixth = group.create_task(session.run(update))  # whose checkpoint waits for the one before it
+            sixth = group.create_task(session.run(update))  # its checkpoint waits for the previous one
             for _ in range(50):
                 await asyncio.sleep(0)
             assert not sixth.done()
@@ -98,7 +101,7 @@ async def test_steps_go_on_while_a_checkpoint_is_written(tmp_path: Path) -> None
     assert names == ["model.ckpt-0", "model.ckpt-3", "model.ckpt-6"]
 
 
-async def test_a_checkpoint_that_cannot_be_written_ends_the_training(tmp_path: Path) -> None:
+async def test_failed_checkpoint_ends_the_training(tmp_path: Path) -> None:
     update, go = counter(), asyncio.Event()
     go.set()
     scaffold = af.train.Scaffold()
@@ -114,7 +117,7 @@ async def test_a_checkpoint_that_cannot_be_written_ends_the_training(tmp_path: P
         await train()
 
 
-async def test_a_listener_may_end_the_training(tmp_path: Path) -> None:
+async def test_listener_can_end_the_training(tmp_path: Path) -> None:
     update = counter()
 
     class Enough(af.train.CheckpointSaverListener):
@@ -131,7 +134,7 @@ async def test_a_listener_may_end_the_training(tmp_path: Path) -> None:
     assert runs == 6
 
 
-async def test_of_runs_beside_one_another_one_saves(tmp_path: Path) -> None:
+async def test_one_of_several_concurrent_runs_saves(tmp_path: Path) -> None:
     update = counter()
     saved = []
 
@@ -150,8 +153,8 @@ async def test_of_runs_beside_one_another_one_saves(tmp_path: Path) -> None:
     assert saved[-1] == 20
 
 
-async def test_a_slow_save_does_not_become_the_latest_after_a_newer_one(tmp_path: Path) -> None:
-    """A run goes on while another one is saving, and comes to the next checkpoint before that is written."""
+async def test_checkpoint_waits_for_a_slow_older_one(tmp_path: Path) -> None:
+    """A run continues while another one saves, and reaches the next checkpoint before the first is written."""
     update = counter()
     slow, go = asyncio.Event(), asyncio.Event()
 
@@ -179,7 +182,7 @@ async def test_a_slow_save_does_not_become_the_latest_after_a_newer_one(tmp_path
         assert Path(str(af.train.latest_checkpoint(tmp_path))).name == "model.ckpt-4"
 
 
-async def test_checkpoint_saver_hook_writes_at_the_end_what_was_cancelled(tmp_path: Path) -> None:
+async def test_cancelled_checkpoint_is_written_at_the_end(tmp_path: Path) -> None:
     begun = asyncio.Event()
 
     class Go(asyncio.Event):
@@ -189,7 +192,7 @@ async def test_checkpoint_saver_hook_writes_at_the_end_what_was_cancelled(tmp_pa
 
     update = counter()
     go, scaffold = Go(), af.train.Scaffold()
-    listeners = [af.train.CheckpointSaverListener()]  # so that the run waits for the checkpoint
+    listeners = [af.train.CheckpointSaverListener()]  # with listeners, the run waits for the checkpoint
     hook = af.train.CheckpointSaverHook(tmp_path, save_steps=2, scaffold=scaffold, listeners=listeners)
     async with af.train.MonitoredSession(af.train.ChiefSessionCreator(scaffold), [hook]) as session:
         await session.run(update)
@@ -203,7 +206,7 @@ async def test_checkpoint_saver_hook_writes_at_the_end_what_was_cancelled(tmp_pa
     assert [Path(path).name for path in scaffold.saver.last_checkpoints] == ["model.ckpt-0", "model.ckpt-2"]
 
 
-async def test_the_graph_is_written_beside_it(tmp_path: Path) -> None:
+async def test_graph_is_written_next_to_the_checkpoint(tmp_path: Path) -> None:
     counter()
     async with af.train.MonitoredTrainingSession(checkpoint_dir=tmp_path / "with"):
         pass
@@ -214,10 +217,11 @@ async def test_the_graph_is_written_beside_it(tmp_path: Path) -> None:
     assert [name for name in others if "tfevents" not in name] == ["checkpoint"]
 
 
-async def test_the_saver_of_the_collection(tmp_path: Path) -> None:
+async def test_hook_uses_the_only_saver_of_the_collection(tmp_path: Path) -> None:
     update = counter()
     hook = af.train.CheckpointSaverHook(tmp_path, save_steps=1, checkpoint_basename="mine")
-    async with af.train.MonitoredSession(hooks=[hook]) as session:  # the default scaffold puts one there
+    # The default scaffold adds a saver to the collection.
+    async with af.train.MonitoredSession(hooks=[hook]) as session:
         await session.run(update)
     assert [Path(p).name for p in af.get_collection(af.GraphKeys.SAVERS)[0].last_checkpoints] == ["mine-0", "mine-1"]
     af.add_to_collection(af.GraphKeys.SAVERS, af.train.Saver())
@@ -228,18 +232,18 @@ async def test_the_saver_of_the_collection(tmp_path: Path) -> None:
             pytest.fail("there are two")
 
 
-async def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+async def test_error_names_an_unwritable_folder(tmp_path: Path) -> None:
     counter()
     (tmp_path / "file").write_text("")
     with pytest.raises(af.errors.OpError, match="file"):
         async with af.train.MonitoredTrainingSession(checkpoint_dir=tmp_path / "file"):
             pytest.fail("that is a file")
-    with pytest.raises(af.errors.AlreadyExistsError, match="file"):  # nor is the mark of the end written
+    with pytest.raises(af.errors.AlreadyExistsError, match="file"):  # the end mark cannot be written either
         await af.summary.FileWriterCache.clear()
     assert issubclass(PermissionDeniedError, af.errors.OpError)
 
 
-async def test_how_often_is_one_or_the_other(tmp_path: Path) -> None:
+async def test_checkpoint_interval_is_in_seconds_or_steps_or_never(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError):
         af.train.MonitoredTrainingSession(checkpoint_dir=tmp_path, save_checkpoint_secs=5, save_checkpoint_steps=5)
     for never in ({"save_checkpoint_secs": None}, {"save_checkpoint_secs": 0}, {"save_checkpoint_steps": 0}):

@@ -1,4 +1,4 @@
-"""Monitored sessions as their users see them: blocks, coroutines as hooks, step functions, chief and workers."""
+"""The public interface of monitored sessions: blocks, hooks with coroutines, step functions, chief and workers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def counter() -> tuple[Any, Any]:
     return step, step.assign_add(1, read_value=False)
 
 
-async def test_it_trains_stops_and_goes_on_in_the_next_program(tmp_path: Path) -> None:
+async def test_training_stops_and_resumes_in_the_next_program(tmp_path: Path) -> None:
     seen = []
     for last, reached in ((3, 3), (5, 5), (5, 6)):
         with af.Graph().as_default():
@@ -39,10 +39,11 @@ async def test_it_trains_stops_and_goes_on_in_the_next_program(tmp_path: Path) -
                     await session.run(update)
                     seen.append(last)
             assert int(af.train.load_variable(tmp_path, "global_step")) == reached
-    assert seen == [3, 3, 3, 5, 5, 5]  # the third finds the step reached, and makes one more to see that
+    # The third program starts at the last step, and runs one more step to notice that.
+    assert seen == [3, 3, 3, 5, 5, 5]
 
 
-async def test_queue_runners_run_once_where_the_program_starts_them_too() -> None:
+async def test_queue_runners_are_not_started_twice() -> None:
     queue = af.FIFOQueue(4, ["float32"], [()])
     af.train.add_queue_runner(af.train.QueueRunner(queue, [queue.enqueue(3.0)]))
     element = queue.dequeue()
@@ -51,7 +52,8 @@ async def test_queue_runners_run_once_where_the_program_starts_them_too() -> Non
             assert af.train.start_queue_runners(session, coord) == []
             assert await session.run(element) == 3.0
             coord.request_stop()
-        assert [float(await session.run(element)) for _ in range(10)] == [3.0] * 10  # those of the session go on
+        # The session's queue runners continue.
+        assert [float(await session.run(element)) for _ in range(10)] == [3.0] * 10
 
 
 async def test_hooks_may_be_coroutines() -> None:
@@ -127,7 +129,7 @@ async def test_a_hook_that_starts_a_task() -> None:
     assert ended == [True]
 
 
-async def test_hooks_end_only_where_the_training_did() -> None:
+async def test_hooks_end_only_after_a_clean_end_of_training() -> None:
     _, update = counter()
     log = Log()
 
@@ -147,13 +149,13 @@ async def test_hooks_end_only_where_the_training_did() -> None:
         assert log.calls[-1] == "end"
 
 
-async def test_a_hook_that_cannot_begin_leaves_nothing_open(graph: af.Graph) -> None:
+async def test_failing_begin_of_a_hook_leaves_no_tasks(graph: af.Graph) -> None:
     class Bad(af.train.SessionRunHook):
         def begin(self) -> None:
             raise KeyError("begin")
 
     before = asyncio.all_tasks()
-    for hook in (Bad(), af.train.StopAtStepHook(last_step=3)):  # the latter: there is no global step
+    for hook in (Bad(), af.train.StopAtStepHook(last_step=3)):  # StopAtStepHook fails because there is no global step
         with pytest.raises((KeyError, FailedPreconditionError)):
             async with af.train.MonitoredSession(hooks=[hook]):
                 pytest.fail("the block is not entered")
@@ -161,7 +163,7 @@ async def test_a_hook_that_cannot_begin_leaves_nothing_open(graph: af.Graph) -> 
     assert not graph.finalized
 
 
-async def test_it_is_used_once_and_inside_its_block() -> None:
+async def test_session_is_used_once_and_inside_its_block() -> None:
     _, update = counter()
     session = af.train.MonitoredSession()
     with pytest.raises(FailedPreconditionError, match="not open"):
@@ -177,7 +179,7 @@ async def test_it_is_used_once_and_inside_its_block() -> None:
             pass
 
 
-async def test_what_a_hook_must_return() -> None:
+async def test_before_run_must_return_session_run_args() -> None:
     _, update = counter()
 
     class Wrong(af.train.SessionRunHook):
@@ -189,7 +191,7 @@ async def test_what_a_hook_must_return() -> None:
             await session.run(update)
 
 
-async def test_the_options_of_hooks_and_callers_are_merged() -> None:
+async def test_options_of_hooks_and_callers_are_merged() -> None:
     step, update = counter()
     found = []
 
@@ -250,7 +252,7 @@ async def test_a_step_function() -> None:
     assert singular.raw_session() is None
 
 
-async def test_a_step_function_is_called_again_with_the_new_session() -> None:
+async def test_step_function_is_repeated_with_a_new_session() -> None:
     step, update = counter()
     sessions = []
 
@@ -270,7 +272,7 @@ async def test_a_step_function_is_called_again_with_the_new_session() -> None:
 # ── chief and workers ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_worker_waits_for_the_chief_and_trains_with_it() -> None:
+async def test_worker_waits_for_the_chief_and_trains_with_it() -> None:
     shared = Worker(af.SessionConfig())
     step, update = counter()
     order = []
@@ -298,7 +300,7 @@ async def test_a_worker_waits_for_the_chief_and_trains_with_it() -> None:
         assert 20 <= int(await session.run(step)) <= 21
 
 
-async def test_chief_only_hooks_are_the_chiefs() -> None:
+async def test_chief_only_hooks_run_on_the_chief_only() -> None:
     shared = Worker(af.SessionConfig())
     _, update = counter()
     for is_chief in (True, False):
@@ -308,14 +310,14 @@ async def test_chief_only_hooks_are_the_chiefs() -> None:
         assert bool(log.calls) == is_chief
 
 
-async def test_a_worker_waits_only_so_long_for_the_chief() -> None:
+async def test_worker_wait_for_the_chief_times_out() -> None:
     counter()
     with pytest.raises(DeadlineExceededError, match="global_step"):
         async with af.train.MonitoredTrainingSession(is_chief=False, max_wait_secs=0.01):
             pytest.fail("nobody gives the variables values")
 
 
-async def test_concurrent_runs() -> None:
+async def test_concurrent_runs_call_hooks_once_each() -> None:
     step, update = counter()
     log = Log()
     async with af.train.MonitoredSession(hooks=[log, af.train.StopAtStepHook(last_step=8)]) as session:
@@ -341,7 +343,7 @@ async def test_a_cancelled_run_leaves_the_session_usable() -> None:
         assert await session.run(step) == 1
 
 
-async def test_hooks_that_are_a_class_or_one_alone_are_refused() -> None:
+async def test_hooks_must_be_a_list_of_instances() -> None:
     counter()
     with pytest.raises(DTypeError, match="hooks has a class in it") as caught:
         af.train.MonitoredTrainingSession(hooks=[af.train.StopAtStepHook])  # type: ignore[list-item]
@@ -350,7 +352,7 @@ async def test_hooks_that_are_a_class_or_one_alone_are_refused() -> None:
         af.train.MonitoredTrainingSession(chief_only_hooks=af.train.StopAtStepHook(3))  # type: ignore[arg-type]
 
 
-async def test_a_plain_with_block_is_told_of_the_other_kind() -> None:
+async def test_plain_with_suggests_async_with() -> None:
     with (
         pytest.raises(TypeError, match="use `async with`, not `with`"),
         af.train.MonitoredTrainingSession(),
@@ -358,8 +360,8 @@ async def test_a_plain_with_block_is_told_of_the_other_kind() -> None:
         pass
 
 
-async def test_a_server_whose_port_is_taken_ends_the_training_before_it_begins() -> None:
-    """It does not go on with whoever answers there, such as the same task, started twice."""
+async def test_server_with_an_occupied_port_fails_before_training() -> None:
+    """It must not connect to the other listener of the port, such as the same task, started twice."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         server = af.train.Server({"worker": [f"127.0.0.1:{other.getsockname()[1]}"]}, "worker", 0)
         _, update = counter()
@@ -369,7 +371,7 @@ async def test_a_server_whose_port_is_taken_ends_the_training_before_it_begins()
         await server.stop()
 
 
-async def test_a_hook_that_waits_for_what_was_cancelled_fails_once() -> None:
+async def test_hook_awaiting_a_cancelled_future_fails_once() -> None:
     step = af.train.get_or_create_global_step()
     made = []
 

@@ -1,4 +1,4 @@
-"""Traces of steps as files that chrome://tracing reads."""
+"""Traces of steps as files for chrome://tracing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aioflow.errors import UnimplementedError
 
 
 def written(path: Path) -> dict[str, dict[str, Any]]:
-    """The traces of a folder, by the step."""
+    """Return the traces in a folder, by step."""
     return {p.stem.removeprefix("timeline-"): json.loads(p.read_text()) for p in path.glob("timeline-*.json")}
 
 
@@ -31,6 +31,6 @@ async def test_a_traced_run_is_written(tmp_path: Path) -> None:
         assert "MatMul" in {e["name"] for e in trace["traceEvents"] if e["ph"] == "X"}
 
 
-def test_the_life_of_values_is_not_recorded() -> None:
+def test_show_memory_is_not_supported() -> None:
     with pytest.raises(UnimplementedError):
         af.train.ProfilerHook(save_steps=1, show_memory=True)

@@ -1,4 +1,4 @@
-"""A monitored session goes on after lost peers: one new session for all runs, from the checkpoint, with back-off."""
+"""Recovery of a monitored session from lost peers: one new session for all runs, from the checkpoint, with back-off."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.train.monitored.lost_peers import FlakyCreator, Log, NoSession, NoSes
 
 
 class Model:
-    """A counter that every step raises by one."""
+    """A counter that every step increases by one."""
 
     def __init__(self) -> None:
         self.step = af.train.get_or_create_global_step()
@@ -43,7 +43,7 @@ def saving(folder: Path, script: Script, every: int = 2) -> tuple[FlakyCreator, 
 
 @pytest.mark.parametrize("kind", [UnavailableError, AbortedError])
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_a_lost_step_is_retried_from_the_checkpoint(tmp_path: Path, kind: type[Exception], when: str) -> None:
+async def test_lost_step_is_retried_from_the_checkpoint(tmp_path: Path, kind: type[Exception], when: str) -> None:
     model = Model()
     script = Script(model.train, **{when: (5,)})
     script.kind = kind
@@ -53,15 +53,13 @@ async def test_a_lost_step_is_retried_from_the_checkpoint(tmp_path: Path, kind: 
         while not session.should_stop():
             seen.append(int((await session.run([model.train, model.step]))[1]))
     assert script.created == 2
-    # 5 steps had been made when the 6th was lost; the checkpoint was of step 4.
+    # The 6th step is lost after 5 completed steps. The checkpoint is of step 4.
     assert script.runs == 5 + 1 + 4
     reader = af.train.load_checkpoint(tmp_path)
     assert (int(reader.read("global_step")), float(reader.read("total"))) == (8, 8.0)
 
 
-async def test_a_checkpoint_is_restored_after_a_restart_and_at_no_other_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_checkpoint_is_restored_once_after_a_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     restored = []
     restore = af.train.Saver.restore
 
@@ -78,13 +76,13 @@ async def test_a_checkpoint_is_restored_after_a_restart_and_at_no_other_step(
     assert restored == ["model.ckpt-4"]
 
 
-async def test_a_loss_at_the_very_end_does_not_lose_the_last_checkpoint(tmp_path: Path) -> None:
-    """The block ends between a loss and the next run: hooks end in a new session."""
+async def test_loss_at_the_end_keeps_the_last_checkpoint(tmp_path: Path) -> None:
+    """The block ends between a loss and the next run, so the hooks end in a new session."""
     model = Model()
     script = Script(model.train)
 
     class LosesBeside(af.train.SessionRunHook):
-        """A task of its own notices the loss."""
+        """A hook whose own task notices the loss."""
 
         def after_create_session(self, session: Any, coord: af.train.Coordinator) -> None:
             if script.created == 1:
@@ -110,7 +108,7 @@ async def test_a_loss_at_the_very_end_does_not_lose_the_last_checkpoint(tmp_path
     assert int(af.train.load_variable(tmp_path, "global_step")) == 2
 
 
-async def test_hooks_hear_of_the_new_session_and_of_the_run_that_is_repeated() -> None:
+async def test_hooks_are_called_for_the_new_session_and_the_repeated_run() -> None:
     model = Model()
     log = Log()
     async with af.train.MonitoredSession(FlakyCreator(Script(model.train, before=(1,))), [log]) as session:
@@ -122,7 +120,7 @@ async def test_hooks_hear_of_the_new_session_and_of_the_run_that_is_repeated() -
     ]
 
 
-async def test_of_runs_that_fail_together_one_makes_the_new_session() -> None:
+async def test_concurrent_failures_create_one_new_session() -> None:
     model = Model()
     script = Script(model.train, before=(0, 1, 2, 3))
     async with af.train.MonitoredSession(FlakyCreator(script)) as session, asyncio.TaskGroup() as group:
@@ -131,8 +129,8 @@ async def test_of_runs_that_fail_together_one_makes_the_new_session() -> None:
     assert (script.created, script.applied) == (2, 4)
 
 
-async def test_a_run_that_the_close_of_the_old_session_ended_is_repeated_in_the_new_one() -> None:
-    """It waits in a queue when another run loses the peer."""
+async def test_waiting_run_is_repeated_in_the_new_session() -> None:
+    """The run waits in a queue when another run loses the peer."""
     model = Model()
     queue = af.FIFOQueue(3, ["float32"], [()])
     put, take = queue.enqueue([7.0]), queue.dequeue()
@@ -147,7 +145,7 @@ async def test_a_run_that_the_close_of_the_old_session_ended_is_repeated_in_the_
         assert await waiting == 7.0
 
 
-async def test_a_caller_who_gives_up_does_not_stop_the_recovery_of_others() -> None:
+async def test_cancelled_run_does_not_stop_the_recovery_of_others() -> None:
     model = Model()
     script = Script(model.train, before=(0, 1))
     creator = FlakyCreator(script)
@@ -170,7 +168,7 @@ async def test_a_caller_who_gives_up_does_not_stop_the_recovery_of_others() -> N
         assert (script.created, script.applied) == (2, 1)
 
 
-async def test_other_errors_are_the_callers() -> None:
+async def test_other_errors_are_raised_without_recovery() -> None:
     model = Model()
     bad = af.check_numerics(af.constant(np.nan), "bad")
     script = Script(model.train)
@@ -181,7 +179,7 @@ async def test_other_errors_are_the_callers() -> None:
     assert (script.created, script.applied) == (1, 1)
 
 
-async def test_a_singular_session_does_not_recover() -> None:
+async def test_singular_session_does_not_recover() -> None:
     model = Model()
 
     class Lost(af.train.SessionRunHook):
@@ -194,13 +192,13 @@ async def test_a_singular_session_does_not_recover() -> None:
 
 
 class Kept(FlakyCreator):
-    """New sessions find the variables as they are, as those of a worker do."""
+    """A creator whose new sessions keep the values of variables, as those of a worker do."""
 
     rolls_back = False
 
 
 async def initialized() -> tuple[Worker, Model]:
-    """A worker on which the chief has given the variables values."""
+    """Return a worker on which the chief has initialized the variables, and their model."""
     shared, model = Worker(af.SessionConfig()), Model()
     async with af.train.MonitoredTrainingSession(shared):
         pass
@@ -208,7 +206,7 @@ async def initialized() -> tuple[Worker, Model]:
 
 
 @pytest.mark.parametrize("at_most_once", [True, False])
-async def test_a_step_that_may_have_been_applied_counts_at_most_once_if_that_is_asked_for(at_most_once: bool) -> None:
+async def test_at_most_once_does_not_repeat_possibly_applied_steps(at_most_once: bool) -> None:
     shared, model = await initialized()
     script = Script(model.train, after=(1,))
     creator = Kept(script, af.train.WorkerSessionCreator(master=shared))
@@ -224,7 +222,7 @@ async def test_a_step_that_may_have_been_applied_counts_at_most_once_if_that_is_
     assert (failed, total) == ((1, 4) if at_most_once else (0, 5))
 
 
-async def test_a_step_that_was_certainly_not_applied_is_repeated_in_any_case() -> None:
+async def test_at_most_once_repeats_steps_certainly_not_applied() -> None:
     shared, model = await initialized()
 
     class Certain(af.train.SessionRunHook):
@@ -261,7 +259,7 @@ def virtually(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], Non
 
 
 @virtually
-async def test_attempts_come_after_longer_and_longer_pauses() -> None:
+async def test_pauses_between_attempts_grow() -> None:
     step = af.no_op()
     clock = asyncio.get_running_loop().time
     times = []
@@ -275,14 +273,14 @@ async def test_attempts_come_after_longer_and_longer_pauses() -> None:
     async with af.train.MonitoredSession(Timed(script, NoSessionCreator())) as session:
         await session.run(step)
     assert script.created == 2
-    pauses = np.diff(times[1:])  # the second attempt comes at once
+    pauses = np.diff(times[1:])  # the second attempt follows immediately
     assert times[1] == times[0]
     assert (pauses[1:] > pauses[:-1]).all()
     assert 0.5 < times[-1] < 5
 
 
 @virtually
-async def test_a_loss_after_a_step_that_was_made_is_a_first_one_again() -> None:
+async def test_completed_step_resets_the_recovery_time() -> None:
     step = af.no_op()
     script = Script(step, before=(0, 2, 4))
     async with af.train.MonitoredSession(away(script), max_recovery_secs=30) as session:
@@ -293,7 +291,7 @@ async def test_a_loss_after_a_step_that_was_made_is_a_first_one_again() -> None:
 
 
 @virtually
-async def test_those_who_wait_for_a_session_that_cannot_be_made_try_together() -> None:
+async def test_waiting_runs_share_the_attempts_to_create_a_session() -> None:
     step = af.no_op()
     script = Script(step, before=(0, 1, 2, 3), refused=(1, 2))
     async with af.train.MonitoredSession(away(script)) as session, asyncio.TaskGroup() as group:
@@ -303,7 +301,7 @@ async def test_those_who_wait_for_a_session_that_cannot_be_made_try_together() -
 
 
 @virtually
-async def test_the_old_session_is_closed_before_the_new_one_is_made() -> None:
+async def test_old_session_is_closed_before_the_new_one_is_created() -> None:
     log: list[str] = []
 
     class Slow(NoSession):
@@ -324,7 +322,7 @@ async def test_the_old_session_is_closed_before_the_new_one_is_made() -> None:
 
 
 @virtually
-async def test_a_peer_that_stays_away_is_an_error_in_the_end() -> None:
+async def test_recovery_fails_after_the_maximum_time() -> None:
     step = af.no_op()
     script = Script(step, before=(0,), refused=tuple(range(1, 10_000)))
     clock = asyncio.get_running_loop().time
@@ -337,8 +335,8 @@ async def test_a_peer_that_stays_away_is_an_error_in_the_end() -> None:
 
 
 @virtually
-async def test_steps_that_always_fail_end_too() -> None:
-    """Sessions can be made, but none makes a step."""
+async def test_steps_that_always_fail_end_the_recovery() -> None:
+    """Sessions can be created, but none of them completes a step."""
     step = af.no_op()
     script = Script(step, before=tuple(range(10_000)))
     with pytest.raises(DeadlineExceededError):
@@ -347,7 +345,7 @@ async def test_steps_that_always_fail_end_too() -> None:
     assert script.created < 100
 
 
-async def test_the_first_session_is_waited_for_as_well() -> None:
+async def test_creation_of_the_first_session_is_retried() -> None:
     model = Model()
     script = Script(model.train, refused=(0, 1))
     async with af.train.MonitoredSession(FlakyCreator(script)) as session:
@@ -358,7 +356,7 @@ async def test_the_first_session_is_waited_for_as_well() -> None:
 # ── queue runners ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_peer_that_a_queue_runner_lost_is_recovered_from() -> None:
+async def test_session_recovers_from_a_loss_in_a_queue_runner() -> None:
     lost = [UnavailableError("the peer is gone")]
 
     def number() -> Any:
@@ -377,7 +375,7 @@ async def test_a_peer_that_a_queue_runner_lost_is_recovered_from() -> None:
     assert not lost
 
 
-async def test_another_error_of_a_queue_runner_reaches_the_caller() -> None:
+async def test_other_error_of_a_queue_runner_reaches_the_caller() -> None:
     queue = af.FIFOQueue(2, ["string"], [()])
     af.train.add_queue_runner(af.train.QueueRunner(queue, [queue.enqueue([af.read_file("/nowhere/at/all")])]))
     taken = queue.dequeue()
@@ -391,7 +389,7 @@ async def test_another_error_of_a_queue_runner_reaches_the_caller() -> None:
         await train()
 
 
-async def test_the_end_of_a_queue_ends_the_training() -> None:
+async def test_end_of_a_queue_ends_the_training() -> None:
     queue = af.train.range_input_producer(5, num_epochs=1, shuffle=False)
     taken = queue.dequeue()
     seen = []
@@ -403,7 +401,7 @@ async def test_the_end_of_a_queue_ends_the_training() -> None:
         await session.run(taken)
 
 
-async def test_nothing_is_left_after_the_block() -> None:
+async def test_no_tasks_remain_after_the_block() -> None:
     queue = af.train.range_input_producer(5)
     taken = queue.dequeue()
     before = asyncio.all_tasks()
@@ -413,14 +411,14 @@ async def test_nothing_is_left_after_the_block() -> None:
     assert asyncio.all_tasks() == before
 
 
-async def test_the_end_of_the_input_of_an_old_session_is_not_the_end() -> None:
-    """The queues of a session that is closed answer OutOfRangeError to whoever waits for them."""
+async def test_end_of_input_of_an_old_session_is_ignored() -> None:
+    """Waiting runs of a closed session fail with OutOfRangeError, since its queues are closed."""
     model = Model()
     value = af.constant(3.0)
     begun, lost = asyncio.Event(), asyncio.Event()
 
     class Waits(af.train.SessionRunHook):
-        """The first run of the value ends as with a closed queue, once another run has lost the peer."""
+        """A hook that ends the first run of `value` as a closed queue would, once another run has lost the peer."""
 
         async def after_run(self, run_context: Any, run_values: Any) -> None:
             if run_context.original_args.fetches is value and not begun.is_set():

@@ -1,4 +1,4 @@
-"""What training needs besides the model: taken from collections, made, or given."""
+"""The scaffold of training: nodes and savers from arguments, from collections, or created."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import aioflow as af
 from aioflow.errors import DTypeError, FailedPreconditionError
 
 
-def test_what_is_missing_is_made_once_for_the_graph(graph: af.Graph) -> None:
+def test_finalize_creates_missing_parts_once_per_graph(graph: af.Graph) -> None:
     af.Variable(1.0, name="v")
     first = af.train.Scaffold().finalize()
     assert graph.finalized
@@ -28,7 +28,7 @@ def test_what_is_missing_is_made_once_for_the_graph(graph: af.Graph) -> None:
     assert second.summary_op is None
 
 
-def test_what_is_given_stays_out_of_the_collections(graph: af.Graph) -> None:
+def test_arguments_are_not_added_to_collections(graph: af.Graph) -> None:
     af.Variable(1.0, name="v")
     saver, init = af.train.Saver(), af.no_op()
     scaffold = af.train.Scaffold(init_op=init, saver=saver).finalize()
@@ -36,7 +36,7 @@ def test_what_is_given_stays_out_of_the_collections(graph: af.Graph) -> None:
     assert graph.get_collection(af.GraphKeys.SAVERS) == []
 
 
-def test_two_that_could_be_meant() -> None:
+def test_ambiguous_savers_are_rejected() -> None:
     af.Variable(1.0, name="v")
     for _ in range(2):
         af.add_to_collection(af.GraphKeys.SAVERS, af.train.Saver())
@@ -44,7 +44,7 @@ def test_two_that_could_be_meant() -> None:
         af.train.Scaffold().finalize()
 
 
-def test_one_may_come_from_another() -> None:
+def test_copy_from_scaffold() -> None:
     nodes: dict[str, Any] = {name: af.no_op() for name in ("init_op", "local_init_op", "summary_op")}
     feeds: dict[Any, Any] = {}
     texts: dict[str, Any] = {name: af.constant(["x"]) for name in ("ready_op", "ready_for_local_init_op")}
@@ -57,7 +57,7 @@ def test_one_may_come_from_another() -> None:
     for name in (*texts, "local_init_op", "summary_op", "init_feed_dict", "local_init_feed_dict"):
         assert getattr(copied, name) is getattr(other, name)
     assert copied.init_fn is not None
-    assert copied.init_fn("session") is copied  # each tells the function of itself
+    assert copied.init_fn("session") is copied  # each scaffold passes itself to the function
     with pytest.raises(DTypeError):
         af.train.Scaffold(copy_from_scaffold=3)  # type: ignore[arg-type]
 
@@ -78,13 +78,13 @@ async def test_local_variables_and_tables_are_initialized() -> None:
     assert called == [2.0]
 
 
-async def test_a_graph_without_variables_is_fine() -> None:
+async def test_graph_without_variables_can_be_trained() -> None:
     one = af.constant(1.0)
     async with af.train.MonitoredTrainingSession() as session:
         assert await session.run(one) == 1
 
 
-async def test_the_graph_is_as_it_was_afterwards(graph: af.Graph) -> None:
+async def test_graph_is_finalized_only_inside_the_block(graph: af.Graph) -> None:
     one = af.constant(1.0)
     async with af.train.MonitoredTrainingSession() as session:
         assert session.graph is graph

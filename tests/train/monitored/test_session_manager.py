@@ -1,4 +1,4 @@
-"""Sessions whose variables have values: restored, initialized, waited for; and errors that say what is missing."""
+"""Sessions with initialized variables: restored, initialized or awaited, and errors that name missing values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.train.monitored.lost_peers import NoSession
 
 @pytest.fixture
 def shared() -> Worker:
-    """Where several sessions have the same variables, as on a parameter server."""
+    """Return a worker that several sessions share, as they share a parameter server."""
     return Worker(af.SessionConfig())
 
 
@@ -40,7 +40,7 @@ async def saved(folder: Path, value: float) -> af.Variable:
     return v
 
 
-async def test_what_is_not_in_a_checkpoint_is_initialized(tmp_path: Path) -> None:
+async def test_prepare_session_initializes_without_a_checkpoint(tmp_path: Path) -> None:
     v = af.Variable(3.0, name="v")
     called = []
 
@@ -55,7 +55,7 @@ async def test_what_is_not_in_a_checkpoint_is_initialized(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("given", ["directory", "file"])
-async def test_a_checkpoint_goes_before_initializers(tmp_path: Path, given: str) -> None:
+async def test_checkpoint_has_precedence_over_initializers(tmp_path: Path, given: str) -> None:
     v = await saved(tmp_path, 5.0)
     other = v.assign(1.0)
     saver = af.train.Saver(max_to_keep=3)
@@ -71,7 +71,7 @@ async def test_a_checkpoint_goes_before_initializers(tmp_path: Path, given: str)
     session = await manager().prepare_session("", other, saver, init_fn=init, **place)
     async with session:
         assert await session.run(v) == 5
-    # A saver goes on with the checkpoints that it finds in a directory.
+    # A saver continues the list of checkpoints that it finds in a directory.
     assert [Path(path).name for path in saver.last_checkpoints] == (["model-7"] if given == "directory" else [])
     restored, found = await manager().recover_session("", saver, **place)
     async with restored:
@@ -79,14 +79,14 @@ async def test_a_checkpoint_goes_before_initializers(tmp_path: Path, given: str)
         assert await restored.run(v) == 5
 
 
-async def test_nothing_to_recover_is_no_error(tmp_path: Path) -> None:
+async def test_recover_session_without_a_checkpoint(tmp_path: Path) -> None:
     af.Variable(3.0, name="v")
     session, found = await manager().recover_session("", af.train.Saver(), tmp_path)
     async with session:
         assert not found
 
 
-async def test_what_stays_without_a_value_is_named() -> None:
+async def test_error_names_uninitialized_variables() -> None:
     af.Variable(3.0, name="v")
     w = af.Variable(3.0, name="forgotten")
     assert w is not None
@@ -104,14 +104,14 @@ async def test_what_stays_without_a_value_is_named() -> None:
         )
 
 
-async def test_a_checkpoint_that_is_gone_is_named(tmp_path: Path) -> None:
+async def test_error_names_a_missing_checkpoint(tmp_path: Path) -> None:
     await saved(tmp_path, 5.0)
     af.train.remove_checkpoint(str(tmp_path / "model-7"))
     with pytest.raises(NotFoundError, match="model-7"):
         await manager().prepare_session("", af.no_op(), af.train.Saver(), tmp_path)
 
 
-async def test_local_variables_wait_for_the_others(shared: Worker) -> None:
+async def test_local_variables_are_initialized_after_the_global_ones(shared: Worker) -> None:
     v = af.Variable(3.0, name="v")
     local = af.Variable(v.read_value() * 2, name="local", collections=[af.GraphKeys.LOCAL_VARIABLES])
     sessions = manager(
@@ -129,14 +129,14 @@ async def test_local_variables_wait_for_the_others(shared: Worker) -> None:
             assert await session.run(local) == 6
 
 
-async def test_a_worker_waits_only_so_long() -> None:
+async def test_wait_for_session_times_out() -> None:
     af.Variable(3.0, name="waited_for")
     with pytest.raises(DeadlineExceededError, match="waited_for"):
         await manager(recovery_wait_secs=0.001).wait_for_session("", max_wait_secs=0.01)
 
 
-def test_a_worker_waits_for_the_server_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It looks soon at first, and never less often than it was told."""
+def test_wait_for_session_waits_for_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first pauses are short, and none exceeds `recovery_wait_secs`."""
 
     async def main() -> None:
         clock = asyncio.get_running_loop().time
@@ -166,7 +166,7 @@ async def _nobody(*args: Any, **kwargs: Any) -> None:
     raise UnavailableError("nobody listens")
 
 
-async def test_a_checkpoint_is_waited_for(tmp_path: Path) -> None:
+async def test_prepare_session_waits_for_a_checkpoint(tmp_path: Path) -> None:
     v = af.Variable(3.0, name="v")
     saver = af.train.Saver()
     sessions = manager(recovery_wait_secs=0.001)
@@ -180,7 +180,7 @@ async def test_a_checkpoint_is_waited_for(tmp_path: Path) -> None:
             assert await session.run(v) == 9
 
 
-async def test_no_checkpoint_in_time_means_the_initializers(tmp_path: Path) -> None:
+async def test_prepare_session_initializes_after_the_wait_for_a_checkpoint(tmp_path: Path) -> None:
     v = af.Variable(3.0, name="v")
     async with await manager(recovery_wait_secs=0.001).prepare_session(
         "", v.initializer, af.train.Saver(), tmp_path, wait_for_checkpoint=True, max_wait_secs=0.01
@@ -188,8 +188,8 @@ async def test_no_checkpoint_in_time_means_the_initializers(tmp_path: Path) -> N
         assert await session.run(v) == 3
 
 
-async def test_a_time_that_is_not_a_number_is_refused(tmp_path: Path) -> None:
-    """It is neither over nor in the future: who waits until then waits for good."""
+async def test_nan_as_a_wait_time_is_rejected(tmp_path: Path) -> None:
+    """A NaN deadline is neither past nor future, so the wait would never end."""
     v, nan = af.Variable(3.0, name="v"), float("nan")
     sessions, saver = manager(), af.train.Saver()
     for waiting in (

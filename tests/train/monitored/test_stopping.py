@@ -1,4 +1,4 @@
-"""Hooks that end the training at a step, or begin it at one. (tests/parity has which runs that are.)"""
+"""Hooks that end the training at a step, or start it at one. tests/parity compares the steps with TensorFlow."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from aioflow.testing.virtual_clock import run_virtual
 from tests.train.monitored.lost_peers import FlakyCreator, NoSession, Script
 
 
-async def test_a_number_of_steps_counts_from_the_first_session(graph: af.Graph) -> None:
+async def test_num_steps_counts_from_the_first_session(graph: af.Graph) -> None:
     step = af.train.get_or_create_global_step()
     update = step.assign_add(1, read_value=False)
-    script = Script(update, before=(2,))  # all begins anew, as there is no checkpoint
+    script = Script(update, before=(2,))  # training restarts from the initial values, since there is no checkpoint
     hook = af.train.StopAtStepHook(num_steps=4)
     async with af.train.MonitoredSession(FlakyCreator(script), [hook]) as session:
         while not session.should_stop():
@@ -25,7 +25,7 @@ async def test_a_number_of_steps_counts_from_the_first_session(graph: af.Graph) 
 
 
 @pytest.mark.parametrize("hook", [af.train.StopAtStepHook(num_steps=1), af.train.GlobalStepWaiterHook(1)])
-async def test_without_a_global_step_they_say_so(hook: af.train.SessionRunHook) -> None:
+async def test_hooks_require_a_global_step(hook: af.train.SessionRunHook) -> None:
     with pytest.raises(FailedPreconditionError, match=f"{type(hook).__name__} needs a global step"):
         async with af.train.MonitoredSession(hooks=[hook]):
             pytest.fail("there is no global step")
@@ -52,17 +52,17 @@ def waiting(hook: af.train.GlobalStepWaiterHook, times: int = 1) -> list[float]:
     return run_virtual(main())
 
 
-def test_a_worker_begins_at_its_step_and_does_not_wait_again() -> None:
+def test_global_step_waiter_waits_once() -> None:
     assert waiting(af.train.GlobalStepWaiterHook(40), times=2) == [40, 40]
     assert waiting(af.train.GlobalStepWaiterHook(0)) == [0]
 
 
-def test_it_waits_only_so_long() -> None:
+def test_global_step_waiter_times_out() -> None:
     with pytest.raises(DeadlineExceededError, match="was not 40 in time"):
         waiting(af.train.GlobalStepWaiterHook(40, max_wait_secs=30))
 
 
-def test_wrong_arguments() -> None:
+def test_invalid_arguments_are_rejected() -> None:
     with pytest.raises(InvalidArgumentError):
         af.train.StopAtStepHook()
     with pytest.raises(DTypeError):

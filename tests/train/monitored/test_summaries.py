@@ -1,4 +1,4 @@
-"""Summaries of monitored training: which come into the event files, of which steps. (tests/parity compares them.)"""
+"""Summaries of monitored training: tags and steps in the event files. tests/parity compares them with TensorFlow's."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.train.monitored.lost_peers import FlakyCreator, NoSession, Script
 
 
 def model() -> Any:
-    """A step that counts, with a summary of ten times the count before it."""
+    """Return a step that counts, with a summary of ten times the count before it."""
     step = af.train.get_or_create_global_step()
     with af.control_dependencies([af.summary.scalar("tenfold", 10 * step)]):
         return step.assign_add(1, read_value=False)
 
 
 def written(folder: Path) -> list[tuple[int, str, float]]:
-    """Step, tag and number of what is in the event files, and the status where a session began or ended."""
+    """Return step, tag and number of each summary in the event files, and the status where a session starts or ends."""
     found = []
     for event in events(folder):
         if event.HasField("session_log"):
@@ -37,7 +37,7 @@ def steps(folder: Path, tag: str) -> list[int]:
     return [step for step, name, _ in written(folder) if name == tag]
 
 
-async def test_summaries_every_so_many_steps(tmp_path: Path) -> None:
+async def test_summaries_by_steps(tmp_path: Path) -> None:
     update = model()
     async with af.train.MonitoredTrainingSession(summary_dir=tmp_path, save_summaries_steps=3) as session:
         for _ in range(8):
@@ -48,7 +48,7 @@ async def test_summaries_every_so_many_steps(tmp_path: Path) -> None:
     assert {"tenfold", "global_step"} <= {node.name for node in af.GraphDef.FromString(graph).node}
 
 
-async def test_they_are_beside_the_checkpoints_or_in_their_own_folder(tmp_path: Path) -> None:
+async def test_summaries_go_to_the_checkpoint_or_summary_folder(tmp_path: Path) -> None:
     update = model()
     kinds: list[dict[str, Any]] = [
         {"checkpoint_dir": tmp_path / "a"},
@@ -67,7 +67,7 @@ def steps_of_events(folder: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("never", [{"save_summaries_steps": 0}, {"save_summaries_secs": None}])
-async def test_none_where_none_are_asked_for(tmp_path: Path, never: dict[str, Any]) -> None:
+async def test_no_summaries_if_disabled(tmp_path: Path, never: dict[str, Any]) -> None:
     update = model()
     async with af.train.MonitoredTrainingSession(summary_dir=tmp_path, log_step_count_steps=0, **never) as session:
         await session.run(update)
@@ -76,7 +76,7 @@ async def test_none_where_none_are_asked_for(tmp_path: Path, never: dict[str, An
         af.train.MonitoredTrainingSession(summary_dir=tmp_path, save_summaries_steps=1, save_summaries_secs=1)
 
 
-async def test_the_summaries_that_are_given(tmp_path: Path) -> None:
+async def test_summary_op_of_the_hook_or_scaffold(tmp_path: Path) -> None:
     update = model()
     mine = [af.summary.scalar(name, 1.0, collections=[]) for name in ("one", "two")]
     hook = af.train.SummarySaverHook(save_steps=1, output_dir=tmp_path / "hook", summary_op=mine)
@@ -89,7 +89,7 @@ async def test_the_summaries_that_are_given(tmp_path: Path) -> None:
     assert [tag for _, tag, _ in written(tmp_path / "scaffold")] == ["START", "two"]
 
 
-async def test_a_writer_that_is_given(tmp_path: Path) -> None:
+async def test_hooks_use_a_given_writer(tmp_path: Path) -> None:
     update = model()
     async with af.summary.FileWriter(tmp_path) as writer:
         hooks = [
@@ -102,7 +102,7 @@ async def test_a_writer_that_is_given(tmp_path: Path) -> None:
     assert [tag for _, tag, _ in written(tmp_path)] == ["START", "global_step/sec", "global_step/sec"]
 
 
-def test_the_summaries_to_write_are_one_thing_or_the_other() -> None:
+def test_summary_hook_requires_exactly_one_source() -> None:
     wrong: list[dict[str, Any]] = [{}, {"summary_op": af.no_op(), "scaffold": af.train.Scaffold()}]
     for given in wrong:
         with pytest.raises(InvalidArgumentError, match="which summaries"):
@@ -111,14 +111,14 @@ def test_the_summaries_to_write_are_one_thing_or_the_other() -> None:
         af.train.SummarySaverHook(summary_op=af.no_op())
 
 
-def test_a_scaffold_merges_all_summaries() -> None:
+def test_scaffold_merges_all_summaries() -> None:
     parts = [af.summary.scalar("a", 1.0), af.summary.scalar("b", 2.0)]
     merged = af.train.Scaffold().finalize().summary_op
     assert (merged.op.type, list(merged.op.inputs)) == ("MergeSummary", parts)
     assert af.get_collection(af.GraphKeys.SUMMARY_OP) == [merged]
 
 
-async def test_concurrent_runs_write_once(tmp_path: Path) -> None:
+async def test_concurrent_runs_write_one_summary(tmp_path: Path) -> None:
     update = model()
     async with (
         af.train.MonitoredTrainingSession(summary_dir=tmp_path, save_summaries_steps=10) as session,
@@ -129,7 +129,7 @@ async def test_concurrent_runs_write_once(tmp_path: Path) -> None:
     assert len(steps(tmp_path, "tenfold")) == 1
 
 
-async def test_a_lost_peer_begins_anew(tmp_path: Path) -> None:
+async def test_summaries_start_again_after_a_lost_peer(tmp_path: Path) -> None:
     update = model()
     script = Script(update, before=(3,))
     scaffold = af.train.Scaffold()
@@ -146,7 +146,7 @@ async def test_a_lost_peer_begins_anew(tmp_path: Path) -> None:
     assert starts == steps(tmp_path, "tenfold")
 
 
-async def test_a_full_disk_ends_the_training_with_an_error(tmp_path: Path, disk: Disk) -> None:  # noqa: F811
+async def test_full_disk_raises_an_error_at_the_end(tmp_path: Path, disk: Disk) -> None:  # noqa: F811
     update = model()
     session = af.train.MonitoredTrainingSession(summary_dir=tmp_path)
     async with session:
@@ -157,9 +157,9 @@ async def test_a_full_disk_ends_the_training_with_an_error(tmp_path: Path, disk:
     disk.full = False
 
 
-def test_the_speed_by_the_clock_of_the_loop(tmp_path: Path) -> None:
+def test_step_counter_uses_the_loop_clock(tmp_path: Path) -> None:
     class Ticking(NoSession):
-        """Every run of a step takes two seconds, and counts."""
+        """A session whose step takes two seconds and increments a count."""
 
         step = 0
 
@@ -185,7 +185,7 @@ def test_the_speed_by_the_clock_of_the_loop(tmp_path: Path) -> None:
     assert [(tag, speed) for _, tag, speed in written(tmp_path)] == [("global_step/sec", 0.5)] * 2
 
 
-async def test_traced_runs_are_shown_with_the_graph(tmp_path: Path) -> None:
+async def test_profiler_writes_traces_and_the_graph(tmp_path: Path) -> None:
     update = model()
     hook = af.train.ProfilerHook(save_steps=2, output_dir=tmp_path / "traces")
     async with af.train.MonitoredSession(hooks=[hook]) as session:
@@ -201,7 +201,7 @@ async def test_traced_runs_are_shown_with_the_graph(tmp_path: Path) -> None:
 # ── older programs ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_supervisor_writes_summaries_beside_the_training(tmp_path: Path) -> None:
+async def test_supervisor_writes_summaries_during_training(tmp_path: Path) -> None:
     update = model()
     supervisor = af.train.Supervisor(logdir=tmp_path / "run", save_summaries_secs=1000)
     assert supervisor.summary_op.op.type == "MergeSummary"
@@ -228,12 +228,12 @@ def steps_in(folder: Path) -> list[tuple[int, str, float]]:
     apart = folder.with_suffix(".events")
     apart.mkdir(exist_ok=True)
     for file in steps_of_events(folder):
-        if data := file.read_bytes():  # a file is there a moment before its first event
+        if data := file.read_bytes():  # a new file is empty until its first event
             (apart / file.name).write_bytes(data)
     return written(apart)
 
 
-async def test_a_supervisor_without_a_folder_has_no_writer(tmp_path: Path) -> None:
+async def test_supervisor_without_a_folder_has_no_writer(tmp_path: Path) -> None:
     model()
     assert af.train.Supervisor().summary_writer is None
     writer = af.summary.FileWriter(tmp_path)

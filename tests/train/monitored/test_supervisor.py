@@ -1,4 +1,4 @@
-"""The older form of monitored training: services beside the steps, a block with a session."""
+"""The supervisor, the older form of monitored training: a block with a session, and background services."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def counter() -> tuple[Any, Any]:
     return step, step.assign_add(1, read_value=False)
 
 
-async def test_it_initializes_saves_and_restores(tmp_path: Path) -> None:
+async def test_supervisor_initializes_saves_and_restores(tmp_path: Path) -> None:
     for first in (0, 4):
         with af.Graph().as_default() as graph:
             step, update = counter()
@@ -44,7 +44,7 @@ async def test_it_initializes_saves_and_restores(tmp_path: Path) -> None:
     assert (tmp_path / "graph.pbtxt").exists()
 
 
-async def test_the_end_of_the_input_ends_the_block() -> None:
+async def test_end_of_the_input_ends_the_block() -> None:
     queue = af.train.range_input_producer(4, num_epochs=1, shuffle=False)
     taken = queue.dequeue()
     seen = []
@@ -55,7 +55,7 @@ async def test_the_end_of_the_input_ends_the_block() -> None:
     assert seen == [0, 1, 2, 3]
 
 
-async def test_an_error_of_the_block_or_of_a_task_is_raised() -> None:
+async def test_errors_of_the_block_and_of_tasks_are_raised() -> None:
     queue = af.FIFOQueue(2, ["string"], [()])
     af.train.add_queue_runner(af.train.QueueRunner(queue, [queue.enqueue([af.read_file("/nowhere/at/all")])]))
     taken = queue.dequeue()
@@ -76,14 +76,14 @@ async def test_an_error_of_the_block_or_of_a_task_is_raised() -> None:
 
     with pytest.raises(KeyError):
         await fail()
-    async with other.managed_session() as session:  # and it may be used again
+    async with other.managed_session() as session:  # it can be used again after an error
         assert not other.should_stop()
     assert session.closed
     with other.stop_on_exception():
         raise OutOfRangeError("the end")
 
 
-async def test_a_worker_waits_for_the_chief() -> None:
+async def test_worker_waits_for_the_chief() -> None:
     shared = Worker(af.SessionConfig())
     step, update = counter()
     chief, worker = af.train.Supervisor(), af.train.Supervisor(is_chief=False, recovery_wait_secs=0.001)
@@ -131,7 +131,7 @@ async def test_supervisor_owns_its_tasks_until_stop() -> None:
     for _ in range(2):
         supervisor, taken = read_input()
         present = asyncio.all_tasks()
-        for _ in range(2):  # `stop` is followed by another session
+        for _ in range(2):  # another session can follow `stop`
             session = await supervisor.prepare_or_wait_for_session()
             states = [supervisor.coord.entered]
             calls: list[int] = []
@@ -160,7 +160,7 @@ async def test_supervisor_raises_the_error_of_a_task_at_stop() -> None:
 
 
 @pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
-def test_supervisor_leaves_nothing_when_it_is_cancelled(loop: Any) -> None:
+def test_cancelled_supervisor_leaves_no_tasks(loop: Any) -> None:
     async def work() -> None:
         supervisor, taken = read_input()
         session = await supervisor.prepare_or_wait_for_session()
@@ -175,7 +175,7 @@ def test_supervisor_leaves_nothing_when_it_is_cancelled(loop: Any) -> None:
     run_on(loop, cancel_at_each_turn(work, turns=30))
 
 
-def test_a_loop_calls_by_the_clock_until_the_end() -> None:
+def test_loop_calls_at_its_interval_until_stop() -> None:
     async def main() -> None:
         clock = asyncio.get_running_loop().time
         supervisor = af.train.Supervisor()
@@ -227,7 +227,7 @@ def test_services_log_the_speed_and_save(tmp_path: Path, caplog: pytest.LogCaptu
     assert [r.getMessage() for r in caplog.records] == ["global_step/sec: 3"] * 3
 
 
-async def test_a_service_that_fails_ends_the_training(tmp_path: Path) -> None:
+async def test_failing_service_ends_the_training(tmp_path: Path) -> None:
     _, update = counter()
 
     class Fails:
@@ -235,7 +235,7 @@ async def test_a_service_that_fails_ends_the_training(tmp_path: Path) -> None:
             raise FailedPreconditionError("the disk is full")
 
         async def restore(self, session: Any, path: str) -> None:
-            """Nothing."""
+            """Do nothing."""
 
     saver: Any = Fails()
     supervisor = af.train.Supervisor(logdir=tmp_path, saver=saver)
@@ -250,7 +250,7 @@ async def test_a_service_that_fails_ends_the_training(tmp_path: Path) -> None:
         await train()
 
 
-async def test_what_is_given_is_used(graph: af.Graph) -> None:
+async def test_constructor_arguments_are_used(graph: af.Graph) -> None:
     step, _ = counter()
     saver, node = af.train.Saver(), af.no_op()
     supervisor = af.train.Supervisor(

@@ -1,4 +1,4 @@
-"""When hooks act: by steps, or by seconds of a clock."""
+"""Timers of hooks, by steps or by seconds of a clock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aioflow.testing.virtual_clock import run_virtual
 from aioflow.train.monitored.timers import NeverTriggerTimer
 
 
-def test_by_steps() -> None:
+def test_timer_by_steps() -> None:
     timer = af.train.SecondOrStepTimer(every_steps=3)
     acted = [
         (step, timer.update_last_triggered_step(step)[1]) for step in range(10) if timer.should_trigger_for_step(step)
@@ -25,7 +25,7 @@ def test_by_steps() -> None:
     assert timer.should_trigger_for_step(9)
 
 
-def test_by_seconds_of_a_clock() -> None:
+def test_timer_by_seconds_of_a_clock() -> None:
     now = [100.0]
     timer = af.train.SecondOrStepTimer(every_secs=5, clock=lambda: now[0])
     assert timer.update_last_triggered_step(1) == (None, None)
@@ -33,13 +33,13 @@ def test_by_seconds_of_a_clock() -> None:
     assert not timer.should_trigger_for_step(2)
     now[0] += 0.1
     assert timer.should_trigger_for_step(2)
-    assert not timer.should_trigger_for_step(1)  # once for each step
+    assert not timer.should_trigger_for_step(1)  # at most once for each step
     seconds, steps = timer.update_last_triggered_step(3)
     assert seconds == pytest.approx(5.0)
     assert steps == 2
 
 
-def test_the_clock_is_that_of_the_loop() -> None:
+def test_timer_uses_the_loop_clock_by_default() -> None:
     async def main() -> list[float]:
         timer = af.train.SecondOrStepTimer(every_secs=10)
         acted = []
@@ -54,12 +54,12 @@ def test_the_clock_is_that_of_the_loop() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{}, {"every_secs": 1, "every_steps": 1}, {"every_secs": "1"}, {"every_steps": "1"}])
-def test_wrong_arguments(wrong: dict[str, Any]) -> None:
+def test_invalid_intervals_are_rejected(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError):
         af.train.SecondOrStepTimer(**wrong)
 
 
-def test_never() -> None:
+def test_never_trigger_timer() -> None:
     timer = NeverTriggerTimer()
     timer.reset()
     assert not timer.should_trigger_for_step(0)

@@ -1,4 +1,4 @@
-"""Hooks that log, and that stop where a loss is not a number. (tests/parity has when they act.)"""
+"""Hooks that log, and hooks that stop at a NaN loss. tests/parity compares their steps with TensorFlow's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.train.monitored.lost_peers import FlakyCreator, NoSession, Script
 
 
 class Ticking(NoSession):
-    """Every run of a step takes two seconds, and counts."""
+    """A session whose step takes two seconds and increments a count."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,21 +50,21 @@ def logged(
     return [record.getMessage() for record in caplog.records]
 
 
-def test_the_speed_in_steps_a_second_of_the_loops_clock(caplog: pytest.LogCaptureFixture) -> None:
+def test_step_counter_logs_the_speed_by_the_loop_clock(caplog: pytest.LogCaptureFixture) -> None:
     found = logged(caplog, lambda: [af.train.StepCounterHook(every_n_steps=5)], 12)
     assert found == ["global_step/sec: 0.5"] * 2
 
 
-def test_the_speed_every_so_many_seconds(caplog: pytest.LogCaptureFixture) -> None:
-    hook = af.train.StepCounterHook(every_n_steps=None, every_n_secs=7)  # which is every fourth step
+def test_step_counter_logs_by_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    hook = af.train.StepCounterHook(every_n_steps=None, every_n_secs=7)  # every fourth step
     assert logged(caplog, lambda: [hook], 13) == ["global_step/sec: 0.5"] * 3
 
 
-def test_tensors_every_so_many_seconds(caplog: pytest.LogCaptureFixture) -> None:
+def test_logging_hook_logs_by_seconds(caplog: pytest.LogCaptureFixture) -> None:
     def hooks() -> list[af.train.SessionRunHook]:
         return [af.train.LoggingTensorHook({"a": af.constant(1.0, name="a")}, every_n_secs=5)]
 
-    # Runs begin at 0, 2, 4, … and it is when one begins that the time has come or not.
+    # Runs begin at 0, 2, 4, … seconds. The timer is checked only when a run begins.
     assert logged(caplog, hooks, 9) == ["a = 0", "a = 4 (8.000 sec)", "a = 8 (8.000 sec)"]
 
 
@@ -73,12 +73,12 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def descent(**more: Any) -> af.Operation:
-    """A training step of a variable "w"."""
+    """Return a training step of a variable "w"."""
     w = af.get_variable("w", [2], initializer=af.zeros_initializer())
     return af.train.GradientDescentOptimizer(0.1).minimize(af.reduce_sum(w), **more)
 
 
-async def test_a_training_step_that_never_grows_the_global_step_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+async def test_warning_if_training_never_increments_the_global_step(caplog: pytest.LogCaptureFixture) -> None:
     af.train.get_or_create_global_step()
     train = descent()
     async with af.train.MonitoredSession(hooks=[af.train.StepCounterHook()]) as session:
@@ -98,8 +98,8 @@ async def test_a_training_step_that_never_grows_the_global_step_is_warned_of(cap
     assert len(warnings_of(caplog)) == 5
 
 
-async def test_a_step_that_grows_is_not_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    """Nor are runs that evaluate, training steps of which one counts, or one that grows it in a branch."""
+async def test_no_warning_if_the_global_step_grows(caplog: pytest.LogCaptureFixture) -> None:
+    """Evaluation, steps that increment it only sometimes, and increments in a branch cause no warning either."""
     step = af.train.get_or_create_global_step()
     often = descent()
     with af.variable_scope("other"):
@@ -119,10 +119,11 @@ async def test_a_step_that_grows_is_not_warned_of(caplog: pytest.LogCaptureFixtu
 
 
 @pytest.mark.parametrize("needed", [2, 40])
-async def test_a_replica_whose_gradients_are_dropped_is_not_warned_of(
-    caplog: pytest.LogCaptureFixture, needed: int
-) -> None:
-    """One replica plays all: each step has tokens for three backup workers more, whose gradients come too late."""
+async def test_no_warning_for_a_replica_with_dropped_gradients(caplog: pytest.LogCaptureFixture, needed: int) -> None:
+    """One replica acts for all of them.
+
+    Each step has tokens for three additional backup workers, whose gradients come too late.
+    """
     step = af.train.get_or_create_global_step()
     optimizer = af.train.SyncReplicasOptimizer(af.train.GradientDescentOptimizer(0.1), needed, needed + 3)
     w = af.get_variable("w", [2], initializer=af.zeros_initializer())
@@ -150,7 +151,7 @@ async def test_concurrent_runs_log_once(caplog: pytest.LogCaptureFixture) -> Non
     hook = af.train.LoggingTensorHook([one], every_n_iter=10)
 
     class Yields(af.train.SessionRunHook):
-        """All runs are asked before the first of them is made."""
+        """A hook that lets all runs pass `before_run` before the first of them executes."""
 
         async def before_run(self, run_context: Any) -> None:
             await asyncio.sleep(0)
@@ -164,14 +165,14 @@ async def test_concurrent_runs_log_once(caplog: pytest.LogCaptureFixture) -> Non
 
 
 @pytest.mark.parametrize("name", ["nothing", "nothing:0", "unstacked"])
-async def test_a_name_that_is_no_tensor_is_refused_at_once(name: str) -> None:
+async def test_logging_hook_rejects_names_that_are_not_tensors(name: str) -> None:
     af.unstack(af.constant([1.0, 2.0]), name="unstacked")
     with pytest.raises(NotFoundError, match=name):
         async with af.train.MonitoredSession(hooks=[af.train.LoggingTensorHook([name], every_n_iter=1)]):
             pytest.fail("there is no such tensor")
 
 
-async def test_a_tensor_of_another_graph_is_refused() -> None:
+async def test_logging_hook_rejects_tensors_of_another_graph() -> None:
     with af.Graph().as_default():
         other = af.constant(1.0)
     with pytest.raises(InvalidArgumentError):
@@ -179,7 +180,7 @@ async def test_a_tensor_of_another_graph_is_refused() -> None:
             pytest.fail("it is of another graph")
 
 
-async def test_a_loss_that_is_not_a_number_is_not_retried() -> None:
+async def test_nan_loss_is_not_retried() -> None:
     loss = af.placeholder("float32", [2], name="loss")
     script = Script(loss)
     async with af.train.MonitoredSession(FlakyCreator(script), [af.train.NanTensorHook(loss)]) as session:
