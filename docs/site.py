@@ -1,4 +1,4 @@
-"""What MkDocs needs to know beyond mkdocs.yml: files of the repository that are pages, and the reference.
+"""Hooks for MkDocs: pages from files outside of docs/, and the reference.
 
 Documents link to one another by their places in the repository, so that the links work there. Where a document has
 another place on the site, the links are changed; a link to what is not on the site becomes plain text.
@@ -81,7 +81,7 @@ def _led(found: re.Match[str], uri: str, files: Files) -> str:
 
 
 def _title(uri: str) -> str:
-    """What a page is called on the site, where nobody sees the names of files."""
+    """Return the title of a page on the site."""
     heading = (ROOT / _in_repository(uri)).read_text(encoding="utf-8").partition("\n")[0]
     return heading.removeprefix("# ")
 
@@ -98,7 +98,7 @@ def _on_site(path: str) -> str:
 
 
 def _names(found: re.Match[str]) -> str:
-    """The public names of a module, each with what mkdocstrings makes of it."""
+    """Return the public names of a module, each with its directive for mkdocstrings."""
     module = importlib.import_module(found["module"])
     names = [each for each in module.__all__ if not isinstance(getattr(module, each), ModuleType)]
     families: dict[str, list[str]] = {}
@@ -119,7 +119,7 @@ def _first_paragraph(module: ModuleType) -> str:
 
 
 def _family(value: Any) -> str:
-    """The package of ops that it is defined in; "" for what is none."""
+    """Return the package of ops that defines a name; "" if it is not an op."""
     if not (isinstance(value, type) or inspect.isfunction(value)):
         return ""
     parts = (value.__module__ or "").split(".")

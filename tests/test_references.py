@@ -97,7 +97,7 @@ def members(found: ast.ClassDef, seen: frozenset[str] = frozenset()) -> set[str]
 
 
 def exists(text: str, package: str) -> bool:
-    """Return whether a name refers to something, from inside of a package; True if it is none of this repository."""
+    """Return whether a name refers to something, from inside of a package; True for other names."""
     if _FILE.fullmatch(text):
         return text.removeprefix("./") in files()
     parts = text.split(".")

@@ -24,7 +24,7 @@ OPENINGS: Final = (
     *("What", "Whatever", "Whether", "How", "Who", "Whose", "Those", "That"),
     *("As", "Of", "Where", "Which", "When", "None", "Nothing"),
 )
-SOURCES: Final = ("aioflow", "backends", "benchmarks", "examples", "tests")
+SOURCES: Final = ("aioflow", "backends", "benchmarks", "docs", "examples", "tests")
 _PATTERNS: Final = {re.compile(rf"\b(?:{text})\b", re.IGNORECASE): advice for text, advice in PHRASES.items()}
 _QUOTED: Final = re.compile(r"`[^`]*`|\"[^\"\n]*\"|'[^'\n]*'")
 
