@@ -148,7 +148,7 @@ def _entries(module: ModuleType, names: Iterable[str]) -> Iterator[str]:
 
 
 def _home(value: Any) -> str:
-    """Where a class or function of aioflow is defined; "" for other values."""
+    """Return the dotted name under which a class or function of aioflow is defined; "" for other values."""
     home = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}"
     return home if home.startswith("aioflow.") and (isinstance(value, type) or inspect.isfunction(value)) else ""
 
