@@ -8,18 +8,18 @@ The first use of a name loads its module, so that a program loads only what it u
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from aioflow.preload import run_preload_hooks as _run_preload_hooks
+from aioflow.loading.preload import run_preload_hooks as _run_preload_hooks
 
 _run_preload_hooks()
 
 # ruff: noqa: E402, F403
 # NumPy may be imported only after the preload hooks.
 
+from aioflow.loading.later import Later as _Later
+from aioflow.loading.later import homes as _homes
+from aioflow.loading.later import load_later as _load_later
 from aioflow.ops.public import _BUILDERS
 from aioflow.release import RELEASE as _RELEASE
-from aioflow.work.later import Later as _Later
-from aioflow.work.later import homes as _homes
-from aioflow.work.later import load_later as _load_later
 
 if _TYPE_CHECKING:
     # The namespaces.
@@ -53,6 +53,7 @@ if _TYPE_CHECKING:
 
     # The engine: graphs, sessions, differentiation.
     from aioflow.autodiff import *
+    from aioflow.concurrency.switch_interval import restore_switch_interval as restore_switch_interval
     from aioflow.config import RunOptions as RunOptions
     from aioflow.config import SessionConfig as SessionConfig
     from aioflow.config import TraceLevel as TraceLevel
@@ -94,7 +95,6 @@ if _TYPE_CHECKING:
     from aioflow.runtime.stats import RunMetadata as RunMetadata
     from aioflow.session.batching import Padding as Padding
     from aioflow.session.session import Session as Session
-    from aioflow.work.switch_interval import restore_switch_interval as restore_switch_interval
 
     get_default_session = _current_session
     tuple = _tuple
@@ -161,7 +161,7 @@ _LATER = {
             "aioflow.runtime.stats": "RunMetadata",
             "aioflow.session.batching": "Padding",
             "aioflow.session.session": "Session",
-            "aioflow.work.switch_interval": "restore_switch_interval",
+            "aioflow.concurrency.switch_interval": "restore_switch_interval",
         }
     ),
     **_BUILDERS,

@@ -23,7 +23,7 @@ from aioflow.graph.dtypes import (
 from aioflow.graph.dtypes import bool_ as bool
 from aioflow.graph.dtypes import float16 as half
 from aioflow.graph.dtypes import float64 as double
-from aioflow.work.later import load_later as _load_later
+from aioflow.loading.later import load_later as _load_later
 
 __all__ = [
     "DType",

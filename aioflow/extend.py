@@ -16,13 +16,13 @@ from aioflow.graph.opdef import not_differentiable as not_differentiable
 from aioflow.graph.shapes import Dims as Dims
 from aioflow.graph.shapes import broadcast_dims as broadcast_dims
 from aioflow.graph.shapes import merge_dims as merge_dims
+from aioflow.loading.later import homes as _homes
+from aioflow.loading.later import load_later as _load_later
 from aioflow.ops.apply import apply_op as apply_op
 from aioflow.ops.apply import make as make
 from aioflow.ops.apply import make_list as make_list
 from aioflow.ops.apply import make_op as make_op
 from aioflow.ops.apply import make_tuple as make_tuple
-from aioflow.work.later import homes as _homes
-from aioflow.work.later import load_later as _load_later
 
 # ruff: noqa: TC004
 if _TYPE_CHECKING:

@@ -1,5 +1,6 @@
 """Images: the public namespace `aioflow.image`, after `tf.image` of the TensorFlow 1 API."""
 
+from aioflow.loading.later import load_later as _load_later
 from aioflow.ops.image.adjust import adjust_brightness as adjust_brightness
 from aioflow.ops.image.adjust import adjust_contrast as adjust_contrast
 from aioflow.ops.image.adjust import adjust_gamma as adjust_gamma
@@ -58,7 +59,6 @@ from aioflow.ops.image.resizing import resize_images as resize
 from aioflow.ops.image.resizing import resize_images as resize_images
 from aioflow.ops.image.resizing import resize_nearest_neighbor as resize_nearest_neighbor
 from aioflow.ops.math.random import random_crop as random_crop
-from aioflow.work.later import load_later as _load_later
 
 __all__ = [
     "ResizeMethod",

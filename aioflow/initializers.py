@@ -1,5 +1,6 @@
 """The public namespace `aioflow.initializers`, after `tf.initializers` of the TensorFlow 1 API."""
 
+from aioflow.loading.later import load_later as _load_later
 from aioflow.ops.lookup.collections import tables_initializer as tables_initializer
 from aioflow.ops.variables.collections import global_variables_initializer as global_variables
 from aioflow.ops.variables.collections import local_variables_initializer as local_variables
@@ -17,7 +18,6 @@ from aioflow.ops.variables.initializers import truncated_normal_initializer as t
 from aioflow.ops.variables.initializers import uniform_unit_scaling_initializer as uniform_unit_scaling
 from aioflow.ops.variables.initializers import variance_scaling_initializer as variance_scaling
 from aioflow.ops.variables.initializers import zeros_initializer as zeros
-from aioflow.work.later import load_later as _load_later
 
 __all__ = [
     "constant",

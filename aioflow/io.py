@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
+from aioflow.loading.later import homes as _homes
+from aioflow.loading.later import load_later as _load_later
 from aioflow.ops.image.images import decode_bmp as decode_bmp
 from aioflow.ops.image.images import decode_gif as decode_gif
 from aioflow.ops.image.images import decode_image as decode_image
@@ -30,8 +32,6 @@ from aioflow.ops.io.serialization import serialize_sparse as serialize_sparse
 from aioflow.ops.io.serialization import serialize_tensor as serialize_tensor
 from aioflow.ops.text.forms import decode_base64 as decode_base64
 from aioflow.ops.text.forms import encode_base64 as encode_base64
-from aioflow.work.later import homes as _homes
-from aioflow.work.later import load_later as _load_later
 
 # ruff: noqa: TC004
 if _TYPE_CHECKING:

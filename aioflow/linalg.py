@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aioflow.loading.later import load_later as _load_later
 from aioflow.ops.array.diagonals import diag as tensor_diag
 from aioflow.ops.array.diagonals import diag_part as tensor_diag_part
 from aioflow.ops.array.diagonals import matrix_band_part as band_part
@@ -29,7 +30,6 @@ from aioflow.ops.linalg.products import cross, einsum, matmul, matvec
 from aioflow.ops.linalg.tensordot import tensordot
 from aioflow.ops.math.clip import global_norm
 from aioflow.ops.nn.normalization import l2_normalize
-from aioflow.work.later import load_later as _load_later
 
 transpose = matrix_transpose
 

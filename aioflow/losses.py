@@ -1,5 +1,6 @@
 """Losses with weights, collected in the graph: the public namespace `aioflow.losses`, after `tf.losses`."""
 
+from aioflow.loading.later import load_later as _load_later
 from aioflow.ops.nn.losses import (
     Reduction,
     absolute_difference,
@@ -18,7 +19,6 @@ from aioflow.ops.nn.losses import (
     softmax_cross_entropy,
     sparse_softmax_cross_entropy,
 )
-from aioflow.work.later import load_later as _load_later
 
 __all__ = [
     "Reduction",

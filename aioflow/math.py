@@ -1,5 +1,6 @@
 """`aioflow.math`: elementwise, reduction and segment functions, under TensorFlow 1's names."""
 
+from aioflow.loading.later import load_later as _load_later
 from aioflow.ops.array.order import invert_permutation as invert_permutation
 from aioflow.ops.math.arithmetic import add as add
 from aioflow.ops.math.arithmetic import atan2 as atan2
@@ -121,7 +122,6 @@ from aioflow.ops.nn.activations import softplus as softplus
 from aioflow.ops.nn.activations import softsign as softsign
 from aioflow.ops.nn.layers import zero_fraction as zero_fraction
 from aioflow.ops.nn.normalization import l2_normalize as l2_normalize
-from aioflow.work.later import load_later as _load_later
 
 divide_no_nan = _div_no_nan  # TensorFlow's name in this namespace
 

@@ -1,5 +1,6 @@
 """Neural network ops: the public namespace `aioflow.nn`, after `tf.nn` of the TensorFlow 1 API."""
 
+from aioflow.loading.later import load_later as _load_later
 from aioflow.ops.math.sorting import in_top_k, top_k
 from aioflow.ops.math.unary import sigmoid, tanh
 from aioflow.ops.nn.activations import (
@@ -53,7 +54,6 @@ from aioflow.ops.nn.normalization import (
 from aioflow.ops.nn.pooling import avg_pool, avg_pool2d, max_pool, max_pool2d
 from aioflow.ops.nn.volumes import avg_pool3d, conv3d, conv3d_backprop_filter_v2, conv3d_transpose, max_pool3d
 from aioflow.ops.nn.volumes import conv3d_backprop_filter_v2 as conv3d_backprop_filter
-from aioflow.work.later import load_later as _load_later
 
 __all__ = [
     "atrous_conv2d",

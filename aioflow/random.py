@@ -1,5 +1,6 @@
 """Random tensors: the public namespace `aioflow.random`, after `tf.random` of the TensorFlow 1 API."""
 
+from aioflow.loading.later import load_later as _load_later
 from aioflow.ops.math.philox import stateless_gamma
 from aioflow.ops.math.random import get_seed, multinomial, set_random_seed, truncated_normal
 from aioflow.ops.math.random import random_gamma as gamma
@@ -10,7 +11,6 @@ from aioflow.ops.math.random import random_uniform as uniform
 from aioflow.ops.math.random import stateless_random_normal as stateless_normal
 from aioflow.ops.math.random import stateless_random_uniform as stateless_uniform
 from aioflow.ops.math.random import stateless_truncated_normal as stateless_truncated_normal
-from aioflow.work.later import load_later as _load_later
 
 __all__ = [
     "gamma",

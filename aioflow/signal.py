@@ -1,5 +1,6 @@
 """Fourier transforms: the public namespace `aioflow.signal`, after `tf.signal` of the TensorFlow 1 API."""
 
+from aioflow.loading.later import load_later as _load_later
 from aioflow.ops.math.fourier import (
     fft,
     fft2d,
@@ -14,7 +15,6 @@ from aioflow.ops.math.fourier import (
     rfft2d,
     rfft3d,
 )
-from aioflow.work.later import load_later as _load_later
 
 __all__ = [
     "fft",

@@ -1,5 +1,6 @@
 """Sparse tensors: the public namespace `aioflow.sparse`, after `tf.sparse` of the TensorFlow 1 API."""
 
+from aioflow.loading.later import load_later as _load_later
 from aioflow.ops.sparse.cross import cross, cross_hashed
 from aioflow.ops.sparse.dense import sparse_eye as eye
 from aioflow.ops.sparse.dense import sparse_from_dense as from_dense
@@ -28,7 +29,6 @@ from aioflow.ops.sparse.math import sparse_tensor_dense_matmul as matmul
 from aioflow.ops.sparse.math import sparse_tensor_dense_matmul as sparse_dense_matmul
 from aioflow.ops.sparse.tensor import SparseTensor as SparseTensor
 from aioflow.ops.sparse.tensor import sparse_placeholder as placeholder
-from aioflow.work.later import load_later as _load_later
 
 __all__ = [
     "SparseTensor",

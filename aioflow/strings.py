@@ -1,5 +1,6 @@
 """Strings: the public namespace `aioflow.strings`, after `tf.strings` of the TensorFlow 1 API."""
 
+from aioflow.loading.later import load_later as _load_later
 from aioflow.ops.text.forms import reduce_join as reduce_join
 from aioflow.ops.text.forms import regex_full_match as regex_full_match
 from aioflow.ops.text.forms import regex_replace as regex_replace
@@ -15,7 +16,6 @@ from aioflow.ops.text.strings import string_join as join
 from aioflow.ops.text.strings import string_length as length
 from aioflow.ops.text.strings import string_to_number as to_number
 from aioflow.ops.text.strings import substr as substr
-from aioflow.work.later import load_later as _load_later
 
 __all__ = [
     "as_string",

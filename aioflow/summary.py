@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
+from aioflow.loading.later import load_later as _load_later
 from aioflow.ops.summary.summaries import audio as audio
 from aioflow.ops.summary.summaries import get_summary_description as get_summary_description
 from aioflow.ops.summary.summaries import histogram as histogram
@@ -11,7 +12,6 @@ from aioflow.ops.summary.summaries import merge_all as merge_all
 from aioflow.ops.summary.summaries import scalar as scalar
 from aioflow.ops.summary.summaries import tensor_summary as tensor_summary
 from aioflow.ops.summary.summaries import text as text
-from aioflow.work.later import load_later as _load_later
 
 # ruff: noqa: TC004
 # Loaded on first use: building summaries needs no messages.

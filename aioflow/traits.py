@@ -40,7 +40,7 @@ from aioflow.graph.traits import text as text
 from aioflow.graph.traits import transcendental as transcendental
 from aioflow.graph.traits import view as view
 from aioflow.graph.traits import waiting as waiting
-from aioflow.work.later import load_later as _load_later
+from aioflow.loading.later import load_later as _load_later
 
 __all__ = [
     "ANY",

@@ -4,7 +4,7 @@ from aioflow.graph.dtypes import DTypeLike
 from aioflow.graph.fetchable import Fetchable
 from aioflow.graph.shapes import ShapeLike
 from aioflow.graph.tensor_like import IndexLike, NodeLike, SupportsArray, SupportsTensor, TensorLike
-from aioflow.work.later import load_later as _load_later
+from aioflow.loading.later import load_later as _load_later
 
 __all__ = [
     "DTypeLike",

@@ -16,11 +16,11 @@ from typing import Final
 
 from aioflow.cli.program import Stopped, run, run_command, run_demo, say
 from aioflow.cli.worker_options import WorkerOptions, make_parser, parse_options
+from aioflow.concurrency.loops import loop_factory
 from aioflow.config import SessionConfig
 from aioflow.net.limit_settings import with_limits
 from aioflow.net.server import Server, server_options
-from aioflow.net.status_page import serve_status
-from aioflow.work.loops import loop_factory
+from aioflow.net.status.page import serve_status
 
 __all__ = ["loop_factory", "main"]
 

@@ -31,11 +31,11 @@ from aioflow.compiler.place.placement import place
 from aioflow.compiler.prune import StepRequest, prune
 from aioflow.config import SessionConfig
 from aioflow.runtime.bind import bind_graph
-from aioflow.runtime.branches import lift_branches
+from aioflow.runtime.branches import raise_branches
 from aioflow.runtime.codegen import Form
-from aioflow.runtime.cut import Cut
 from aioflow.runtime.folding import fold
-from aioflow.runtime.lift import lift_loops
+from aioflow.runtime.loop_raising import raise_loops
+from aioflow.runtime.task_graph import TaskGraph
 from aioflow.runtime.worker import Worker
 from aioflow.session.fetches import FetchMapper
 
@@ -241,9 +241,11 @@ def stages(nodes: int) -> dict[str, float]:
         graph = next(graph for _, graph in plan.by_device())
         graph = timed("order memory", order_memory, graph, fold)
         bound = timed("bind", bind_graph, graph, device.backend, device.resources, {})
-        graph, bound = timed("lift loops", lift_loops, graph, bound)
-        graph, bound = timed("lift branches", lift_branches, graph, bound)
-        cut = timed("cut, lifetimes, texts of nodes", Cut, graph, bound, device.backend.executor, SessionConfig(), None)
+        graph, bound = timed("lift loops", raise_loops, graph, bound)
+        graph, bound = timed("lift branches", raise_branches, graph, bound)
+        cut = timed(
+            "cut, lifetimes, texts of nodes", TaskGraph, graph, bound, device.backend.executor, SessionConfig(), None
+        )
         codes = [strand.code for strand in cut.strands if strand is not None]
         timed("functions", lambda: [code.function(Form.STOPPABLE) for code in codes])
         timed("a full collection", gc.collect)

@@ -20,8 +20,9 @@ ROOT: Final = Path(__file__).parent.parent
 FOLDERS: Final = ("aioflow", "backends", "benchmarks", "examples", "tests")
 DOCUMENTS: Final = sorted((ROOT / "docs").rglob("*.md"))
 OTHERS: Final = ("onnx", "ray")  # libraries that have a package's name
-VARIABLES: Final = ("session", "variable")  # that have a package's name, in examples of code
+VARIABLES: Final = ("memory", "session", "variable")  # that have a package's name, in examples of code
 _QUOTED: Final = re.compile(r"`([^`\n]+)`")
+_IN_COMMENT: Final = re.compile(r"#.*`")
 _FILE: Final = re.compile(r"[\w./]+\.py")
 _DOTTED: Final = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*\.(?!(?:json|safetensors|pb|pbtxt|aiograph)\b)\w+")
 
@@ -107,20 +108,27 @@ def exists(text: str, package: str) -> bool:
         for cut in range(len(parts), 0, -1):
             name = start + ".".join(parts[:cut])
             if name in modules():
-                return cut == len(parts) or is_in(modules()[name], parts[cut:], name)
+                return cut == len(parts) or is_in(name, parts[cut:])
     return parts[0] not in classes() or any(has(each, parts[1]) for each in classes()[parts[0]])
 
 
-def is_in(module: ast.Module, rest: list[str], name: str) -> bool:
+def is_in(module: str, rest: list[str]) -> bool:
     """Return whether a module binds a name, or loads it on first use, and the class of that name has the attribute."""
-    bound = set(names_in(module.body))
-    lazy = {node.value for node in ast.walk(module) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    if name == "aioflow" or "*" in bound or "__getattr__" in bound:
+    known = known_in(module)
+    if module == "aioflow" or "*" in known or "__getattr__" in known:
         return True
-    if rest[0] not in bound | lazy:
+    if rest[0] not in known:
         return False
-    found = [each for each in module.body if isinstance(each, ast.ClassDef) and each.name == rest[0]]
+    found = [each for each in modules()[module].body if isinstance(each, ast.ClassDef) and each.name == rest[0]]
     return len(rest) == 1 or not found or has(found[0], rest[1])
+
+
+@cache
+def known_in(module: str) -> frozenset[str]:
+    """Return the names that a module binds, and its strings, which may be names that it loads on first use."""
+    tree = modules()[module]
+    lazy = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    return frozenset((*names_in(tree.body), *lazy))
 
 
 def has(found: ast.ClassDef, name: str) -> bool:
@@ -135,6 +143,8 @@ def in_source(path: Path) -> Iterator[Reference]:
     place = path.relative_to(ROOT)
     for line, docstring in docstrings(text):
         yield from (Reference(f"{place}:{line}", found[1]) for found in _QUOTED.finditer(docstring))
+    if not _IN_COMMENT.search(text):  # to split a file into tokens takes ten times as long
+        return
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             yield from (Reference(f"{place}:{token.start[0]}", found[1]) for found in _QUOTED.finditer(token.string))

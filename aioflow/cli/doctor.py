@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from aioflow.cli.backends import BackendReport, describe_backend, extra_command, kernel_packages, load_backends
 from aioflow.cli.devices import readable_size
+from aioflow.concurrency.loops import is_debug_mode
 from aioflow.release import DISTRIBUTION
 from aioflow.runtime.device_list import list_devices
-from aioflow.work.loops import is_debug_mode
 
 if TYPE_CHECKING:
     import argparse

@@ -20,9 +20,9 @@ from functools import partial
 from types import FrameType
 from typing import Any, Final, TypeVar
 
+from aioflow.concurrency.loops import loop_factory
 from aioflow.errors import OpError
 from aioflow.release import install_command
-from aioflow.work.loops import loop_factory
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ from aioflow.compiler.place.timeline_svg import time_text
 from aioflow.errors import DeadlineExceededError, InvalidArgumentError, OpError, UnavailableError
 from aioflow.net.cluster_spec import ClusterSpec
 from aioflow.net.remote_cluster import RemoteCluster
-from aioflow.net.server_status import ServerStatus
+from aioflow.net.status.server import ServerStatus
 
 _INTERVAL: Final = 2.0
 _ANSWER: Final = 3.0  # timeout of a server's answer, in seconds

@@ -28,9 +28,9 @@ from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.opdef import traits_of
 from aioflow.graph.traits import Effect
 from aioflow.kernels.registry import HOST
+from aioflow.memory.letting_go import let_go
 from aioflow.ops.delegated import DELEGATED
 from aioflow.ops.onnx_node import ONNX_NODE
-from aioflow.work.letting_go import let_go
 
 _CONSTANT: Final = "Const"
 
@@ -178,7 +178,9 @@ def stays(graph: ClientGraph) -> dict[str, str]:
     """
     conditional = _conditional(graph)
     reasons = {
-        name: conditional[name] if name in conditional and not traits_of(node.op).steers else _reason(graph, node)
+        name: conditional[name]
+        if name in conditional and not traits_of(node.op).is_control_flow
+        else _reason(graph, node)
         for name, node in graph.nodes.items()
         if node.op not in BOUNDARY
     }
@@ -201,7 +203,7 @@ def _reason(graph: ClientGraph, node: Node) -> str:
     """Return the reason why a node of that kind stays, or "" if the engine decides."""
     if node.op in (SEND, RECV):
         return "a transfer between devices"
-    if traits_of(node.op).steers:
+    if traits_of(node.op).is_control_flow:
         return "control flow"
     if node.op == ONNX_NODE:
         return "an engine computes it by itself"

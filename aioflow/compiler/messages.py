@@ -61,7 +61,8 @@ def _only_sends(part: Part) -> bool:
 
 def _may_be_dead(part: Part) -> bool:
     return any(
-        traits_of(node.op).steers or (node.op == RECV and bool(node.attrs["maybe_dead"])) for node in part.nodes()
+        traits_of(node.op).is_control_flow or (node.op == RECV and bool(node.attrs["maybe_dead"]))
+        for node in part.nodes()
     )
 
 

@@ -139,7 +139,7 @@ def _waits(device: str, graph: ClientGraph) -> dict[str, int]:
 
 def waits_for_others(node: Node, kind: str) -> bool:
     """Return whether the node waits for other tasks or clients, on a device of that kind."""
-    if node.op in (SEND, *BOUNDARY) or traits_of(node.op).steers:
+    if node.op in (SEND, *BOUNDARY) or traits_of(node.op).is_control_flow:
         return False
     if node.op == RECV:
         return True

@@ -265,7 +265,7 @@ def _repeatable(graph: ClientGraph) -> frozenset[str]:
     found: set[str] = set()
     for node in graph.nodes.values():
         traits = traits_of(node.op)
-        if node.control or traits.steers or node.op == RETVAL:
+        if node.control or traits.is_control_flow or node.op == RETVAL:
             continue
         if traits.is_replicated or (not OPS.get(node.op).stateful and all(e.node in found for e in node.inputs)):
             found.add(node.name)

@@ -335,7 +335,7 @@ def _waits(timeline: Timeline) -> list[int]:
 
 
 def _may_wait(device: str, node: Node) -> bool:
-    if node.op in (SEND, RECV, *BOUNDARY) or traits_of(node.op).steers:
+    if node.op in (SEND, RECV, *BOUNDARY) or traits_of(node.op).is_control_flow:
         return False
     kernel = KERNELS.find(node.op, DeviceSpec.from_string(device).device_type or "CPU", node.attrs)
     return kernel is not None and kernel.is_async

@@ -35,6 +35,6 @@ def _in_flow(graph: ClientGraph) -> set[str]:
     """Return the names of the control flow nodes and of all nodes that come after one."""
     found: set[str] = set()
     for node in graph.nodes.values():
-        if traits_of(node.op).steers or any(name in found for name in node.predecessors()):
+        if traits_of(node.op).is_control_flow or any(name in found for name in node.predecessors()):
             found.add(node.name)
     return found

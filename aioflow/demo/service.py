@@ -19,7 +19,7 @@ import aioflow as af
 from aioflow.demo.digits import Digits
 from aioflow.demo.model import PIXELS, Model
 from aioflow.errors import InvalidArgumentError
-from aioflow.web_server import EmbeddedServer, EmbeddedSettings
+from aioflow.serve.embedded import EmbeddedServer, EmbeddedSettings
 
 _PAUSE = 0.002  # seconds between two requests of the client: realistic use, not a flood
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from aioflow.work.later import load_later as _load_later
+from aioflow.loading.later import load_later as _load_later
 
 # ruff: noqa: TC004
 # These names are loaded at their first use.

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from io import BytesIO
 from typing import BinaryIO, Final, TypeAlias
 
+from aioflow.concurrency.stopping import blocks, checkpoint, reserve
 from aioflow.errors import (
     AbortedError,
     AlreadyExistsError,
@@ -22,7 +23,6 @@ from aioflow.errors import (
     ResourceExhaustedError,
     UnknownError,
 )
-from aioflow.work.stopping import blocks, checkpoint, claim
 
 Opener: TypeAlias = Callable[[str, int], int]  # like the `opener` of `open`
 
@@ -178,7 +178,7 @@ def read_whole(path: str, opener: Opener | None = None) -> bytes:
     contents = BytesIO()
     with file_errors(path), open(path, "rb", buffering=0, opener=opener) as file:
         while piece := file.read(PIECE):
-            claim(contents.tell() + len(piece))
+            reserve(contents.tell() + len(piece))
             contents.write(piece)
             checkpoint()
     return contents.getvalue()

@@ -26,6 +26,7 @@ from typing import Any, BinaryIO, Final
 
 import numpy as np
 
+from aioflow.concurrency.stopping import reserve
 from aioflow.errors import AbortedError, DataLossError, NotFoundError, OpError
 from aioflow.formats.manifests import (
     MANIFEST,
@@ -41,7 +42,6 @@ from aioflow.formats.stores import Store
 from aioflow.formats.tensor_encoding import PIECE, Encoded, decode, encode
 from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType, as_dtype
-from aioflow.work.stopping import claim
 
 _BLOCK: Final = 1 << 17  # bytes; about 500 rows of an embedding, for 32 digits in the manifest
 _DIGITS: Final = 32  # digits of a block's SHA-256 in the manifest
@@ -329,7 +329,7 @@ class BlockFiles:
             DataLossError: the bytes are not those that were written.
         """
         entry = self.tensors[name]
-        claim(entry.nbytes)
+        reserve(entry.nbytes)
         data = np.empty(entry.nbytes, np.uint8)
         first = 0
         for file, offset, count in entry.runs:

@@ -11,11 +11,11 @@ import weakref
 import zlib
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
+from aioflow.concurrency.stopping import checkpoint, reserve
 from aioflow.errors import DataLossError
 from aioflow.formats.allowed_folders import ANYWHERE, AllowedFolders
 from aioflow.formats.files import file_errors, path_text, read_whole
 from aioflow.formats.tfrecord import ByteStream, RecordFile, open_stream
-from aioflow.work.stopping import checkpoint, claim
 
 Record: TypeAlias = tuple[bytes, bytes]
 
@@ -151,7 +151,7 @@ class TextLines(_Opening):
         line: bytes = self._file.readline(_PIECE)
         while len(line) == _PIECE and not line.endswith(b"\n"):
             self._begun += line
-            claim(len(self._begun))
+            reserve(len(self._begun))
             checkpoint()
             line = self._file.readline(_PIECE)
         if self._begun:
@@ -228,7 +228,7 @@ class FixedLengthRecords(_Opening):
             if not piece:
                 return False
             self._skip -= len(piece)
-        claim(self._window_size)
+        reserve(self._window_size)
         while len(self._window) < self._window_size:
             piece = self._read(stream, self._window_size - len(self._window))
             if not piece:

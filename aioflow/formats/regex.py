@@ -10,8 +10,8 @@ import importlib
 from functools import lru_cache
 from typing import Any, TypeAlias
 
+from aioflow.concurrency.stopping import checkpoint
 from aioflow.errors import InvalidArgumentError, UnimplementedError
-from aioflow.work.stopping import checkpoint
 
 # Literal text, and the numbers of the groups that are inserted.
 Rewrite: TypeAlias = tuple[bytes | int, ...]

@@ -17,6 +17,7 @@ from typing import Final
 
 import numpy as np
 
+from aioflow.concurrency.stopping import reserve
 from aioflow.errors import DataLossError, DTypeError, FailedPreconditionError, InvalidArgumentError, OpError
 from aioflow.formats.ordered_code import Extent, read_extents, slice_key, slice_of
 from aioflow.formats.protobuf import PIECE, VARINT, read_fields
@@ -26,7 +27,6 @@ from aioflow.formats.tensor_bundle import BundleEntry
 from aioflow.formats.tensor_proto import read_shape, tensor_elements
 from aioflow.formats.tensor_slice import check_cover
 from aioflow.graph.arrays import Array
-from aioflow.work.stopping import claim
 
 _PATTERN: Final = re.compile(r"-\?{5}-of-\d{5}$")
 _SHARD: Final = re.compile(r"-(\d{5})-of-(\d{5})")
@@ -125,7 +125,7 @@ class SliceTables:
         if not parts:
             raise DataLossError(f"tensor {name!r} has no parts", expected="at least one", actual=0)
         check_cover(name, parts)
-        claim(math.prod(shape) * dtype.np_dtype.itemsize)
+        reserve(math.prod(shape) * dtype.np_dtype.itemsize)
         whole = np.empty(shape, dtype.np_dtype)
         for (file, extents), part in zip(saved.places, parts, strict=True):
             with self._open(file) as table:

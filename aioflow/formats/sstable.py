@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from aioflow.concurrency.stopping import batches, checkpoint, reserve
 from aioflow.errors import DataLossError, InvalidArgumentError
 from aioflow.formats.checksum import masked_crc32c
 from aioflow.formats.protobuf import read_number, write_number
 from aioflow.formats.snappy import decompress
-from aioflow.work.stopping import batches, checkpoint, claim
 
 MAGIC: Final = struct.pack("<Q", 0xDB4775248B80FB57)
 _FOOTER: Final = 48
@@ -150,7 +150,7 @@ class Table:
         size = where.size + _TRAILER
         if where.offset + size > self._end:
             raise _damaged("a block beyond its end")
-        claim(size)
+        reserve(size)
         data = self._read(where.offset, size)
         if len(data) != size:
             raise _damaged("a block that is cut off")

@@ -6,7 +6,7 @@ import struct
 from itertools import chain
 from typing import Final
 
-from aioflow.work.stopping import batches
+from aioflow.concurrency.stopping import batches
 
 _MASK: Final = 2**64 - 1
 _SEED: Final = 0xDECAFCAFFE

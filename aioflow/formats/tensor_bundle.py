@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, Final, Literal
 
 import numpy as np
 
+from aioflow.concurrency.stopping import batches, blocks, reserve
 from aioflow.errors import DataLossError, InvalidArgumentError, NotFoundError, OpError, UnimplementedError
 from aioflow.formats.checksum import crc32c, disguised
 from aioflow.formats.ordered_code import Extent, read_extents, slice_key, slice_of
@@ -29,7 +30,6 @@ from aioflow.formats.tensor_slice import check_cover
 from aioflow.graph import dtypes
 from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType, as_dtype
-from aioflow.work.stopping import batches, blocks, claim
 
 INDEX: Final = ".index"
 OBJECT_GRAPH: Final = "_CHECKPOINTABLE_OBJECT_GRAPH"  # name of the tensor that holds the object graph
@@ -137,7 +137,7 @@ class TensorBundle:
             check_cover(name, parts)
         except InvalidArgumentError as error:
             raise DataLossError(error.message, expected=error.expected, actual=error.actual) from error
-        claim(math.prod(entry.shape) * entry.dtype.np_dtype.itemsize)
+        reserve(math.prod(entry.shape) * entry.dtype.np_dtype.itemsize)
         whole = np.empty(entry.shape, entry.dtype.np_dtype)
         for extents, part in zip(entry.slices, parts, strict=True):
             found = self._parts.get(slice_key(name, extents))
@@ -177,7 +177,7 @@ class TensorBundle:
                 expected=f"{entry.size} bytes at {entry.offset}",
                 actual=f"{there} bytes in all",
             )
-        claim(entry.size)
+        reserve(entry.size)
         data = np.empty(entry.size, np.uint8)
         with self._store.open(file) as opened:
             opened.seek(entry.offset)

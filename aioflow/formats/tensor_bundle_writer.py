@@ -9,6 +9,7 @@ from typing import Any, BinaryIO, Final
 
 import numpy as np
 
+from aioflow.concurrency.stopping import batches, checkpoint
 from aioflow.errors import OpError
 from aioflow.formats.allowed_folders import ANYWHERE, AllowedFolders
 from aioflow.formats.checksum import crc32c, disguised
@@ -21,7 +22,6 @@ from aioflow.formats.tensor_bundle import INDEX, shard_name
 from aioflow.formats.tensor_encoding import encode
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import as_dtype
-from aioflow.work.stopping import batches, checkpoint
 
 _HEADER: Final = write_number(1 << 3) + write_number(1) + write_piece(3, write_number(1 << 3) + write_number(1))
 _SHARD: Final = r"\.data-\d{5}-of-\d{5}"

@@ -14,12 +14,12 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
+from aioflow.concurrency.stopping import blocks
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType, as_dtype
-from aioflow.work.copying import copied, native
-from aioflow.work.stopping import blocks
+from aioflow.memory.copying import copied, native
 
 CODES: Final[Mapping[DType, str]] = {
     dtypes.bool_: "BOOL",

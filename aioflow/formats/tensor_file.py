@@ -22,6 +22,7 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 
 from aioflow.checks.brief import brief
+from aioflow.concurrency.stopping import reserve
 from aioflow.errors import AbortedError, DataLossError, InvalidArgumentError, NotFoundError, UnimplementedError
 from aioflow.formats.files import file_errors, open_file
 from aioflow.formats.stores import StoredFile
@@ -38,9 +39,8 @@ from aioflow.formats.tensor_encoding import (
 )
 from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType, as_dtype
-from aioflow.work.frozen import freeze
-from aioflow.work.mapping import mapped_file
-from aioflow.work.stopping import claim
+from aioflow.memory.frozen import freeze
+from aioflow.memory.mapping import mapped_file
 
 _METADATA: Final = "__metadata__"
 _LOGICAL: Final = "aioflow.dtypes"
@@ -237,7 +237,7 @@ class TensorFile:
             AbortedError: the file was replaced since it was opened.
         """
         entry = self.entry(name)
-        claim(entry.end - entry.begin)
+        reserve(entry.end - entry.begin)
         data = np.empty(entry.end - entry.begin, dtype=np.uint8)
         with file_errors(str(self.path)), _opened(self.path) as opened:
             file: Any = opened

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from aioflow.concurrency.stopping import batches, reserve
 from aioflow.errors import DataLossError, InvalidArgumentError
 from aioflow.formats.protobuf import (
     FIXED32,
@@ -23,8 +24,7 @@ from aioflow.formats.protobuf import (
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.graph.tensor_fields import CONTENT, STRINGS, Field, check_strangers, elements, field_of, strings
-from aioflow.work.copying import native
-from aioflow.work.stopping import batches, claim
+from aioflow.memory.copying import native
 
 _DTYPE, _SHAPE = 1, 2
 
@@ -86,12 +86,12 @@ def tensor_elements(data: bytes, dtype: DType, shape: tuple[int, ...]) -> Any:
             pieces.append((wire, begin if wire == VARINT else data[begin:end]))
     check_strangers(dtype, sorted(numbers))
     count = math.prod(shape)
-    claim(count * dtype.np_dtype.itemsize)  # one element may stand for all, so the message's size is no bound
+    reserve(count * dtype.np_dtype.itemsize)  # one element may stand for all, so the message's size is no bound
     if field is STRINGS:
         found = np.empty(count, object)
-        found[:] = strings([piece for wire, piece in pieces if wire == PIECE], content, count, claim)
+        found[:] = strings([piece for wire, piece in pieces if wire == PIECE], content, count, reserve)
     elif not content:
-        found = elements(_listed(pieces, field), dtype, count, claim)
+        found = elements(_listed(pieces, field), dtype, count, reserve)
     elif len(content) != count * dtype.np_dtype.itemsize:
         raise InvalidArgumentError("the serialized tensor is cut short", expected=shape, actual=f"{len(content)} bytes")
     else:

@@ -14,10 +14,10 @@ from io import BufferedReader
 from types import TracebackType
 from typing import Any, BinaryIO, ClassVar, Final, Protocol
 
+from aioflow.concurrency.stopping import checkpoint, reserve
 from aioflow.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
 from aioflow.formats.checksum import masked_crc32c
 from aioflow.formats.files import Opener, file_errors
-from aioflow.work.stopping import checkpoint, claim
 
 _HEADER: Final = struct.Struct("<QI")
 _CHECKSUM: Final = struct.Struct("<I")
@@ -172,7 +172,7 @@ class RecordFile:
                 while found < size and (piece := self._stream.read1(_CHUNK)):
                     pieces.append(piece)
                     found += len(piece)
-                    claim(found)
+                    reserve(found)
                     checkpoint()
         except (EOFError, zlib.error) as error:
             raise self._lost("cannot be decompressed", "whole data", error) from error

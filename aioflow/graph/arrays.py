@@ -10,11 +10,11 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aioflow.checks.brief import brief
+from aioflow.concurrency.stopping import batches, blocks
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType, can_cast_feed
-from aioflow.work.copying import copy_into, native, row_blocks
-from aioflow.work.stopping import batches, blocks
+from aioflow.memory.copying import copy_into, native, row_blocks
 
 _MANY: Final = 1 << 12  # Python values that take some hundred microseconds to convert
 _LARGE: Final = 1 << 18  # bytes of an array that take as long to cast

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
+from aioflow.concurrency.forking import Locked
 from aioflow.errors import FailedPreconditionError, InvalidArgumentError
 from aioflow.graph.graph import Graph
 from aioflow.graph.lookup_errors import of_another_graph
 from aioflow.graph.operation import Operation
 from aioflow.graph.scopes import innermost_graph
-from aioflow.work.forking import Locked
 
 
 class _ProcessDefault(Locked):

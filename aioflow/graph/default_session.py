@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 import aioflow
+from aioflow.concurrency.context_stack import ContextStack
 from aioflow.errors import DTypeError, NoSessionError
-from aioflow.work.context_stack import ContextStack
 
 SESSIONS: Final[ContextStack[aioflow.Session]] = ContextStack("aioflow_sessions", weak=True)
 

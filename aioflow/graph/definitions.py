@@ -22,7 +22,7 @@ from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType, as_dtype, string
 from aioflow.graph.names import NAME, NODE_NAME
 from aioflow.graph.shapes import Dims
-from aioflow.work.frozen import is_frozen
+from aioflow.memory.frozen import is_frozen
 
 AttrValue: TypeAlias = "bool | int | float | str | DType | TensorData | FunctionRef | tuple[AttrValue, ...] | None"
 

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 
+from aioflow.concurrency.forking import not_forked
+from aioflow.concurrency.stopping import reserve
 from aioflow.errors import AlreadyRegisteredError, InvalidArgumentError, NotFoundError
 from aioflow.graph.costs import Cost
 from aioflow.graph.rows import RowRule
@@ -26,9 +28,7 @@ from aioflow.graph.signature.reading import read_signature
 from aioflow.graph.static_value import StaticValue, constant_value, partial_shape, partial_value
 from aioflow.graph.suggestions import did_you_mean, near_names
 from aioflow.graph.traits import UNSTATED, Effect, Traits
-from aioflow.work.forking import not_forked
-from aioflow.work.importing import Namespace, gives_way, importing
-from aioflow.work.stopping import claim
+from aioflow.loading.importing import Namespace, gives_way, importing
 
 if TYPE_CHECKING:
     from aioflow.graph.indexed_slices import IndexedSlices
@@ -258,7 +258,7 @@ class OpRegistry:
             if self._is_loading:
                 # Reached from a module that is being imported; it imports what it needs itself.
                 return
-            claim(0, LOADING)
+            reserve(0, LOADING)
             self._is_loading = True
             try:
                 if self._waiting is None:

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
+from aioflow.concurrency.forking import in_child
 from aioflow.errors import NotFoundError
 from aioflow.graph.graph import Graph
-from aioflow.work.forking import in_child
 
 
 @dataclass(frozen=True, slots=True)

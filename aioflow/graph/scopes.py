@@ -14,13 +14,13 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from weakref import ref
 
 import aioflow
+from aioflow.concurrency.context_stack import ContextStack, Entry
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.argument_kinds import check_kind, check_text
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.names import NODE_NAME, SCOPE_NAME
 from aioflow.graph.operation import Operation
 from aioflow.graph.tensor import Tensor
-from aioflow.work.context_stack import ContextStack, Entry
 
 DeviceLike: TypeAlias = str | DeviceSpec | Callable[[Operation], Any] | None
 

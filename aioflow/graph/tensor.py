@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 from numpy.typing import NDArray
 
 import aioflow
+from aioflow.concurrency.forking import not_forked
 from aioflow.errors import DTypeError, OpError
 from aioflow.graph.default_session import session_for
 from aioflow.graph.dtypes import DType
 from aioflow.graph.shapes import Dims, ShapeLike, TensorShape, format_dims, merge_dims
-from aioflow.work.forking import not_forked
 
 _OPERATOR_MODULES: Final = {"getitem": "aioflow.ops.array.slices", "matmul": "aioflow.ops.linalg.products"}
 

@@ -12,10 +12,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from aioflow.concurrency.stopping import batches
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
-from aioflow.work.stopping import batches
 
 CONTENT: Final = 4  # number of the field that holds all elements in their memory layout
 _STRING_BYTES: Final = 8  # bytes that each string element needs beside its contents

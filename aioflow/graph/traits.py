@@ -204,7 +204,7 @@ class Traits:
         return self.memory is Memory.RESIDENT
 
     @property
-    def steers(self) -> bool:
+    def is_control_flow(self) -> bool:
         """True if the op is control flow."""
         return self.effect is Effect.STEERS
 

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.concurrency.stopping import blocks, reserve
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.shapes import MAX_RANK
 from aioflow.kernels.convert import check_room
-from aioflow.work.copying import copy_into, row_blocks
-from aioflow.work.stopping import blocks, claim
+from aioflow.memory.copying import copy_into, row_blocks
 
 BLOCK: Final = 1 << 18  # elements of a block, at some nanoseconds each
 _OBJECTS: Final = 1 << 14  # elements of a block where NumPy holds the GIL
@@ -37,7 +37,7 @@ def claim_array(shape: tuple[int, ...], dtype: Any, nanoseconds: float = 0.0) ->
     count = math.prod(shape)
     if not count:
         check_room(shape)
-    claim(count * dtype.itemsize, count * nanoseconds * 1e-9)
+    reserve(count * dtype.itemsize, count * nanoseconds * 1e-9)
     return count
 
 

@@ -22,6 +22,8 @@ from functools import cache, partial
 from importlib import import_module
 from typing import Any, Final, Protocol, TypeAlias, TypedDict, TypeVar, Unpack
 
+from aioflow.concurrency.forking import Locked, not_forked
+from aioflow.concurrency.stopping import reserve
 from aioflow.errors import AlreadyRegisteredError, InvalidArgumentError, UnimplementedError
 from aioflow.formats.allowed_folders import ANYWHERE, AllowedFolders
 from aioflow.graph.boundary import GIVES_BACK
@@ -29,9 +31,7 @@ from aioflow.graph.dtypes import DType, as_dtype, resource, string, variant
 from aioflow.graph.opdef import LOADING, OPS, REGISTERING
 from aioflow.graph.shapes import Dims
 from aioflow.graph.signature.reading import GROUPS
-from aioflow.work.forking import Locked, not_forked
-from aioflow.work.importing import Namespace, gives_way, importing
-from aioflow.work.stopping import claim
+from aioflow.loading.importing import Namespace, gives_way, importing
 
 ANY_DEVICE: Final = "*"
 HOST: Final = "CPU"  # the device type whose arrays are NumPy arrays in host memory
@@ -196,8 +196,8 @@ class KernelDef:
         sends: The body passes its input to another device without a copy, so the input must not be overwritten
             afterwards. The body runs even if its input is dead, and passes the deadness on.
         elastic: The cost depends on the values of its inputs (a shape, a count), and not only on their sizes. The body
-            calls `stopping.claim` before it has any visible effect, because a step on the event loop is restarted in a
-            thread if the claim is too large for the loop.
+            calls `stopping.reserve` before it has any visible effect, because a step on the event loop is restarted
+            in a thread if the reservation is too large for the loop.
         acts_itself: The body marks the sections in which it has an effect (`stopping.acting`). Outside of them it may
             be stopped, as a body without effects may be at any time. Other bodies with effects are awaited.
         synchronises: The body looks at a value (a size that depends on values, a check). There the host waits for a
@@ -326,7 +326,7 @@ class KernelRegistry:
             if self._package and home[:2] == ["aioflow", "ops"]:
                 new = [name for name in import_module(self._package).modules(home[2]) if name not in sys.modules]
                 if new:
-                    claim(0, LOADING)
+                    reserve(0, LOADING)
                 for name in new:
                     import_module(name)
             while not self._is_all(op):

@@ -6,9 +6,9 @@ The same names are also in `aioflow.train.experimental`.
 # ruff: noqa: F403
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
+from aioflow.loading.later import load_later as _load_later
 from aioflow.mixed_precision import experimental as experimental
 from aioflow.train import experimental as _the_same
-from aioflow.work.later import load_later as _load_later
 
 if _TYPE_CHECKING:
     from aioflow.train.experimental import *

@@ -3,7 +3,7 @@
 # ruff: noqa: TC004
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from aioflow.work.later import load_later as _load_later
+from aioflow.loading.later import load_later as _load_later
 
 if _TYPE_CHECKING:
     from aioflow.train.loss_scale import DynamicLossScale as DynamicLossScale

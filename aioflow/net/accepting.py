@@ -78,7 +78,7 @@ class Connections:
         self._leave(longest)
         error = UnavailableError(_IDLE, expected=f"at most {most} connections of clients")
         error.may_have_been_applied = False  # unanswered requests have not been started
-        longest.dismiss(error)
+        longest.close_with(error)
 
     def _longest_idle(self) -> Comm | None:
         # Scan all connections only when the last scan's candidates are used up: a scan per arrival would be too slow.

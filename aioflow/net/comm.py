@@ -6,8 +6,8 @@ The contract, which `aioflow.testing.check_comm` checks for every transport:
 - When `send` returns, the sender may change its arrays. Received arrays never change, and may be read-only.
 - Any number of tasks may send; only one may receive.
 - `send` waits while the peer does not read: the amount of unread data is bounded (`Limits.unread_bytes`).
-- `close` is graceful: the peer receives all that was sent, and then None. `dismiss` sends the peer a reason. Any other
-  end (an abort, a dead process, silence) raises UnavailableError at the peer, with the name of this end.
+- `close` is graceful: the peer receives all that was sent, and then None. `close_with` sends the peer a reason. Any
+  other end (an abort, a dead process, silence) raises UnavailableError at the peer, with the name of this end.
 - A malformed or oversized message ends its connection with an error that states the violation.
 - Cancelling `receive` loses nothing. Cancelling `send` between the chunks of a large message aborts the connection.
 - `post` sends a message that needs no waiting, without a task; the sender must not change the arrays afterwards.
@@ -55,8 +55,8 @@ class CommOptions:
             idle longest is evicted; if none is idle, the new one is rejected.
         connections_per_host: Maximum number of these from one non-loopback address; further ones are rejected.
         peers: Maximum number of connections from tasks of the cluster, counted separately; further ones are rejected.
-        strangers: Maximum number of connections that have not completed the handshake or not authenticated, counted
-            separately. For a further one, the oldest of them is dropped.
+        unauthenticated: Maximum number of connections that have not completed the handshake or not authenticated,
+            counted separately. For a further one, the oldest of them is dropped.
         incarnation: Number by which peers distinguish this process from an earlier one; random by default.
         shared_memory: Whether large tensors may be sent through shared memory, if both ends turn out to be processes of
             one user on one host. True by default, unless AIOFLOW_SHARED_MEMORY is 0.
@@ -72,7 +72,7 @@ class CommOptions:
     connections: int = 256
     connections_per_host: int = 1024
     peers: int = 4096
-    strangers: int = 1024
+    unauthenticated: int = 1024
     incarnation: int = field(default_factory=fresh_incarnation)
     shared_memory: bool = field(default_factory=_may_share)
     credentials: Credentials = field(default_factory=Credentials.from_environment)
@@ -85,7 +85,7 @@ class CommOptions:
         if not isinstance(given, Credentials):
             found = type(given).__name__  # not the value: it may be the secret
             raise DTypeError("wrong type for credentials", expected="aioflow.distributed.Credentials", actual=found)
-        for name, least in (("connections", 0), ("connections_per_host", 1), ("peers", 0), ("strangers", 1)):
+        for name, least in (("connections", 0), ("connections_per_host", 1), ("peers", 0), ("unauthenticated", 1)):
             check_whole(getattr(self, name), f"CommOptions.{name}", least)
         if not (self.heartbeat > 0 and self.misses > 0 and 0 < self.incarnation < 2**64):
             raise InvalidArgumentError("heartbeat, misses and incarnation must be positive", actual=self)
@@ -179,7 +179,7 @@ class Comm(Protocol):
     def abort(self, reason: str) -> None:
         """Close the connection immediately. Data that has not arrived is lost."""
 
-    def dismiss(self, error: OpError) -> None:
+    def close_with(self, error: OpError) -> None:
         """Close the connection immediately and send the peer the reason.
 
         The peer's `receive` raises an error of the same class. It states that unanswered requests were not applied only

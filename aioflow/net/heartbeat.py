@@ -62,7 +62,7 @@ class Heartbeat:
         return None
 
 
-class Beats:
+class SentHeartbeats:
     """The send times of the last heartbeats, by number. The hello has number 0.
 
     Args:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from aioflow.work.forking import renew_in_child
+from aioflow.concurrency.forking import renew_in_child
 
 
 class Inherited:

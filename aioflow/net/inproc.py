@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.concurrency.forking import in_child
 from aioflow.errors import AlreadyExistsError, OpError, ResourceExhaustedError, UnavailableError
 from aioflow.graph.arrays import Array
 from aioflow.net.accepting import Connections
@@ -24,7 +25,6 @@ from aioflow.net.errors_codec import decode_error, encode_error
 from aioflow.net.frame_header import decode_header
 from aioflow.net.framing import Encoded, Message, encode
 from aioflow.net.inbox import Inbox
-from aioflow.work.forking import in_child
 
 _LISTENERS: Final[dict[str, InprocListener]] = {}
 in_child(_LISTENERS.clear)
@@ -125,7 +125,7 @@ class InprocComm(ClosedByBlock):
             self._end(UnavailableError(f"the connection to {self.peer} was aborted: {reason}"))
             self._other._end(UnavailableError(f"{self._other.peer} has ended without a goodbye"))
 
-    def dismiss(self, error: OpError) -> None:
+    def close_with(self, error: OpError) -> None:
         """Close the connection immediately and send the peer the reason; see `Comm`."""
         if self._error is None:
             # Answers that could not be sent are unknown to the peer, so their requests may have been applied.

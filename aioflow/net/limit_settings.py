@@ -12,7 +12,7 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.net.comm import CommOptions
 from aioflow.net.limits import Limits
 
-_OF_CONNECTIONS: Final = ("connections", "connections_per_host", "peers", "strangers", "handshake_timeout")
+_OF_CONNECTIONS: Final = ("connections", "connections_per_host", "peers", "unauthenticated", "handshake_timeout")
 _OF_MESSAGES: Final = tuple(field.name for field in dataclasses.fields(Limits))
 LIMIT_NAMES: Final = (*_OF_CONNECTIONS, *_OF_MESSAGES)
 

@@ -15,13 +15,13 @@ from aioflow.errors import AbortedError, DeadlineExceededError, FailedPreconditi
 from aioflow.net.channel import Channel, Reply, Request, Taker
 from aioflow.net.comm import Comm, CommOptions
 from aioflow.net.errors_codec import decode_error
-from aioflow.net.homes import Resource
 from aioflow.net.messages import ABORT, DELIVER, WANTED, Abort, Hello, Wanted, WhetherWanted, parse
 from aioflow.net.own_process import loop_lag
 from aioflow.net.past_sessions import past_sessions
 from aioflow.net.remote_worker import RemoteWorker
+from aioflow.net.resource_directory import Resource
 from aioflow.net.server import Server, find_server, own_server, start_own
-from aioflow.net.server_status import ServerStatus
+from aioflow.net.status.server import ServerStatus
 from aioflow.net.step_table import Origin
 from aioflow.net.task_worker import WorkerSession
 from aioflow.net.transports import connect
@@ -122,7 +122,7 @@ class Link:
         return self._channel
 
     async def settle(self, resources: Sequence[Resource], devices: Sequence[str]) -> list[str]:
-        """Resolve resources at the linked task; see `Homes.settle`. Raises UnavailableError."""
+        """Resolve resources at the linked task; see `ResourceDirectory.settle`. Raises UnavailableError."""
         if self._server is not None:
             return await self._server.homes.settle(resources, devices)
         if self._worker is None:

@@ -73,7 +73,7 @@ class Outbox:
         self._loop = asyncio.get_running_loop()
         self._home = threading.get_ident()
         self._group = asyncio.TaskGroup()  # no task in it ever raises
-        self._lanes: dict[str, _Lane] = {}
+        self._lanes: dict[str, _SendQueue] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._closed = False
 
@@ -92,7 +92,7 @@ class Outbox:
             if self._closed:
                 parcel.fail(UnavailableError("the server is closed"))
                 return
-            lane = self._lanes[parcel.task] = _Lane(parcel.task, self._reach, self._confirms, self._most)
+            lane = self._lanes[parcel.task] = _SendQueue(parcel.task, self._reach, self._confirms, self._most)
             self._tasks.append(self._group.create_task(lane.run()))
         lane.put(parcel)
 
@@ -146,7 +146,7 @@ def _unread(most: int, actual: int) -> ResourceExhaustedError:
     return ResourceExhaustedError("bytes of values that wait to be read", expected=f"at most {most}", actual=actual)
 
 
-class _Lane:
+class _SendQueue:
     """The send queue of one task."""
 
     def __init__(self, task: str, reach: Reach, confirms: bool, most: int) -> None:

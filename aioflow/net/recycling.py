@@ -15,8 +15,8 @@ from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
 
+from aioflow.concurrency.forking import renew_in_child
 from aioflow.graph.arrays import Array
-from aioflow.work.forking import renew_in_child
 
 _Block: TypeAlias = "ctypes.Array[ctypes.c_char]"
 

@@ -32,13 +32,13 @@ from aioflow.net.client_task import ClientTask
 from aioflow.net.cluster_spec import ClusterSpec, comm_address
 from aioflow.net.comm import CommOptions
 from aioflow.net.credentials import Credentials, credentials_at
-from aioflow.net.homes import Resource, keeper_of
 from aioflow.net.links import Hub, Link, within
 from aioflow.net.messages import settings_of
 from aioflow.net.outbox import Parcel
 from aioflow.net.remote_step import RemoteStep, Standing, Way, outcomes
+from aioflow.net.resource_directory import Resource, coordinator_of
 from aioflow.net.server import client_options, is_of_this_process, own_server, target_address
-from aioflow.net.server_status import ServerStatus
+from aioflow.net.status.server import ServerStatus
 from aioflow.net.step_table import Origin
 from aioflow.runtime.cluster import Home
 from aioflow.runtime.worker import Worker, WorkerState
@@ -288,12 +288,12 @@ class RemoteCluster:
 
     async def _ask_keeper(self, asked: Mapping[Resource, str]) -> None:
         """Resolve these resources using only tasks that this client has reached, so that it notices their restarts."""
-        keeper = self._link(keeper_of(list(self._links)))
+        coordinator = self._link(coordinator_of(list(self._links)))
         try:
             while True:
-                await keeper.open(self._hub.timeout)
+                await coordinator.open(self._hub.timeout)
                 known = {link.task: link.restarts for link in self._links.values() if link.is_known}
-                devices = await keeper.settle(list(asked), list(asked.values()))
+                devices = await coordinator.settle(list(asked), list(asked.values()))
                 # Owners that were not reached before, or restarted meanwhile: connect to them, and resolve again.
                 strange = [link for link in self._homes(devices) if known.get(link.task) != link.restarts]
                 if not strange:
@@ -301,8 +301,8 @@ class RemoteCluster:
                 for link in strange:
                     await link.open(self._hub.timeout)
         except _AWAY as error:
-            if not keeper.is_open:
-                error.message += f"; {keeper.task} keeps where the variables of the cluster are"
+            if not coordinator.is_open:
+                error.message += f"; {coordinator.task} keeps where the variables of the cluster are"
             raise
         moved = any(
             self._settled.get(resource, device) != device for resource, device in zip(asked, devices, strict=True)

@@ -10,6 +10,7 @@ from time import monotonic, perf_counter
 from typing import Any, Final, NamedTuple
 
 from aioflow.compiler.ir import Part, worth_a_thread
+from aioflow.concurrency.threads import in_thread, to_its_end
 from aioflow.config import SessionConfig
 from aioflow.errors import (
     CancelledError,
@@ -25,7 +26,6 @@ from aioflow.net.comm import gone
 from aioflow.net.errors_codec import encode_error
 from aioflow.net.exchange import REMEMBERED
 from aioflow.net.frame_header import Packed
-from aioflow.net.homes import Resource, pack_texts, unpack_texts
 from aioflow.net.messages import (
     ABORT,
     CLOCK,
@@ -56,13 +56,13 @@ from aioflow.net.messages import (
     unpack_stats,
 )
 from aioflow.net.plan_codec import encode_part
-from aioflow.net.server_status import Activity, ServerStatus
-from aioflow.net.status_document import unpack_status
+from aioflow.net.resource_directory import Resource, pack_texts, unpack_texts
+from aioflow.net.status.document import unpack_status
+from aioflow.net.status.server import Activity, ServerStatus
 from aioflow.runtime.spans import Spans
 from aioflow.runtime.stats import FiniteProbe, TraceProbe
 from aioflow.runtime.step import Step
 from aioflow.runtime.worker import Begun, WorkerState
-from aioflow.work.threads import in_thread, to_its_end
 
 _ABORT_SECONDS: Final = 2.0
 _PATIENCE: Final = 0.9  # seconds

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from aioflow.checks.numbers import check_number
+from aioflow.concurrency.forking import check_process, generation
 from aioflow.config import SessionConfig
 from aioflow.errors import (
     AlreadyExistsError,
@@ -37,18 +38,17 @@ from aioflow.net.channel import Channel
 from aioflow.net.cluster_spec import ClusterSpec, Task, comm_address, parse_task
 from aioflow.net.comm import CommOptions, fresh_incarnation
 from aioflow.net.credentials import Credentials
-from aioflow.net.homes import Holdings, Homes
 from aioflow.net.messages import Hello, settings_document
 from aioflow.net.outbox import Outbox
-from aioflow.net.server_status import Activity, ServerStatus
+from aioflow.net.resource_directory import Holdings, ResourceDirectory
 from aioflow.net.serving import Serving
+from aioflow.net.status.server import Activity, ServerStatus
 from aioflow.net.step_table import Origin
 from aioflow.net.task_worker import TaskWorker, WorkerSession
 from aioflow.net.transports import connect, listen
 from aioflow.net.worker_service import WorkerService
 from aioflow.runtime.worker import Worker
 from aioflow.sync.background import Background
-from aioflow.work.forking import check_process, generation
 
 _TARGET: Final = "aioflow"
 _HEARTBEAT: Final = 0.45  # seconds
@@ -159,7 +159,7 @@ class Server:
         self._config = config or SessionConfig()
         self.worker = Worker(self._config, self._task.name, AllowedFolders(allow_dirs))
         limits = self._options.limits
-        self.homes = Homes(Holdings(self.worker, limits), self._others, self._reach, limits)
+        self.homes = ResourceDirectory(Holdings(self.worker, limits), self._others, self._reach, limits)
         self._background = Background()
         self._home: object = None
         self._serving: Serving | None = None

@@ -24,7 +24,7 @@ from aioflow.net.comm import ClosedByBlock, CommOptions, Idle, bare, gone, neede
 from aioflow.net.decoder import Decoder
 from aioflow.net.errors_codec import decode_error, encode_error
 from aioflow.net.framing import Kind, Message, bare_frame, encode
-from aioflow.net.heartbeat import Beats, Heartbeat
+from aioflow.net.heartbeat import Heartbeat, SentHeartbeats
 from aioflow.net.inbox import Inbox, OnEnd, OnMessage
 from aioflow.net.inherited import Inherited
 from aioflow.net.proving import NONCE_BYTES, Proving, Role
@@ -80,7 +80,7 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
         self._error: OpError | None = None
         self._goodbye = False  # True once the peer has closed gracefully
         self._heartbeat = Heartbeat(options.misses)
-        self._beats = Beats(self._loop.time())
+        self._beats = SentHeartbeats(self._loop.time())
         self._heard_at = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self._inherited = Inherited()
@@ -107,7 +107,7 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
         if not self._named:
             self.peer = tcp_address(*address[:2])
         self._timer = self._loop.call_later(self._options.handshake_timeout, self._late)
-        self._beats = Beats(self._loop.time())
+        self._beats = SentHeartbeats(self._loop.time())
         self._proving = self._opened(sock)
         stream.write(self._proving.opening)
 
@@ -367,7 +367,7 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
         """Close the connection at once."""
         self._fail(UnavailableError(f"the connection to {self.peer} was aborted: {reason}"))
 
-    def dismiss(self, error: OpError) -> None:
+    def close_with(self, error: OpError) -> None:
         """Close the connection with a reason for the peer; see `Comm`."""
         # A long message would have to be completed first.
         if self._error is None and not self._sender.turn.locked():

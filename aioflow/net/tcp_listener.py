@@ -46,7 +46,7 @@ class _Door:
     def accept(self) -> TcpComm:
         """Return the protocol for a new connection."""
         comm = TcpComm(Role.LISTENING, self._options, arrivals=self._arrivals)
-        if len(self._strangers) >= self._options.strangers:
+        if len(self._strangers) >= self._options.unauthenticated:
             oldest = next(iter(self._strangers))
             del self._strangers[oldest]
             oldest.abort("there are too many that have not said who they are")
@@ -61,7 +61,7 @@ class _Door:
         try:
             self.connections.admit(comm)
         except UnavailableError as error:
-            comm.dismiss(error)
+            comm.close_with(error)
             self._refused.add(comm)
             comm.lost.add_done_callback(lambda _: self._refused.discard(comm))
 

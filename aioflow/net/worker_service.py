@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aioflow.compiler.ir import Part
+from aioflow.concurrency.threads import in_thread
 from aioflow.errors import (
     AbortedError,
     DeadlineExceededError,
@@ -28,11 +29,10 @@ from aioflow.errors import (
 from aioflow.graph.shapes import format_dims, is_compatible
 from aioflow.net.channel import Channel, Reply, Request, Service, Taker
 from aioflow.net.comm import Comm, Idle
+from aioflow.net.directory_rows import pack_rows, read_homes, read_rows
 from aioflow.net.errors_codec import decode_error, encode_error
 from aioflow.net.exchange import UNANSWERED
 from aioflow.net.frame_header import Packed
-from aioflow.net.home_rows import pack_rows, read_homes, read_rows
-from aioflow.net.homes import Homes, pack_texts
 from aioflow.net.messages import (
     ABORT,
     CLAIM,
@@ -77,15 +77,15 @@ from aioflow.net.outbox import Outbox
 from aioflow.net.own_process import loop_lag
 from aioflow.net.plan_codec import decode_part
 from aioflow.net.quota import Quota
-from aioflow.net.server_status import ServerStatus
-from aioflow.net.status_document import pack_status
+from aioflow.net.resource_directory import ResourceDirectory, pack_texts
+from aioflow.net.status.document import pack_status
+from aioflow.net.status.server import ServerStatus
 from aioflow.net.step_table import Origin
 from aioflow.net.task_worker import TaskWorker
 from aioflow.runtime.handing_over import Unfinished
 from aioflow.runtime.spans import process_spans
 from aioflow.runtime.stats import FiniteProbe, TraceProbe
 from aioflow.runtime.step import Step
-from aioflow.work.threads import in_thread
 
 _NODE: Final = 4 << 10  # estimated bytes of a node, including its kernel and code
 _LARGE_PLAN: Final = 64 << 10  # bytes; larger plans are decoded in a thread, so as not to block the event loop
@@ -164,7 +164,11 @@ class WorkerService:
     """
 
     def __init__(
-        self, worker: TaskWorker, hello: Callable[[], Hello], homes: Homes, status: Callable[[], ServerStatus]
+        self,
+        worker: TaskWorker,
+        hello: Callable[[], Hello],
+        homes: ResourceDirectory,
+        status: Callable[[], ServerStatus],
     ) -> None:
         self._worker = worker
         self._status = status
@@ -266,7 +270,7 @@ class _Client:
         self,
         worker: TaskWorker,
         hello: Hello,
-        homes: Homes,
+        homes: ResourceDirectory,
         comm: Comm,
         succeed: _Succeed,
         open_requests: OpenRequests,

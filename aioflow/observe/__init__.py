@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from aioflow.work.later import homes as _homes
-from aioflow.work.later import load_later as _load_later
+from aioflow.loading.later import homes as _homes
+from aioflow.loading.later import load_later as _load_later
 
 # ruff: noqa: TC004
 if _TYPE_CHECKING:

@@ -19,12 +19,12 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 from weakref import WeakSet
 
+from aioflow.concurrency.forking import renew_in_child
 from aioflow.errors import FailedPreconditionError, ResourceExhaustedError
 from aioflow.formats.event_files import EventFile, new_event_file
 from aioflow.formats.stores import is_url
 from aioflow.formats.tfrecord import framed
 from aioflow.protos import message
-from aioflow.work.forking import renew_in_child
 
 _LOGGER: Final = logging.getLogger("aioflow.summary")
 _IDLE: Final = 5.0  # seconds that the thread waits for another event before it ends

@@ -10,6 +10,7 @@ from typing import Any, Final, SupportsInt
 
 from aioflow.checks.brief import brief
 from aioflow.checks.numbers import check_number, check_whole
+from aioflow.concurrency.threads import in_thread
 from aioflow.errors import DataLossError, DTypeError, InvalidArgumentError, OpError, UnimplementedError
 from aioflow.graph.argument_kinds import check_text
 from aioflow.graph.graph import Graph
@@ -19,7 +20,6 @@ from aioflow.observe.event_log import EventLog
 from aioflow.observe.run_metadata import run_metadata_message
 from aioflow.protos import Message, is_message, message, parse
 from aioflow.runtime.stats import RunMetadata
-from aioflow.work.threads import in_thread
 
 _MAX_BYTES: Final = 1 << 28
 

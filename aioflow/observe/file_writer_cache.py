@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import ClassVar
 
+from aioflow.concurrency.forking import Locked
 from aioflow.graph.default_graph import default_graph
 from aioflow.observe.file_writer import FileWriter
-from aioflow.work.forking import Locked
 
 
 class FileWriterCache:

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
+from aioflow.concurrency.forking import not_forked
 from aioflow.errors import DTypeError, InvalidArgumentError, OpError, ResourceExhaustedError
 from aioflow.graph import dtypes
 from aioflow.graph.argument_kinds import check_callable, check_kind
@@ -36,7 +37,6 @@ from aioflow.ops.dtype_errors import (
     refused_dtype,
     wrong_input,
 )
-from aioflow.work.forking import not_forked
 
 __all__ = [
     "Outputs",

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Final
 
-from aioflow.work.later import homes as _homes
-from aioflow.work.later import load_later as _load_later
+from aioflow.loading.later import homes as _homes
+from aioflow.loading.later import load_later as _load_later
 
 if _TYPE_CHECKING:
     from aioflow.ops.array.diagonals import *

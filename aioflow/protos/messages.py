@@ -6,7 +6,7 @@ import functools
 import threading
 from typing import Any, Final, TypeAlias
 
-from aioflow.work.forking import not_forked
+from aioflow.concurrency.forking import not_forked
 
 Message: TypeAlias = Any  # protobuf creates its classes at run time
 

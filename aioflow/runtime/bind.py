@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from aioflow.compiler.growth import grows
 from aioflow.compiler.ir import ClientGraph, Edge, Node
+from aioflow.concurrency.stopping import batches
 from aioflow.errors import (
     AioflowError,
     InvalidArgumentError,
@@ -23,10 +24,9 @@ from aioflow.graph.traits import Effect
 from aioflow.kernels.convert import OF_ONE_ELEMENT, Handle, as_array
 from aioflow.kernels.one_shape import may_differ, of_one_shape
 from aioflow.kernels.registry import HOST, KERNELS, ArrayBackend, Binding, Body, BodySteps, Converter, KernelDef
+from aioflow.memory.copying import copied
+from aioflow.memory.frozen import is_frozen
 from aioflow.runtime.growing import claiming
-from aioflow.work.copying import copied
-from aioflow.work.frozen import is_frozen
-from aioflow.work.stopping import batches
 
 # The predicates under which a node runs, outermost first, each with the side that it must take.
 Guard: TypeAlias = tuple[tuple[Edge, bool], ...]
@@ -162,7 +162,7 @@ class Passing(BoundNode):
 
 
 @dataclass(frozen=True, slots=True)
-class LiftedLoop(BoundNode):
+class RaisedLoop(BoundNode):
     """A whole loop as one node. Its callable takes the values that enter the loop and returns those that leave it.
 
     Attributes:
@@ -284,7 +284,7 @@ def converter(kernel: KernelDef, name: str, backend: ArrayBackend) -> Converter 
 def _is_handle_of(kind: type, edge: Edge, graph: ClientGraph, backend: ArrayBackend) -> bool:
     """Return True if the value is known to be a resource of that kind, so that steps need not check it."""
     source = graph.nodes[edge.node]
-    while traits_of(source.op).steers and source.op != "Merge" and source.inputs:
+    while traits_of(source.op).is_control_flow and source.op != "Merge" and source.inputs:
         edge = source.inputs[0]
         source = graph.nodes[edge.node]
     maker = KERNELS.find(source.op, backend.device_type, source.attrs)
@@ -293,7 +293,7 @@ def _is_handle_of(kind: type, edge: Edge, graph: ClientGraph, backend: ArrayBack
 
 def _is_interpreted(node: Node) -> bool:
     """Return True if the runtime interprets the node itself, without a kernel."""
-    return node.op in BOUNDARY or traits_of(node.op).steers
+    return node.op in BOUNDARY or traits_of(node.op).is_control_flow
 
 
 def own(value: Any) -> Any:

@@ -10,9 +10,9 @@ import numpy as np
 
 from aioflow.compiler.ir import ClientGraph
 from aioflow.graph.dtypes import DType
+from aioflow.memory.copying import copied
 from aioflow.ops.fused import ORIGINS
 from aioflow.runtime.step import Step
-from aioflow.work.copying import copied
 
 _WHERE: Final = frozenset({*ORIGINS, "_class"})  # attributes for the placement and the origin of a node
 

@@ -14,20 +14,20 @@ from aioflow.graph.boundary import ARG, RETVAL
 from aioflow.graph.opdef import traits_of
 from aioflow.kernels.registry import KernelDef
 from aioflow.runtime.bind import Argument, BoundNode, Guard, Passing
-from aioflow.runtime.guards import ALIVE, Guards, UnliftableError
-from aioflow.runtime.units import constant_values, waits_of
+from aioflow.runtime.guards import ALIVE, Guards, NotRaisableError
+from aioflow.runtime.tasks import constant_values, waits_of
 
 
-def lift_branches(graph: ClientGraph, bound: Sequence[BoundNode]) -> tuple[ClientGraph, list[BoundNode]]:
+def raise_branches(graph: ClientGraph, bound: Sequence[BoundNode]) -> tuple[ClientGraph, list[BoundNode]]:
     """Return the graph without control flow and its bound nodes; unchanged if its branches cannot be raised."""
-    found = {node.op for node in graph.nodes.values() if traits_of(node.op).steers}
+    found = {node.op for node in graph.nodes.values() if traits_of(node.op).is_control_flow}
     if not found or found - {"Switch", "Merge"}:
         return graph, list(bound)
     try:
         guards = Guards(graph, tuple(graph.nodes))
         nodes = [*guards.rewired(bound), *guards.made()]
         fetches = list(_fetches(graph, guards, nodes))
-    except UnliftableError:
+    except NotRaisableError:
         return graph, list(bound)
     # A strand cannot await, and a Send must also send DEAD, so neither may be under an `if`.
     if any((b.kernel.is_async or b.kernel.sends) and b.guard for b in nodes):
@@ -50,7 +50,7 @@ def _fetches(graph: ClientGraph, guards: Guards, nodes: list[BoundNode]) -> Iter
             continue
         guard, edge = guards.of(node.inputs[0]), guards.value(node.inputs[0])
         if guard is None:
-            raise UnliftableError(node.name)  # the propagator raises the error for a fetch that is always dead
+            raise NotRaisableError(node.name)  # the propagator raises the error for a fetch that is always dead
         if guard and guarded.get(edge.node, ()) != guard:
             alive = _alive(node, edge, graph, guard)
             nodes.append(alive)

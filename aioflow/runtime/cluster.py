@@ -10,16 +10,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from aioflow.compiler.ir import Part, Plan, worth_a_thread
+from aioflow.concurrency.threads import in_thread
 from aioflow.config import SessionConfig
 from aioflow.errors import ClosedSessionError, NotFoundError, OpError
 from aioflow.graph.device_spec import task_of
+from aioflow.memory.collector import full_collections_postponed
 from aioflow.runtime.handing_over import Unfinished
 from aioflow.runtime.parts import StepOfParts
 from aioflow.runtime.step import Step
 from aioflow.runtime.worker import Worker, WorkerState
 from aioflow.sync.background import Background
-from aioflow.work.collector import full_collections_postponed
-from aioflow.work.threads import in_thread
 
 Home: TypeAlias = tuple[str, str, str]  # a resource: its container, its name, and the requested device
 

@@ -27,9 +27,10 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.compiler.ir import ClientGraph, Edge
+from aioflow.concurrency.stopping import checkpoint
 from aioflow.graph.shapes import Dims
 from aioflow.kernels.convert import as_bool, as_int
-from aioflow.runtime.bind import Argument, BoundNode, Choice, Guard, LiftedLoop, own, to_keep
+from aioflow.runtime.bind import Argument, BoundNode, Choice, Guard, RaisedLoop, own, to_keep
 from aioflow.runtime.branches import common_depth
 from aioflow.runtime.executor import NODES_OF_LINES
 from aioflow.runtime.frames import DEAD
@@ -38,8 +39,7 @@ from aioflow.runtime.guards import STEERING
 from aioflow.runtime.leaving import room_to_send, sent_away
 from aioflow.runtime.liveness import Lifetimes, NodeLife
 from aioflow.runtime.shortcuts import Shortcut
-from aioflow.runtime.units import Unit
-from aioflow.work.stopping import checkpoint
+from aioflow.runtime.tasks import Task
 
 _LARGE: Final = 64 * 1024  # bytes
 
@@ -82,7 +82,7 @@ class NodeWriter:
     """Writes the text of the nodes of a task, and collects the objects that the text refers to.
 
     Args:
-        unit: The task.
+        task: The task.
         graph: The subgraph of the task.
         constants: The values of constants.
         lifetimes: Where the values of the task die.
@@ -96,7 +96,7 @@ class NodeWriter:
 
     def __init__(
         self,
-        unit: Unit,
+        task: Task,
         graph: ClientGraph,
         constants: Mapping[Edge, Any],
         lifetimes: Lifetimes,
@@ -105,25 +105,25 @@ class NodeWriter:
         read: Iterable[Edge] = (),
     ) -> None:
         self.scope: dict[str, Any] = {"to_keep": to_keep, "overwritable": overwritable, "step": None, "DEAD": DEAD}
-        self._unit = unit
+        self._task = task
         self._graph = graph
         self._constants = constants
         self._slots: Mapping[Edge, int] = {} if cuts is None else cuts.slots
         self._names: dict[Edge, str] = {**inputs, **{edge: f"s[{slot}]" for edge, slot in self._slots.items()}}
         self._guards: dict[Edge, Guard] = {}
         self._built_in: dict[Edge, str] = {}
-        self._read = {edge for b in unit.nodes for edge in b.reads}.union(unit.outputs, read)
-        for i, bound in enumerate(unit.nodes):
+        self._read = {edge for b in task.nodes for edge in b.reads}.union(task.outputs, read)
+        for i, bound in enumerate(task.nodes):
             self.scope[f"k{i}"] = bound.call
             for port in range(len(bound.node.outputs)):
                 edge = Edge(bound.node.name, port)
                 self._names.setdefault(edge, f"v{i}" if port == 0 else f"v{i}_{port}")
                 self._guards[edge] = bound.guard
-        self._leaves = sent_away(unit)
+        self._leaves = sent_away(task)
         self._taken: dict[int, str] = {}  # for each raised loop, the list of its arguments
         self._dies: list[Sequence[Edge]] = [life.dies for life in lifetimes.nodes]
         self._calls = [
-            self._call(i, b, life) for i, (b, life) in enumerate(zip(unit.nodes, lifetimes.nodes, strict=True))
+            self._call(i, b, life) for i, (b, life) in enumerate(zip(task.nodes, lifetimes.nodes, strict=True))
         ]
 
     def name(self, edge: Edge) -> str:
@@ -144,11 +144,11 @@ class NodeWriter:
         turned: list[bool] = []  # for each open block, whether it is an `else`
         leftover: list[tuple[Edge, Guard]] = []  # dropped inside a block that may not run, so dropped again after it
         for i in range(start, stop):
-            bound = self._unit.nodes[i]
+            bound = self._task.nodes[i]
             yield from self._turn(block, bound.guard, turned, leftover, depth)
             block = bound.guard
             text, dies = self._calls[i], self._dies[i]
-            if isinstance(bound, LiftedLoop):  # owns the values that die here, to free them as soon as it can
+            if isinstance(bound, RaisedLoop):  # owns the values that die here, to free them as soon as it can
                 entering = [e for e in dies if e.node != bound.node.name]
                 dies = [e for e in dies if e.node == bound.node.name]
                 text = f"{self._taken[i]}{self._drops(entering, bound, leftover)}; {text}"
@@ -181,7 +181,7 @@ class NodeWriter:
 
     def parameters(self, form: Form) -> tuple[str, ...]:
         """Return the parameters that functions of this form have besides values."""
-        sends = form in (Form.FAST, Form.BRIEF) and any(b.kernel.sends for b in self._unit.nodes)
+        sends = form in (Form.FAST, Form.BRIEF) and any(b.kernel.sends for b in self._task.nodes)
         return (*PARAMETERS[form], "step") if sends else PARAMETERS[form]
 
     def _turn(
@@ -225,7 +225,7 @@ class NodeWriter:
         if isinstance(bound, Choice):
             return self._choice(bound)
         arguments = [self._argument(a, life) for a in bound.arguments]
-        if isinstance(bound, LiftedLoop):
+        if isinstance(bound, RaisedLoop):
             self._taken[index] = f"values = [{', '.join(arguments)}]"
             call = f"k{index}.take(values, step)"
         else:

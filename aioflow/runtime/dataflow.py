@@ -19,11 +19,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from aioflow.compiler.ir import ClientGraph
+from aioflow.concurrency.stopping import BoundedWork, OffloadToThread, doing
 from aioflow.errors import InternalError
 from aioflow.graph.signature.arguments import places
 from aioflow.graph.traits import Role
 from aioflow.runtime.backend_api import Executor
-from aioflow.runtime.bind import BoundNode, LiftedLoop, kernel_error, to_keep
+from aioflow.runtime.bind import BoundNode, RaisedLoop, kernel_error, to_keep
 from aioflow.runtime.codegen import Line, compiled
 from aioflow.runtime.executor import StepWork, work_here
 from aioflow.runtime.flow_program import FlowNode, Program
@@ -31,7 +32,6 @@ from aioflow.runtime.frames import DEAD, Activation, Execute, Propagator
 from aioflow.runtime.handing_over import copied_in_thread, is_large, large_bytes
 from aioflow.runtime.step import Step
 from aioflow.runtime.strand import CostEstimate, magnitude
-from aioflow.work.stopping import Brief, Elsewhere, doing
 
 Collect: TypeAlias = Callable[[Sequence[Any]], Sequence[Any]]
 Report: TypeAlias = Callable[[Any, Sequence[Any]], None]
@@ -103,7 +103,7 @@ class Dataflow:
             if node.bound is not None and not node.bound.kernel.is_async:
                 node.compute = _computation(node.bound)
                 node.acts = node.bound.is_waited_for
-                node.is_elastic = node.bound.kernel.elastic or isinstance(node.bound, LiftedLoop)
+                node.is_elastic = node.bound.kernel.elastic or isinstance(node.bound, RaisedLoop)
         awaited = [n for n in self._program.nodes.values() if n.bound is not None and n.compute is None]
         self._awaited = {n: (_collector(n.bound, False), _packer(n.bound)) for n in awaited if n.bound is not None}
         self._large = large_bytes(budget)
@@ -253,11 +253,11 @@ def _on_loop(step: Step, report: Report | None, longest: _Longest, budget: float
         try:
             if not node.is_elastic:
                 outputs = compute(inputs, step)
-            elif isinstance(node.bound, LiftedLoop):
+            elif isinstance(node.bound, RaisedLoop):
                 # The duration of a loop is unknown in advance, so a raised loop never runs on the event loop.
-                raise Elsewhere
+                raise OffloadToThread
             else:
-                outputs = doing(Brief(limit), compute, inputs, step)
+                outputs = doing(BoundedWork(limit), compute, inputs, step)
         except Exception as error:
             failure = kernel_error(error, node.origin)
             raise failure from failure.__cause__
@@ -299,7 +299,7 @@ def _in_thread(step: Step, report: Report | None, longest: _Longest, work: StepW
         if seconds > longest.seconds:
             longest.seconds = seconds
         # A raised loop reports its nodes itself.
-        if report is not None and not isinstance(node.bound, LiftedLoop):
+        if report is not None and not isinstance(node.bound, RaisedLoop):
             report(node.bound, outputs)
         return outputs
 

@@ -10,12 +10,12 @@ from contextlib import suppress
 from typing import Any, Final
 
 from aioflow.compiler.delegate import Delegate
+from aioflow.concurrency.forking import not_forked
+from aioflow.concurrency.job_thread import JobThread
+from aioflow.concurrency.slices import ask_for_long_slice
 from aioflow.config import AUTO
 from aioflow.errors import NotFoundError
 from aioflow.runtime.device import declared
-from aioflow.work.forking import not_forked
-from aioflow.work.job_thread import JobThread
-from aioflow.work.slices import ask_for_long_slice
 
 DELEGATES: Final = "aioflow.delegates"  # the group of entry points
 

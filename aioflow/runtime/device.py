@@ -9,14 +9,14 @@ from functools import cache
 from itertools import combinations
 from typing import Any, Final
 
+from aioflow.concurrency.forking import not_forked
 from aioflow.config import SessionConfig
 from aioflow.errors import AlreadyRegisteredError, InvalidArgumentError, NotFoundError
-from aioflow.installed import any_zipped, entry_points
 from aioflow.kernels.registry import HOST, KERNELS
 from aioflow.kernels.resources import ResourceManager
+from aioflow.loading.installed import any_zipped, entry_points
 from aioflow.release import install_command
 from aioflow.runtime.backend_api import Backend, BackendDevice
-from aioflow.work.forking import not_forked
 
 ENTRY_POINTS: Final = "aioflow.backends"
 KERNEL_PACKAGES: Final = "aioflow.kernels"  # entry points of functions that register kernels for the backends' devices
@@ -92,7 +92,7 @@ def declared(group: str) -> list[Any]:
         return list(entry_points(group))
     with not_forked():
         from importlib import metadata  # brings email and zipfile along
-    # Two distributions may declare the same entry point; `installed.entry_points` also returns it once.
+    # Two distributions may declare the same entry point; `loading.installed.entry_points` also returns it once.
     return list({(point.name, point.value): point for point in metadata.entry_points(group=group)}.values())
 
 

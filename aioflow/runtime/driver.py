@@ -30,7 +30,7 @@ from aioflow.runtime.handing_over import copied_in_thread, is_large, large_bytes
 from aioflow.runtime.rendezvous import PENDING
 from aioflow.runtime.step import Step
 from aioflow.runtime.strand import Strand
-from aioflow.runtime.units import Unit
+from aioflow.runtime.tasks import Task
 
 Report: TypeAlias = Callable[[BoundNode, Sequence[Any]], None]
 
@@ -92,11 +92,11 @@ class _Entry:
         return owned[slot] if slot in owned else to_keep(value) if slot in self.kept else value
 
 
-class UnitProgram:
+class TaskProgram:
     """The tasks of one device's subgraph, ready to run any number of times.
 
     Args:
-        units: The tasks in topological order.
+        tasks: The tasks in topological order.
         strands: For each task its strand, or None if it is an async node.
         constants: The values of the constants.
         feeds: For each feed that is read, its index in the step.
@@ -108,7 +108,7 @@ class UnitProgram:
 
     def __init__(
         self,
-        units: Sequence[Unit],
+        tasks: Sequence[Task],
         strands: Sequence[Strand | None],
         constants: Mapping[Edge, Any],
         feeds: Mapping[Edge, int],
@@ -117,32 +117,32 @@ class UnitProgram:
         large: frozenset[Edge],
         config: SessionConfig,
     ) -> None:
-        edges = [*constants, *feeds, *(e for unit in units for e in unit.outputs)]
+        edges = [*constants, *feeds, *(e for task in tasks for e in task.outputs)]
         self._slots = {edge: slot for slot, edge in enumerate(dict.fromkeys(edges))}
         self._feeds = tuple((self._slots[edge], index) for edge, index in feeds.items())
         self._fetched = tuple(self._slots[edge] for edge in fetched)
         self._blank: list[Any] = [None] * len(self._slots)
         for edge, value in constants.items():
             self._blank[self._slots[edge]] = value
-        self._needs = [len(unit.needs) for unit in units]
+        self._needs = [len(task.needs) for task in tasks]
         droppable = large - set(fetched)
         self._readers: dict[int, int] = {}
-        for edge in (e for unit in units for e in unit.inputs if e in droppable):
+        for edge in (e for task in tasks for e in task.inputs if e in droppable):
             self._readers[self._slots[edge]] = self._readers.get(self._slots[edge], 0) + 1
         self.fed = fed
         self.limit = config.max_value_bytes
         self._large = large_bytes(config.inline_budget)
-        self._followers: list[list[int]] = [[] for _ in units]
-        for i, unit in enumerate(units):
-            for need in unit.needs:
+        self._followers: list[list[int]] = [[] for _ in tasks]
+        for i, task in enumerate(tasks):
+            for need in task.needs:
                 self._followers[need].append(i)
-        self.entries = tuple(self._entry(i, units, strands[i]) for i in range(len(units)))
+        self.entries = tuple(self._entry(i, tasks, strands[i]) for i in range(len(tasks)))
         self.first = tuple(i for i, count in enumerate(self._needs) if not count)
 
-    def _entry(self, index: int, units: Sequence[Unit], strand: Strand | None) -> _Entry:
-        unit = units[index]
-        bound = unit.nodes[0]
-        outputs = unit.outputs
+    def _entry(self, index: int, tasks: Sequence[Task], strand: Strand | None) -> _Entry:
+        task = tasks[index]
+        bound = task.nodes[0]
+        outputs = task.outputs
         if strand is None:  # the kernel returns all outputs, also unread ones
             outputs = tuple(Edge(bound.node.name, port) for port in range(len(bound.node.outputs)))
             for edge in outputs:
@@ -157,32 +157,32 @@ class UnitProgram:
             bound,
             bound.node.attrs["tensor_name"] if received else "",
             bound.node.attrs["send_device"] if received else "",
-            tuple(self._slots[e] for e in unit.inputs),
+            tuple(self._slots[e] for e in task.inputs),
             tuple(self._slots[e] for e in outputs),
             tuple(self._followers[index]),
-            tuple(self._slots[e] for e in unit.inputs if self._slots[e] in self._readers),
+            tuple(self._slots[e] for e in task.inputs if self._slots[e] in self._readers),
             tuple(_Slots(tuple(self._slots[e] for e in a.sources), a.is_sequence, a.convert) for a in asked),
             frozenset(self._slots[e] for e in bound.node.inputs if e in fed),
             strand is None and bound.unpacks,
         )
 
-    def begin(self, feeds: Sequence[Any]) -> UnitRun:
+    def begin(self, feeds: Sequence[Any]) -> TaskRun:
         """Return the state of a new run."""
         values = self._blank[:]
         for slot, index in self._feeds:
             values[slot] = feeds[index]
-        return UnitRun(self, values, self._needs[:], self._readers.copy())
+        return TaskRun(self, values, self._needs[:], self._readers.copy())
 
     def large_copies(self, entry: _Entry, values: Sequence[Any]) -> dict[int, Any]:
         """Return the inputs of an async node, by slot, that must be copied and are too large for the event loop."""
         return {slot: values[slot] for slot in entry.kept if is_large(values[slot], self._large)}
 
-    def fetches(self, run: UnitRun) -> list[Any]:
+    def fetches(self, run: TaskRun) -> list[Any]:
         """Return the fetched values of a run that has ended."""
         return [run.values[slot] for slot in self._fetched]
 
 
-class UnitRun:
+class TaskRun:
     """The state of one device's part of one step.
 
     Attributes:
@@ -194,7 +194,7 @@ class UnitRun:
 
     __slots__ = ("pending", "program", "readers", "values")
 
-    def __init__(self, program: UnitProgram, values: list[Any], pending: list[int], readers: dict[int, int]) -> None:
+    def __init__(self, program: TaskProgram, values: list[Any], pending: list[int], readers: dict[int, int]) -> None:
         self.program = program
         self.values = values
         self.pending = pending
@@ -215,7 +215,7 @@ class Driver:
         self._step = step
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()
-        self._ready: deque[tuple[UnitRun, int]] = deque()
+        self._ready: deque[tuple[TaskRun, int]] = deque()
         self._left = 0
         self._pumping = False
         self._later: list[Coroutine[Any, Any, None]] = []
@@ -225,7 +225,7 @@ class Driver:
         self._finished: asyncio.Future[None] | None = None
         self._error: BaseException | None = None
 
-    async def run(self, runs: Sequence[UnitRun], flows: Sequence[Coroutine[Any, Any, None]] = ()) -> None:
+    async def run(self, runs: Sequence[TaskRun], flows: Sequence[Coroutine[Any, Any, None]] = ()) -> None:
         """Run all tasks of `runs`, concurrently with `flows`, the parts of the step that have their own executor.
 
         Raises:
@@ -270,10 +270,10 @@ class Driver:
             async with asyncio.TaskGroup() as kernel_group:
                 self._group = kernel_group
                 later, self._later = self._later, []
-                tasks = [kernel_group.create_task(coroutine) for coroutine in later]
+                running = [kernel_group.create_task(coroutine) for coroutine in later]
                 if self._left:
                     await self._until_finished()
-                if running := [task for task in tasks if not task.done()]:
+                if running := [task for task in running if not task.done()]:
                     # Wait inside the group's block. Before Python 3.13, a group whose task fails during its exit leaves
                     # the caller counted as cancelled (`asyncio.Task.cancelling`). Then a surrounding `asyncio.timeout`
                     # raises no TimeoutError.
@@ -325,7 +325,7 @@ class Driver:
         if not self._left and self._finished is not None and not self._finished.done():
             self._finished.set_result(None)
 
-    def _begin(self, run: UnitRun, index: int) -> None:
+    def _begin(self, run: TaskRun, index: int) -> None:
         entry = run.program.entries[index]
         strand = entry.strand
         if strand is not None:
@@ -346,7 +346,7 @@ class Driver:
             else:
                 self._call(run, index, entry, _NONE)
 
-    def _complete(self, run: UnitRun, index: int, outputs: Sequence[Any]) -> None:
+    def _complete(self, run: TaskRun, index: int, outputs: Sequence[Any]) -> None:
         entry = run.program.entries[index]
         for slot, value in zip(entry.outputs, outputs, strict=True):
             run.values[slot] = value
@@ -357,7 +357,7 @@ class Driver:
                 self._ready.append((run, follower))
         self._left -= 1
 
-    def _arrived(self, run: UnitRun, index: int, outputs: Sequence[Any]) -> None:
+    def _arrived(self, run: TaskRun, index: int, outputs: Sequence[Any]) -> None:
         """Complete a task from outside of the ready queue, and continue the queue."""
         self._complete(run, index, outputs)
         if not self._pumping:
@@ -384,7 +384,7 @@ class Driver:
         else:
             self._group.create_task(coroutine, context=self._context.copy())
 
-    async def _hop(self, run: UnitRun, index: int, strand: Strand, values: Sequence[Any]) -> None:
+    async def _hop(self, run: TaskRun, index: int, strand: Strand, values: Sequence[Any]) -> None:
         try:
             outputs = await strand.hop(values, self._step)
         except OpError as error:
@@ -392,7 +392,7 @@ class Driver:
             raise
         self._arrived(run, index, outputs)
 
-    def _receive(self, run: UnitRun, index: int, entry: _Entry) -> None:
+    def _receive(self, run: TaskRun, index: int, entry: _Entry) -> None:
         report = self._step.probe.begin() if self._step.probe is not None else None
         arrival = _Arrival(self, run, index, entry, report)
         value = self._step.meeting.receive(entry.edge_name, "", arrival)
@@ -435,7 +435,7 @@ class Driver:
         if self._error is None:
             self._arrived(arrival.run, arrival.index, (value,))
 
-    async def _call_with_copies(self, run: UnitRun, index: int, entry: _Entry, large: Mapping[int, Any]) -> None:
+    async def _call_with_copies(self, run: TaskRun, index: int, entry: _Entry, large: Mapping[int, Any]) -> None:
         try:
             copies = await copied_in_thread(list(large.values()), self._step, run.program.limit)
             self._call(run, index, entry, dict(zip(large, copies, strict=True)))
@@ -444,7 +444,7 @@ class Driver:
             self._step.stop(failure)
             raise failure from failure.__cause__
 
-    def _call(self, run: UnitRun, index: int, entry: _Entry, owned: Mapping[int, Any]) -> None:
+    def _call(self, run: TaskRun, index: int, entry: _Entry, owned: Mapping[int, Any]) -> None:
         """Call the kernel of an async node; `owned` are the copies already made for it."""
         bound = entry.bound
         report = self._step.probe.begin() if self._step.probe is not None else None
@@ -484,7 +484,7 @@ class _Arrival:
 
     __slots__ = ("driver", "entry", "index", "node", "report", "run", "since")
 
-    def __init__(self, driver: Driver, run: UnitRun, index: int, entry: _Entry, report: Report | None) -> None:
+    def __init__(self, driver: Driver, run: TaskRun, index: int, entry: _Entry, report: Report | None) -> None:
         self.node = entry.bound.node.name
         self.since = monotonic()
         self.driver = driver

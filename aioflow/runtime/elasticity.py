@@ -10,17 +10,17 @@ from __future__ import annotations
 from aioflow.compiler.ir import Edge
 from aioflow.graph.opdef import traits_of
 from aioflow.kernels.convert import Handle
-from aioflow.runtime.bind import BoundNode, LiftedLoop
-from aioflow.runtime.units import Unit
+from aioflow.runtime.bind import BoundNode, RaisedLoop
+from aioflow.runtime.tasks import Task
 
 
-def elastic_nodes(unit: Unit) -> tuple[int, ...]:
+def elastic_nodes(task: Task) -> tuple[int, ...]:
     """Return the positions of the nodes whose work depends on values that are known only in the step."""
     settled: set[Edge] = set()  # values that follow from shapes and constants
-    own = {b.node.name for b in unit.nodes}
-    outside = set(unit.inputs)
+    own = {b.node.name for b in task.nodes}
+    outside = set(task.inputs)
     found: list[int] = []
-    for position, b in enumerate(unit.nodes):
+    for position, b in enumerate(task.nodes):
         known = all(e in settled if e.node in own else e not in outside for e in b.node.inputs)
         traits = traits_of(b.node.op)
         if traits.only_shapes or (known and not traits.effect.is_stateful):
@@ -36,9 +36,9 @@ def _telling(bound: BoundNode) -> list[Edge]:
     return on_host or list(bound.node.inputs)
 
 
-def begins_again(unit: Unit, elastic: tuple[int, ...]) -> bool:
+def begins_again(task: Task, elastic: tuple[int, ...]) -> bool:
     """Return whether the strand can be abandoned at each of these nodes and restarted."""
     # The duration of a loop cannot be predicted either, and the effects of its iterations must not happen twice.
-    if any(isinstance(b, LiftedLoop) for b in unit.nodes):
+    if any(isinstance(b, RaisedLoop) for b in task.nodes):
         return False
-    return not any(b.has_effects for b in unit.nodes[: max(elastic, default=0)])
+    return not any(b.has_effects for b in task.nodes[: max(elastic, default=0)])

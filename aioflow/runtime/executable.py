@@ -15,29 +15,29 @@ from typing import Any
 
 from aioflow.compiler.ir import ClientGraph, Node
 from aioflow.compiler.optimize.passes import around_delegation, chosen_passes
+from aioflow.concurrency.stopping import value_limit
 from aioflow.config import SessionConfig
 from aioflow.errors import InternalError
 from aioflow.formats.allowed_folders import ANYWHERE, AllowedFolders
 from aioflow.graph.boundary import BOUNDARY, RECV
 from aioflow.graph.opdef import traits_of
 from aioflow.kernels.registry import ArrayBackend
+from aioflow.memory.letting_go import let_go
 from aioflow.ops.delegated import DELEGATED
 from aioflow.runtime.backend_api import Executor
 from aioflow.runtime.bind import BoundNode, bind_graph
 from aioflow.runtime.bodies import Body
-from aioflow.runtime.branches import lift_branches
-from aioflow.runtime.cut import Cut
+from aioflow.runtime.branches import raise_branches
 from aioflow.runtime.dataflow import Dataflow
-from aioflow.runtime.driver import Driver, UnitRun
+from aioflow.runtime.driver import Driver, TaskRun
 from aioflow.runtime.fetched import Fetched, copying
 from aioflow.runtime.folding import fold
 from aioflow.runtime.handing_over import Unfinished
-from aioflow.runtime.lift import lift_loops
+from aioflow.runtime.loop_raising import raise_loops
 from aioflow.runtime.reference import Reference
 from aioflow.runtime.step import Step
 from aioflow.runtime.strand import Capture, Strand
-from aioflow.work.letting_go import let_go
-from aioflow.work.stopping import value_limit
+from aioflow.runtime.task_graph import TaskGraph
 
 
 class Executable(ABC):
@@ -142,7 +142,9 @@ class FlowExecutable(Executable):
 class StrandExecutable(Executable):
     """A subgraph that is a single strand."""
 
-    def __init__(self, graph: ClientGraph, fetched: Fetched, config: SessionConfig, strand: Strand, cut: Cut) -> None:
+    def __init__(
+        self, graph: ClientGraph, fetched: Fetched, config: SessionConfig, strand: Strand, cut: TaskGraph
+    ) -> None:
         super().__init__(graph, fetched, config)
         self._strand = strand
         self._take, self._give, self._constants = cut.wiring()
@@ -180,14 +182,14 @@ class StrandExecutable(Executable):
         return [pool[i] for i in self._give]
 
 
-class UnitsExecutable(Executable):
+class TasksExecutable(Executable):
     """Several tasks, alone or together with those of other devices.
 
     Attributes:
         program: The tasks.
     """
 
-    def __init__(self, graph: ClientGraph, fetched: Fetched, config: SessionConfig, cut: Cut) -> None:
+    def __init__(self, graph: ClientGraph, fetched: Fetched, config: SessionConfig, cut: TaskGraph) -> None:
         super().__init__(graph, fetched, config)
         self.program = cut.program()
 
@@ -196,11 +198,11 @@ class UnitsExecutable(Executable):
         await Driver(step).run([run])
         return self._ended(run)
 
-    def results(self, run: UnitRun) -> list[Any] | Unfinished:
+    def results(self, run: TaskRun) -> list[Any] | Unfinished:
         """Return the fetches, in order, of a run of `program` that has ended."""
         return self._fetched.hand_over(self._ended(run))
 
-    def _ended(self, run: UnitRun) -> list[Any]:
+    def _ended(self, run: TaskRun) -> list[Any]:
         values = self.program.fetches(run)
         run.values.clear()  # a value without another holder then needs no copy
         return values
@@ -270,20 +272,20 @@ def _made(
     # A strand cannot handle a received value that may be DEAD, only tagged dataflow can.
     dead_arrivals = any(n.op == RECV and n.attrs["maybe_dead"] for n in graph.nodes.values())
     before: list[BoundNode | Node] = list(bound)
-    lifted, bound = lift_loops(graph, bound)
+    lifted, bound = raise_loops(graph, bound)
     if not dead_arrivals:
         before += (*bound, *lifted.nodes.values())
-        lifted, bound = lift_branches(lifted, bound)
+        lifted, bound = raise_branches(lifted, bound)
     # Freed in batches: freeing the nodes of a large graph at once would block all threads for milliseconds.
     let_go(before)
-    if dead_arrivals or any(traits_of(node.op).steers for node in lifted.nodes.values()):
+    if dead_arrivals or any(traits_of(node.op).is_control_flow for node in lifted.nodes.values()):
         return FlowExecutable(lifted, bound, executor, config, Fetched(graph, config, copying(lifted)))
-    cut = Cut(lifted, bound, executor, config, capture)
+    cut = TaskGraph(lifted, bound, executor, config, capture)
     fetched = Fetched(graph, config, cut.finishers(), cut.maybe_dead())
-    strand = cut.strands[0] if alone and len(cut.units) == 1 else None
+    strand = cut.strands[0] if alone and len(cut.tasks) == 1 else None
     if strand is not None:
         return StrandExecutable(lifted, fetched, config, strand, cut)
-    return UnitsExecutable(lifted, fetched, config, cut)
+    return TasksExecutable(lifted, fetched, config, cut)
 
 
 def _fused(graph: ClientGraph, config: SessionConfig) -> ClientGraph:

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, Final, TypeVar
 
+from aioflow.concurrency.slices import ask_for_long_slice
+from aioflow.concurrency.stopping import Stopped, Work, current_work
+from aioflow.concurrency.threads import Call, LeftBehind, Threads
 from aioflow.runtime.step import Step
-from aioflow.work.slices import ask_for_long_slice
-from aioflow.work.stopping import Stopped, Work, current_work
-from aioflow.work.threads import Call, LeftBehind, Threads
 
 NODES_OF_LINES: Final = "__nodes_of_lines__"  # a global of generated code: for each line, the name of its node
 

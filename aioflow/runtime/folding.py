@@ -16,13 +16,13 @@ import numpy as np
 
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec
 from aioflow.compiler.place.cost_model import CostModel
+from aioflow.concurrency.stopping import Work, current_work, doing
 from aioflow.graph.costs import Operand
 from aioflow.graph.dtypes import as_dtype
 from aioflow.graph.opdef import OPS, traits_of
 from aioflow.kernels.resources import ResourceManager
 from aioflow.runtime.bind import BoundNode, bind_graph, gather
 from aioflow.runtime.device import host
-from aioflow.work.stopping import Work, current_work, doing
 
 _CHEAP: Final = 5e-3  # seconds; the largest results that are folded (10 MiB) take a few milliseconds to write
 _TEXT_SECONDS: Final = 1e-8  # per byte of a string
@@ -36,7 +36,7 @@ def fold(node: Node, graph: ClientGraph, inputs: Sequence[Any]) -> Sequence[Any]
 
     Return None if the node must not be computed now because it has effects or waits, or cannot be computed.
     """
-    if traits_of(node.op).steers or node.op not in OPS or OPS.get(node.op).stateful:
+    if traits_of(node.op).is_control_flow or node.op not in OPS or OPS.get(node.op).stateful:
         return None
     if _seconds(node, inputs) > _CHEAP:
         return None

@@ -11,7 +11,7 @@ a value to the surrounding frame. A value may be *dead*: `Switch` makes it dead 
     core.fetches()                       # once `core.outstanding` is 0
 
 Running a sync kernel immediately is cheaper: the core calls `core.execute` before it returns a kernel as an activation.
-`core.pause()` makes the core return early, as does a kernel that raises `Elsewhere`; `core.resume()` continues.
+`core.pause()` makes the core return early, as does a kernel that raises `OffloadToThread`; `core.resume()` continues.
 
 Rule 1: all decisions about readiness are in this module. Rule 2: this module does not know how a kernel is run.
 """
@@ -25,10 +25,10 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aioflow.compiler.ir import Node
+from aioflow.concurrency.stopping import OffloadToThread
 from aioflow.errors import InternalError, InvalidArgumentError, OpError
 from aioflow.graph.traits import Role
 from aioflow.runtime.flow_program import EMPTY, After, FlowNode, Frame, Port, Program
-from aioflow.work.stopping import Elsewhere
 
 
 class _Dead:
@@ -204,7 +204,7 @@ class Propagator:
             node, iteration, inputs = queue.popleft()
             try:
                 _RULES[node.rule](self, node, iteration, inputs)
-            except Elsewhere:  # raised by the kernel: nothing has been delivered
+            except OffloadToThread:  # raised by the kernel: nothing has been delivered
                 queue.appendleft((node, iteration, inputs))
                 break
             left = iteration.outstanding = iteration.outstanding - 1

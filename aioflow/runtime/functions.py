@@ -14,7 +14,7 @@ from typing import Final
 from aioflow.compiler.ir import Edge
 from aioflow.runtime.bind import BoundNode
 from aioflow.runtime.branches import common_depth
-from aioflow.runtime.units import Unit
+from aioflow.runtime.tasks import Task
 
 _LONGEST: Final = 128  # names per function if there are several; such a function compiles in about 2 ms
 # Names in a single function: the calls of several functions cost a short strand relatively more than a long one.
@@ -35,33 +35,33 @@ class Cuts:
     slots: Mapping[Edge, int]
 
 
-def cut(unit: Unit, sections: Sequence[range], shared: Sequence[Edge] = (), always: bool = False) -> Cuts | None:
+def cut(task: Task, sections: Sequence[range], shared: Sequence[Edge] = (), always: bool = False) -> Cuts | None:
     """Return the functions of a task, or None if it is short enough for one.
 
     Args:
-        unit: The task.
+        task: The task.
         sections: Ranges of positions, together all nodes of the task; a function never spans two of them.
         shared: Values that are read outside of all functions, besides the task's inputs and outputs.
         always: Whether to divide a task that is short enough for one function, too.
     """
-    if not always and _names(unit) <= _ALONE:
+    if not always and _names(task) <= _ALONE:
         return None
-    pieces = tuple(tuple(_pieces(unit.nodes, section)) for section in sections)
-    given = dict.fromkeys(unit.inputs)
-    crossing = _crossing(unit.nodes, [piece for section in pieces for piece in section])
-    made = [e for e in dict.fromkeys((*unit.outputs, *shared, *crossing)) if e not in given]
+    pieces = tuple(tuple(_pieces(task.nodes, section)) for section in sections)
+    given = dict.fromkeys(task.inputs)
+    crossing = _crossing(task.nodes, [piece for section in pieces for piece in section])
+    made = [e for e in dict.fromkeys((*task.outputs, *shared, *crossing)) if e not in given]
     return Cuts(pieces, {edge: slot for slot, edge in enumerate((*made, *given))})
 
 
-def takes_long(unit: Unit) -> bool:
+def takes_long(task: Task) -> bool:
     """Return whether compiling the task takes longer than an event loop may be blocked."""
-    return _names(unit) > _LONGEST
+    return _names(task) > _LONGEST
 
 
-def _names(unit: Unit) -> int:
+def _names(task: Task) -> int:
     """Return the approximate number of names in the text of a task."""
-    inside = sum(2 + len(b.node.inputs) + len(b.node.outputs) for b in unit.nodes)
-    return inside + len(unit.inputs) + len(unit.outputs)
+    inside = sum(2 + len(b.node.inputs) + len(b.node.outputs) for b in task.nodes)
+    return inside + len(task.inputs) + len(task.outputs)
 
 
 def _pieces(nodes: Sequence[BoundNode], section: range) -> Iterator[range]:

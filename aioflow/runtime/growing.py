@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from aioflow.compiler.ir import Node
+from aioflow.concurrency.stopping import reserve
 from aioflow.graph.opdef import OPS
 from aioflow.kernels.registry import Body, KernelDef
-from aioflow.work.stopping import claim
 
 # The operators of kernel expressions; on scalars they are several times faster than ufuncs.
 _OPERATORS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
@@ -68,4 +68,4 @@ def _claim(values: Sequence[Any], size: int) -> None:
             return  # the shapes are incompatible, which the kernel reports
         count *= sizes.pop() if sizes else 1
     if count > max(value.size for value in values):
-        claim(count * size)
+        reserve(count * size)

@@ -28,7 +28,7 @@ _DEEPEST: Final = 80  # nested blocks: Python's limit is 100, and a loop or a fo
 STEERING: Final = frozenset({ALIVE, _CHOICE, _CHECK})  # ops of nodes that are not in the user's graph
 
 
-class UnliftableError(Exception):
+class NotRaisableError(Exception):
     """The frame has a form that predicates cannot express."""
 
 
@@ -41,7 +41,7 @@ class Guards:
         sources: The nodes through which values enter the frame, which are always alive.
 
     Raises:
-        UnliftableError: a Merge does not end a branch, or branches are nested too deeply to be written as code.
+        NotRaisableError: a Merge does not end a branch, or branches are nested too deeply to be written as code.
     """
 
     def __init__(self, graph: ClientGraph, members: Sequence[str], sources: frozenset[str] = frozenset()) -> None:
@@ -149,15 +149,15 @@ class Guards:
             self._choices[node.name] = ((edge,), (np.int32(index),))
             return guard
         if len(alive) > 2:
-            raise UnliftableError(node.name)
+            raise NotRaisableError(node.name)
         (i, first, guard), (j, second, other) = alive
         # The two inputs must differ in exactly one predicate, on opposite sides.
         differing = set(guard) - set(other)
         if len(differing) != 1:
-            raise UnliftableError(node.name)
+            raise NotRaisableError(node.name)
         ((predicate, side),) = differing
         if set(other) - set(guard) != {(predicate, not side)}:
-            raise UnliftableError(node.name)
+            raise NotRaisableError(node.name)
         if side:
             # `Choice` expects the value for a false predicate first.
             (i, first), (j, second) = (j, second), (i, first)
@@ -178,7 +178,7 @@ class Guards:
         if any((predicate, not side) in atoms for predicate, side in atoms):
             return None
         if len(atoms) > _DEEPEST:
-            raise UnliftableError(f"{len(atoms)} blocks deep")
+            raise NotRaisableError(f"{len(atoms)} blocks deep")
         # Equal sets get the same order, so that their blocks nest.
         return self._ordered.setdefault(frozenset(atoms), tuple(atoms))
 

@@ -13,13 +13,13 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from aioflow.compiler.ir import Node
+from aioflow.concurrency.stopping import COPY_RATE, Stoppable, Stopped
+from aioflow.concurrency.threads import in_thread
 from aioflow.errors import ResourceExhaustedError
+from aioflow.memory.copying import copied
 from aioflow.runtime.bind import to_keep
 from aioflow.runtime.executor import StepWork
 from aioflow.runtime.step import Step
-from aioflow.work.copying import copied
-from aioflow.work.stopping import COPY_RATE, Stoppable, Stopped
-from aioflow.work.threads import in_thread
 
 T = TypeVar("T")
 

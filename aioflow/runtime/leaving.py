@@ -14,14 +14,14 @@ from aioflow.graph.boundary import SEND
 from aioflow.graph.device_spec import DeviceSpec, task_of
 from aioflow.graph.shapes import num_elements
 from aioflow.kernels.registry import HOST
+from aioflow.memory.segments import SHARED
 from aioflow.runtime.bind import BoundNode
-from aioflow.runtime.units import Unit
-from aioflow.work.segments import SHARED
+from aioflow.runtime.tasks import Task
 
 
-def sent_away(unit: Unit) -> frozenset[Edge]:
-    """Return the values in host memory that `unit` sends to other cluster tasks."""
-    sends = [bound.node for bound in unit.nodes if bound.node.op == SEND]
+def sent_away(task: Task) -> frozenset[Edge]:
+    """Return the values in host memory that `task` sends to other cluster tasks."""
+    sends = [bound.node for bound in task.nodes if bound.node.op == SEND]
     return frozenset(edge for node in sends if _leaves(node.attrs) for edge in node.inputs)
 
 

@@ -18,9 +18,9 @@ from typing import Final
 from aioflow.compiler.ir import ClientGraph, Edge
 from aioflow.graph.boundary import ARG, RECV
 from aioflow.graph.shapes import num_elements
-from aioflow.runtime.bind import BoundNode, Choice, LiftedLoop
-from aioflow.runtime.units import Unit
-from aioflow.work.letting_go import let_go
+from aioflow.memory.letting_go import let_go
+from aioflow.runtime.bind import BoundNode, Choice, RaisedLoop
+from aioflow.runtime.tasks import Task
 
 _SMALL: Final = 16 * 1024  # bytes: reusing a smaller buffer costs more than allocating one
 _FOREIGN: Final = -1
@@ -65,17 +65,17 @@ def fed_values(graph: ClientGraph, bound: Sequence[BoundNode]) -> frozenset[Edge
 
 
 def analyse(
-    unit: Unit, graph: ClientGraph, fed: frozenset[Edge], read_before: Mapping[Edge, int] | None = None
+    task: Task, graph: ClientGraph, fed: frozenset[Edge], read_before: Mapping[Edge, int] | None = None
 ) -> Lifetimes:
     """Compute the lifetimes of a strand, given the `fed_values` of the step.
 
     Args:
-        unit: The strand.
+        task: The strand.
         graph: The subgraph of the strand.
         fed: The `fed_values` of the step.
         read_before: Values that are also read between two nodes, each with the position of the second.
     """
-    return _Analysis(unit, graph, fed, read_before or {}).run()
+    return _Analysis(task, graph, fed, read_before or {}).run()
 
 
 def is_small(edge: Edge, graph: ClientGraph) -> bool:
@@ -87,14 +87,14 @@ def is_small(edge: Edge, graph: ClientGraph) -> bool:
 
 
 class _Analysis:
-    def __init__(self, unit: Unit, graph: ClientGraph, fed: frozenset[Edge], read_before: Mapping[Edge, int]) -> None:
-        self.unit = unit
+    def __init__(self, task: Task, graph: ClientGraph, fed: frozenset[Edge], read_before: Mapping[Edge, int]) -> None:
+        self.task = task
         self.graph = graph
         self.fed = fed
-        self.roots: dict[Edge, frozenset[int]] = {e: frozenset((_FOREIGN,)) for e in unit.inputs}
+        self.roots: dict[Edge, frozenset[int]] = {e: frozenset((_FOREIGN,)) for e in task.inputs}
         self.whole: set[Edge] = set()  # values that fill each of their roots
         self.escaped: set[int] = {_FOREIGN}
-        self.last_use = _last_uses(unit)
+        self.last_use = _last_uses(task)
         for edge, position in read_before.items():
             self.last_use[edge] = max(self.last_use.get(edge, -1.0), position - 0.5)
         self.root_end: dict[int, float] = {}  # the last node that reads a value sharing the root's memory
@@ -102,14 +102,14 @@ class _Analysis:
         self._holders: Counter[int] = Counter()  # for each root, the number of outputs that may be in it
 
     def run(self) -> Lifetimes:
-        for bound in self.unit.nodes:
+        for bound in self.task.nodes:
             self._trace(bound)
         for edge, roots in self.roots.items():
             for root in roots:
                 self.root_end[root] = max(self.root_end.get(root, -1.0), self.last_use.get(edge, -1.0))
-        lives = tuple(self._life(i, b) for i, b in enumerate(self.unit.nodes))
-        self._holders = Counter(root for e in self.unit.outputs for root in self.roots[e])
-        owned = frozenset(e for e in self.unit.outputs if self._is_owned(e))
+        lives = tuple(self._life(i, b) for i, b in enumerate(self.task.nodes))
+        self._holders = Counter(root for e in self.task.outputs for root in self.roots[e])
+        owned = frozenset(e for e in self.task.outputs if self._is_owned(e))
         let_go(self.roots, self.last_use, self.root_end)
         return Lifetimes(lives, owned)
 
@@ -124,7 +124,7 @@ class _Analysis:
         # The receiver keeps a sent value.
         for edge in bound.node.inputs if bound.kernel.sends else bound.keeps:
             self.escaped |= self.roots.get(edge, frozenset())
-        if isinstance(bound, LiftedLoop):
+        if isinstance(bound, RaisedLoop):
             shared |= {_FOREIGN}  # a node inside may keep an output of the loop, and two outputs may be the same value
         for port in range(len(bound.node.outputs)):
             edge = Edge(bound.node.name, port)
@@ -178,7 +178,7 @@ class _Analysis:
         return all(self.root_end[root] <= position for root in roots) and not others
 
 
-def _last_uses(unit: Unit) -> dict[Edge, float]:
-    found: dict[Edge, float] = {edge: i for i, bound in enumerate(unit.nodes) for edge in bound.reads}
-    found.update(dict.fromkeys(unit.outputs, len(unit.nodes)))
+def _last_uses(task: Task) -> dict[Edge, float]:
+    found: dict[Edge, float] = {edge: i for i, bound in enumerate(task.nodes) for edge in bound.reads}
+    found.update(dict.fromkeys(task.outputs, len(task.nodes)))
     return found

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from aioflow.compiler.ir import ClientGraph, Edge
-from aioflow.runtime.bind import BoundNode, LiftedLoop, kernel_error
+from aioflow.concurrency.stopping import current_work
+from aioflow.runtime.bind import BoundNode, RaisedLoop, kernel_error
 from aioflow.runtime.codegen import PARAMETERS, Form, Line, NodeWriter, compiled, failed_node, text_of
 from aioflow.runtime.executor import StepWork
 from aioflow.runtime.functions import cut
 from aioflow.runtime.liveness import analyse, is_small
 from aioflow.runtime.step import Probe, Step
-from aioflow.runtime.units import Unit
-from aioflow.work.stopping import current_work
+from aioflow.runtime.tasks import Task
 
 
 class _Unstoppable:
@@ -72,23 +72,23 @@ class LoopCode:
         nodes = (*parts.condition, *parts.body)
         inputs = (*parts.variables, *parts.invariants)
         outputs = tuple(e for e in dict.fromkeys(parts.following) if e not in constants)
-        self._unit = Unit(nodes, False, inputs, outputs, ())
+        self._task = Task(nodes, False, inputs, outputs, ())
         tested = len(parts.condition)
         ends = (parts.predicate, *parts.leaving)
         read = dict.fromkeys(parts.invariants, len(nodes) + 1) | dict.fromkeys(ends, tested)
-        lifetimes = analyse(self._unit, graph, frozenset(), read)
+        lifetimes = analyse(self._task, graph, frozenset(), read)
         names = {e: f"m{i}" for i, e in enumerate(parts.variables)}
         names |= {e: f"i{i}" for i, e in enumerate(parts.invariants)}
         self._sections = {"tests": range(tested), "body": range(tested, len(nodes))}
-        self._cuts = cut(self._unit, list(self._sections.values()), ends)
-        self._writer = NodeWriter(self._unit, graph, constants, lifetimes, names, self._cuts, ends)
+        self._cuts = cut(self._task, list(self._sections.values()), ends)
+        self._writer = NodeWriter(self._task, graph, constants, lifetimes, names, self._cuts, ends)
         self._compiled: dict[Form, Callable[..., tuple[Any, ...]]] = {}
 
     @property
     def kept(self) -> frozenset[int]:
         """The positions of the inputs that a node may hold beyond the loop."""
-        kept = _kept_inputs(self._unit, tuple(zip(self._parts.variables, self._parts.following, strict=True)))
-        return frozenset(i for i, e in enumerate(self._unit.inputs) if e in kept)
+        kept = _kept_inputs(self._task, tuple(zip(self._parts.variables, self._parts.following, strict=True)))
+        return frozenset(i for i, e in enumerate(self._task.inputs) if e in kept)
 
     def __call__(self, *values: Any, step: Step | None = None) -> tuple[Any, ...]:
         """Run the loop. Every error is attached to the node that raised it."""
@@ -103,7 +103,7 @@ class LoopCode:
                 return self._function(Form.PROBED)(values, self._reporter(step.probe), step, work)
             return self._function(Form.LOOP)(values, step or UNSTOPPABLE, work)
         except Exception as error:
-            failed = failed_node(error, self._compiled.values(), self._unit.nodes)
+            failed = failed_node(error, self._compiled.values(), self._task.nodes)
             if failed is None:
                 raise
             failure = kernel_error(error, failed.node)
@@ -118,7 +118,7 @@ class LoopCode:
         found = self._compiled.get(form)
         if found is None:
             main, parts = self._main(form), self._functions(form)
-            found = self._compiled[form] = compiled(main, "loop", self._writer.scope, self._unit.nodes, parts)
+            found = self._compiled[form] = compiled(main, "loop", self._writer.scope, self._task.nodes, parts)
         return found
 
     def _functions(self, form: Form) -> dict[str, list[list[Line]]]:
@@ -146,8 +146,8 @@ class LoopCode:
     def _taken(self) -> str:
         """Return the statement that binds the initial values to names."""
         if self._cuts is None:
-            return f"{''.join(f'{self._writer.name(e)}, ' for e in self._unit.inputs)} = values"
-        self._writer.scope["blank"] = [None] * (len(self._cuts.slots) - len(self._unit.inputs))
+            return f"{''.join(f'{self._writer.name(e)}, ' for e in self._task.inputs)} = values"
+        self._writer.scope["blank"] = [None] * (len(self._cuts.slots) - len(self._task.inputs))
         return "s = [*blank, *values]"
 
     def _section(self, name: str, form: Form) -> list[Line]:
@@ -167,7 +167,7 @@ class LoopCode:
             # A single tuple assignment, because a variable may receive the old value of another one.
             targets = ", ".join(writer.name(v) for v, _ in changed)
             lines.append(Line(f"        {targets} = {', '.join(writer.name(f) for _, f in changed)}"))
-        made = [e for e in self._unit.outputs if e not in self._unit.inputs and not is_small(e, self._graph)]
+        made = [e for e in self._task.outputs if e not in self._task.inputs and not is_small(e, self._graph)]
         if made:
             lines.append(Line(f"        {''.join(f'{writer.name(e)} = ' for e in made)}None"))
         return lines
@@ -176,18 +176,18 @@ class LoopCode:
         report = probe.begin()
 
         def after_node(index: int, outputs: Sequence[Any]) -> None:
-            node = self._unit.nodes[index]
-            if not isinstance(node, LiftedLoop):  # a raised loop has reported its nodes one by one
+            node = self._task.nodes[index]
+            if not isinstance(node, RaisedLoop):  # a raised loop has reported its nodes one by one
                 report(node, outputs)
 
         return after_node
 
 
-def _kept_inputs(unit: Unit, carried: Sequence[tuple[Edge, Edge]]) -> set[Edge]:
+def _kept_inputs(task: Task, carried: Sequence[tuple[Edge, Edge]]) -> set[Edge]:
     """Return the inputs of a loop whose memory a node keeps in any iteration."""
-    shares: dict[Edge, frozenset[Edge]] = {e: frozenset((e,)) for e in unit.inputs}
+    shares: dict[Edge, frozenset[Edge]] = {e: frozenset((e,)) for e in task.inputs}
     kept: set[Edge] = set()
-    for b in unit.nodes:
+    for b in task.nodes:
         inputs = [e for a in b.arguments if a.passes for e in a.sources]
         shared = frozenset[Edge]() if b.kernel.fresh else frozenset(s for e in inputs for s in shares.get(e, ()))
         shares.update((Edge(b.node.name, port), shared) for port in range(len(b.node.outputs)))

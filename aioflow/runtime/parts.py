@@ -11,10 +11,10 @@ from collections.abc import Collection, Sequence
 from typing import Any, TypeAlias
 
 from aioflow.compiler.ir import Part
+from aioflow.concurrency.threads import to_its_end
 from aioflow.errors import OpError
 from aioflow.runtime.step import Step
 from aioflow.runtime.worker import Begun, WorkerAPI
-from aioflow.work.threads import to_its_end
 
 _Part: TypeAlias = tuple[WorkerAPI, Part, int]
 
@@ -51,7 +51,7 @@ class StepOfParts:
             return []  # the step has no fetches and no targets
         if step.requested:
             step.halt()
-        volley = _Volley(step)
+        volley = _FanOut(step)
         try:
             found = await self._results(volley, feeds, step)
         except BaseException as error:
@@ -66,7 +66,7 @@ class StepOfParts:
         values = found[0] if len(found) == 1 else [value for results in found for value in results]
         return values if self._is_in_order else [values[i] for i in self._order]
 
-    async def _results(self, volley: _Volley, feeds: Sequence[Any], step: Step) -> list[list[Any]]:
+    async def _results(self, volley: _FanOut, feeds: Sequence[Any], step: Step) -> list[list[Any]]:
         found: list[Any] = [
             volley.begin(part, feeds, quietly) for part, quietly in zip(self._parts, self._is_quiet, strict=True)
         ]
@@ -115,7 +115,7 @@ async def _run_reported(worker: WorkerAPI, part: Part, handle: int, feeds: Seque
         return await worker.run(handle, feeds, step)
 
 
-class _Volley:
+class _FanOut:
     """The pending calls of one step: parts that were started without being awaited."""
 
     __slots__ = ("_begun", "_left", "_step", "_waiter")

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
+from aioflow.concurrency.stopping import value_limit
 from aioflow.errors import CancelledError, OpError
-from aioflow.runtime.driver import Driver, UnitRun
-from aioflow.runtime.executable import Executable, UnitsExecutable
+from aioflow.runtime.driver import Driver, TaskRun
+from aioflow.runtime.executable import Executable, TasksExecutable
 from aioflow.runtime.rendezvous import Rendezvous
 from aioflow.runtime.step import Step
-from aioflow.work.stopping import value_limit
 
 
 class PartExecutable:
@@ -48,10 +48,10 @@ class PartExecutable:
             step.rendezvous = Rendezvous(asyncio.get_running_loop(), self._devices)
         step.changed = step.changed or self.changes
         results: dict[int, list[Any]] = {}
-        runs: dict[int, tuple[UnitsExecutable, UnitRun]] = {}
+        runs: dict[int, tuple[TasksExecutable, TaskRun]] = {}
         flows: list[Coroutine[Any, Any, None]] = []
         for index, executable in enumerate(self._executables):
-            if isinstance(executable, UnitsExecutable):
+            if isinstance(executable, TasksExecutable):
                 runs[index] = (executable, executable.program.begin(feeds))
             else:
                 flows.append(_flow(executable, feeds, step, index, results))

@@ -19,7 +19,7 @@ from aioflow.graph.traits import Effect
 from aioflow.kernels import joinable
 from aioflow.kernels.joinable import Constant, Item, Joinable, Member
 from aioflow.runtime.bind import BoundNode
-from aioflow.runtime.units import Unit
+from aioflow.runtime.tasks import Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +39,21 @@ class Shortcut:
     call: joinable.Shortcut
 
 
-def shortcuts(unit: Unit, constants: Mapping[Edge, Any]) -> list[Shortcut]:
+def shortcuts(task: Task, constants: Mapping[Edge, Any]) -> list[Shortcut]:
     """Return the runs of a task that become one call, in order."""
-    if not any(isinstance(b.call, Joinable) for b in unit.nodes):
+    if not any(isinstance(b.call, Joinable) for b in task.nodes):
         return []
     found = []
-    for run in _runs(unit, constants):
-        made = _joined(unit, run, constants)
+    for run in _runs(task, constants):
+        made = _joined(task, run, constants)
         if made is not None:
             found.append(made)
     return found
 
 
-def _runs(unit: Unit, constants: Mapping[Edge, Any]) -> Iterator[range]:
+def _runs(task: Task, constants: Mapping[Edge, Any]) -> Iterator[range]:
     """Yield the longest runs that begin and end with joinable nodes."""
-    nodes, ends = unit.nodes, _ends(unit)
+    nodes, ends = task.nodes, _ends(task)
     may_be = [_may_be_member(b, constants, ends) for b in nodes]
     for is_run, positions in groupby(range(len(nodes)), may_be.__getitem__):
         if is_run:
@@ -81,10 +81,10 @@ def _within(nodes: Sequence[BoundNode], ends: Mapping[Edge, float], positions: S
             behind = last + 1
 
 
-def _ends(unit: Unit) -> dict[Edge, float]:
+def _ends(task: Task) -> dict[Edge, float]:
     """Return the position of the last read of each value."""
-    ends: dict[Edge, float] = {edge: position for position, b in enumerate(unit.nodes) for edge in b.reads}
-    return ends | dict.fromkeys(unit.outputs, math.inf)
+    ends: dict[Edge, float] = {edge: position for position, b in enumerate(task.nodes) for edge in b.reads}
+    return ends | dict.fromkeys(task.outputs, math.inf)
 
 
 def _may_be_member(b: BoundNode, constants: Mapping[Edge, Any], ends: Mapping[Edge, float]) -> bool:
@@ -105,8 +105,8 @@ def _may_be_member(b: BoundNode, constants: Mapping[Edge, Any], ends: Mapping[Ed
     return all(e in constants for a in b.arguments if a.convert is not None for e in a.sources)
 
 
-def _joined(unit: Unit, run: range, constants: Mapping[Edge, Any]) -> Shortcut | None:
-    nodes = unit.nodes[run.start : run.stop]
+def _joined(task: Task, run: range, constants: Mapping[Edge, Any]) -> Shortcut | None:
+    nodes = task.nodes[run.start : run.stop]
     own = {b.node.name for b in nodes}
     reads = dict.fromkeys(e for b in nodes for e in b.node.inputs if e.node not in own and e not in constants)
     outputs = [Edge(b.node.name, 0) for b in nodes]

@@ -14,6 +14,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Final, NoReturn, Protocol, Self, TypeAlias, cast
 
+from aioflow.concurrency.threads import LeftBehind, to_its_end
 from aioflow.errors import (
     AbortedError,
     AioflowError,
@@ -27,7 +28,6 @@ from aioflow.errors import (
 )
 from aioflow.runtime.rendezvous import Rendezvous
 from aioflow.runtime.spans import Spans
-from aioflow.work.threads import LeftBehind, to_its_end
 
 _LOGGER: Final = logging.getLogger("aioflow.runtime")
 

@@ -8,16 +8,16 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from aioflow.concurrency.stopping import BoundedWork, OffloadToThread, current_work, doing
+from aioflow.memory.collector import full_collections_postponed
 from aioflow.runtime.backend_api import Executor
-from aioflow.runtime.bind import BoundNode, LiftedLoop, kernel_error
+from aioflow.runtime.bind import BoundNode, RaisedLoop, kernel_error
 from aioflow.runtime.codegen import Form
 from aioflow.runtime.elasticity import begins_again, elastic_nodes
 from aioflow.runtime.executor import StepWork, work_here
 from aioflow.runtime.loop_code import UNSTOPPABLE
 from aioflow.runtime.step import Probe, Step
 from aioflow.runtime.strand_code import StrandCode
-from aioflow.work.collector import full_collections_postponed
-from aioflow.work.stopping import Brief, Elsewhere, current_work, doing
 
 # The type of `BackendDevice.captured`.
 Capture: TypeAlias = Callable[
@@ -72,14 +72,14 @@ class Strand:
             limit: `SessionConfig.max_value_bytes`.
         """
         self.code = code
-        self.nodes: tuple[BoundNode, ...] = code.unit.nodes
+        self.nodes: tuple[BoundNode, ...] = code.task.nodes
         self.cost = CostEstimate()
         self._executor = executor
         self._sends = code.sends
         self._limit = limit
-        elastic = elastic_nodes(code.unit)
+        elastic = elastic_nodes(code.task)
         # A strand that cannot be restarted never runs inline.
-        self._budget = budget if begins_again(code.unit, elastic) else -1.0
+        self._budget = budget if begins_again(code.task, elastic) else -1.0
         self._brief = bool(elastic) or (limit is not None and any(b.kernel.elastic or b.claims for b in self.nodes))
         self._sized, self._texts = map(tuple, sized)
         self._varies = bool(self._sized or self._texts)
@@ -115,14 +115,14 @@ class Strand:
         started = perf_counter()
         try:
             if self._brief:
-                work = Brief(self._limit)
+                work = BoundedWork(self._limit)
                 result = doing(work, fast, *values, work, *((step,) if self._sends else ()))
             else:
                 result = fast(*values, step) if self._sends else fast(*values)
         except Exception as error:
             explained = self._explain(error)
             raise explained from explained.__cause__
-        except Elsewhere:
+        except OffloadToThread:
             return None  # nothing in it has had an effect, so it can be restarted
         self.cost.observe(magnitude, perf_counter() - started)
         return result
@@ -194,7 +194,7 @@ class Strand:
         report = probe.begin()
 
         def after_node(index: int, outputs: Sequence[Any]) -> None:
-            if not isinstance(self.nodes[index], LiftedLoop):  # a raised loop has reported its nodes itself
+            if not isinstance(self.nodes[index], RaisedLoop):  # a raised loop has reported its nodes itself
                 report(self.nodes[index], outputs)
 
         return after_node

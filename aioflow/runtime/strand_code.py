@@ -16,7 +16,7 @@ from aioflow.runtime.frames import DEAD
 from aioflow.runtime.functions import Cuts, cut, takes_long
 from aioflow.runtime.liveness import Lifetimes, analyse
 from aioflow.runtime.shortcuts import Shortcut, shortcuts
-from aioflow.runtime.units import Unit
+from aioflow.runtime.tasks import Task
 
 _SOME: Final = 256  # values that are freed at once
 
@@ -24,24 +24,24 @@ _SOME: Final = 256  # values that are freed at once
 class StrandCode:
     """The generated code of one strand; each form is compiled when it is first needed.
 
-    A form is a function of the values of `unit.inputs`, in order, followed by `NodeWriter.parameters` of the form. It
-    returns the values of `unit.outputs` as a tuple. An output whose predicates did not hold is DEAD.
+    A form is a function of the values of `task.inputs`, in order, followed by `NodeWriter.parameters` of the form. It
+    returns the values of `task.outputs` as a tuple. An output whose predicates did not hold is DEAD.
 
     Attributes:
-        unit: The task.
+        task: The task.
         sends: Whether a value is sent to another device.
         is_long: Whether compiling it takes longer than an event loop may be blocked.
     """
 
-    def __init__(self, unit: Unit, graph: ClientGraph, constants: Mapping[Edge, Any], fed: frozenset[Edge]) -> None:
-        self.unit = unit
-        self.sends = any(b.kernel.sends for b in unit.nodes)
-        self._lifetimes: Lifetimes = analyse(unit, graph, fed)
-        self._shortcuts = shortcuts(unit, constants)
-        self._cuts = cut(unit, *_sections(unit, self._shortcuts))
-        self.is_long = takes_long(unit)
+    def __init__(self, task: Task, graph: ClientGraph, constants: Mapping[Edge, Any], fed: frozenset[Edge]) -> None:
+        self.task = task
+        self.sends = any(b.kernel.sends for b in task.nodes)
+        self._lifetimes: Lifetimes = analyse(task, graph, fed)
+        self._shortcuts = shortcuts(task, constants)
+        self._cuts = cut(task, *_sections(task, self._shortcuts))
+        self.is_long = takes_long(task)
         self._writer = NodeWriter(
-            unit, graph, constants, self._lifetimes, {e: f"a{i}" for i, e in enumerate(unit.inputs)}, self._cuts
+            task, graph, constants, self._lifetimes, {e: f"a{i}" for i, e in enumerate(task.inputs)}, self._cuts
         )
         self._compiled: dict[Form, Callable[..., tuple[Any, ...]]] = {}
 
@@ -55,7 +55,7 @@ class StrandCode:
         found = self._compiled.get(form)
         if found is None:
             main, parts = self._main(form), {f"parts{i}": lines for i, lines in enumerate(self._parts(form))}
-            found = compiled(main, f"strand {form.value}", self._writer.scope, self.unit.nodes, parts)
+            found = compiled(main, f"strand {form.value}", self._writer.scope, self.task.nodes, parts)
             self._compiled[form] = found
         return found
 
@@ -66,7 +66,7 @@ class StrandCode:
 
     def failed_node(self, error: BaseException) -> BoundNode | None:
         """Return the node whose generated line raised `error`, or None if it is no node's line."""
-        return failed_node(error, self._compiled.values(), self.unit.nodes)
+        return failed_node(error, self._compiled.values(), self.task.nodes)
 
     def _parts(self, form: Form) -> list[list[list[Line]]]:
         """Return the functions of each section."""
@@ -74,17 +74,17 @@ class StrandCode:
         return [[self._writer.function("part", form, piece) for piece in pieces] for pieces in sections]
 
     def _main(self, form: Form) -> list[Line]:
-        writer, unit = self._writer, self.unit
+        writer, task = self._writer, self.task
         parameters = writer.parameters(form)
         if self._cuts is not None:
             return self._main_of_parts(parameters, self._cuts, {} if form is Form.PROBED else self._by_start())
-        lines = [Line(f"def strand({', '.join((*(writer.name(e) for e in unit.inputs), *parameters))}):")]
+        lines = [Line(f"def strand({', '.join((*(writer.name(e) for e in task.inputs), *parameters))}):")]
         # Outputs under predicates stay DEAD unless their branch assigns them.
-        maybe_dead = [writer.name(e) for e in unit.outputs if writer.guard(e)]
+        maybe_dead = [writer.name(e) for e in task.outputs if writer.guard(e)]
         if maybe_dead:
             lines.append(Line(f"    {''.join(f'{name} = ' for name in maybe_dead)}DEAD"))
-        lines += writer.lines(form, 0, len(unit.nodes), 1)
-        lines.append(Line(f"    return ({''.join(f'{writer.name(e)},' for e in unit.outputs)})"))
+        lines += writer.lines(form, 0, len(task.nodes), 1)
+        lines.append(Line(f"    return ({''.join(f'{writer.name(e)},' for e in task.outputs)})"))
         return lines
 
     def _by_start(self) -> dict[int, Shortcut]:
@@ -98,12 +98,12 @@ class StrandCode:
             cuts: The functions.
             by_start: The shortcuts to use, by the position of their first node.
         """
-        writer, unit = self._writer, self.unit
-        blank: list[Any] = [DEAD if writer.guard(e) else None for e in unit.outputs]
-        blank += [None] * (len(cuts.slots) - len(unit.inputs) - len(blank))
+        writer, task = self._writer, self.task
+        blank: list[Any] = [DEAD if writer.guard(e) else None for e in task.outputs]
+        blank += [None] * (len(cuts.slots) - len(task.inputs) - len(blank))
         writer.scope["blank"] = blank
         # The remaining values are freed in batches: other threads cannot run while thousands of values are freed.
-        writer.scope["ends"] = [*range(len(cuts.slots) - _SOME, len(unit.outputs), -_SOME), len(unit.outputs)]
+        writer.scope["ends"] = [*range(len(cuts.slots) - _SOME, len(task.outputs), -_SOME), len(task.outputs)]
         lines = [Line("def strand(*given):")]
         if parameters:
             lines.append(Line(f"    *given, {', '.join(parameters)} = given"))
@@ -137,9 +137,9 @@ class StrandCode:
             yield from self._writer.dropped_by(shortcut)
 
 
-def _sections(unit: Unit, found: Sequence[Shortcut]) -> tuple[list[range], list[Edge], bool]:
-    """Return the arguments of `cut` after the unit."""
-    count = len(unit.nodes)
+def _sections(task: Task, found: Sequence[Shortcut]) -> tuple[list[range], list[Edge], bool]:
+    """Return the arguments of `cut` after the task."""
+    count = len(task.nodes)
     bounds = sorted({0, count, *(bound for each in found for bound in (each.nodes.start, each.nodes.stop))})
     shared = [edge for each in found for edge in (*each.inputs, each.output)]
     return [range(*pair) for pair in pairwise(bounds)] or [range(count)], shared, bool(found)

@@ -11,8 +11,8 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, Final
 
+from aioflow.concurrency.forking import renew_in_child
 from aioflow.errors import ClosedSessionError
-from aioflow.work.forking import renew_in_child
 
 # Loops of the parent process, which a child holds for ever so that they are never collected.
 _INHERITED: Final[list[asyncio.AbstractEventLoop]] = []

@@ -13,6 +13,9 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from aioflow.compiler.ir import Part
+from aioflow.concurrency.forking import check_process, generation
+from aioflow.concurrency.stopping import acting
+from aioflow.concurrency.switch_interval import lower_switch_interval
 from aioflow.config import SessionConfig
 from aioflow.errors import InvalidArgumentError, NotFoundError, OpError
 from aioflow.formats.allowed_folders import ANYWHERE, AllowedFolders
@@ -24,9 +27,6 @@ from aioflow.runtime.host_copies import with_host_copies
 from aioflow.runtime.registered_part import PartExecutable
 from aioflow.runtime.step import Step
 from aioflow.sync.background import Background, background_of
-from aioflow.work.forking import check_process, generation
-from aioflow.work.stopping import acting
-from aioflow.work.switch_interval import lower_switch_interval
 
 LOCAL_TASK: Final = "/job:localhost/replica:0/task:0"
 

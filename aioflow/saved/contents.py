@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from aioflow.concurrency.forking import generation, not_forked
 from aioflow.errors import AbortedError, DataLossError, OpError
 from aioflow.graph.arrays import Array
 from aioflow.graph.graphdef import GraphDef
@@ -24,7 +25,6 @@ from aioflow.saved.manifest import ASSETS, MANIFEST, Manifest, StoredFile
 from aioflow.saved.ops_used import without_new_attributes
 from aioflow.saved.places import Place
 from aioflow.saved.stored_weights import StoredWeights
-from aioflow.work.forking import generation, not_forked
 
 _ATTEMPTS: Final = 20
 

@@ -11,12 +11,12 @@ from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from aioflow.concurrency.stopping import checkpoint
 from aioflow.errors import DataLossError, NotFoundError, PermissionDeniedError, ResourceExhaustedError
 from aioflow.formats.files import PIECE, file_errors
 from aioflow.formats.stores import Store, is_url, joined, local_path, store_at
 from aioflow.formats.temporary_files import kept_file
 from aioflow.saved.manifest import MANIFEST, StoredFile
-from aioflow.work.stopping import checkpoint
 
 _MAX_MANIFEST: Final = 1 << 26
 _MAX_GRAPH: Final = 1 << 34

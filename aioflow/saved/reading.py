@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from aioflow.checks.brief import brief
+from aioflow.concurrency.threads import in_thread
 from aioflow.errors import AbortedError, DataLossError, NotFoundError, OpError
 from aioflow.graph import dtypes
 from aioflow.graph.argument_kinds import check_kind
@@ -38,7 +39,6 @@ from aioflow.saved.stored_weights import StoredWeights
 from aioflow.saved.tables import table_initializers
 from aioflow.session.session import Session
 from aioflow.train.saved_variables import Saved, check_saved
-from aioflow.work.threads import in_thread
 
 
 def load(folder: str | os.PathLike[str]) -> Model:

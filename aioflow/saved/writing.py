@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from aioflow.concurrency.stopping import checkpoint
+from aioflow.concurrency.threads import in_thread
 from aioflow.errors import AlreadyExistsError, ClosedSessionError, NotFoundError, UnimplementedError
 from aioflow.formats.checkpoint import write_checkpoint
 from aioflow.formats.files import file_errors
@@ -37,8 +39,6 @@ from aioflow.saved.pruning import pruned
 from aioflow.saved.replacing import being_written, replace_manifest, unless_it_fails
 from aioflow.saved.tables import columns_of, exports
 from aioflow.session.session import Session
-from aioflow.work.stopping import checkpoint
-from aioflow.work.threads import in_thread
 
 Signatures: TypeAlias = Mapping[str, Signature | tuple[Mapping[str, Any], Mapping[str, Any]]] | Signature
 

@@ -29,7 +29,7 @@ from aioflow.serve.page.status import Status
 from aioflow.serve.protocol import Limits
 from aioflow.serve.repository import Repository
 from aioflow.serve.requests import answer, answer_json, path_of
-from aioflow.serve.routes import INFER, Line, lines
+from aioflow.serve.routes import INFER, HttpRoute, lines
 from aioflow.serve.running import running
 from aioflow.serve.sources import ModelSource
 
@@ -92,7 +92,9 @@ class Watch:
             group.create_task(self.status.watch())
 
 
-def _table(repository: Repository, endpoints: Endpoints, watch: Watch, has_token: Callable[[], bool]) -> list[Line]:
+def _table(
+    repository: Repository, endpoints: Endpoints, watch: Watch, has_token: Callable[[], bool]
+) -> list[HttpRoute]:
     """Return all routes, including that of the OpenAPI document that describes them."""
     metrics = ServiceMetrics(repository, endpoints.admission, watch.lag)
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.compiler.rows import row_verdict
+from aioflow.concurrency.threads import in_thread
 from aioflow.errors import DeadlineExceededError, InvalidArgumentError, OpError, ResourceExhaustedError
 from aioflow.graph.arrays import blank
 from aioflow.graph.tensor import Tensor
@@ -22,7 +23,6 @@ from aioflow.serve.turns import Turns
 from aioflow.session.batching import BatchStatistics
 from aioflow.session.session import Session
 from aioflow.sync.batch_statistics import Tally
-from aioflow.work.threads import in_thread
 
 _LOG: Final = logging.getLogger("aioflow.serve")
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from starlette.types import Receive, Scope, Send
 
+from aioflow.concurrency.threads import in_thread
 from aioflow.errors import ClientDisconnectedError, NotFoundError, OpError, UnavailableError
 from aioflow.release import RELEASE
 from aioflow.serve.admission import Admission
@@ -19,7 +20,6 @@ from aioflow.serve.protocol.request import flag_of, json_object
 from aioflow.serve.repository import Repository
 from aioflow.serve.requests import answer, answer_error, answer_json, read_body, whole_header
 from aioflow.web import until_disconnect
-from aioflow.work.threads import in_thread
 
 _LOG: Final = logging.getLogger("aioflow.serve")
 _JSON_LENGTH: Final = b"inference-header-content-length"

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
+from aioflow.concurrency.threads import in_thread
 from aioflow.errors import InvalidArgumentError, OpError, UnavailableError, UnimplementedError
 from aioflow.graph.dtypes import as_dtype
 from aioflow.graph.labelled import values_of
@@ -26,7 +27,6 @@ from aioflow.serve.options import ModelOptions
 from aioflow.serve.protocol import InferRequest, InferResponse, MalformedRequestError, datatype_of, spelled
 from aioflow.serve.tally import RequestTally
 from aioflow.session.session import Session
-from aioflow.work.threads import in_thread
 
 _LOG: Final = logging.getLogger("aioflow.serve")
 SIGNATURE: Final = "signature"  # the request parameter that selects a signature other than the default

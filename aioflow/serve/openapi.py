@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from aioflow.release import RELEASE
-from aioflow.serve.routes import Line
+from aioflow.serve.routes import HttpRoute
 from aioflow.serve.schemas import SCHEMAS, ref
 from aioflow.serve.sources import NAME
 
@@ -31,7 +31,7 @@ _QUERY: Final[Mapping[str, dict[str, Any]]] = {
 }
 
 
-def openapi_document(lines: Iterable[Line], has_token: bool) -> dict[str, Any]:
+def openapi_document(lines: Iterable[HttpRoute], has_token: bool) -> dict[str, Any]:
     """Return the document in OpenAPI 3.1.
 
     Args:
@@ -56,7 +56,7 @@ def openapi_document(lines: Iterable[Line], has_token: bool) -> dict[str, Any]:
     }
 
 
-def _operation(line: Line, has_token: bool) -> dict[str, Any]:
+def _operation(line: HttpRoute, has_token: bool) -> dict[str, Any]:
     made: dict[str, Any] = {"summary": line.says, "operationId": _identifier(line)}
     parameters = [
         {"name": name, "in": "path", "required": True, **_PARAMETERS[name]}
@@ -76,7 +76,7 @@ def _operation(line: Line, has_token: bool) -> dict[str, Any]:
     return made
 
 
-def _identifier(line: Line) -> str:
+def _identifier(line: HttpRoute) -> str:
     words = re.findall(r"\w+", line.path.replace("{", "").replace("}", ""))
     return "_".join([line.method.lower(), *words])
 
@@ -85,7 +85,7 @@ def _content(kinds: Mapping[str, str]) -> dict[str, Any]:
     return {kind: {"schema": ref(schema)} if schema else {} for kind, schema in kinds.items()}
 
 
-def _responses(line: Line, has_token: bool) -> dict[str, Any]:
+def _responses(line: HttpRoute, has_token: bool) -> dict[str, Any]:
     found: dict[str, Any] = {"200": {"description": HTTPStatus.OK.phrase, "content": _content(line.gives)}}
     if _BYTES in line.gives:
         length = {"description": _LENGTH_SAYS, "schema": {"type": "string", "pattern": "^[0-9]+$"}}

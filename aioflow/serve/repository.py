@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from aioflow.checks.numbers import check_whole
+from aioflow.concurrency.threads import although_cancelled, in_thread
 from aioflow.errors import ClosedSessionError, InvalidArgumentError, NotFoundError, OpError, UnavailableError
 from aioflow.saved.opening import open_model
 from aioflow.serve.memory import MemoryBudget, weight_bytes
@@ -28,7 +29,6 @@ from aioflow.serve.models import Opener, ServedModel, open_served
 from aioflow.serve.options import ModelOptions
 from aioflow.serve.sources import NAME, ModelSource
 from aioflow.serve.tally import RequestTally
-from aioflow.work.threads import although_cancelled, in_thread
 
 T = TypeVar("T")
 

@@ -29,7 +29,7 @@ _BYTES: Final = "application/octet-stream"
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class HttpRoute:
     """One HTTP route.
 
     Attributes:
@@ -56,11 +56,11 @@ class Line:
     is_open: bool = False
 
 
-def lines(endpoints: Endpoints, page: Page, metrics: Answer, openapi: Answer) -> list[Line]:
+def lines(endpoints: Endpoints, page: Page, metrics: Answer, openapi: Answer) -> list[HttpRoute]:
     """Return all routes, the most frequent first."""
     tensors = {_JSON: "InferRequest", _BYTES: ""}, {_JSON: "InferResponse", _BYTES: ""}
     calls = [
-        Line("POST", path + "/infer", endpoints.infer, "Call a model", tensors[1], tensors[0], _CALLING)
+        HttpRoute("POST", path + "/infer", endpoints.infer, "Call a model", tensors[1], tensors[0], _CALLING)
         for path in (_MODEL, _VERSION)
     ]
     return [
@@ -68,16 +68,16 @@ def lines(endpoints: Endpoints, page: Page, metrics: Answer, openapi: Answer) ->
         *_of_health(endpoints),
         *_of_models(endpoints),
         *_of_repository(endpoints),
-        Line("GET", "/metrics", metrics, "The counters, for Prometheus", {"text/plain": ""}),
-        Line("GET", "/openapi.json", openapi, "This document", {_JSON: "OpenAPI"}),
+        HttpRoute("GET", "/metrics", metrics, "The counters, for Prometheus", {"text/plain": ""}),
+        HttpRoute("GET", "/openapi.json", openapi, "This document", {_JSON: "OpenAPI"}),
         *_of_page(page),
     ]
 
 
-def _of_health(endpoints: Endpoints) -> list[Line]:
+def _of_health(endpoints: Endpoints) -> list[HttpRoute]:
     return [
-        Line("GET", "/v2/health/live", endpoints.live, "Whether it runs", {_JSON: "Live"}, is_open=True),
-        Line(
+        HttpRoute("GET", "/v2/health/live", endpoints.live, "Whether it runs", {_JSON: "Live"}, is_open=True),
+        HttpRoute(
             "GET",
             "/v2/health/ready",
             endpoints.ready,
@@ -86,45 +86,45 @@ def _of_health(endpoints: Endpoints) -> list[Line]:
             not_ready="Ready",
             is_open=True,
         ),
-        Line("GET", "/v2", endpoints.server, "Which server this is", {_JSON: "Server"}),
+        HttpRoute("GET", "/v2", endpoints.server, "Which server this is", {_JSON: "Server"}),
     ]
 
 
-def _of_models(endpoints: Endpoints) -> list[Line]:
+def _of_models(endpoints: Endpoints) -> list[HttpRoute]:
     statistics = {_JSON: "Statistics"}
-    found = [Line("GET", "/v2/models/stats", endpoints.statistics, "What all models have done", statistics)]
+    found = [HttpRoute("GET", "/v2/models/stats", endpoints.statistics, "What all models have done", statistics)]
     for path, which in ((_MODEL, "a model"), (_VERSION, "a version")):
         says = f"What {which} takes and gives", f"Whether {which} can be called", f"What {which} has done"
         found += [
-            Line("GET", path, endpoints.model, says[0], {_JSON: "Model"}, fails=_FINDING),
-            Line("GET", path + "/ready", endpoints.model_ready, says[1], {_JSON: "Ready"}, None, (404,), "Ready"),
-            Line(
+            HttpRoute("GET", path, endpoints.model, says[0], {_JSON: "Model"}, fails=_FINDING),
+            HttpRoute("GET", path + "/ready", endpoints.model_ready, says[1], {_JSON: "Ready"}, None, (404,), "Ready"),
+            HttpRoute(
                 "GET", path + "/config", endpoints.config, f"How {which} is served", {_JSON: "Config"}, fails=_FINDING
             ),
-            Line("GET", path + "/stats", endpoints.statistics, says[2], statistics, fails=_FINDING),
+            HttpRoute("GET", path + "/stats", endpoints.statistics, says[2], statistics, fails=_FINDING),
         ]
     return found
 
 
-def _of_repository(endpoints: Endpoints) -> list[Line]:
+def _of_repository(endpoints: Endpoints) -> list[HttpRoute]:
     index, parameters, nothing = ({_JSON: name} for name in ("IndexRequest", "Parameters", "Nothing"))
     load, unload = _STORED + "/load", _STORED + "/unload"
     return [
-        Line("POST", "/v2/repository/index", endpoints.index, "All models", {_JSON: "Index"}, index, _READING),
-        Line("POST", load, endpoints.load, "Load a model, or load it again", nothing, parameters, _CALLING),
-        Line("POST", unload, endpoints.unload, "Take a model away", nothing, parameters, _CALLING),
+        HttpRoute("POST", "/v2/repository/index", endpoints.index, "All models", {_JSON: "Index"}, index, _READING),
+        HttpRoute("POST", load, endpoints.load, "Load a model, or load it again", nothing, parameters, _CALLING),
+        HttpRoute("POST", unload, endpoints.unload, "Take a model away", nothing, parameters, _CALLING),
     ]
 
 
-def _of_page(page: Page) -> list[Line]:
+def _of_page(page: Page) -> list[HttpRoute]:
     graph = "/status/models/{model}/versions/{version}/graph"
     return [
         *(
-            Line("GET", file.path, file.answer, file.says, {file.kind.partition(";")[0]: ""}, is_open=True)
+            HttpRoute("GET", file.path, file.answer, file.says, {file.kind.partition(";")[0]: ""}, is_open=True)
             for file in page.files
         ),
-        Line("GET", "/status", page.status, "What the page shows", {_JSON: "Status"}),
-        Line(
+        HttpRoute("GET", "/status", page.status, "What the page shows", {_JSON: "Status"}),
+        HttpRoute(
             "GET",
             graph,
             page.graph,

@@ -16,13 +16,13 @@ from starlette.applications import Starlette
 from aioflow.errors import InvalidArgumentError
 from aioflow.formats.files import check_private
 from aioflow.serve.app import create_app
+from aioflow.serve.embedded import EmbeddedServer, EmbeddedSettings
 from aioflow.serve.options import ModelOptions
 from aioflow.serve.protocol import Limits
 from aioflow.serve.repository import Entry, Repository
 from aioflow.serve.running import running
 from aioflow.serve.sources import ModelSource
 from aioflow.serve.where import ServerOptions
-from aioflow.web_server import EmbeddedServer, EmbeddedSettings
 
 if TYPE_CHECKING:
     from aioflow.serve.grpc.server import GrpcServer

@@ -8,6 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.concurrency.stopping import OffloadToThread, current_work
+from aioflow.concurrency.threads import in_thread
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.arrays import holds_bytes, takes_long, to_array
@@ -16,11 +18,9 @@ from aioflow.graph.indexed_slices import IndexedSlices, IndexedSlicesValue
 from aioflow.graph.labelled import LabelledTensor
 from aioflow.graph.shapes import format_dims, is_compatible
 from aioflow.kernels.list_values import tensors_of
+from aioflow.memory.copying import copied
 from aioflow.ops.sparse.tensor import SparseTensor, SparseTensorValue
 from aioflow.ops.variables.state import value_behind
-from aioflow.work.copying import copied
-from aioflow.work.stopping import Elsewhere, current_work
-from aioflow.work.threads import in_thread
 
 Take = Callable[[Sequence[Any]], Any]
 
@@ -272,7 +272,7 @@ def feed_converter(tensor: Tensor, on_cards: bool = False) -> Callable[[Any], An
 
     An array that already fits is passed through without a copy. The returned function raises:
 
-    - Elsewhere: the conversion takes too long for an event loop, and the thread has no current work.
+    - OffloadToThread: the conversion takes too long for an event loop, and the thread has no current work.
     - DTypeError: the value is of another kind, or is a tensor of a graph.
     - InvalidArgumentError: the value has another shape.
 
@@ -320,9 +320,9 @@ def _fed_list(tensor: Tensor, value: Any) -> Any:
 
 
 def _is_text(value: Any) -> bool:
-    """Return True if every element of an object array is bytes. Raises Elsewhere if the scan takes too long."""
+    """Return True if every element of an object array is bytes. Raises OffloadToThread if the scan takes too long."""
     if current_work() is None and takes_long(value, dtypes.string):
-        raise Elsewhere
+        raise OffloadToThread
     return holds_bytes(value)
 
 
@@ -351,7 +351,7 @@ def _slow_feed(tensor: Tensor, value: Any) -> Any:
             actual=repr(value),
         )
     if current_work() is None and takes_long(value, tensor.dtype):
-        raise Elsewhere
+        raise OffloadToThread
     try:
         array = to_array(value, tensor.dtype)
     except InvalidArgumentError as error:

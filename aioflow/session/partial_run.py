@@ -17,6 +17,8 @@ from typing import Any, Final
 from aioflow.checks.numbers import check_seconds
 from aioflow.compiler.ir import ClientGraph, Node, Plan
 from aioflow.compiler.prune import StepRequest
+from aioflow.concurrency.stopping import OffloadToThread
+from aioflow.concurrency.threads import in_thread
 from aioflow.config import SessionConfig
 from aioflow.errors import (
     CancelledError,
@@ -40,8 +42,6 @@ from aioflow.session.prepared import described, planned
 from aioflow.session.time_limit import left_behind
 from aioflow.sync.background import Background
 from aioflow.sync.partial_run import EXCHANGE, Exchange
-from aioflow.work.stopping import Elsewhere
-from aioflow.work.threads import in_thread
 
 _IDS: Final = itertools.count(1)
 _LONGEST: Final = 86_400.0 * 365  # seconds; a timer needs a finite delay
@@ -365,7 +365,7 @@ async def _owned_feeds(feeds: Mapping[Tensor, Any]) -> dict[Tensor, Any]:
     else:
         try:
             values = convert()
-        except Elsewhere:
+        except OffloadToThread:
             values = await in_thread(convert, effects=False)
     return dict(zip(feeds, values, strict=True))
 

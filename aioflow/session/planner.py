@@ -20,6 +20,8 @@ from aioflow.compiler.place.simulate import simulate_placement
 from aioflow.compiler.place.strategies import Placement, check_strategy, choose
 from aioflow.compiler.prune import StepRequest
 from aioflow.compiler.timeline import NodeSeconds, TransferSeconds
+from aioflow.concurrency.forking import Locked
+from aioflow.concurrency.stopping import acting
 from aioflow.config import SessionConfig
 from aioflow.errors import NotFoundError
 from aioflow.graph.boundary import ARG, PARTIAL_FEED, PARTIAL_FETCH, RECV, RETVAL, SEND
@@ -33,8 +35,6 @@ from aioflow.runtime.cluster import Cluster, Home
 from aioflow.runtime.delegates import find_delegate
 from aioflow.runtime.folding import fold
 from aioflow.runtime.stats import StepStats
-from aioflow.work.forking import Locked
-from aioflow.work.stopping import acting
 
 _BOUNDARY: Final = (ARG, RETVAL, SEND, RECV, PARTIAL_FEED, PARTIAL_FETCH)
 _USUAL: Final = frozenset({"CPU", "GPU"})  # devices of other types are used only on request

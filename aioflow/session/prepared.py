@@ -15,18 +15,18 @@ from typing import Any, Final
 
 from aioflow.compiler.ir import Plan, worth_a_thread
 from aioflow.compiler.prune import StepRequest
+from aioflow.concurrency.stopping import BoundedWork, OffloadToThread, doing
+from aioflow.concurrency.threads import in_thread
 from aioflow.config import SessionConfig
 from aioflow.errors import SourceLine
 from aioflow.graph.boundary import ARG
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.graph import Graph
+from aioflow.memory.collector import full_collections_postponed, garbage_was_left
 from aioflow.ops import nest
 from aioflow.runtime.cluster import Cluster, RegisteredStep
 from aioflow.session.fetches import FetchMapper, convert_feeds, fed_tensors, feed_converter, fetch_key
 from aioflow.session.planner import Meeting, Planner
-from aioflow.work.collector import full_collections_postponed, garbage_was_left
-from aioflow.work.stopping import Brief, Elsewhere, doing
-from aioflow.work.threads import in_thread
 
 _LOGGER: Final = logging.getLogger("aioflow.placement")
 _COMPILING: Final = 0.005  # maximum seconds of compilation on the event loop
@@ -67,7 +67,7 @@ class PreparedStep:
         """Convert the fed values to the dtypes and shapes of the feeds."""
         try:
             return convert_feeds(self.converters, fed)
-        except Elsewhere:
+        except OffloadToThread:
             return await self.convert_in_thread(fed)
 
     async def convert_in_thread(self, fed: Sequence[Any]) -> list[Any]:
@@ -256,9 +256,9 @@ async def planned(
 
 async def _planned(planner: Planner, request: StepRequest, nodes: int, asks: bool, meeting: Meeting | None) -> Plan:
     if not worth_a_thread(nodes):
-        with suppress(Elsewhere):
-            # If this takes too long, a checkpoint raises Elsewhere, and the plan is made in a thread from the start.
-            return doing(Brief(seconds=_COMPILING), planner.plan, request, asks, meeting)
+        with suppress(OffloadToThread):
+            # If this takes too long, a checkpoint raises OffloadToThread, and a thread makes the plan from the start.
+            return doing(BoundedWork(seconds=_COMPILING), planner.plan, request, asks, meeting)
     return await in_thread(full_collections_postponed()(planner.plan), request, asks, meeting, effects=False)
 
 

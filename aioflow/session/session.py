@@ -18,6 +18,9 @@ import aioflow
 from aioflow.compiler.delegate import Delegation
 from aioflow.compiler.ir import Plan
 from aioflow.compiler.prune import StepRequest
+from aioflow.concurrency.context_stack import Entry
+from aioflow.concurrency.forking import check_process, generation, not_forked, renew_in_child
+from aioflow.concurrency.stopping import OffloadToThread
 from aioflow.config import RunOptions, SessionConfig
 from aioflow.errors import (
     ClosedSessionError,
@@ -48,9 +51,6 @@ from aioflow.session.reporting import Reporting
 from aioflow.session.running import Running
 from aioflow.session.streaming import FeedSource, Stream
 from aioflow.session.time_limit import TimeLimit
-from aioflow.work.context_stack import Entry
-from aioflow.work.forking import check_process, generation, not_forked, renew_in_child
-from aioflow.work.stopping import Elsewhere
 
 if TYPE_CHECKING:
     from aioflow.net.loop_thread import LoopThread
@@ -318,7 +318,7 @@ class Session(Blocking, Batching, Reporting):
             if not self._special:  # connecting in `_prepare` may have applied a server's settings
                 try:
                     values = [c(value) for c, value in zip(prepared.converters, feeds.values(), strict=True)]
-                except Elsewhere:
+                except OffloadToThread:
                     values = await prepared.convert_in_thread(list(feeds.values()))
                 return await self._running.at_once(prepared, values)
         given, _ = await self._run_specially(
@@ -396,7 +396,7 @@ class Session(Blocking, Batching, Reporting):
             if prepared is not None and prepared.mutations == self.graph.mutations and not self._special:
                 try:
                     fed = [convert(value) for convert, value in zip(prepared.converters, values, strict=True)]
-                except Elsewhere:
+                except OffloadToThread:
                     fed = await prepared.convert_in_thread(values)
                 return await self._running.at_once(prepared, fed)
             return await self.run(fetches, dict(zip(keys, values, strict=True)))

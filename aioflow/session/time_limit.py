@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import Self
 
 from aioflow.checks.numbers import check_seconds
+from aioflow.concurrency.threads import LeftBehind
 from aioflow.errors import DeadlineExceededError
 from aioflow.runtime.step import Step
-from aioflow.work.threads import LeftBehind
 
 
 class TimeLimit:

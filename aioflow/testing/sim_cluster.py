@@ -7,6 +7,7 @@ import copy
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
+from aioflow.concurrency.stopping import Stopped
 from aioflow.config import SessionConfig
 from aioflow.net.cluster_spec import ClusterSpec, Task
 from aioflow.net.comm import CommOptions
@@ -14,7 +15,6 @@ from aioflow.net.server import Server
 from aioflow.runtime.step import Step
 from aioflow.testing.sim_net import SimNet
 from aioflow.testing.sim_process import SimHost
-from aioflow.work.stopping import Stopped
 
 __all__ = ["SIMULATED", "SimCluster", "host_of"]
 

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
+from aioflow.loading.later import homes as _homes
+from aioflow.loading.later import load_later as _load_later
 from aioflow.train import experimental as experimental
-from aioflow.work.later import homes as _homes
-from aioflow.work.later import load_later as _load_later
 
 # ruff: noqa: F403, F405, TC004
 if _TYPE_CHECKING:

@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Any, Final
 
 from aioflow.checks.numbers import check_number, check_seconds
+from aioflow.concurrency.context_stack import ContextStack, Entry
 from aioflow.errors import DTypeError, FailedPreconditionError, OutOfRangeError
-from aioflow.work.context_stack import ContextStack, Entry
 
 _GRACE: Final = 120.0  # seconds that tasks have to end on their own
 

@@ -3,8 +3,8 @@
 # ruff: noqa: TC004
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from aioflow.work.later import homes as _homes
-from aioflow.work.later import load_later as _load_later
+from aioflow.loading.later import homes as _homes
+from aioflow.loading.later import load_later as _load_later
 
 if _TYPE_CHECKING:
     from aioflow.train.loss_scale import DynamicLossScale as DynamicLossScale

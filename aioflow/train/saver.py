@@ -21,6 +21,7 @@ import numpy as np
 
 import aioflow
 from aioflow.checks.numbers import check_number
+from aioflow.concurrency.threads import in_thread
 from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.graph.argument_kinds import check_kind, check_list
 from aioflow.graph.default_graph import default_graph
@@ -44,7 +45,6 @@ from aioflow.train.saved_variables import saved_variables
 from aioflow.train.saver_def import restored_variables
 from aioflow.train.saver_nodes import Form, SaverNodes
 from aioflow.train.unlisted import UnlistedCheckpoint
-from aioflow.work.threads import in_thread
 
 Saveable: TypeAlias = Variable | PartitionedVariable | MutableHashTable
 StepNumber: TypeAlias = int | Variable | Tensor | np.integer[Any] | None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 
+from aioflow.concurrency.forking import generation
 from aioflow.errors import NotFoundError
-from aioflow.work.forking import generation
 from aioflow_cupy import argmax_pooling as _argmax  # noqa: F401  # importing registers its kernels; so do these:
 from aioflow_cupy import convolution as _convolution  # noqa: F401
 from aioflow_cupy import elementwise as _elementwise  # noqa: F401

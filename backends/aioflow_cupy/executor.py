@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from aioflow.concurrency.threads import although_cancelled
 from aioflow.runtime.executor import DeviceThreads
 from aioflow.runtime.step import Step
-from aioflow.work.threads import although_cancelled
 from aioflow_cupy.completion import Completions
 from aioflow_cupy.streams import Streams
 

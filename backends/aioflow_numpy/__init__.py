@@ -1,7 +1,7 @@
 """The NumPy backend: the CPU device type.
 
-Nothing here imports NumPy at the top. `aioflow.preload` imports this package before NumPy is loaded, because the
-OpenBLAS core type (`aioflow_numpy.blas`) can be chosen only before that.
+Nothing here imports NumPy at the top. `aioflow.loading.preload` imports this package before NumPy is loaded, because
+the OpenBLAS core type (`aioflow_numpy.blas`) can be chosen only before that.
 """
 
 from __future__ import annotations

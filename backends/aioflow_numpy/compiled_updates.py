@@ -17,11 +17,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.concurrency.stopping import doing
 from aioflow.errors import OpError
 from aioflow.kernels.registry import Binding
 from aioflow.kernels.variables.optimizer_rules import RULES, Rule
 from aioflow.kernels.variables.optimizer_updates import in_passes, register_updates
-from aioflow.work.stopping import doing
 from aioflow_numpy.addresses import address, address_of
 from aioflow_numpy.compiled.code import Function, programs
 from aioflow_numpy.compiled.crew import MOST_PARTS

@@ -12,7 +12,7 @@ import sys
 
 import numpy as np
 
-from aioflow.work.stopping import batches
+from aioflow.concurrency.stopping import batches
 from aioflow_numpy.conv_patches import Block, line_rows, plan, tap_rows, whole, window_rows
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Array, Windows, overlap, transposed_windows

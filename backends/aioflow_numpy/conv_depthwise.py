@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from aioflow.work.stopping import batches
+from aioflow.concurrency.stopping import batches
 from aioflow_numpy.compiled_depthwise import compiled_depthwise
 from aioflow_numpy.conv_patches import Block, padded_block, plan
 from aioflow_numpy.conv_scratch import scratch

@@ -19,9 +19,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.concurrency.forking import renew_in_child
+from aioflow.concurrency.threads import is_loops_thread
 from aioflow.errors import OpError
-from aioflow.work.forking import renew_in_child
-from aioflow.work.threads import is_loops_thread
 from aioflow_numpy.account import Account
 from aioflow_numpy.addresses import address
 from aioflow_numpy.blas_products import Gemm, Parts, find_products, inner_parts, product_parts

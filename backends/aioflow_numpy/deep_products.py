@@ -19,7 +19,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from aioflow.work.stopping import checkpoint
+from aioflow.concurrency.stopping import checkpoint
 from aioflow_numpy.blas_products import Gemm
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Array

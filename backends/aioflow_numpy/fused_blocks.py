@@ -20,11 +20,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.concurrency.stopping import checkpoint
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.opdef import OPS
 from aioflow.kernels.convert import broadcast_shape
 from aioflow.kernels.fused import Chain
-from aioflow.work.stopping import checkpoint
 from aioflow_numpy.at_once import AtOnce, Shapes
 from aioflow_numpy.block_functions import BlockFunction, block_function, line_of, lined
 from aioflow_numpy.compiled.pieces import Extent, Piece, pieces_of

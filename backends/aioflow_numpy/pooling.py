@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from aioflow.work.stopping import batches
+from aioflow.concurrency.stopping import batches
 from aioflow_numpy.compiled_pools import Order, compiled_pool
 from aioflow_numpy.conv_numbers import Numbers, float_numbers
 from aioflow_numpy.conv_scratch import scratch

@@ -28,8 +28,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.concurrency.stopping import checkpoint
 from aioflow.kernels.convert import broadcast_shape
-from aioflow.work.stopping import checkpoint
 from aioflow_numpy.blas_products import Gemm
 from aioflow_numpy.blas_threads import alone
 from aioflow_numpy.conv_shapes import Array

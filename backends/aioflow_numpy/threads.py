@@ -20,10 +20,10 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
+from aioflow.concurrency.forking import Locked, in_child
+from aioflow.concurrency.slices import ask_for_long_slice
+from aioflow.concurrency.stopping import checkpoint, current_work, doing
 from aioflow.runtime.executor import kernel_threads
-from aioflow.work.forking import Locked, in_child
-from aioflow.work.slices import ask_for_long_slice
-from aioflow.work.stopping import checkpoint, current_work, doing
 from aioflow_numpy.blas_threads import blas_threads
 from aioflow_numpy.crew import CREW
 from aioflow_numpy.placing import roam, wake_elsewhere

@@ -21,8 +21,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
+from aioflow.concurrency.forking import renew_in_child
 from aioflow.formats.user_cache import cache_folder
-from aioflow.work.forking import renew_in_child
 from aioflow_numpy.blas import loaded_blas, this_processor
 from aioflow_onednn.library import library
 

@@ -14,13 +14,13 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
+from aioflow.concurrency.threads import is_loops_thread
 from aioflow.graph.shapes import num_elements
 from aioflow.kernels.convert import as_ints
 from aioflow.kernels.fused import PRODUCTS, naming, product_binding
 from aioflow.kernels.joinable import Joinable
 from aioflow.kernels.nn.windows import Convolution
 from aioflow.kernels.registry import Binding, Body
-from aioflow.work.threads import is_loops_thread
 from aioflow_numpy.conv_shapes import Padding, Pair, Windows, from_nhwc, shape_to_nhwc, to_nhwc, windows
 from aioflow_numpy.threads import thread_count
 from aioflow_onednn import convolutions, half_products, products

@@ -17,7 +17,7 @@ from functools import cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from aioflow.errors import FailedPreconditionError, InternalError, NotFoundError, ResourceExhaustedError
-from aioflow.installed import files_called
+from aioflow.loading.installed import files_called
 from aioflow.release import install_command
 from aioflow_numpy.addresses import address_of
 from aioflow_onednn.codes import Algorithm, CpuRuntime, Query, Status

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aioflow.work.stopping import checkpoint
+from aioflow.concurrency.stopping import checkpoint
 from aioflow_numpy.conv_scratch import aligned
 from aioflow_onednn.library import Step, library
 from aioflow_onednn.magnitudes import FAR, sum_of_squares

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.concurrency.stopping import checkpoint
 from aioflow.kernels.joinable import Member, given
-from aioflow.work.stopping import checkpoint
 from aioflow_onednn.parts import Part, called, viewed
 from aioflow_onednn.plans import Drawing, Plan, Value
 from aioflow_onednn.primitives import Array, address

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any, Final, Protocol
 
-from aioflow.work.threads import is_loops_thread
+from aioflow.concurrency.threads import is_loops_thread
 from aioflow_numpy.account import Account
 from aioflow_numpy.crew import CREW
 from aioflow_numpy.placing import processor_number, wake_elsewhere

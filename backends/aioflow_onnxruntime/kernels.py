@@ -17,12 +17,12 @@ import numpy as np
 
 from aioflow.compiler.delegate import stays, with_constants
 from aioflow.compiler.ir import BODY, ClientGraph
+from aioflow.concurrency.forking import not_forked
 from aioflow.errors import InternalError
 from aioflow.kernels.delegated import body_of
 from aioflow.kernels.registry import HOST, KERNELS, Binding, Body, BodySteps, binder
 from aioflow.ops.delegated import DELEGATED
 from aioflow.runtime.delegates import PREPARATIONS
-from aioflow.work.forking import not_forked
 from aioflow_numpy.threads import thread_count
 from aioflow_onnxruntime import NAME
 

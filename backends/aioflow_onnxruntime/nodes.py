@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from aioflow.concurrency.forking import not_forked
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.registry import HOST, Binding, binder
 from aioflow.ops.onnx_node import ONNX_NODE
-from aioflow.work.forking import not_forked
 from aioflow_numpy.threads import thread_count
 from aioflow_onnxruntime import require
 

@@ -14,6 +14,7 @@ import onnxruntime
 
 from aioflow.compiler.ir import ClientGraph, Node, OutputSpec
 from aioflow.compiler.sizes import telling, with_shapes
+from aioflow.concurrency.stopping import current_work, reserve
 from aioflow.errors import InvalidArgumentError, NotFoundError, OpError, ResourceExhaustedError
 from aioflow.graph import dtypes
 from aioflow.graph.arrays import Array
@@ -21,8 +22,7 @@ from aioflow.graph.boundary import ARG
 from aioflow.graph.dtypes import DType
 from aioflow.graph.shapes import Dims, num_elements
 from aioflow.interop.onnx.exporting.regions import index_of_input, inexact_in, model_of
-from aioflow.work.copying import native
-from aioflow.work.stopping import claim, current_work
+from aioflow.memory.copying import native
 
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 Given: TypeAlias = tuple[
@@ -102,7 +102,7 @@ class Model:
         except Exception as error:  # the classes of its errors are no part of its interface
             raise _failure(error) from error
         for value in found:
-            claim(value.nbytes)
+            reserve(value.nbytes)
         return tuple(found)
 
 
@@ -156,7 +156,7 @@ class Part:
         if largest is None:
             return False
         try:
-            claim(largest.size)
+            reserve(largest.size)
         except ResourceExhaustedError as error:
             raise error.at(largest.node.name, largest.node.op, largest.node.source) from None
         return True

@@ -211,7 +211,7 @@ def test_missing_package_error_names_the_install_command(
     monkeypatch.setattr(
         aioflow, "serve", aioflow.serve
     )  # restored after the test, since the package holds the module, too
-    ours = ("aioflow.serve", "aioflow.web_server")
+    ours = ("aioflow.serve", "aioflow.serve.embedded")
     for name in [name for name in sys.modules if name.startswith(ours) or name.partition(".")[0] == package]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)

@@ -20,8 +20,8 @@ from aioflow.errors import DataLossError, OpError
 from aioflow.net import worker_service
 from aioflow.net.cluster_spec import free_addresses
 from aioflow.net.remote_cluster import RemoteCluster
-from aioflow.net.server_status import Activity, RunningStep, ServerStatus
-from aioflow.net.status_document import pack_status, unpack_status
+from aioflow.net.status.document import pack_status, unpack_status
+from aioflow.net.status.server import Activity, RunningStep, ServerStatus
 from tests.net.clusters import cluster
 from tests.processes import SECONDS, program_on_loop
 from tests.waiting import until_waiting

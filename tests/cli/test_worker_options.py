@@ -183,7 +183,7 @@ def test_limits_of_the_command_line_override_the_files(file: str) -> None:
         "--config", file, "--limit", "open_bytes=5", "--limit", "connections=3", "--limit", "step_seconds=0.5"
     )
     found = with_limits(server_options(), options.limits)
-    assert (found.connections, found.peers, found.strangers) == (3, 7, server_options().strangers)
+    assert (found.connections, found.peers, found.unauthenticated) == (3, 7, server_options().unauthenticated)
     assert found.limits == replace(Limits(), open_bytes=5, step_seconds=0.5)
     assert (found.heartbeat, found.misses) == (server_options().heartbeat, server_options().misses)
     assert not parsed(*CLUSTER, "--job", "worker", "--task", "2").limits

@@ -11,7 +11,7 @@ import pytest
 
 import aioflow as af
 from aioflow.errors import InvalidArgumentError
-from aioflow.installed import EntryPoint
+from aioflow.loading.installed import EntryPoint
 from aioflow.runtime import device
 from aioflow.runtime.device import load_backend
 from aioflow.testing.check_backend import CHECKS, check_backend

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from aioflow import errors
+from aioflow.concurrency.stopping import Stoppable, Stopped, Work, doing, value_limit
 from aioflow.formats.protobuf import FIXED32, write_number, write_piece
 from aioflow.formats.tensor_proto import decode_tensor, encode_tensor
 from aioflow.graph import dtypes
-from aioflow.work.stopping import Stoppable, Stopped, Work, doing, value_limit
 
 
 def _message(kind: int, sizes: list[int], rest: bytes = b"") -> bytes:

@@ -185,7 +185,7 @@ async def test_change_in_transit_ends_a_sealed_connection(size: int) -> None:
 @pytest.mark.parametrize("loop", LOOPS)
 def test_unauthenticated_clients_do_not_keep_peers_out(loop: str) -> None:
     """Open three hundred connections that send nothing or half a word, against a limit of ten."""
-    options = replace(KNOWN, connections=2, strangers=10, handshake_timeout=60.0)
+    options = replace(KNOWN, connections=2, unauthenticated=10, handshake_timeout=60.0)
 
     async def main() -> None:
         async with listen(ANY, echo, options) as listener:
@@ -208,7 +208,7 @@ def test_unauthenticated_clients_do_not_keep_peers_out(loop: str) -> None:
 
 
 async def test_oldest_unauthenticated_connections_are_dropped() -> None:
-    options = replace(KNOWN, strangers=3, handshake_timeout=60.0)
+    options = replace(KNOWN, unauthenticated=3, handshake_timeout=60.0)
     async with asyncio.timeout(30), listen(ANY, echo, options) as listener:
         host, port = listener.address.removeprefix("tcp://").split(":")
         streams = []

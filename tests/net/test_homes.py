@@ -19,8 +19,8 @@ from aioflow.errors import (
     UnavailableError,
 )
 from aioflow.net.cluster_spec import free_addresses
-from aioflow.net.homes import Holdings, Homes, Resource, pack_texts, unpack_texts
 from aioflow.net.limits import Limits
+from aioflow.net.resource_directory import Holdings, Resource, ResourceDirectory, pack_texts, unpack_texts
 from aioflow.net.server import Server
 from aioflow.runtime.worker import Worker
 from tests.net.clusters import cluster, given_up_at_once
@@ -153,7 +153,7 @@ async def test_soft_placement_chooses_one_owner() -> None:
         assert (await two.run(made[1])).tolist() == [1.0]
 
 
-def homes_of_two(error: af.errors.OpError) -> Homes:
+def homes_of_two(error: af.errors.OpError) -> ResourceDirectory:
     """Return the resource directory of a cluster whose other task cannot be called."""
 
     @asynccontextmanager
@@ -162,7 +162,7 @@ def homes_of_two(error: af.errors.OpError) -> Homes:
             raise error
         yield
 
-    return Homes(Holdings(Worker()), lambda: ["other"], reach)
+    return ResourceDirectory(Holdings(Worker()), lambda: ["other"], reach)
 
 
 async def test_settle_decides_nothing_while_a_task_may_be_alive() -> None:
@@ -187,13 +187,13 @@ def test_holdings_refuse_claims_of_an_earlier_coordinator() -> None:
     (device,) = worker.devices
     v, w = Resource("", "v", ""), Resource("c", "w", "/job:localhost")
     holdings = Holdings(worker)
-    holdings.claim({v: device}, keeper=1)
-    assert holdings.look_up([("", "v"), ("c", "w")], keeper=2) == [(v, device)]
+    holdings.claim({v: device}, coordinator=1)
+    assert holdings.look_up([("", "v"), ("c", "w")], coordinator=2) == [(v, device)]
     with pytest.raises(af.errors.AbortedError):
-        holdings.claim({w: device}, keeper=1)
-    assert holdings.look_up([("c", "w")], keeper=2) == []
-    holdings.claim({w: device}, keeper=2)
-    assert holdings.look_up([("c", "w")], keeper=2) == [(w, device)]
+        holdings.claim({w: device}, coordinator=1)
+    assert holdings.look_up([("c", "w")], coordinator=2) == []
+    holdings.claim({w: device}, coordinator=2)
+    assert holdings.look_up([("c", "w")], coordinator=2) == [(w, device)]
 
 
 def test_claims_are_validated_and_bounded() -> None:

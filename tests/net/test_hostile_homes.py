@@ -13,9 +13,9 @@ import pytest
 from aioflow.errors import InvalidArgumentError, OpError, PermissionDeniedError, ResourceExhaustedError
 from aioflow.net.channel import Channel, Reply, Request
 from aioflow.net.comm import Comm, CommOptions
-from aioflow.net.homes import Holdings, Homes, Resource, pack_texts, unpack_texts
 from aioflow.net.limits import Limits
 from aioflow.net.messages import CLAIM, HOLDS, SETTLE
+from aioflow.net.resource_directory import Holdings, Resource, ResourceDirectory, pack_texts, unpack_texts
 from aioflow.net.server import Server
 from aioflow.net.transports import connect, listen
 from aioflow.runtime.worker import Worker
@@ -110,7 +110,7 @@ async def test_concurrent_lookups_share_the_limit() -> None:
             raise InvalidArgumentError("it says nothing")
         yield None
 
-    table = Homes(Holdings(Worker(task=TASK)), lambda: ["silent"], reach, Limits(resources=3))
+    table = ResourceDirectory(Holdings(Worker(task=TASK)), lambda: ["silent"], reach, Limits(resources=3))
     async with asyncio.TaskGroup() as tg:
         first = tg.create_task(outcome(table, "ab"))
         second = tg.create_task(outcome(table, "cd"))
@@ -121,7 +121,7 @@ async def test_concurrent_lookups_share_the_limit() -> None:
     assert table._room.taken == (0, 0), "what was not kept takes no room"
 
 
-async def outcome(table: Homes, names: str) -> OpError | None:
+async def outcome(table: ResourceDirectory, names: str) -> OpError | None:
     try:
         await table.settle([Resource("", name, "") for name in names], [DEVICE] * len(names))
     except OpError as error:
@@ -145,7 +145,7 @@ async def test_task_may_claim_only_its_own_devices() -> None:
             yield channel
 
     async with listen(address, serve):
-        table = Homes(Holdings(Worker(task=TASK)), lambda: ["/job:ps/replica:0/task:1"], reach)
+        table = ResourceDirectory(Holdings(Worker(task=TASK)), lambda: ["/job:ps/replica:0/task:1"], reach)
         with pytest.raises(InvalidArgumentError, match="cannot be there"):
             await table.settle([Resource("", "v", "")], [DEVICE])
 

@@ -19,6 +19,7 @@ import pytest
 
 import aioflow as af
 from aioflow.errors import DataLossError, OpError, ResourceExhaustedError, UnavailableError
+from aioflow.memory.segments import NAME, SHARED, TRAILER, Segment, has_segments
 from aioflow.net.comm import Comm, CommOptions
 from aioflow.net.credentials import Credentials
 from aioflow.net.framing import Kind, Message
@@ -29,7 +30,6 @@ from aioflow.net.shared_memory.borrowing import Borrower
 from aioflow.net.shared_memory.opening import Process
 from aioflow.net.shared_memory.sharing import Sharing
 from aioflow.testing.check_comm import connected
-from aioflow.work.segments import NAME, SHARED, TRAILER, Segment, has_segments
 from tests.net.clusters import cluster
 from tests.waiting import eventually
 

@@ -1,4 +1,4 @@
-"""Unauthenticated clients ("strangers"): each line of SECURITY.md's table, as requests that must have no effect."""
+"""Unauthenticated clients: each line of SECURITY.md's table, as requests that must have no effect."""
 
 from __future__ import annotations
 

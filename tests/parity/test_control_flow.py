@@ -571,7 +571,7 @@ def test_graph_has_the_same_control_flow_nodes(tf: Any, build: Callable[..., Any
 def steering(m: Any, build: Callable[..., Any], arrays: tuple[Any, ...]) -> Any:
     with m.Graph().as_default() as graph:
         build(m, *(m.placeholder(a.dtype.name, a.shape) for a in arrays))
-        nodes = [op for op in graph.get_operations() if traits_of(op.type).steers]
-        edges = Counter((t.op.type, op.type) for op in nodes for t in op.inputs if traits_of(t.op.type).steers)
+        nodes = [op for op in graph.get_operations() if traits_of(op.type).is_control_flow]
+        edges = Counter((t.op.type, op.type) for op in nodes for t in op.inputs if traits_of(t.op.type).is_control_flow)
         frames = Counter(op.get_attr("is_constant") for op in nodes if op.type == "Enter")
         return Counter(op.type for op in nodes), edges, frames

@@ -14,9 +14,9 @@ from aioflow.compiler.prune import StepRequest, prune
 from aioflow.graph.opdef import traits_of
 from aioflow.kernels.resources import ResourceManager
 from aioflow.runtime.bind import BoundNode, bind_graph
-from aioflow.runtime.branches import lift_branches
+from aioflow.runtime.branches import raise_branches
 from aioflow.runtime.device import host
-from aioflow.runtime.lift import lift_loops
+from aioflow.runtime.loop_raising import raise_loops
 from tests.random_examples import examples
 from tests.runtime.flow_programs import FlowProgram, random_flow_program
 
@@ -28,8 +28,8 @@ def lifted(fetches: list[Any], feeds: Any = ()) -> tuple[set[str], list[BoundNod
     """Return the control-flow ops that remain in the pruned graph after raising, and the bound nodes."""
     graph = prune(StepRequest(tuple(feeds), tuple(fetches)))
     bound = bind_graph(graph, host(), ResourceManager(), {})
-    graph, nodes = lift_branches(*lift_loops(graph, bound))
-    return {n.op for n in graph.nodes.values() if traits_of(n.op).steers}, nodes
+    graph, nodes = raise_branches(*raise_loops(graph, bound))
+    return {n.op for n in graph.nodes.values() if traits_of(n.op).is_control_flow}, nodes
 
 
 async def run(fetches: Any, feeds: Any, config: af.SessionConfig, times: int = 1) -> Any:

@@ -9,7 +9,7 @@ import pytest
 
 from aioflow.config import SessionConfig
 from aioflow.errors import AlreadyRegisteredError, InvalidArgumentError, NotFoundError
-from aioflow.installed import EntryPoint
+from aioflow.loading.installed import EntryPoint
 from aioflow.runtime import device
 from aioflow.runtime.device_list import DeviceAttributes, list_devices
 

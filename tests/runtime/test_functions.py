@@ -22,15 +22,15 @@ from aioflow.kernels.registry import KERNELS, kernel
 from aioflow.kernels.resources import ResourceManager
 from aioflow.ops.apply import make
 from aioflow.runtime import codegen, functions
-from aioflow.runtime.bind import BoundNode, LiftedLoop, bind_graph
-from aioflow.runtime.branches import lift_branches
+from aioflow.runtime.bind import BoundNode, RaisedLoop, bind_graph
+from aioflow.runtime.branches import raise_branches
 from aioflow.runtime.codegen import Form
 from aioflow.runtime.device import host
 from aioflow.runtime.functions import cut
-from aioflow.runtime.lift import lift_loops
 from aioflow.runtime.loop_code import LoopCode
+from aioflow.runtime.loop_raising import raise_loops
 from aioflow.runtime.strand_code import StrandCode
-from aioflow.runtime.units import Unit, constant_values, split
+from aioflow.runtime.tasks import Task, constant_values, split
 from tests.random_examples import examples
 from tests.runtime.programs import random_program
 
@@ -50,13 +50,13 @@ if not KERNELS.for_op("TestBreak"):
 
 def strand_of(
     fetches: list[af.Tensor], feeds: list[af.Tensor]
-) -> tuple[Unit, Callable[[], StrandCode], list[BoundNode]]:
+) -> tuple[Task, Callable[[], StrandCode], list[BoundNode]]:
     """Return the only task of a step, a factory of its generated code, and the bound nodes."""
     graph = prune(StepRequest(tuple(feeds), tuple(fetches)))
-    graph, bound = lift_branches(*lift_loops(graph, bind_graph(graph, host(), ResourceManager(), {})))
+    graph, bound = raise_branches(*raise_loops(graph, bind_graph(graph, host(), ResourceManager(), {})))
     constants = constant_values(bound)
-    (unit,) = split(graph, bound, constants)
-    return unit, lambda: StrandCode(unit, graph, constants, frozenset()), bound
+    (task,) = split(graph, bound, constants)
+    return task, lambda: StrandCode(task, graph, constants, frozenset()), bound
 
 
 def made_by(function: Callable[..., Any]) -> Iterator[FunctionType]:
@@ -139,11 +139,11 @@ def test_no_generated_function_is_long(form: Form) -> None:
     p = af.placeholder("bool", [])
     y = af.cond(p, lambda: chain(x, 600), lambda: x)
     _, z = af.while_loop(lambda i, v: i < 3, lambda i, v: (i + 1, chain(v, 500)), [af.constant(0), y])
-    unit, code, bound = strand_of([z, *(chain(z, 2) for _ in range(300))], [x, p])
+    task, code, bound = strand_of([z, *(chain(z, 2) for _ in range(300))], [x, p])
     made = list(made_by(code().function(form)))
-    assert len(unit.nodes) > 1000
+    assert len(task.nodes) > 1000
     assert max(map(lines, made)) < MOST_LINES
-    (loop,) = (b for b in bound if isinstance(b, LiftedLoop))
+    (loop,) = (b for b in bound if isinstance(b, RaisedLoop))
     assert isinstance(loop.call, LoopCode)
     assert all(len(text.splitlines()) < MOST_LINES for text in loop.call.source(form).split("\n\n"))
 
@@ -161,16 +161,16 @@ def test_short_branch_stays_in_one_function() -> None:
     y: Any = x
     for p in predicates:
         y = chain(af.cond(p, partial(chain, y, 4), partial(chain, y, 2)), 2)
-    unit, _, _ = strand_of([y], [x, *predicates])
-    cuts = cut(unit, [range(len(unit.nodes))])
+    task, _, _ = strand_of([y], [x, *predicates])
+    cuts = cut(task, [range(len(task.nodes))])
     assert cuts is not None
     (pieces,) = cuts.sections
-    assert [at for piece in pieces for at in piece] == list(range(len(unit.nodes)))
+    assert [at for piece in pieces for at in piece] == list(range(len(task.nodes)))
     homes: dict[Any, set[int]] = {}
     for number, piece in enumerate(pieces):
         for at in piece:
-            if unit.nodes[at].guard:
-                homes.setdefault(unit.nodes[at].guard, set()).add(number)
+            if task.nodes[at].guard:
+                homes.setdefault(task.nodes[at].guard, set()).add(number)
     assert len(homes) == 2 * len(predicates)
     assert all(len(found) == 1 for found in homes.values())
     assert len(pieces) < len(predicates)

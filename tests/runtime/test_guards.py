@@ -18,12 +18,12 @@ from aioflow.kernels.registry import KERNELS, binder, kernel
 from aioflow.kernels.resources import ResourceManager
 from aioflow.ops.apply import make, make_list
 from aioflow.runtime.bind import bind_graph
-from aioflow.runtime.branches import lift_branches
+from aioflow.runtime.branches import raise_branches
 from aioflow.runtime.codegen import Form
 from aioflow.runtime.device import host
 from aioflow.runtime.frames import DEAD
 from aioflow.runtime.strand_code import StrandCode
-from aioflow.runtime.units import split
+from aioflow.runtime.tasks import split
 from tests.runtime.test_branches import FORMS, PRIMITIVE, lifted, run
 
 IDS = ["default", "in a thread", "inline"]
@@ -226,11 +226,11 @@ def test_sides_of_a_predicate_alternate(p: af.Tensor, x: af.Tensor) -> None:
     if_false, if_true = make_list("Switch", x, p)
     fetches = [af.tanh(if_true), af.negative(if_false), af.exp(if_true), af.abs(if_false)]
     graph = prune(StepRequest((p, x), tuple(fetches)))
-    graph, nodes = lift_branches(graph, bind_graph(graph, host(), ResourceManager(), {}))
+    graph, nodes = raise_branches(graph, bind_graph(graph, host(), ResourceManager(), {}))
     turns = sorted(nodes, key=lambda b: ["Tanh", "Neg", "Exp", "Abs"].index(b.node.op))
-    (unit,) = split(graph, turns, {})
-    code = StrandCode(unit, graph, {}, frozenset())
-    order = [e.node for e in unit.inputs]
+    (task,) = split(graph, turns, {})
+    code = StrandCode(task, graph, {}, frozenset())
+    order = [e.node for e in task.inputs]
     values = {"_arg_0": np.bool_(True), "_arg_1": X}
     made = code.function(Form.FAST)(*(values[name] for name in order))
     assert [v is DEAD for v in made] == [False, True, False, True]

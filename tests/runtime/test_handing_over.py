@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from aioflow.errors import CancelledError, ResourceExhaustedError
+from aioflow.memory.copying import copied
 from aioflow.runtime.handing_over import Unfinished, copied_in_thread, is_large, large_bytes
 from aioflow.runtime.step import Step
-from aioflow.work.copying import copied
 
 NODE: Any = SimpleNamespace(name="made", op="Fill", source=None)
 SIZE = 3 << 20  # elements: several blocks of a copy

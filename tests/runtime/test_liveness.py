@@ -19,7 +19,7 @@ from aioflow.ops.apply import make, make_op
 from aioflow.runtime.bind import bind_graph
 from aioflow.runtime.device import host
 from aioflow.runtime.liveness import NodeLife, analyse, fed_values
-from aioflow.runtime.units import constant_values, split
+from aioflow.runtime.tasks import constant_values, split
 
 _KEPT: list[Any] = []
 
@@ -58,9 +58,9 @@ class Lives:
         graph = prune(StepRequest(feeds, fetches, targets))
         bound = bind_graph(graph, host(), ResourceManager(), {})
         constants = constant_values(bound)
-        (unit,) = split(graph, bound, constants)
-        found = analyse(unit, graph, fed_values(graph, bound))
-        self.nodes = {b.node.name: life for b, life in zip(unit.nodes, found.nodes, strict=True)}
+        (task,) = split(graph, bound, constants)
+        found = analyse(task, graph, fed_values(graph, bound))
+        self.nodes = {b.node.name: life for b, life in zip(task.nodes, found.nodes, strict=True)}
         self.owned = found.owned
 
     def __getitem__(self, tensor: af.Tensor) -> NodeLife:
@@ -284,7 +284,7 @@ IDS = ["inline", "in a thread", "reference"]
         lambda t: make("TestPass", t),
         lambda t: af.reshape(make("TestPass", af.transpose(t)), [-1]),
     ],
-    ids=["fed", "a view", "through another unit", "a view through another unit"],
+    ids=["fed", "a view", "through another task", "a view through another task"],
 )
 async def test_kernels_keep_no_memory_of_the_caller(config: Any, op: str, through: Any) -> None:
     x = af.placeholder("float32", [4, 4])
@@ -301,7 +301,7 @@ async def test_kernels_keep_no_memory_of_the_caller(config: Any, op: str, throug
 
 @pytest.mark.parametrize("config", EXECUTORS, ids=IDS)
 @pytest.mark.parametrize("op", ["TestKeep", "TestKeepLater"])
-@pytest.mark.parametrize("apart", [False, True], ids=["one unit", "several units"])
+@pytest.mark.parametrize("apart", [False, True], ids=["one task", "several tasks"])
 async def test_caller_gets_no_memory_that_a_kernel_keeps(config: Any, op: str, apart: bool) -> None:
     x = af.placeholder("float32", [4, 4])
     y = af.tanh(x)

@@ -18,8 +18,8 @@ from aioflow import errors
 from aioflow.formats import temporary_folders
 from aioflow.interop import safetensors
 from aioflow.interop.unsupported import UnsupportedError
+from aioflow.memory.frozen import is_frozen
 from aioflow.saved import Signature, load, save
-from aioflow.work.frozen import is_frozen
 from tests.saved.models import GIVEN, WANTED, WEIGHTS, built, calling, graph_with_a_layer, outputs
 
 

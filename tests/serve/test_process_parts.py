@@ -22,10 +22,11 @@ pytest.importorskip("uvicorn", reason="aioflow-engine[serve] is not installed")
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from aioflow import Padding, web_server
+from aioflow import Padding
 from aioflow.config import SessionConfig
 from aioflow.errors import DeadlineExceededError, InvalidArgumentError, UnavailableError
-from aioflow.serve import Limits, ModelOptions, ModelSource, ServerOptions
+from aioflow.serve import Limits, ModelOptions, ModelSource, ServerOptions, embedded
+from aioflow.serve.embedded import EmbeddedServer, EmbeddedSettings
 from aioflow.serve.guard import Guard
 from aioflow.serve.processes import accepting
 from aioflow.serve.processes.accepting import Acceptor
@@ -36,7 +37,6 @@ from aioflow.serve.processes.serving import ServingProcess
 from aioflow.serve.processes.settings import Settings
 from aioflow.serve.processes.sums import Counters, sum_of_statistics
 from aioflow.serve.processes.whole_service import METRICS, Requests, WholeService, request_inside
-from aioflow.web_server import EmbeddedServer, EmbeddedSettings
 from tests.cancelling import LOOPS, run_on
 from tests.serve.folders import SECONDS
 from tests.waiting import clock_put_forward, eventually
@@ -365,7 +365,7 @@ async def test_end_of_keep_alive_answers_every_request_and_announces_the_close(m
 
 
 async def test_ending_server_answers_a_client_that_is_about_to_send(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web_server, "_GRACE", SECONDS)
+    monkeypatch.setattr(embedded, "_GRACE", SECONDS)
     service = Service()
     service.web.config.timeout_graceful_shutdown = int(SECONDS)
     async with asyncio.timeout(SECONDS), service.connected() as (reader, writer), asyncio.TaskGroup() as group:
@@ -429,7 +429,7 @@ def test_server_answers_a_client_that_has_closed_its_sending_half(
 def test_server_probes_a_client_that_has_stopped_sending(
     loop: Callable[[], asyncio.AbstractEventLoop], is_there: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(web_server, "_PROBES", (0.0, 0.0))
+    monkeypatch.setattr(embedded, "_PROBES", (0.0, 0.0))
 
     async def main() -> None:
         service = Service()

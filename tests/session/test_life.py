@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 import aioflow as af
+from aioflow.concurrency.context_stack import ContextStack
 from aioflow.graph.default_session import SESSIONS
 from aioflow.net.comm import Comm
 from aioflow.net.server import Server
 from aioflow.net.transports import listen
 from aioflow.runtime.step import Step
-from aioflow.work.context_stack import ContextStack
 from tests.net.clusters import given_up_at_once
 from tests.waiting import until_collected
 

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 import aioflow as af
+from aioflow.concurrency.stopping import doing
 from aioflow.errors import CancelledError, DeadlineExceededError, InvalidArgumentError, ResourceExhaustedError
-from aioflow.work.stopping import doing
 from tests.processes import SECONDS, program
 from tests.session.slow_steps import GROWING, SLOW, Slow, SlowStep, forget
 from tests.waiting import clock_put_forward
@@ -165,7 +165,7 @@ async def _error(run: Coroutine[Any, Any, Any]) -> DeadlineExceededError | None:
 async def test_slow_step_ends_by_its_time_limit(row: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
     # These kernels reach a checkpoint, however busy the machine is: the grace period must not abandon them before.
     if not row.left:
-        monkeypatch.setattr("aioflow.work.threads.GRACE", _PATIENCE)
+        monkeypatch.setattr("aioflow.concurrency.threads.GRACE", _PATIENCE)
     async with af.Session(config=af.SessionConfig(inline_budget=0.05)) as session:
         step = await asyncio.to_thread(SlowStep, row)
         await step.prepare(session)

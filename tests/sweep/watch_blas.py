@@ -296,7 +296,7 @@ def every_op() -> list[Any]:
         for op in OPS
         if op.inputs
         and not op.name.startswith("_")
-        and not traits_of(op.name).steers
+        and not traits_of(op.name).is_control_flow
         and traits_of(op.name).kind != "waiting"  # these would wait for other tasks, which do not exist here
     ]
 

@@ -23,6 +23,7 @@ import numpy as np
 import aioflow as af
 from aioflow.graph.default_graph import _PROCESS
 from aioflow.kernels import resources
+from aioflow.memory.segments import SHARED
 from aioflow.net.comm import Comm
 from aioflow.net.framing import Kind, Message
 from aioflow.net.recycling import RECEIVED
@@ -30,7 +31,6 @@ from aioflow.net.transports import connect, listen
 from aioflow.runtime.executor import DeviceThreads
 from aioflow.runtime.step import Step
 from aioflow.session.planner import _PINNING
-from aioflow.work.segments import SHARED
 from aioflow_cupy.backend import CupyBackend
 from tests.backends.cupy.fake_driver import FakeDriver
 

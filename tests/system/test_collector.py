@@ -9,15 +9,15 @@ import sys
 
 import pytest
 
-from aioflow.work.collector import full_collections_postponed
-from tests.test_collector import (
+from aioflow.memory.collector import full_collections_postponed
+from tests.memory.test_collector import (
     made,
     nothing_frozen,  # noqa: F401  # fixtures
 )
 
 _DROPPING = """
 import gc
-from aioflow.work import collector
+from aioflow.memory import collector
 
 class Dropped:
     alive = 0

@@ -10,7 +10,7 @@ import textwrap
 
 import pytest
 
-from aioflow import preload
+from aioflow.loading import preload
 
 SECOND = """
 from aioflow import errors
@@ -112,7 +112,7 @@ thread.join()
 _UNGUARDED = """
 import sys
 import aioflow as af
-from aioflow.work import forking
+from aioflow.concurrency import forking
 
 class Finder:
     unguarded = []

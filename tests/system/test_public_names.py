@@ -19,8 +19,8 @@ def test_import_loads_no_heavy_modules() -> None:
 
 # All modules of aioflow that `import aioflow` may load: those that run before NumPy, and the map of public names.
 BARE = """
-    aioflow aioflow.errors aioflow.installed aioflow.ops aioflow.ops.public aioflow.preload aioflow.release aioflow.work
-    aioflow.work.forking aioflow.work.later
+    aioflow aioflow.concurrency aioflow.concurrency.forking aioflow.errors aioflow.loading aioflow.loading.installed
+    aioflow.loading.later aioflow.loading.preload aioflow.ops aioflow.ops.public aioflow.release
 """
 
 

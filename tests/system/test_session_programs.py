@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aioflow.work.stopping import (
+from aioflow.concurrency.stopping import (
     largest_value,
 )
 from tests.processes import SECONDS, program
@@ -106,7 +106,7 @@ def test_largest_value_is_at_most_half_of_the_available_memory() -> None:
     code = """
 import resource
 resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
-from aioflow.work.stopping import largest_value
+from aioflow.concurrency.stopping import largest_value
 print(largest_value())
 """
     with program("-c", code) as process:
@@ -119,7 +119,7 @@ print(largest_value())
 def test_program_exits_despite_an_endless_call_in_a_thread() -> None:
     code = """
 import asyncio, threading
-from aioflow.work.threads import in_thread
+from aioflow.concurrency.threads import in_thread
 
 async def main():
     entered = threading.Event()

@@ -14,9 +14,9 @@ from typing import Final
 import pytest
 
 from aioflow.errors import UnavailableError
+from aioflow.memory.segments import NAME, SHARED, has_segments
 from aioflow.net.comm import Comm, CommOptions
 from aioflow.net.transports import connect
-from aioflow.work.segments import NAME, SHARED, has_segments
 from tests.net.test_shared_memory import filled, push, received
 from tests.processes import program_on_loop
 from tests.waiting import eventually

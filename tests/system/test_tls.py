@@ -198,7 +198,7 @@ def test_missing_or_invalid_files_are_rejected(tmp_path: Path, authority: Author
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_clients_that_never_start_tls_do_not_block_peers(loop: str, worker: Tls) -> None:
-    options = replace(known(worker), connections=2, strangers=5, handshake_timeout=60.0)
+    options = replace(known(worker), connections=2, unauthenticated=5, handshake_timeout=60.0)
 
     async def main() -> None:
         before = asyncio.all_tasks()

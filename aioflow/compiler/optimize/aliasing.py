@@ -14,7 +14,7 @@ from typing import Final
 from aioflow.compiler.ir import ClientGraph, Node
 from aioflow.graph.opdef import traits_of
 from aioflow.kernels.registry import ANY_DEVICE, KERNELS
-from aioflow.work.letting_go import let_go
+from aioflow.memory.letting_go import let_go
 
 _MANY: Final = 64  # roots: a chain of hundreds of branches that pass values on is not followed to its start
 _NONE: Final[frozenset[str]] = frozenset()
@@ -61,7 +61,7 @@ class Aliasing:
     def _is_fresh(self, op: str) -> bool:
         if op not in self._fresh:
             kernels = [k for k in KERNELS.for_op(op) if k.device_type in (ANY_DEVICE, "CPU")]
-            self._fresh[op] = not traits_of(op).steers and bool(kernels) and all(k.fresh for k in kernels)
+            self._fresh[op] = not traits_of(op).is_control_flow and bool(kernels) and all(k.fresh for k in kernels)
         return self._fresh[op]
 
     def _keep_apart(self, node: Node) -> None:

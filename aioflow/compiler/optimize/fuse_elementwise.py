@@ -24,7 +24,7 @@ from aioflow.graph.shapes import Dims, num_elements
 from aioflow.graph.traits import ANY
 from aioflow.kernels.fused import implied_attrs
 from aioflow.kernels.registry import HOST, KERNELS
-from aioflow.work.letting_go import let_go
+from aioflow.memory.letting_go import let_go
 
 _CHAIN: Final = "_ElementwiseChain"
 # Results of fewer bytes are not fused: there a chain takes as long as its members in a strand, or longer. The first

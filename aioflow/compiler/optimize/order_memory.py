@@ -36,7 +36,7 @@ def order_memory(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph:
 
     Graphs with branches or loops stay unchanged: there the order does not determine what runs at the same time.
     """
-    if any(traits_of(node.op).steers for node in graph.nodes.values()):
+    if any(traits_of(node.op).is_control_flow for node in graph.nodes.values()):
         return graph
     before = _before(graph)
     memory = _Memory(graph, _BATCHES)

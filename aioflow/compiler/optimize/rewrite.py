@@ -17,11 +17,11 @@ from typing import Any, Final, TypeAlias
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec
 from aioflow.compiler.optimize.aliasing import Aliasing
 from aioflow.compiler.optimize.facts import Facts, reads_rounded_by_constants
+from aioflow.concurrency.stopping import batches
 from aioflow.graph import dtypes
 from aioflow.graph.arrays import Array
 from aioflow.graph.boundary import ARG, RETVAL
 from aioflow.graph.opdef import traits_of
-from aioflow.work.stopping import batches
 
 _OPAQUE: Final = (dtypes.resource, dtypes.variant)
 
@@ -253,7 +253,7 @@ class Rewriting:
         """Return whether an Identity can be removed unobserved by the user, its readers and its waiters."""
         (edge,) = identity.inputs
         source = self.node(edge)
-        if traits_of(source.op).steers or source.name not in self.nodes or identity.name in self._named:
+        if traits_of(source.op).is_control_flow or source.name not in self.nodes or identity.name in self._named:
             # Past a Switch, an Enter or an Exit the value is another one.
             return False
         if source.op == ARG and identity.name in self._fetched:
@@ -271,7 +271,7 @@ class Rewriting:
         known: set[str] = set()
         for edge in edges:
             source = self.nodes.get(edge.node)
-            if source is not None and not traits_of(source.op).steers:
+            if source is not None and not traits_of(source.op).is_control_flow:
                 known.update((source.name, *source.control, *self.facts.anchors(source.name)))
         return tuple(
             c for c in dict.fromkeys(control) if c not in known and not known.issuperset(self.facts.anchors(c))

@@ -96,7 +96,7 @@ class Offers:
 
     def kernels(self, node: Node) -> Offer:
         """Return the devices with a kernel for the node."""
-        if traits_of(node.op).steers or node.op in BOUNDARY:
+        if traits_of(node.op).is_control_flow or node.op in BOUNDARY:
             return self.anything
         key = (node.op, read_by_kernels(node.attrs))
         found = self._kernels.get(key)
@@ -190,7 +190,7 @@ class _Constraints:
         for i, node in enumerate(self.nodes):
             mask, priorities = offers.kernels(node)
             if node.device and node.op not in BOUNDARY:
-                if traits_of(node.op).steers:
+                if traits_of(node.op).is_control_flow:
                     self.wishes.append((i, self._wish(node)))
                 else:
                     mask &= offers.request(node.device)
@@ -324,7 +324,7 @@ def _merge(
     Raises:
         InvalidArgumentError: members request different devices.
     """
-    asking = [n for n in members if n.device and not traits_of(n.op).steers]
+    asking = [n for n in members if n.device and not traits_of(n.op).is_control_flow]
     # Existing resources come first, so that later requests yield to them.
     makers = sorted((n for n in asking if makes_handle(graph, n)), key=lambda n: n.name not in cluster.pins)
     existing = [n for n in makers if _keeps_state(graph, n, cluster)]

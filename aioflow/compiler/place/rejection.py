@@ -120,7 +120,7 @@ def _unimplemented(text: str, node: Node, device_type: str) -> OpError:
 
 
 def _runs(node: Node, device_type: str) -> bool:
-    return traits_of(node.op).steers or KERNELS.find(node.op, device_type, node.attrs) is not None
+    return traits_of(node.op).is_control_flow or KERNELS.find(node.op, device_type, node.attrs) is not None
 
 
 def _subject(members: Sequence[Node]) -> str:

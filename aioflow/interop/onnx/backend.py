@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from aioflow.work.later import not_installed
+from aioflow.loading.later import not_installed
 
 try:
     from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper

@@ -30,7 +30,7 @@ from aioflow.interop.onnx.attributes import attribute_value
 from aioflow.interop.onnx.sequences import Kind
 from aioflow.interop.onnx.types import dtype_of
 from aioflow.interop.unsupported import UnsupportedOp
-from aioflow.work.importing import gives_way, importing
+from aioflow.loading.importing import gives_way, importing
 
 Value: TypeAlias = Any  # a Tensor, a Sequence, an Optional, or None if omitted: see `sequences.py`
 Translation: TypeAlias = Callable[..., Any]

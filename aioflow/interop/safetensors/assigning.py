@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
+from aioflow.concurrency.threads import in_thread
 from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.graph.arrays import Array
 from aioflow.graph.default_session import check_session
@@ -19,11 +20,10 @@ from aioflow.graph.shapes import format_dims, is_compatible
 from aioflow.interop.safetensors.naming import Names, Place, Transposed, ignored, places
 from aioflow.interop.safetensors.weights import Weights
 from aioflow.interop.safetensors.weights import open as open_weights
+from aioflow.memory.copying import copy_into
+from aioflow.memory.frozen import freeze, is_frozen
 from aioflow.ops.variables.variable import Variable
 from aioflow.session.session import Session
-from aioflow.work.copying import copy_into
-from aioflow.work.frozen import freeze, is_frozen
-from aioflow.work.threads import in_thread
 
 _BATCH: Final = 64 << 20  # bytes that are converted before they are assigned
 _SHOWN: Final = 20  # names of each kind that the error lists

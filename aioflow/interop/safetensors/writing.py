@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
+from aioflow.concurrency.threads import in_thread
 from aioflow.errors import DTypeError
 from aioflow.formats.temporary_files import replacing
 from aioflow.formats.tensor_file import write_tensors
 from aioflow.graph.argument_kinds import check_kind, check_text
 from aioflow.graph.arrays import Array
-from aioflow.work.threads import in_thread
 
 
 async def save(

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.concurrency.threads import in_thread
 from aioflow.errors import AlreadyExistsError, DTypeError, InvalidArgumentError
 from aioflow.formats.stores import joined, store_at, store_of
 from aioflow.formats.tensor_bundle_writer import write_bundle
@@ -34,7 +35,6 @@ from aioflow.ops.lookup.definitions import is_kept_table
 from aioflow.ops.lookup.mutable import ExportedTable
 from aioflow.protos import Message, message, to_bytes
 from aioflow.session.session import Session
-from aioflow.work.threads import in_thread
 
 _START: Final = "save/initialize_assets"
 _METHOD: Final = "tensorflow/serving/predict"

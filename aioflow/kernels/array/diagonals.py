@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from aioflow.concurrency.stopping import blocks
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.blockwise import BLOCK, claim_array, on_host
 from aioflow.kernels.convert import as_int
 from aioflow.kernels.registry import kernel
-from aioflow.work.stopping import blocks
 
 
 @kernel("Diag", fresh=True)

@@ -14,7 +14,7 @@ from aioflow.kernels.array.shape import checked_axis
 from aioflow.kernels.blockwise import claim_array, full, is_large, rows_written, taken
 from aioflow.kernels.convert import as_int, as_sizes, broadcast_shape
 from aioflow.kernels.registry import Binding, binder, kernel
-from aioflow.work.copying import copied, row_blocks
+from aioflow.memory.copying import copied, row_blocks
 
 
 def _check_range(xp: Any, indices: Any, limit: int) -> None:

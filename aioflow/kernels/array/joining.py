@@ -15,7 +15,7 @@ from aioflow.kernels.array.shape import checked_axis
 from aioflow.kernels.blockwise import claim_array, is_large
 from aioflow.kernels.convert import as_int, as_ints, as_sizes
 from aioflow.kernels.registry import Binding, binder, kernel
-from aioflow.work.copying import copied, copy_into, put
+from aioflow.memory.copying import copied, copy_into, put
 
 _Cuts: TypeAlias = tuple[tuple[slice, ...], ...]
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from aioflow.concurrency.stopping import blocks
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.kernels.blockwise import BLOCK, claim_array, full, written
 from aioflow.kernels.convert import as_int, as_number, as_sizes, check_rank
 from aioflow.kernels.registry import Binding, binder
-from aioflow.work.stopping import blocks
 
 
 @binder("Fill", host={"dims": as_sizes}, fresh=True, elastic=True)

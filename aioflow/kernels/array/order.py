@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.concurrency.stopping import batches, blocks
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.array.scatter import scatter_rows
 from aioflow.kernels.array.shape import checked_axis
@@ -16,8 +17,7 @@ from aioflow.kernels.convert import as_array, as_ints, as_sizes
 from aioflow.kernels.math.large_sorts import order_of
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.kernels.text.strings import as_strings, each
-from aioflow.work.copying import copied, put, row_blocks
-from aioflow.work.stopping import batches, blocks
+from aioflow.memory.copying import copied, put, row_blocks
 
 _SEARCHED: Final = BLOCK >> 4  # numbers searched at once; a search takes 1 µs where most of the data is not cached
 

@@ -9,7 +9,7 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.blockwise import claim_array, full
 from aioflow.kernels.convert import as_array, as_ints, check_rank
 from aioflow.kernels.registry import Binding, binder, kernel
-from aioflow.work.copying import copied, put
+from aioflow.memory.copying import copied, put
 
 Pairs: TypeAlias = tuple[tuple[int, int], ...]
 

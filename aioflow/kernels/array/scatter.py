@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.concurrency.stopping import blocks
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.arrays import Array
 from aioflow.kernels.blockwise import BLOCK, folded_rows, is_large
 from aioflow.kernels.math.large_sorts import is_long, order_of
-from aioflow.work.copying import row_blocks
-from aioflow.work.stopping import blocks
+from aioflow.memory.copying import row_blocks
 
 _FEW: Final = 512  # elements up to which `ufunc.at` is faster, measured with NumPy 2.4
 

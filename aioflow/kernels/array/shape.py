@@ -12,7 +12,7 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.blockwise import claim_array
 from aioflow.kernels.convert import as_int, as_ints, as_sizes, check_room, check_shape
 from aioflow.kernels.registry import Binding, binder, kernel
-from aioflow.work.copying import copied
+from aioflow.memory.copying import copied
 
 _FEW: Final = 4096  # elements up to which a filled array is made faster than a broadcast view
 

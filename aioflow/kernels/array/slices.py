@@ -11,7 +11,7 @@ from aioflow.graph.strided import IndexItem, strided_index
 from aioflow.kernels.blockwise import claim_array
 from aioflow.kernels.convert import as_ints, as_sizes
 from aioflow.kernels.registry import Binding, binder
-from aioflow.work.copying import put
+from aioflow.memory.copying import put
 
 Index = tuple[IndexItem, ...]
 

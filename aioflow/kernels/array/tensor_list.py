@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.concurrency.stopping import blocks, reserve
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.shapes import Dims, format_dims, is_compatible
 from aioflow.kernels.convert import as_int, as_ints, as_sizes, check_room
 from aioflow.kernels.list_values import stack_of, tensors_of
 from aioflow.kernels.registry import Binding, binder, kernel
-from aioflow.work.stopping import blocks, claim
 
 _PLACE: Final = 8  # bytes of a list for each tensor, besides the tensor
 _PLACES: Final = 1 << 20  # places added at once: no other Python code runs meanwhile
@@ -21,7 +21,7 @@ _PLACES: Final = 1 << 20  # places added at once: no other Python code runs mean
 def _lengthened(tensors: list[Any], size: int) -> list[Any]:
     """Return a copy of the list with `size` elements, at least as many as before; the new ones are unset (None)."""
     check_room((size,))
-    claim(size * _PLACE)
+    reserve(size * _PLACE)
     made = tensors.copy()
     for part in blocks(size - len(tensors), _PLACES):
         made += [None] * (part.stop - part.start)
@@ -176,7 +176,7 @@ def _zeros(xp: Any, tensor: Any) -> Any:
 
 
 @kernel("TensorListReserve", host={"num_elements": as_int}, fresh=True, elastic=True)
-def reserve(element_shape: Any, num_elements: int) -> Any:
+def reserve_list(element_shape: Any, num_elements: int) -> Any:
     if num_elements < 0:
         raise InvalidArgumentError("a tensor list cannot have a negative size", expected=">= 0", actual=num_elements)
     return _lengthened([], num_elements)

@@ -10,13 +10,13 @@ from typing import Any, Final, Self
 
 import numpy as np
 
+from aioflow.concurrency.threads import in_thread
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.registry import Binding
 from aioflow.kernels.resources import resource_finder
 from aioflow.sync.background import Background
 from aioflow.sync.batch_driver import BatchDriver, Call
 from aioflow.sync.batches import BatchPolicy, Piece
-from aioflow.work.threads import in_thread
 
 _LARGE: Final = 1 << 18  # bytes; to copy them takes about as long as a call in a thread
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.concurrency.threads import in_thread
 from aioflow.errors import (
     CancelledError,
     DeadlineExceededError,
@@ -32,8 +33,7 @@ from aioflow.graph.opdef import OPS
 from aioflow.graph.python_functions import PythonFunction, RetryPolicy, find_function
 from aioflow.graph.shapes import Dims, format_dims, is_compatible
 from aioflow.kernels.registry import Binding, binder
-from aioflow.work.copying import copied, native
-from aioflow.work.threads import in_thread
+from aioflow.memory.copying import copied, native
 
 # ── values ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 

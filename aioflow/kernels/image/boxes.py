@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.concurrency.stopping import batches, blocks, checkpoint
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.convert import as_int, as_number
 from aioflow.kernels.registry import Binding, binder
-from aioflow.work.copying import copied
-from aioflow.work.stopping import batches, blocks, checkpoint
+from aioflow.memory.copying import copied
 
 _BLOCK = 1 << 14  # boxes that are compared with one box, or drawn, between two checkpoints
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from aioflow.concurrency.stopping import blocks
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.blockwise import BLOCK, on_host
 from aioflow.kernels.convert import as_number
 from aioflow.kernels.registry import Binding, binder
-from aioflow.work.stopping import blocks
 
 
 def _by_pixels(xp: Any, images: Any, convert: Callable[[Any], Any]) -> Any:

@@ -15,6 +15,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.concurrency.stopping import batches, checkpoint
+from aioflow.concurrency.threads import in_thread
 from aioflow.errors import InvalidArgumentError, OpError, UnimplementedError
 from aioflow.formats.png import MOST_PIXELS, SIGNATURE, is_deep, read_deep_png, write_png
 from aioflow.graph import dtypes
@@ -22,8 +24,6 @@ from aioflow.kernels.convert import as_bytes
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.kernels.text.strings import as_strings, string_values
 from aioflow.release import install_command
-from aioflow.work.stopping import batches, checkpoint
-from aioflow.work.threads import in_thread
 
 _FEW_PIXELS: Final = 1 << 12  # decoded in some tens of microseconds, less than a call in a thread takes
 _JPEG, _GIF, _BMP = b"\xff\xd8\xff", b"GIF8", b"BM"

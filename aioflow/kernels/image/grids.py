@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from aioflow.concurrency.stopping import blocks
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.blockwise import BLOCK, on_host
 from aioflow.kernels.registry import Binding
-from aioflow.work.stopping import blocks
 
 
 def checked_size(images: Any, size: tuple[int, ...]) -> tuple[int, int]:

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from aioflow.concurrency.stopping import blocks, checkpoint
 from aioflow.kernels.blockwise import BLOCK
 from aioflow.kernels.image.grids import some_lines
-from aioflow.work.stopping import blocks, checkpoint
 
 
 class Taps(NamedTuple):

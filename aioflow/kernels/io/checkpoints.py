@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final
 
+from aioflow.concurrency.threads import in_thread
 from aioflow.errors import AbortedError, DTypeError, InvalidArgumentError
 from aioflow.formats.allowed_folders import AllowedFolders
 from aioflow.formats.checkpoint import CheckpointReader, write_checkpoint
@@ -19,7 +20,6 @@ from aioflow.kernels.io.tensor_parts import part_of, whole_tensors
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.kernels.resources import resource_finder
 from aioflow.kernels.text.strings import as_strings
-from aioflow.work.threads import in_thread
 
 _MOST_HELD: Final = 2  # snapshots for one saver: of two sessions, or of one that reconnected
 _ATTEMPTS: Final = 3  # tries to read a checkpoint that is being replaced

@@ -8,12 +8,12 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from aioflow.concurrency.stopping import batches
 from aioflow.errors import DataLossError, InvalidArgumentError
 from aioflow.formats.example import Kind, Layouts, Place, values_at
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 from aioflow.graph.shapes import format_dims
-from aioflow.work.stopping import batches
 
 _KINDS: Final[dict[DType, Kind]] = {dtypes.float32: "float", dtypes.int64: "int64", dtypes.string: "bytes"}
 

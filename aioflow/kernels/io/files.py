@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from aioflow.concurrency.stopping import batches
+from aioflow.concurrency.threads import in_thread
 from aioflow.errors import InvalidArgumentError
 from aioflow.formats.allowed_folders import AllowedFolders
 from aioflow.formats.files import file_errors, path_text, read_whole, write_whole
 from aioflow.graph.arrays import string_array
 from aioflow.kernels.registry import kernel
 from aioflow.kernels.text.strings import as_strings, string_values
-from aioflow.work.stopping import batches
-from aioflow.work.threads import in_thread
 
 
 def _bytes(value: Any, what: str) -> bytes:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.concurrency.stopping import batches, blocks
 from aioflow.errors import DataLossError, InvalidArgumentError
 from aioflow.formats.csv import split_record
 from aioflow.formats.example import Layouts, Place, find_sequence_example
@@ -19,8 +20,7 @@ from aioflow.kernels.convert import as_bytes
 from aioflow.kernels.io.example_arrays import DenseFeature, FeatureBatch, decoded_examples, sparse_feature
 from aioflow.kernels.registry import Binding, binder
 from aioflow.kernels.text.strings import as_strings, string_values
-from aioflow.work.copying import copy_into
-from aioflow.work.stopping import batches, blocks
+from aioflow.memory.copying import copy_into
 
 _RECORDS: Final = 1 << 16  # strings that are read between two checkpoints, if they have at most `_BYTES` together
 _BYTES: Final = 4 << 20

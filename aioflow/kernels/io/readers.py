@@ -16,6 +16,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.concurrency.stopping import Stopped
+from aioflow.concurrency.threads import Call, LeftBehind, in_thread
 from aioflow.errors import DataLossError, InvalidArgumentError, OpError, UnimplementedError
 from aioflow.formats.protobuf import PIECE, VARINT, read_fields, write_number, write_piece
 from aioflow.formats.record_sources import (
@@ -35,8 +37,6 @@ from aioflow.kernels.text.strings import as_strings, string_values
 from aioflow.sync.fair_lock import Turns
 from aioflow.sync.queue import Dequeue
 from aioflow.sync.waiting import StepAccount, wake_all
-from aioflow.work.stopping import Stopped
-from aioflow.work.threads import Call, LeftBehind, in_thread
 
 _AHEAD_RECORDS: Final = 256
 _AHEAD_BYTES: Final = 1 << 20

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.concurrency.stopping import blocks, reserve
 from aioflow.errors import InvalidArgumentError
 from aioflow.formats.tensor_proto import decode_tensor, encode_tensor
 from aioflow.graph import dtypes
@@ -16,7 +17,6 @@ from aioflow.kernels.math.large_sorts import order_of
 from aioflow.kernels.registry import Binding, binder
 from aioflow.kernels.sparse.entries import check_bounds, check_entries
 from aioflow.kernels.text.strings import LEAST_STRING, as_strings, string_values
-from aioflow.work.stopping import blocks, claim
 
 _SLICES: Final = 1024  # slices that are serialized between two checkpoints
 
@@ -73,7 +73,7 @@ def serialize_many_sparse(binding: Binding) -> Callable[[Any, Any, Any], Any]:
         if len(shape) < 2:
             raise InvalidArgumentError("there are no slices to serialize", expected="rank >= 2", actual=len(shape))
         count = int(shape[0])
-        claim(3 * count * LEAST_STRING)
+        reserve(3 * count * LEAST_STRING)
         order = order_of(indices[:, 0])
         numbers = taken(np, indices[:, 0], order)
         made: list[bytes] = []

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.concurrency.stopping import blocks
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.kernels.registry import Binding, Body, binder, kernel
-from aioflow.work.stopping import blocks
 
 _LARGE: Final = 400  # rows of a matrix that takes some milliseconds to factor
 _SINGULAR: Final = "Input is not invertible."

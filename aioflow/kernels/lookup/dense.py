@@ -10,12 +10,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.concurrency.stopping import batches, reserve
 from aioflow.errors import InvalidArgumentError
 from aioflow.formats.string_hash import murmur_hash
 from aioflow.graph.dtypes import DType
 from aioflow.kernels.convert import check_room
 from aioflow.kernels.lookup.table import MutableTable
-from aioflow.work.stopping import batches, claim
 
 _WORD: Final = (1 << 64) - 1
 _MIXED: Final = 0x9E3779B97F4A7800
@@ -115,7 +115,7 @@ class DenseTable(MutableTable):
         shapes = [(buckets, int(np.prod(dims))) for dims in (self.key_dims, self.value_dims)]
         for shape, dtype in zip(shapes, (self.key_dtype, self.value_dtype), strict=True):
             check_room(shape)
-            claim(int(np.prod(shape)) * dtype.np_dtype.itemsize)
+            reserve(int(np.prod(shape)) * dtype.np_dtype.itemsize)
         made_keys = np.empty(shapes[0], self.key_dtype.np_dtype)
         made_keys[:] = np.array(self._empty, self.key_dtype.np_dtype)
         made_values = np.empty(shapes[1], self.value_dtype.np_dtype)

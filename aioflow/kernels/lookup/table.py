@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.concurrency.stopping import blocks, reserve
 from aioflow.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from aioflow.graph.dtypes import DType, string
 from aioflow.kernels.convert import check_room
 from aioflow.kernels.text.strings import as_strings
-from aioflow.work.stopping import blocks, claim
 
 _BATCH: Final = 4096  # keys between two checkpoints
 _ENTRY: Final = 100  # approximate bytes of an entry
@@ -88,7 +88,7 @@ class LookupTable:
                 f"the values do not fit the keys of table {self.name!r}", expected=wanted, actual=np.shape(values)
             )
         array = _array(values, self.value_dtype)
-        claim(array.size * _ENTRY)
+        reserve(array.size * _ENTRY)
         if not self.value_dims:
             found: list[Any] = array.reshape(-1).tolist()
             return found
@@ -121,7 +121,7 @@ class LookupTable:
     def _rows(self, keys: list[Any], default: Any) -> Any:
         shape = (len(keys), *self.value_dims)
         check_room(shape)
-        claim(int(np.prod(shape)) * self.value_dtype.np_dtype.itemsize)
+        reserve(int(np.prod(shape)) * self.value_dtype.np_dtype.itemsize)
         made = np.empty(shape, self.value_dtype.np_dtype)
         made[...] = default if default.shape == self.value_dims else default.reshape(shape)
         with self._lock:
@@ -265,7 +265,7 @@ def distinct_entries(name: str, pairs: Iterable[tuple[Any, Any]], total: int) ->
         pairs: Keys and values.
         total: An upper bound of the number of pairs.
     """
-    claim(total * _ENTRY)
+    reserve(total * _ENTRY)
     entries: dict[Any, Any] = {}
     for key, value in pairs:
         before = entries.setdefault(key, value)

@@ -7,6 +7,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from aioflow.concurrency.stopping import batches, checkpoint, reserve
+from aioflow.concurrency.threads import in_thread
 from aioflow.errors import InvalidArgumentError, OutOfRangeError
 from aioflow.formats.allowed_folders import AllowedFolders
 from aioflow.formats.files import PIECE, file_errors, path_text
@@ -17,8 +19,6 @@ from aioflow.kernels.convert import as_bytes
 from aioflow.kernels.lookup.table import LookupTable, StaticTable, distinct_entries
 from aioflow.kernels.lookup.tables import static_table
 from aioflow.kernels.registry import Binding, binder
-from aioflow.work.stopping import batches, checkpoint, claim
-from aioflow.work.threads import in_thread
 
 _WHOLE_LINE: Final = -2
 _LINE_NUMBER: Final = -1
@@ -93,10 +93,10 @@ def _lines(path: str, folders: AllowedFolders) -> list[bytes]:
     content = bytearray()
     with store.open(name) as file, file_errors(path):
         while piece := file.read(PIECE):
-            claim(len(content) + len(piece))
+            reserve(len(content) + len(piece))
             content += piece
             checkpoint()
-    claim(len(content) + _LINE * content.count(b"\n"))
+    reserve(len(content) + _LINE * content.count(b"\n"))
     lines = bytes(content).split(b"\n")
     if not lines[-1]:
         lines.pop()  # a newline at the end of the file starts no new line

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from aioflow.concurrency.stopping import blocks
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.blockwise import BLOCK, claim_array, is_large
 from aioflow.kernels.convert import as_int
 from aioflow.kernels.registry import Binding, Body, binder
-from aioflow.work.stopping import blocks
 
 
 @binder("DenseBincount", host={"size": as_int}, fresh=True, elastic=True, synchronises=True)

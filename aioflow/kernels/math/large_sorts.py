@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.concurrency.stopping import batches, blocks
 from aioflow.kernels.blockwise import BLOCK
-from aioflow.work.stopping import batches, blocks
 
 _MANY: Final = 1 << 20  # numbers up to which one sort takes at most some hundredths of a second
 _PIVOTS: Final = 127

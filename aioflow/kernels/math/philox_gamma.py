@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.concurrency.stopping import blocks, checkpoint
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.blockwise import claim_array
 from aioflow.kernels.math.philox import FROM, first_counter, normal, uniform, words_at
 from aioflow.kernels.registry import Binding, binder
-from aioflow.work.stopping import blocks, checkpoint
 
 _OF_EACH: Final = 256  # values of the counter reserved for each number
 _BLOCK: Final = 1 << 15

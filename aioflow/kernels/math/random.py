@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.concurrency.stopping import acting, batches, blocks
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.blockwise import BLOCK, claim_array, taken, written
 from aioflow.kernels.convert import as_int, as_ints, as_sizes
 from aioflow.kernels.math.large_sorts import bucket_by_bucket
 from aioflow.kernels.registry import Binding, binder
-from aioflow.work.stopping import acting, batches, blocks
 
 Draw = Callable[[Any, int, Any], Any]
 _MANTISSA: Final = {"float16": 10, "bfloat16": 7}
@@ -82,13 +82,13 @@ class _Sampler:
         self._stream = stream
         self._nanoseconds = nanoseconds  # cost of one element
 
-    def claim(self, shape: tuple[int, ...]) -> int:
-        """Claim memory for a sample of that shape, as `stopping.claim`, and return its number of elements."""
+    def reserve(self, shape: tuple[int, ...]) -> int:
+        """Claim memory for a sample of that shape, as `stopping.reserve`, and return its number of elements."""
         return claim_array(shape, self._dtype, self._nanoseconds)
 
     def sample(self, shape: tuple[int, ...], draw: Callable[[slice], Any]) -> Any:
         """Return a sample of that shape; `draw` returns the elements of each block, numbered in row-major order."""
-        count = self.claim(shape)
+        count = self.reserve(shape)
         if count <= BLOCK or not self._in_blocks:
             return self._drawn(slice(0, count), draw).reshape(shape)
         return written(shape, self._dtype, lambda part: self._drawn(part, draw))
@@ -201,7 +201,7 @@ def multinomial(binding: Binding) -> Callable[..., Any]:
             raise InvalidArgumentError("logits must be a matrix", expected="rank 2", actual=logits.shape)
         if num_samples < 0:
             raise InvalidArgumentError("num_samples cannot be negative", expected=">= 0", actual=num_samples)
-        sampler.claim((logits.shape[0], num_samples))
+        sampler.reserve((logits.shape[0], num_samples))
         batch, classes = logits.shape
         if classes == 0:
             raise InvalidArgumentError(

@@ -13,13 +13,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from aioflow.concurrency.stopping import blocks
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 from aioflow.kernels.blockwise import BLOCK, is_large
 from aioflow.kernels.convert import as_int, as_ints
 from aioflow.kernels.registry import Binding, Body, binder, kernel
-from aioflow.work.stopping import blocks
 
 _HOST = {"reduction_indices": as_ints}
 _SMALL_FLOATS = (dtypes.float16, dtypes.bfloat16)

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.concurrency.stopping import blocks
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
@@ -13,7 +14,6 @@ from aioflow.kernels.blockwise import BLOCK, claim_array, folded_rows, full, is_
 from aioflow.kernels.convert import as_int
 from aioflow.kernels.math.large_sorts import is_long, order_of
 from aioflow.kernels.registry import Binding, Body, binder
-from aioflow.work.stopping import blocks
 
 _UFUNC: Final = {"Sum": "add", "Mean": "add", "Prod": "multiply", "Max": "maximum", "Min": "minimum"}
 

@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.concurrency.stopping import batches, blocks
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.blockwise import BLOCK, claim_array, is_large, on_host
 from aioflow.kernels.convert import as_array, as_int
 from aioflow.kernels.math.large_sorts import is_long, largest, nth, order_of
 from aioflow.kernels.registry import Binding, Body, binder, kernel
-from aioflow.work.stopping import batches, blocks
 
 # Above this width a partition is faster than a full sort, if few elements are wanted.
 _WIDE: Final = 256

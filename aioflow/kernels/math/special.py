@@ -18,12 +18,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.concurrency.stopping import blocks, checkpoint
 from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.kernels.blockwise import is_large
 from aioflow.kernels.convert import broadcast_shape
 from aioflow.kernels.registry import HOST, Binding, Body, binder
 from aioflow.release import install_command
-from aioflow.work.stopping import blocks, checkpoint
 
 _PART: Final = 1 << 14  # elements of a block, at up to microseconds each
 

@@ -10,11 +10,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.concurrency.stopping import batches
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.convert import as_int
 from aioflow.kernels.nn.activations import narrow, widen
 from aioflow.kernels.registry import Binding, binder
-from aioflow.work.stopping import batches
 
 # The gates in the order of their columns in the weights: input, cell, forget, output.
 _ORDERS: Final = {"BlockLSTM": "icfo", "BlockLSTMV2": "ifco", "BlockLSTMGrad": "icfo", "BlockLSTMGradV2": "ifco"}

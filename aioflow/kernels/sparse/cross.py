@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from aioflow.concurrency.stopping import batches, blocks
 from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.formats.farm_hash import fingerprint
 from aioflow.formats.string_hash import sip_hash
@@ -16,7 +17,6 @@ from aioflow.kernels.convert import as_bool, as_bytes, as_int, as_ints
 from aioflow.kernels.registry import Binding, binder
 from aioflow.kernels.sparse.entries import check_entries, int64_array
 from aioflow.kernels.text.strings import as_strings, each
-from aioflow.work.stopping import batches, blocks
 
 _FACTOR: Final = np.uint64(0xC6A4A7935BD1E995)
 _MASK: Final = (1 << 64) - 1

@@ -10,7 +10,7 @@ import numpy as np
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.blockwise import is_large, joined, taken
 from aioflow.kernels.math.large_sorts import order_of
-from aioflow.work.copying import row_blocks
+from aioflow.memory.copying import row_blocks
 
 
 def as_vector(value: Any) -> Any:

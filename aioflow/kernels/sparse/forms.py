@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from aioflow.concurrency.stopping import blocks
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.blockwise import BLOCK, claim_array, full, joined, put_rows, rows_chosen, taken, written
 from aioflow.kernels.convert import as_int, as_sizes, check_rank
@@ -24,8 +25,7 @@ from aioflow.kernels.sparse.entries import (
     overlapping,
     row_major,
 )
-from aioflow.work.copying import row_blocks
-from aioflow.work.stopping import blocks
+from aioflow.memory.copying import row_blocks
 
 # ── dense ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 

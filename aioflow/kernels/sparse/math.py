@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.concurrency.stopping import blocks
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.blockwise import (
     claim_array,
@@ -23,8 +24,7 @@ from aioflow.kernels.convert import as_ints, check_rank
 from aioflow.kernels.math.large_sorts import order_of
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.kernels.sparse.entries import check_bounds, check_columns, check_entries, group, int64_array
-from aioflow.work.copying import copied
-from aioflow.work.stopping import blocks
+from aioflow.memory.copying import copied
 
 _BLOCK: Final = 1 << 20  # elements of partial products that a matrix product holds at once
 

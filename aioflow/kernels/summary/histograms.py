@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.concurrency.stopping import blocks
 from aioflow.errors import InvalidArgumentError
 from aioflow.protos import Message
-from aioflow.work.stopping import blocks
 
 _BLOCK: Final = 1 << 16  # numbers between two checkpoints
 

@@ -8,6 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.concurrency.stopping import checkpoint
+from aioflow.concurrency.threads import in_thread
 from aioflow.errors import InvalidArgumentError
 from aioflow.formats.png import write_png
 from aioflow.formats.wav import write_wav
@@ -15,8 +17,6 @@ from aioflow.kernels.convert import as_number, as_text
 from aioflow.kernels.registry import Binding, binder
 from aioflow.kernels.text.strings import as_strings
 from aioflow.protos import message
-from aioflow.work.stopping import checkpoint
-from aioflow.work.threads import in_thread
 
 _FEW: Final = 1 << 12  # elements; encoding them takes less time than a round trip to a thread
 _DARK: Final = np.float32(1e-6)  # an image whose values are all smaller is black

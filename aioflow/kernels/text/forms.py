@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.concurrency.stopping import batches, blocks, checkpoint
 from aioflow.errors import InvalidArgumentError
 from aioflow.formats.farm_hash import fingerprint
 from aioflow.formats.regex import compiled_pattern, compiled_rewrite, replaced
@@ -18,8 +19,7 @@ from aioflow.formats.string_hash import murmur_hash, sip_hash
 from aioflow.kernels.convert import as_ints
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.kernels.text.strings import as_strings, each, string_values
-from aioflow.work.copying import copied
-from aioflow.work.stopping import batches, blocks, checkpoint
+from aioflow.memory.copying import copied
 
 
 def _each(convert: Callable[[bytes], bytes], value: Any) -> Any:

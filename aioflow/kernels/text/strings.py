@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.concurrency.stopping import blocks, reserve
 from aioflow.errors import InvalidArgumentError
 from aioflow.formats.number_text import number_parser
 from aioflow.kernels.convert import broadcast_shape
 from aioflow.kernels.registry import Binding, binder, kernel
-from aioflow.work.stopping import blocks, claim
 
 _BATCH: Final = 256  # strings between two checkpoints
 _OBJECTS: Final = 1 << 16  # objects that are stored while nothing else can run
@@ -158,7 +158,7 @@ def as_string(binding: Binding) -> Callable[[Any], Any]:
 
     def convert(value: Any) -> Any:
         array = np.asarray(value)
-        claim(array.size * max(LEAST_STRING, longest))
+        reserve(array.size * max(LEAST_STRING, longest))
         return each(write, array)
 
     return (lambda value: string_values(value).copy()) if dtype.name == "string" else convert

@@ -15,7 +15,7 @@ from aioflow.kernels.array.scatter import checked_rows, flat_rows, scatter_rows
 from aioflow.kernels.convert import check_shape
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.kernels.resources import Reach, VariableResource
-from aioflow.work.frozen import is_frozen
+from aioflow.memory.frozen import is_frozen
 
 
 @binder("VarHandleOp", makes=VariableResource)

@@ -10,8 +10,8 @@ from typing import Final
 
 import numpy as np
 
+from aioflow.memory.segments import TRAILER, Segment
 from aioflow.net.shared_memory.opening import Opened
-from aioflow.work.segments import TRAILER, Segment
 
 NONCE_BYTES: Final = 32
 SLOTS: Final = 256

@@ -16,11 +16,11 @@ from aioflow.checks.brief import brief
 from aioflow.errors import DataLossError, ResourceExhaustedError
 from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import string
+from aioflow.memory.segments import TRAILER, is_forking, spoil_at_fork
 from aioflow.net.limits import Limits
 from aioflow.net.shared_memory.board import SLOTS, SPOILED, TURNS, Board
 from aioflow.net.shared_memory.opening import Opened, Process
 from aioflow.net.tensor_format import TensorSpec, parse_spec
-from aioflow.work.segments import TRAILER, is_forking, spoil_at_fork
 
 _PLACE: Final = 6  # numbers
 

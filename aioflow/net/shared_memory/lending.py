@@ -9,11 +9,11 @@ import numpy as np
 
 from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType
+from aioflow.memory.segments import SHARED, Loan, loan_of
 from aioflow.net.framing import Kind, Message
 from aioflow.net.limits import Limits
 from aioflow.net.shared_memory.board import SLOTS, SPOILED, TURNS, PeerBoard
 from aioflow.net.tensor_format import dtype_of
-from aioflow.work.segments import SHARED, Loan, loan_of
 
 
 class _Lent:

@@ -17,8 +17,8 @@ import numpy as np
 
 from aioflow.errors import DataLossError, OpError, UnavailableError
 from aioflow.graph.arrays import Array
-from aioflow.work.mapping import mapped
-from aioflow.work.segments import NAME
+from aioflow.memory.mapping import mapped
+from aioflow.memory.segments import NAME
 
 _SHRINK: Final = 0x2  # F_SEAL_SHRINK
 _MOST: Final = 2**31 - 1

@@ -19,6 +19,7 @@ from aioflow.checks.brief import brief
 from aioflow.errors import DataLossError, OpError, ResourceExhaustedError
 from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType
+from aioflow.memory.segments import SHARED, has_segments, loan_of
 from aioflow.net.chance import fresh_number
 from aioflow.net.framing import CHUNK_BYTES, Encoded, Kind, Message, encode
 from aioflow.net.limits import Limits
@@ -26,7 +27,6 @@ from aioflow.net.shared_memory.board import FILE_BYTES, NONCE_BYTES, Board, Peer
 from aioflow.net.shared_memory.borrowing import Borrower
 from aioflow.net.shared_memory.lending import Lender, large
 from aioflow.net.shared_memory.opening import Process
-from aioflow.work.segments import SHARED, has_segments, loan_of
 
 _PIECE: Final = 1 << 20  # bytes copied at a time
 _TURN: Final = 0.5e-3  # seconds after which a copy yields to the event loop

@@ -11,13 +11,13 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from aioflow.concurrency.context_stack import ContextStack
 from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.graph import scopes
 from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.graphdef import FunctionArg, FunctionDef, InputRef, graph_def_of
 from aioflow.ops.apply import make, make_op
 from aioflow.ops.control.contexts import ControlFlowContext
-from aioflow.work.context_stack import ContextStack
 
 
 @dataclass(slots=True, weakref_slot=True)

@@ -7,6 +7,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
+from aioflow.concurrency.forking import not_forked
 from aioflow.errors import DTypeError, InvalidArgumentError, NoGradientError
 from aioflow.graph import dtypes
 from aioflow.graph.calls import expander
@@ -20,7 +21,6 @@ from aioflow.ops.core import group, identity
 from aioflow.ops.function.body import Function
 from aioflow.ops.function.copying import inline
 from aioflow.ops.function.library import called
-from aioflow.work.forking import not_forked
 
 
 def _declared(ctx: ShapeContext) -> list[Dims]:

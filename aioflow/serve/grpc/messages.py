@@ -13,8 +13,8 @@ import functools
 import threading
 from typing import Any, Final, TypeAlias
 
+from aioflow.concurrency.forking import not_forked
 from aioflow.serve.protocol import MalformedRequestError
-from aioflow.work.forking import not_forked
 
 Message: TypeAlias = Any  # protobuf creates its classes at run time
 

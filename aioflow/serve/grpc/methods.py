@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, Final, Protocol, TypeVar
 
+from aioflow.concurrency.threads import in_thread
 from aioflow.errors import CancelledError, NotFoundError, OpError
 from aioflow.release import RELEASE
 from aioflow.serve.admission import Admission, Held
@@ -19,7 +20,6 @@ from aioflow.serve.metadata import EXTENSIONS, config_of, index_of, metadata_of,
 from aioflow.serve.models import ServedModel
 from aioflow.serve.protocol import Limits
 from aioflow.serve.repository import Repository
-from aioflow.work.threads import in_thread
 
 _SERVICE: Final = "inference.GRPCInferenceService"
 _HEALTH: Final = f"{HEALTH_PACKAGE}.Health"  # gRPC's own service, used by Kubernetes and load balancers

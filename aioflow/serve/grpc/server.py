@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import grpc
 
+from aioflow.concurrency.threads import although_cancelled, to_its_end
 from aioflow.errors import ClientDisconnectedError, DeadlineExceededError, InvalidArgumentError, OpError
 from aioflow.formats.files import check_private, file_errors
 from aioflow.serve.admission import Admission
@@ -24,7 +25,6 @@ from aioflow.serve.grpc.methods import OPEN, Method, Methods
 from aioflow.serve.protocol import Limits, code_of, retry_after, said_of
 from aioflow.serve.repository import Repository
 from aioflow.serve.where import ServerOptions
-from aioflow.work.threads import although_cancelled, to_its_end
 
 _LOG: Final = logging.getLogger("aioflow.serve")
 _STATUS: Final = {code.value[0]: code for code in grpc.StatusCode}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from aioflow.concurrency.threads import in_thread
 from aioflow.errors import NotFoundError
 from aioflow.graph.labelled import values_of
 from aioflow.interop.model import Signature
 from aioflow.observe.picture.outline import outline
 from aioflow.observe.picture.svg import as_svg
 from aioflow.serve.models import ServedModel
-from aioflow.work.threads import in_thread
 
 
 async def draw(model: ServedModel, signature: str | None, opened: Collection[str]) -> str:

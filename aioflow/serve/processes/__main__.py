@@ -11,11 +11,11 @@ import signal
 import socket
 import sys
 
+from aioflow.concurrency.loops import loop_factory
 from aioflow.serve.processes.board import Board
 from aioflow.serve.processes.serving import ServingProcess
 from aioflow.serve.processes.settings import Settings
 from aioflow.serve.quiet import log_no_garbage
-from aioflow.work.loops import loop_factory
 
 
 async def _main(settings: Settings, listener: int, board: int, slot: int, channel: int) -> None:

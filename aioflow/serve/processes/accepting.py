@@ -17,8 +17,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NoReturn
 
+from aioflow.serve.embedded import EmbeddedServer
 from aioflow.serve.processes.board import Board
-from aioflow.web_server import EmbeddedServer
 
 _LOG: Final = logging.getLogger("aioflow.serve")
 _PATIENCE: Final = 5e-3  # seconds for which a connection is left to other processes

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from aioflow.work.mapping import mapped
+from aioflow.memory.mapping import mapped
 
 _SLOT: Final = struct.Struct("dddd")  # last heartbeat, connections, readiness, unused
 _ALIVE: Final = (

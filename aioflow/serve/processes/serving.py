@@ -19,6 +19,7 @@ from starlette.applications import Starlette
 from aioflow.errors import OpError, UnavailableError
 from aioflow.serve.app import create_app
 from aioflow.serve.backstop import keep_within
+from aioflow.serve.embedded import EmbeddedServer
 from aioflow.serve.guard import Guard
 from aioflow.serve.metadata import index_of
 from aioflow.serve.processes.accepting import Acceptor
@@ -29,7 +30,6 @@ from aioflow.serve.processes.whole_service import METRICS, WholeService, request
 from aioflow.serve.repository import Repository
 from aioflow.serve.running import running
 from aioflow.serve.server import web_server
-from aioflow.web_server import EmbeddedServer
 
 _BEAT: Final = 0.1  # seconds between two heartbeats
 
@@ -135,7 +135,7 @@ class ServingProcess:
         loop, seconds = asyncio.get_running_loop(), self._settings.where.drain_seconds
         end = loop.time() + seconds
         await web.end_keep_alive(seconds)
-        web.config.timeout_graceful_shutdown = max(end - loop.time(), 0.0)  # type: ignore[assignment]  # as in `web_server`
+        web.config.timeout_graceful_shutdown = max(end - loop.time(), 0.0)  # type: ignore[assignment]  # as in `serve.embedded`
 
     async def _load_and_accept(self, channel: Channel, repository: Repository, acceptor: Acceptor) -> None:
         stay = asyncio.timeout(0 if self._is_leaving else None)

@@ -10,9 +10,9 @@ import numpy as np
 
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
+from aioflow.memory.copying import native
 from aioflow.serve.protocol.datatypes import spelled
 from aioflow.serve.protocol.errors import MalformedRequestError
-from aioflow.work.copying import native
 
 _LENGTH: Final = struct.Struct("<I")
 _SWAPPED: Final = sys.byteorder == "big"

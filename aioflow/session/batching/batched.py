@@ -10,6 +10,8 @@ from time import perf_counter
 from typing import Any, Final
 
 from aioflow.checks.numbers import check_seconds, check_whole
+from aioflow.concurrency.stopping import OffloadToThread
+from aioflow.concurrency.threads import in_thread
 from aioflow.errors import (
     ClosedSessionError,
     DeadlineExceededError,
@@ -24,8 +26,6 @@ from aioflow.sync.background import Background
 from aioflow.sync.batch_driver import BatchDriver, Call
 from aioflow.sync.batch_statistics import BatchStatistics
 from aioflow.sync.batches import BatchCore, BatchPolicy, Piece
-from aioflow.work.stopping import Elsewhere
-from aioflow.work.threads import in_thread
 
 _LOG: Final = logging.getLogger("aioflow.batching")
 # Bytes. Copying this much takes about as long as the round trip to a thread.
@@ -132,7 +132,7 @@ class Batched(BatchDriver):
         try:
             try:
                 arrays, rows, kind = self._into.admit(values)
-            except Elsewhere:
+            except OffloadToThread:
                 arrays, rows, kind = await self._admitted_elsewhere(values, timeout, loop)
             # The common case skips the call of `check_whole`.
             if priority.__class__ is not int or priority < 0:

@@ -9,6 +9,7 @@ from typing import Any
 from aioflow.checks.numbers import check_number, check_whole
 from aioflow.compiler.ir import Plan
 from aioflow.compiler.rows import row_verdict
+from aioflow.concurrency.threads import in_thread
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.argument_kinds import check_list
 from aioflow.graph.graph import Graph
@@ -18,7 +19,6 @@ from aioflow.session.batching.batched import Batched
 from aioflow.session.batching.rows import RowsIn, RowsOut
 from aioflow.sync.background import Background
 from aioflow.sync.batches import BatchPolicy
-from aioflow.work.threads import in_thread
 
 
 class Batching(ABC):

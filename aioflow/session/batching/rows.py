@@ -168,7 +168,7 @@ class RowsIn:
 
         Raises:
             DTypeError, InvalidArgumentError: a value does not fit its feed, or the numbers of rows differ.
-            Elsewhere: the conversion takes too long for an event loop.
+            OffloadToThread: the conversion takes too long for an event loop.
         """
         if len(values) != len(self._feeds):
             raise DTypeError("wrong number of feeds", expected=len(self._feeds), actual=len(values))

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final
 
+from aioflow.concurrency.threads import in_thread
 from aioflow.errors import FailedPreconditionError, InvalidArgumentError
 from aioflow.formats.stores import joined
 from aioflow.graph.argument_kinds import check_text
@@ -28,7 +29,6 @@ from aioflow.train.monitored.session_run_hook import (
 from aioflow.train.monitored.step_of_graph import required_global_step
 from aioflow.train.monitored.timers import SecondOrStepTimer
 from aioflow.train.saver import PendingCheckpoint, Saver
-from aioflow.work.threads import in_thread
 
 _LOGGER: Final = logging.getLogger("aioflow.train")
 _MANY: Final = 1_000_000  # upper bound of the steps that one run makes

@@ -25,10 +25,10 @@ from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import Graph
 from aioflow.runtime.stats import RunMetadata
 from aioflow.runtime.worker import Worker
-from aioflow.train.monitored.life import Life
 from aioflow.train.monitored.patience import Patience
 from aioflow.train.monitored.scaffold import Scaffold
 from aioflow.train.monitored.session_creators import ChiefSessionCreator, SessionCreator
+from aioflow.train.monitored.session_instance import SessionInstance
 from aioflow.train.monitored.session_run_hook import SessionRunHook, called, hooks_of
 
 _LOGGER: Final = logging.getLogger("aioflow.train")
@@ -89,8 +89,8 @@ class _Monitored:
         self._was_final = self._graph.finalized
         self._task_group: asyncio.TaskGroup | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._life: Life | None = None  # None until a run needs a new instance
-        self._last: Life | None = None
+        self._life: SessionInstance | None = None  # None until a run needs a new instance
+        self._last: SessionInstance | None = None
         self._lost: Exception | None = None
         self._closed = False
 
@@ -171,7 +171,7 @@ class _Monitored:
 
     # -- session instances --------------------------------------------------------------------------------------------
 
-    async def _open(self) -> Life:
+    async def _open(self) -> SessionInstance:
         """Return the current session instance once it is usable. If there is no instance, start one for all callers."""
         while True:
             if self._closed or self._task_group is None:
@@ -192,7 +192,7 @@ class _Monitored:
             if not self._recovers_from(error):
                 raise error
 
-    def _begin_life(self, group: asyncio.TaskGroup) -> Life:
+    def _begin_life(self, group: asyncio.TaskGroup) -> SessionInstance:
         delay = 0.0
         if self._lost is not None and self._patience is not None:
             error, self._lost = self._lost, None
@@ -203,14 +203,14 @@ class _Monitored:
             raise FailedPreconditionError(
                 "there is no session creator", expected="the block to be entered", actual="none"
             )
-        life = Life(self._creator, self._hooks, self._graph, self._grace)
+        life = SessionInstance(self._creator, self._hooks, self._graph, self._grace)
         task = group.create_task(life.live(self._last, delay))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         self._life = self._last = life
         return life
 
-    def _lose(self, life: Life, error: BaseException) -> None:
+    def _lose(self, life: SessionInstance, error: BaseException) -> None:
         """Retire an instance, so that the next run starts another. If several runs fail together, the first counts."""
         life.retired = True
         life.end()
@@ -278,7 +278,7 @@ class _Monitored:
                 "wrong arguments of step_fn", expected="one, called step_context", actual=", ".join(names) or "none"
             )
 
-        async def step(life: Life) -> Any:
+        async def step(life: SessionInstance) -> Any:
             try:
                 # Called inside this coroutine, a plain function may raise StopIteration, which is translated below.
                 made = step_fn(StepContext(life.session, life.run))
@@ -288,7 +288,7 @@ class _Monitored:
 
         return await self._again(step)
 
-    async def _again(self, step: Callable[[Life], Awaitable[Any]]) -> Any:
+    async def _again(self, step: Callable[[SessionInstance], Awaitable[Any]]) -> Any:
         """Run the step, in new session instances as often as needed, and return its result."""
         while True:
             life = await self._open()
@@ -302,7 +302,7 @@ class _Monitored:
                     self._patience.succeeded()
                 return result
 
-    def _is_to_be_repeated(self, life: Life, error: Exception) -> bool:
+    def _is_to_be_repeated(self, life: SessionInstance, error: Exception) -> bool:
         """Return whether to repeat a failed step in a new session instance; retire the current one if it is lost."""
         # The step may have failed only because the instance was retired, which closes its session and queues.
         if life.retired:

@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 from typing import Any, Final
 
+from aioflow.concurrency.threads import in_thread
 from aioflow.config import RunOptions, TraceLevel
 from aioflow.errors import UnimplementedError
 from aioflow.formats.files import file_errors
@@ -23,7 +24,6 @@ from aioflow.train.monitored.session_run_hook import (
 )
 from aioflow.train.monitored.step_of_graph import required_global_step
 from aioflow.train.monitored.timers import SecondOrStepTimer
-from aioflow.work.threads import in_thread
 
 _LOGGER: Final = logging.getLogger("aioflow.train")
 

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from aioflow.checks.numbers import check_number, check_seconds
+from aioflow.concurrency.threads import in_thread
 from aioflow.config import RunOptions, SessionConfig
 from aioflow.errors import (
     AbortedError,
@@ -31,7 +32,6 @@ from aioflow.train.checkpoint_state import CheckpointState, get_checkpoint_state
 from aioflow.train.monitored.patience import delays
 from aioflow.train.monitored.session_run_hook import called
 from aioflow.train.saver import Saver
-from aioflow.work.threads import in_thread
 
 _LOGGER: Final = logging.getLogger("aioflow.train")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from aioflow.checks.numbers import check_number
+from aioflow.concurrency.threads import in_thread
 from aioflow.config import RunOptions, SessionConfig
 from aioflow.errors import FailedPreconditionError, OpError
 from aioflow.formats.stores import joined
@@ -36,7 +37,6 @@ from aioflow.train.monitored.supervisor_services import Speed, Summaries, begin_
 from aioflow.train.queue_runner import QueueRunner
 from aioflow.train.saver import Saver
 from aioflow.train.step import get_global_step
-from aioflow.work.threads import in_thread
 
 _LOGGER: Final = logging.getLogger("aioflow.train")
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import atexit
 from typing import Final
 
-from aioflow.work.job_thread import JobThread
-from aioflow.work.threads import step_back
+from aioflow.concurrency.job_thread import JobThread
+from aioflow.concurrency.threads import step_back
 from aioflow_numpy.compiled.process import end
 
 _MOMENT: Final = 1.0  # seconds; longer than the wait for a killed compiler

@@ -21,9 +21,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from aioflow.concurrency.forking import in_child, not_forked
 from aioflow.errors import DeadlineExceededError, FailedPreconditionError
 from aioflow.formats.files import file_errors
-from aioflow.work.forking import in_child, not_forked
 
 _GRACE: Final = 0.5  # seconds until a killed process is gone
 _SHOWN: Final = 400  # characters of its error messages

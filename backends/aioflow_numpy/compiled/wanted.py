@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from aioflow.work.forking import generation
+from aioflow.concurrency.forking import generation
 from aioflow_numpy.compiled.background import BACKGROUND
 from aioflow_numpy.compiled.code import programs
 

@@ -75,8 +75,8 @@ def stress(seed: int, count: int) -> Counter[str]:
     Raises:
         AssertionError: a result differs from NumPy's.
     """
+    from aioflow.concurrency.stopping import Stoppable, Stopped, doing
     from aioflow.errors import InternalError
-    from aioflow.work.stopping import Stoppable, Stopped, doing
     from aioflow_onednn.library import library
     from tests.backends.onednn.random_cases import convolution, flat, fused, product
     from tests.backends.onednn.random_layers import LAYERS

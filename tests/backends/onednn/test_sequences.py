@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import aioflow as af
+from aioflow.concurrency.stopping import Stopped
 from aioflow.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from aioflow.graph.opdef import OPS, define_op
 from aioflow.kernels.registry import KERNELS, kernel
 from aioflow.ops.apply import make
-from aioflow.work.stopping import Stopped
 from aioflow_onednn.library import library
 
 try:

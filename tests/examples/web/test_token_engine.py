@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 
 import aioflow as af
+from aioflow.concurrency.stopping import Work, doing
+from aioflow.concurrency.threads import Threads
 from aioflow.errors import ClosedSessionError, DeadlineExceededError, InvalidArgumentError, ResourceExhaustedError
 from aioflow.testing.virtual_clock import run_virtual
-from aioflow.work.stopping import Work, doing
-from aioflow.work.threads import Threads
 from benchmarks.plain_gpt2 import PlainModel
 from examples.gpt2.model import Config, Model
 from examples.web.tokens.computing import Gpt2

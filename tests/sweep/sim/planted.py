@@ -17,13 +17,22 @@ from unittest import mock
 from aioflow.errors import OpError, UnavailableError
 from aioflow.formats import checkpoint
 from aioflow.kernels.registry import KERNELS
-from aioflow.net import homes, links, outbox, remote_step, remote_worker, step_table, task_worker, worker_service
+from aioflow.net import (
+    links,
+    outbox,
+    remote_step,
+    remote_worker,
+    resource_directory,
+    step_table,
+    task_worker,
+    worker_service,
+)
 from aioflow.net.calls import Calls
 from aioflow.net.channel import Channel
 from aioflow.net.ended_steps import EndedSteps
 from aioflow.net.heartbeat import Heartbeat
 from aioflow.net.tcp import TcpComm
-from aioflow.runtime.parts import _Volley
+from aioflow.runtime.parts import _FanOut
 from aioflow.runtime.rendezvous import Rendezvous
 from aioflow.runtime.step import Step, Stoppable
 from aioflow.sync.waiting import Waiting, wake_all
@@ -52,7 +61,7 @@ def lost_wake_up() -> AbstractContextManager[Any]:
     def change(wake: Any) -> Any:
         return lambda lane: None if now() else wake(lane)
 
-    return replaced(outbox._Lane, "_wake", change)
+    return replaced(outbox._SendQueue, "_wake", change)
 
 
 def stale_registration() -> AbstractContextManager[Any]:
@@ -190,7 +199,7 @@ def call_not_stopped() -> AbstractContextManager[Any]:
 
     stack = ExitStack()
     stack.enter_context(mock.patch.object(Stoppable, "_stop", ignore))
-    stack.enter_context(mock.patch.object(_Volley, "_on_stop", ignore))
+    stack.enter_context(mock.patch.object(_FanOut, "_on_stop", ignore))
     return stack
 
 
@@ -237,7 +246,7 @@ def home_not_written_down() -> AbstractContextManager[Any]:
     async def claim(*asked: Any) -> None:
         """Do not record the owner on the task itself; only the coordinator knows it."""
 
-    return mock.patch.object(homes.Homes, "_claim", claim)
+    return mock.patch.object(resource_directory.ResourceDirectory, "_claim", claim)
 
 
 PLANTS: Final[Mapping[str, Plant]] = {
@@ -259,7 +268,7 @@ PLANTS: Final[Mapping[str, Plant]] = {
     "calls wait on when their connection has ended": calls_that_outlive_their_connection,
     "a checkpoint counts as written, although the disk has failed": disk_error_swallowed,
     "one value of thirty is that of the step before": value_for_another_iteration,
-    "only the keeper knows where a variable is to be": home_not_written_down,
+    "only the coordinator knows where a variable is to be": home_not_written_down,
 }
 
 

@@ -14,7 +14,7 @@ from tests.sweep.sim.scenes import RECOVERY, Client, Stage, Violation
 _LIVES: Final = 3
 
 
-class Life:
+class SessionInstance:
     """The graph of a client: a variable on the parameter server that counts restarts, read through a worker."""
 
     def __init__(self) -> None:
@@ -35,15 +35,15 @@ class Restarting:
         self.done = False
 
     async def run(self) -> None:
-        await self.stage.set_up(["reader", "keeper"])
-        await self.stage.perform({"reader": self.reader, "keeper": self.keeper})
+        await self.stage.set_up(["reader", "coordinator"])
+        await self.stage.perform({"reader": self.reader, "coordinator": self.coordinator})
         await self.stage.end()
 
-    async def keeper(self) -> None:
+    async def coordinator(self) -> None:
         with af.Graph().as_default():
-            graph = Life()
-            chance = self.net.random("keeper")
-            client = Client(self.net, "keeper", self.stage.cluster.target("ps0"))
+            graph = SessionInstance()
+            chance = self.net.random("coordinator")
+            client = Client(self.net, "coordinator", self.stage.cluster.target("ps0"))
             for number in range(_LIVES):
                 if number:
                     self.net.crash("ps0", silent=chance.random() < 0.4)
@@ -54,7 +54,7 @@ class Restarting:
             await client.close()
         self.done = True
 
-    async def set(self, client: Client, graph: Life, number: int) -> None:
+    async def set(self, client: Client, graph: SessionInstance, number: int) -> None:
         until = self.net.loop.time() + RECOVERY
         while self.net.loop.time() < until:
             with suppress(OpError):
@@ -65,7 +65,7 @@ class Restarting:
 
     async def reader(self) -> None:
         with af.Graph().as_default():
-            graph = Life()
+            graph = SessionInstance()
             chance = self.net.random("reader")
             client = Client(self.net, "reader", self.stage.cluster.target("worker0"), reopens=False)
             latest, told = -1, True

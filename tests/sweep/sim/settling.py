@@ -49,7 +49,7 @@ class Settling:
         await self.stage.end()
 
     def spoil_keeper(self) -> None:
-        chance = self.net.random("keeper")
+        chance = self.net.random("coordinator")
         for _ in range(chance.randint(0, 3)):
             fault = Fault(
                 chance.uniform(0.0, 2.0), chance.uniform(0.0, 1.0), "crash", ("chief0",), chance.random() < 0.3

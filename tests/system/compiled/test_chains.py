@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import aioflow as af
+from aioflow.concurrency.stopping import Stoppable, Stopped, doing
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 from aioflow.graph.opdef import OPS, traits_of
 from aioflow.kernels.fused import implied_attrs
 from aioflow.kernels.registry import KERNELS
-from aioflow.work.stopping import Stoppable, Stopped, doing
 from aioflow_numpy import compiled_blocks, fused_blocks
 from aioflow_numpy.block_functions import CompiledPiece
 from aioflow_numpy.compiled.background import BACKGROUND

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import aioflow as af
+from aioflow.concurrency.stopping import Stoppable, doing
 from aioflow.kernels.variables.optimizer_rules import RULES, Rule
 from aioflow.kernels.variables.optimizer_updates import in_passes
-from aioflow.work.stopping import Stoppable, doing
 from aioflow_numpy import compiled_updates as module
 from aioflow_numpy.compiled.background import BACKGROUND
 from aioflow_numpy.compiled.trials import numbers

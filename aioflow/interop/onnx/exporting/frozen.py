@@ -99,7 +99,7 @@ def _handle(node: Node, nodes: Mapping[str, Node]) -> str:
     name = node.inputs[0].node
     while name in nodes and traits_of(nodes[name].op).role in (Role.ENTER, Role.SWITCH):
         name = nodes[name].inputs[0].node
-    return "" if traits_of(node.op).steers else name
+    return "" if traits_of(node.op).is_control_flow else name
 
 
 def _constant(node: Node, value: Any) -> Node:

@@ -126,9 +126,9 @@ class Structure:
         if _role(node) is Role.MERGE and len(guards) == 2:
             guard = self._merged(node, guards, guard)
         self._guards[node.name] = guard
-        steers = _role(node) is Role.SWITCH
+        is_control_flow = _role(node) is Role.SWITCH
         # The Switches of a loop are no branches: its condition chooses between another iteration and the exit.
-        if steers and _role(self._graph.nodes[self._behind(node.inputs[1]).node]) is not Role.LOOP_CONDITION:
+        if is_control_flow and _role(self._graph.nodes[self._behind(node.inputs[1]).node]) is not Role.LOOP_CONDITION:
             predicate = self.source(node.inputs[1])
             for port in range(2):
                 self._sides[Edge(node.name, port)] = guard | {(predicate, bool(port))}

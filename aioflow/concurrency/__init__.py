@@ -1,0 +1,1 @@
+"""Threads, cancellation, fork safety and context stacks."""

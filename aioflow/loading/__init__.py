@@ -1,0 +1,1 @@
+"""Lazy imports, entry points of distributions, and hooks that run before NumPy is imported."""

@@ -1,0 +1,95 @@
+"""Lazily loaded names of a package, which keep `import` fast.
+
+For type checkers the package imports the names under `if TYPE_CHECKING:`, so an unknown name is still an error.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any, ClassVar, Final, NoReturn
+
+from aioflow.concurrency.forking import not_forked
+from aioflow.errors import UnimplementedError
+from aioflow.release import install_command
+
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class Later:
+    """The `__getattr__` of a package with lazily loaded names.
+
+    Args:
+        package: Name of the package.
+        homes: For each name, the module that has it, or the module that it is; "module:name" if the name differs there.
+        extra: The package that the names need, which is also the name of aioflow's extra that installs it.
+
+    Attributes:
+        answers: The module whose `refuse` raises AttributeError with suggestions, for an unknown name.
+    """
+
+    answers: ClassVar[str] = ""
+
+    def __init__(self, package: str, homes: Mapping[str, str], extra: str | None = None) -> None:
+        self._package = package
+        self._homes = homes
+        self._extra = extra
+
+    def __call__(self, name: str) -> Any:
+        home = self._homes.get(name)
+        if home is None:
+            self._refuse(name)
+        where, _, own = home.partition(":")
+        try:
+            with not_forked():
+                module = import_module(where)
+        except ModuleNotFoundError as error:
+            if self._extra is None or (error.name or "").partition(".")[0] != self._extra:
+                raise
+            raise not_installed(f"{self._package}.{name}", self._extra, error) from error
+        value = module if home == f"{self._package}.{name}" else getattr(module, own or name)
+        setattr(sys.modules[self._package], name, value)  # so that the next access does not call this function
+        return value
+
+    def names(self) -> list[str]:
+        """Return the names for `dir`."""
+        return sorted({*vars(sys.modules[self._package]), *self._homes})
+
+    def _refuse(self, name: str) -> NoReturn:
+        if self.answers and not name.startswith("_"):
+            import_module(self.answers).refuse(self._package, name)
+        raise AttributeError(f"module {self._package!r} has no attribute {name!r}")
+
+
+def homes(modules: Mapping[str, str]) -> dict[str, str]:
+    """Return the module of each name, from the names of each module, separated by spaces.
+
+    "name=own" stands for a name that the module calls `own`.
+    """
+    found = {}
+    for module, names in modules.items():
+        for each in names.split():
+            name, _, own = each.partition("=")
+            found[name] = f"{module}:{own}" if own else module
+    return found
+
+
+def load_later(package: str, homes: Mapping[str, str] = _NONE, extra: str | None = None) -> None:
+    """Register lazily loaded names with the package that is being imported, each with its module.
+
+    If the names need the package `extra`, which aioflow's extra of the same name installs, and it is missing, access to
+    a name raises UnimplementedError with the command to install it.
+    """
+    later = Later(package, homes, extra)
+    vars(sys.modules[package]).update(__getattr__=later, __dir__=later.names)
+
+
+def not_installed(what: str, extra: str, error: ImportError) -> UnimplementedError:
+    """Return the error for a feature that needs the package of an extra, which is not installed."""
+    return UnimplementedError(
+        f"{what} needs the {extra} package, which is not installed: {install_command(extra)}",
+        expected=extra,
+        actual=str(error),
+    )

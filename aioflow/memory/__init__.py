@@ -1,0 +1,1 @@
+"""Copies, shared and mapped memory, and the release of memory."""

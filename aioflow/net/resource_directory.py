@@ -1,0 +1,296 @@
+"""The resource directory of a cluster: one task, the coordinator, decides for all clients where resources are.
+
+A client that places a resource asks the coordinator (`coordinator_of`). Before it answers, the task that is to own the
+resource records the reservation. A restarted coordinator therefore looks up the resources and reservations of all
+tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from aioflow.errors import (
+    AbortedError,
+    DataLossError,
+    NotFoundError,
+    OpError,
+    UnavailableError,
+)
+from aioflow.graph.arrays import Array
+from aioflow.graph.device_spec import DeviceSpec, task_of
+from aioflow.net.channel import Channel
+from aioflow.net.directory_rows import Resource, check_home, check_homes, check_places, pack_rows, read_homes, size_of
+from aioflow.net.limits import DEFAULT_LIMITS, Limits
+from aioflow.net.messages import CLAIM, HOLDS
+from aioflow.net.quota import Quota
+from aioflow.runtime.worker import Worker
+
+__all__ = ["Holdings", "Resource", "ResourceDirectory", "coordinator_of", "pack_texts", "unpack_texts"]
+
+# Seconds for another task to answer a lookup, and to become reachable for a reservation.
+_SECONDS: Final = 2.0
+_PAUSE: Final = 0.05  # seconds between attempts to connect
+_ANSWERS: Final = 64  # maximum resources per name in the answer of one task, on average
+
+Reach: TypeAlias = Callable[[str], AbstractAsyncContextManager[Channel]]
+Name: TypeAlias = tuple[str, str]  # container and name of resources
+
+
+def coordinator_of(tasks: Sequence[str]) -> str:
+    """Return the coordinator: the first task by name, so that all clients choose the same."""
+    return min(tasks)
+
+
+class Holdings:
+    """The resources that one task owns, and those reserved for it.
+
+    Remembers the incarnation of the coordinator that asked last. Late requests of its predecessor are rejected.
+
+    Args:
+        worker: The task's worker.
+        limits: Limits of the reservations.
+    """
+
+    def __init__(self, worker: Worker, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._worker = worker
+        self._limits = limits
+        self._room = _room(limits)
+        self.task = task_of(next(iter(worker.devices)))
+        self._claimed: dict[Name, dict[str, str]] = {}  # reservations: devices by request
+        self._keeper = 0
+
+    def look_up(self, names: Sequence[Name], coordinator: int = 0) -> list[tuple[Resource, str]]:
+        """Return the resources of these names that exist here, and the reservations.
+
+        The request of an existing resource is taken to be its device.
+
+        Args:
+            names: Containers and names of the resources.
+            coordinator: Incarnation of the coordinator that asks.
+        """
+        self._keeper = coordinator
+        held = [
+            (Resource(*name, device), device)
+            for name in names
+            for device, owner in self._worker.devices.items()
+            if owner.resources.find(*name) is not None
+        ]
+        return held + [
+            (Resource(*name, request), device)
+            for name in names
+            for request, device in self._claimed.get(name, {}).items()
+        ]
+
+    def claim(self, homes: Mapping[Resource, str], coordinator: int = 0) -> None:
+        """Reserve these resources for the given devices.
+
+        Args:
+            homes: The device of each resource.
+            coordinator: Incarnation of the coordinator that asks.
+
+        Raises:
+            AbortedError: another coordinator has called `look_up` since.
+            NotFoundError: this task has no such device.
+            InvalidArgumentError: a request is malformed.
+            ResourceExhaustedError: there are too many reservations.
+        """
+        if self._keeper not in (0, coordinator):
+            raise AbortedError("another task keeps where the resources of the cluster are")
+        for resource, device in homes.items():
+            DeviceSpec.from_string(resource.request)
+            if device not in self._worker.devices:
+                raise NotFoundError("no such device", expected=f"one of {list(self._worker.devices)}", actual=device)
+        new = [resource for resource in homes if resource.request not in self._claimed.get(resource[:2], ())]
+        for name, count in Counter(resource[:2] for resource in new).items():
+            check_places(Resource(*name, ""), count + len(self._claimed.get(name, ())), self._limits)
+        self._room.take(len(new), sum(size_of(resource, homes[resource]) for resource in new))
+        for resource, device in homes.items():
+            self._claimed.setdefault(resource[:2], {})[resource.request] = device
+
+
+class ResourceDirectory:
+    """The resource directory, as one task knows it.
+
+    Args:
+        holdings: The resources of this task.
+        others: Returns the names of the other tasks.
+        reach: Opens a channel to one of them.
+        limits: Limits of the directory, and of one message.
+    """
+
+    def __init__(
+        self,
+        holdings: Holdings,
+        others: Callable[[], Sequence[str]],
+        reach: Reach,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
+        self._limits = limits
+        self._room = _room(limits)
+        self.holdings = holdings
+        self._others = others
+        self._reach = reach
+        self._known: dict[Name, list[str]] = {}
+        self._decided: dict[Resource, str] = {}
+
+    async def settle(self, resources: Sequence[Resource], devices: Sequence[str]) -> list[str]:
+        """Return the devices of the resources: those decided earlier, or else those proposed.
+
+        The tasks that own them have recorded the reservations.
+
+        Args:
+            resources: The resources.
+            devices: The proposed device of each.
+
+        Raises:
+            ResourceExhaustedError: there are too many resources, or a name is too long. Nothing is decided then.
+            InvalidArgumentError: a request or device is malformed, or not of this cluster. Nothing is decided then.
+            DeadlineExceededError, UnavailableError: a task that may own some of the resources does not answer the
+                lookup; nothing is decided then. Or a task that is to own one cannot be reached.
+        """
+        await check_homes(resources, devices, {self.holdings.task, *self._others()}, self._limits, self._places)
+        fresh = {r: size_of(r, d) for r, d in zip(resources, devices, strict=True) if r not in self._decided}
+        # Held across the lookups, so that concurrent calls cannot exceed the limits together.
+        with self._room.reserved(len(fresh), sum(fresh.values())):
+            # In a loop, since a concurrent call that was aborted may have removed names meanwhile.
+            while new := [name for name in dict.fromkeys(r[:2] for r in resources) if name not in self._known]:
+                self._learn(new, await self._look_up(new))
+            settled = [self._settled(*pair) for pair in zip(resources, devices, strict=True)]
+        try:
+            await self._claim(dict(zip(resources, settled, strict=True)))
+        except AbortedError:  # a task has served another coordinator in between: look up again next time
+            for resource in resources:
+                self._known.pop(resource[:2], None)
+            raise
+        return settled
+
+    def _places(self, name: Name) -> int:
+        return len(self._known.get(name, ()))
+
+    def _learn(self, names: Sequence[Name], found: Sequence[tuple[Resource, str]]) -> None:
+        for name in names:
+            self._known.setdefault(name, [])
+        # Existing resources first: their request equals their device.
+        for resource, device in sorted(found, key=lambda row: (row[0].request != row[1], row)):
+            if resource not in self._decided:
+                self._decide(resource, device)
+            self._note(resource, device)
+
+    def _decide(self, resource: Resource, device: str) -> str:
+        self._room.add(1, size_of(resource, device))
+        self._decided[resource] = device
+        return device
+
+    def _note(self, resource: Resource, device: str) -> None:
+        known = self._known[resource[:2]]
+        if device not in known:
+            known.append(device)
+
+    def _settled(self, resource: Resource, device: str) -> str:
+        # May not match the request: soft placement may have found no such device.
+        decided = self._decided.get(resource)
+        if decided is None:
+            asked = DeviceSpec.from_string(resource.request)
+            found = (home for home in self._known[resource[:2]] if asked.matches(DeviceSpec.from_string(home)))
+            decided = self._decide(resource, next(found, device))
+            self._note(resource, decided)
+        return decided
+
+    async def _look_up(self, names: Sequence[Name]) -> list[tuple[Resource, str]]:
+        """Return the existing and reserved resources of these names, of all tasks."""
+        found = self.holdings.look_up(names)
+        message = await pack_rows(names)
+        asked, most = set(names), len(names) * _ANSWERS
+
+        async def ask(task: str) -> None:
+            try:
+                async with self._reach(task) as channel:
+                    reply = await channel.call(HOLDS, {}, message, timeout=_SECONDS)
+            except UnavailableError as error:
+                if not _is_refusal(error):  # a running task that does not answer may own the resources
+                    raise
+            else:
+                rows = await read_homes(reply.tensors, self._limits, most) if reply.tensors else []
+                for resource, device in rows:
+                    check_home(device, {task})
+                    DeviceSpec.from_string(resource.request)
+                # Ignore names that were not requested: `_learn` expects only those.
+                found.extend(row for row in rows if row[0][:2] in asked)
+
+        await self._of_each(self._others(), ask)
+        return found
+
+    async def _claim(self, homes: Mapping[Resource, str]) -> None:
+        """Send each task its reservations, and retry tasks that cannot be reached yet."""
+        others = set(self._others())
+        rows: dict[str, list[Sequence[str]]] = {}
+        for resource, device in homes.items():
+            if (task := task_of(device)) in others:
+                rows.setdefault(task, []).append((*resource, device))
+        until = asyncio.get_running_loop().time() + _SECONDS
+
+        async def tell(task: str) -> None:
+            message = pack_texts(rows[task])
+            while True:
+                try:
+                    async with self._reach(task) as channel:
+                        await channel.call(CLAIM, {}, [message], timeout=_SECONDS)
+                        return
+                except UnavailableError:
+                    if asyncio.get_running_loop().time() > until:
+                        raise
+                await asyncio.sleep(_PAUSE)
+
+        await self._of_each(rows, tell)
+
+    async def _of_each(self, tasks: Iterable[str], ask: Callable[[str], Awaitable[None]]) -> None:
+        """Call `ask` for all tasks concurrently. Raises the first error once all calls have ended."""
+        errors: list[OpError] = []
+
+        async def asked(task: str) -> None:
+            try:
+                await ask(task)
+            except OpError as error:
+                errors.append(error)
+
+        async with asyncio.TaskGroup() as tg:
+            for task in tasks:
+                tg.create_task(asked(task))
+        if errors:
+            raise errors[0]
+
+
+def _room(limits: Limits) -> Quota:
+    return Quota("resources of a cluster", limits.resources, limits.resource_bytes)
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Return True if the connection was refused, so that the task is not running.
+
+    A task that cannot be reached, or has gone silent, may still run.
+    """
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return isinstance(error, ConnectionRefusedError)
+
+
+def pack_texts(rows: Sequence[Sequence[str]]) -> Array:
+    """Encode rows of texts, at least one, as a tensor, since a header is limited to fewer bytes."""
+    packed = np.empty((len(rows), len(rows[0])), object)
+    for index, row in enumerate(rows):
+        packed[index] = [text.encode() for text in row]
+    return packed
+
+
+def unpack_texts(tensors: Sequence[Array], columns: int, rows: int | None = None) -> list[list[str]]:
+    """Decode the rows in the single tensor of a message. Raises DataLossError."""
+    fits = len(tensors) == 1 and tensors[0].dtype == object and tensors[0].ndim == 2
+    if not fits or tensors[0].shape != (len(tensors[0]) if rows is None else rows, columns):
+        raise DataLossError("malformed rows of texts", expected=(rows, columns), actual=[t.shape for t in tensors])
+    return [[text.decode("utf-8", "replace") for text in row] for row in tensors[0].tolist()]

@@ -1,0 +1,1 @@
+"""The status of a server: document, text, and HTTP page."""

@@ -1,0 +1,79 @@
+"""The status of a server as text for people, and as metrics in Prometheus' text format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from aioflow.net.status.server import RunningStep, ServerStatus
+
+_MOST_LETTERS: Final = 200  # of a name chosen by a client
+
+
+class _Metric(NamedTuple):
+    name: str
+    kind: str
+    help: str
+    value: Callable[[ServerStatus], float]
+
+
+_METRICS: Final = (
+    _Metric("aioflow_ready", "gauge", "Whether steps are taken.", lambda s: int(s.is_ready)),
+    _Metric("aioflow_uptime_seconds", "gauge", "Since the server was made.", lambda s: round(s.seconds, 3)),
+    _Metric("aioflow_devices", "gauge", "Devices of the task.", lambda s: len(s.devices)),
+    _Metric("aioflow_connections", "gauge", "Connections of clients and tasks.", lambda s: s.activity.connections),
+    _Metric("aioflow_parts", "gauge", "Parts of plans that are registered.", lambda s: s.activity.parts),
+    _Metric("aioflow_steps_running", "gauge", "Steps that run.", lambda s: s.activity.running),
+    _Metric("aioflow_steps_begun_total", "counter", "Steps that have begun.", lambda s: s.activity.begun),
+    _Metric("aioflow_steps_failed_total", "counter", "Steps that failed or were stopped.", lambda s: s.activity.failed),
+    _Metric("aioflow_steps_refused_total", "counter", "Steps refused at the end.", lambda s: s.activity.refused),
+    _Metric("aioflow_early_bytes", "gauge", "Bytes of values not asked for yet.", lambda s: s.activity.early_bytes),
+    _Metric("aioflow_peak_memory_bytes", "gauge", "The most that the process has had.", lambda s: s.activity.memory),
+)
+
+
+def as_metrics(status: ServerStatus) -> str:
+    """Return the metrics, each with the label `task`."""
+    task = status.task.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    lines: list[str] = []
+    for metric in _METRICS:
+        lines += [
+            f"# HELP {metric.name} {metric.help}",
+            f"# TYPE {metric.name} {metric.kind}",
+            f'{metric.name}{{task="{task}"}} {metric.value(status)}',
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def as_text(status: ServerStatus) -> str:
+    """Return the status as lines of text."""
+    activity = status.activity
+    steps = [line for step in activity.steps for line in _lines(step)]
+    more = activity.running - len(activity.steps)
+    lines = [
+        f"task         {status.task}",
+        f"target       {status.target}",
+        f"state        {status.state}, for {status.seconds:.1f} s since it was started",
+        f"devices      {', '.join(status.devices)}",
+        f"connections  {activity.connections}",
+        f"parts        {activity.parts}",
+        f"steps        {activity.running} running, {activity.begun} begun, {activity.failed} failed, "
+        f"{activity.refused} refused",
+        *steps,
+        *([f"  and {more} more"] if more > 0 else []),
+        *(queue[:_MOST_LETTERS] for queue in activity.queues),
+    ]
+    return "\n".join(map(_printable, lines)) + "\n"
+
+
+def _lines(step: RunningStep) -> list[str]:
+    name = f"step {step.id}" if step.id else "a step of this task alone"
+    return [
+        f"  {name} has been running for {step.seconds:.3f} s",
+        *(f"    waits for {waiting[:_MOST_LETTERS]}" for waiting in step.waiting),
+    ]
+
+
+def _printable(line: str) -> str:
+    """Replace the characters that a terminal would interpret; clients choose the names of nodes."""
+    return "".join(letter if letter.isprintable() else "?" for letter in line)

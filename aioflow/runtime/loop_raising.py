@@ -1,0 +1,242 @@
+"""Loop raising: a loop whose nodes are all sync becomes one node that is a native Python `while`.
+
+The innermost loops are raised first, so that a nested loop also becomes one node. A raised loop behaves like the
+primitive form: nodes that are alive when the predicate is false run once more than the body. Branches inside become
+predicates. A frame of another form than `while_loop` makes is left to the propagator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from aioflow.compiler.ir import ClientGraph, Edge, Node
+from aioflow.compiler.ordering import in_order
+from aioflow.kernels.registry import KernelDef
+from aioflow.runtime.bind import Argument, BoundNode, RaisedLoop, rebound
+from aioflow.runtime.branches import scheduled
+from aioflow.runtime.guards import Guards, NotRaisableError
+from aioflow.runtime.loop_code import LoopCode, LoopParts
+from aioflow.runtime.tasks import constant_values
+
+LIFTED: Final = "/Loop"  # no op can have this name, and no definition is looked up
+
+
+@dataclass(frozen=True, slots=True)
+class _Variable:
+    """One loop variable, by the names of its nodes."""
+
+    enter: str
+    merge: str
+    next: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """The nodes, by name, of a frame that has the form of `while_loop`."""
+
+    variables: tuple[_Variable, ...]
+    invariants: tuple[str, ...]  # constant Enters
+    switches: tuple[str, ...]  # those of the loop itself, not of branches inside
+    exits: tuple[str, ...]
+    members: tuple[str, ...]  # in topological order
+
+
+@dataclass(frozen=True, slots=True)
+class _Loop:
+    """A loop that can be raised: the name of its single node, its frame, its computation, and its bound nodes."""
+
+    name: str
+    frame: _Frame
+    parts: LoopParts
+    bound: Sequence[BoundNode]
+
+
+def raise_loops(graph: ClientGraph, bound: Sequence[BoundNode]) -> tuple[ClientGraph, list[BoundNode]]:
+    """Return the graph with every loop that can be raised as one node, and the bound nodes of that graph."""
+    nodes = list(bound)
+    refused: set[str] = set()
+    while frames := _innermost_frames(graph, refused):
+        loops: list[_Loop] = []
+        for key, (members, kernels) in _with_kernels(frames, nodes).items():
+            frame = _recognise(members, graph)
+            parts = None if frame is None else _parts(frame, graph, kernels)
+            if frame is None or parts is None:
+                refused.add(key)
+            else:
+                loops.append(_Loop(_name(frame), frame, parts, kernels))
+        if loops:
+            graph, nodes = _replace(loops, graph, nodes)
+    return graph, nodes
+
+
+def _with_kernels(
+    frames: Mapping[str, Sequence[str]], bound: Sequence[BoundNode]
+) -> dict[str, tuple[Sequence[str], list[BoundNode]]]:
+    """Return for each frame the names of its nodes, and the bound nodes in it."""
+    found: dict[str, tuple[Sequence[str], list[BoundNode]]] = {key: (members, []) for key, members in frames.items()}
+    frame_of = {name: key for key, members in frames.items() for name in members}
+    for b in bound:
+        key = frame_of.get(b.node.name)
+        if key is not None:
+            found[key][1].append(b)
+    return found
+
+
+def _innermost_frames(graph: ClientGraph, refused: set[str]) -> dict[str, list[str]]:
+    """Return for each innermost frame the names of its nodes in order, including its Enters."""
+    inside: dict[str, tuple[str, ...]] = {}
+    for name, node in graph.nodes.items():
+        sources = [s for s in node.predecessors() if s in inside]
+        path = _behind(graph.nodes[sources[0]], inside[sources[0]]) if sources else ()
+        inside[name] = path
+    found: dict[str, list[str]] = {}
+    parents: set[str] = set()
+    for name, node in graph.nodes.items():
+        path = inside[name]
+        if node.op == "Enter":
+            parents.update(path)
+            path = (*path, _frame_key(node, path))
+        if path:
+            found.setdefault(path[-1], []).append(name)
+    return {k: v for k, v in found.items() if k not in parents and k not in refused}
+
+
+def _frame_key(enter: Node, path: tuple[str, ...]) -> str:
+    return "\0".join((*path[-1:], enter.attrs["frame_name"]))
+
+
+def _behind(node: Node, path: tuple[str, ...]) -> tuple[str, ...]:
+    if node.op == "Enter":
+        return (*path, _frame_key(node, path))
+    return path[:-1] if node.op == "Exit" else path
+
+
+def _recognise(members: Sequence[str], graph: ClientGraph) -> _Frame | None:
+    """Return the control-flow nodes of the loop, or None if the frame has another form."""
+    by_op: dict[str, list[Node]] = {}
+    for name in members:
+        by_op.setdefault(graph.nodes[name].op, []).append(graph.nodes[name])
+    conditions = by_op.get("LoopCond", [])
+    variables = _variables(by_op.get("Merge", []), graph)
+    if len(conditions) != 1 or not variables or by_op.get("ControlTrigger"):
+        return None
+    switches = [s for s in by_op.get("Switch", []) if s.inputs[1] == Edge(conditions[0].name, 0)]
+    invariants = [n.name for n in by_op.get("Enter", []) if n.attrs["is_constant"]]
+    merges = {v.merge for v in variables}
+    regular = (
+        switches
+        and len(by_op.get("Enter", [])) == len(variables) + len(invariants)
+        and len(by_op.get("NextIteration", [])) == len(variables)
+        and not any(e.node in merges and e.port for name in members for e in graph.nodes[name].inputs)
+    )
+    if not regular:
+        return None
+    exits, taken = ([node.name for node in found] for found in (by_op.get("Exit", []), switches))
+    return _Frame(tuple(variables), tuple(invariants), tuple(taken), tuple(exits), tuple(members))
+
+
+def _variables(merges: Sequence[Node], graph: ClientGraph) -> list[_Variable] | None:
+    """Return the loop variables, ignoring the Merges of branches; None if the frame has another form."""
+    found: list[_Variable] = []
+    for merge in merges:
+        ops = [graph.nodes[e.node].op for e in merge.inputs]
+        if ops == ["Enter", "NextIteration"] and not merge.control:
+            found.append(_Variable(merge.inputs[0].node, merge.name, merge.inputs[1].node))
+        elif "Enter" in ops or "NextIteration" in ops:
+            return None
+    return found
+
+
+def _parts(frame: _Frame, graph: ClientGraph, kernels: Sequence[BoundNode]) -> LoopParts | None:
+    """Return the computation of the loop, or None if it does not have the form that `while_loop` makes."""
+    sources = frozenset((*frame.invariants, *(v.enter for v in frame.variables), *(v.merge for v in frame.variables)))
+    try:
+        guards = Guards(graph, frame.members, sources)
+    except NotRaisableError:
+        return None
+    tests = {guards.predicate(graph.nodes[s]) for s in frame.switches}
+    (predicate,) = tests if len(tests) == 1 else (None,)
+    if predicate is None or any(b.kernel.is_async or b.kernel.sends for b in kernels):
+        return None
+    taken, left = (predicate, True), (predicate, False)
+    position = {name: i for i, name in enumerate(frame.members)}
+    nodes = sorted([*guards.rewired(kernels), *guards.made()], key=lambda b: position[b.node.name])
+    condition = [b for b in nodes if taken not in b.guard]
+    body = [replace(b, guard=tuple(atom for atom in b.guard if atom != taken)) for b in nodes if taken in b.guard]
+    late = {b.node.name for b in body}
+    # The loop predicate alone decides about NextIterations and Exits, no node runs only at the end, and the condition
+    # does not read the body.
+    regular = (
+        all(guards.of(Edge(v.next, 0)) == (taken,) for v in frame.variables)
+        and all(guards.of(graph.nodes[e].inputs[0]) == (left,) for e in frame.exits)
+        and not any(left in b.guard for b in nodes)
+        and not any(e.node in late for b in condition for e in b.reads)
+    )
+    if not regular:
+        return None
+    return LoopParts(
+        tuple(Edge(v.merge, 0) for v in frame.variables),
+        tuple(guards.value(graph.nodes[v.next].inputs[0]) for v in frame.variables),
+        tuple(Edge(e, 0) for e in frame.invariants),
+        tuple(guards.value(graph.nodes[e].inputs[0]) for e in frame.exits),
+        predicate,
+        *_computing(condition, body),
+    )
+
+
+def _computing(
+    condition: Sequence[BoundNode], body: Sequence[BoundNode]
+) -> tuple[tuple[BoundNode, ...], tuple[BoundNode, ...]]:
+    """Return the nodes in execution order, without constants, which become globals of the code."""
+    first, second = ([b for b in scheduled(part) if b.node.op != "Const"] for part in (condition, body))
+    return tuple(first), tuple(second)
+
+
+def _name(frame: _Frame) -> str:
+    return f"{frame.exits[0] if frame.exits else frame.variables[0].enter}/lifted"
+
+
+def _replace(
+    loops: Sequence[_Loop], graph: ClientGraph, bound: Sequence[BoundNode]
+) -> tuple[ClientGraph, list[BoundNode]]:
+    """Return the graph with the members of each loop replaced by one node, and its bound nodes."""
+    inside = {member: loop.name for loop in loops for member in loop.frame.members}
+    renamed = {Edge(e, 0): Edge(loop.name, i) for loop in loops for i, e in enumerate(loop.frame.exits)}
+    kept = {b.node.name: b for b in bound if b.node.name not in inside}
+    kept.update((loop.name, _lifted(loop, graph)) for loop in loops)
+    whole = [n for n in graph.nodes.values() if n.name not in inside] + [kept[loop.name].node for loop in loops]
+    nodes = in_order({n.name: _renamed(n, renamed, inside) for n in whole})
+    return replace(graph, nodes=nodes), [rebound(kept[n.name], n) for n in nodes.values() if n.name in kept]
+
+
+def _lifted(loop: _Loop, graph: ClientGraph) -> RaisedLoop:
+    """Return the single node of a loop, which reads the values that enter the loop."""
+    frame = loop.frame
+    members = frozenset(frame.members)
+    entering = [*(v.enter for v in frame.variables), *frame.invariants]
+    control = dict.fromkeys(c for m in frame.members for c in graph.nodes[m].control if c not in members)
+    node = Node(
+        loop.name,
+        LIFTED,
+        tuple(graph.nodes[e].inputs[0] for e in entering),
+        tuple(control),
+        {},
+        tuple(graph.nodes[e].outputs[0] for e in frame.exits),
+        graph.nodes[entering[0]].device,
+        graph.nodes[entering[0]].source,
+    )
+    code = LoopCode(loop.parts, graph, constant_values(loop.bound))
+    kept = code.kept
+    kernel = KernelDef(LIFTED, lambda binding: code, retains=bool(kept), takes_step=True)
+    return RaisedLoop(node, kernel, code, tuple(Argument((e,), False, None) for e in node.inputs), (), kept)
+
+
+def _renamed(node: Node, renamed: Mapping[Edge, Edge], inside: Mapping[str, str]) -> Node:
+    """Return the node with its edges redirected to the nodes that replace loops."""
+    if not any(source in inside for source in node.predecessors()):
+        return node
+    inputs = tuple(renamed.get(e, e) for e in node.inputs)
+    control = dict.fromkeys(inside.get(c, c) for c in node.control)
+    return replace(node, inputs=inputs, control=tuple(control))

@@ -1,0 +1,151 @@
+"""One session instance of a monitored session: the session from creation to close, its coordinator, its tasks.
+
+It runs in a task of its own, so that it depends neither on which of several runs started it nor on whether that run is
+cancelled. Ending an instance does not wait; the next instance waits until it has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any, Final
+
+from aioflow.config import RunOptions
+from aioflow.errors import CancelledError, FailedPreconditionError, OpError
+from aioflow.graph.graph import Graph, GraphKeys
+from aioflow.runtime.stats import RunMetadata
+from aioflow.train.coordinator import Coordinator
+from aioflow.train.monitored.hooked_run import run_with_hooks
+from aioflow.train.monitored.session_creators import SessionCreator
+from aioflow.train.monitored.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, called
+from aioflow.train.queue_runner import start_queue_runners
+
+_LOGGER: Final = logging.getLogger("aioflow.train")
+
+
+class SessionInstance:
+    """One session instance.
+
+    Args:
+        creator: Creates the session.
+        hooks: Hooks, called with the new session and around each run.
+        graph: Default graph while hooks and the creator are called.
+        grace: Seconds that the coordinator's tasks have to end on their own.
+
+    Attributes:
+        session: The session; None before it is created.
+        coord: Owner of the queue runners and of tasks started by hooks.
+        opened: Done when the session is usable; holds the error if it cannot be created.
+        ended: Done when the session is closed and all tasks have ended.
+        retired: True once another instance replaces this one; failed runs are then repeated there.
+        failure: Error of a task of the coordinator, set when the instance has ended.
+    """
+
+    def __init__(self, creator: SessionCreator, hooks: Sequence[SessionRunHook], graph: Graph, grace: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._creator = creator
+        self._hooks = hooks
+        self._graph = graph
+        self._grace = grace
+        self._closing = asyncio.Event()
+        self._stop_requested = False
+        self.session: Any = None
+        self.coord: Coordinator | None = None
+        self.opened: asyncio.Future[None] = loop.create_future()
+        self.ended: asyncio.Future[None] = loop.create_future()
+        self.retired = False
+        self.failure: Exception | None = None
+
+    async def live(self, before: SessionInstance | None, delay: float) -> None:
+        """Run this instance from creation to close: the body of its task.
+
+        Args:
+            before: The previous instance, whose end is awaited first.
+            delay: Seconds to wait after that.
+        """
+        try:
+            if before is not None:
+                await asyncio.wait([before.ended])
+            await asyncio.sleep(delay)
+            async with Coordinator(()) as coord:
+                self.coord = coord
+                with self._graph.as_default():
+                    self.session = await called(self._creator.create_session)
+                try:
+                    await self._serve(coord)
+                finally:
+                    await self._close_session()
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            # The task itself was not cancelled: a hook awaited something that was.
+            if task is not None and not task.cancelling():
+                self._fail(CancelledError("what a hook waited for was cancelled while the session was made"))
+            raise
+        except Exception as error:
+            self._fail(error)
+        finally:
+            self.opened.cancel()
+            self.ended.set_result(None)
+
+    def _fail(self, error: Exception) -> None:
+        if self.opened.done():
+            self.failure = error
+        else:
+            self.opened.set_exception(error)
+            self.opened.exception()  # marks the error as retrieved: without waiters, it must not be logged
+
+    async def _serve(self, coord: Coordinator) -> None:
+        with self._graph.as_default():
+            if self._graph.get_collection(GraphKeys.QUEUE_RUNNERS):
+                start_queue_runners(self.session, coord)
+            for hook in self._hooks:
+                await called(hook.after_create_session, self.session, coord)
+        self.opened.set_result(None)
+        await self._closing.wait()
+        coord.request_stop()
+        await coord.join(stop_grace_period_secs=self._grace)
+
+    async def _close_session(self) -> None:
+        try:
+            await called(self.session.close)
+        except OpError as error:  # a lost peer cannot take part in a graceful close
+            _LOGGER.warning("the session was not closed properly: %s", error)
+
+    def end(self) -> None:
+        """Start closing the session without waiting; `ended` is done once it is closed."""
+        self._closing.set()
+
+    def task_failure(self) -> Exception | None:
+        """Return the error of the first failed task of the coordinator, or None."""
+        try:
+            if self.coord is not None:
+                self.coord.raise_requested_exception()
+        except Exception as error:
+            return error
+        return None
+
+    def should_stop(self) -> bool:
+        """Return whether a hook or a task has requested a stop."""
+        return self._stop_requested or (self.coord is not None and self.coord.should_stop())
+
+    async def run(
+        self,
+        fetches: Any,
+        feed_dict: Any = None,
+        options: RunOptions | None = None,
+        run_metadata: RunMetadata | None = None,
+    ) -> Any:
+        """Run a step with hooks. Arguments are as in `Session.run`.
+
+        Raises:
+            FailedPreconditionError: a stop has been requested.
+        """
+        if self.should_stop():
+            raise FailedPreconditionError(
+                "run was called after a stop had been requested", expected="should_stop() to be asked", actual="stopped"
+            )
+        context = SessionRunContext(SessionRunArgs(fetches, feed_dict), self.session)
+        result = await run_with_hooks(self._hooks, context, options, run_metadata)
+        self._stop_requested = self._stop_requested or context.stop_requested
+        return result

@@ -1,1 +1,0 @@
-"""Support for long-running work: cancellation, calls in threads, copies, forks, and context stacks."""
