@@ -22,9 +22,8 @@ __all__ = ["BUSY", "IDLE", "watched"]
 
 BUSY: Final = 1.0  # seconds of CPU time: on a crowded machine 0.1 s of work on fresh memory has taken 0.5
 IDLE: Final = 5.0  # seconds without CPU use: more than a thread may have to wait for its turn on a crowded machine
-_FRESH: Final = (
-    0.05  # lifetime of a reading of the thread's CPU time, in seconds: a reading takes as long as a callback
-)
+# Lifetime of a reading of the thread's CPU time, in seconds: a reading takes as long as a callback.
+_FRESH: Final = 0.05
 
 _run: Final[Any] = asyncio.Handle._run  # called by asyncio's loops for each callback
 

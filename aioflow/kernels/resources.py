@@ -196,6 +196,29 @@ class VariableResource:
                     self._leave()
                 self._value = value if kept is None else kept
 
+    @staticmethod
+    def update_locked(variables: Sequence[VariableResource], change: Change, reach: Reach) -> None:
+        """Update variables whose locks are held, as `update_together`."""
+        values = [variable._initialized() for variable in variables]
+        outs: list[Any] = []
+        news: Sequence[Any] = values
+        try:
+            for i, variable in enumerate(variables):
+                value = values[i]
+                sharers = variable._sharers() if variable._snapshots and reach is Reach.ROWS else ()
+                variable._value = None  # as in `update`, the value leaves the slot before the count
+                # `values` holds one more reference.
+                alone = sys.getrefcount(value) <= _ALONE + 1 + len(sharers) and _overwritable(value)
+                if not alone:
+                    variable._value = value
+                outs.append(value if alone else variable._spare(value, reach))
+            news = change(values, outs)
+        finally:
+            for variable, value, new in zip(variables, values, news, strict=True):
+                if variable._snapshots and new is not value:
+                    variable._leave()
+                variable._value = new
+
 
 def _overwritable(value: Any) -> bool:
     """Return whether this is an array that owns its memory, and not a scalar, a view or a constant."""
@@ -231,32 +254,10 @@ def update_together(variables: Sequence[VariableResource], change: Change, reach
                 )
             variable.lock.acquire()
             held.append(variable)
-        _update_locked(variables, change, reach)
+        VariableResource.update_locked(variables, change, reach)
     finally:
         for variable in held:
             variable.lock.release()
-
-
-def _update_locked(variables: Sequence[VariableResource], change: Change, reach: Reach) -> None:
-    values = [variable._initialized() for variable in variables]
-    outs: list[Any] = []
-    news: Sequence[Any] = values
-    try:
-        for i, variable in enumerate(variables):
-            value = values[i]
-            sharers = variable._sharers() if variable._snapshots and reach is Reach.ROWS else ()
-            variable._value = None  # as in `update`, the value leaves the slot before the count
-            # `values` holds one more reference.
-            alone = sys.getrefcount(value) <= _ALONE + 1 + len(sharers) and _overwritable(value)
-            if not alone:
-                variable._value = value
-            outs.append(value if alone else variable._spare(value, reach))
-        news = change(values, outs)
-    finally:
-        for variable, value, new in zip(variables, values, news, strict=True):
-            if variable._snapshots and new is not value:
-                variable._leave()
-            variable._value = new
 
 
 class ResourceManager:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgpack
 import numpy as np
@@ -380,7 +380,7 @@ class _Reader:
         if value[0] in (_TUPLE, _LIST):
             items = (self._value(item, depth - 1) for item in value[1:])
             return tuple(items) if value[0] == _TUPLE else list(items)
-        decode = _DECODERS.get(value[0])
+        decode = self._DECODERS.get(value[0])
         if decode is None:
             raise DataLossError("an unknown kind of attribute in a plan", actual=brief(value))
         return decode(self, value[1:])
@@ -420,15 +420,14 @@ class _Reader:
         _require(array.ndim == 0, "scalar", array.shape)
         return array[()]
 
-
-_DECODERS: Final[Mapping[int, Callable[[_Reader, list[Any]], Any]]] = {
-    _DTYPE: _Reader._as_dtype,
-    _FUNCTION: _Reader._as_function,
-    _BODY: _Reader._as_body,
-    _ARRAY: _Reader._as_array,
-    _SCALAR: _Reader._as_scalar,
-    _TENSOR: _Reader._as_tensor,
-}
+    _DECODERS: ClassVar[Mapping[int, Callable[[_Reader, list[Any]], Any]]] = {
+        _DTYPE: _as_dtype,
+        _FUNCTION: _as_function,
+        _BODY: _as_body,
+        _ARRAY: _as_array,
+        _SCALAR: _as_scalar,
+        _TENSOR: _as_tensor,
+    }
 
 
 def _check_attrs(node: Node) -> None:

@@ -108,9 +108,8 @@ class RemoteWorker:
         self._sent: dict[int, Step] = {}
         self._unanswered = 0  # number of parts begun that report only failures
         self._understands: Sequence[str] | None = None  # the optional fields; None before the first query
-        self._clock: tuple[float, float] | None = (
-            None  # time of the last comparison, and seconds by which the worker's is ahead
-        )
+        # Time of the last comparison of clocks, and the seconds by which the worker's is ahead.
+        self._clock: tuple[float, float] | None = None
 
     @property
     def peer(self) -> str:
@@ -301,8 +300,7 @@ class RemoteWorker:
 
         Args:
             ordinal: The number of quiet parts begun up to and including this one. Parts that began earlier may have
-                ended
-                later, so this allows for as many as can be open.
+                ended later, so this allows for as many as can be open.
         """
         return self._unanswered - ordinal >= REMEMBERED - self._channel.comm.limits.open_requests
 

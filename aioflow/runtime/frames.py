@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 
@@ -198,12 +198,12 @@ class Propagator:
 
     def resume(self) -> list[Activation]:
         """Run until `pause` or until only activations for the caller are left, and return those."""
-        queue = self._queue
+        queue, rules = self._queue, self._RULES
         self._paused = False
         while queue and not self._paused:
             node, iteration, inputs = queue.popleft()
             try:
-                _RULES[node.rule](self, node, iteration, inputs)
+                rules[node.rule](self, node, iteration, inputs)
             except OffloadToThread:  # raised by the kernel: nothing has been delivered
                 queue.appendleft((node, iteration, inputs))
                 break
@@ -501,23 +501,22 @@ class Propagator:
                 for node, value in parked:
                     self._deliver(node, frame.iterations[frame.newest], (value,))
 
+    # In the order of `Role`. A feed needs no rule: its value is present from the start.
+    _RULES: ClassVar = (
+        _run_kernel,
+        _run_switch,
+        _run_merge,
+        _run_enter,
+        _run_exit,
+        _run_next,
+        _run_pass,
+        _run_trigger,
+        _run_constant,
+        _run_fetch,
+        _run_send,
+        _run_recv,
+    )
+
 
 def _hand_out(core: Propagator, node: FlowNode, inputs: Sequence[Any]) -> None:
     """Return None for every kernel, so that each becomes an activation: the default `execute`."""
-
-
-# In the order of `Role`. A feed needs no rule: its value is present from the start.
-_RULES: Final = (
-    Propagator._run_kernel,
-    Propagator._run_switch,
-    Propagator._run_merge,
-    Propagator._run_enter,
-    Propagator._run_exit,
-    Propagator._run_next,
-    Propagator._run_pass,
-    Propagator._run_trigger,
-    Propagator._run_constant,
-    Propagator._run_fetch,
-    Propagator._run_send,
-    Propagator._run_recv,
-)

@@ -145,10 +145,10 @@ class Crew:
             False if too few helpers are awake or the library reports a failure.
         """
         code, function = self._function(a, b, gemm)
-        if code is None or function is None or not self._is_there(len(bounds) - 1, fewest, wake):
+        if code is None or function is None or not self.is_there(len(bounds) - 1, fewest, wake):
             return False
         parts = product_parts(function, a, b, out, bounds, by_rows)
-        return parts is not None and self._share(code, parts, address(a), address(b), address(out))
+        return parts is not None and self.share(code, parts, address(a), address(b), address(out))
 
     def sums(
         self, a: Array, b: Array, out: Array, bounds: tuple[int, ...], pieces: int, gemm: Gemm | None = None
@@ -186,11 +186,11 @@ class Crew:
             wake: As for `multiply`.
         """
         code = self._code
-        if code is None or not self._is_there(len(bounds) - 1, 1, wake):
+        if code is None or not self.is_there(len(bounds) - 1, 1, wake):
             return False
-        return self._share(code, _loop_parts(function, bounds), operands, 0, 0)
+        return self.share(code, _loop_parts(function, bounds), operands, 0, 0)
 
-    def _is_there(self, count: int, fewest: int, wake: Callable[[int], bool]) -> bool:
+    def is_there(self, count: int, fewest: int, wake: Callable[[int], bool]) -> bool:
         """Return True if `fewest` helpers are awake for work of `count` parts, else wake some for the next time."""
         if count > MOST_PARTS or not self._account.is_open(self._clock()) or is_loops_thread():
             return False
@@ -201,7 +201,14 @@ class Crew:
             self._wake(wake, count - 1 - awake)
         return False
 
-    def _share(self, code: _Code, parts: Parts, *places: int) -> bool:
+    def share(self, code: _Code, parts: Parts, *places: int) -> bool:
+        """Compute the parts together with awake helpers. Return False if the result is unusable.
+
+        Args:
+            code: The code of the helpers and of the parts.
+            parts: The parts.
+            places: Addresses of the operands.
+        """
         here = processor_number()
         if here != self._away_from:  # two spinning threads would share a processor until the scheduler's next tick
             self._away_from = here
@@ -257,7 +264,7 @@ class Sums:
             wake: As for `Crew.multiply`.
         """
         crew, parts = self._crew, self._parts
-        return crew._is_there(parts.count, 1, wake) and crew._share(self._code, parts, *self._places)
+        return crew.is_there(parts.count, 1, wake) and crew.share(self._code, parts, *self._places)
 
     def compute(self, number: int) -> bool:
         """Compute one part in this thread; return False if the library reports a failure."""

@@ -186,9 +186,8 @@ class Plan:
 class _Computation:
     """A run of the plan in this number of OpenMP threads, a `team.Computation`."""
 
-    most_missed: Final = (
-        512  # remeasuring in one thread takes up to twice as long, which is noticeable for a whole network
-    )
+    # Remeasuring in one thread takes up to twice as long, which is noticeable for a whole network.
+    most_missed: Final = 512
 
     def __init__(self, threads: int) -> None:
         self.runs, self.usual, self.missed = 0, math.inf, 0

@@ -16,9 +16,8 @@ from typing import Final
 from aioflow.memory.mapping import mapped
 
 _SLOT: Final = struct.Struct("dddd")  # last heartbeat, connections, readiness, unused
-_ALIVE: Final = (
-    5.0  # seconds after a heartbeat for which a process counts as alive; long, because a machine may be busy
-)
+# Seconds after a heartbeat for which a process counts as alive; long, because a machine may be busy.
+_ALIVE: Final = 5.0
 _RESPONSIVE: Final = 1.0  # seconds after a heartbeat for which a process is expected to accept connections
 _BEAT, _CONNECTIONS, _READY = range(3)
 

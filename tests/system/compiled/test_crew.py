@@ -124,13 +124,13 @@ def test_products_of_few_rows_are_bitwise_equal_with_and_without_helpers(
     monkeypatch.setattr(deep_products, "thread_count", lambda: 3)
     monkeypatch.setattr(deep_products, "wake_helpers", lambda count: True)
     shared: list[int] = []
-    share, (summing, sums) = crew._share, noting(crew.sums)
+    share, (summing, sums) = crew.share, noting(crew.sums)
 
     def shares(code: Any, parts: Any, *places: int) -> bool:
         shared.append(parts.count)
         return share(code, parts, *places)
 
-    monkeypatch.setattr(crew, "_share", shares)
+    monkeypatch.setattr(crew, "share", shares)
     monkeypatch.setattr(crew, "sums", summing)
     with helpers(crew, 2):
         for _ in range(50):
