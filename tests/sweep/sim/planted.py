@@ -250,7 +250,7 @@ def home_not_written_down() -> AbstractContextManager[Any]:
 
 
 PLANTS: Final[Mapping[str, Plant]] = {
-    "a wake-up of a lane is lost, one of two": lost_wake_up,
+    "a wake-up of a send queue is lost, one of two": lost_wake_up,
     "a part counts as registered with a restarted task": stale_registration,
     "a session does not notice that a task was restarted": restart_unnoticed,
     "a step is run again after UnavailableError, and applied twice": retry_that_applies_twice,
