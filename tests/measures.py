@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import tokenize
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.wording import findings
 
 ROOT: Final = Path(__file__).parent.parent
 _OWN: Final = ("self", "cls", "super", "mcs")
+_OF_NAMED_TUPLES: Final = ("_asdict", "_fields", "_make", "_replace")  # public in spite of their names
 
 
 def sources(*folders: str) -> dict[Path, str]:
@@ -49,7 +51,9 @@ def private_accesses(trees: Mapping[str, ast.Module]) -> int:
     found = 0
     for tree in trees.values():
         for node in ast.walk(tree):
-            if not isinstance(node, ast.Attribute) or not node.attr.startswith("_") or node.attr.endswith("__"):
+            if not isinstance(node, ast.Attribute) or not re.match(r"_.*(?<!__)$", node.attr):
+                continue
+            if node.attr in _OF_NAMED_TUPLES:
                 continue
             owner = node.value.func if isinstance(node.value, ast.Call) else node.value
             found += not (isinstance(owner, ast.Name) and owner.id in _OWN)
