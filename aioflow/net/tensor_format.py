@@ -28,8 +28,8 @@ _LENGTH: Final = np.dtype("<u4")
 _MOST_BYTES: Final = 2**63 - 1
 _STRING: Final = 48  # overhead of a byte string in bytes
 _SMALL: Final = 1024  # bytes up to which a copy is cheaper than a view
-_TURN: Final = 1 << 13  # strings decoded at a time, or
-_TURN_BYTES: Final = 4 << 20  # bytes of them: about a millisecond
+_TURN: Final = 1 << 13  # maximum strings per `take`
+_TURN_BYTES: Final = 4 << 20  # maximum bytes per `take` (unless one string is longer), about a millisecond of work
 
 
 class TensorSpec(NamedTuple):

@@ -1,4 +1,4 @@
-"""`import_graph_def`: nodes of a definition become nodes of the default graph.
+"""The import of graph definitions (`import_graph_def`): their nodes become nodes of the default graph.
 
 A definition may come from any source, so its contents are not trusted. Each node is checked against the signature of
 its op, its dtypes are compared with those of its inputs, and its shapes are inferred again. Either all nodes are added
@@ -99,7 +99,8 @@ def import_graph_def(
 
     Raises:
         NotFoundError: an op is not registered.
-        AlreadyExistsError: the graph has a node of that name, or another function of the name of one in the library.
+        AlreadyExistsError: the graph has a node of that name, or a different function with the name of a library
+            function.
         InvalidArgumentError: the definition is inconsistent (a name twice, an unknown input, a cycle, an attribute or a
             dtype that does not fit its op), or it does not have an element of `input_map` or `return_elements`.
     """
@@ -285,7 +286,7 @@ class Import:
         control = [self.mapped.get(ref) or self.made[ref.node] for ref in refs if ref.port < 0]
         attrs = self._attrs(node, op_def)
         shapes = attrs.pop(_SHAPES, None)
-        # A definition that is imported twice has two loops.
+        # The prefix makes the frame name unique: a definition that is imported twice must give two separate loops.
         if node.op == "Enter":
             attrs["frame_name"] = self.prefix + attrs["frame_name"]
         inputs = by_name(op_def, data, attrs)
@@ -312,10 +313,10 @@ class Import:
             )
 
     def _waiting(self, refs: Sequence[InputRef]) -> AbstractContextManager[object]:
-        """Return the block in which to make a node with these inputs.
+        """Return the context manager for creating a node with these inputs.
 
-        The node waits for the control dependencies around the import, unless it might be in a loop of the definition.
-        No edge may lead into a loop except through an Enter. All inputs of such a node come from nodes that wait.
+        It clears the open control dependencies if the node may be inside a loop of the definition, because only an
+        Enter may lead into a loop. The node still runs after them, because an input comes from a node that does.
         """
         if not self.has_frames or all(ref in self.mapped for ref in refs):
             return nullcontext()
@@ -331,7 +332,7 @@ class Import:
         return replace(node, op="StatefulPartitionedCall", attrs={**attrs, "f": FunctionRef(node.op)})
 
     def _beginning(self, node: NodeDef, data: Tensor) -> Operation:
-        """Return the node that those nodes of a call wait for that have no inputs."""
+        """Create the node that triggers a call: nodes of the function's body without inputs wait for it."""
         # The branches and loops of a definition are not known.
         # This edge makes the nodes run where and when the call does.
         specs = [(data.dtype, data.dims)]

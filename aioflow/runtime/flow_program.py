@@ -238,7 +238,7 @@ class Program:
 
 
 class _Wiring:
-    """Determines the destinations of the outputs of each node."""
+    """The destinations of each node's outputs, determined from the edges of the graph."""
 
     def __init__(self, nodes: Mapping[str, FlowNode]) -> None:
         self._nodes = nodes
@@ -301,6 +301,6 @@ class _Wiring:
         enter.again = again
 
     def _invariants(self, node: FlowNode) -> list[FlowNode]:
-        """Return its inputs that are loop-invariant Enters."""
+        """Return the inputs of `node` that are loop-invariant Enters."""
         sources = (self._nodes[edge.node] for edge in node.origin.inputs)
         return [source for source in sources if source.is_constant]

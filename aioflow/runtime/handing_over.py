@@ -1,4 +1,4 @@
-"""Transfer of fetched values to the caller, who owns them: a value that may have another holder is copied.
+"""Transfer of fetched values to the caller, which owns them: a value that may have another holder is copied.
 
 Small copies are made immediately. Large copies would block an event loop, so they are made in a thread, where they can
 be stopped. A large value that turns out to have no other holder is not copied.
@@ -107,7 +107,8 @@ def _is_whole(value: Any) -> bool:
         return True
     if type(base) is not np.ndarray or sys.getrefcount(base) > _BASE_ALONE or base.base is not None:
         return False
-    # It has as many places as elements, and is not a small part that would keep a large base alive.
+    # No two elements share memory (no stride of 0, no more bytes than the base), and the array is at least half of its
+    # base, so it does not keep a much larger one alive.
     return value.nbytes <= base.nbytes <= 2 * value.nbytes and 0 not in value.strides
 
 

@@ -115,7 +115,7 @@ class SimCluster:
 
 
 class _Threads:
-    """The executor of a simulated device: a call runs at one moment, after a random delay and before another one."""
+    """The executor of a simulated device. A call takes no simulated time; a random delay precedes and follows it."""
 
     def __init__(self, chance: Any) -> None:
         self._chance = chance

@@ -61,7 +61,7 @@ def _at(axis: int, part: slice) -> Part:
 def pooled(xp: Any, x: Any, taps: Taps, combine: Any, start: Any) -> Any:
     """Return the combination of all elements of each window; `start` for empty windows.
 
-    One axis after another, it needs as many passes as the sum of the window's sizes, not their product.
+    Pooling one axis after another takes as many passes as the sum of the window's sizes, not their product.
     """
     for axis, count in enumerate(taps.count):
         made = xp.full((*x.shape[: axis + 1], count, *x.shape[axis + 2 :]), start, x.dtype)

@@ -54,7 +54,7 @@ class WorkerActor:
         return join_host(host, split_host(self._reservation.place)[1])
 
     async def begin(self, orders: Mapping[str, Any]) -> dict[str, Any]:
-        """Start serving if it does not serve yet. An error is returned as part of the result."""
+        """Start the worker's server unless it was started before. An error is returned as part of the result."""
         try:
             if self._server is None:
                 self._server = await self._serving(orders)
@@ -89,7 +89,7 @@ class WorkerActor:
         return server
 
     async def ended(self) -> None:
-        """Wait until the worker serves no more."""
+        """Wait until the worker has stopped serving."""
         if self._server is not None:
             await self._server.join()
 

@@ -48,7 +48,11 @@ def var_handle(binding: Binding) -> Callable[[], VariableResource]:
 
 
 def _check_variable(found: Any, name: str, dtype: Any, dims: Dims) -> None:
-    """Raise InvalidArgumentError unless the existing resource matches the handle. Another graph may have made it."""
+    """Check that an existing resource, perhaps made by another graph, matches the handle.
+
+    An uninitialized variable of another shape takes the handle's shape. Raise InvalidArgumentError for any other
+    mismatch.
+    """
     if not isinstance(found, VariableResource):
         raise InvalidArgumentError(
             f"resource {name} is not a variable", expected="a variable", actual=type(found).__name__

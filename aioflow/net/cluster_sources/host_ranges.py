@@ -56,7 +56,7 @@ def _range(low: str, high: str) -> list[str]:
 def expand_hostlist(text: str) -> list[str]:
     """Expand a Slurm hostlist, "login,node[1-3,07],rack[0-1]n[1-2]".
 
-    Numbers have as many digits as the lower end of their range.
+    Numbers are zero-padded to the width of the lower end of their range.
 
     Raises:
         InvalidArgumentError: it is malformed, or names more than 65,536 hosts.

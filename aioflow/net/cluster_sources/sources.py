@@ -19,7 +19,7 @@ _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,8}")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The settings from one place; None if it does not define one.
+    """The settings from one place; a setting that it lacks is None.
 
     Attributes:
         said: Returns the origin of a setting ("cluster", "job", "task"), for messages.
@@ -36,7 +36,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The settings from a caller or a file; None if it does not define one.
+    """The settings from a caller or a file; a setting that it lacks is None.
 
     Attributes:
         said: As for `Source`.
@@ -44,7 +44,7 @@ class Given:
         job: As for `Source`.
         task: A number, or "auto" to read it from the environment.
         slurm_jobs: Number of tasks of each job, if the cluster is the current Slurm job.
-        slurm_port: Port of the first task of each host under Slurm.
+        slurm_port: Port of the first task of each host under Slurm; never None.
     """
 
     said: Callable[[str], str]
@@ -85,8 +85,7 @@ def believed(sources: Sequence[Source]) -> ClusterTask:
     If a source names a job, its task index counts only for that job.
 
     Raises:
-        InvalidArgumentError: the cluster or the task is not defined, or malformed.
-        NotFoundError: the job or task does not exist.
+        InvalidArgumentError: the cluster or task is not defined or malformed, or the cluster has no such task.
     """
     of_cluster = next((source for source in sources if source.cluster is not None), None)
     if of_cluster is None:

@@ -87,12 +87,13 @@ def nondifferentiable_batch_function(
 
     Args:
         num_batch_threads: Number of concurrent runs.
-        max_batch_size: Maximum number of rows of a run, and of a step.
+        max_batch_size: Maximum number of rows of a step, and of a run unless splitting lowers it.
         batch_timeout_micros: Microseconds that a step waits for others while a batch is not full.
-        allowed_batch_sizes: Numbers of rows that a run may have, rising to `max_batch_size`. A batch of another size is
-            padded to the next one by repeating its last row.
+        allowed_batch_sizes: Ascending numbers of rows of a run. The last one must be `max_batch_size`; with splitting
+            it may be less, and is then the limit of a run. A batch of another size is padded to the next one by
+            repeating its last row.
         max_enqueued_batches: Number of full batches that may wait.
-        autograph: Accepted for published code.
+        autograph: Ignored; accepted for compatibility.
         enable_large_batch_splitting: Whether a step's rows may be split into several runs, if the last of
             `allowed_batch_sizes` is less than `max_batch_size`.
 

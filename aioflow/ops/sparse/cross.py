@@ -96,7 +96,8 @@ def cross(
     """Return every combination of one feature of each input, row by row, as strings such as `a_X_b`.
 
     Args:
-        inputs: Sparse or dense matrices of integers or strings, [batch, features] each. The sparse ones come first.
+        inputs: Sparse or dense matrices of integers or strings, [batch, features] each. In the result, features of
+            sparse inputs precede those of dense inputs.
         name: Name of the node.
         separator: Text between two features; "_X_" by default.
 

@@ -15,7 +15,10 @@ _LOOPS: Final = frozenset({"Enter", "RefEnter", "NextIteration", "RefNextIterati
 
 
 def guarded(initial: Tensor) -> Tensor:
-    """Return a copy of `initial` that reads the `initialized_value` of variables; `initial` itself if it reads none."""
+    """Return a copy of `initial` that reads the `initialized_value` of variables.
+
+    Return `initial` itself if it reads none, or depends on a loop or a conditional (a Merge).
+    """
     order = _upstream(initial.op)
     # A loop is a cycle, which copies in topological order cannot reproduce.
     if not any(op.type == "ReadVariableOp" for op in order) or any(op.type in _LOOPS for op in order):

@@ -31,7 +31,8 @@ METRICS: Final = "/metrics"
 _CHANGE: Final = re.compile(r"/v2/repository/models/([^/]+)/(load|unload)")
 _READY: Final = "/v2/health/ready"
 _STATISTICS: Final = re.compile(r"/v2/models(/[^/]+(/versions/[^/]+)?)?/stats")
-_TIMEOUT: Final = 2.0  # seconds; after that, the counters that a process last reported are used
+# A slower process counts in /metrics with its last report, and is left out of model statistics.
+_TIMEOUT: Final = 2.0  # seconds
 _OK: Final = 200
 _NONE_READY: Final = {"status": 503, "kind": "application/json", "body": '{"error":"no process is ready"}'}
 

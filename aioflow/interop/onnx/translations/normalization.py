@@ -1,6 +1,7 @@
 """Normalization by means, variances and norms, and the softmax family.
 
-Means and variances of 16-bit dtypes are computed in float32 ("stash_type"). Wider dtypes keep their precision.
+Ops with a `stash_type` compute means and variances in that dtype, float32 by default, or in the input's dtype if that
+is at least as wide. The other ops compute in the input's dtype, except that `normal_of_rows` uses at least float32.
 """
 
 from __future__ import annotations
@@ -166,7 +167,7 @@ def mean_variance_normalization(node: Node, x: Tensor) -> Tensor:
 
 
 def along_axis(op: str, node: Node, x: Tensor, axis: int) -> Tensor:
-    """Apply an op that works along the last axis along another one."""
+    """Apply a last-axis op along `axis`, by swapping `axis` with the last one."""
     axis = axis_of(node, x, axis, from_end=True)
     if axis == -1 or (x.dims is not None and axis == len(x.dims) - 1):
         return make(op, x)
