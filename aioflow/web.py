@@ -67,7 +67,7 @@ def rows_of(body: Any, tensor: Tensor) -> Any:
 
 
 def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number in JSON")
+    raise ValueError(f"{name} is not valid JSON")
 
 
 def _types(dtype: DType) -> set[type]:
@@ -148,7 +148,7 @@ async def _watch(receive: Callable[[], Awaitable[Mapping[str, Any]]]) -> NoRetur
         raise FailedPreconditionError(
             "the body of the request has not been read", expected="http.disconnect", actual=message["type"]
         )
-    raise ClientDisconnectedError("the client has gone away, and what it asked for was stopped")
+    raise ClientDisconnectedError("the client disconnected, and its work was cancelled")
 
 
 _load_later(__name__)

@@ -1,4 +1,4 @@
-"""`python -m aioflow.worker`: one task of a cluster as a process, until it is told to end; `… demo` shows several.
+"""`python -m aioflow.worker`: one task of a cluster as a process, until a signal; `… demo` runs a small cluster.
 
 python -m aioflow.worker --cluster ps=127.0.0.1:2222 --cluster worker=127.0.0.1:2223 --job ps --task 0
 """
@@ -70,7 +70,7 @@ async def _serve(server: Server, options: WorkerOptions, told: asyncio.Event) ->
         await stack.enter_async_context(server)
         print(f"{server.task} serves at {server.target}", flush=True)
         if page is not None:
-            print(f"{server.task} says how it is at {page}", flush=True)
+            print(f"status page of {server.task}: {page}", flush=True)
         if options.until_eof:
             threading.Thread(target=_wait_for_the_end, args=(asyncio.get_running_loop(), told), daemon=True).start()
         await told.wait()

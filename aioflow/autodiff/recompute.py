@@ -102,9 +102,8 @@ class _Body:
             op = waiting.pop()
             if op.op_def.traits.draws or op.op_def.traits.effect is Effect.CHANGES:
                 raise UnimplementedError(
-                    "what recompute_grad computes again may draw numbers or change something only outside of branches "
-                    "and loops of its own",
-                    expected="nodes without effects inside of branches and loops",
+                    "recompute_grad cannot repeat random draws or state changes inside branches and loops",
+                    expected="nodes without effects inside branches and loops",
                     actual=op.type,
                 ).at(op.name, op.type, op.source)
             before = [op_ for op_ in (*(t.op for t in op.inputs), *op.waits_for) if op_ not in seen]

@@ -39,12 +39,14 @@ def readable_version(
     required = content.get("requires") or {}
     kinds = isinstance(required, dict) and all(isinstance(since, str) for since in required.values())
     if not kinds or not isinstance(release, str | None) or type(least) not in (int, type(None)):
-        raise DataLossError(f"{what} is damaged", expected="fields that tell who may read it", actual=brief(required))
+        raise DataLossError(
+            f"{what} is damaged", expected="valid types of min_reader, min_release and requires", actual=brief(required)
+        )
     unknown = {feature: since for feature, since in required.items() if feature not in features}
     if unknown:
         names = ", ".join(f"{feature!r} (since {since})" for feature, since in sorted(unknown.items()))
         raise UnimplementedError(
-            f"{what} needs what this release does not know: {names}",
+            f"{what} requires features unknown to this release: {names}",
             expected=f"aioflow {_latest(unknown.values())} or later",
             actual=f"aioflow {RELEASE}",
         )
@@ -53,7 +55,7 @@ def readable_version(
     if least is not None and least in known:
         return int(least)
     raise UnimplementedError(
-        f"{what} is of a newer version than this release reads: {version}, of at most {max(known)}",
+        f"{what} has version {version}, newer than this release reads: at most {max(known)}",
         expected=f"aioflow {release} or later" if release else "a later release of aioflow",
         actual=f"aioflow {RELEASE}",
     )

@@ -38,7 +38,7 @@ def add_delegate(parser: argparse.ArgumentParser | argparse._ArgumentGroup, when
         type=_engine,
         default=AUTO,
         metavar="ENGINE",
-        help=f"computes the parts of a step that it supports{when}: onnxruntime, onnxruntime:PROVIDER, none, or auto,"
+        help=f"engine for the parts of a step that it supports{when}: onnxruntime, onnxruntime:PROVIDER, none, or auto,"
         " the first that is installed (auto)",
     )
 
@@ -55,7 +55,7 @@ def add_imports(parser: argparse.ArgumentParser) -> None:
         type=_imported,
         dest="imports",
         metavar="MODULE",
-        help="a module that registers ops, such as my_package.ops; may be repeated",
+        help="module that registers ops, such as my_package.ops; may be repeated",
     )
 
 

@@ -34,10 +34,16 @@ def _link_text(link: Link) -> str:
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the command line."""
-    parser = commands.add_parser("calibrate", help="measure this machine, so that placement knows what things cost")
-    parser.add_argument("--output", type=output_file, metavar="FILE", help="instead of the file that sessions read")
+    parser = commands.add_parser("calibrate", help="measure this machine for the cost model of placement")
     parser.add_argument(
-        "--seconds", type=seconds, default=0.2, metavar="S", help="for each of some 13 measurements (default: 0.2)"
+        "--output", type=output_file, metavar="FILE", help="file to write instead of the one that sessions read"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=seconds,
+        default=0.2,
+        metavar="S",
+        help="duration of each of about 13 measurements (default: 0.2)",
     )
     parser.set_defaults(run=_run)
 

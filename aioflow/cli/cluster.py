@@ -17,7 +17,7 @@ def parse_cluster(jobs: Sequence[str]) -> dict[str, list[str]]:
         if job in found:
             raise InvalidArgumentError(
                 f"--cluster has the job {job!r} twice",
-                expected=f"its tasks in one, as {job}=HOST:PORT,HOST:PORT",
+                expected=f"all of its tasks in one option, as {job}=HOST:PORT,HOST:PORT",
                 actual=text,
             )
         found[job] = addresses.split(",")

@@ -16,14 +16,16 @@ CREDENTIALS: Final = ("secret_file", "tls_cert", "tls_key", "tls_ca")
 def add_credentials(parser: argparse.ArgumentParser) -> None:
     """Add the options. If none of them is used, the environment supplies the credentials."""
     group = parser.add_argument_group(
-        "beyond this machine",
+        "access from other machines",
         "Addresses beyond the loopback need a secret or certificates, the same for all processes of the cluster and its"
         " clients. Also: AIOFLOW_SECRET, AIOFLOW_SECRET_FILE, AIOFLOW_TLS_CERT, AIOFLOW_TLS_KEY, AIOFLOW_TLS_CA.",
     )
-    group.add_argument("--secret-file", type=file, metavar="FILE", help="holds the cluster's secret")
-    group.add_argument("--tls-cert", type=file, metavar="FILE", help="the certificate of this process (PEM)")
-    group.add_argument("--tls-key", type=file, metavar="FILE", help="its key")
-    group.add_argument("--tls-ca", type=file, metavar="FILE", help="who signs the certificates of the cluster")
+    group.add_argument("--secret-file", type=file, metavar="FILE", help="file with the cluster's secret")
+    group.add_argument("--tls-cert", type=file, metavar="FILE", help="certificate of this process (PEM)")
+    group.add_argument("--tls-key", type=file, metavar="FILE", help="private key of the certificate (PEM)")
+    group.add_argument(
+        "--tls-ca", type=file, metavar="FILE", help="CA certificate that signs the cluster's certificates (PEM)"
+    )
 
 
 def given_credentials(options: argparse.Namespace) -> Credentials:

@@ -20,7 +20,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the command line."""
     parser = commands.add_parser("devices", help="list the devices of this machine")
-    parser.add_argument("--json", action="store_true", help="as a JSON array")
+    parser.add_argument("--json", action="store_true", help="print a JSON array")
     parser.set_defaults(run=_run)
 
 

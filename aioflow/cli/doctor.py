@@ -82,7 +82,7 @@ def _demo(packages: Iterable[str]) -> str:
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the command line."""
-    parser = commands.add_parser("doctor", help="report versions, backends, devices, BLAS and what is missing")
+    parser = commands.add_parser("doctor", help="report versions, backends, devices, BLAS and missing parts")
     parser.set_defaults(run=_run)
 
 

@@ -50,31 +50,43 @@ class _Step:
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the command line."""
-    parser = commands.add_parser(
-        "explain", help="show where the nodes of a saved graph would run, and the step that is predicted"
+    parser = commands.add_parser("explain", help="show the placement of a saved graph's nodes and the predicted step")
+    parser.add_argument(
+        "graph", type=stored_file, help="file written by aioflow.train.write_graph, or its URL in a store"
     )
-    parser.add_argument("graph", type=stored_file, help="a file of aioflow.train.write_graph, or its URL in a store")
     parser.add_argument(
         "--fetch",
         nargs="+",
         action="extend",
         required=True,
         metavar="NAME",
-        help="tensors (x:0) and operations (x)",
+        help="tensors (x:0) and operations (x) to fetch",
     )
     parser.add_argument(
-        "--device-count", nargs="+", type=_count, default=[("CPU", 1)], metavar="TYPE=N", help="default: CPU=1"
+        "--device-count",
+        nargs="+",
+        type=_count,
+        default=[("CPU", 1)],
+        metavar="TYPE=N",
+        help="number of devices of each type (CPU=1)",
     )
-    parser.add_argument("--target", metavar="aioflow://HOST:PORT", help="on the devices of the cluster of that server")
+    parser.add_argument("--target", metavar="aioflow://HOST:PORT", help="use the devices of this server's cluster")
     parser.add_argument("--strategy", choices=["auto", *STRATEGIES], default="auto")
-    parser.add_argument("--soft", action="store_true", help="place elsewhere what cannot be where it asks to be")
-    parser.add_argument("--unoptimized", action="store_true", help="the graph as it is, without optimizations")
-    parser.add_argument("--calibration", type=file, metavar="FILE", help="instead of the one of `aioflow calibrate`")
+    parser.add_argument(
+        "--soft", action="store_true", help="place nodes elsewhere if their requested device cannot run them"
+    )
+    parser.add_argument("--unoptimized", action="store_true", help="skip graph optimizations")
+    parser.add_argument(
+        "--calibration",
+        type=file,
+        metavar="FILE",
+        help="calibration file to use instead of that of `aioflow calibrate`",
+    )
     parser.add_argument(
         "--run",
         action="store_true",
         dest="measure",
-        help="run it, with zeros for feeds (and for variables, unless there is a target), and use its times",
+        help="run the step with zeros for feeds (and for variables, without --target), and use its times",
     )
     add_imports(parser)
     parser.add_argument("--svg", type=output_file, metavar="FILE", help="draw the predicted timeline")
@@ -179,7 +191,7 @@ def _check_jobs(step: _Step) -> None:
     if asked:
         some = ", ".join(f"{device} (node {name!r})" for device, name in list(asked.items())[:_NAMED])
         raise InvalidArgumentError(
-            f"nodes ask for {some}, and without --target there is no cluster",
+            f"nodes request {some}, but without --target there is no cluster",
             expected="--target aioflow://HOST:PORT, a running server of the cluster",
             actual="no --target",
         )
@@ -234,7 +246,7 @@ def _initialized(graph: af.Graph, request: StepRequest, unknown_size: int) -> li
 def _zeros(name: str, dims: Iterable[int | None] | None, dtype: af.DType, unknown_size: int) -> Any:
     if dims is None:
         raise InvalidArgumentError(
-            f"{name} has no static rank, so there are no zeros for it", expected="a rank", actual="unknown"
+            f"cannot feed zeros for {name}: its rank is unknown", expected="a rank", actual="unknown"
         )
     shape = [unknown_size if size is None else size for size in dims]
     return blank(shape, dtype.np_dtype)

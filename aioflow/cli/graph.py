@@ -30,19 +30,32 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "graph",
         help="draw the graph of a model",
-        description="Draw the graph of a model: an ONNX file, a SavedModel, a graph definition, or a folder of"
-        " aioflow.saved. Weights, and what follows from them alone, are counted where they are read.",
+        description="Draw the graph of a model: an ONNX file, a SavedModel, a graph definition, or a folder of "
+        "aioflow.saved. Weights, and nodes that depend only on weights, are counted with the nodes that "
+        "read them.",
     )
-    parser.add_argument("model", type=stored_file, metavar="MODEL", help="a file or folder, told by its contents")
     parser.add_argument(
-        "-o", "--output", type=_picture, required=True, metavar="FILE", help=f"one of {', '.join(_FORMS)}"
+        "model", type=stored_file, metavar="MODEL", help="path of a model file or folder; the format is detected"
     )
-    parser.add_argument("--depth", type=count, metavar="N", help="open so many levels of scopes; 0: all of them")
     parser.add_argument(
-        "--fetch", nargs="+", action="extend", default=[], metavar="NAME", help="draw what these need, and no more"
+        "-o",
+        "--output",
+        type=_picture,
+        required=True,
+        metavar="FILE",
+        help=f"output file, with the suffix {' or '.join(_FORMS)}",
     )
-    parser.add_argument("--signature", metavar="NAME", help="draw what this call needs")
-    parser.add_argument("--all", action="store_true", help="draw also what no call needs")
+    parser.add_argument("--depth", type=count, metavar="N", help="number of scope levels to open; 0: all")
+    parser.add_argument(
+        "--fetch",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME",
+        help="draw only the nodes that these tensors or operations need",
+    )
+    parser.add_argument("--signature", metavar="NAME", help="draw only the nodes that this signature needs")
+    parser.add_argument("--all", action="store_true", help="draw all nodes, including those that no signature needs")
     add_shape(parser)
     add_imports(parser)
     parser.set_defaults(run=_run)
@@ -51,7 +64,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def _picture(text: str) -> Path:
     path = output_file(text)
     if path.suffix not in _FORMS:
-        raise argparse.ArgumentTypeError(f"{text!r} ends with none of {', '.join(_FORMS)}")
+        raise argparse.ArgumentTypeError(f"{text!r} has an unknown suffix; expected one of {', '.join(_FORMS)}")
     return path
 
 

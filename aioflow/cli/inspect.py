@@ -53,16 +53,18 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command to the command line."""
     parser = commands.add_parser(
         "inspect",
-        help="show what a model has, what of it is unsupported, and what a call is expected to take",
-        description="Show the signatures, ops and weights of a model, its ops that cannot be imported, and what a call"
-        " is expected to take. Ends with 1 if there are such ops.",
+        help="show the contents of a model, its unsupported ops, and the estimated cost of a call",
+        description="Show the signatures, ops and weights of a model, its ops that cannot be imported, and the "
+        "estimated cost of a call. The exit status is 1 if there are such ops.",
     )
-    parser.add_argument("model", type=stored_file, metavar="MODEL", help="a file or folder, told by its contents")
+    parser.add_argument(
+        "model", type=stored_file, metavar="MODEL", help="path of a model file or folder; the format is detected"
+    )
     add_shape(parser)
     add_delegate(parser)
-    parser.add_argument("--json", action="store_true", help="as a JSON object")
+    parser.add_argument("--json", action="store_true", help="print a JSON object")
     add_imports(parser)
-    parser.add_argument("--debug", action="store_true", help="show where an error was raised")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     parser.set_defaults(run=_run)
 
 
@@ -183,18 +185,18 @@ def _costs(estimate: Estimate) -> Iterator[str]:
     work = f"{tables.decimal(estimate.flops, 'FLOP')}, " if estimate.flops else ""
     yield f"  about {work}{time_text(estimate.seconds)} on one CPU device"
     if not estimate.is_calibrated:
-        yield "  by rates of another machine: `aioflow calibrate` measures this one"
+        yield "  based on rates of another machine; run `aioflow calibrate` to measure this one"
     results = f"{readable_size(estimate.peak_bytes)} of results at once"
     yield f"  {results}, {readable_size(estimate.moved_bytes)} read and written, weights included"
     if estimate.loops:
         yield f"  with one iteration of {'the loop' if estimate.loops == 1 else f'each of {estimate.loops} loops'}"
     if estimate.made_tensors:
         tensors = tables.plural(estimate.made_tensors, "tensor")
-        yield f"  beside the parameters above, nodes make {tensors} of constants, {readable_size(estimate.made_bytes)}"
+        yield f"  besides the parameters, nodes create {tensors} of constants, {readable_size(estimate.made_bytes)}"
     if any(dims is None or None in dims for dims in estimate.shapes.values()):
-        yield "  with 1 for each open size: --shape NAME=SIZES gives them"
+        yield "  with size 1 for each open dimension; set them with --shape NAME=SIZES"
     elif estimate.open_nodes:
-        yield f"  and more for {tables.plural(estimate.open_nodes, 'node')} whose sizes only a run tells"
+        yield f"  and more for {tables.plural(estimate.open_nodes, 'node')} whose sizes are known only at run time"
 
 
 def _by_count(ops: Mapping[str, int]) -> list[tuple[str, int]]:

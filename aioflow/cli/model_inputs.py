@@ -40,11 +40,11 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
         help="x.npy, or x=x.npy, or all.npz with arrays of the inputs' names, or x='[[1, 2]]'",
     )
     parser.add_argument(
-        "--fill", choices=_FILLS, help="what inputs are that are not given; random ones are always the same"
+        "--fill", choices=_FILLS, help="value of inputs that --inputs omits; random values are the same in every run"
     )
     add_shape(parser)
     parser.add_argument(
-        "--signature", metavar="NAME", help="which call; serving_default without it, or the only one there is"
+        "--signature", metavar="NAME", help="signature to call; default: serving_default, or the only signature"
     )
 
 
@@ -78,7 +78,7 @@ def add_shape(parser: argparse.ArgumentParser) -> None:
         type=input_shape,
         default=[],
         metavar="NAME=SIZES",
-        help="the sizes of an input, such as x=1,3,224,224; ? for one that is open",
+        help="sizes of an input, such as x=1,3,224,224; ? for an open dimension",
     )
 
 
@@ -156,11 +156,13 @@ def _given(signature: Signature, text: str) -> dict[str, Array]:
         unknown = [key for key in arrays if key not in tensors]
         if unknown:
             raise InvalidArgumentError(
-                f"{text} has arrays that no input has the name of", expected=_known(signature), actual=unknown
+                f"{text} has arrays that match no input", expected=_known(signature), actual=unknown
             )
         return dict(arrays)
     if len(signature.inputs) != 1:
-        raise InvalidArgumentError(f"which input is {text!r}?", expected=f"NAME=VALUE, the name {_known(signature)}")
+        raise InvalidArgumentError(
+            f"cannot tell which input {text!r} is for", expected=f"NAME=VALUE, the name {_known(signature)}"
+        )
     ((only, tensor),) = signature.inputs.items()
     # The name of a file may contain "=". Only if there is no such file, the text before it is a wrong input name.
     if equals and name.isidentifier() and not Path(text).exists():
@@ -174,20 +176,22 @@ def _value(name: str, text: str, tensor: Tensor) -> Array:
         if isinstance(loaded, Mapping):
             if len(loaded) != 1 and name not in loaded:
                 raise InvalidArgumentError(
-                    f"{text} has several arrays", expected=f"one called {name}", actual=list(loaded)
+                    f"{text} has several arrays", expected=f"one named {name}", actual=list(loaded)
                 )
             loaded = loaded.get(name) if name in loaded else next(iter(loaded.values()))
         return _as(name, loaded, tensor)
     if not text.startswith(_LIKE_JSON) and text not in _WORDS:
         raise InvalidArgumentError(
-            f"input {name!r} is neither a file of NumPy nor JSON",
-            expected="x.npy, x.npz, or such as '[[1, 2]]'",
+            f"input {name!r} is neither a NumPy file nor JSON",
+            expected="x.npy, x.npz, or JSON such as '[[1, 2]]'",
             actual=text,
         )
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidArgumentError(f"input {name!r} is not JSON: {error}", expected="such as '[[1, 2]]'") from error
+        raise InvalidArgumentError(
+            f"input {name!r} is not JSON: {error}", expected="JSON such as '[[1, 2]]'"
+        ) from error
     return _as(name, value, tensor)
 
 
@@ -214,11 +218,13 @@ def _load(path: str) -> Any:
                 return {key: loaded[key] for key in loaded.files}
         except MemoryError as error:
             raise ResourceExhaustedError(
-                f"{os.fspath(path)} declares an array that is too large", expected="arrays that fit", actual=str(error)
+                f"{os.fspath(path)} declares an array that is too large",
+                expected="arrays that fit into memory",
+                actual=str(error),
             ) from error
         except (ValueError, EOFError, OverflowError, BadZipFile) as error:
             raise InvalidArgumentError(
-                f"{os.fspath(path)} is no file of NumPy", expected="an array", actual=str(error)
+                f"{os.fspath(path)} is not a NumPy file", expected="an array", actual=str(error)
             ) from error
 
 
@@ -252,5 +258,5 @@ def _filled(name: str, dtype: DType, shape: list[int], fill: str) -> Array:
         if dtype.is_bool or dtype.is_integer:
             return numbers.integers(0, 2, shape).astype(dtype.np_dtype)
     if not (dtype.is_numeric or dtype.is_bool):
-        raise DTypeError(f"input {name!r} cannot be made up", expected="numbers, bools or strings", actual=dtype.name)
+        raise DTypeError(f"input {name!r} cannot be generated", expected="numbers, bools or strings", actual=dtype.name)
     return blank(shape, dtype.np_dtype) if fill == "zeros" else np.ones(shape, dtype.np_dtype)

@@ -96,8 +96,8 @@ def _dtypes(attr: str, allowed: Sequence[DType] | None, kernels: Sequence[Kernel
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the command line."""
     parser = commands.add_parser("ops", help="list the ops with their dtypes, devices and gradients")
-    parser.add_argument("--json", action="store_true", help="as a JSON array")
-    parser.add_argument("--traits", action="store_true", help="what the compiler and placement know of each op")
+    parser.add_argument("--json", action="store_true", help="print a JSON array")
+    parser.add_argument("--traits", action="store_true", help="show the traits that the compiler and placement use")
     add_imports(parser)
     parser.set_defaults(run=_run)
 

@@ -58,17 +58,24 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command to the command line."""
     parser = commands.add_parser(
         "profile",
-        help="show where the time of a model goes, op by op",
-        description="Run some steps of a model of any format, with the time of every node, and show which ops and nodes"
-        " take it. Rates are by the operations that the shapes say.",
+        help="show the time that each op of a model takes",
+        description="Run a few steps of a model of any format, time every node, and show the slowest ops and nodes. "
+        "Rates are computed from the shapes.",
     )
-    parser.add_argument("model", type=stored_file, metavar="MODEL", help="a file or folder, told by its contents")
-    add_inputs(parser)
-    parser.add_argument("--steps", type=positive, default=_STEPS, metavar="N", help=f"how many are traced ({_STEPS})")
     parser.add_argument(
-        "--trace", type=output_file, metavar="FILE.json", help="write the last step for Perfetto and chrome://tracing"
+        "model", type=stored_file, metavar="MODEL", help="path of a model file or folder; the format is detected"
     )
-    parser.add_argument("--json", action="store_true", help="as a JSON object")
+    add_inputs(parser)
+    parser.add_argument(
+        "--steps", type=positive, default=_STEPS, metavar="N", help=f"number of traced steps ({_STEPS})"
+    )
+    parser.add_argument(
+        "--trace",
+        type=output_file,
+        metavar="FILE.json",
+        help="write a trace of the last step for Perfetto and chrome://tracing",
+    )
+    parser.add_argument("--json", action="store_true", help="print a JSON object")
     add_delegate(parser)
     add_imports(parser)
     parser.set_defaults(run=_run)
@@ -185,7 +192,7 @@ def _report(
     table = [(*_HEADS, "op", "node"), *((*_cells(row), row.op, row.name) for row in some)]
     yield from tables.rows(table, right=range(5))
     if engine is not None:
-        yield f"\n{engine} computes its nodes as one: --delegate none has the time of each"
+        yield f"\n{engine} computes its nodes as one; use --delegate none to time each node"
 
 
 _HEADS: Final = ("count", "total", "mean", "share", "GFLOP/s")

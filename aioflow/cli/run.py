@@ -47,18 +47,18 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="call a model: ONNX, SavedModel, graph definition, or a folder of aioflow.saved",
         description="Call a model: an ONNX file, a SavedModel, a graph definition, or a folder of aioflow.saved.",
     )
-    parser.add_argument("model", type=stored_file, metavar="MODEL", help="a file or folder, told by its contents")
+    parser.add_argument(
+        "model", type=stored_file, metavar="MODEL", help="path of a model file or folder; the format is detected"
+    )
     add_inputs(parser)
     parser.add_argument(
         "--output", type=output_file, metavar="FILE", help="write the outputs to FILE.npz, or one to FILE.npy"
     )
     parser.add_argument("--output-folder", type=Path, metavar="FOLDER", help="write each output to FOLDER/NAME.npy")
-    parser.add_argument(
-        "--repeat", type=positive, default=0, metavar="N", help="then run N steps more, and show their times"
-    )
+    parser.add_argument("--repeat", type=positive, default=0, metavar="N", help="run N more steps and show their times")
     add_delegate(parser, " (auto: with --repeat)")
     add_imports(parser)
-    parser.add_argument("--debug", action="store_true", help="show where an error was raised")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     parser.set_defaults(run=_run)
 
 
@@ -179,7 +179,7 @@ def _element(item: Any) -> str:
 def _check_output(path: Path | None) -> None:
     if path is not None and path.suffix not in (".npz", ".npy"):
         raise InvalidArgumentError(
-            "outputs are written as NumPy does", expected="--output x.npz or x.npy", actual=str(path)
+            "outputs can be written only as NumPy files", expected="--output x.npz or x.npy", actual=str(path)
         )
 
 
@@ -209,7 +209,9 @@ def _write(path: Path, arrays: Mapping[str, Any]) -> Path:
                 np.savez(file, **arrays)
             return path
         if len(arrays) != 1:
-            raise InvalidArgumentError(f"{path} holds one output", expected="FILE.npz", actual=f"{len(arrays)} outputs")
+            raise InvalidArgumentError(
+                f"{path} can hold only one output", expected="FILE.npz", actual=f"{len(arrays)} outputs"
+            )
         np.save(path, next(iter(arrays.values())))
     return path
 

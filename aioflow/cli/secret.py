@@ -15,12 +15,12 @@ _BYTES: Final = 32
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the command line."""
-    parser = commands.add_parser("secret", help="print a new secret for a cluster, or the one for its clients")
+    parser = commands.add_parser("secret", help="print a new secret for a cluster, or the client secret of a cluster")
     parser.add_argument(
         "--client-of",
         type=file,
         metavar="FILE",
-        help="the file of a cluster's secret: print the one for its clients, who cannot pose as tasks",
+        help="file with a cluster's secret; print the client secret derived from it, which does not authenticate tasks",
     )
     parser.set_defaults(run=_run)
 

@@ -37,28 +37,26 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "serve",
         help="serve models over HTTP and gRPC by the Open Inference Protocol",
-        description="Serve models over HTTP, and over gRPC with --grpc-port, by the Open Inference Protocol, version 2:"
-        " ONNX, SavedModels, graph definitions, and folders of aioflow.saved. Numbered folders in FOLDER are versions;"
-        " the newest is served, or :1,2, or :all.",
+        description="Serve models over HTTP, and over gRPC with --grpc-port, by the Open Inference Protocol, version 2."
+        " Formats: ONNX, SavedModels, graph definitions, and folders of aioflow.saved. Numbered folders in FOLDER are "
+        "versions: the newest is served by default, others with :1,2 or :all.",
     )
     _add_models(parser)
-    where = parser.add_argument_group("where it listens, and for whom")
-    where.add_argument("--host", default="127.0.0.1", help="the address (127.0.0.1); beyond this machine, with a token")
-    where.add_argument("--port", type=port, default=8000, help="the port (8000); 0: any that is free")
-    where.add_argument("--grpc-port", type=port, metavar="PORT", help="the port for gRPC (none); 0: any that is free")
+    where = parser.add_argument_group("addresses and access")
+    where.add_argument("--host", default="127.0.0.1", help="address (127.0.0.1); beyond the loopback, needs a token")
+    where.add_argument("--port", type=port, default=8000, help="port to listen on (8000); 0: any free port")
+    where.add_argument("--grpc-port", type=port, metavar="PORT", help="port for gRPC (none); 0: any free port")
     where.add_argument(
         "--allow-host",
         action="append",
         metavar="NAME",
-        help="a name by which it may be asked, as by a proxy; once for each. Without one, and on 127.0.0.1 without a"
-        " token, those of this machine",
+        help="host name that requests may use, such as a proxy's; may be repeated. Default: local names on "
+        "127.0.0.1 without a token, otherwise any",
     )
-    where.add_argument(
-        "--token-file", type=file, metavar="FILE", help="requests must bring what is in this file (mode 600)"
-    )
-    where.add_argument("--tls-cert", type=file, metavar="FILE", help="speak TLS with this certificate (PEM)")
-    where.add_argument("--tls-key", type=file, metavar="FILE", help="its key (PEM)")
-    how = parser.add_argument_group("how requests become steps")
+    where.add_argument("--token-file", type=file, metavar="FILE", help="file with the required token (mode 600)")
+    where.add_argument("--tls-cert", type=file, metavar="FILE", help="serve TLS with this certificate (PEM)")
+    where.add_argument("--tls-key", type=file, metavar="FILE", help="private key of the certificate (PEM)")
+    how = parser.add_argument_group("batching and execution")
     _add_batches(how)
     add_delegate(how)
     how.add_argument("--no-warmup", action="store_true", help="run no steps before a model is ready")
@@ -66,71 +64,83 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--json-nan",
         choices=("error", "null"),
         default="error",
-        help="what an answer in JSON has for NaN and infinities: an error, which tells of binary data, or null (error)",
+        help="NaN and infinities in JSON responses: an error that suggests binary data, or null (error)",
     )
-    how.add_argument("--timeout", type=seconds, metavar="SECONDS", help="the most that a request may take")
+    how.add_argument("--timeout", type=seconds, metavar="SECONDS", help="maximum duration of a request")
     how.add_argument(
         "--limit",
         action="append",
         type=_limit,
         default=[],
         metavar="NAME=NUMBER",
-        help=f"what a request may ask: {', '.join(each.name for each in fields(service.Limits))}",
+        help=f"limit on requests: {', '.join(each.name for each in fields(service.Limits))}",
     )
     parser.add_argument(
         "--memory-budget",
         type=size,
         metavar="SIZE",
-        help="of each process, such as 2GiB: for the weights of all models and what requests take; no more is loaded",
+        help="memory of each process for model weights and requests, such as 2GiB; models beyond it are not loaded",
     )
     parser.add_argument(
         "--drain-seconds",
         type=patience,
         default=_DRAIN_SECONDS,
         metavar="SECONDS",
-        help=f"for requests that have begun, at SIGTERM ({_DRAIN_SECONDS:g})",
+        help=f"time for running requests to finish after SIGTERM ({_DRAIN_SECONDS:g})",
     )
-    _add_processes(parser.add_argument_group("several processes"))
+    _add_processes(parser.add_argument_group("multiple processes"))
     add_imports(parser)
     parser.set_defaults(run=_run)
 
 
 def _add_batches(how: argparse._ArgumentGroup) -> None:
-    how.add_argument("--max-batch-size", type=positive, default=64, metavar="N", help="rows of a step (64)")
-    how.add_argument("--batch-timeout", type=patience, default=0.0, metavar="SECONDS", help="to wait for more rows (0)")
-    how.add_argument("--max-enqueued-batches", type=positive, default=16, metavar="N", help="that may wait (16)")
-    how.add_argument("--max-concurrent-batches", type=positive, default=1, metavar="N", help="computed at once (1)")
+    how.add_argument(
+        "--max-batch-size", type=positive, default=64, metavar="N", help="maximum number of rows in a step (64)"
+    )
+    how.add_argument(
+        "--batch-timeout", type=patience, default=0.0, metavar="SECONDS", help="time to wait for more rows (0)"
+    )
+    how.add_argument(
+        "--max-enqueued-batches", type=positive, default=16, metavar="N", help="maximum number of waiting batches (16)"
+    )
+    how.add_argument(
+        "--max-concurrent-batches", type=positive, default=1, metavar="N", help="number of batches computed at once (1)"
+    )
     how.add_argument(
         "--batch",
         choices=BATCH,
         default="auto",
-        help="whether requests share steps: where rows are known not to depend on one another (proven), also where"
-        " steps before the start show nothing else (auto), always, or never",
+        help="whether requests share steps: only if rows are proven independent (proven), also if trial steps "
+        "at startup find no dependence (auto), always, or never",
     )
 
 
 def _add_models(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("models", nargs="+", type=_model, metavar="NAME=FOLDER[:VERSION]", help="a model, or several")
+    parser.add_argument("models", nargs="+", type=_model, metavar="NAME=FOLDER[:VERSION]", help="one or more models")
     parser.add_argument(
         "--shape",
         action="append",
         type=input_shape,
         default=[],
         metavar="[NAME:]INPUT=SIZES",
-        help="the shape of an input that the file of an ONNX model does not say, such as x=?,3; once for each input."
-        " NAME: may be left out where one model is served",
+        help="shape of an input that an ONNX file leaves open, such as x=?,3; may be repeated. NAME: is "
+        "optional if only one model is served",
     )
 
 
 def _add_processes(many: argparse._ArgumentGroup) -> None:
-    many.add_argument("--processes", type=positive, default=1, metavar="N", help="that share the port (1)")
-    many.add_argument("--quorum", type=positive, metavar="N", help="that must be ready for the service to be (all)")
+    many.add_argument(
+        "--processes", type=positive, default=1, metavar="N", help="number of processes that share the port (1)"
+    )
+    many.add_argument(
+        "--quorum", type=positive, metavar="N", help="number of ready processes that make the service ready (all)"
+    )
     many.add_argument(
         "--stuck-seconds",
         type=patience,
         default=_STUCK_SECONDS,
         metavar="SECONDS",
-        help=f"after which one is killed and replaced whose event loop makes no turn ({_STUCK_SECONDS:g}); 0: never",
+        help=f"kill and replace a process whose event loop is blocked for this time ({_STUCK_SECONDS:g}); 0: never",
     )
 
 
@@ -235,7 +245,7 @@ def _shaped(models: Mapping[str, service.ModelSource], text: str) -> tuple[str, 
         return name, found
     if len(models) > 1:
         raise InvalidArgumentError(
-            "--shape does not say which model",
+            "--shape does not name a model",
             expected=f"NAME:INPUT=SIZES, NAME one of {', '.join(models)}",
             actual=text,
         )

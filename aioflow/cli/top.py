@@ -38,19 +38,26 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command to the command line."""
     parser = commands.add_parser(
         "top",
-        help="watch the servers of a cluster: steps, what they wait for, lag, memory",
-        description="Watch the servers of a cluster: clients, steps in flight and what they wait for, queues, how long"
-        " event loops keep others waiting, memory. Any one server knows the others. Ctrl-C ends it.",
+        help="watch the servers of a cluster: steps and their waits, lag, memory",
+        description="Watch the servers of a cluster: clients, running steps and their waits, queues, event loop lag, "
+        "memory. One server is enough: it lists the others. Stop with Ctrl-C.",
     )
-    parser.add_argument("target", nargs="?", metavar="HOST:PORT", help="a server of the cluster")
+    parser.add_argument("target", nargs="?", metavar="HOST:PORT", help="address of any server of the cluster")
     parser.add_argument(
-        "--cluster", action="append", metavar="JOB=HOST:PORT[,…]", help="instead: all servers, once per job"
+        "--cluster",
+        action="append",
+        metavar="JOB=HOST:PORT[,…]",
+        help="addresses of all servers, instead of HOST:PORT; once per job",
     )
     parser.add_argument(
-        "--interval", type=seconds, default=_INTERVAL, metavar="SECONDS", help=f"between two looks ({_INTERVAL:g})"
+        "--interval",
+        type=seconds,
+        default=_INTERVAL,
+        metavar="SECONDS",
+        help=f"time between two updates ({_INTERVAL:g})",
     )
-    parser.add_argument("--once", action="store_true", help="look once, and end")
-    parser.add_argument("--json", action="store_true", help="a JSON object for each look, one a line")
+    parser.add_argument("--once", action="store_true", help="show one update and exit")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per update, one per line")
     add_credentials(parser)
     parser.set_defaults(run=_run)
 
@@ -89,7 +96,7 @@ async def _reached(arguments: argparse.Namespace) -> RemoteCluster:
         else:
             return cluster
     raise error or InvalidArgumentError(
-        "which cluster?", expected="HOST:PORT, or --cluster JOB=HOST:PORT", actual="none"
+        "no cluster is given", expected="HOST:PORT, or --cluster JOB=HOST:PORT", actual="none"
     )
 
 
@@ -173,7 +180,7 @@ def _row(
     task: str, status: ServerStatus | OpError, before: ServerStatus | OpError | None, passed: float
 ) -> tuple[str, ...]:
     if not isinstance(status, ServerStatus):
-        return (task, f"away: {status.message}"[:60], *[""] * 9)
+        return (task, f"unreachable: {status.message}"[:60], *[""] * 9)
     activity = status.activity
     rate = ""
     if isinstance(before, ServerStatus) and passed and activity.begun >= before.activity.begun:
@@ -207,7 +214,7 @@ def _details(task: str, status: ServerStatus) -> Iterator[str]:
         yield ""
         yield task
     for step in steps[:_STEPS]:
-        name = f"step {step.id}" if step.id else "a step of this task alone"
+        name = f"step {step.id}" if step.id else "a step on this task only"
         yield f"  {name}, for {_duration(step.seconds)}"
         yield from (f"    {waiting}" for waiting in step.waiting[:_WAITS])
         if len(step.waiting) > _WAITS:

@@ -64,33 +64,35 @@ def make_parser(program: str, description: str) -> Parser:
     """Return the parser of the command line. Options that are not used have no attribute in its result."""
     parser = Parser(prog=program, description=description, argument_default=argparse.SUPPRESS)
     parser.add_argument("--version", action="version", version=f"aioflow {aioflow.__version__}")
-    which = parser.add_argument_group("which task of which cluster", "by default as --config or TF_CONFIG say")
-    which.add_argument("--config", type=file, metavar="FILE", help="a TOML file; the other options override it")
+    which = parser.add_argument_group("cluster and task", "defaults come from --config or TF_CONFIG")
+    which.add_argument("--config", type=file, metavar="FILE", help="TOML file; the other options override it")
     which.add_argument(
         "--cluster",
         action="append",
         metavar="JOB=HOST:PORT[,…]",
-        help="the tasks of a job; once per job. Ranges: 'worker=job-{0..3}.svc:2222'",
+        help="tasks of a job; once per job. Ranges: 'worker=job-{0..3}.svc:2222'",
     )
-    which.add_argument("--job", help="the job of this task")
+    which.add_argument("--job", help="job of this task")
     which.add_argument(
-        "--task", type=_task, help="its number in the job; auto: JOB_COMPLETION_INDEX (Kubernetes) or SLURM_PROCID"
+        "--task", type=_task, help="task number in the job; auto: JOB_COMPLETION_INDEX (Kubernetes) or SLURM_PROCID"
     )
-    which.add_argument("--slurm", metavar="JOB=COUNT[,…]", help="the cluster is what Slurm has started: ps=1,worker=3")
     which.add_argument(
-        "--slurm-port", type=up_to(65535), metavar="PORT", help=f"of each host's first task ({FIRST_PORT})"
+        "--slurm", metavar="JOB=COUNT[,…]", help="use the tasks that Slurm has started as the cluster: ps=1,worker=3"
+    )
+    which.add_argument(
+        "--slurm-port", type=up_to(65535), metavar="PORT", help=f"port of each host's first task ({FIRST_PORT})"
     )
     parser.add_argument(
         "--limit",
         action="append",
         type=_limit,
         metavar="NAME=NUMBER",
-        help="what clients and peers may ask, such as open_bytes=1000000000; see [limits] in docs/cluster.md",
+        help="limit on clients and peers, such as open_bytes=1000000000; see [limits] in docs/cluster.md",
     )
     parser.add_argument(
         "--until-eof",
         action="store_true",
-        help="drain and end when standard input ends, as it does with a parent",
+        help="drain and exit at the end of standard input, which the exit of the parent process causes",
     )
     _add_settings(parser)
     return parser
@@ -101,19 +103,22 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bind",
         metavar="HOST[:PORT]",
-        help="listen here, and not at the address in the cluster, by which the others come (containers, NAT)",
+        help="address to listen on, if other tasks connect by a different one (containers, NAT)",
     )
-    parser.add_argument("--cpus", type=positive, help=f"CPU devices ({_DEFAULTS['cpus']})")
+    parser.add_argument("--cpus", type=positive, help=f"number of CPU devices ({_DEFAULTS['cpus']})")
     parser.add_argument(
         "--allow-dir",
         action="append",
         type=stored_file,
         metavar="FOLDER",
-        help="a folder, or its URL in a store, where graphs may use files: there are no others; once for each",
+        help="folder, or its URL in a store, in which graphs may use files; may be repeated (none)",
     )
     parser.add_argument("--status-port", type=port, metavar="PORT", help="serve /health and /metrics here; 0: any port")
     parser.add_argument(
-        "--drain-seconds", type=patience, metavar="SECONDS", help=f"for steps at SIGTERM ({DRAIN_SECONDS:g})"
+        "--drain-seconds",
+        type=patience,
+        metavar="SECONDS",
+        help=f"time for running steps to finish after SIGTERM ({DRAIN_SECONDS:g})",
     )
     add_imports(parser)
     add_credentials(parser)
@@ -142,7 +147,7 @@ def parse_options(parser: Parser, arguments: Sequence[str], environment: Mapping
     known, rest = parser.parse_known_args(arguments)
     if rest:
         is_range = any("=" in word and not word.startswith("-") for word in rest)
-        hint = ": is it a range without quotes, which the shell has taken apart?" if is_range else ""
+        hint = "; a range needs quotes, or else the shell expands it" if is_range else ""
         parser.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
     flags = vars(known)
     jobs = flags.get("slurm")
@@ -186,7 +191,7 @@ def _settings_of_file(path: Path, worker: Mapping[str, Any]) -> Mapping[str, Any
     known = [option[2:] for action in parser._actions for option in action.option_strings]
     for key in worker:
         if key not in known:
-            raise InvalidArgumentError(f"{name}: an unknown key", expected=f"one of {', '.join(known)}", actual=key)
+            raise InvalidArgumentError(f"{name} has an unknown key", expected=f"one of {', '.join(known)}", actual=key)
     return vars(parser.parse_args([text for key, value in worker.items() for text in _as_options(name, key, value)]))
 
 

@@ -121,8 +121,8 @@ def regions(
     """Return the regions of a device's graph, and the reasons for which its other computing nodes stay."""
     read = {edge.node for node in graph.nodes.values() for edge in node.inputs}
     computing = (name for name, node in graph.nodes.items() if node.op not in BOUNDARY)
-    staying = {name: "nothing reads what it gives" for name in computing if name not in read}
-    staying |= dict.fromkeys(by_values(graph), "its size follows from values") | stays(graph)
+    staying = {name: "its outputs are not used" for name in computing if name not in read}
+    staying |= dict.fromkeys(by_values(graph), "its output size depends on values") | stays(graph)
     waiting = {name for name, node in graph.nodes.items() if waits_for_others(node, _kind(device))}
     taken: dict[tuple[str, ...], bool] = {}  # regions, with whether the engine computes all of their nodes
     readers: dict[Edge, list[str]] = defaultdict(list)
@@ -134,7 +134,7 @@ def regions(
         found = _together(graph, staying, waiting, seconds)
         for region in found:
             if region.seconds <= delegate.call_seconds:
-                staying |= dict.fromkeys(region.members, "a call of the engine would take longer")
+                staying |= dict.fromkeys(region.members, "an engine call would take longer")
             elif region.members not in taken:
                 refused = _refused(graph, region, delegate, readers)
                 staying |= refused
@@ -195,7 +195,9 @@ def _conditional(graph: ClientGraph) -> dict[str, str]:
         is_received = node.op == RECV and node.attrs["maybe_dead"]
         if is_received or not received.isdisjoint(node.predecessors()):
             received.add(name)
-    unknown = dict.fromkeys((n for n in graph.nodes if n in received or n not in known), "behind an unusual branch")
+    unknown = dict.fromkeys(
+        (n for n in graph.nodes if n in received or n not in known), "in a branch that cond did not build"
+    )
     return unknown | {name: "in a loop" for name in graph.nodes if frames[name] is not None}
 
 
@@ -206,19 +208,19 @@ def _reason(graph: ClientGraph, node: Node) -> str:
     if traits_of(node.op).is_control_flow:
         return "control flow"
     if node.op == ONNX_NODE:
-        return "an engine computes it by itself"
+        return "it already runs in an engine"
     traits = traits_of(node.op)
     if traits.effect is Effect.READS and traits.is_resident:
-        return "a variable, whose value goes along"
+        return "a variable; its value is passed to the engine"
     if traits.effect is Effect.FAILS:
-        return "a check, which fails where it has to"
+        return "a check, which must fail in place"
     if not is_pure_op(node.op):
-        return "an effect, or state"
+        return "side effects or state"
     if node.body is not None or not node.outputs or (node.op == _CONSTANT and node.control):
-        return "more than a computation"
+        return "not a plain computation"
     specs = (*node.outputs, *(graph.spec(edge) for edge in node.inputs))
     if any(not spec.dtype.is_numpy_compatible or spec.dtype.np_dtype.hasobject for spec in specs):
-        return "values that are not numbers"
+        return "non-numeric values"
     return ""
 
 

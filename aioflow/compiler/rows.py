@@ -81,13 +81,13 @@ def row_verdict(feeds: Sequence[Tensor], fetches: Sequence[Tensor]) -> RowVerdic
     analysis = _Analysis(feeds)
     analysis.run(operations)
     found = [_verdict(tensor, analysis.state(tensor)) for tensor in sources]
-    found += [RowVerdict(Kind.REFUTED, op, "changes something by the rows") for op in analysis.changes_by_rows]
+    found += [RowVerdict(Kind.REFUTED, op, "changes state depending on the rows") for op in analysis.changes_by_rows]
     worst = max(found, key=lambda each: each.kind, default=RowVerdict(Kind.UNKNOWN))
     if worst.is_proven:
         if (reader := analysis.reader_of_nothing(operations)) is not None:
-            worst = RowVerdict(Kind.UNKNOWN, reader, "reads a list that has no elements")
+            worst = RowVerdict(Kind.UNKNOWN, reader, "reads an empty list")
         elif (reader := analysis.reader_of_others(operations)) is not None:
-            worst = RowVerdict(Kind.UNKNOWN, reader, "may read what nodes have written that it only waits for")
+            worst = RowVerdict(Kind.UNKNOWN, reader, "may read writes of nodes that it only waits for")
     return replace(worst, changes=any(op.op_def.traits.effect is Effect.CHANGES for op in operations))
 
 
@@ -96,13 +96,13 @@ def _verdict(tensor: Tensor, state: Rows) -> RowVerdict:
     if state.kind >= Kind.UNKNOWN:
         return RowVerdict(state.kind, state.op, state.why)
     if not state.is_rows:
-        return RowVerdict(Kind.UNKNOWN, tensor.op, "gives what does not depend on the rows")
+        return RowVerdict(Kind.UNKNOWN, tensor.op, "does not depend on the rows")
     if state.axis:
         return RowVerdict(Kind.REFUTED, tensor.op, f"has its rows along axis {state.axis}")
     if state.each is None:
-        return RowVerdict(Kind.UNKNOWN, tensor.op, "may give several rows for each one")
+        return RowVerdict(Kind.UNKNOWN, tensor.op, "may return several rows per input row")
     if state.each != 1:
-        return RowVerdict(Kind.REFUTED, tensor.op, f"gives {state.each} rows for each one")
+        return RowVerdict(Kind.REFUTED, tensor.op, f"returns {state.each} rows per input row")
     return RowVerdict(Kind.ROWS)
 
 
@@ -124,7 +124,11 @@ class _Analysis:
         for tensor in feeds:
             # Only a feed with an unknown first size can be a batch of any number of rows.
             known = bool(tensor.dims) and tensor.dims is not None and tensor.dims[0] is None
-            why = "is fed, and its rank is not known" if tensor.dims is None else "is fed, and has no open first size"
+            why = (
+                "is fed, but its rank is unknown"
+                if tensor.dims is None
+                else "is fed, but its first dimension is not open"
+            )
             self._states[tensor] = Rows(Kind.ROWS) if known else Rows(Kind.UNKNOWN, op=tensor.op, why=why)
 
     def state(self, tensor: Tensor) -> Rows:
@@ -192,7 +196,7 @@ class _Analysis:
             self._follow_values(context, rule)
             states = _through(context, rule)
         except (OpError, IndexError, ValueError, TypeError):  # the step itself reports what is wrong
-            states = [context.unknown("has inputs that do not fit")] * count
+            states = [context.unknown("has incompatible inputs")] * count
         return [self._seen(t, state) for t, state in zip(op.outputs, states, strict=True)]
 
     def _by_state(self, context: RowContext) -> Rows | None:
@@ -202,20 +206,20 @@ class _Analysis:
             deciding = [self._states.get(predicate, NOTHING) for predicate in self._deciding.get(op, ())]
             if any(state.kind > Kind.FIXED for state in (*context.inputs, *deciding)):
                 self.changes_by_rows[op] = None
-            return context.refuted("changes what other steps see, or waits for them")
+            return context.refuted("changes shared state or waits for other steps")
         if traits.effect is Effect.READS and op.inputs and self._resource(op.inputs[0]) in self._changed:
-            return context.refuted("reads what the step changes")
+            return context.refuted("reads state that the step changes")
         if traits.draws:
-            return context.unknown("draws random numbers, others in each step")
+            return context.unknown("draws new random numbers in each step")
         if traits.effect is Effect.KEEPS and traits.kind != "handle" and op.inputs and op.op_def.rows is None:
-            return context.unknown("may give what other nodes have put there")
+            return context.unknown("may return values that other nodes have stored")
         return None
 
     def _seen(self, tensor: Tensor, state: Rows) -> Rows:
         """Narrow the state of an output: by its static shape if it has rows, otherwise by its value."""
         value, dims = self._values.get(tensor), tensor.dims
         if state.is_rows and dims and dims[state.axis : state.axis + 1] not in ((), (None,)):
-            return Rows(Kind.UNKNOWN, op=tensor.op, why="has a size of its own along the axis of the rows")
+            return Rows(Kind.UNKNOWN, op=tensor.op, why="has a fixed size along the axis of the rows")
         if state.kind is not Kind.SIZED or value is None:
             return state
         elements = value.reshape(-1).tolist()
@@ -334,7 +338,7 @@ def _decided_by(op: Operation, predicate: Rows, value: Rows) -> Rows:
         return value
     if predicate.kind >= Kind.UNKNOWN:
         return predicate
-    return Rows(Kind.UNKNOWN, op=op, why="is taken, or not, by the number of rows")
+    return Rows(Kind.UNKNOWN, op=op, why="is selected by the number of rows")
 
 
 def _rule_of(op: Operation) -> RowRule | None:
@@ -357,7 +361,7 @@ def _through(context: RowContext, rule: RowRule | None) -> list[Rows]:
     if worst.kind is Kind.FIXED:
         return [FIXED] * count
     if rule is None:
-        return [context.unknown("does not say what becomes of rows")] * count if context.rows else [SIZED] * count
+        return [context.unknown("has no rule for rows")] * count if context.rows else [SIZED] * count
     if not rule.reads_sizes and rule is not passed and any(state.kind is Kind.SIZED for state in inputs):
         return [context.unknown("computes with the number of rows")] * count if context.rows else [SIZED] * count
     return _as_list(rule.rule(context), count)

@@ -42,7 +42,7 @@ class LeftBehind(Exception):
     """
 
     def __init__(self, call: Call) -> None:
-        super().__init__("what was called is left behind in its thread")
+        super().__init__("the call was abandoned and still runs in its thread")
         self.call = call
 
     @classmethod

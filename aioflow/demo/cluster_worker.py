@@ -114,7 +114,7 @@ async def train_as_worker(cluster: af.train.ClusterSpec, task: int, steps: int) 
             counted = (await session.run(model.counted))[task * steps : (task + 1) * steps]
             done = int(np.count_nonzero(counted))
             if 0 < done < steps:
-                print(f"worker {task}: is back, and goes on with step {done + 1}", flush=True)
+                print(f"worker {task}: restarted, continuing with step {done + 1}", flush=True)
             await _train(session, model, task * steps, steps, done, f"worker {task}")
 
 

@@ -63,7 +63,7 @@ class AllowedFolders:
 
     def __init__(self, folders: Iterable[str | os.PathLike[str]] | None = ()) -> None:
         if isinstance(folders, str | bytes | os.PathLike):
-            raise InvalidArgumentError("folders are given as a list", expected=f"[{str(folders)!r}]", actual=folders)
+            raise InvalidArgumentError("allowed folders must be a list", expected=f"[{str(folders)!r}]", actual=folders)
         self._folders: tuple[str, ...] | None = None if folders is None else ()
         for folder in folders or ():
             self.allow(folder)
@@ -79,7 +79,7 @@ class AllowedFolders:
         """Add a folder. Raise InvalidArgumentError if its name is empty."""
         text = os.fspath(folder)
         if not text:
-            raise InvalidArgumentError("not a folder", expected="its name, or '.'", actual=repr(text))
+            raise InvalidArgumentError("empty folder name", expected="a name, or '.'", actual=repr(text))
         whole = text.rstrip("/") if is_url(text) else os.path.abspath(local_path(text))
         if self._folders is not None and whole not in self._folders:
             self._folders = (*self._folders, whole)
@@ -219,7 +219,7 @@ class AllowedFolders:
     def _refused(self, path: str) -> PermissionDeniedError:
         return PermissionDeniedError(
             f"this worker's graphs may not open {path!r}",
-            expected=f"a file in one of its folders ({self}); to give one: {_TO_GIVE}",
+            expected=f"a file in an allowed folder ({self}); to allow one: {_TO_GIVE}",
             actual=path,
         )
 
@@ -249,8 +249,8 @@ def _warn_of_code(folder: str) -> None:
     for place in sys.path:
         if _is_in(os.path.realpath(place or os.curdir), real):
             _LOGGER.warning(
-                "graphs may write to %s, and this process imports modules from %s: who can reach its server can run "
-                "code. Give a folder with data alone.",
+                "graphs may write to %s, and this process imports modules from %s: clients of its server "
+                "can run code. Allow only folders that hold data.",
                 folder,
                 place or "its working directory",
             )

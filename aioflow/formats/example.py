@@ -250,7 +250,7 @@ def _few_ints(data: bytes, begin: int, end: int) -> list[int]:
         elif shift > 63:
             break
     if shift:
-        raise damaged("a number that does not end")
+        raise damaged("an unterminated varint")
     return values
 
 
@@ -258,13 +258,13 @@ def _many_ints(data: bytes, begin: int, end: int) -> Any:
     raw = np.frombuffer(data, np.uint8, end - begin, begin)
     last = np.flatnonzero(raw < 0x80)
     if not last.size or last[-1] != raw.size - 1:
-        raise damaged("a number that does not end")
+        raise damaged("an unterminated varint")
     if last.size == raw.size:
         return raw.astype(np.int64)
     first = np.concatenate([np.zeros(1, np.int64), last[:-1] + 1])
     sizes = last - first + 1
     if sizes.max() > 10:
-        raise damaged("a number that does not end")
+        raise damaged("an unterminated varint")
     shifts = (np.arange(raw.size) - np.repeat(first, sizes)) * 7
     bits = (raw & 0x7F).astype(np.uint64) << shifts.astype(np.uint64)
     return np.bitwise_or.reduceat(bits, first).view(np.int64)

@@ -97,8 +97,8 @@ def _require_files(store: Store, name: str, content: Mapping[str, Any]) -> None:
             store.remove(name + MANIFEST)
             forget_files(store, files_of(content))
             raise AbortedError(
-                f"another program has deleted {store.path(file['name'])} while checkpoint {name} was written",
-                expected="a file of its base; only one program that deletes checkpoints of a folder",
+                f"another program deleted {store.path(file['name'])} while checkpoint {name} was being written",
+                expected="a file of its base checkpoint; only one program may delete checkpoints in a folder",
                 actual="none",
             )
 
@@ -199,7 +199,7 @@ def _known(entry: dict[str, Any]) -> _Known:
     places = [(file, offset + i * _BLOCK) for file, offset, count in entry["places"] for i in range(count)]
     digests = [text[i : i + _DIGITS] for i in range(0, len(text), _DIGITS)]
     if len(digests) != len(places):
-        raise ValueError("blocks without a place")
+        raise ValueError("blocks without a location")
     return _Known({"dtype": entry["dtype"], "shape": entry["shape"]}, digests, places)
 
 
@@ -314,7 +314,7 @@ class BlockFiles:
         runs = [(files[file], offset, count) for file, offset, count in entry["places"]]
         numbers = [nbytes, *shape, *(n for _, offset, count in runs for n in (offset, count))]
         if any(type(n) is not int or not 0 <= n < 1 << 62 for n in numbers) or self._block < 1:
-            raise ValueError("a number that is none")
+            raise ValueError("an invalid number")
         digests = [text[i : i + _DIGITS] for i in range(0, len(text), _DIGITS)]
         count = -(-nbytes // self._block)
         if len(digests) != count or sum(n for _, _, n in runs) != count:
@@ -338,9 +338,9 @@ class BlockFiles:
                 for i in range(first, first + count):
                     block = data[i * self._block : (i + 1) * self._block]
                     if _read_into(opened, block) != block.nbytes:
-                        raise self._damaged(file, f"{block.nbytes} bytes", "an end")
+                        raise self._damaged(file, f"{block.nbytes} bytes", "the end of the file")
                     if hashlib.sha256(block.data).hexdigest()[:_DIGITS] != entry.digests[i]:
-                        raise self._damaged(file, f"SHA-256 {entry.digests[i]}…", "another one")
+                        raise self._damaged(file, f"SHA-256 {entry.digests[i]}…", "a different digest")
             first += count
         try:
             return decode(data, entry.dtype, entry.shape)

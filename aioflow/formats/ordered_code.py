@@ -74,5 +74,5 @@ def slice_of(extents: tuple[Extent, ...], shape: tuple[int, ...]) -> TensorSlice
     offsets = tuple(extent.start for extent in extents)
     inside = all(o >= 0 and n >= 0 and o + n <= s for o, n, s in zip(offsets, lengths, shape, strict=False))
     if len(extents) != len(shape) or not inside:
-        raise DataLossError("a part lies outside of its tensor", expected=f"inside {shape}", actual=list(extents))
+        raise DataLossError("a slice lies outside its tensor", expected=f"inside {shape}", actual=list(extents))
     return TensorSlice(shape, offsets, lengths)

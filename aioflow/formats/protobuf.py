@@ -30,7 +30,7 @@ def read_number(data: bytes, at: int, end: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         if at >= end or shift > 63:
-            raise damaged("a number that does not end")
+            raise damaged("an unterminated varint")
         byte = data[at]
         at += 1
         value |= (byte & 0x7F) << shift
@@ -52,7 +52,7 @@ def read_fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int,
             tag, at = read_number(data, at - 1, end)
         number, wire = tag >> 3, tag & 7
         if number == 0:
-            raise damaged("a field without a number")
+            raise damaged("a field with the number 0")
         if wire == VARINT:
             value, at = read_number(data, at, end)
             yield number, wire, value, 0
@@ -64,7 +64,7 @@ def read_fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int,
         else:
             raise damaged(f"wire type {wire}")
         if size > end - at:
-            raise damaged("a piece that is longer than what is there")
+            raise damaged("a field longer than the remaining bytes")
         yield number, wire, at, at + size
         at += size
 

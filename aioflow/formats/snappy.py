@@ -32,7 +32,7 @@ def decompress(data: bytes, limit: int) -> bytes:
             length, back, at = _copy(data, tag, at)
             _repeat(made, back, length)
         if len(made) > size:
-            raise _damaged("more bytes than it says")
+            raise _damaged("more bytes than declared")
     if len(made) != size:
         raise _damaged(f"{len(made)} bytes instead of {size}")
     return bytes(made)
@@ -47,7 +47,7 @@ def _literal(data: bytes, length: int, at: int) -> tuple[int, int]:
         wide = length - 59
         length, at = int.from_bytes(data[at : at + wide], "little"), at + wide
     if at + length + 1 > len(data):
-        raise _damaged("plain bytes beyond the end")
+        raise _damaged("a literal beyond the end")
     return length + 1, at
 
 
@@ -64,7 +64,7 @@ def _copy(data: bytes, tag: int, at: int) -> tuple[int, int, int]:
 
 def _repeat(made: bytearray, back: int, length: int) -> None:
     if not 0 < back <= len(made):
-        raise _damaged("a copy from before the beginning")
+        raise _damaged("a copy from before the start")
     piece = made[-back:] if back <= length else made[len(made) - back : len(made) - back + length]
     made += (piece * (length // back + 1))[:length]
 

@@ -65,7 +65,7 @@ def parse_slice(text: str) -> TensorSlice | None:
             "not a slice of a tensor", expected="sizes, then begin,length of each axis, as '10 4 0,5:-'", actual=text
         ) from error
     if not full or any(o < 0 or n < 0 or o + n > size for (o, n), size in zip(pairs, full, strict=True)):
-        raise InvalidArgumentError("a slice lies outside of its tensor", expected=f"inside {full}", actual=text)
+        raise InvalidArgumentError("a slice lies outside its tensor", expected=f"inside {full}", actual=text)
     return TensorSlice(full, tuple(o for o, _ in pairs), tuple(n for _, n in pairs))
 
 
@@ -84,7 +84,7 @@ def check_cover(name: str, parts: Sequence[TensorSlice]) -> None:
     shapes = {part.full_shape for part in parts}
     if len(shapes) > 1:
         raise InvalidArgumentError(
-            f"the slices of {name} are of different tensors", expected="one shape", actual=sorted(shapes)
+            f"the slices of {name} belong to tensors of different shapes", expected="one shape", actual=sorted(shapes)
         )
     kept = [part for part in parts if 0 not in part.shape]
     if len(kept) > _FEW:
@@ -97,7 +97,7 @@ def check_cover(name: str, parts: Sequence[TensorSlice]) -> None:
         )
     if _elements(kept) != math.prod(full):
         raise InvalidArgumentError(
-            f"the slices of {name} do not make up the whole",
+            f"the slices of {name} do not cover the tensor",
             expected=f"{math.prod(full)} elements of {full}",
             actual=f"{_elements(kept)} in {[part.text for part in parts]}",
         )
@@ -123,7 +123,7 @@ def _check_many(name: str, parts: Sequence[TensorSlice]) -> None:
 
     if sum(measure(part.offset, part.shape) for part in parts) % _PRIME != measure([0] * len(full), full):
         raise InvalidArgumentError(
-            f"the slices of {name} overlap, or do not make up the whole",
+            f"the slices of {name} overlap, or do not cover the tensor",
             expected=f"each of {math.prod(full)} elements of {full} once",
             actual=f"{_elements(parts)} in {len(parts)} slices",
         )

@@ -68,7 +68,9 @@ def from_bytes(data: bytes) -> Document:
         raise DataLossError("truncated, or longer than written", expected=f"{length} bytes", actual=f"{len(body)}")
     if zlib.crc32(body) != checksum:
         raise DataLossError(
-            "altered since it was written", expected=f"{checksum:08x}", actual=f"{zlib.crc32(body):08x}"
+            "checksum mismatch: altered since it was written",
+            expected=f"{checksum:08x}",
+            actual=f"{zlib.crc32(body):08x}",
         )
     return unpack(body)
 
@@ -106,7 +108,7 @@ def _unique(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if not isinstance(key, str) or key in found:
-            raise DataLossError("a key that is not text, or comes twice", actual=repr(key))
+            raise DataLossError("a duplicate key, or one that is not text", actual=repr(key))
         found[key] = value
     return found
 
@@ -150,7 +152,7 @@ def _parse_int(digits: str) -> int:
 
 
 def _refuse_constant(name: str) -> Any:
-    raise DataLossError("a number that JSON does not have", expected='{"$float": …}', actual=name)
+    raise DataLossError("a number that JSON cannot represent", expected='{"$float": …}', actual=name)
 
 
 def _from_pairs(pairs: list[tuple[Any, Any]]) -> Any:

@@ -231,7 +231,7 @@ class OpRegistry:
             raise NotFoundError(
                 f"no op {name!r} is registered{did_you_mean(near)}",
                 op_type=name,
-                expected=f"one of {len(self._ops)} ops, or one whose module is imported first (in a command: --import)",
+                expected=f"one of {len(self._ops)} ops; first import the module that registers it (commands: --import)",
                 actual=name,
             )
         return found
@@ -344,7 +344,7 @@ def define_op(
         signature = read_signature(inputs, outputs, attrs)
     except InvalidArgumentError as error:
         raise type(error)(
-            f"op {name!r} cannot be defined so: {error.message}",
+            f"cannot define op {name!r}: {error.message}",
             op_type=str(name),
             expected=error.expected,
             actual=error.actual,
@@ -371,18 +371,22 @@ def _with_state(traits: Traits) -> Traits:
 
 def _check_rules(name: Any, shape: Any, traits: Any) -> None:
     if not isinstance(name, str) or not name.isidentifier():
-        raise InvalidArgumentError("its name is no identifier", expected="a name such as 'ScaledTanh'", actual=name)
+        raise InvalidArgumentError("its name is not an identifier", expected="a name such as 'ScaledTanh'", actual=name)
     if shape is not None and not callable(shape):
         raise InvalidArgumentError(
-            "its shape function is none", expected="a function of a ShapeContext, as `lambda ctx: (2,)`", actual=shape
+            "shape= must be a function",
+            expected="a function of a ShapeContext, such as `lambda ctx: (2,)`",
+            actual=shape,
         )
     if not isinstance(traits, Traits):
         raise InvalidArgumentError(
-            "its traits are none", expected="a kind that is called, such as `traits.elementwise()`", actual=traits
+            "traits= must be a Traits", expected="the result of a kind, such as `traits.elementwise()`", actual=traits
         )
     if not isinstance(traits.cost, Cost):
         raise InvalidArgumentError(
-            "its cost is none", expected="a Cost, such as `traits.transcendental(3)`", actual=traits.cost
+            "the cost of its traits must be a Cost",
+            expected="a Cost, such as `traits.transcendental(3)`",
+            actual=traits.cost,
         )
 
 
@@ -402,7 +406,7 @@ def gradient(*op_types: str, takes_slices: bool = False) -> Callable[[_Rule], _R
 
     if not op_types or not all(isinstance(op_type, str) for op_type in op_types):
         raise InvalidArgumentError(
-            "a gradient needs its ops", expected='names of ops: `@gradient("Tanh")`', actual=op_types
+            "a gradient needs the names of its ops", expected='names of ops: `@gradient("Tanh")`', actual=op_types
         )
 
     def attach(fn: _Rule) -> _Rule:

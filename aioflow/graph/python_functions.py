@@ -97,8 +97,8 @@ def find_function(token: str) -> PythonFunction:
     found = _FUNCTIONS.get(token)
     if found is None:
         raise NotFoundError(
-            f"there is no Python function with the token {token!r}: functions stay in the process, and with the graph, "
-            "for which the node was built",
+            f"there is no Python function with the token {token!r}: a function exists only in the process "
+            "that built its node, while the graph is alive",
             expected="a token of this process whose graph is alive",
             actual=token,
         )

@@ -65,7 +65,7 @@ def joined(states: Iterable[Rows], op: Operation) -> Rows:
     known = {state for state in states if state.kind is not Kind.NOTHING}
     worst = max(known, key=lambda state: state.kind, default=NOTHING)
     if len(known) > 1 and worst.is_rows:
-        return Rows(Kind.UNKNOWN, op=op, why="chooses between what has rows and what has none, or has them elsewhere")
+        return Rows(Kind.UNKNOWN, op=op, why="selects among inputs with different rows, or with and without rows")
     return worst
 
 
@@ -259,11 +259,11 @@ def aligned(ctx: RowContext, ends: set[tuple[int, int | None]], rank: int) -> Ro
         return ctx.refuted("combines each row with every other one")
     end, each = next(iter(ends))
     if len(ends) > 1 or (each is None and len(ctx.rows) > 1):
-        return ctx.unknown("has inputs whose rows may be of different lengths")
+        return ctx.unknown("has inputs whose rows may differ in length")
     for i in range(len(ctx.inputs)):
         dims = ctx.dims(i)
         if i not in ctx.rows and dims is not None and len(dims) >= end and dims[-end] != 1:
-            return ctx.unknown("combines rows with an input that has a size of its own along their axis")
+            return ctx.unknown("combines rows with an input of fixed size along their axis")
     return ctx.at(rank - end, each)
 
 

@@ -113,10 +113,10 @@ class Tensor:
         return (self[i] for i in range(self._dims[0]))
 
     def __len__(self) -> int:
-        raise misused(self, "asked for len()", "use `.shape` or `aioflow.shape`, or")
+        raise misused(self, "passed to len()", "use `.shape` or `aioflow.shape`, or")
 
     def __contains__(self, item: Any) -> bool:
-        raise misused(self, "asked what is in it", "use `aioflow.reduce_any(aioflow.equal(tensor, item))`, or")
+        raise misused(self, "used with `in`", "use `aioflow.reduce_any(aioflow.equal(tensor, item))`, or")
 
     def __format__(self, spec: str) -> str:
         if spec:
@@ -127,10 +127,10 @@ class Tensor:
     if not TYPE_CHECKING:
 
         def __array__(self, *args, **kwargs):
-            raise misused(self, "made an array of")
+            raise misused(self, "converted to an array")
 
         def __float__(self):
-            raise misused(self, "made a Python number of")
+            raise misused(self, "converted to a Python number")
 
         __int__ = __complex__ = __float__
 
@@ -230,7 +230,7 @@ def misused(tensor: Tensor, what: str, instead: str = "") -> OpError:
     advice = f"{instead} `await session.run` it first".lstrip()
     error = DTypeError(
         f"a symbolic tensor was {what}; {advice}",
-        expected="a value, which a tensor has only in a step",
+        expected="a value, which a tensor has only during a step",
         actual=repr(tensor),
     )
     return error.at(tensor.op.name, tensor.op.type, tensor.op.source)

@@ -22,12 +22,12 @@ from aioflow.graph.costs import FREE, LIGHT, MULTIPLYING_RATES, PER_ELEMENT, Cos
 class Effect(Enum):
     """The effect of an op besides computing its outputs."""
 
-    NONE = "computes and does no more: it may be merged, folded, repeated, or left out if nobody reads it"
-    FAILS = "exists in order to fail: it may not be left out, and has no state"
-    KEEPS = "keeps something of its own from run to run that no other node sees changing: a generator, a handle"
-    READS = "reads what others change: it may not move over a change of the same"
-    CHANGES = "changes what others see, or waits for them"
-    STEERS = "decides what runs: the runtime interprets it"
+    NONE = "no effect: may be merged, folded, repeated, or removed if unused"
+    FAILS = "a check that may fail: never removed, and without state"
+    KEEPS = "private state that persists between runs, such as a generator or a handle"
+    READS = "reads shared state: never moved across a change of that state"
+    CHANGES = "changes shared state, or waits for other nodes"
+    STEERS = "control flow, which the runtime interprets"
 
     @property
     def is_stateful(self) -> bool:
@@ -38,9 +38,9 @@ class Effect(Enum):
 class Half(Enum):
     """The behavior of an op whose float32 operands are rounded to 16 bits: bfloat16, or float16."""
 
-    WIDE = "it needs the digits or the range of float32: it sums, cancels, or runs out of range"
-    FOLLOWS = "its result is as good as what it reads: it moves or compares, or makes each element of a few"
-    GAINS = "it is what 16 bits are for: products, which are summed in float32 and rounded once"
+    WIDE = "needs the precision or range of float32: sums, cancels, or overflows"
+    FOLLOWS = "as accurate as its inputs: moves, compares, or combines a few elements"
+    GAINS = "gains from 16 bits: products, summed in float32 and rounded once"
 
 
 class Role(IntEnum):
@@ -64,11 +64,11 @@ class Role(IntEnum):
 class Memory(Enum):
     """The memory of an op's outputs. A kernel may still allocate new memory; `fresh` on a kernel guarantees it."""
 
-    OWN = "in memory of their own"
-    VIEW = "in the memory of one input, in an order of their own"
-    SAME_ORDER = "in the memory of one input, in its order"
-    PASSED = "each is the input of the same position"
-    RESIDENT = "there whether a step runs or not"
+    OWN = "separate memory"
+    VIEW = "memory of one input, in a different order"
+    SAME_ORDER = "memory of one input, in the same order"
+    PASSED = "each output is the input at the same position"
+    RESIDENT = "exists independently of steps"
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,32 +283,36 @@ def _kind(name: str, meaning: str, **usual: Unpack[Answers]) -> Kind:
 
 
 # On arrays: elements at the same position; all elements of an axis; elements at other positions; sums of products.
-elementwise = _kind("elementwise", "Each element of the result is made from those at the same place.")
+elementwise = _kind("elementwise", "Each output element depends on the input elements at the same position.")
 reduction = _kind(
-    "reduction", "All elements along some axes are made one, or read once for a count or an order.", cost=reading()
+    "reduction", "Reduces the elements along some axes, or reads them once for a count or an order.", cost=reading()
 )
-movement = _kind("movement", "Elements go to other places.", cost=WRITING)
-product = _kind("product", "Inputs are multiplied and summed: state the cost.")
-opaque = _kind("opaque", "Anything else that computes.")
+movement = _kind("movement", "Moves elements to other positions.", cost=WRITING)
+product = _kind("product", "Multiplies and sums its inputs; state the cost.")
+opaque = _kind("opaque", "Any other computation.")
 
 # Without work on arrays: no time, only the time of a call, or values that exist before the step.
-instant = _kind("instant", "Known without computing, and without the time of a call.", cost=FREE)
-bookkeeping = _kind("bookkeeping", "What takes the time of a call, whatever the size.", cost=LIGHT)
+instant = _kind("instant", "Known without a computation or a call.", cost=FREE)
+bookkeeping = _kind("bookkeeping", "Takes the time of a call, regardless of the size.", cost=LIGHT)
 source = _kind(
-    "source", "There before a step begins, on every device.", cost=FREE, memory=Memory.RESIDENT, is_replicated=True
+    "source", "Exists before a step begins, on every device.", cost=FREE, memory=Memory.RESIDENT, is_replicated=True
 )
 
 # An input in another form.
-passes_on = _kind("passes_on", "Each output is the input of the same position.", cost=FREE, memory=Memory.PASSED)
-reshapes = _kind("reshapes", "The first input in another shape.", cost=FREE, memory=Memory.SAME_ORDER)
-view = _kind("view", "A part of the first input, or the same in another order.", cost=LIGHT, memory=Memory.VIEW)
+passes_on = _kind("passes_on", "Returns each input unchanged, at the same position.", cost=FREE, memory=Memory.PASSED)
+reshapes = _kind("reshapes", "Returns the first input in another shape.", cost=FREE, memory=Memory.SAME_ORDER)
+view = _kind(
+    "view", "Returns a part of the first input, or its elements in another order.", cost=LIGHT, memory=Memory.VIEW
+)
 
 # State and control flow.
-handle = _kind("handle", "Names something that outlives a step.", effect=Effect.KEEPS, cost=FREE)
+handle = _kind("handle", "Names an object that outlives a step.", effect=Effect.KEEPS, cost=FREE)
 random = _kind("random", "Draws numbers.", effect=Effect.KEEPS, cost=Cost("transcendental", written))
-state_read = _kind("state_read", "Reads what others change.", effect=Effect.READS)
-state_change = _kind("state_change", "Changes what others see.", effect=Effect.CHANGES)
-control_flow = _kind("control_flow", "Decides what runs.", effect=Effect.STEERS, cost=FREE, memory=Memory.SAME_ORDER)
+state_read = _kind("state_read", "Reads shared state.", effect=Effect.READS)
+state_change = _kind("state_change", "Changes shared state.", effect=Effect.CHANGES)
+control_flow = _kind(
+    "control_flow", "Controls which nodes run.", effect=Effect.STEERS, cost=FREE, memory=Memory.SAME_ORDER
+)
 
 # Ops on data that a device's memory cannot hold, or that wait on the host.
 text = _kind("text", "Works on strings.", on_host="strings", is_numeric=False)
@@ -328,7 +332,7 @@ python_function = _kind(
 )
 waiting = _kind(
     "waiting",
-    "Waits on the event loop for others.",
+    "Waits on the event loop for other nodes.",
     effect=Effect.CHANGES,
     cost=LIGHT,
     on_host="it waits on the event loop",
@@ -337,5 +341,5 @@ waiting = _kind(
 sparse = _kind(
     "sparse",
     "Works on entries of sparse tensors.",
-    on_host="entries in row-major order, and results whose sizes depend on values: the host sorts them",
+    on_host="the host sorts entries into row-major order, and result sizes depend on values",
 )

@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 from aioflow.errors import UnavailableError
 from aioflow.net.comm import Comm, CommOptions, Handler, Idle
 
-_IDLE: Final = "the connection has been idle for longest, and gives way to another client"
+_IDLE: Final = "the connection was idle the longest, and is closed in favor of another client"
 
 
 class Connections:
@@ -57,7 +57,7 @@ class Connections:
         task = self.run(self._serve(comm))
         task.add_done_callback(lambda _: self._leave(comm))
         # A task that is cancelled before it starts does not close the comm.
-        task.add_done_callback(lambda _: comm.abort("its handler has ended"))
+        task.add_done_callback(lambda _: comm.abort("the handler has ended"))
 
     def _leave(self, comm: Comm) -> None:
         self._peers.discard(comm)
@@ -73,7 +73,7 @@ class Connections:
             return
         longest = self._longest_idle()
         if longest is None:
-            _require(len(self._clients), most, "connections of clients, and none of them is idle")
+            _require(len(self._clients), most, "connections of clients, none of which is idle")
             return
         self._leave(longest)
         error = UnavailableError(_IDLE, expected=f"at most {most} connections of clients")
@@ -123,6 +123,6 @@ class Connections:
 
 def _require(count: int, most: int, what: str) -> None:
     if count >= most:
-        error = UnavailableError(f"there are too many {what}", expected=f"at most {most}", actual=count)
+        error = UnavailableError(f"too many {what}", expected=f"at most {most}", actual=count)
         error.may_have_been_applied = False
         raise error

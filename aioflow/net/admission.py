@@ -38,7 +38,7 @@ class Admission:
         """
         if not self._open:
             self.refused += 1
-            error = UnavailableError(f"{self._task} is about to end, and begins no more steps")
+            error = UnavailableError(f"{self._task} is shutting down and accepts no more steps")
             error.may_have_been_applied = False
             raise error
         self.begun += 1

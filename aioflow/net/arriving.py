@@ -11,7 +11,7 @@ from typing import Final
 
 from aioflow.errors import ResourceExhaustedError
 
-_WHAT: Final = "bytes of messages that have not come whole"
+_WHAT: Final = "bytes of incompletely received messages"
 
 
 class Arrivals:

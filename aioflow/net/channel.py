@@ -125,7 +125,7 @@ class Channel:
             # DeadlineExceededError is a TimeoutError, too: one from the peer passes unchanged.
             if isinstance(error, OpError) or not deadline.expired():
                 raise
-            raise DeadlineExceededError(f"{self.peer} has not answered {kind!r} within {timeout:g} s") from error
+            raise DeadlineExceededError(f"{self.peer} did not answer {kind!r} within {timeout:g} s") from error
 
     def post(self, document: Mapping[str, Any], tensors: Sequence[Any] = (), number: int = 0) -> bool:
         """Like `push_packed`, but return False instead of waiting. The tensors must never change.

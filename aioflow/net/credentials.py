@@ -76,7 +76,7 @@ class Credentials:
             FailedPreconditionError: there is no secret.
         """
         if self.secret is None:
-            raise FailedPreconditionError("a client's secret is made of the cluster's, and there is none")
+            raise FailedPreconditionError("cannot derive a client secret: there is no cluster secret")
         return self if self.is_client else replace(self, secret=client_secret(self.secret))
 
     @property
@@ -92,7 +92,7 @@ class Credentials:
         """
         if self.secret is not None and (b"\0" in self.secret or self.secret != self.secret.strip()):
             raise InvalidArgumentError(
-                "the cluster's secret cannot be handed on in the environment",
+                "the cluster's secret cannot be passed in the environment",
                 expected="no zero byte, and no white space at its ends",
             )
         found = {} if self.secret is None else {_SECRET: self.secret.decode(errors=_ANY_BYTES)}

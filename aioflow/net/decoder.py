@@ -40,7 +40,7 @@ def _check_layout(specs: Sequence[TensorSpec], tensors: int, payload: int) -> No
         total = aligned(total) + spec.nbytes
     if len(specs) != tensors or total != payload:
         raise DataLossError(
-            "a frame whose header does not fit its prefix",
+            "the header of a frame does not match its prefix",
             expected=f"{tensors} tensors in {payload} bytes",
             actual=f"{len(specs)} in {total}",
         )
@@ -79,7 +79,7 @@ def _tensors_in(payload: memoryview, specs: Sequence[TensorSpec]) -> tuple[Array
 
 def _check_pad(pad: Buffer) -> None:
     if any(pad):
-        raise DataLossError("something other than zeros between tensors")
+        raise DataLossError("nonzero padding between tensors")
 
 
 class _Assembly:
@@ -310,7 +310,7 @@ class Decoder:
         if magic != MAGIC:
             raise DataLossError("not a frame", expected=MAGIC, actual=magic)
         if version != VERSION:
-            raise UnimplementedError("a frame of another version", expected=VERSION, actual=version)
+            raise UnimplementedError("a frame of an unsupported version", expected=VERSION, actual=version)
         known = _KINDS.get(kind)
         if known is None or flags not in (0, MORE):
             raise DataLossError("an unknown kind of frame", expected="a known kind", actual=f"{kind}, flags {flags}")
@@ -378,7 +378,7 @@ class Decoder:
 
 def _check_message(prefix: _Prefix, assembly: _Assembly | None) -> None:
     if prefix.more and assembly is not None:
-        raise DataLossError("a large message inside another", expected="its chunks", actual=prefix.kind.name)
+        raise DataLossError("a large message begins inside another", expected="its chunks", actual=prefix.kind.name)
     if prefix.more and not prefix.payload:
         raise DataLossError("a large message without a payload", expected="a payload", actual=prefix.payload)
     if not prefix.more and prefix.payload > INLINE_BYTES:
@@ -387,7 +387,7 @@ def _check_message(prefix: _Prefix, assembly: _Assembly | None) -> None:
 
 def _check_chunk(prefix: _Prefix, assembly: _Assembly | None) -> None:
     if assembly is None or assembly.prefix.request != prefix.request:
-        raise DataLossError("a chunk of no message", expected="a large message before it", actual=prefix.request)
+        raise DataLossError("a chunk without a message", expected="a large message before it", actual=prefix.request)
     fits = 0 < prefix.payload <= min(CHUNK_BYTES, assembly.left)
     if not fits or prefix.header or prefix.tensors or prefix.more:
         raise DataLossError("a malformed chunk", expected=f"at most {assembly.left} bytes", actual=tuple(prefix))
@@ -395,7 +395,7 @@ def _check_chunk(prefix: _Prefix, assembly: _Assembly | None) -> None:
 
 def _check_bare(prefix: _Prefix, assembly: _Assembly | None) -> None:
     if any(prefix._replace(request=0)[1:]) or (prefix.request and prefix.kind is Kind.CLOSE):
-        raise DataLossError(f"a {prefix.kind.name} with a content", expected="none", actual=tuple(prefix))
+        raise DataLossError(f"a {prefix.kind.name} frame with contents", expected="none", actual=tuple(prefix))
 
 
 _CHECKS: Final = {Kind.CHUNK: _check_chunk, Kind.HEARTBEAT: _check_bare, Kind.CLOSE: _check_bare}

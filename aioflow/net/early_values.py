@@ -100,7 +100,7 @@ def _largest(brought: _Brought) -> int:
 
 def _error(whose: str, limit: int, actual: int) -> ResourceExhaustedError:
     return ResourceExhaustedError(
-        f"values for the step came before they were asked for, and were dropped: too many {whose}",
+        f"values for the step arrived before they were requested, and were dropped: too many {whose}",
         expected=f"at most {limit}",
         actual=actual,
     )

@@ -105,7 +105,7 @@ def _unique(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if type(key) is not str or key in found or isinstance(value, bytes):
-            raise DataLossError("a key that is not text or comes twice, or bytes, in a header", actual=brief(key))
+            raise DataLossError("a header has a duplicate or non-text key, or bytes", actual=brief(key))
         found[key] = value
     return found
 

@@ -49,10 +49,10 @@ def parse_hello(data: bytes | bytearray | memoryview) -> Hello:
         raise DataLossError("the peer does not speak aioflow's protocol", expected=_MAGIC, actual=magic)
     if max(oldest, OLDEST) > min(version, VERSION):
         raise UnimplementedError(
-            "the peer speaks another version of the protocol", expected=VERSION, actual=f"{oldest} to {version}"
+            "the peer speaks an incompatible version of the protocol", expected=VERSION, actual=f"{oldest} to {version}"
         )
     if flags & ~_KNOWN or reserved or (flags & (SEALS | CLIENT) and not flags & PROVES):
         raise DataLossError(
-            "the peer asks for something unknown", expected=f"bits of {_KNOWN}", actual=(flags, reserved)
+            "the peer requests unknown features", expected=f"bits of {_KNOWN}", actual=(flags, reserved)
         )
     return Hello(incarnation, version, oldest, flags)

@@ -56,9 +56,9 @@ class Heartbeat:
         self._slow = self._slow + 1 if reading and mid_frame and frames == self._frames else 0
         self._heard, self._frames = False, frames
         if self._silent >= self._misses:
-            return f"nothing has come for {self._silent} heartbeats"
+            return f"no data for {self._silent} heartbeats"
         if self._slow >= self._frame_ticks:
-            return f"one frame has been coming for {self._slow} heartbeats"
+            return f"one frame is incomplete after {self._slow} heartbeats"
         return None
 
 

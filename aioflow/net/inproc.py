@@ -117,13 +117,13 @@ class InprocComm(ClosedByBlock):
         """Close the connection. The peer has received everything already."""
         if self._error is None:
             self._end_cleanly(f"the connection to {self.peer} is closed")
-            self._other._end_cleanly(f"{self._other.peer} has closed the connection")
+            self._other._end_cleanly(f"{self._other.peer} closed the connection")
 
     def abort(self, reason: str) -> None:
         """Close the connection immediately."""
         if self._error is None:
             self._end(UnavailableError(f"the connection to {self.peer} was aborted: {reason}"))
-            self._other._end(UnavailableError(f"{self._other.peer} has ended without a goodbye"))
+            self._other._end(UnavailableError(f"{self._other.peer} closed the connection unexpectedly"))
 
     def close_with(self, error: OpError) -> None:
         """Close the connection immediately and send the peer the reason; see `Comm`."""

@@ -106,14 +106,14 @@ class Link:
         """The worker of the task. Raises UnavailableError if the task has not been reached."""
         found = self._session or self._worker
         if found is None:
-            raise UnavailableError(f"{self.task} has not been reached")
+            raise UnavailableError(f"not connected to {self.task}")
         return found
 
     @property
     def channel(self) -> Channel:
         """The connection. Raises UnavailableError if there is no connection."""
         if self._channel is None:
-            raise UnavailableError(f"there is no connection to {self.task}")
+            raise UnavailableError(f"no connection to {self.task}")
         return self._channel
 
     @property
@@ -126,7 +126,7 @@ class Link:
         if self._server is not None:
             return await self._server.homes.settle(resources, devices)
         if self._worker is None:
-            raise UnavailableError(f"{self.task} has not been reached")
+            raise UnavailableError(f"not connected to {self.task}")
         return await self._worker.settle(resources, devices)
 
     async def state(self, seconds: float) -> WorkerState:
@@ -150,7 +150,7 @@ class Link:
             if self._server is not None:
                 return replace(self._server.status(), lag=await loop_lag())
             if self._worker is None:
-                raise UnavailableError(f"{self.task} has not been reached")
+                raise UnavailableError(f"not connected to {self.task}")
             return await self._worker.status()
 
     def tell(self) -> None:
@@ -161,9 +161,7 @@ class Link:
 
     def restarted(self) -> AbortedError:
         """Return the error for steps that find a new process of the task."""
-        error = AbortedError(
-            f"{self.task} was restarted, and what it kept is gone: its variables have to be restored or initialized"
-        )
+        error = AbortedError(f"{self.task} was restarted and lost its state: restore or initialize its variables")
         error.may_have_been_applied = False
         return error
 
@@ -218,7 +216,7 @@ class Link:
             hello = await self._introduced(worker)
             self._met(hello, comm.peer_incarnation)
         except BaseException:
-            comm.abort("the worker has not introduced itself")
+            comm.abort("the worker did not complete the handshake")
             raise
         self._channel, self._worker = channel, worker
         return hello
@@ -250,7 +248,7 @@ class Link:
     def _met(self, hello: Hello, incarnation: int) -> None:
         if self.task not in ("", hello.task):
             raise FailedPreconditionError(
-                "the server at an address of the cluster is another task's", expected=self.task, actual=hello.task
+                "the server at an address of the cluster runs another task", expected=self.task, actual=hello.task
             )
         if self._incarnation not in (0, incarnation):
             # The variables of the earlier process are lost: `tell` reports that to one step.
@@ -278,7 +276,7 @@ class Link:
 
     async def _leave(self) -> None:
         if self._channel is not None:
-            self._channel.comm.abort("the connection is not used any more")
+            self._channel.comm.abort("the connection is no longer used")
             self._channel = self._worker = None
         session, self._session, self._server = self._session, None, None
         if session is not None:
@@ -295,7 +293,7 @@ async def within(seconds: float, peer: str) -> AsyncIterator[None]:
         # It is a TimeoutError, too: one from inside the block passes unchanged.
         if isinstance(error, DeadlineExceededError):
             raise
-        raise DeadlineExceededError(f"{peer} has not answered within {seconds:g} s") from error
+        raise DeadlineExceededError(f"{peer} did not answer within {seconds:g} s") from error
 
 
 async def _hold(channel: Channel, opened: asyncio.Future[None], worker: RemoteWorker) -> None:

@@ -194,14 +194,14 @@ def decode_part(header: Mapping[str, Any], tensors: Sequence[Array], limits: Lim
     """
     version, task, subgraphs = (header.get(key) for key in ("plan", "task", "subgraphs"))
     if version != _VERSION:
-        raise UnimplementedError("a plan of another version", expected=_VERSION, actual=brief(version))
+        raise UnimplementedError("a plan of an unsupported version", expected=_VERSION, actual=brief(version))
     _require(isinstance(task, str) and type(subgraphs) is int and 0 <= subgraphs <= 4096, "header", dict(header))
     _require(bool(tensors) and tensors[0].dtype == np.uint8 and tensors[0].ndim == 1, "buffer", "none")
     if tensors[0].nbytes > limits.plan_bytes:
         raise ResourceExhaustedError("bytes of a plan", expected=limits.plan_bytes, actual=tensors[0].nbytes)
     reader = _Reader(tensors, limits, is_proof(header.get("proof")))
     found = dict(reader.subgraph() for _ in range(subgraphs or 0))
-    _require(len(found) == subgraphs, "list of devices", "a device that comes twice")
+    _require(len(found) == subgraphs, "list of devices", "a duplicate device")
     reader.require_end()
     part = Part(str(task), found)
     _check_numbers(part)
@@ -221,11 +221,14 @@ def _check_numbers(part: Part) -> None:
         index: int = node.attrs["index"]
         if node.op == ARG and feeds.setdefault(index, node.outputs[0]) != node.outputs[0]:
             raise InvalidArgumentError(
-                f"devices differ in what feed {index} is", node=node.name, expected=feeds[index], actual=node.outputs[0]
+                f"devices declare feed {index} differently",
+                node=node.name,
+                expected=feeds[index],
+                actual=node.outputs[0],
             )
         if node.op == RETVAL and index in fetches:
             raise InvalidArgumentError(
-                f"two devices give fetch {index}", node=node.name, expected="one of them", actual="more"
+                f"two devices return fetch {index}", node=node.name, expected="one device", actual="more"
             )
         if node.op == RETVAL:
             fetches.add(index)
@@ -275,8 +278,8 @@ class _Reader:
         except msgpack.OutOfData:
             return
         except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
-            raise DataLossError("something after the last record of a plan") from error
-        raise DataLossError("something after the last record of a plan")
+            raise DataLossError("data after the last record of a plan") from error
+        raise DataLossError("data after the last record of a plan")
 
     def _list(self, value: Any, length: int, what: str) -> list[Any]:
         _require(isinstance(value, list) and len(value) == length, what, value)
@@ -319,7 +322,7 @@ class _Reader:
         _require(isinstance(targets, list) and all(isinstance(t, str) for t in targets), "list of targets", targets)
         names = [record[0] for record in records]
         nodes = {record[0]: self._node(record, names) for record in records}
-        _require(len(nodes) == len(records), "list of nodes", "a name that comes twice")
+        _require(len(nodes) == len(records), "list of nodes", "a duplicate name")
         return ClientGraph(nodes, feeds, fetches, tuple(targets))
 
     def _node_record(self, value: Any) -> list[Any]:
@@ -335,10 +338,10 @@ class _Reader:
             raise InvalidArgumentError(f"there is no op {brief(op)}", node=name, expected="a registered op", actual=op)
         if (why := traits_of(op).stays_home) and not self._home:
             raise PermissionDeniedError(
-                f"a node that {why} runs only in the process that has built the graph",
+                f"a node that {why} runs only in the process that built the graph",
                 node=name,
                 op_type=op,
-                expected="a plan without them",
+                expected="a plan without such nodes",
                 actual=op,
             )
         try:
@@ -440,7 +443,7 @@ def _check_attrs(node: Node) -> None:
         for arg in args:
             if arg.number_attr is not None and not 0 <= node.attrs.get(arg.number_attr, 0) <= len(there):
                 raise InvalidArgumentError(
-                    f"a sequence {arg.name!r} of more tensors than there are",
+                    f"a sequence {arg.name!r} with more tensors than the node has",
                     expected=f"at most {len(there)}",
                     actual=node.attrs[arg.number_attr],
                 )

@@ -139,15 +139,15 @@ class Proving:
         peer = parse_hello(word)
         if self._secret is None and peer.flags & PROVES:
             raise UnauthenticatedError(
-                "the peer asks for the cluster's secret, and this process has none",
+                "the peer requires the cluster's secret, and this process has none",
                 expected="AIOFLOW_SECRET_FILE, AIOFLOW_SECRET or aioflow.distributed.Credentials(...)",
             )
         if self._secret is not None and not peer.flags & PROVES:
-            raise UnauthenticatedError("the peer has no secret, and this process asks for the cluster's")
+            raise UnauthenticatedError("the peer has no secret, and this process requires the cluster's secret")
         if peer.flags & CLIENT:
             # Listening ends are tasks, which have the full secret: one with the clients' secret only is an impostor.
             if peer.flags & TASK or self._role is Role.CONNECTING:
-                raise UnauthenticatedError("the peer has only the secret of clients, and is no task of the cluster")
+                raise UnauthenticatedError("the peer has only the secret of clients and is not a task of the cluster")
             if self._secret is not None and not is_client_secret(self._secret):
                 self._secret = client_secret(self._secret)
         self.peer = peer
@@ -168,8 +168,8 @@ class Proving:
             if self._role is Role.LISTENING:
                 self.last_words = _REFUSED
             elif word == _REFUSED:
-                raise UnauthenticatedError("the peer has another secret: it refuses the proof of this process")
-            raise UnauthenticatedError("the peer has not proved that it knows the cluster's secret")
+                raise UnauthenticatedError("the peer has a different secret: it rejected this process's proof")
+            raise UnauthenticatedError("the peer did not prove that it has the cluster's secret")
         self.done = True
         return self._proof(self._role) if self._role is Role.LISTENING else b""
 

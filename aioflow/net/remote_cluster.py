@@ -93,7 +93,7 @@ class RemoteCluster:
         credentials: Credentials | None = None,
         step_ids: Callable[[], int] = _random_step,
     ) -> None:
-        check_number(timeout, "the time limit of a worker")
+        check_number(timeout, "the timeout of a worker")
         self._address = target_address(target)
         self._target = target
         self._step_ids = step_ids
@@ -120,7 +120,7 @@ class RemoteCluster:
         if not self._links:
             raise FailedPreconditionError(
                 f"the devices of {self._target} are not known yet",
-                expected="a session that has been entered by `async with`, or has run a step",
+                expected="a session that was entered by `async with` or has run a step",
                 actual="not connected",
             )
         return tuple(device for link in self._links.values() for device in link.devices)
@@ -145,7 +145,7 @@ class RemoteCluster:
     def worker(self) -> Worker:
         """Not available, since there are several workers: raises UnimplementedError."""
         raise UnimplementedError(
-            "the workers of the session are in other processes", expected="a local session", actual=self._target
+            "the workers of the session run in other processes", expected="a local session", actual=self._target
         )
 
     def keep_checkpoints_in(self, folder: str | os.PathLike[str]) -> None:
@@ -196,8 +196,8 @@ class RemoteCluster:
         if self._loop is not asyncio.get_running_loop():
             raise FailedPreconditionError(
                 f"the session on {self._target} belongs to the event loop on which it was first used",
-                expected="the same event loop",
-                actual="another one",
+                expected="that event loop",
+                actual="another event loop",
             )
 
     def next_step(self) -> int:
@@ -211,7 +211,7 @@ class RemoteCluster:
         try:
             hello = await target.open(self._hub.timeout)
             if hello is None:
-                raise InternalError("the target was reached by somebody else")
+                raise InternalError("another caller has already opened the connection to the target")
             settings = settings_of(hello.settings)
             spec = ClusterSpec({job: dict(tasks) for job, tasks in hello.cluster.items()})
             others = [task for task in spec.tasks() if task.name != hello.task]
@@ -302,7 +302,7 @@ class RemoteCluster:
                     await link.open(self._hub.timeout)
         except _AWAY as error:
             if not coordinator.is_open:
-                error.message += f"; {coordinator.task} keeps where the variables of the cluster are"
+                error.message += f"; {coordinator.task} coordinates the resource directory of the cluster"
             raise
         moved = any(
             self._settled.get(resource, device) != device for resource, device in zip(asked, devices, strict=True)
@@ -351,7 +351,7 @@ class RemoteCluster:
     async def _of_all(
         self, seconds: float, ask: Callable[[Link, float], Coroutine[Any, Any, T]]
     ) -> dict[str, T | OpError]:
-        check_number(seconds, "the time limit of an answer", "a number of seconds", above=0)
+        check_number(seconds, "the timeout of an answer", "a number of seconds", above=0)
         clock = asyncio.get_running_loop().time
         until = clock() + seconds
         async with within(seconds, self._target):

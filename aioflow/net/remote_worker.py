@@ -324,7 +324,11 @@ class RemoteWorker:
         tensors = list(reply.tensors)
         if trace is not None:
             if devices is None or len(tensors) < STATS_TENSORS:
-                raise DataLossError(f"{self._channel.peer} has sent no times", expected="a traced step", actual=devices)
+                raise DataLossError(
+                    f"{self._channel.peer} sent no timings for a traced step",
+                    expected="devices and timings",
+                    actual=devices,
+                )
             trace.add(unpack_stats(devices, tensors[-STATS_TENSORS:]), origin - await self._ahead())
             del tensors[-STATS_TENSORS:]
         return [_own(tensor) for tensor in tensors]
@@ -496,7 +500,7 @@ class _Share:
         if self._quietly:
             return []
         if self._reply is None:
-            raise InternalError("a part that has not ended is asked for its fetches")
+            raise InternalError("the fetches of a part were read before it ended")
         self._worker._ran(self._reply.header)
         return [_own(tensor) for tensor in self._reply.tensors]
 
@@ -540,7 +544,7 @@ class _Wait:
 
     def describe(self) -> str:
         """Describe what the step waits for."""
-        return "its part of the step"
+        return "the peer's part of the step"
 
 
 def _own(tensor: Any) -> Any:

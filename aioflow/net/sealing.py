@@ -49,7 +49,7 @@ class Seal:
     def check(self, tag: Buffer) -> None:
         """End the frame. Raises DataLossError unless the tag matches."""
         if not hmac.compare_digest(self._hash.digest(), tag):
-            raise DataLossError("a frame that the peer has not sent, or not here: its tag is wrong")
+            raise DataLossError("wrong tag: the frame was not sent by the peer, or not at this position")
 
     def sealed(self, frame: Sequence[Buffer]) -> list[Buffer]:
         """Return the next frame followed by its tag."""

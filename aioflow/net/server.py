@@ -147,7 +147,7 @@ class Server:
         self._options = _chosen_options(options, credentials)
         if self._options.credentials.is_client:
             raise PermissionDeniedError(
-                f"the server of {self.task} has a secret for clients", expected="the cluster's secret"
+                f"the server of {self.task} has the secret of clients", expected="the cluster's secret"
             )
         self._listens_at = _listening_address(self._address, bind)
         self._reservation = self._reserved()
@@ -212,9 +212,9 @@ class Server:
         home = _home()
         if self._closing.is_set() or self._home not in (None, home):
             raise FailedPreconditionError(
-                f"the server of {self.task} has been stopped, or runs on another event loop",
-                expected="a server of this event loop that runs, or has not been started",
-                actual="stopped" if self._closing.is_set() else "another loop",
+                f"the server of {self.task} has been stopped, or belongs to another event loop",
+                expected="a running or new server of this event loop",
+                actual="stopped" if self._closing.is_set() else "another event loop",
             )
         if self._ready is None:
             self._home, self._ready = home, asyncio.get_running_loop().create_future()
@@ -263,8 +263,8 @@ class Server:
         present = _SERVERS.setdefault(self._address, self)
         if present is not self:
             raise AlreadyExistsError(
-                f"{present.task} is at {self._address} already, in this process",
-                expected="an address of its own, or the other server stopped",
+                f"{present.task} already uses {self._address} in this process",
+                expected="another address, or stop the other server",
                 actual=self._address,
             )
 
@@ -334,7 +334,7 @@ class Server:
         Args:
             seconds: Time for the running steps. After that they are stopped, with an UnavailableError, too.
         """
-        check_number(seconds, "the time for the steps that run", "a number of seconds")
+        check_number(seconds, "the time for running steps", "a number of seconds")
         check_process(self._process, f"the server of {self.task}")
         try:
             if self._serving is not None and not self._closing.is_set():
@@ -372,7 +372,7 @@ def _chosen(cluster: ClusterSpec, job: str | None, index: int | None) -> Task:
     found = [t for t in cluster.tasks() if job in (None, t.job) and index in (None, t.number)]
     if len(found) != 1:
         raise InvalidArgumentError(
-            "which task of the cluster is this?",
+            "job_name and task_index do not identify one task of the cluster",
             expected="a job_name and task_index of " + ", ".join(t.name for t in cluster.tasks()),
             actual=(job, index),
         )

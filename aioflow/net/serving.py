@@ -71,7 +71,11 @@ class Serving:
                 await self._settled()
         except TimeoutError:
             in_order = False
-            admission.stop(UnavailableError(f"{self.tasks.task} ends, and the step has not ended within {seconds:g} s"))
+            admission.stop(
+                UnavailableError(
+                    f"{self.tasks.task} is shutting down, and the step did not finish within {seconds:g} s"
+                )
+            )
             await admission.idle()
         with suppress(TimeoutError):  # do not wait for peers that do not read
             async with asyncio.timeout(_GOODBYE_SECONDS):

@@ -88,7 +88,7 @@ class TaskWorker:
             elif origin is not None:
                 origin.take(parcel)
             else:
-                joint.fail(NotFoundError("a value is sent to a task that is not in the cluster", actual=task))
+                joint.fail(NotFoundError("a value was sent to a task that is not in the cluster", actual=task))
 
         return Rendezvous(self._loop, self._devices, push)
 
@@ -120,7 +120,9 @@ class TaskWorker:
         asked = self._parsed(request.header)
         if len(request.tensors) != (0 if asked.dead else 1):
             raise DataLossError(
-                f"a malformed value from {request.peer}", expected="one tensor, or none of a dead one", actual=asked
+                f"a malformed value from {request.peer}",
+                expected="one tensor, or no tensor for a dead value",
+                actual=asked,
             )
         value = DEAD if asked.dead else from_wire(request.tensors[0])
         self.steps.deliver(request.number, asked.edge, asked.tag, value, source)
@@ -355,7 +357,7 @@ class WorkerSession:
             if step.id:
                 return self._begin(step, known)
             if known.meets:
-                raise InvalidArgumentError("a step in which values are sent has no number", expected="> 0", actual=0)
+                raise InvalidArgumentError("a step that sends or receives values has no id", expected="> 0", actual=0)
         except BaseException:
             self._owner.admission.end(step, failed=True)
             raise
@@ -425,7 +427,7 @@ class WorkerSession:
         self._closed = True
         running = list(self._running)
         for joint in running:
-            joint.fail(CancelledError("the client of the step is gone"))
+            joint.fail(CancelledError("the client of the step has disconnected"))
         try:
             for joint in running:
                 await joint.ended()

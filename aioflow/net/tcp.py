@@ -95,7 +95,7 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
         self._connected = True
         sock, address = stream.get_extra_info("socket"), stream.get_extra_info("peername")
         if self._error is None and address is None:  # reset before it was accepted
-            self._error = UnavailableError(f"{self.peer} cannot be reached any more: the connection is gone")
+            self._error = UnavailableError(f"{self.peer} is no longer reachable: the connection was lost")
         if self._error is not None:
             self._fail(self._error)
             return
@@ -136,15 +136,15 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """Process the end of the peer's data; the transport then closes itself."""
         if not self._goodbye:
-            self._fail(UnavailableError(f"{self.peer} has ended without a goodbye{self._perhaps()}"))
+            self._fail(UnavailableError(f"{self.peer} closed the connection unexpectedly{self._perhaps()}"))
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
         """Clean up after the connection has closed."""
         if isinstance(error, ssl.SSLError) and self._connected and self._proving is not None:
-            self._fail(UnauthenticatedError(f"{self.peer} does not take this process's certificate: {error}"))
-        because = ("the connection is gone" if error is None else f"{type(error).__name__}: {error}") + self._perhaps()
-        self._fail(UnavailableError(f"{self.peer} cannot be reached any more: {because}"))
+            self._fail(UnauthenticatedError(f"{self.peer} rejected this process's certificate: {error}"))
+        because = ("the connection was lost" if error is None else f"{type(error).__name__}: {error}") + self._perhaps()
+        self._fail(UnavailableError(f"{self.peer} is no longer reachable: {because}"))
         if self._timer is not None:
             self._timer.cancel()
         if not self.lost.done():
@@ -193,7 +193,7 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
 
     def _late(self) -> None:
         seconds = self._options.handshake_timeout
-        self._fail(UnavailableError(f"{self.peer} has not said who it is within {seconds:g} s"))
+        self._fail(UnavailableError(f"{self.peer} did not complete the handshake within {seconds:g} s"))
 
     def _perhaps(self) -> str:
         """Return a further possible cause of the end of a connection."""
@@ -201,8 +201,8 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
         if self._proving is None:
             return ""
         if self._over_tls:
-            return ", and may not take this process's certificate"
-        return ", and may ask for a certificate (TLS)"
+            return "; it may have rejected this process's certificate"
+        return "; it may require TLS with a certificate"
 
     def _begin(self, proving: Proving) -> None:
         """Start to exchange messages after the handshake."""
@@ -225,7 +225,7 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
         decoder, interval = self._decoder, self._options.heartbeat
         reason = self._heartbeat.tick(self._reading and not self._filling, decoder.frames, decoder.mid_frame)
         if reason is not None:
-            self._fail(UnavailableError(f"{self.peer} does not answer: {reason} of {interval:g} s"))
+            self._fail(UnavailableError(f"{self.peer} is not responding: {reason} of {interval:g} s"))
             return
         self._timer = self._loop.call_later(interval, self._tick)
         self._sharing.tick()
@@ -279,7 +279,7 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
             self.heard = max(self.heard, message.request)
         elif message.kind is Kind.CLOSE:
             self._goodbye = True
-            self._end(UnavailableError(f"{self.peer} has closed the connection"), None)
+            self._end(UnavailableError(f"{self.peer} closed the connection"), None)
 
     def _fail(self, error: OpError) -> None:
         """End the connection at once because of an error, unless it has already ended."""
@@ -357,10 +357,10 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
                         self._resume_reading()  # up to the peer's end of file; further data is dropped
                         _end_writing(self._transport)
                 await asyncio.shield(self.lost)
-        except OSError:  # timed out, or the system has closed the connection
+        except OSError:  # timed out, or the system closed the connection
             self._transport.abort()
         except BaseException:
-            self.abort("its close was stopped")
+            self.abort("its close was cancelled")
             raise
 
     def abort(self, reason: str) -> None:
@@ -422,7 +422,7 @@ async def connect_tcp(place: str, options: CommOptions, peer: str) -> TcpComm:
         await _connected(comm, f"{host}:{port}", (address, port), secured)
         await comm.opened()
     except BaseException:
-        comm.abort("the handshake has failed")
+        comm.abort("the handshake failed")
         comm.connection_lost(None)  # uvloop closes the transport of a cancelled connect without this call
         raise
     return comm
@@ -432,9 +432,7 @@ async def _connected(comm: TcpComm, place: str, at: tuple[str, int], secured: di
     try:
         await asyncio.get_running_loop().create_connection(lambda: comm, *at, **secured)
     except ssl.SSLError as error:
-        raise UnauthenticatedError(
-            f"{comm.peer} and this process do not take each other's certificates: {error}"
-        ) from error
+        raise UnauthenticatedError(f"TLS handshake with {comm.peer} failed: {error}") from error
     except OSError as error:
         said = str(error) if error.errno is None else f"{os.strerror(error.errno)} ({place})"
         raise UnavailableError(said) from error

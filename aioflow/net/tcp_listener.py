@@ -49,7 +49,7 @@ class _Door:
         if len(self._strangers) >= self._options.unauthenticated:
             oldest = next(iter(self._strangers))
             del self._strangers[oldest]
-            oldest.abort("there are too many that have not said who they are")
+            oldest.abort("there are too many unauthenticated connections")
         self._strangers[comm] = None
         comm.greeted.add_done_callback(lambda _: self._greeted(comm))
         return comm
@@ -68,7 +68,7 @@ class _Door:
     def close(self) -> None:
         """Drop the unauthenticated and refused connections."""
         for comm in (*self._strangers, *self._refused):
-            comm.abort("nobody listens any more")
+            comm.abort("the listener has closed")
 
 
 @asynccontextmanager
@@ -169,10 +169,10 @@ def _given_up(comm: TcpComm, beginning: asyncio.Task[None], _: asyncio.Future[No
 async def _begin_tls(comm: TcpComm, accepted: socket.socket, options: CommOptions) -> None:
     tls, loop = options.credentials.tls, asyncio.get_running_loop()
     if tls is None or comm.closed:
-        comm.abort("it is not wanted")
+        comm.abort("it is no longer needed")
         return
     try:
         async with asyncio.timeout(options.handshake_timeout):
             await loop.connect_accepted_socket(lambda: comm, accepted, ssl=tls.listening(), **tls_times(options))
     except OSError as error:  # concerns this connection only
-        comm.abort(f"TLS cannot be begun: {error}")
+        comm.abort(f"the TLS handshake failed: {error}")

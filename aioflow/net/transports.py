@@ -76,7 +76,7 @@ async def connect(
     """
     transport, place = _transport(address)
     name = peer or address
-    check_seconds(timeout, "the time limit of a connection")
+    check_seconds(timeout, "the timeout of a connection")
     try:
         async with asyncio.timeout(timeout) as deadline:
             return await transport.connect(place, options or CommOptions(), name)
@@ -86,4 +86,4 @@ async def connect(
         # `asyncio.timeout` also passes on a TimeoutError of the transport itself.
         if not deadline.expired() or isinstance(error, DeadlineExceededError):
             raise
-        raise DeadlineExceededError(f"{name} has not answered within {timeout:g} s") from error
+        raise DeadlineExceededError(f"{name} did not answer within {timeout:g} s") from error

@@ -140,7 +140,7 @@ class _Part:
 
 def _stop_after(seconds: float, step: Step) -> None:
     """Stop the step after this time: its client has given it up by then, and may be unable to report that."""
-    late = DeadlineExceededError("the time limit of the step has passed", expected=f"at most {seconds:g} s")
+    late = DeadlineExceededError("the step exceeded its timeout", expected=f"at most {seconds:g} s")
     timer = asyncio.get_running_loop().call_later(min(seconds, _LONGEST), step.stop, late)
     step.releases.append(timer.cancel)
 
@@ -214,7 +214,7 @@ class WorkerService:
         """Close all connections gracefully and wait until they have ended."""
         clients = list(self._connected)
         for client in clients:
-            await client.channel.end("the server has ended")
+            await client.channel.end("the server has shut down")
         for client in clients:
             await client.ended.wait()
 
@@ -237,14 +237,14 @@ class WorkerService:
         before = [other for one in {number, *ended} for other in self._clients.get(one, ()) if other is not client]
         self._clients.setdefault(number, {})[client] = None
         for other in before:
-            other.channel.comm.abort("its client has made another one")
+            other.channel.comm.abort("the client opened a new connection")
         try:
             async with asyncio.timeout(seconds):
                 for other in before:
                     await other.ended.wait()
         except TimeoutError as error:
             raise UnavailableError(
-                "a step that the client has given up still computes here, and can be stopped when its kernel returns"
+                "a step that the client abandoned is still running here; it can stop only when its kernel returns"
             ) from error
 
 
@@ -308,7 +308,7 @@ class _Client:
         self._limits = comm.limits
         self._asked = Parsed(Run)
         self._quota = Quota("registered parts of one client", comm.limits.parts, comm.limits.part_bytes)
-        self._running = Quota("steps of one client at a time", comm.limits.steps, 0)
+        self._running = Quota("concurrent steps of one client", comm.limits.steps, 0)
 
     @asynccontextmanager
     async def _reach(self, task: str) -> AsyncIterator[Channel]:
@@ -456,7 +456,7 @@ class _Client:
             if await self._is_wanted(step, asked):
                 return
         raise AbortedError(
-            "the step has come late, and its client does not wait for it any more",
+            "the step arrived late, and its client no longer waits for it",
             expected=f"at most {asked.patience:g} s",
             actual=f"{late:.3f} s",
         )
@@ -491,7 +491,7 @@ class _Client:
             if wanted is not None:
                 break
         if not wanted:
-            raise AbortedError("the step went on late, and its client does not wait for it any more")
+            raise AbortedError("the step resumed late, and its client no longer waits for it")
 
     async def _clock(self, request: Request) -> Reply:
         return Reply(Clock(perf_counter())._asdict())
@@ -514,7 +514,7 @@ class _Client:
     def _require_task(self, request: Request) -> None:
         if not self.channel.comm.peer_is_task:
             raise PermissionDeniedError(
-                f"{request.kind!r} is asked by tasks of the cluster", expected="a task", actual="a client"
+                f"{request.kind!r} is reserved for tasks of the cluster", expected="a task", actual="a client"
             )
 
     async def _holds(self, request: Request) -> Reply:

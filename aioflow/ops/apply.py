@@ -145,13 +145,13 @@ def _fill(array: np.ndarray[Any, Any], dims: Dims, verify: bool) -> np.ndarray[A
             flat = np.concatenate([flat, np.repeat(flat[-1:], count - flat.size)])
         except (MemoryError, ValueError) as error:
             raise ResourceExhaustedError(
-                "the constant is too large", expected="what fits in memory", actual=format_dims(dims)
+                "the constant is too large", expected="a size that fits in memory", actual=format_dims(dims)
             ) from error
     return flat.reshape(sizes)
 
 
 def _const_node(array: np.ndarray[Any, Any], dtype: DType, name: str) -> Tensor:
-    frozen = array.copy()  # a constant must not change when the caller's array does
+    frozen = array.copy()  # a constant needs a read-only array when the caller's array does
     frozen.flags.writeable = False
     op = default_graph().create_op("Const", (), {"value": frozen, "dtype": dtype}, [(dtype, frozen.shape)], name=name)
     return op.outputs[0]
@@ -164,7 +164,7 @@ def constant_of(array: np.ndarray[Any, Any], name: str = "Const") -> Tensor:
         InvalidArgumentError: the array is writeable.
     """
     if array.flags.writeable:
-        raise InvalidArgumentError("a constant must not change", expected="an array that is not writeable", actual=name)
+        raise InvalidArgumentError("a constant needs a read-only array", expected="a read-only array", actual=name)
     dtype = dtypes.as_dtype(array.dtype)
     return (
         default_graph()
@@ -353,9 +353,9 @@ def _gives_one_tensor(op_def: OpDef) -> bool:
 def _other_outputs(op_def: OpDef, wanted: str) -> InvalidArgumentError:
     outputs = ", ".join(f"{arg.name} (a list)" if arg.is_sequence else arg.name for arg in op_def.outputs)
     return InvalidArgumentError(
-        f"op {op_def.name} does not have these outputs",
+        f"op {op_def.name} has other outputs",
         op_type=op_def.name,
-        expected=f"an op that gives {wanted}; `make_list` gives any outputs, `make_op` the node",
+        expected=f"an op with {wanted}; `make_list` returns any outputs, `make_op` the node",
         actual=outputs or "no outputs",
     )
 
@@ -538,7 +538,7 @@ def _inferred_shapes(
     except OpError:
         raise
     except Exception as error:  # shape functions may fail in any way on unexpected attributes or constants
-        raise InvalidArgumentError(f"the inputs do not fit the op: {type(error).__name__}: {error}") from error
+        raise InvalidArgumentError(f"the inputs do not match the op: {type(error).__name__}: {error}") from error
     shapes = result if isinstance(result, list) else [result]
     for dims in shapes:
         if dims is not None and not _is_dims(dims):

@@ -127,7 +127,7 @@ def _identity_n_grad(op: Operation, *grads: Tensor) -> list[Tensor]:
 
 @gradient("PreventGradient")
 def _prevent_gradient_grad(op: Operation, grad: Tensor) -> Tensor:
-    raise InvalidArgumentError(f"a gradient was asked for through a barrier: {op.attrs['message']}").at(
+    raise InvalidArgumentError(f"cannot compute a gradient through PreventGradient: {op.attrs['message']}").at(
         op.name, op.type, op.source
     )
 

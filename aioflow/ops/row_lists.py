@@ -25,7 +25,7 @@ def _element_of(ctx: RowContext, items: int, moved: int) -> Rows:
     """Return the state of an element of the list in input `items`, with its axes shifted by `moved`."""
     state = ctx.inputs[items]
     if any(each.kind > Kind.FIXED for i, each in enumerate(ctx.inputs) if i != items):
-        return ctx.unknown("looks a list up by rows")
+        return ctx.unknown("indexes a list with rows")
     return ctx.at(state.axis + moved, state.each) if state.is_rows else state
 
 
@@ -49,7 +49,7 @@ def put_in_list(items: int, value: int) -> RowRule:
 
     def rule(ctx: RowContext) -> Rows:
         if any(each.kind > Kind.FIXED for i, each in enumerate(ctx.inputs) if i not in (items, value)):
-            return ctx.unknown("looks a list up by rows")
+            return ctx.unknown("indexes a list with rows")
         return joined([ctx.inputs[items], ctx.inputs[value]], ctx.op)
 
     return RowRule(rule, always=True, makes_list=True)
@@ -64,7 +64,9 @@ def list_of_rows(value: int, items: int | None = None) -> RowRule:
     def rule(ctx: RowContext) -> Rows:
         state = ctx.inputs[value]
         if state.is_rows:
-            state = ctx.at(state.axis - 1, state.each) if state.axis else ctx.unknown("makes an element of each row")
+            state = (
+                ctx.at(state.axis - 1, state.each) if state.axis else ctx.unknown("turns each row into a list element")
+            )
         return state if items is None else joined([ctx.inputs[items], state], ctx.op)
 
     return RowRule(rule, always=True, makes_list=True)

@@ -59,7 +59,7 @@ def compared(compare: Callable[[Any, Any], Any]) -> RowRule:
 
     def rule(ctx: RowContext) -> Rows | list[Rows]:
         if not ctx.attrs.get("incompatible_shape_error", True):
-            return ctx.unknown("gives False for shapes that do not fit")
+            return ctx.unknown("returns False for incompatible shapes")
         return each_element.rule(ctx)
 
     return RowRule(rule, values=_by_places(place))
@@ -124,5 +124,5 @@ def _converted(ctx: RowContext) -> list[Array | None]:
 quotient: Final = RowRule(each_element.rule, values=_by_places(_quotient))
 product: Final = RowRule(reduced().rule, values=_product)
 selected: Final = RowRule(each_element.rule, values=_by_places(_one_of))
-common_shape: Final = RowRule(lambda ctx: ctx.unknown("computes with rows as with sizes"), values=_common_shape)
+common_shape: Final = RowRule(lambda ctx: ctx.unknown("uses rows as sizes"), values=_common_shape)
 converted: Final = RowRule(each_element.rule, values=_converted)

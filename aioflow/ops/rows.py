@@ -79,14 +79,14 @@ __all__ = [
 
 _MIXES: Final = "computes with several rows"
 _SEVERAL: Final = "has several inputs with rows"
-_OPEN_AXES: Final = "works along axes that are not known before the step runs"
+_OPEN_AXES: Final = "works along axes that are unknown before the step runs"
 
 
 def _first_axis(ctx: RowContext) -> Rows:
     found = ctx.alone()
     if found is None:
-        return ctx.unknown("has rows in another input than the first")
-    return ctx.unknown("has rows along another axis than the first") if found.axis else found
+        return ctx.unknown("has rows in an input other than the first")
+    return ctx.unknown("has rows along an axis other than the first") if found.axis else found
 
 
 def _first_axes(ctx: RowContext) -> Rows:
@@ -119,17 +119,17 @@ def _counted(ctx: RowContext) -> Rows:
         return _mixed(ctx)
     alone = ctx.rows == [0] and weights is not None and 0 in weights
     together = ctx.rows == [0, 2] and ctx.inputs[2] == found and found.each is not None
-    return found if alone or together else ctx.unknown("has weights of another shape, as far as is known")
+    return found if alone or together else ctx.unknown("has weights whose shape differs or is unknown")
 
 
 def _partitioned(ctx: RowContext) -> Rows:
     """Apply the rule of DynamicPartition."""
     # Unknown rather than refuted: DynamicStitch may put the parts together to rows again.
-    return ctx.unknown("gives parts whose sizes depend on values")
+    return ctx.unknown("returns parts whose sizes depend on values")
 
 
 def _by_values(ctx: RowContext) -> Rows:
-    return ctx.refuted("gives a result whose size depends on values")
+    return ctx.refuted("returns a result whose size depends on values")
 
 
 def _chosen(ctx: RowContext) -> Rows | list[Rows]:
@@ -138,7 +138,7 @@ def _chosen(ctx: RowContext) -> Rows | list[Rows]:
         return ctx.inputs[0]
     if ctx.rank(0) == ctx.rank(1):
         return each_element.rule(ctx)
-    return ctx.unknown("chooses by a condition of another rank")
+    return ctx.unknown("selects by a condition of a different rank")
 
 
 def _batch_norm(ctx: RowContext) -> list[Rows]:
@@ -146,7 +146,7 @@ def _batch_norm(ctx: RowContext) -> list[Rows]:
 
     In training it normalizes with the statistics of the batch, otherwise with fixed ones.
     """
-    found = ctx.refuted("is in training, and takes the mean of the batch")
+    found = ctx.refuted("normalizes with the statistics of the batch (is_training=True)")
     if not ctx.attrs["is_training"]:
         found = _first_axis(ctx)
     return [found, *[FIXED if found.is_rows else found] * (len(ctx.op.outputs) - 1)]
@@ -161,7 +161,7 @@ def _examples(ctx: RowContext) -> list[Rows]:
     """Apply the rule of ParseExample. Its sparse outputs are as wide as the widest example of the batch."""
     found = ctx.alone() or ctx.unknown(_SEVERAL)
     shapes = ctx.attrs["dense_shapes"]
-    wide = ctx.unknown("makes rows as wide as the widest of the batch")
+    wide = ctx.unknown("pads rows to the widest of the batch")
     dense = [wide if dims is None or None in dims else found for dims in shapes]
     return [wide] * (len(ctx.op.outputs) - len(dense)) + dense
 
@@ -288,7 +288,7 @@ def _reshaped(ctx: RowContext) -> Rows:
     if not state.is_rows or len(ctx.rows) > 1:
         return ctx.unknown("takes its shape from rows") if ctx.rows else SIZED
     if dims is None or target is None:
-        return ctx.unknown("gives its input a shape that is not known before the step runs")
+        return ctx.unknown("reshapes to a shape that is unknown before the step runs")
     target = list(target)
     # Rows stay together if the sizes before their axis are unchanged, apart from sizes of 1.
     axis, place = state.axis, 0
@@ -299,7 +299,7 @@ def _reshaped(ctx: RowContext) -> Rows:
     while place < len(target) and isinstance(target[place], int) and target[place] == 1:
         place += 1
     if any(size != 1 for size in ahead) or place == len(target):
-        return ctx.unknown("gives its input a shape in which rows may lie apart")
+        return ctx.unknown("reshapes so that the elements of a row may be split up")
     return _parted(ctx, place, target[place], target[place + 1 :], dims[axis + 1 :])
 
 
@@ -311,18 +311,18 @@ def _parted(ctx: RowContext, place: int, head: Any, rest: Sequence[Any], inner: 
     """
     each = ctx.inputs[0].each
     if not all(isinstance(size, int | Open) for size in rest):
-        return ctx.unknown("gives its input a shape that is not known before the step runs")
+        return ctx.unknown("reshapes to a shape that is unknown before the step runs")
     if isinstance(head, Count):
         return ctx.at(place, head.each)
     if not isinstance(head, int) or head != -1:
-        return ctx.unknown("gives its input a shape in which rows may lie apart")
+        return ctx.unknown("reshapes so that the elements of a row may be split up")
     if not all(isinstance(size, int) for size in rest):
-        return ctx.unknown("gives its input a shape that is not known before the step runs")
+        return ctx.unknown("reshapes to a shape that is unknown before the step runs")
     # -1 on the row axis: the elements of a row must fill a whole number of target positions.
     known = prod(size for size in inner if size is not None) * (1 if each is None else each)
     size = prod(rest)
     if not size or known % size:
-        return ctx.unknown("gives its input a shape in which rows may lie apart")
+        return ctx.unknown("reshapes so that the elements of a row may be split up")
     return ctx.at(place, None if each is None or None in inner else known // size)
 
 
@@ -341,10 +341,10 @@ def _squeezed(ctx: RowContext) -> Rows:
     if rank is None:
         return ctx.unknown(NO_RANK)
     if not axes:
-        return ctx.refuted("takes away every axis of size 1, and so that of a batch of one row")
+        return ctx.refuted("removes every axis of size 1, including the row axis of a batch of one row")
     gone = {axis % rank for axis in axes}
     if state.axis in gone:
-        return ctx.refuted("takes away the axis of the rows")
+        return ctx.refuted("removes the axis of the rows")
     return ctx.at(state.axis - sum(axis < state.axis for axis in gone), state.each)
 
 
@@ -366,7 +366,7 @@ transposed: Final = RowRule(_transposed)
 _FAR: Final = 10**9  # an upper bound for the rows of a batch
 
 
-_OPEN_PART: Final = "takes a part that is not known before the step runs"
+_OPEN_PART: Final = "takes a slice that is unknown before the step runs"
 
 
 def _part(ctx: RowContext, found: Rows, begin: Any, end: Any) -> Rows:
@@ -430,10 +430,10 @@ def _reversed_parts(ctx: RowContext) -> Rows:
     """Apply the rule of ReverseSequence, which reverses the first elements of each row, as many as its length."""
     state = ctx.inputs[0]
     if not state.is_rows or state.axis == ctx.attrs["seq_dim"]:
-        return ctx.refuted(_MIXES) if state.is_rows else ctx.unknown("has rows in its lengths alone")
+        return ctx.refuted(_MIXES) if state.is_rows else ctx.unknown("has rows only in its lengths")
     of_rows = ctx.rows == [0, 1] and state.axis == ctx.attrs["batch_dim"] and not ctx.inputs[1].axis
     same = of_rows and state.each == ctx.inputs[1].each and state.each is not None
-    return state if same else ctx.unknown("has lengths of its own for each row")
+    return state if same else ctx.unknown("has lengths that do not match the rows")
 
 
 reversed_parts: Final = RowRule(_reversed_parts)
@@ -447,14 +447,14 @@ def _unpacked(ctx: RowContext) -> Rows:
         return ctx.unknown(NO_RANK)
     axis = ctx.attrs["axis"] % rank
     if axis == state.axis:
-        return ctx.refuted("makes a tensor of each row")
+        return ctx.refuted("turns each row into a tensor")
     return ctx.at(state.axis - (axis < state.axis), state.each)
 
 
 def _alike(ctx: RowContext, states: Sequence[Rows]) -> Rows:
     """Return the state that all of `states` have, or unknown if they differ."""
     if not all(state == states[0] for state in states) or (states[0].each is None and len(states) > 1):
-        return ctx.unknown("joins what has rows and what has none, or has them elsewhere")
+        return ctx.unknown("joins inputs whose rows are along different axes, or that have no rows")
     return states[0]
 
 
@@ -478,7 +478,7 @@ def concatenated(axis: int) -> RowRule:
         rank = ctx.rank(1 if axis == 0 else 0)
         if found is None or rank is None or not state.is_rows:
             return ctx.unknown(_OPEN_AXES) if state.is_rows else state
-        return ctx.unknown("puts rows behind one another") if found[0] % rank == state.axis else state
+        return ctx.unknown("concatenates rows") if found[0] % rank == state.axis else state
 
     return RowRule(rule)
 
@@ -513,7 +513,7 @@ def _gathered(ctx: RowContext) -> Rows:
     axis %= ranks[0]
     if indices.is_rows:
         together = params == indices and params.axis < batch % (ranks[1] + 1) and params.each is not None
-        return params if together else ctx.unknown("looks rows up among rows")
+        return params if together else ctx.unknown("gathers rows from rows")
     if params.axis == axis:
         return ctx.refuted("picks some of the rows")
     if batch:
@@ -525,7 +525,7 @@ def _gathered_nd(ctx: RowContext) -> Rows:
     """Apply the rule of GatherNd: the indices have rows, the parameters have none."""
     state, rank = ctx.alone(1), ctx.rank(1)
     if state is None or rank is None or state.axis == rank - 1:
-        return ctx.unknown("looks up among rows")
+        return ctx.unknown("gathers from rows")
     return state
 
 
@@ -549,10 +549,10 @@ def _only_count(ctx: RowContext, index: int) -> int | Rows:
     """Return the position of the row count in a vector of sizes; -1 if the vector does not contain it."""
     entries = ctx.entries(index)
     if entries is None:
-        return ctx.unknown("makes an array whose shape is not known before the step runs")
+        return ctx.unknown("creates an array whose shape is unknown before the step runs")
     counts = [i for i, each in enumerate(entries) if isinstance(each, Count)]
     if any(not isinstance(each, int | Open | Count) for each in entries) or len(counts) > 1:
-        return ctx.unknown("makes an array whose shape is not known before the step runs")
+        return ctx.unknown("creates an array whose shape is unknown before the step runs")
     return counts[0] if counts else -1
 
 
@@ -589,12 +589,12 @@ def _broadcast(ctx: RowContext) -> Rows:
     if state.is_rows:
         axis = rank - len(dims) + state.axis
         same = place == axis and entries[place].each == state.each and state.each is not None
-        return ctx.at(axis, state.each) if same else ctx.unknown("gives rows a shape that may be another one")
+        return ctx.at(axis, state.each) if same else ctx.unknown("broadcasts rows to a shape that may differ")
     if place < 0:
         return state
     end = rank - place
     own = len(dims) >= end and dims[-end] != 1
-    return ctx.unknown("gives rows a shape that may be another one") if own else ctx.at(place, entries[place].each)
+    return ctx.unknown("broadcasts rows to a shape that may differ") if own else ctx.at(place, entries[place].each)
 
 
 filled: Final = RowRule(_filled, reads_sizes=True)
@@ -608,7 +608,7 @@ broadcast: Final = RowRule(_broadcast, reads_sizes=True)
 def _product(ctx: RowContext, ranks: Sequence[int], turned: Sequence[bool]) -> Rows:
     """Apply the rule of matrix products; one operand has rows in its last two axes."""
     if len(ctx.rows) > 1:
-        return ctx.refuted("multiplies rows by one another")
+        return ctx.refuted("multiplies rows by each other")
     side = ctx.rows[0]
     state = ctx.inputs[side]
     from_end = ranks[side] - state.axis  # 2 for the rows of a matrix, 1 for its columns
@@ -616,7 +616,7 @@ def _product(ctx: RowContext, ranks: Sequence[int], turned: Sequence[bool]) -> R
         from_end = 3 - from_end
     # The product keeps the rows of the left operand and the columns of the right one, and sums over the other axis.
     kept = 2 if side == 0 else 1
-    return ctx.at(max(ranks) - kept, state.each) if from_end == kept else ctx.refuted("adds up rows")
+    return ctx.at(max(ranks) - kept, state.each) if from_end == kept else ctx.refuted("sums over rows")
 
 
 def _matrix_product(ctx: RowContext) -> Rows:
@@ -637,13 +637,13 @@ def _transposed_convolution(ctx: RowContext) -> Rows:
     """Apply the rule of Conv2DBackpropInput: the gradients have rows, and the sizes must contain their number."""
     state, sizes = ctx.alone(2), ctx.entries(0)
     if state is None or state.axis or not sizes:
-        return ctx.unknown("has rows in another input than the gradients")
+        return ctx.unknown("has rows in an input other than the gradients")
     if ctx.inputs[1].kind is Kind.SIZED:
         return ctx.unknown("computes with the number of rows")
     same = (
         isinstance(sizes[0], Count) and sizes[0].each == state.each and state.each is not None and _is_same(*sizes[1:])
     )
-    return state if same else ctx.unknown("makes an array whose shape is not known before the step runs")
+    return state if same else ctx.unknown("creates an array whose shape is unknown before the step runs")
 
 
 def _einsum(ctx: RowContext) -> Rows:
@@ -653,15 +653,15 @@ def _einsum(ctx: RowContext) -> Rows:
         return ctx.unknown(NO_RANK)
     found = {(labels[i][ctx.inputs[i].axis], ctx.inputs[i].each) for i in ctx.rows}
     if len({label for label, _ in found}) > 1:
-        return ctx.refuted("multiplies rows by one another")
+        return ctx.refuted("multiplies rows by each other")
     label, each = next(iter(found))
     output = equation.output_labels(labels)
     if label not in output:
-        return ctx.refuted("adds up rows")
+        return ctx.refuted("sums over rows")
     others = [i for i in range(len(labels)) if i not in ctx.rows and label in labels[i]]
     once = all(labels[i].count(label) == 1 for i in ctx.rows) and output.count(label) == 1
     if others or not once or len(found) > 1 or (each is None and len(ctx.rows) > 1):
-        return ctx.unknown("combines rows with an input that has a size of its own along their axis")
+        return ctx.unknown("combines rows with an input of fixed size along their axis")
     return ctx.at(output.index(label), each)
 
 

@@ -57,7 +57,7 @@ def _check_escapes(text: str) -> None:
         string = piece.group()
         if string[0] != "#" and "\\" in string and not _ESCAPED.fullmatch(string):
             line = text.count("\n", 0, piece.start()) + 1
-            raise ValueError(f"{line}: a string has an escape that is none: {string[:60]}")
+            raise ValueError(f"{line}: a string has an invalid escape: {string[:60]}")
 
 
 def read(name: str, data: bytes) -> Message:

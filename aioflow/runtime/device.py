@@ -76,8 +76,8 @@ def _loaded() -> tuple[Backend, ...]:
     for backend, other in combinations(found, 2):
         if backend.device_type == other.device_type:
             raise AlreadyRegisteredError(
-                f"two backends have devices of type {backend.device_type}",
-                expected="a type of its own for each",
+                f"two backends provide devices of type {backend.device_type}",
+                expected="a distinct device type for each backend",
                 actual=[backend.name, other.name],
             )
     with KERNELS.trusting():

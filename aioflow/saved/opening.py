@@ -82,9 +82,9 @@ def kind_of(path: str | os.PathLike[str]) -> Kind:
         found = _kind_of_folder(place) if place.is_dir() else _kind_of_file(place)
     if found is None:
         raise InvalidArgumentError(
-            f"{text} is no model that is known here",
-            expected="an ONNX file, a SavedModel, a graph definition, a folder of aioflow's own, or weights",
-            actual="a folder without any of these" if place.is_dir() else "a file of something else",
+            f"{text} is not a model in a known format",
+            expected="an ONNX file, a SavedModel, a graph definition, an aioflow folder, or weights",
+            actual="a folder without any of these" if place.is_dir() else "a file of an unknown format",
         )
     return found
 
@@ -230,14 +230,14 @@ def open_model(
     found = kind or kind_of(path)
     if not found.open:
         raise InvalidArgumentError(
-            f"there is nothing to call in {os.fspath(path)}",
-            expected="a model, such as aioflow.saved.save writes",
-            actual=f"{found.name}, which does not say how it is called",
+            f"{os.fspath(path)} has no signature to call",
+            expected="a model with signatures, as written by aioflow.saved.save",
+            actual=f"{found.name}, which has no signatures",
         )
     if shapes and found is not ONNX:
         raise InvalidArgumentError(
-            f"{os.fspath(path)} has the shapes of its inputs in its file",
-            expected="no shapes, which are for ONNX models alone",
+            f"{os.fspath(path)} already defines the shapes of its inputs",
+            expected="no shapes; they are for ONNX models only",
             actual=f"{found.name}, and shapes of {', '.join(shapes)}",
         )
     place = Path(path) if not is_url(os.fspath(path)) else None

@@ -71,7 +71,7 @@ def _walk(nodes: Mapping[str, NodeDef], roots: list[InputRef], fed: set[InputRef
             continue
         if name not in nodes:
             raise InvalidArgumentError(
-                f"{name!r} is inside of what a call of a function stands for",
+                f"{name!r} is inside a called function",
                 expected="an output that the function returns",
                 actual=name,
             )
@@ -100,15 +100,15 @@ def _cannot_travel(op: str, inside: bool = False) -> str:
     """Return the reason why a node cannot be saved, or "" if it can."""
     traits = traits_of(op)
     if op == VARIABLE:
-        return "a variable that a function has made for itself" if inside else ""
+        return "a variable created inside a function" if inside else ""
     if is_kept_table(op):
-        return "a table that a function has made for itself" if inside else ""
+        return "a table created inside a function" if inside else ""
     if op == PLACEHOLDER:
-        return "" if inside else "it has to be fed, and is no input of the signature"
+        return "" if inside else "it must be fed, and is not an input of the signature"
     if traits.stays_home:
         return f"it {traits.stays_home}"
     if traits.kind == "waiting":
-        return "it waits for others of this process"
+        return "it waits for other steps of this process"
     if traits.kind == "handle" and op in OPS and "shared_name" in OPS.get(op).attrs:
-        return "what it holds is in no checkpoint"
+        return "its contents are not saved in checkpoints"
     return ""

@@ -49,30 +49,28 @@ class ServiceMetrics(Collector):
         models = self._repository.served()
         yield from _of_requests(models)
         yield from _of_steps(models)
-        ready = GaugeMetricFamily("aioflow_model_ready", "Whether a version can be called.", labels=_LABELS)
+        ready = GaugeMetricFamily("aioflow_model_ready", "1 if the version is ready.", labels=_LABELS)
         for entry in self._repository.index():
             ready.add_metric((entry.name, entry.version), float(entry.state is State.READY))
         yield ready
         yield GaugeMetricFamily(
-            "aioflow_request_bytes", "Bytes of the requests that are being read or answered.", self._admission.bytes
+            "aioflow_request_bytes", "Bytes of requests being read or answered.", self._admission.bytes
         )
         if self._repository.memory is not None:
             yield GaugeMetricFamily(
-                "aioflow_weight_bytes", "What the weights of all models take.", self._repository.memory.taken
+                "aioflow_weight_bytes", "Memory of the weights of all models, in bytes.", self._repository.memory.taken
             )
-        lag = HistogramMetricFamily(
-            "aioflow_loop_lag_seconds", "How late the event loop is, looked at ten times a second."
-        )
+        lag = HistogramMetricFamily("aioflow_loop_lag_seconds", "Lag of the event loop, measured ten times a second.")
         lag.add_metric((), _buckets(LAG_BOUNDS, self._lag.histogram), self._lag.seconds)
         yield lag
 
 
 def _of_requests(models: Sequence[ServedModel]) -> Iterator[Metric]:
-    counts = CounterMetricFamily("aioflow_requests", "Requests by what they came to.", labels=(*_LABELS, "outcome"))
+    counts = CounterMetricFamily("aioflow_requests", "Requests by outcome.", labels=(*_LABELS, "outcome"))
     times = HistogramMetricFamily(
-        "aioflow_request_seconds", "From when a request was read until its answer had been given.", labels=_LABELS
+        "aioflow_request_seconds", "Time from reading a request to sending its response.", labels=_LABELS
     )
-    pending = GaugeMetricFamily("aioflow_pending_requests", "Requests that are being answered.", labels=_LABELS)
+    pending = GaugeMetricFamily("aioflow_pending_requests", "Requests in progress.", labels=_LABELS)
     for model in models:
         labels = (model.name, str(model.version))
         for outcome, count in model.tally.outcomes.items():
@@ -83,10 +81,10 @@ def _of_requests(models: Sequence[ServedModel]) -> Iterator[Metric]:
 
 
 def _of_steps(models: Sequence[ServedModel]) -> Iterator[Metric]:
-    rows = HistogramMetricFamily("aioflow_batch_rows", "Rows of a step.", labels=_LABELS)
-    waited = SummaryMetricFamily("aioflow_queue_seconds", "What requests have waited for a step.", labels=_LABELS)
-    computed = SummaryMetricFamily("aioflow_compute_seconds", "What steps have taken.", labels=_LABELS)
-    waiting = GaugeMetricFamily("aioflow_waiting_rows", "Rows that wait for a step.", labels=_LABELS)
+    rows = HistogramMetricFamily("aioflow_batch_rows", "Rows per step.", labels=_LABELS)
+    waited = SummaryMetricFamily("aioflow_queue_seconds", "Time that requests waited for a step.", labels=_LABELS)
+    computed = SummaryMetricFamily("aioflow_compute_seconds", "Duration of steps.", labels=_LABELS)
+    waiting = GaugeMetricFamily("aioflow_waiting_rows", "Rows waiting for a step.", labels=_LABELS)
     for model in models:
         labels = (model.name, str(model.version))
         found = [call.statistics() for call in model.all_calls]

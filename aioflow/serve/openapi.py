@@ -17,15 +17,18 @@ _BYTES: Final = "application/octet-stream"
 _GUARD: Final = (400, 403)  # a repeated header; a cross-origin request
 _AGAIN: Final = (429, 503)  # responses with Retry-After
 _LENGTH: Final = "Inference-Header-Content-Length"
-_LENGTH_SAYS: Final = "How many bytes of the body are JSON; the tensors follow it. Without it, all are."
+_LENGTH_SAYS: Final = "Length of the JSON in the body, in bytes; binary tensors follow it. Default: the whole body."
 _PARAMETERS: Final[Mapping[str, dict[str, Any]]] = {
-    "model": {"description": "The name of a model.", "schema": {"type": "string", "pattern": f"^{NAME.pattern}$"}},
-    "version": {"description": "Its version.", "schema": {"type": "string", "pattern": "^(0|[1-9][0-9]{0,18})$"}},
+    "model": {"description": "Name of the model.", "schema": {"type": "string", "pattern": f"^{NAME.pattern}$"}},
+    "version": {
+        "description": "Version of the model.",
+        "schema": {"type": "string", "pattern": "^(0|[1-9][0-9]{0,18})$"},
+    },
 }
 _QUERY: Final[Mapping[str, dict[str, Any]]] = {
-    "signature": {"description": "Another than the default one.", "schema": {"type": "string"}},
+    "signature": {"description": "Signature to use instead of the default one.", "schema": {"type": "string"}},
     "open": {
-        "description": "Scopes of which the insides are drawn.",
+        "description": "Scopes to draw expanded.",
         "schema": {"type": "array", "items": {"type": "string"}},
     },
 }
@@ -49,7 +52,7 @@ def openapi_document(lines: Iterable[HttpRoute], has_token: bool) -> dict[str, A
         "info": {
             "title": "aioflow",
             "version": RELEASE,
-            "description": "Models as a service: the Open Inference Protocol, version 2, and what belongs to it.",
+            "description": "Model serving by the Open Inference Protocol, version 2, with its extensions.",
         },
         "paths": paths,
         "components": components,

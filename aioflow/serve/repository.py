@@ -100,9 +100,7 @@ class Repository:
         self._models: dict[str, _Model] = {}
         for name, source in models.items():
             if not NAME.fullmatch(name):
-                raise InvalidArgumentError(
-                    "a model cannot have that name", expected="letters, digits, _ . -", actual=repr(name)
-                )
+                raise InvalidArgumentError("invalid model name", expected="letters, digits, _ . -", actual=repr(name))
             found = source if isinstance(source, ModelSource) else ModelSource(os.fspath(source))
             self._models[name] = _Model(found, each.get(name) or each.get(None) or ModelOptions())
         if memory_budget is not None:
@@ -128,7 +126,9 @@ class Repository:
 
     async def __aenter__(self) -> Repository:
         if self._group is not None or self._is_closing:
-            raise ClosedSessionError("a repository is entered once", expected="a new one", actual="an old one")
+            raise ClosedSessionError(
+                "a repository can be entered only once", expected="a new repository", actual="already entered"
+            )
         self._group = asyncio.TaskGroup()
         await self._group.__aenter__()
         self._note_change()
@@ -214,7 +214,7 @@ class Repository:
         model = self._found(name)
         if not model.versions:
             if not model.is_wanted:
-                raise NotFoundError(f"model {name!r} is not loaded", expected="a model that is", actual=name)
+                raise NotFoundError(f"model {name!r} is not loaded", expected="a loaded model", actual=name)
             why = "is being loaded" if model.is_loading or not model.failure else "could not be loaded"
             raise UnavailableError(f"model {name!r} {why}")
         if version is None:
@@ -280,7 +280,7 @@ class Repository:
         """Run `work` in a task of the group, to its end, even if the caller is cancelled."""
         if self._group is None or self._is_closing:
             work.close()
-            raise UnavailableError("the service is not open, or is about to end")
+            raise UnavailableError("the service is not open, or is shutting down")
         outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         async def run() -> None:
@@ -314,7 +314,7 @@ class Repository:
             except BaseException as error:
                 model.failure = getattr(error, "message", "") or type(error).__name__
                 if model.versions:
-                    _LOG.warning("model %s cannot be loaded again, and stays as it is: %s", name, model.failure)
+                    _LOG.warning("model %s could not be reloaded and is unchanged: %s", name, model.failure)
                 for served in opened.values():
                     await self._let_go(served)
                 raise
@@ -352,7 +352,7 @@ class Repository:
             self._note_change()
             if closes:
                 await asyncio.wait(closes)
-            _LOG.info("model %s has been taken away", name)
+            _LOG.info("model %s is unloaded", name)
 
     def _leave(self, model: _Model, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
         """Close all versions of a model in tasks of the group, and return the tasks."""
@@ -373,7 +373,7 @@ class Repository:
             await served.close(self._drain_seconds)
         except Exception:
             # The version is unused now, and an error here would cancel the whole group.
-            _LOG.exception("%s version %d has not been closed properly", served.name, served.version)
+            _LOG.exception("closing %s version %d failed", served.name, served.version)
         finally:
             self._leaving.discard(served)
             self._give_back(count)
@@ -388,7 +388,7 @@ class Repository:
 
 
 def _ending() -> UnavailableError:
-    return UnavailableError("the service is about to end")
+    return UnavailableError("the service is shutting down")
 
 
 def _settle(outcome: asyncio.Future[None], error: Exception | None) -> None:

@@ -45,7 +45,7 @@ def header(scope: Scope, name: bytes) -> bytes:
     """
     found = [value for key, value in scope["headers"] if key == name]
     if len(found) > 1:
-        raise MalformedRequestError(f"the header {name.decode()} is there twice", expected="once")
+        raise MalformedRequestError(f"the header {name.decode()} occurs more than once", expected="once")
     return found[0].strip(b" \t") if found else b""
 
 
@@ -56,7 +56,7 @@ def whole_header(scope: Scope, name: bytes) -> int | None:
         return None
     if not value.isdigit() or len(value) > 18:
         raise MalformedRequestError(
-            f"the header {name.decode()} is wrong", expected="a whole number", actual=repr(value[:40])
+            f"invalid value of the header {name.decode()}", expected="a whole number", actual=repr(value[:40])
         )
     return int(value)
 
@@ -75,7 +75,7 @@ async def read_body(scope: Scope, receive: Receive, limits: Limits, held: Held) 
         return await _sent_body(scope, receive, limits, held)
     if encoding not in _COMPRESSED:
         raise UnknownEncodingError(
-            "the request is compressed in an unknown way", expected=_ACCEPTED.decode(), actual=repr(encoding[:40])
+            "unsupported Content-Encoding of the request", expected=_ACCEPTED.decode(), actual=repr(encoding[:40])
         )
     return await _decompressed(await _sent_body(scope, receive, limits, held), _COMPRESSED[encoding], limits, held)
 
@@ -100,9 +100,13 @@ async def _decompressed(sent: bytes | memoryview, form: int, limits: Limits, hel
                 break  # trailing data is rejected below
             await asyncio.sleep(0)
     except zlib.error as error:
-        raise MalformedRequestError("the request is not compressed as it says", actual=str(error)) from error
+        raise MalformedRequestError(
+            "the request body does not match its Content-Encoding", actual=str(error)
+        ) from error
     if not stream.eof or stream.unused_data or at + _SENT_PIECE < len(compressed):
-        raise MalformedRequestError("the request is not compressed as it says", expected="one whole stream")
+        raise MalformedRequestError(
+            "the request body does not match its Content-Encoding", expected="one complete stream"
+        )
     return memoryview(body).toreadonly()
 
 
@@ -155,7 +159,7 @@ async def _message(receive: Receive, limits: Limits | None) -> Any:
         except TimeoutError as error:
             raise _too_slow(limits) from error
     if message["type"] == "http.disconnect":
-        raise ClientDisconnectedError("the client has gone away in the middle of its request")
+        raise ClientDisconnectedError("the client disconnected during its request")
     return message
 
 
@@ -164,7 +168,9 @@ def _too_large(limits: Limits, length: int) -> TooLargeError:
 
 
 def _too_slow(limits: Limits) -> DeadlineExceededError:
-    return DeadlineExceededError("the body of the request does not come", expected=f"all in {limits.body_seconds} s")
+    return DeadlineExceededError(
+        "the request body did not arrive in time", expected=f"the whole body within {limits.body_seconds} s"
+    )
 
 
 # -- responses --------------------------------------------------------------------------------------------------------

@@ -68,7 +68,7 @@ def lines(endpoints: Endpoints, page: Page, metrics: Answer, openapi: Answer) ->
         *_of_health(endpoints),
         *_of_models(endpoints),
         *_of_repository(endpoints),
-        HttpRoute("GET", "/metrics", metrics, "The counters, for Prometheus", {"text/plain": ""}),
+        HttpRoute("GET", "/metrics", metrics, "Metrics in the Prometheus format", {"text/plain": ""}),
         HttpRoute("GET", "/openapi.json", openapi, "This document", {_JSON: "OpenAPI"}),
         *_of_page(page),
     ]
@@ -76,30 +76,35 @@ def lines(endpoints: Endpoints, page: Page, metrics: Answer, openapi: Answer) ->
 
 def _of_health(endpoints: Endpoints) -> list[HttpRoute]:
     return [
-        HttpRoute("GET", "/v2/health/live", endpoints.live, "Whether it runs", {_JSON: "Live"}, is_open=True),
+        HttpRoute("GET", "/v2/health/live", endpoints.live, "Liveness of the server", {_JSON: "Live"}, is_open=True),
         HttpRoute(
             "GET",
             "/v2/health/ready",
             endpoints.ready,
-            "Whether every model that is wanted is there",
+            "Readiness of all requested models",
             {_JSON: "Ready"},
             not_ready="Ready",
             is_open=True,
         ),
-        HttpRoute("GET", "/v2", endpoints.server, "Which server this is", {_JSON: "Server"}),
+        HttpRoute("GET", "/v2", endpoints.server, "Server metadata", {_JSON: "Server"}),
     ]
 
 
 def _of_models(endpoints: Endpoints) -> list[HttpRoute]:
     statistics = {_JSON: "Statistics"}
-    found = [HttpRoute("GET", "/v2/models/stats", endpoints.statistics, "What all models have done", statistics)]
+    found = [HttpRoute("GET", "/v2/models/stats", endpoints.statistics, "Statistics of all models", statistics)]
     for path, which in ((_MODEL, "a model"), (_VERSION, "a version")):
-        says = f"What {which} takes and gives", f"Whether {which} can be called", f"What {which} has done"
+        says = f"Inputs and outputs of {which}", f"Readiness of {which}", f"Statistics of {which}"
         found += [
             HttpRoute("GET", path, endpoints.model, says[0], {_JSON: "Model"}, fails=_FINDING),
             HttpRoute("GET", path + "/ready", endpoints.model_ready, says[1], {_JSON: "Ready"}, None, (404,), "Ready"),
             HttpRoute(
-                "GET", path + "/config", endpoints.config, f"How {which} is served", {_JSON: "Config"}, fails=_FINDING
+                "GET",
+                path + "/config",
+                endpoints.config,
+                f"Serving configuration of {which}",
+                {_JSON: "Config"},
+                fails=_FINDING,
             ),
             HttpRoute("GET", path + "/stats", endpoints.statistics, says[2], statistics, fails=_FINDING),
         ]
@@ -110,9 +115,11 @@ def _of_repository(endpoints: Endpoints) -> list[HttpRoute]:
     index, parameters, nothing = ({_JSON: name} for name in ("IndexRequest", "Parameters", "Nothing"))
     load, unload = _STORED + "/load", _STORED + "/unload"
     return [
-        HttpRoute("POST", "/v2/repository/index", endpoints.index, "All models", {_JSON: "Index"}, index, _READING),
-        HttpRoute("POST", load, endpoints.load, "Load a model, or load it again", nothing, parameters, _CALLING),
-        HttpRoute("POST", unload, endpoints.unload, "Take a model away", nothing, parameters, _CALLING),
+        HttpRoute(
+            "POST", "/v2/repository/index", endpoints.index, "List all models", {_JSON: "Index"}, index, _READING
+        ),
+        HttpRoute("POST", load, endpoints.load, "Load or reload a model", nothing, parameters, _CALLING),
+        HttpRoute("POST", unload, endpoints.unload, "Unload a model", nothing, parameters, _CALLING),
     ]
 
 
@@ -123,12 +130,12 @@ def _of_page(page: Page) -> list[HttpRoute]:
             HttpRoute("GET", file.path, file.answer, file.says, {file.kind.partition(";")[0]: ""}, is_open=True)
             for file in page.files
         ),
-        HttpRoute("GET", "/status", page.status, "What the page shows", {_JSON: "Status"}),
+        HttpRoute("GET", "/status", page.status, "Data of the status page", {_JSON: "Status"}),
         HttpRoute(
             "GET",
             graph,
             page.graph,
-            "The placed graph, drawn",
+            "Drawing of the placed graph",
             {"image/svg+xml": ""},
             fails=(*_FINDING, *_COMPUTING),
             query=("signature", "open"),

@@ -42,7 +42,7 @@ _DATATYPE: Final[Schema] = {"type": "string", "enum": list(DATATYPES)}
 _SIZES: Final[Schema] = _list(_COUNT)
 _BINARY_SIZE: Final = {"binary_data_size": _COUNT}
 _DATA: Final[Schema] = {
-    "description": "The elements in row-major order, flat or nested as the shape says; not where they follow as bytes."
+    "description": "Elements in row-major order, flat or nested by the shape; absent if sent as binary data."
 }
 _DURATION: Final[Schema] = _object({"count": _COUNT, "ns": _COUNT})
 _QUANTILES: Final = {"p50_seconds": _or_none(_NUMBER), "p99_seconds": _or_none(_NUMBER)}
@@ -64,10 +64,10 @@ _INFERENCE: Final[dict[str, Schema]] = {
         parameters={
             "type": ["object", "null"],
             "properties": {
-                "timeout": {**_COUNT, "maximum": _MOST, "description": "Microseconds; 0 is none."},
-                "priority": {**_COUNT, "maximum": _MOST, "description": "1 is the most urgent, and so is 0."},
+                "timeout": {**_COUNT, "maximum": _MOST, "description": "Timeout in microseconds; 0 means no timeout."},
+                "priority": {**_COUNT, "maximum": _MOST, "description": "0 and 1 are the most urgent."},
                 "binary_data_output": _FLAG,
-                "signature": {"type": "string", "description": "Another than the default one."},
+                "signature": {"type": "string", "description": "Signature to use instead of the default one."},
             },
         },
     ),

@@ -77,7 +77,7 @@ def _check_there(place: Path) -> None:
     except FileNotFoundError as error:
         if checkpoint_prefix(place) is None:
             raise NotFoundError(
-                f"there is no model {place}", expected="a model, or a folder with numbered ones in it", actual="nothing"
+                f"there is no model {place}", expected="a model, or a folder of numbered versions", actual="nothing"
             ) from error
 
 
@@ -99,7 +99,7 @@ def parse_source(text: str) -> tuple[str, ModelSource]:
     name, equals, rest = text.partition("=")
     if not equals or not rest or "\0" in rest or not NAME.fullmatch(name):
         raise InvalidArgumentError(
-            "this does not say which model", expected="NAME=FOLDER[:VERSION]; letters, digits, _ . -", actual=text
+            "malformed model argument", expected="NAME=FOLDER[:VERSION]; letters, digits, _ . -", actual=text
         )
     path, colon, last = rest.rpartition(":")
     # An existing path may contain a colon, so a path that exists is never split.

@@ -42,7 +42,9 @@ class ServerOptions:
     def __post_init__(self) -> None:
         check_seconds(self.drain_seconds, "ServerOptions.drain_seconds")
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise InvalidArgumentError("a certificate and its key go together", expected="both, or neither")
+            raise InvalidArgumentError(
+                "a TLS certificate needs its key, and a key its certificate", expected="both, or neither"
+            )
 
     def warn_if_open(self, port: int) -> None:
         """Log a warning if the service listens beyond the loopback address and requires no token."""

@@ -34,12 +34,12 @@ class Blocking(ABC):
             ClosedSessionError: the session is closed. The coroutine is then closed, too.
             FailedPreconditionError: the coroutine has been awaited before.
         """
-        check_kind(awaitable, Awaitable, "what is waited for", "a coroutine")
+        check_kind(awaitable, Awaitable, "the awaitable", "a coroutine")
         if not inspect.iscoroutine(awaitable):
             return self._finished(awaitable)
         if (state := inspect.getcoroutinestate(awaitable)) != inspect.CORO_CREATED:
             raise FailedPreconditionError(
-                f"{awaitable.__qualname__}() has been waited for before", expected="a new coroutine", actual=state
+                f"{awaitable.__qualname__}() has already been awaited", expected="a new coroutine", actual=state
             )
         try:
             result: T = self._finished(awaitable)

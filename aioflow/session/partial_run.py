@@ -105,7 +105,7 @@ class _PartialRun:
             if missing:
                 names = [t.name for t, i in self.feeds.items() if i in missing]
                 raise InvalidArgumentError(
-                    f"the fetch {tensor.name} cannot be computed from the feeds that have been fed so far",
+                    f"the fetch {tensor.name} cannot be computed from the values fed so far",
                     expected=f"feeds for {', '.join(names)}",
                     actual="not fed yet",
                 )
@@ -138,7 +138,7 @@ class _PartialRun:
         if self.error is not None:
             return
         self.expired = DeadlineExceededError(
-            "the partial run was not finished",
+            "the partial run was not finished in time",
             expected=f"a call at least every {seconds:g} s (SessionConfig.partial_run_timeout)",
             actual="none",
         )
@@ -239,7 +239,7 @@ class PartialRuns:
                 del self._runs[handle]
         if len(self._runs) >= most:
             raise ResourceExhaustedError(
-                "too many partial runs of this session are not finished",
+                "too many unfinished partial runs in this session",
                 expected=f"at most {most} (SessionConfig.partial_runs)",
                 actual=len(self._runs) + self._beginning + 1,
             )
@@ -301,7 +301,7 @@ class PartialRuns:
             DeadlineExceededError: the fetches were not ready in time; they may be requested again.
             OpError: the step failed and has ended.
         """
-        check_seconds(limit, "the time limit of a partial run")
+        check_seconds(limit, "the timeout of a partial run")
         run = self._runs.get(handle)
         values: Mapping[Tensor, Any] | None = None
         try:
@@ -311,19 +311,19 @@ class PartialRuns:
         except TimeoutError as error:
             if not deadline.expired():
                 raise
-            state = "; it was converting what is fed" if values is None or run is None else run.step.state()
+            state = "; it was converting its feeds" if values is None or run is None else run.step.state()
             raise DeadlineExceededError(
-                f"the fetches did not come in time{state}{left_behind(error)}",
+                f"the fetches were not computed in time{state}{left_behind(error)}",
                 expected=f"at most {limit} s",
-                actual="not there yet",
+                actual="not computed yet",
             ) from error
 
     async def _advance(self, handle: str, fetches: FetchMapper, feeds: Mapping[Tensor, Any]) -> Any:
         run = self._runs.get(handle)
         if run is None:
             raise InvalidArgumentError(
-                "partial_run_setup must come before partial_run",
-                expected="the handle of a partial run that is not complete",
+                "unknown partial run; call partial_run_setup before partial_run",
+                expected="the handle of an unfinished partial run",
                 actual=handle,
             )
         if run.loop is not asyncio.get_running_loop():
@@ -380,7 +380,7 @@ async def _results(run: _PartialRun, positions: Sequence[int]) -> list[Any]:
     if run.error is not None:
         raise run.error if isinstance(run.error, OpError) else CancelledError("the step was stopped")
     if any(f.cancelled() for f in futures):
-        raise InvalidArgumentError("a fetch has no value: it is on a branch that was not taken")
+        raise InvalidArgumentError("a fetch has no value: its branch was not taken")
     values = [f.result() for f in futures]
     if any(is_large(value, large_bytes(0.0)) for value in values):
         return await in_thread(_polished, values, effects=False)

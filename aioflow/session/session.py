@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from aioflow.net.loop_thread import LoopThread
 
 _IDS: Final = itertools.count(1)
-_TARGETS: Final = "'', aioflow://host:port or a worker; a graph goes as Session(graph=graph)"
+_TARGETS: Final = "'', aioflow://host:port or a worker; pass a graph as Session(graph=graph)"
 _SETTINGS: Final = "an aioflow.SessionConfig: Session(config=aioflow.SessionConfig(threads=2))"
 _REMOTE: Final = ("aioflow", "inproc")  # target schemes that denote servers
 
@@ -534,7 +534,7 @@ def _asked(graph: Graph, fetches: Any, feeds: Sequence[Any]) -> StepRequest:
 def _require_tensors(mapper: FetchMapper) -> None:
     if mapper.targets:
         raise InvalidArgumentError(
-            "a partial run fetches tensors; operations belong in the set-up",
+            "a partial run can fetch only tensors; pass operations to partial_run_setup",
             expected="tensors",
             actual=[op.name for op in mapper.targets],
         )
@@ -548,4 +548,4 @@ def _noted_on(error: BaseException | None) -> Iterator[None]:
     except Exception as failure:
         if error is None:
             raise
-        error.add_note(f"The session has not been closed properly either: {failure!r}")
+        error.add_note(f"Closing the session failed, too: {failure!r}")

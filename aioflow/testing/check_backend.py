@@ -78,7 +78,7 @@ def _expect(what: str, actual: Any, expected: Any) -> None:
 
 
 def _expect_array(what: str, actual: Any, expected: Any) -> None:
-    _expect(f"{what}: a NumPy value", isinstance(actual, np.ndarray | np.generic), True)
+    _expect(f"{what}: is a NumPy value", isinstance(actual, np.ndarray | np.generic), True)
     _expect(f"{what}: shape and dtype", (np.shape(actual), actual.dtype), (np.shape(expected), expected.dtype))
     same = np.asarray(actual).tobytes() == np.ascontiguousarray(expected).tobytes()
     _expect(what, same, True)
@@ -93,9 +93,9 @@ async def round_trip(backend: Backend, device: BackendDevice) -> None:
         value = np.arange(24).reshape(2, 3, 4).astype(dtype)
         for given in (value, value[1, 2, 3], value[:0], value[:, ::2].transpose(2, 0, 1)):
             back = await device.to_host(await device.to_device(np.asarray(given)))
-            _expect_array(f"a round trip of {np.dtype(dtype)} {np.shape(given)}", np.asarray(back), np.asarray(given))
+            _expect_array(f"round trip of {np.dtype(dtype)} {np.shape(given)}", np.asarray(back), np.asarray(given))
     large = np.arange(3_000_000, dtype=np.float32)
-    _expect_array("a round trip of 12 MB", await device.to_host(await device.to_device(large)), large)
+    _expect_array("round trip of 12 MB", await device.to_host(await device.to_device(large)), large)
 
 
 async def snapshots(backend: Backend, device: BackendDevice) -> None:
@@ -107,9 +107,9 @@ async def snapshots(backend: Backend, device: BackendDevice) -> None:
     array = await device.to_device(value)
     value[:] = -1
     fetched = await device.to_host(array)
-    _expect_array("a value whose original was overwritten", fetched, np.arange(1000, dtype=np.float32))
+    _expect_array("copy of a value whose original was overwritten", fetched, np.arange(1000, dtype=np.float32))
     fetched[:] = -2
-    _expect_array("a value fetched again", await device.to_host(array), np.arange(1000, dtype=np.float32))
+    _expect_array("value that is fetched again", await device.to_host(array), np.arange(1000, dtype=np.float32))
 
 
 async def seen_by_the_host(backend: Backend, device: BackendDevice) -> None:
@@ -121,10 +121,10 @@ async def seen_by_the_host(backend: Backend, device: BackendDevice) -> None:
         return device.on_host(array), int(one), bool(one), device.on_host(vector), device.on_host(b"text")
 
     seen, number, condition, same, text = await device.executor.run(Step(), look)
-    _expect_array("a value that a kernel looks at", seen, vector)
-    _expect("one element, as a number and as a condition", (number, condition), (7, True))
-    _expect_array("a value that was on the host already", same, vector)
-    _expect("text, which always is", text, b"text")
+    _expect_array("value read by a kernel", seen, vector)
+    _expect("one element as int and bool", (number, condition), (7, True))
+    _expect_array("host value read by a kernel", same, vector)
+    _expect("bytes read by a kernel", text, b"text")
 
 
 async def many_at_once(backend: Backend, device: BackendDevice) -> None:
@@ -149,7 +149,9 @@ async def runs_in_order(backend: Backend, device: BackendDevice) -> None:
     array = await device.to_device(np.zeros(5000, np.float32))
     for i in range(20):
         array = await device.executor.run(Step(), lambda a, n: xp.add(a, np.float32(n)), array, i)
-    _expect_array("a chain of functions", await device.to_host(array), np.full(5000, sum(range(20)), np.float32))
+    _expect_array(
+        "result of a chain of functions", await device.to_host(array), np.full(5000, sum(range(20)), np.float32)
+    )
 
 
 async def errors_come_back(backend: Backend, device: BackendDevice) -> None:
@@ -161,10 +163,10 @@ async def errors_come_back(backend: Backend, device: BackendDevice) -> None:
     try:
         await device.executor.run(Step(), fails)
     except NotFoundError as error:
-        _expect("the function's own error", error.message, "on purpose")
+        _expect("message of the function's error", error.message, "on purpose")
     else:
         raise InternalError("a function's error was lost", expected="NotFoundError", actual="none")
-    _expect("the device after an error", await device.executor.run(Step(), lambda: 7), 7)
+    _expect("result after an error", await device.executor.run(Step(), lambda: 7), 7)
 
 
 async def cancellation_waits(backend: Backend, device: BackendDevice) -> None:
@@ -182,7 +184,7 @@ async def cancellation_waits(backend: Backend, device: BackendDevice) -> None:
         task = tg.create_task(device.executor.run(step, long))
         await seen.wait()
         task.cancel()
-    _expect("the task is cancelled", task.cancelled(), True)
+    _expect("the task was cancelled", task.cancelled(), True)
     _expect("the function had ended", ended, [True])
 
 
@@ -217,7 +219,7 @@ async def kernels_compute(backend: Backend, device: BackendDevice) -> None:
         arrays = [await device.to_device(i) for i in inputs]
         result = await device.to_host(await device.executor.run(Step(), _call, body, converters, arrays))
         close = np.shape(result) == np.shape(expected) and bool(np.allclose(result, expected, rtol=1e-5, atol=1e-6))
-        _expect(f"the result of {op}", close, True)
+        _expect(f"result of {op}", close, True)
 
 
 def _call(body: Body, converters: Sequence[Converter | None], arrays: Sequence[Any]) -> Any:
@@ -230,10 +232,10 @@ async def takes_host_values(backend: Backend, device: BackendDevice) -> None:
     for constant in (None, row):
         body, _ = _bound(device, "AddV2", (_X, row), {}, (None, constant))
         made = await device.to_host(await device.executor.run(Step(), body, array, row))
-        _expect_array("an array and a value on the host", made, _X + row)
+        _expect_array("sum of a device array and a host value", made, _X + row)
     body, _ = _bound(device, "Shape", (_X,), {"out_type": as_dtype(np.int32)})
     shape = await device.executor.run(Step(), body, array)
-    _expect_array("the shape of an array", shape, np.array(_X.shape, np.int32))
+    _expect_array("shape of a device array", shape, np.array(_X.shape, np.int32))
 
 
 def _bound(
@@ -257,16 +259,16 @@ def _bound(
 
 async def says_what_it_is(backend: Backend, device: BackendDevice) -> None:
     """Check that names, the device count and memory figures are consistent."""
-    _expect("the backend has a name and a type", bool(backend.name and backend.device_type), True)
+    _expect("the backend has a name and a device type", bool(backend.name and backend.device_type), True)
     count = backend.count()
-    _expect("it has the device that it gave", count is None or count >= 1, True)
-    _expect("it gives the same device every time", backend.device(0) is device, True)
+    _expect("the device count is at least 1", count is None or count >= 1, True)
+    _expect("`device(0)` returns the same device every time", backend.device(0) is device, True)
     _expect("the device is of the backend's type", device.device_type, backend.device_type)
     limit, what = backend.describe(0)
     _expect("the device has a description", bool(what), True)
-    _expect("a limit is a number of bytes", limit is None or limit > 0, True)
+    _expect("the memory limit is positive", limit is None or limit > 0, True)
     stats = device.memory()
-    _expect("used memory is reserved", stats is None or 0 <= stats.used <= stats.reserved, True)
+    _expect("used memory is at most reserved memory", stats is None or 0 <= stats.used <= stats.reserved, True)
 
 
 async def closes_twice(backend: Backend, device: BackendDevice) -> None:

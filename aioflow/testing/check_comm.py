@@ -84,7 +84,7 @@ async def _fails(kind: type[AioflowError], wanted: str, awaitable: Awaitable[Any
     try:
         result = await awaitable
     except kind as error:
-        _require(contains in str(error), f"{wanted}: the error does not say so", contains, str(error))
+        _require(contains in str(error), f"{wanted}: wrong error message", contains, str(error))
     else:
         raise InternalError(wanted, expected=kind.__name__, actual=result)
 
@@ -183,7 +183,7 @@ async def check_order(factory: Factory) -> None:
     sizes = [3, 70_000, 0, 1, 3 * _MIB, 64, 65, 65_536, 65_537, 2 * _MIB, 5] * 6
     sent = [_push(i, np.full(size, i % 251, np.uint8)) for i, size in enumerate(sizes)]
     received = await _exchange(factory, *sent)
-    _require([m.request for m in received] == list(range(len(sizes))), "the order changed", None, received)
+    _require([m.request for m in received] == list(range(len(sizes))), "messages arrived out of order", None, received)
     for before, after in zip(sent, received, strict=True):
         _require_equal(before.tensors[0], after.tensors[0])
 
@@ -204,7 +204,9 @@ async def check_ownership(factory: Factory) -> None:
             array = np.ones(size, np.uint8)
             await first.send(_push(1, array))
             array[:] = 2
-            _require(bool((await received).tensors[0].max() == 1), "a later change of the sender's array was received")
+            _require(
+                bool((await received).tensors[0].max() == 1), "the receiver got a later change of the sender's array"
+            )
 
 
 async def check_both_ways(factory: Factory) -> None:
@@ -225,7 +227,7 @@ async def check_both_ways(factory: Factory) -> None:
             _require(bool((message.tensors[0] == task).all()), "messages were mixed up")
             found.setdefault(task, []).append(i)
         wanted = {task: list(range(10)) for task in range(8)}
-        _require(found == wanted, "messages of one task are out of order, or not there once", wanted, found)
+        _require(found == wanted, "messages of one task were reordered, lost or duplicated", wanted, found)
 
     async with factory(CommOptions(), CommOptions()) as pair, asyncio.TaskGroup() as tg:
         for comm in pair:
@@ -257,14 +259,14 @@ async def check_post(factory: Factory) -> None:
         posted = 0
         while first.post(_push(posted, np.full(100_000, posted % 251, np.uint8))):
             posted += 1
-            _require(posted < 1000, "what is posted never has to wait")
-        _require(posted > 0, "nothing could be posted")
+            _require(posted < 1000, "`post` never refuses a message although the peer does not read")
+        _require(posted > 0, "no message could be posted")
         refused = tg.create_task(first.send(_push(posted, np.full(3, posted % 251, np.uint8))))
         received = await _collect(second, posted + 1)
         await refused
         _require([m.request for m in received] == list(range(posted + 1)), "posted messages were lost or out of order")
         whole = all(bool((m.tensors[0] == m.request % 251).all()) for m in received)
-        _require(whole, "what was posted has changed")
+        _require(whole, "a posted message changed")
 
 
 # ── closing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -280,24 +282,26 @@ async def check_close(factory: Factory) -> None:
             received = [m.request for m in await _collect(second, 50)]
             _require(received == list(range(50)), "messages before a close were lost", 50, received)
             for _ in range(2):
-                _require(await second.receive() is None, "a close does not look like one to the peer")
-        _require(first.closed and second.closed, "an end is not closed after a close")
-        await _fails(UnavailableError, "a closed end sends", first.send(_push(1)), first.peer)
-        await _fails(UnavailableError, "one can send to a closed peer", second.send(_push(1)), second.peer)
-        _require(await first.receive() is None, "a closed end receives")
+                _require(await second.receive() is None, "the peer did not receive None after a close")
+        _require(first.closed and second.closed, "an end is still open after a close")
+        await _fails(UnavailableError, "a closed end could send", first.send(_push(1)), first.peer)
+        await _fails(UnavailableError, "a send to a closed peer succeeded", second.send(_push(1)), second.peer)
+        _require(await first.receive() is None, "a closed end received a message")
         await first.close()
 
 
 async def check_abort(factory: Factory) -> None:
     """Check that an abort raises UnavailableError with the name of the peer, in waiting and in later calls."""
     async with factory(CommOptions(), CommOptions()) as (first, second), asyncio.TaskGroup() as tg:
-        waiting = tg.create_task(_fails(UnavailableError, "an abort ends nothing", second.receive(), second.peer))
+        waiting = tg.create_task(
+            _fails(UnavailableError, "an abort did not end a pending receive", second.receive(), second.peer)
+        )
         await asyncio.sleep(0)
         first.abort("no more")
         await waiting
         for comm in (first, second):
-            await _fails(UnavailableError, "one can receive after an abort", comm.receive(), comm.peer)
-            await _fails(UnavailableError, "one can send after an abort", comm.send(_push(1)), comm.peer)
+            await _fails(UnavailableError, "a receive succeeded after an abort", comm.receive(), comm.peer)
+            await _fails(UnavailableError, "a send succeeded after an abort", comm.send(_push(1)), comm.peer)
 
 
 async def check_failed_block(factory: Factory) -> None:
@@ -308,12 +312,17 @@ async def check_failed_block(factory: Factory) -> None:
                 raise KeyError("the user's own")
         except KeyError:
             pass
-        await _fails(UnavailableError, "a failed block looks like a close to the peer", second.receive(), second.peer)
+        await _fails(
+            UnavailableError,
+            "a failed block closed the connection instead of aborting it",
+            second.receive(),
+            second.peer,
+        )
     async with factory(CommOptions(), CommOptions()) as (first, second), asyncio.TaskGroup() as tg:
         end = tg.create_task(second.receive())
         async with first:
             pass
-        _require(await end is None, "the end of a block does not look like a close to the peer")
+        _require(await end is None, "the end of a block did not close the connection")
 
 
 async def check_abort_in_message(factory: Factory) -> None:
@@ -352,7 +361,9 @@ async def check_waiting_sender(factory: Factory) -> None:
             while True:
                 await first.send(_push(1, np.zeros(_MIB, np.uint8)))
 
-        filling = tg.create_task(_fails(UnavailableError, "a sender waits forever", fill(), first.peer))
+        filling = tg.create_task(
+            _fails(UnavailableError, "a waiting sender did not fail when the connection ended", fill(), first.peer)
+        )
         await _settled(lambda: filling.done(), 20)
         second.abort("not interested")
         await filling
@@ -388,9 +399,9 @@ async def check_two_receivers(factory: Factory) -> None:
     async with factory(CommOptions(), CommOptions()) as (first, second), asyncio.TaskGroup() as tg:
         receiving = tg.create_task(_receive(second))
         await asyncio.sleep(0)
-        await _fails(FailedPreconditionError, "two tasks receive", second.receive())
+        await _fails(FailedPreconditionError, "a second concurrent receive was accepted", second.receive())
         await first.send(_push(5))
-        _require((await receiving).request == 5, "the first receiver was disturbed")
+        _require((await receiving).request == 5, "the first receiver got a wrong message")
 
 
 # ── rejection ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -437,7 +448,7 @@ async def check_limits(factory: Factory) -> None:
         async with factory(CommOptions(), strict) as (first, second), asyncio.TaskGroup() as tg:
             tg.create_task(_tolerant(first.send(message)))
             await _fails(ResourceExhaustedError, "a message over the limit was received", second.receive(), second.peer)
-            await _fails(UnavailableError, "the sender is not told", first.receive(), first.peer)
+            await _fails(UnavailableError, "the sender got no error", first.receive(), first.peer)
 
 
 async def check_backpressure(factory: Factory) -> None:
@@ -456,14 +467,14 @@ async def check_backpressure(factory: Factory) -> None:
         await _settled(lambda: sent, 20)
         _require(sent < count, "a sender does not wait for the receiver", f"less than {count} MiB", sent)
         received = [m.request for m in await _collect(second, count)]
-        _require(received == list(range(count)), "messages were lost by waiting", count, len(received))
+        _require(received == list(range(count)), "messages were lost while the sender waited", count, len(received))
 
 
 async def check_names(factory: Factory) -> None:
     """Check that each end knows the incarnation of the other, and has a name for it."""
     async with factory(CommOptions(incarnation=5), CommOptions(incarnation=2**64 - 1)) as (first, second):
         found = (first.peer_incarnation, second.peer_incarnation)
-        _require(found == (2**64 - 1, 5), "the incarnations are wrong", (2**64 - 1, 5), found)
+        _require(found == (2**64 - 1, 5), "wrong incarnations", (2**64 - 1, 5), found)
         _require(bool(first.peer) and bool(second.peer), "a peer has no name")
         dtype = as_dtype("float32")
         await first.send(_push(1, np.zeros(1, dtype.np_dtype)))

@@ -224,9 +224,9 @@ async def values_keep_their_types(workers: Workers) -> None:
         plan = await _prepared(workers, whole, fed)
     values = await _run(plan, given)
     expected = [*given, b"text", np.int32(2), np.array([0.5], np.float32)]
-    _require(_bits(values) == _bits(expected), "a value has changed", expected, values)
+    _require(_bits(values) == _bits(expected), "a value changed", expected, values)
     kinds = [type(value) for value in values]
-    _require(kinds == [type(e) for e in expected], "a value is of a different kind", [type(e) for e in expected], kinds)
+    _require(kinds == [type(e) for e in expected], "a value has a different type", [type(e) for e in expected], kinds)
 
 
 async def fetched_values_belong_to_the_caller(workers: Workers) -> None:
@@ -239,7 +239,7 @@ async def fetched_values_belong_to_the_caller(workers: Workers) -> None:
     (value,) = await _run(read)
     value[:] = 0.0
     (again,) = await _run(read)
-    _require(again.tolist() == [1.0, 2.0], "a fetched array is the variable's own", [1.0, 2.0], again)
+    _require(again.tolist() == [1.0, 2.0], "a fetched array shares memory with the variable", [1.0, 2.0], again)
 
 
 async def state_outlives_steps(workers: Workers) -> None:
@@ -248,11 +248,11 @@ async def state_outlives_steps(workers: Workers) -> None:
         v = af.Variable(1.0, name="counter")
         init = await _prepared(workers, [v.initializer])
         add = await _prepared(workers, [af.identity(af.assign_add(v, 1.0))])
-    error = await _failure(FailedPreconditionError, "a variable was read before it was set", _run(add))
+    error = await _failure(FailedPreconditionError, "an uninitialized variable was read", _run(add))
     _require("counter" in str(error), "the error does not name the variable", "counter", str(error))
     await _run(init)
     values = [float((await _run(add))[0]) for _ in range(3)]
-    _require(values == [2.0, 3.0, 4.0], "a variable forgets", [2.0, 3.0, 4.0], values)
+    _require(values == [2.0, 3.0, 4.0], "a variable lost its value between steps", [2.0, 3.0, 4.0], values)
 
 
 async def an_unknown_handle_is_refused(workers: Workers) -> None:
@@ -264,7 +264,9 @@ async def an_unknown_handle_is_refused(workers: Workers) -> None:
     handles = [await worker.register(part, 1, SessionConfig()) for part in parts]
     await worker.deregister(handles[0])
     for handle in (handles[0], 12345):
-        await _failure(NotFoundError, "an unknown handle was run", worker.run(handle, [], Step(id=next(_STEPS))))
+        await _failure(
+            NotFoundError, "a run of an unknown handle succeeded", worker.run(handle, [], Step(id=next(_STEPS)))
+        )
     values = await worker.run(handles[1], [], Step(id=next(_STEPS)))
     _require(values == [2.0], "the wrong part was deregistered", [2.0], values)
 
@@ -281,7 +283,7 @@ async def the_number_of_feeds_is_checked(workers: Workers) -> None:
         step = Step(id=next(_STEPS))
         try:
             run = worker.run(handle, feeds, step)
-            await _failure(InvalidArgumentError, "a step with the wrong number of feeds has run", run)
+            await _failure(InvalidArgumentError, "a step with the wrong number of feeds ran", run)
         finally:
             step.finish()
 
@@ -296,8 +298,8 @@ async def state_counts(workers: Workers) -> None:
     await plan.deregister()
     after = await worker.state()
     counts = [s.registered - before.registered for s in (during, after)]
-    _require(counts == [1, 0], "registered parts", [1, 0], counts)
-    _require(bool(before.devices) and before.running == 0, "state", "devices, and nothing running", before)
+    _require(counts == [1, 0], "wrong number of registered parts", [1, 0], counts)
+    _require(bool(before.devices) and before.running == 0, "wrong state", "devices, and no running step", before)
 
 
 async def steps_run_at_once(workers: Workers) -> None:
@@ -324,11 +326,15 @@ async def an_error_names_its_node(workers: Workers) -> None:
         x = af.placeholder("float32", [None])
         bad = af.reshape(x, [2, 2], name="bad")
         plan = await _prepared(workers, [bad], [x])
-    error = await _failure(InvalidArgumentError, "a wrong shape went through", _run(plan, [np.ones(3, np.float32)]))
-    _require((error.node, error.op_type) == ("bad", "Reshape"), "the error's node", "bad (Reshape)", error.node)
-    _require(error.source is not None and error.source.lineno > 0, "the error's line", "a line", error.source)
+    error = await _failure(
+        InvalidArgumentError, "a reshape to a wrong size succeeded", _run(plan, [np.ones(3, np.float32)])
+    )
+    _require((error.node, error.op_type) == ("bad", "Reshape"), "wrong node in the error", "bad (Reshape)", error.node)
+    _require(
+        error.source is not None and error.source.lineno > 0, "no source line in the error", "a line", error.source
+    )
     (value,) = await _run(plan, [np.ones(4, np.float32)])
-    _require(value.shape == (2, 2), "the worker is stuck after an error", (2, 2), value.shape)
+    _require(value.shape == (2, 2), "the worker returns a wrong result after an error", (2, 2), value.shape)
 
 
 async def _stuck(workers: Workers) -> StepOfParts:
@@ -348,15 +354,15 @@ async def an_aborted_step_stops(workers: Workers) -> None:
     worker, plan = workers[0], await _stuck(workers)
     first, second = Step(id=next(_STEPS)), Step(id=next(_STEPS))
     async with asyncio.TaskGroup() as tg:
-        run = tg.create_task(_failure(CancelledError, "an aborted step went on", _run(plan, step=first)))
-        other = tg.create_task(_failure(CancelledError, "an aborted step went on", _run(plan, step=second)))
+        run = tg.create_task(_failure(CancelledError, "an aborted step continued", _run(plan, step=first)))
+        other = tg.create_task(_failure(CancelledError, "an aborted step continued", _run(plan, step=second)))
         await _until_running(worker, 2)
         await worker.abort(first.id, CancelledError("the reason for it"))
         error = await run
         _require(not other.done(), "another step was aborted")
         await worker.abort(second.id, CancelledError("another reason"))
-    _require("the reason for it" in str(error), "the error is a different one", "the reason for it", str(error))
-    _require("another reason" in str(other.result()), "the error is a different one", "another reason", other.result())
+    _require("the reason for it" in str(error), "wrong error message", "the reason for it", str(error))
+    _require("another reason" in str(other.result()), "wrong error message", "another reason", other.result())
     await worker.abort(99, CancelledError("nothing"))  # an unknown step is ignored
 
 
@@ -368,9 +374,9 @@ async def cancelling_leaves_nothing(workers: Workers) -> None:
         await _until_running(worker)
         run.cancel()
         await asyncio.wait([run])
-        _require(run.cancelled(), "a cancelled run ended otherwise", "cancelled", run)
+        _require(run.cancelled(), "a cancelled run did not raise CancelledError", "cancelled", run)
         state = await worker.state()
-    _require(state.running == 0, "a cancelled step still runs", 0, state.running)
+    _require(state.running == 0, "a cancelled step is still running", 0, state.running)
 
 
 async def a_stopped_step_stops(workers: Workers) -> None:
@@ -378,14 +384,14 @@ async def a_stopped_step_stops(workers: Workers) -> None:
     worker, plan = workers[0], await _stuck(workers)
     step = Step(id=next(_STEPS))
     async with asyncio.TaskGroup() as tg:
-        run = tg.create_task(_failure(CancelledError, "a stopped step went on", _run(plan, step=step)))
+        run = tg.create_task(_failure(CancelledError, "a stopped step continued", _run(plan, step=step)))
         await _until_running(worker)
         step.stop(CancelledError("the session was closed"))
         error = await run
-    _require("the session was closed" in str(error), "another error", "the session was closed", str(error))
-    _require((await worker.state()).running == 0, "a stopped step still runs")
+    _require("the session was closed" in str(error), "wrong error message", "the session was closed", str(error))
+    _require((await worker.state()).running == 0, "a stopped step is still running")
     stopped = await _failure(CancelledError, "a step ran after it was stopped", _run(plan, step=step))
-    _require("the session was closed" in str(stopped), "another error", "the session was closed", str(stopped))
+    _require("the session was closed" in str(stopped), "wrong error message", "the session was closed", str(stopped))
 
 
 async def large_tensors_go_both_ways(workers: Workers) -> None:
@@ -399,7 +405,7 @@ async def large_tensors_go_both_ways(workers: Workers) -> None:
         run = tg.create_task(_run(large, [value]))
         for _ in range(10):
             await _run(small)
-    _require(bool(np.array_equal(run.result()[0], -value)), "a large tensor has changed")
+    _require(bool(np.array_equal(run.result()[0], -value)), "a large tensor changed")
 
 
 SINGLE_CHECKS: Final[tuple[Check, ...]] = (
@@ -439,7 +445,7 @@ async def tensors_cross_both_ways(workers: Workers) -> None:
         c_value, b_value, text = run.result()
         wanted = [[4.0 * n + 4, 4.0 - 4 * n], [3.0 * n + 3, 3.0 - 3 * n], [b"a", b"bc"]]
         got = [c_value.tolist(), b_value.tolist(), text.tolist()]
-        _require(got == wanted, "values that crossed have changed", wanted, got)
+        _require(got == wanted, "values changed between the workers", wanted, got)
 
 
 async def dead_values_and_loops_cross(workers: Workers) -> None:
@@ -458,7 +464,7 @@ async def dead_values_and_loops_cross(workers: Workers) -> None:
     for count in (0, 1, 3, 7):
         feeds = [np.int32(count), to_array([0.1, -2.0, 3.0], af.float32)]
         one, two = await _run(whole, feeds), await _run(plan, feeds)
-        _require(_bits(one) == _bits(two), "two workers do not compute what one does", one, two)
+        _require(_bits(one) == _bits(two), "two workers computed a different result than one worker", one, two)
 
 
 async def a_failure_stops_both(workers: Workers) -> None:
@@ -471,10 +477,12 @@ async def a_failure_stops_both(workers: Workers) -> None:
         queue = af.FIFOQueue(1, [af.float32], shapes=[()], name="here_queue")
         request = StepRequest((x,), (read, queue.dequeue(name="here_waits")))
         plan = await _register(workers, await _plan(workers, request, _halves(devices, {"there": 1})))
-    error = await _failure(InvalidArgumentError, "a wrong shape went through", _run(plan, [np.ones(3, np.float32)]))
-    _require(error.node == "there_bad", "the first cause is a different one", "there_bad", error.node)
+    error = await _failure(
+        InvalidArgumentError, "a reshape to a wrong size succeeded", _run(plan, [np.ones(3, np.float32)])
+    )
+    _require(error.node == "there_bad", "the error is not the first failure", "there_bad", error.node)
     running = [(await worker.state()).running for worker in workers]
-    _require(running == [0, 0], "a failed step still runs", [0, 0], running)
+    _require(running == [0, 0], "a failed step is still running", [0, 0], running)
 
 
 async def large_tensors_cross(workers: Workers) -> None:
@@ -487,7 +495,7 @@ async def large_tensors_cross(workers: Workers) -> None:
         plan = await _register(workers, await _plan(workers, request, _halves(devices, {"there": 1})))
     for _ in range(3):
         (value,) = await _run(plan)
-        _require(float(value) == 2_500_000.0, "a large tensor has changed", 2_500_000.0, value)
+        _require(float(value) == 2_500_000.0, "a large tensor changed", 2_500_000.0, value)
 
 
 JOINT_CHECKS: Final[tuple[Check, ...]] = (

@@ -68,7 +68,7 @@ def byte_size_load_fn(op: Operation) -> int:
         InvalidArgumentError: the node has several outputs, or its size is unknown.
     """
     if len(op.outputs) != 1:
-        raise InvalidArgumentError(f"the size of {op.name!r} is asked for", expected="one output", actual=op.outputs)
+        raise InvalidArgumentError(f"the size of {op.name!r} is ambiguous", expected="one output", actual=op.outputs)
     output = op.outputs[0]
     dtype, dims = output.dtype, output.dims
     if dtype is dtypes.resource:
@@ -76,7 +76,7 @@ def byte_size_load_fn(op: Operation) -> int:
     elements = num_elements(dims)
     if elements is None:
         raise InvalidArgumentError(
-            f"the size of {op.name!r} is not known", expected="a known shape", actual=format_dims(dims)
+            f"the size of {op.name!r} is unknown", expected="a known shape", actual=format_dims(dims)
         )
     return elements * dtype.size
 

@@ -89,7 +89,7 @@ class Optimizer:
         )
         if all(gradient is None for gradient, _ in pairs):
             raise InvalidArgumentError(
-                "the loss depends on none of the variables",
+                "the loss does not depend on any of the variables",
                 expected="a variable with a gradient",
                 actual=[v.name for _, v in pairs],
             )
@@ -179,7 +179,7 @@ class Optimizer:
             if isinstance(gradient, IndexedSlices):
                 if variable.constraint is not None:
                     raise UnimplementedError(
-                        "a constraint cannot follow a sparse update", expected="no constraint", actual=variable.name
+                        "constraints do not support sparse updates", expected="no constraint", actual=variable.name
                     )
                 return self._resource_apply_sparse_duplicate_indices(gradient.values, variable, gradient.indices)
             update = self._resource_apply_dense(gradient, variable)

@@ -44,9 +44,13 @@ class QueueRunner:
         import_scope: str | None = None,
     ) -> None:
         if queue_runner_def is not None or import_scope is not None:
-            raise UnimplementedError("runners are not stored with graphs", expected="queue and enqueue_ops")
+            raise UnimplementedError(
+                "queue runners cannot be created from a stored graph", expected="queue and enqueue_ops"
+            )
         if queue is None or not enqueue_ops:
-            raise InvalidArgumentError("a runner needs a queue and enqueue nodes", expected="both", actual=enqueue_ops)
+            raise InvalidArgumentError(
+                "a queue runner needs a queue and enqueue_ops", expected="both", actual=enqueue_ops
+            )
         self._queue = queue
         self._enqueue_ops = list(enqueue_ops)
         self._close_op = close_op if close_op is not None else queue.close()
@@ -113,12 +117,14 @@ class QueueRunner:
         owner = coord or current_coordinator()
         if owner is None:
             raise InvalidArgumentError(
-                "somebody must own the tasks",
-                expected="coord=, or an `async with Coordinator()` around",
+                "no coordinator to own the tasks",
+                expected="coord=, or an enclosing `async with Coordinator()` block",
                 actual="neither",
             )
         if not start:
-            raise InvalidArgumentError("a task starts when it is made", expected="start=True", actual="start=False")
+            raise InvalidArgumentError(
+                "asyncio tasks start when they are created", expected="start=True", actual="start=False"
+            )
         if any(not task.done() for task in self._filling.get(sess, ())):
             return []
         self._exceptions.clear()

@@ -97,12 +97,12 @@ def _named(name: str, value: Any) -> list[Saved]:
     whole = next((saved.variable for saved in parts if saved.part is None), None)
     if whole is not None:
         raise DTypeError(
-            f"{whole.name} is no part of a variable", expected="parts, to be saved as one", actual=repr(whole)
+            f"{whole.name} is not a partition of a variable", expected="partitions of one variable", actual=repr(whole)
         )
     if len({saved.part.full_name for saved in parts}) > 1:
         raise InvalidArgumentError(
-            f"what is saved as {name!r} belongs to several variables",
-            expected="the parts of one",
+            f"the parts saved as {name!r} belong to several variables",
+            expected="the parts of one variable",
             actual=[saved.variable.name for saved in parts],
         )
     return parts
@@ -128,7 +128,7 @@ def _variable(value: Any) -> Any:
         value = value if found is None else found
     if not hasattr(value, "handle"):
         raise DTypeError(
-            "only variables and mutable tables are saved",
+            "only variables and mutable tables can be saved",
             expected="a Variable or a MutableHashTable",
             actual=repr(value),
         )

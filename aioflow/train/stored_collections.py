@@ -18,7 +18,7 @@ from aioflow.train.queue_runner import QueueRunner
 
 _LOGGER: Final = logging.getLogger("aioflow.train")
 _OWN: Final = "__"  # prefix of the collections that are internal to the library
-_NONE: Final = "what has no form there"
+_NONE: Final = "items that cannot be stored"
 _OF_VARIABLES: Final = frozenset(
     {
         GraphKeys.GLOBAL_VARIABLES,

@@ -73,11 +73,13 @@ class SyncReplicasHook(SessionRunHook):
         """
         nodes = self._preparation
         if nodes is None:
-            raise FailedPreconditionError("the hook has not begun", expected="begin() before", actual="a new session")
+            raise FailedPreconditionError(
+                "the hook has not begun", expected="begin() before the session is created", actual="not called"
+            )
         missing = await session.run(nodes.missing)
         if len(missing):
             raise FailedPreconditionError(
-                "replicas cannot begin before all variables have a value",
+                "replicas cannot start before all variables are initialized",
                 expected="initialized variables",
                 actual=[name.decode() for name in missing],
             )

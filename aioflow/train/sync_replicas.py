@@ -115,7 +115,11 @@ class SyncReplicasOptimizer(WrappingOptimizer):
         if not pairs:
             raise InvalidArgumentError("no variables are given", expected="(gradient, variable) pairs", actual="none")
         if global_step is None:
-            raise InvalidArgumentError("staleness is told by the global step", expected="global_step=", actual=None)
+            raise InvalidArgumentError(
+                "synchronous training needs a global step to detect stale gradients",
+                expected="global_step=",
+                actual=None,
+            )
         graph = global_step.graph
         with graph.as_default():
             self._global_step = global_step
@@ -252,7 +256,7 @@ class SyncReplicasOptimizer(WrappingOptimizer):
         check_whole(count, "num_tokens", max(0, self._needed - self._replicas))
         if count and count % len(queues):
             raise InvalidArgumentError(
-                "numbered workers get the same number of tokens",
+                "num_tokens must be divisible among the workers",
                 expected=f"a multiple of {len(queues)}",
                 actual=num_tokens,
             )
@@ -294,14 +298,16 @@ class SyncReplicasOptimizer(WrappingOptimizer):
 
 
 def _too_early() -> InvalidArgumentError:
-    return InvalidArgumentError("apply_gradients comes first", expected="that it has been called", actual="not yet")
+    return InvalidArgumentError(
+        "apply_gradients has not been called", expected="apply_gradients before this call", actual="not called"
+    )
 
 
 def _check_worker(index: int, needed: int, total: int) -> None:
     check_whole(index, "worker_index", 0)
     if needed != total:
         raise InvalidArgumentError(
-            "there is no order where only the first gradients count",
+            "worker_index needs a gradient from every replica",
             expected="as many replicas as gradients, or no worker_index",
             actual=f"{needed} of {total}",
         )
@@ -312,13 +318,13 @@ def _check_worker(index: int, needed: int, total: int) -> None:
 def _check_elastic(index: int | None, needed: int, total: int) -> None:
     if index is not None:
         raise InvalidArgumentError(
-            "there is no order of replicas that come and go",
-            expected="elastic, or a worker_index",
+            "elastic training cannot have a worker_index",
+            expected="elastic or a worker_index, not both",
             actual=f"elastic, and worker_index={index}",
         )
     if total < needed:
         raise InvalidArgumentError(
-            "each replica of elastic training gives one gradient a step",
+            "elastic training needs at least replicas_to_aggregate replicas",
             expected=f"total_num_replicas >= {needed}",
             actual=total,
         )

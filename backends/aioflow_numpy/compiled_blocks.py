@@ -102,7 +102,7 @@ class CompiledBlock:
             functions = programs().functions(text, [len(piece.reads) + len(piece.makes) for piece in pieces])
         except OpError as error:
             verdicts[text] = False
-            _log.info("a chain is not compiled: %s", error)
+            _log.info("not compiling a chain of ops: %s", error)
             return
         known = iter(functions)
         steps = [
@@ -115,7 +115,7 @@ class CompiledBlock:
             self.function = made
         else:
             ops = ", ".join(member.op for member in self._chain.members)
-            _log.warning("the compiled chain of %s gives other results than NumPy, and is not used", ops)
+            _log.warning("not using the compiled chain of %s: its results differ from NumPy's", ops)
 
     def _text(self) -> str | None:
         pieces = [each for each in pieces_of(self._chain, self._early) if isinstance(each, Piece)]

@@ -76,12 +76,12 @@ class CompiledDepthwise:
         try:
             (function,) = programs().functions(self._text(), [5])
         except OpError as error:
-            _log.info("a depthwise convolution is not compiled: %s", error)
+            _log.info("not compiling a depthwise convolution: %s", error)
             return
         if self._agrees(function):
             self._function = function
         else:
-            _log.warning("a compiled depthwise convolution gives other results than NumPy, and is not used")
+            _log.warning("not using a compiled depthwise convolution: its results differ from NumPy's")
 
     def _text(self) -> str:
         return depthwise_program(self._dtype)

@@ -87,12 +87,12 @@ class CompiledPool:
         try:
             (function,) = programs().functions(self._text(), [7])
         except OpError as error:
-            _log.info("a pool is not compiled: %s", error)
+            _log.info("not compiling a pool: %s", error)
             return
         if self._agrees(function):
             self._function = function
         else:
-            _log.warning("a compiled pool gives other results than NumPy, and is not used")
+            _log.warning("not using a compiled pool: its results differ from NumPy's")
 
     def _text(self) -> str:
         return pool_program(self._fold, self._dtype)

@@ -112,13 +112,13 @@ class CompiledUpdate:
         try:
             (function,) = programs().functions(self._written.text, [1])
         except OpError as error:
-            _log.info("an update of variables is not compiled: %s", error)
+            _log.info("not compiling a variable update: %s", error)
             return
         code = _Code(function, address_of(function))
         if self._agrees(code):
             self._code = code
         else:
-            _log.warning("a compiled update of variables gives other results than NumPy, and is not used")
+            _log.warning("not using a compiled variable update: its results differ from NumPy's")
 
     def _agrees(self, code: _Code) -> bool:
         rng = np.random.default_rng(0)

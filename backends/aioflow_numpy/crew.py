@@ -236,13 +236,13 @@ class Crew:
         try:
             stay, share = programs().functions(crew_program(found.integer), [2, 6])
         except OpError as error:
-            _log.info("products are not shared in machine code: %s", error)
+            _log.info("not compiling the sharing of matrix products: %s", error)
             return
         code = _Code(stay, share, found.functions)
         if _agrees(code):
             self._code = code
         else:
-            _log.warning("the BLAS gives other products than through NumPy, and is not called without it")
+            _log.warning("not calling the BLAS directly: its products differ from NumPy's")
 
 
 def _program() -> str | None:

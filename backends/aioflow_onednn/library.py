@@ -397,8 +397,8 @@ class Library:
             return (lambda: 1), (lambda count: None)
         if self.version.runtime != CpuRuntime.OPENMP:
             raise FailedPreconditionError(
-                f"{self.path} computes by threads of its own",
-                expected="a build with OpenMP, or without threads",
+                f"{self.path} uses an unsupported threading runtime",
+                expected="a build with OpenMP or without threads",
                 actual=f"DNNL_CPU_RUNTIME {self.version.runtime}",
             )
         get, put = (
@@ -427,7 +427,7 @@ class Library:
     def fail(self, name: str, status: int) -> None:
         """Raise the error for a status."""
         if status == Status.OUT_OF_MEMORY:
-            raise ResourceExhaustedError(f"oneDNN has no memory for {name}")
+            raise ResourceExhaustedError(f"oneDNN: not enough memory for {name}")
         raise InternalError(f"oneDNN: dnnl_{name} failed", expected=Status.SUCCESS.name, actual=Status(status).name)
 
 
@@ -449,7 +449,7 @@ def library() -> Library:
         except (OSError, AttributeError) as error:
             problems.append(str(error))
     raise NotFoundError(
-        "oneDNN is not there", expected=f"`{install_command('onednn')}`", actual="; ".join(problems) or "no library"
+        "oneDNN was not found", expected=f"`{install_command('onednn')}`", actual="; ".join(problems) or "no library"
     )
 
 

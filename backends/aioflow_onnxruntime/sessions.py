@@ -307,7 +307,7 @@ def _check_folding(graph: ClientGraph) -> None:
             size, most = sum(map(_size, read)), _FOLDED + _WIDER * sum(_size(graph.spec(edge)) for edge in node.inputs)
             if size > most:
                 raise ResourceExhaustedError(
-                    "constants would be folded",
+                    "folded constants would be too large",
                     node=name,
                     op_type=node.op,
                     expected=f"at most {most} bytes",
@@ -326,9 +326,7 @@ def model_session(model: bytes, threads: int) -> onnxruntime.InferenceSession:
         return _session(model, provider_of(""), options_for(threads))
     except Exception as error:  # the classes of its errors are no part of its interface
         if _NO_OP.search(str(error)):
-            raise NotFoundError(
-                "onnxruntime has no such op", expected="an op that is registered", actual=str(error)
-            ) from error
+            raise NotFoundError("onnxruntime has no such op", expected="a registered op", actual=str(error)) from error
         raise _failure(error) from error
 
 
@@ -343,7 +341,7 @@ def kinds_of(session: onnxruntime.InferenceSession) -> list[tuple[DType, Dims]]:
         dtype = _BY_TYPE.get(each.type)
         if dtype is None:
             raise InvalidArgumentError(
-                f"onnxruntime gives {each.name!r} in a type that is not exchanged with it",
+                f"onnxruntime returns {each.name!r} in an unsupported type",
                 expected=f"one of {[*_BY_TYPE]}",
                 actual=each.type,
             )

@@ -146,7 +146,7 @@ def test_graphviz(trained: str) -> None:
 @pytest.mark.parametrize(
     ("options", "status", "said"),
     [
-        (["-o", "x.png"], 2, "ends with none of .svg, .dot, .json"),
+        (["-o", "x.png"], 2, "has an unknown suffix; expected one of .svg, .dot, .json"),
         (["-o", "x.svg", "--fetch", "nobody"], 2, "no such node: nobody"),
         (["-o", "x.svg", "--signature", "nobody"], 2, "no such signature"),
     ],

@@ -202,7 +202,7 @@ def test_meta_graphs(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main(["inspect", str(tmp_path / f"alone_{name}")]) == 0
     assert re.search(r"^  w +float32 +\[3, 2\] +24 B$", capsys.readouterr().out, re.MULTILINE)
     assert main(["run", str(tmp_path / f"alone_{name}")]) == 2
-    assert "nothing to call" in capsys.readouterr().err
+    assert "no signature to call" in capsys.readouterr().err
 
 
 def test_meta_graph_with_unknown_ops(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

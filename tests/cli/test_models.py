@@ -137,7 +137,7 @@ def test_file_without_a_model_is_reported(
 ) -> None:
     (tmp_path / "file").write_bytes(content)
     assert main([command, str(tmp_path / "file")]) == 2
-    assert "no model that is known here" in refusal(capsys)
+    assert "not a model in a known format" in refusal(capsys)
 
 
 @pytest.mark.parametrize("command", ["run", "inspect"])
@@ -148,7 +148,7 @@ def test_truncated_onnx_model_is_reported_as_damaged(
     foreign.write_bytes(foreign.read_bytes()[:-missing])
     assert main([command, str(foreign)]) == 2
     said = refusal(capsys)
-    assert "no model that is known here" not in said
+    assert "not a model in a known format" not in said
     assert "expected: " in said
     assert "ModelProto" in said or "an ONNX model" in said
 
@@ -232,12 +232,12 @@ def test_run_fills_inputs_and_times_steps(foreign: Path, capsys: pytest.CaptureF
         (["--inputs", "c=1"], "the name one of a, b"),
         (["--inputs", "a=[[1", "b=1"], "'a' is not JSON"),
         (["--inputs", "a=nowhere.npy", "b=1"], "nowhere.npy"),
-        (["--inputs", "a=words", "b=1"], "neither a file of NumPy nor JSON"),
+        (["--inputs", "a=words", "b=1"], "neither a NumPy file nor JSON"),
         (["--inputs", 'a="text"', "b=1"], "input 'a'"),
         (["--inputs", "a=[1, 2]", "b=1"], "shape"),
         (["--fill", "ones", "--shape", "c=1"], "no input 'c'"),
         (["--fill", "ones", "--shape", "a=1,2"], "cannot have that shape"),
-        (["--fill", "ones", "--output", "x.json"], "as NumPy does"),
+        (["--fill", "ones", "--output", "x.json"], "only as NumPy files"),
         (["--fill", "ones", "--output", "{}/x.npy"], "one output"),
         (["--fill", "ones", "--signature", "nothing"], "no such signature"),
     ],
@@ -282,12 +282,12 @@ def test_run_rejects_a_damaged_archive(foreign: Path, tmp_path: Path, capsys: py
     contents = (tmp_path / "given.npz").read_bytes()
     (tmp_path / "given.npz").write_bytes(contents[: len(contents) // 2])
     assert main(["run", str(foreign), "--inputs", str(tmp_path / "given.npz")]) == 2
-    assert "is no file of NumPy" in capsys.readouterr().err
+    assert "is not a NumPy file" in capsys.readouterr().err
 
 
 def test_weights_without_a_graph_cannot_be_run(ours: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", str(ours / "weights.safetensors")]) == 2
-    assert "nothing to call" in refusal(capsys)
+    assert "no signature to call" in refusal(capsys)
 
 
 # ── inspect ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -340,7 +340,7 @@ def test_inspect_reports_constants_made_by_nodes_and_loops(tmp_path: Path, capsy
     assert main(["inspect", str(tmp_path / "m")]) == 0
     shown = output(capsys)
     assert "one iteration of each of 2 loops" in shown
-    assert "nodes make 2 tensors of constants, 32 B" in shown
+    assert "nodes create 2 tensors of constants, 32 B" in shown
 
 
 def test_inspect_omits_loops_and_made_constants_if_there_are_none(
@@ -349,7 +349,7 @@ def test_inspect_omits_loops_and_made_constants_if_there_are_none(
     assert main(["inspect", str(foreign)]) == 0
     shown = output(capsys)
     assert "iteration" not in shown
-    assert "nodes make" not in shown
+    assert "nodes create" not in shown
 
 
 def test_versions_and_producer(ours: Path, foreign: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -430,7 +430,7 @@ def test_checkpoints_are_listed(form: dict[str, Any], tmp_path: Path, capsys: py
         ]
     assert main(["run", str(tmp_path / "ck-3")]) == 2
     said = refusal(capsys)
-    assert "nothing to call" in said
+    assert "no signature to call" in said
     assert "aioflow.saved.save" in said
 
 

@@ -109,7 +109,7 @@ def test_serve_accepts_shapes_of_inputs(models: list[str], shapes: list[str], wa
 
 
 def test_serve_rejects_a_shape_without_a_model_name() -> None:
-    with pytest.raises(InvalidArgumentError, match="which model"):
+    with pytest.raises(InvalidArgumentError, match="does not name a model"):
         given_models(_parsed(["m=a.onnx", "n=b.onnx"], ["x=3"]))
 
 

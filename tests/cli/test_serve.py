@@ -83,7 +83,7 @@ async def test_error_output_logs_model_changes(tmp_path: Path) -> None:
         said = [(await process.stderr.readline()).decode().strip() for _ in range(2)]
     assert [each.partition(" INFO ")[2] for each in said] == [
         "model m is ready: version 2",
-        "model m has been taken away",
+        "model m is unloaded",
     ]
 
 
@@ -142,7 +142,7 @@ async def test_stuck_process_is_killed_when_the_service_ends(tmp_path: Path) -> 
             with contextlib.suppress(psutil.NoSuchProcess):
                 stuck.kill()
         assert process.stderr is not None
-        assert b"has not ended in time, and is killed" in await process.stderr.read()
+        assert b"did not end in time; killing it" in await process.stderr.read()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes hand sockets to one another")
@@ -179,7 +179,7 @@ def text(url: str) -> str:
         (["m=x", "--limit", "ranks=1"], "body_bytes"),
         (["m=x", "--token-file", "missing"], "missing"),
         (["m=x", "--token-file", "open"], "chmod 600 open"),
-        (["m=x", "--tls-cert", "x"], "together"),
+        (["m=x", "--tls-cert", "x"], "needs its key"),
         (["m=x", "--max-batch-size", "0"], "at least 1"),
         (["m=x", "--processes", "0"], "at least 1"),
         (["m=missing", "--processes", "2"], "missing"),

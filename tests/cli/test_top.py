@@ -88,7 +88,7 @@ async def test_stuck_step_is_shown_with_its_waiting_op() -> None:
         )
         assert status == 0
         assert output.startswith("1 of 2 servers, 0 steps in flight\n")
-        assert f"{WORKER}  away: " in output
+        assert f"{WORKER}  unreachable: " in output
 
 
 async def test_top_repeats_and_shows_rates() -> None:
@@ -136,7 +136,7 @@ async def test_terminal_is_restored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"), [(["127.0.0.1:1", "--once"], "127.0.0.1:1"), (["--once"], "which cluster?")]
+    ("arguments", "said"), [(["127.0.0.1:1", "--once"], "127.0.0.1:1"), (["--once"], "no cluster is given")]
 )
 async def test_unreachable_or_missing_cluster_is_one_line(arguments: list[str], said: str) -> None:
     status, output, errors = await top(*arguments)

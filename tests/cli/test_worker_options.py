@@ -100,7 +100,7 @@ def test_slurm_supplies_cluster_and_task() -> None:
 def test_unquoted_range_is_suspected(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse_options(make_parser("worker", ""), ["--cluster", "w=127.0.0.1:1", "w=127.0.0.1:2"], {})
-    assert "unrecognized arguments: w=127.0.0.1:2: is it a range without quotes" in capsys.readouterr().err
+    assert "unrecognized arguments: w=127.0.0.1:2; a range needs quotes" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

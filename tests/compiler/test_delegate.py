@@ -135,11 +135,11 @@ def test_every_undelegated_node_has_a_reason() -> None:
     _, stays = regions(CPU.format(0), graph, Engine({"square": "no translation"}), second)
     inside = next(name for name in graph.nodes if name.endswith("inside"))
     assert stays[inside] == "in a loop"
-    assert stays["texts"] == "values that are not numbers"
-    assert stays["filled"] == "its size follows from values"
+    assert stays["texts"] == "non-numeric values"
+    assert stays["filled"] == "its output size depends on values"
     assert stays["square"] == "no translation"
     reads = {name for name, node in graph.nodes.items() if node.op == "ReadVariableOp"}
-    assert {stays[name] for name in reads} == {"a variable, whose value goes along"}
+    assert {stays[name] for name in reads} == {"a variable; its value is passed to the engine"}
 
 
 def test_each_branch_forms_its_own_part() -> None:

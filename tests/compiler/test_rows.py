@@ -158,11 +158,11 @@ PROVEN: dict[str, Build] = {
 }  # fmt: skip
 REFUTED: dict[str, tuple[Build, str]] = {
     "the mean of the batch": (lambda x: x - af.reduce_mean(x, 0), "several rows"),
-    "training by batch normalization": (lambda x: normalized(x, training=True), "mean of the batch"),
+    "training by batch normalization": (lambda x: normalized(x, training=True), "statistics of the batch"),
     "a softmax over the batch": (lambda x: af.nn.softmax(x, axis=0), "several rows"),
     "a sum along the batch": (lambda x: af.cumsum(x, 0), "several rows"),
-    "every row with every other": (lambda x: af.matmul(x[:, 0], x[:, 0], transpose_b=True), "by one another"),
-    "rows added up": (lambda x: af.matmul(x[:, 0], x[:, 0], transpose_a=True), "by one another"),
+    "every row with every other": (lambda x: af.matmul(x[:, 0], x[:, 0], transpose_b=True), "by each other"),
+    "rows added up": (lambda x: af.matmul(x[:, 0], x[:, 0], transpose_a=True), "by each other"),
     "a row that is fed": (lambda x: x + x[af.placeholder_with_default(0, [])], "picks"),
     "counts of all": (
         lambda x: af.raw_ops.DenseBincount(
@@ -176,16 +176,16 @@ REFUTED: dict[str, tuple[Build, str]] = {
     "the last row": (lambda x: x - x[-1], "picks"),
     "as many as a value says": (lambda x: af.boolean_mask(x, x[:, 0, 0] >= 0), "depends on values"),
     "repeated": (lambda x: af.repeat(x, 1 + af.cast(af.sign(x[:, 0, 0]), af.int32), axis=0), "several rows"),
-    "a variable that is changed by the rows": (lambda x: counted(x, by_rows=True), "by the rows"),
+    "a variable that is changed by the rows": (lambda x: counted(x, by_rows=True), "depending on the rows"),
     "a change that is made by the rows, or not": (
         lambda x: after(
             af.cond(af.reduce_mean(x) > 0, lambda: af.assign_add(af.Variable(0.0), 1.0), lambda: 0.0), lambda: x * 2.0
         ),
-        "by the rows",
+        "depending on the rows",
     ),
-    "a variable that the step changes": (lambda x: counted(x, reads=True), "reads what the step changes"),
+    "a variable that the step changes": (lambda x: counted(x, reads=True), "reads state that the step changes"),
     "what a queue gives": (
-        lambda x: x + af.FIFOQueue(1, ["float32"], [()]).dequeue(), "changes what other steps see"
+        lambda x: x + af.FIFOQueue(1, ["float32"], [()]).dequeue(), "changes shared state"
     ),
     "rows along axis 1": (lambda x: af.transpose(x, [1, 0, 2]), "along axis 1"),
     "rows that are cut up": (lambda x: af.reshape(x, [-1, 8]), "6 rows"),

@@ -291,7 +291,7 @@ def test_a_definition_that_needs_a_later_release_names_it(more: dict[str, Any]) 
 def test_the_error_for_a_later_version_names_it() -> None:
     with pytest.raises(errors.UnimplementedError) as caught:
         GraphDef.from_bytes(encoding.to_bytes({"version": 2, "nodes": []}))
-    assert "newer version than this release reads: 2, of at most 1" in caught.value.message
+    assert "has version 2, newer than this release reads: at most 1" in caught.value.message
     later = bytearray(GraphDef().to_bytes())
     later[8] = 9
     with pytest.raises(errors.UnimplementedError):

@@ -363,11 +363,11 @@ def test_errors_of_a_definition_name_the_op(inputs: str, outputs: str, attrs: An
 @pytest.mark.parametrize(
     ("rules", "says"),
     [
-        ({"shape": (1, 2)}, "shape function"),
+        ({"shape": (1, 2)}, "shape= must be a function"),
         ({"traits": traits.elementwise}, r"traits\.elementwise\(\)"),
         ({"traits": traits.elementwise(cost=3.0)}, r"traits\.transcendental"),  # type: ignore[arg-type]  # the mistake
-        ({"name": "two words"}, "no identifier"),
-        ({"name": ""}, "no identifier"),
+        ({"name": "two words"}, "not an identifier"),
+        ({"name": ""}, "not an identifier"),
     ],
 )
 def test_invalid_rules_of_a_definition_are_rejected(rules: Any, says: str) -> None:

@@ -72,7 +72,7 @@ def test_total_is_bounded_and_the_largest_message_is_dropped() -> None:
     feed(decoders[2], chunk())
     assert lost == [0], "not the one that asks, which has less"
     assert arrivals.bytes == 6 * CHUNK_BYTES
-    with pytest.raises(ResourceExhaustedError, match="not come whole"):
+    with pytest.raises(ResourceExhaustedError, match="incompletely received"):
         feed(decoders[1], chunk() * 7)
     for decoder in decoders:
         decoder.drop()

@@ -89,7 +89,7 @@ def test_same_secret_is_admitted_and_others_get_the_reason(loop: str) -> None:
 
     async def main() -> None:
         async with listen(ANY, handler, KNOWN) as listener:
-            for options, sentence in ((OTHER, "another secret"), (NONE, "this process has none")):
+            for options, sentence in ((OTHER, "a different secret"), (NONE, "this process has none")):
                 with pytest.raises(UnauthenticatedError, match=sentence) as caught:
                     await connect(listener.address, 5, options, peer="/job:ps/task:0")
                 assert "/job:ps/task:0" in str(caught.value)
@@ -275,7 +275,7 @@ def test_client_secret_cannot_start_a_server() -> None:
     assert client.client() is client
     assert not Credentials(SECRET).is_client
     assert SECRET not in (client.secret or b"")
-    with pytest.raises(PermissionDeniedError, match="secret for clients"):
+    with pytest.raises(PermissionDeniedError, match="secret of clients"):
         Server({"ps": ["127.0.0.1:0"]}, "ps", 0, credentials=client)
     with pytest.raises(FailedPreconditionError):
         Credentials().client()
@@ -351,7 +351,7 @@ def test_credentials_round_trip_through_an_environment(secret: bytes) -> None:
 
 @pytest.mark.parametrize("secret", [b"\0" + SECRET, SECRET + b"\n", b" " + SECRET])
 def test_secret_that_an_environment_cannot_hold_is_refused(secret: bytes) -> None:
-    with pytest.raises(InvalidArgumentError, match="handed on") as caught:
+    with pytest.raises(InvalidArgumentError, match="passed in the environment") as caught:
         Credentials(secret).environment()
     assert SECRET.decode() not in str(caught.value)
 
@@ -400,7 +400,7 @@ async def test_session_and_server_accept_credentials() -> None:
             doubled = af.constant(21.0) * 2.0
         # In another thread: on the server's event loop the target would be used without a connection.
         assert await asyncio.to_thread(run_there, server.target, doubled, known) == 42.0
-        with pytest.raises(UnauthenticatedError, match="another secret"):
+        with pytest.raises(UnauthenticatedError, match="a different secret"):
             await asyncio.to_thread(run_there, server.target, doubled, Credentials(b"y" * 32))
 
 

@@ -62,7 +62,7 @@ async def test_drain_finishes_running_steps_and_refuses_new_ones(tcp: bool) -> N
         await eventually(lambda: ps.status().state == "drains")
         refused = await failure(session.run(one))
         assert isinstance(refused, UnavailableError)
-        assert f"{ps.task} is about to end" in refused.message
+        assert f"{ps.task} is shutting down" in refused.message
         assert not refused.may_have_been_applied
         assert ps.status().activity.refused == 1
         assert not draining.done()
@@ -87,7 +87,7 @@ async def test_drain_stops_a_step_that_exceeds_the_time() -> None:
         await ps.drain(0.0)
         error = await running
         assert isinstance(error, UnavailableError)
-        assert f"{ps.task} ends, and the step has not ended within 0 s" in error.message
+        assert f"{ps.task} is shutting down, and the step did not finish within 0 s" in error.message
         assert (ps.status().state, ps.status().activity.running) == ("ended", 0)
 
 
@@ -186,7 +186,7 @@ def test_refused_step_was_not_applied(seed: int) -> None:
         errors: list[OpError] = []
 
         async def steps(session: af.Session) -> None:
-            while not errors or "about to end" in errors[-1].message:
+            while not errors or "is shutting down" in errors[-1].message:
                 try:
                     results.append(float(await session.run(one)))
                 except OpError as error:

@@ -319,5 +319,5 @@ def test_reconnected_session_waits_for_its_own_step(seconds: float) -> None:
     """Retry until the step has ended: the session never runs beside a step that may still be applied."""
     told, (first, last) = simulate(partial(long_step, seconds=seconds))
     assert first == last
-    assert all("still computes here" in message for message in told)
+    assert all("still running here" in message for message in told)
     assert bool(told) == (seconds > 20)

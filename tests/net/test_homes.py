@@ -132,7 +132,10 @@ async def test_variable_with_explicit_device_needs_no_coordinator() -> None:
     async with Server(spec, "worker", 0) as worker, af.Session(worker.target) as session:
         await session.run(v.initializer)
         assert (await session.run(v)).tolist() == [1.0, 2.0]
-        with given_up_at_once(), pytest.raises(af.errors.UnavailableError, match=r"chief.* keeps where"):
+        with (
+            given_up_at_once(),
+            pytest.raises(af.errors.UnavailableError, match=r"chief.* coordinates the resource directory"),
+        ):
             await session.run(free.initializer)
 
 

@@ -177,7 +177,7 @@ async def test_large_message_does_not_block_the_event_loop() -> None:
 @pytest.mark.parametrize(("kind", "columns"), [(HOLDS, 2), (CLAIM, 4)])
 async def test_clients_may_not_use_requests_between_tasks(kind: str, columns: int) -> None:
     async with stranger(Limits(), is_task=False) as (server, channel):
-        with pytest.raises(PermissionDeniedError, match="by tasks of the cluster"):
+        with pytest.raises(PermissionDeniedError, match="for tasks of the cluster"):
             await channel.call(kind, {}, [pack_texts([["", "v", "", DEVICE][:columns]])], timeout=60)
         assert not server.homes.holdings.look_up([("", "v")])
         assert await settled(channel, ["", "v", "", DEVICE]) == [DEVICE]

@@ -149,7 +149,7 @@ def test_worker_silent_during_reconnection_is_unavailable(seed: int) -> None:
         steps.net.drop("client", "worker1")
         steps.net.partition("client", "worker1")
         await asyncio.sleep(0.1)
-        with pytest.raises(af.errors.UnavailableError, match="has not answered"):
+        with pytest.raises(af.errors.UnavailableError, match="did not answer"):
             await session.run(steps.result, {steps.fed: 1.0})
         steps.net.heal()
         assert await session.run(steps.result, {steps.fed: 2.0}) == 6.0

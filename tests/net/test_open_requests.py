@@ -255,7 +255,7 @@ async def test_duration_of_steps_is_bounded() -> None:
     with af.device("/job:ps"):
         taken = af.FIFOQueue(10, [af.float32], shapes=[[]]).dequeue()
     async with two_tasks(Limits(step_seconds=0.05)) as (_, worker), af.Session(worker.target) as session:
-        with pytest.raises(DeadlineExceededError, match="time limit of the step") as raised:
+        with pytest.raises(DeadlineExceededError, match="the step exceeded its timeout") as raised:
             await session.run(taken)
         assert "0.05 s" in str(raised.value)
 

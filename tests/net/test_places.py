@@ -55,7 +55,7 @@ async def test_idle_clients_keep_no_task_and_no_client_out(tcp: bool) -> None:
         for one in (task, client, *more):
             await one.call(STATE, timeout=SECONDS)
         error = await idle[0].wait_ended()
-        assert "idle for longest" in str(error)
+        assert "idle the longest" in str(error)
         assert "at most 20" in str(error)
         assert not error.may_have_been_applied
         assert sum(one.error is None for one in idle) <= 1
@@ -154,7 +154,7 @@ async def test_session_with_a_running_step_is_not_evicted() -> None:
         waiting = tg.create_task(one.run(taken))
         while not ps.status().activity.running:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        with given_up_at_once(), pytest.raises(UnavailableError, match="none of them is idle") as raised:
+        with given_up_at_once(), pytest.raises(UnavailableError, match="none of which is idle") as raised:
             await other.run(put)
         assert not raised.value.may_have_been_applied
         await one.run(put)
@@ -175,7 +175,7 @@ async def test_eviction_reports_parts_that_ended_without_an_answer(tcp: bool) ->
         await first.call(STATE, timeout=SECONDS)  # answered after all earlier requests were handled
         assert not answer.done()
         await channel(stack, it.target)
-        assert "idle for longest" in str(await first.wait_ended())
+        assert "idle the longest" in str(await first.wait_ended())
         assert answer.result() == Reply()
         first.calls.forget(77)
 

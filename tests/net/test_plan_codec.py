@@ -383,14 +383,14 @@ def test_index_of_a_feed_or_fetch_is_unique_on_a_device(op: str) -> None:
 @pytest.mark.parametrize("other", [REAL, OutputSpec(af.int32, (3,))])
 def test_devices_must_agree_on_a_feed(other: OutputSpec) -> None:
     first = ClientGraph(boundary("_Arg", (0, WHOLE)), 1, 0)
-    with pytest.raises(InvalidArgumentError, match="devices differ in what feed 0 is"):
+    with pytest.raises(InvalidArgumentError, match="devices declare feed 0 differently"):
         over_the_wire(Part("/task:0", {"/cpu:0": first, "/cpu:1": replace(first, nodes=boundary("_Arg", (0, other)))}))
     over_the_wire(Part("/task:0", {"/cpu:0": first, "/cpu:1": first}))
 
 
 def test_only_one_device_may_return_a_fetch() -> None:
     graph = ClientGraph(boundary("_Retval", (0, WHOLE)), 0, 1)
-    with pytest.raises(InvalidArgumentError, match="two devices give fetch 0"):
+    with pytest.raises(InvalidArgumentError, match="two devices return fetch 0"):
         over_the_wire(Part("/task:0", {"/cpu:0": graph, "/cpu:1": graph}))
 
 

@@ -441,7 +441,7 @@ async def test_two_servers_of_a_process_need_two_addresses(tcp: bool) -> None:
         server = Server(spec)
         if start:
             await server.start()
-        with pytest.raises(af.errors.AlreadyExistsError, match=r"at .* already"):
+        with pytest.raises(af.errors.AlreadyExistsError, match=r"already uses .* in this process"):
             Server(spec)
         await server.stop()
     forgotten = Server(spec)

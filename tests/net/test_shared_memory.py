@@ -279,7 +279,7 @@ def test_reused_slot_or_resized_segment_is_refused(segment: Segment) -> None:
     _, held = borrower.borrow(described(segment))
     with pytest.raises(DataLossError, match="used twice"):
         borrower.borrow(described(segment, turn=2))
-    with pytest.raises(DataLossError, match="another size"):
+    with pytest.raises(DataLossError, match="changed its size"):
         borrower.borrow(described(segment, slot=1, file_bytes=segment.size + 2 * TRAILER, shape=[8], nbytes=8))
     del held
     borrower.borrow(described(segment, turn=2))
@@ -306,7 +306,7 @@ def test_two_segments_of_one_number_are_refused(size: int) -> None:
     borrower = Borrower(Process(os.getpid()), Board(bytes(32)), Limits(shared_bytes=2 * SIZE))
     _, held = borrower.borrow(described(first), own=True)
     _, again = borrower.borrow(described(first, slot=1), own=True)
-    with pytest.raises(DataLossError, match="one number"):
+    with pytest.raises(DataLossError, match="the same number"):
         borrower.borrow(described(second, slot=2, number=first.number), own=True)
     assert borrower.bytes == first.size
     del held, again

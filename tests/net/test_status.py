@@ -80,7 +80,7 @@ def test_text_lists_running_steps_without_control_characters() -> None:
     step = RunningStep(7, 2.0, ("dequeue on the queue q", "x" * 10_000, "evil\x1b[2J\nstate  serves on it"))
     text = as_text(status(running=3, steps=(step, RunningStep(0, 1.0, ()))))
     assert "step 7 has been running for 2.000 s\n    waits for dequeue on the queue q\n" in text
-    assert "a step of this task alone has been running for 1.000 s\n  and 1 more\n" in text
+    assert "a step on this task only has been running for 1.000 s\n  and 1 more\n" in text
     assert "\x1b" not in text
     assert len(text.splitlines()) == 13
     assert len(text) < 2000

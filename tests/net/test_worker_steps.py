@@ -267,5 +267,5 @@ def test_server_rejects_unknown_protocol_and_task() -> None:
     with pytest.raises(UnimplementedError):
         af.train.Server({"a": inproc(1)}, protocol="grpc")
     for job, index in ((None, None), ("a", 2), ("b", 0)):
-        with pytest.raises(af.errors.InvalidArgumentError, match="which task"):
+        with pytest.raises(af.errors.InvalidArgumentError, match="do not identify one task"):
             af.train.Server({"a": inproc(2)}, job, index)

@@ -458,7 +458,7 @@ async def test_batch_functions_nest_in_functions() -> None:
 
 def test_arguments_must_be_tensors_with_rows() -> None:
     made = af.nondifferentiable_batch_function(1, 4, 0)(lambda rows: rows)
-    with pytest.raises(DTypeError, match="takes tensors"):
+    with pytest.raises(DTypeError, match="accepts tensors"):
         made([1.0])
     with pytest.raises(InvalidArgumentError, match="made of rows"):
         made(af.constant(1.0))
@@ -471,7 +471,7 @@ def test_node_dtypes_must_match_the_function(wanted: list[str]) -> None:
     x = af.placeholder(af.float32, [None])
     af.function(lambda rows: rows * 2.0, [af.TensorSpec([None], af.float32)], "twice").get_concrete_function()
     settings: dict[str, Any] = {"num_batch_threads": 1, "max_batch_size": 4, "batch_timeout_micros": 0}
-    with pytest.raises(DTypeError, match="does not return what the node says"):
+    with pytest.raises(DTypeError, match="does not return the dtypes that the node declares"):
         make_op("BatchFunction", [x], [], Tout=wanted, f="twice", **settings)
 
 

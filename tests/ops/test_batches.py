@@ -109,7 +109,7 @@ async def test_unbatch_times_out_after_its_carrier_is_cancelled() -> None:
     async with opened(carrying.graph) as session, asyncio.TaskGroup() as group:
 
         async def fails() -> None:
-            with pytest.raises(DeadlineExceededError, match="did not come in time") as caught:
+            with pytest.raises(DeadlineExceededError, match="did not arrive in time") as caught:
                 await carrying.right(session, 1.0)
             assert (caught.value.node, asyncio.get_running_loop().time()) == ("Unbatch", 1.75)
 

@@ -623,7 +623,7 @@ def test_while_loop_carries_indexed_slices(graph: af.Graph) -> None:
     few = lambda s: af.shape(s.values)[0] < 2  # noqa: E731  # used twice
     made = af.while_loop(few, body, [start], [af.TensorShape([None, 2])], return_same_structure=True)[0]
     assert value(af.convert_to_tensor(made)) == [[0, 0], [1, 2], [2, 4]]
-    with pytest.raises(errors.InvalidArgumentError, match="shape_invariants to say what may vary"):
+    with pytest.raises(errors.InvalidArgumentError, match="shape_invariants for sizes that may vary"):
         af.while_loop(few, body, [start])
 
 

@@ -501,7 +501,7 @@ def test_if_and_while_reject_wrong_arguments() -> None:
     x = af.constant(1.0)
     with pytest.raises(errors.DTypeError, match="different dtypes"):
         af.If(True, [x], lambda a: a, lambda a: af.constant(1))
-    with pytest.raises(errors.DTypeError, match="return what it takes"):
+    with pytest.raises(errors.DTypeError, match="return values of the same dtypes"):
         af.While([x], lambda a: a < 1.0, lambda a: [a, a])
     with pytest.raises(errors.InvalidArgumentError, match="one scalar"):
         af.While([x], lambda a: [a < 1.0, a], lambda a: a)
@@ -604,7 +604,7 @@ def test_import_accepts_a_function_name_as_op() -> None:
         (library(plus("f", call_of("sum", "g")), plus("g", call_of("sum", "f")), call="f"), errors.UnimplementedError,
          "calls itself"),
         (library(plus("f"), call="f", args=("x", "z")), errors.InvalidArgumentError, "wrong inputs"),
-        (library(plus("f"), call="f", outputs=2), errors.InvalidArgumentError, "does not return what"),
+        (library(plus("f"), call="f", outputs=2), errors.InvalidArgumentError, "do not match the dtypes"),
         (library(plus("f", result="nowhere"), call="f"), errors.InvalidArgumentError, "returns 'nowhere'"),
         (library(plus("f", NodeDef("sum", "AddV2", ("a", "b"), "", {"T": F32})), call="f"), errors.InvalidArgumentError,
          "unknown input 'b'"),

@@ -97,7 +97,7 @@ def test_defaults_of_another_number_of_values_are_refused(default: Any) -> None:
             write_piece(
                 1, write_piece(1, write_piece(1, b"n") + write_piece(2, write_piece(3, write_piece(1, b"\x80"))))
             ),
-            "could not parse example 1 (second): damaged message: a number that does not end",
+            "could not parse example 1 (second): damaged message: an unterminated varint",
         ),
     ],
 )

@@ -53,7 +53,7 @@ def nested(depth: int) -> str:
 
 @pytest.mark.parametrize("escape", [r"\I", r"\?", r"\777", r"\400", r"a\\\q"])
 def test_invalid_escapes_raise_data_loss_error(escape: str) -> None:
-    with pytest.raises(DataLossError, match=r"2: a string has an escape that is none"):
+    with pytest.raises(DataLossError, match=r"2: a string has an invalid escape"):
         protos.parse_text("NodeDef", f'# C:\\Images\nname: "{escape}"')
 
 

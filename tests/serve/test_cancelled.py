@@ -194,7 +194,7 @@ def test_repository_cancelled_while_it_ends_closes_every_version(loop: Loop, tmp
 
 
 async def refused(change: Coroutine[Any, Any, None]) -> None:
-    with pytest.raises(errors.UnavailableError, match="about to end"):
+    with pytest.raises(errors.UnavailableError, match="shutting down"):
         await change
 
 

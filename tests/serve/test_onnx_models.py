@@ -98,7 +98,7 @@ async def test_configured_shapes_replace_unknown_ones(tmp_path: Path) -> None:
 async def test_configured_shapes_are_rejected_for_other_formats(tmp_path: Path) -> None:
     folder = await save_model(tmp_path / "m", scaled(2))
     async with Repository({"m": ModelSource(str(folder), shapes={"x": (None, 3)})}) as repository:
-        with pytest.raises(InvalidArgumentError, match="in its file"):
+        with pytest.raises(InvalidArgumentError, match="already defines the shapes"):
             await repository.load("m")
 
 

@@ -93,7 +93,7 @@ def test_strings_in_json_and_as_bytes() -> None:
         "a",
         "grüße",
     ]
-    with pytest.raises(MalformedRequestError, match="not text"):
+    with pytest.raises(MalformedRequestError, match="not UTF-8 text"):
         encode_response(InferResponse("m", "1", {"s": found}))
 
 

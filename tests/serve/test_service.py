@@ -145,10 +145,10 @@ async def test_rejections_state_their_reason(folder: Path) -> None:
         await status(400, "not JSON", content=b"")
         await status(400, "inputs", json={})
         await status(400, "other inputs", json={"inputs": []})
-        await status(400, "is wrong", content=b"{}", headers={"Inference-Header-Content-Length": "x"})
+        await status(400, "invalid value", content=b"{}", headers={"Inference-Header-Content-Length": "x"})
         await status(400, "within the body", content=b"{}", headers={"Inference-Header-Content-Length": "9"})
-        await status(400, "not compressed as it says", content=b"{}", headers={"Content-Encoding": "gzip"})
-        await status(415, "unknown way", content=b"{}", headers={"Content-Encoding": "br"})
+        await status(400, "does not match its Content-Encoding", content=b"{}", headers={"Content-Encoding": "gzip"})
+        await status(415, "unsupported Content-Encoding", content=b"{}", headers={"Content-Encoding": "br"})
         await status(413, "too large", content=b" " * 2001)
         await status(413, "too large", content=_pieces(b" " * 100, 21))
         await status(403, "another site", content=b"{}", headers={"Origin": "http://evil.example"})
@@ -430,7 +430,7 @@ async def test_invalid_certificate_is_rejected_at_once(folder: Path, tmp_path: P
                 {"m": folder}, where=ServerOptions(port=0, tls_cert=tmp_path / cert, tls_key=tmp_path / cert)
             ):
                 pass
-    with pytest.raises(errors.InvalidArgumentError, match="together"):
+    with pytest.raises(errors.InvalidArgumentError, match="needs its key"):
         ServerOptions(tls_cert="x.pem")
 
 

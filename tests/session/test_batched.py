@@ -435,7 +435,7 @@ async def test_fetches_and_feeds_without_rows_are_rejected() -> None:
             (af.reduce_sum(x), [x], "cannot be split"),
             (x * 2.0, [fixed], "cannot be fed in batches"),
             (af.group(x), [x], "operations cannot be split"),
-            (x * 2.0, [], "needs a feed"),
+            (x * 2.0, [], "needs at least one feed"),
         ):
             with pytest.raises(InvalidArgumentError, match=match):
                 session.batched(fetches, feeds)
@@ -645,7 +645,7 @@ async def test_call_with_results_of_different_row_sizes_fails_alone() -> None:
 async def test_padding_that_does_not_fit_its_feed_is_rejected_at_once(dtype: af.DType, value: Any) -> None:
     x = af.placeholder(dtype, [None, None])
     async with af.Session() as session:
-        with pytest.raises((DTypeError, InvalidArgumentError), match="filled up"):
+        with pytest.raises((DTypeError, InvalidArgumentError), match="padding value"):
             session.batched(af.identity(x), [x], pad={x: value})
 
 

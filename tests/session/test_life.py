@@ -313,7 +313,7 @@ def test_wait_for_rejects_a_coroutine_that_was_awaited() -> None:
     with af.Session() as session:
         coroutine = doubled(session, af.constant(1.5))
         assert session.wait_for(coroutine) == 3.0
-        with pytest.raises(af.errors.FailedPreconditionError, match=r"doubled\(\) has been waited for before"):
+        with pytest.raises(af.errors.FailedPreconditionError, match=r"doubled\(\) has already been awaited"):
             session.wait_for(coroutine)
 
 
@@ -331,7 +331,7 @@ def test_wait_for_raises_errors_and_rejects_other_objects() -> None:
         with pytest.raises(KeyError, match="mine"):
             session.wait_for(fail())
         not_one: Any = 3
-        with pytest.raises(af.errors.DTypeError, match="waited for"):
+        with pytest.raises(af.errors.DTypeError, match="awaitable"):
             session.wait_for(not_one)
 
 

@@ -196,8 +196,8 @@ async def test_step_on_another_loop_fails_if_the_reader_loop_is_closed() -> None
         loop = asyncio.get_running_loop()
         with patch.object(loop, "call_soon_threadsafe", side_effect=RuntimeError("closed")), ThreadPoolExecutor(1) as t:
             error = t.submit(asyncio.run, _failure(session, x)).result(60)
-        assert "not read any more" in error.message
-        with pytest.raises(FailedPreconditionError, match="not read any more"):
+        assert "no longer read" in error.message
+        with pytest.raises(FailedPreconditionError, match="no longer read"):
             await session.run(x)
 
 

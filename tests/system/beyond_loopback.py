@@ -67,7 +67,7 @@ async def waiting(target: str) -> None:
 
 class _Log(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        if record.getMessage().startswith("a new session is made"):
+        if record.getMessage().startswith("creating a new session"):
             say("recovers")
 
 

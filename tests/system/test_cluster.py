@@ -134,7 +134,7 @@ async def test_worker_exits_on_sigterm() -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--cluster", "ps=127.0.0.1:1", "--job", "worker"], "which task"),
+        (["--cluster", "ps=127.0.0.1:1", "--job", "worker"], "do not identify one task"),
         (["--cluster", "ps"], "--cluster"),
         (["--cluster", "ps=192.0.2.1:2222"], "loopback"),
     ],

@@ -122,7 +122,7 @@ BAD_INPUT = {
     f"[[1{'0' * 400}]]": "int too large",
     f"[{[1e39] * 64}]": "too large",
     "[[1e300, 1]]": "too large",
-    f"[{'[NaN' + ', NaN' * 63}]]": "NaN is no number",
+    f"[{'[NaN' + ', NaN' * 63}]]": "NaN is not valid JSON",
     "[" * 200_000: "nested too deeply",
     "[[1], [1, 2]]": "differ in length",
 }

@@ -46,7 +46,7 @@ class Recovery(logging.Handler):
         self.begins = asyncio.Event()
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.getMessage().startswith("a new session is made"):
+        if record.getMessage().startswith("creating a new session"):
             self.begins.set()
 
 

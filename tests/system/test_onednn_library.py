@@ -39,7 +39,8 @@ def test_fork_works_without_onednn() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "reason"), [("off", "switched off"), ("/nowhere/libdnnl.so.3", "is not there"), (__file__, "not there")]
+    ("setting", "reason"),
+    [("off", "switched off"), ("/nowhere/libdnnl.so.3", "was not found"), (__file__, "not found")],
 )
 def test_doctor_reports_why_onednn_is_not_used(setting: str, reason: str) -> None:
     [line] = [line for line in run("-m", "aioflow", "doctor", setting=setting).stdout.splitlines() if "oneDNN" in line]

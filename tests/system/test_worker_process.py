@@ -67,7 +67,7 @@ async def worker(*arguments: str, environment: Mapping[str, str] | None = None) 
             ready = (await process.stdout.readline()).decode()
             page = (await process.stdout.readline()).decode()
         assert ready == f"{TASK} serves at aioflow://{address}\n"  # docs/cluster.md documents this line
-        assert page.startswith(f"{TASK} says how it is at http://127.0.0.1:")
+        assert page.startswith(f"status page of {TASK}: http://127.0.0.1:")
         yield Running(process, ready.split()[-1], page.split()[-1])
 
 

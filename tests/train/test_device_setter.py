@@ -49,7 +49,7 @@ def test_byte_size_of_a_handle_is_that_of_its_resource() -> None:
         assert size(af.get_variable("v", [4, 2], af.float64).handle.op) == 64
         assert size(af.ConditionalAccumulator("float32", [3]).accumulator_ref.op) == 12
         assert size(af.zeros([5], af.int16).op) == 10
-        with pytest.raises(af.errors.InvalidArgumentError, match="size of 'x' is not known"):
+        with pytest.raises(af.errors.InvalidArgumentError, match="size of 'x' is unknown"):
             size(af.placeholder("float32", [None], name="x").op)
         with pytest.raises(af.errors.InvalidArgumentError, match="one output"):
             size(af.unique([1, 1]).y.op)

@@ -106,7 +106,10 @@ def test_watch_reports_changes_each_second_until_a_stop() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [({"worker_index": 0}, "no order"), ({"total_num_replicas": 1}, "one gradient a step")],
+    [
+        ({"worker_index": 0}, "cannot have a worker_index"),
+        ({"total_num_replicas": 1}, "at least replicas_to_aggregate"),
+    ],
 )
 def test_arguments_incompatible_with_elastic_are_rejected(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(af.errors.InvalidArgumentError, match=message):

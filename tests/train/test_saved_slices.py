@@ -93,9 +93,9 @@ async def test_saver_takes_a_list_with_a_partitioned_variable(tmp_path: Path) ->
 
 def test_saver_rejects_mixed_parts_and_duplicate_names() -> None:
     v, w = partitioned("v", 3, 0, TABLE), partitioned("w", 2, 0, TABLE)
-    with pytest.raises(InvalidArgumentError, match="belongs to several"):
+    with pytest.raises(InvalidArgumentError, match="belong to several"):
         af.train.Saver({"a": [*v, *w]})
-    with pytest.raises(DTypeError, match="no part of a variable"):
+    with pytest.raises(DTypeError, match="not a partition of a variable"):
         af.train.Saver({"a": [next(iter(v)), af.Variable(1.0)]})
     with pytest.raises(InvalidArgumentError, match="two variables are saved as 'v'"):
         af.train.Saver([*v, af.Variable(1.0, name="v")])
@@ -109,7 +109,7 @@ def empty(tmp_path: Path) -> Iterator[Path]:
 
 async def test_incomplete_parts_are_not_saved(empty: Path) -> None:
     v = partitioned("v", 3, 0, TABLE)
-    with pytest.raises(InvalidArgumentError, match="do not make up the whole"):
+    with pytest.raises(InvalidArgumentError, match="do not cover the tensor"):
         await saved(empty, list(v)[:2])
 
 
@@ -117,7 +117,7 @@ async def test_incomplete_parts_are_not_saved(empty: Path) -> None:
     ("specs", "message"),
     [
         (["4 0,2", "4 1,2"], "overlap"),
-        (["4 0,2", "5 2,2"], "different tensors"),
+        (["4 0,2", "5 2,2"], "tensors of different shapes"),
         (["4 0,2", "4 3,2"], "outside"),
         (["4 0,2", ""], "twice"),
         (["4 0,1", "4 1,3"], "does not fit"),

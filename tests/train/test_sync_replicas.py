@@ -129,7 +129,7 @@ async def test_first_gradient_of_a_numbered_worker_counts() -> None:
         chief, other = workers
         with chief.graph.as_default():
             tokens = chief.optimizer.get_init_tokens_op()
-            with pytest.raises(af.errors.InvalidArgumentError, match="same number"):
+            with pytest.raises(af.errors.InvalidArgumentError, match="divisible among the workers"):
                 chief.optimizer.get_init_tokens_op(1)
         await chief.run(tokens)
         await other.compute(3.0)
@@ -291,7 +291,7 @@ def test_slots_and_variables_are_those_of_the_inner_optimizer(graph: af.Graph) -
     [
         ({"replicas_to_aggregate": 0}, "replicas_to_aggregate"),
         ({"replicas_to_aggregate": 2, "total_num_replicas": 0}, "total_num_replicas"),
-        ({"replicas_to_aggregate": 2, "total_num_replicas": 3, "worker_index": 0}, "no order"),
+        ({"replicas_to_aggregate": 2, "total_num_replicas": 3, "worker_index": 0}, "from every replica"),
         ({"replicas_to_aggregate": 2, "worker_index": 2}, "worker_index"),
         ({"replicas_to_aggregate": 2, "worker_index": -1}, "worker_index"),
     ],

@@ -102,7 +102,7 @@ def _node_lines(nodes: tuple[Interval, ...]) -> Iterator[str]:
         yield f"  {node.start * 1e3:10.3f} {node.finish * 1e3:10.3f} ms  {node.op:<{width}}  {node.node}"
     others = [node.node for node in nodes if node.finish <= node.start]
     if others:
-        yield f"  and what takes no time: {', '.join(others)}"
+        yield f"  nodes that take no time: {', '.join(others)}"
 
 
 def _edge(transfer: Transfer) -> str:

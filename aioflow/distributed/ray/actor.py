@@ -20,7 +20,7 @@ from aioflow.net.errors_codec import encode_error
 from aioflow.net.server import Server
 from aioflow.net.tls import Tls
 
-_AGAIN: Final = "to leave the block and start the cluster again: training goes on from the last checkpoint"
+_AGAIN: Final = "leave the block and start the cluster again: training continues from the last checkpoint"
 
 
 class WorkerActor:
@@ -67,7 +67,8 @@ class WorkerActor:
         address, here = cluster.task_address(*self._task), _node_address()
         if split_host(address)[0] != here:
             raise UnavailableError(
-                f"{self._task.name} is lost with its node: Ray has put it on {here}, and others know it at {address}",
+                f"{self._task.name} is lost with its node: Ray restarted it on {here}, but other tasks "
+                f"expect it at {address}",
                 expected=_AGAIN,
                 actual=here,
             )

@@ -79,7 +79,7 @@ class RayHost:
         return {task: address.result() for task, address in found.items()}
 
     async def _until_there_is_room(self, seconds: float) -> None:
-        said = "Ray has no room yet for %s, and is given %g s: ray.available_resources() says what is free"
+        said = "Ray has no room yet for %s; waiting up to %g s. ray.available_resources() lists the free resources"
         saying = asyncio.get_running_loop().call_later(_SOON, _LOGGER.warning, said, self._bundles, seconds)
         try:
             await self._group.ready()
@@ -120,8 +120,8 @@ class RayHost:
             if not limit.expired():
                 raise
             raise UnavailableError(
-                f"{task.name} is lost: it does not serve within {self._patience:g} s",
-                expected="room for it on its node, and its port; or to start the cluster again",
+                f"{task.name} is lost: it did not start serving within {self._patience:g} s",
+                expected="resources and its port free on its node; otherwise, start the cluster again",
                 actual=found,
             ) from error
 
@@ -139,7 +139,7 @@ class RayHost:
     def _lost(self, task: Task, error: Exception) -> UnavailableError:
         return UnavailableError(
             f"{task.name} is lost: {_brief(error)}",
-            expected=f"an actor that can be made, and at most {self._wanted.max_restarts} restarts of it",
+            expected=f"an actor that starts, and at most {self._wanted.max_restarts} restarts",
         )
 
     async def ended(self, task: Task) -> None:

@@ -59,7 +59,7 @@ def read_jobs(jobs: Jobs) -> dict[str, Job]:
     """
     given: Any = jobs
     if not isinstance(given, Mapping):
-        raise DTypeError("not the jobs of a cluster", expected="{job: number of tasks}", actual=brief(given))
+        raise DTypeError("malformed jobs of a cluster", expected="{job: number of tasks}", actual=brief(given))
     if not given:
         raise InvalidArgumentError("a cluster without tasks", expected="at least one job", actual=given)
     found: dict[str, Job] = {}

@@ -45,7 +45,7 @@ def wanted(
         DTypeError: a value has the wrong type.
     """
     check_whole(max_restarts, "max_restarts", -1)
-    check_number(drain_seconds, "the time for the steps that run", "a number of seconds")
+    check_number(drain_seconds, "drain_seconds", "a number of seconds")
     known = Credentials.from_environment() if credentials is None else credentials
     if not known.prove:
         known = Credentials(secrets.token_hex(32).encode())
@@ -68,10 +68,10 @@ async def supervised(
         DeadlineExceededError: not all tasks serve in time.
         OpError: a task cannot be started, or is lost for good.
     """
-    check_number(timeout, "the time limit of the start", "a number of seconds", above=0)
+    check_number(timeout, "the start timeout", "a number of seconds", above=0)
     unknown = sorted(set(may_lose) - set(wanted.jobs))
     if unknown:
-        raise InvalidArgumentError("may_lose names no job", expected=list(wanted.jobs), actual=unknown)
+        raise InvalidArgumentError("may_lose names unknown jobs", expected=list(wanted.jobs), actual=unknown)
     clock = asyncio.get_running_loop().time
     until = clock() + timeout
     placed: list[Task] = []
@@ -119,7 +119,9 @@ class _Supervisor:
                     await event.wait()
         except TimeoutError as error:
             late = [task.name for task, event in self._serving.items() if not event.is_set()]
-            raise DeadlineExceededError("not all tasks serve in time", expected="all", actual=f"not {late}") from error
+            raise DeadlineExceededError(
+                "not all tasks started serving in time", expected="all", actual=f"not {late}"
+            ) from error
 
     @asynccontextmanager
     async def keeping(self) -> AsyncIterator[None]:
@@ -162,7 +164,7 @@ class _Supervisor:
         except Exception as error:  # not only errors of the task: the host may fail
             status.state = "lost"
             if isinstance(error, OpError) and task.job in self._may_lose and self._serving[task].is_set():
-                _LOGGER.warning("%s is lost, and training goes on without it: %s", task.name, error.message)
+                _LOGGER.warning("%s is lost; training continues without it: %s", task.name, error.message)
                 return
             self._lost = error
             raise

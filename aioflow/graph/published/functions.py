@@ -41,8 +41,8 @@ def function_of(
     signature = message.signature
     if signature.attr:
         raise UnimplementedError(
-            f"function {signature.name!r} has attributes of its own",
-            expected="dtypes that are known",
+            f"function {signature.name!r} is generic: it has attributes",
+            expected="fixed dtypes",
             actual=[attr.name for attr in signature.attr],
         )
     reads = _Reads(message, library)
@@ -50,7 +50,9 @@ def function_of(
     nodes = tuple(node for node in found if node is not None)
     missing = [arg.name for arg in signature.output_arg if arg.name not in message.ret]
     if missing:
-        raise InvalidArgumentError(f"function {signature.name!r} leaves out results", expected=missing, actual="none")
+        raise InvalidArgumentError(
+            f"function {signature.name!r} does not return all of its results", expected=missing, actual="none"
+        )
     return FunctionDef(
         signature.name,
         tuple(

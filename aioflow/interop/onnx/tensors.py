@@ -52,8 +52,8 @@ def _checked_dims(proto: TensorProto) -> tuple[int, ...]:
     # NumPy limits the product of the nonzero sizes, even if one size is 0 and there are no elements.
     if len(dims) > _MAX_RANK or any(d < 0 for d in dims) or (0 in dims and math.prod(filter(None, dims)) > _MOST_EMPTY):
         raise InvalidArgumentError(
-            f"tensor {proto.name!r} has an impossible shape",
-            expected=f"at most {_MAX_RANK} sizes, none negative, whose product is a size that an array can have",
+            f"tensor {proto.name!r} has an invalid shape",
+            expected=f"at most {_MAX_RANK} sizes, none negative, with a product that NumPy supports",
             actual=str(dims[: _MAX_RANK + 1]),
         )
     return dims
@@ -84,7 +84,7 @@ def _unpacked(proto: TensorProto, dims: tuple[int, ...], dtype: DType) -> Array:
 def _external(proto: TensorProto, dims: tuple[int, ...], dtype: DType, files: ExternalFiles) -> Array:
     if dtype is dtypes.string or not _is_whole_bytes(proto):
         raise UnimplementedError(
-            f"tensor {proto.name!r} cannot be in a file of its own", actual=element_type_name(proto.data_type)
+            f"tensor {proto.name!r} cannot be external data", actual=element_type_name(proto.data_type)
         )
     np_dtype = dtype.np_dtype
     data = files.bytes_of(proto, math.prod(dims) * np_dtype.itemsize)

@@ -121,7 +121,7 @@ def _by_index(path: Path) -> Weights:
         if tensor not in files[name].tensors and tensor not in files[name].refused
     ]
     if absent:
-        raise _damaged(path, "tensors that are where it says", f"no {brief(absent, 400)}")
+        raise _damaged(path, "tensors in the files that it names", f"no {brief(absent, 400)}")
     return Weights(files, {tensor: files[name] for tensor, name in homes.items()})
 
 

@@ -47,4 +47,4 @@ def _why(op: str) -> str:
     """Return the reason why TensorFlow cannot run the op, "" if it can."""
     if op not in OPS or not OPS.get(op).published:
         return "TensorFlow has no such op"
-    return "it stands for what is in this process" if OPS.get(op).traits.stays_home else ""
+    return "it refers to an object of this process" if OPS.get(op).traits.stays_home else ""

@@ -44,7 +44,9 @@ def _reached(nodes: Mapping[str, Message], wanted: Iterable[str]) -> set[str]:
             continue
         if name not in nodes:
             raise InvalidArgumentError(
-                f"the graph has no node {name!r}", expected="what its signatures and nodes name", actual=reader or name
+                f"the graph has no node {name!r}",
+                expected="all nodes that its signatures and nodes name",
+                actual=reader or name,
             )
         kept.add(name)
         left += [(node_of(text), name) for text in nodes[name].input]

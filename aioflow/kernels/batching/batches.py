@@ -94,7 +94,7 @@ def unbatch(binding: Binding) -> Callable[[Any, Any, int], Turn]:
                 return await Waiting(core.submit, core.withdraw, partial(Share, number), core.describe)
         except TimeoutError:
             raise DeadlineExceededError(
-                "the batch did not come in time", expected=f"within {seconds} s", actual="nothing for this step"
+                "the batch did not arrive in time", expected=f"within {seconds} s", actual="no result for this step"
             ) from None
 
     def call(batched: Any, index: Any, number: int) -> Any:

@@ -116,7 +116,7 @@ def _ended() -> BaseException:
 
 def _reader_gone() -> BaseException:
     return FailedPreconditionError(
-        "the async iterator is not read any more", expected="the event loop of its first step", actual="ended"
+        "the async iterator is no longer read", expected="the event loop of its first step", actual="ended"
     )
 
 
@@ -276,7 +276,7 @@ async def _next_item(iterator: AsyncIterator[Any]) -> _Item:
     except asyncio.CancelledError as error:
         if is_cancelled():
             raise
-        failed = CancelledError("what the async iterator awaited was cancelled")
+        failed = CancelledError("an operation that the async iterator awaited was cancelled")
         failed.__cause__ = error
         return _Item(error=failed)
     except Exception as error:

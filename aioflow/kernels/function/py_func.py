@@ -148,7 +148,7 @@ def py_coroutine(binding: Binding) -> Callable[[Sequence[Any]], Awaitable[tuple[
         except asyncio.CancelledError as error:
             if is_cancelled():
                 raise
-            raise CancelledError("what the function awaited was cancelled") from error
+            raise CancelledError("an operation that the function awaited was cancelled") from error
         except Exception as error:
             failure = call_error(error)
             raise failure from failure.__cause__
@@ -196,7 +196,7 @@ async def _once(function: PythonFunction, values: Sequence[Any]) -> Any:
     result = function.call(*values)
     if not inspect.isawaitable(result):
         raise InvalidArgumentError(
-            "py_coroutine takes a coroutine function; py_func takes a plain one",
+            "py_coroutine requires a coroutine function; use py_func for a plain one",
             expected="an awaitable",
             actual=type(result).__name__,
         )
@@ -221,7 +221,7 @@ def py_func(binding: Binding) -> Callable[[Sequence[Any]], Awaitable[tuple[Any, 
         if inspect.iscoroutine(result):
             result.close()
             raise InvalidArgumentError(
-                "py_func takes a plain function; py_coroutine takes a coroutine function",
+                "py_func requires a plain function; use py_coroutine for a coroutine function",
                 expected="a value",
                 actual="a coroutine",
             )

@@ -60,9 +60,11 @@ class DenseTable(MutableTable):
         super().__init__(name, key_dtype, value_dtype, np.shape(empty_key), value_dims)
         self._empty, self._deleted = self.keys_of(empty_key)[0], self.keys_of(deleted_key)[0]
         if self._empty == self._deleted:
-            raise InvalidArgumentError("empty_key and deleted_key are one", expected="two keys", actual=self._empty)
+            raise InvalidArgumentError(
+                "empty_key and deleted_key are equal", expected="two different keys", actual=self._empty
+            )
         if not 0 < load < 1:
-            raise InvalidArgumentError("max_load_factor is no part", expected="0 < value < 1", actual=load)
+            raise InvalidArgumentError("max_load_factor is out of range", expected="0 < value < 1", actual=load)
         self._load = load
         self._buckets = _checked(buckets)
 
@@ -130,7 +132,9 @@ class DenseTable(MutableTable):
         for key in self.keys_of(keys):
             if key in self.reserved:
                 raise InvalidArgumentError(
-                    f"a key of table {self.name!r} stands for no entry", expected="another key", actual=repr(key)
+                    f"a key of table {self.name!r} equals its empty_key or deleted_key",
+                    expected="another key",
+                    actual=repr(key),
                 )
 
 
@@ -159,5 +163,5 @@ def _hash(key: Any) -> int:
 
 def _checked(buckets: int) -> int:
     if buckets < 4 or buckets & (buckets - 1):
-        raise InvalidArgumentError("no number of buckets", expected="a power of two, at least 4", actual=buckets)
+        raise InvalidArgumentError("invalid number of buckets", expected="a power of two, at least 4", actual=buckets)
     return buckets

@@ -64,8 +64,8 @@ def _check_variable(found: Any, name: str, dtype: Any, dims: Dims) -> None:
     if not is_compatible(found.dims, dims):
         if found.is_initialized:
             raise InvalidArgumentError(
-                f"variable {name} exists with a different shape; another program made it, or it was cut into other "
-                "parts. `await session.clear()` drops what the tasks hold; then it can be initialized or restored",
+                f"variable {name} exists with a different shape: another program created it, or its "
+                "partitioning has changed. Call `await session.clear()`, then initialize or restore it",
                 expected=format_dims(dims),
                 actual=format_dims(found.dims),
             )

@@ -36,7 +36,7 @@ def parse_jobs(text: str) -> dict[str, int]:
         job, equals, count = part.partition("=")
         if not (job and equals and re.fullmatch(r"[0-9]{1,5}", count)) or job in jobs:
             raise InvalidArgumentError(
-                "not the jobs of a cluster", expected="JOB=COUNT[,…], each job once", actual=brief(text)
+                "malformed jobs of a cluster", expected="JOB=COUNT[,…], each job once", actual=brief(text)
             )
         jobs[job] = int(count)
     return jobs
@@ -55,7 +55,7 @@ def slurm(jobs: Mapping[str, int], environment: Mapping[str, str], port: int = F
             by host, or a variable is malformed.
     """
     if not isinstance(jobs, Mapping):
-        raise DTypeError("not the jobs of a cluster", expected="{job: count}", actual=brief(jobs))
+        raise DTypeError("malformed jobs of a cluster", expected="{job: count}", actual=brief(jobs))
     check_whole(port, "the first port of Slurm's tasks", 1)
     for job, count in jobs.items():
         check_whole(count, f"the number of tasks of {job}", 0)
@@ -63,14 +63,14 @@ def slurm(jobs: Mapping[str, int], environment: Mapping[str, str], port: int = F
     places = _places(environment, port)
     if sum(jobs.values()) != len(places) or rank >= len(places):
         raise InvalidArgumentError(
-            "the jobs do not have as many tasks as Slurm has started",
+            "the number of tasks differs from the number that Slurm has started",
             expected=f"{len(places)} tasks, of which this is {rank}",
             actual=", ".join(f"{job}={count}" for job, count in jobs.items()),
         )
     # Ranks would not match the hosts if the tasks were distributed cyclically.
     if environment.get(_NODE) and environment_number(environment, _NODE) != places[rank][0]:
         raise InvalidArgumentError(
-            "Slurm has not distributed its tasks host by host: srun --distribution=block does",
+            "Slurm has not distributed its tasks host by host; use srun --distribution=block",
             expected=f"rank {rank} on node {places[rank][0]}",
             actual=f"{_NODE}={environment[_NODE]}",
         )
@@ -89,10 +89,12 @@ def _places(environment: Mapping[str, str], port: int) -> list[tuple[int, str]]:
     hosts = expand_hostlist(text)
     counts = _counts(environment, len(hosts))
     if max(counts) + port - 1 > _MOST_PORT:
-        raise InvalidArgumentError("there are no such ports", expected=f"at most {_MOST_PORT}", actual=port)
+        raise InvalidArgumentError("the ports are out of range", expected=f"at most {_MOST_PORT}", actual=port)
     if len(counts) != len(hosts):
         raise InvalidArgumentError(
-            f"{name} does not have as many hosts as there are numbers of tasks", expected=len(counts), actual=len(hosts)
+            f"{name} has a different number of hosts than there are task counts",
+            expected=len(counts),
+            actual=len(hosts),
         )
     return [
         (number, f"{host}:{port + local}")
@@ -135,5 +137,5 @@ def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> tuple[str,
         if environment.get(name):
             return name, environment[name].strip()
     raise InvalidArgumentError(
-        "Slurm has not started this process, or does not say so", expected=" or ".join(names), actual="not set"
+        "not running under Slurm: its environment variables are missing", expected=" or ".join(names), actual="not set"
     )

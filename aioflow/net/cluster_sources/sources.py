@@ -108,7 +108,7 @@ def believed(sources: Sequence[Source]) -> ClusterTask:
     found = [task for task in spec.tasks() if job in (None, task.job) and index in (None, task.number)]
     if len(found) != 1:
         raise InvalidArgumentError(
-            "which task of the cluster is this?",
+            "the job and task do not identify one task of the cluster",
             expected=f"a job and task of {_brief(spec)} ({CLUSTER} from {came_from[CLUSTER]})",
             actual=f"{_said('job', job, came_from[JOB])}, {_said('task', index, came_from[TASK])}",
         )

@@ -68,7 +68,7 @@ def find_task(given: Sequence[Given], environment: Mapping[str, str]) -> Cluster
         if one.cluster is not None and one.slurm_jobs is not None:
             raise InvalidArgumentError(
                 "two clusters are given",
-                expected="one, or the jobs of what Slurm has started",
+                expected="a cluster, or the jobs that Slurm has started",
                 actual=one.said(CLUSTER),
             )
         sources.append(_source(one, sources, environment))

@@ -94,13 +94,13 @@ class Borrower:
         size = file_bytes - TRAILER
         itemsize = spec.dtype.np_dtype.itemsize
         if not (0 < spec.nbytes <= size - offset and offset % itemsize == 0 and slot < SLOTS and 0 < turn <= TURNS):
-            raise DataLossError("a tensor that is not within its memory", expected=f"{size} bytes", actual=place)
+            raise DataLossError("a shared tensor exceeds its segment", expected=f"{size} bytes", actual=place)
         if slot in self._held:
-            raise DataLossError("a place for a tensor was used twice", actual=slot)
+            raise DataLossError("a slot for a shared tensor was used twice", actual=slot)
         memory = self._memory(number, fd, file_bytes, own)
         # Limits are counted by segment number, and two files with one number would evade them.
         if any(ticket.number == number and ticket.file != memory.file for ticket in list(self._held.values())):
-            raise DataLossError("two segments have one number, by which they are counted", actual=number)
+            raise DataLossError("two shared-memory segments have the same number", actual=number)
         borrowed = _Borrowed(spec.shape, spec.dtype.np_dtype, memory.bytes, offset)
         ticket = _Ticket(self, slot, turn, number, memory.file, size)
         self._held[slot] = borrowed.ticket = ticket
@@ -116,7 +116,9 @@ class Borrower:
             self._make_room(number, file_bytes - TRAILER)
             found = self._process.open(fd, file_bytes)
         elif found.bytes.nbytes != file_bytes:
-            raise DataLossError("a segment has another size", expected=found.bytes.nbytes, actual=file_bytes)
+            raise DataLossError(
+                "a shared-memory segment changed its size", expected=found.bytes.nbytes, actual=file_bytes
+            )
         self._mapped[number] = found
         return found
 
@@ -124,7 +126,9 @@ class Borrower:
         most = self._limits.shared_bytes
         held = {ticket.number for ticket in list(self._held.values())}
         if number not in held and self.bytes + size > most:
-            raise ResourceExhaustedError("bytes that one end has lent", expected=f"at most {most}", actual=size)
+            raise ResourceExhaustedError(
+                "shared-memory bytes exported by the peer", expected=f"at most {most}", actual=size
+            )
         for idle in [number for number in self._mapped if number not in held]:
             if self.mapped + size <= most:
                 break
@@ -156,13 +160,15 @@ class Borrower:
 
 def _parsed(description: Any, limits: Limits) -> tuple[int, TensorSpec, list[int]]:
     if not (isinstance(description, list) and len(description) == 5):
-        raise DataLossError("a malformed description of what is lent", actual=brief(description))
+        raise DataLossError("a malformed description of a shared tensor", actual=brief(description))
     index, *spec, place = description
     if not (isinstance(place, list) and len(place) == _PLACE and all(_is_number(item) for item in (index, *place))):
-        raise DataLossError("a malformed place of what is lent", expected="numbers", actual=brief(description))
+        raise DataLossError("a malformed location of a shared tensor", expected="numbers", actual=brief(description))
     parsed = parse_spec(spec, limits)
     if parsed.dtype is string or parsed.dtype.is_bool:
-        raise DataLossError("a dtype that is not lent", expected="numbers", actual=parsed.dtype.name)
+        raise DataLossError(
+            "a dtype that cannot be in shared memory", expected="a numeric dtype", actual=parsed.dtype.name
+        )
     return index, parsed, place
 
 

@@ -100,7 +100,7 @@ class Sharing:
     def _met(self, message: Message) -> None:
         offer = _offer(message)
         if self._board is None or self._borrower is not None:
-            raise DataLossError("an offer of memory that was not asked for", actual=brief(dict(message.header)))
+            raise DataLossError("an unexpected offer of shared memory", actual=brief(dict(message.header)))
         board: PeerBoard | None = None
         with suppress(OSError, OpError):  # of another host or user, or the id belongs to another process now
             process = Process(offer.process)
@@ -113,7 +113,7 @@ class Sharing:
 
     def _opened(self, message: Message) -> Message:
         if self._borrower is None:
-            raise DataLossError("a tensor was lent by one that does not share its memory")
+            raise DataLossError("the peer sent a shared tensor without offering shared memory")
         (kind, header, lent), limits = _loan(message), self._limits
         total = len(lent) + len(message.tensors)
         if total > limits.tensors:
@@ -121,7 +121,9 @@ class Sharing:
         arrays: dict[int, Array] = {}
         for index, array in (self._borrower.borrow(each, own=kind is Kind.REPLY) for each in lent):
             if index >= total or index in arrays:
-                raise DataLossError("what is lent has no place in its message", expected=f"below {total}", actual=index)
+                raise DataLossError(
+                    "a shared tensor has an invalid index in its message", expected=f"below {total}", actual=index
+                )
             arrays[index] = array
         size = sum(array.nbytes for array in (*arrays.values(), *message.tensors))
         if size > limits.tensor_bytes:
@@ -200,7 +202,7 @@ def _loan(message: Message) -> tuple[Kind, dict[str, Any], list[Any]]:
         found = _INNER.get(kind)
         if found is not None:
             return found, header, lent
-    raise DataLossError("a malformed message with a loan", expected=sorted(_LENT), actual=brief(dict(said)))
+    raise DataLossError("a malformed message with shared tensors", expected=sorted(_LENT), actual=brief(dict(said)))
 
 
 def _offer(message: Message) -> _Offer:
@@ -210,7 +212,7 @@ def _offer(message: Message) -> _Offer:
         nonce, numbers = said["nonce"], [said[key] for key in ("process", "board", "bytes", "unread")]
         if isinstance(nonce, str) and all(type(number) is int and 0 <= number < 2**63 for number in numbers):
             return _Offer(**said)
-    raise DataLossError("a malformed offer of memory", expected=_Offer._fields, actual=brief(dict(said)))
+    raise DataLossError("a malformed offer of shared memory", expected=_Offer._fields, actual=brief(dict(said)))
 
 
 def _new(array: Array, reserve: bool) -> Array | None:

@@ -18,17 +18,22 @@ class _Metric(NamedTuple):
 
 
 _METRICS: Final = (
-    _Metric("aioflow_ready", "gauge", "Whether steps are taken.", lambda s: int(s.is_ready)),
-    _Metric("aioflow_uptime_seconds", "gauge", "Since the server was made.", lambda s: round(s.seconds, 3)),
+    _Metric("aioflow_ready", "gauge", "1 if the server accepts steps.", lambda s: int(s.is_ready)),
+    _Metric("aioflow_uptime_seconds", "gauge", "Seconds since the server was created.", lambda s: round(s.seconds, 3)),
     _Metric("aioflow_devices", "gauge", "Devices of the task.", lambda s: len(s.devices)),
-    _Metric("aioflow_connections", "gauge", "Connections of clients and tasks.", lambda s: s.activity.connections),
-    _Metric("aioflow_parts", "gauge", "Parts of plans that are registered.", lambda s: s.activity.parts),
-    _Metric("aioflow_steps_running", "gauge", "Steps that run.", lambda s: s.activity.running),
-    _Metric("aioflow_steps_begun_total", "counter", "Steps that have begun.", lambda s: s.activity.begun),
+    _Metric("aioflow_connections", "gauge", "Connections from clients and tasks.", lambda s: s.activity.connections),
+    _Metric("aioflow_parts", "gauge", "Registered parts of plans.", lambda s: s.activity.parts),
+    _Metric("aioflow_steps_running", "gauge", "Running steps.", lambda s: s.activity.running),
+    _Metric("aioflow_steps_begun_total", "counter", "Steps started.", lambda s: s.activity.begun),
     _Metric("aioflow_steps_failed_total", "counter", "Steps that failed or were stopped.", lambda s: s.activity.failed),
-    _Metric("aioflow_steps_refused_total", "counter", "Steps refused at the end.", lambda s: s.activity.refused),
-    _Metric("aioflow_early_bytes", "gauge", "Bytes of values not asked for yet.", lambda s: s.activity.early_bytes),
-    _Metric("aioflow_peak_memory_bytes", "gauge", "The most that the process has had.", lambda s: s.activity.memory),
+    _Metric("aioflow_steps_refused_total", "counter", "Steps refused during shutdown.", lambda s: s.activity.refused),
+    _Metric(
+        "aioflow_early_bytes",
+        "gauge",
+        "Bytes of received values that no node has read yet.",
+        lambda s: s.activity.early_bytes,
+    ),
+    _Metric("aioflow_peak_memory_bytes", "gauge", "Peak memory of the process, in bytes.", lambda s: s.activity.memory),
 )
 
 
@@ -53,7 +58,7 @@ def as_text(status: ServerStatus) -> str:
     lines = [
         f"task         {status.task}",
         f"target       {status.target}",
-        f"state        {status.state}, for {status.seconds:.1f} s since it was started",
+        f"state        {status.state}, up {status.seconds:.1f} s",
         f"devices      {', '.join(status.devices)}",
         f"connections  {activity.connections}",
         f"parts        {activity.parts}",
@@ -67,7 +72,7 @@ def as_text(status: ServerStatus) -> str:
 
 
 def _lines(step: RunningStep) -> list[str]:
-    name = f"step {step.id}" if step.id else "a step of this task alone"
+    name = f"step {step.id}" if step.id else "a step on this task only"
     return [
         f"  {name} has been running for {step.seconds:.3f} s",
         *(f"    waits for {waiting[:_MOST_LETTERS]}" for waiting in step.waiting),

@@ -56,7 +56,9 @@ def _load(op: Operation) -> None:
     given, wanted = [tensor.dtype.name for tensor in function.outputs], [dtype.name for dtype in op.attrs["Tout"]]
     if given != wanted:
         raise DTypeError(
-            f"function {function.name!r} does not return what the node says", expected=wanted, actual=given
+            f"function {function.name!r} does not return the dtypes that the node declares",
+            expected=wanted,
+            actual=given,
         )
 
 
@@ -128,7 +130,7 @@ def nondifferentiable_batch_function(
 def _call(function: Callable[..., Any], name: str, args: Sequence[Any], **settings: Any) -> Any:
     for arg in args:
         if not isinstance(arg, Tensor):
-            raise DTypeError("a batch function takes tensors", expected="Tensor", actual=type(arg).__name__)
+            raise DTypeError("a batch function accepts tensors only", expected="Tensor", actual=type(arg).__name__)
     graph = graph_of(args)
     specs = [TensorSpec(some_rows(arg.dims), arg.dtype, f"batch_{i}") for i, arg in enumerate(args)]
     with graph.as_default():

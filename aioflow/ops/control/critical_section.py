@@ -119,16 +119,16 @@ class CriticalSection:
         resources = frozenset(t for t in used if t.op not in inside)
         if self._handle in resources:
             raise InvalidArgumentError(
-                f"critical section {self.name!r} is entered inside itself, which would wait forever",
+                f"critical section {self.name!r} is entered inside itself, which would deadlock",
                 expected="one execute at a time",
-                actual="an execute in an execute",
+                actual="nested execute calls",
             )
         for other in graph.get_collection(_EXECUTIONS):
             shared = resources & other.resources
             if shared and other.handle is not self._handle and (exclusive or other.exclusive):
                 raise InvalidArgumentError(
                     f"critical section {self.name!r} uses resources of critical section {other.handle.op.name!r}",
-                    expected="resources of its own, or exclusive_resource_access=False in both",
+                    expected="separate resources, or exclusive_resource_access=False in both",
                     actual=sorted(t.name for t in shared),
                 )
         graph.add_to_collection(_EXECUTIONS, _Execution(self._handle, resources, exclusive))

@@ -135,7 +135,7 @@ def _check_unchanged(variable: LoopVariable, following: Tensor) -> None:
     if not _no_wider(following.dims, before.dims):
         raise InvalidArgumentError(
             f"loop variable {name!r} has shape {format_dims(before.dims)} on entry but "
-            f"{format_dims(following.dims)} after one iteration; use shape_invariants to say what may vary",
+            f"{format_dims(following.dims)} after one iteration; use shape_invariants for sizes that may vary",
             expected=format_dims(before.dims),
             actual=format_dims(following.dims),
         ).at(origin.name, origin.type, origin.source)

@@ -88,7 +88,9 @@ def stand_for(op: Operation, results: Sequence[Tensor], finish: Sequence[Operati
     wanted, actual = ([t.dtype.name for t in ts] for ts in (op.outputs, results))
     if wanted != actual:
         error = DTypeError if len(wanted) == len(actual) else InvalidArgumentError
-        raise error("the function does not return what the call declares", expected=wanted, actual=actual)
+        raise error(
+            "the function's results do not match the dtypes that the call declares", expected=wanted, actual=actual
+        )
     for output, tensor in zip(op.outputs, results, strict=True):
         output.set_shape(tensor.dims)
     op.expansion = tuple(results)

@@ -131,7 +131,7 @@ def While(
     test, step = _alike(graph, [_traced(graph, f, values) for f in (cond, body)])
     if [t.dtype for t in step.outputs] != [t.dtype for t in values]:
         raise DTypeError(
-            "body must return what it takes",
+            "body must return values of the same dtypes as its arguments",
             expected=[t.dtype.name for t in values],
             actual=[t.dtype.name for t in step.outputs],
         )

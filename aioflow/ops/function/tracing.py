@@ -302,7 +302,7 @@ def _key(leaf: Any) -> Any:
         hash(leaf)
     except TypeError:
         raise DTypeError(
-            "an argument that is not a tensor must be hashable: it tells one trace from another",
+            "a non-tensor argument must be hashable, because it selects the trace",
             expected="tensors, numbers, text, or hashable objects",
             actual=repr(leaf),
         ) from None

@@ -57,7 +57,7 @@ define_op(
     "handle: resource",
     ["container: string = ''", "shared_name: string = ''"],
     shape=scalar,
-    traits=handle(on_host="it holds what is to be written to files", is_numeric=False),
+    traits=handle(on_host="it holds data to be written to files", is_numeric=False),
 )
 define_op(
     "_HoldTensors",

@@ -38,14 +38,14 @@ def from_contents(contents: Message, dtype: DType, shape: tuple[int, ...], name:
     wanted = FIELDS.get(dtype)
     if wanted is None:
         raise MalformedRequestError(
-            f"input {name!r} is of a type that goes as bytes alone",
+            f"input {name!r} has a datatype that can be sent only as raw bytes",
             expected="raw_input_contents",
             actual=datatype_of(dtype, f"input {name!r}"),
         )
     given = [field.name for field, _ in contents.ListFields()]
     if given not in ([wanted], []):
         raise MalformedRequestError(
-            f"input {name!r} has other contents than its datatype", expected=wanted, actual=", ".join(given)
+            f"input {name!r} has contents that do not match its datatype", expected=wanted, actual=", ".join(given)
         )
     values = getattr(contents, wanted)
     count = 1
@@ -53,7 +53,7 @@ def from_contents(contents: Message, dtype: DType, shape: tuple[int, ...], name:
         count *= size
     if len(values) != count:
         raise MalformedRequestError(
-            f"input {name!r} has another number of elements than its shape",
+            f"input {name!r} has a number of elements that does not match its shape",
             expected=f"{count} for {list(shape)}",
             actual=len(values),
         )

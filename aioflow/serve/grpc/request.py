@@ -132,7 +132,9 @@ def _inputs(asked: Asked, limits: Limits) -> dict[str, Any]:
             found[name] = from_contents(entry.contents, dtype, shape, name)
             continue
         if entry.HasField("contents"):
-            raise MalformedRequestError(f"input {name!r} is there twice", expected="raw_input_contents, or contents")
+            raise MalformedRequestError(
+                f"input {name!r} has both raw and typed contents", expected="raw_input_contents, or contents"
+            )
         begin, end = raw[index]
         found[name] = from_bytes(asked.data, begin, end - begin, dtype, shape, name)
     return found

@@ -108,7 +108,7 @@ class GrpcServer:
             else:
                 port = server.add_secure_port(wanted, credentials)
         except RuntimeError as error:
-            raise OSError(f"nothing can listen for gRPC at {wanted}: the log of grpc says why") from error
+            raise OSError(f"cannot listen for gRPC at {wanted}; see the log of grpc for the cause") from error
         self._where.warn_if_open(port)
         return f"{host}:{port}"
 
@@ -191,9 +191,11 @@ class _Exchange:
             async with asyncio.timeout(seconds):
                 data = await self._context.read()
         except TimeoutError as error:
-            raise DeadlineExceededError("the message does not come", expected=f"all in {seconds} s") from error
+            raise DeadlineExceededError(
+                "the request message did not arrive in time", expected=f"the whole message within {seconds} s"
+            ) from error
         if data is grpc.aio.EOF:
-            raise ClientDisconnectedError("the call has no message")
+            raise ClientDisconnectedError("the call has no request message")
         return bytes(data)
 
     async def write(self, data: bytes) -> None:

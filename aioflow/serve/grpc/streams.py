@@ -58,7 +58,7 @@ class Streams:
         except TimeoutError as error:
             if not wait.expired():
                 raise
-            raise CancelledError("the service is about to end") from error
+            raise CancelledError("the service is shutting down") from error
         finally:
             self._waits.discard(wait)
 

@@ -57,7 +57,7 @@ class Channel:
                 except ConnectionError:
                     pass
                 except ValueError as error:
-                    _LOG.error("the other process sent what is not a message: %s", error)
+                    _LOG.error("the other process sent a malformed message: %s", error)
                 self.close()
                 for task in tasks:
                     task.cancel()
@@ -107,7 +107,7 @@ class Channel:
                 self._send({"number": number, "call": function, "arguments": arguments})
                 return await call
         except TimeoutError as error:
-            raise DeadlineExceededError("a process does not answer", expected=f"within {timeout} s") from error
+            raise DeadlineExceededError("the process did not answer", expected=f"within {timeout} s") from error
         finally:
             self._calls.pop(number, None)
 

@@ -82,7 +82,7 @@ class Child:
     def channel(self) -> Channel:
         """The channel to the process. Raises UnavailableError if it is not open yet."""
         if self._channel is None:
-            raise UnavailableError(f"{self} has not begun")
+            raise UnavailableError(f"{self} has not started")
         return self._channel
 
     async def run(self, functions: Functions) -> None:
@@ -94,7 +94,7 @@ class Child:
         finally:
             self.is_ready = False
             self.exit_reason = _exit_reason(await self._running.wait())
-            self._settle(UnavailableError(f"{self} has ended {self.exit_reason} before it was ready"))
+            self._settle(UnavailableError(f"{self} ended {self.exit_reason} before it was ready"))
             self.ended.set()
 
     async def started(self) -> None:
@@ -149,7 +149,7 @@ class Child:
             async with asyncio.timeout(timeout):
                 await self.ended.wait()
         except TimeoutError:
-            _LOG.warning("%s has not ended in time, and is killed", self)
+            _LOG.warning("%s did not end in time; killing it", self)
             self.kill()
             await self._running.wait()
 

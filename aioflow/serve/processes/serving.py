@@ -79,7 +79,7 @@ class ServingProcess:
 
     async def _request(self, method: str, path: str, body: str) -> dict[str, Any]:
         if self._app is None:
-            raise UnavailableError("the process has not begun")
+            raise UnavailableError("the process has not started")
         return await request_inside(self._app, method, path, body)
 
     async def _leave(self, replaced: bool) -> None:

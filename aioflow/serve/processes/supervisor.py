@@ -134,7 +134,9 @@ class Processes:
 
     async def __aenter__(self) -> Processes:
         if self.url:
-            raise ClosedSessionError("a service is entered once", expected="a new one", actual="an old one")
+            raise ClosedSessionError(
+                "a service can be entered only once", expected="a new service", actual="already entered"
+            )
         self._all_ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         where = self._settings.where
         async with contextlib.AsyncExitStack() as stack:

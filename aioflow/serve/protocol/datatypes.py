@@ -38,7 +38,7 @@ def datatype_of(dtype: DType, what: str) -> str:
     found = _NAMES.get(dtype)
     if found is None:
         raise UnimplementedError(
-            f"{what} is of a type that the Open Inference Protocol has not",
+            f"{what} has a dtype that the Open Inference Protocol does not support",
             expected=f"one of {', '.join(each.name for each in DATATYPES.values())}",
             actual=dtype.name,
         )

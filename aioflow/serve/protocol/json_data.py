@@ -33,7 +33,7 @@ def from_json(data: Any, dtype: DType, shape: tuple[int, ...], name: str) -> Any
     found = set(map(type, flat))
     if not found <= allowed:
         raise MalformedRequestError(
-            f"the data of input {name!r} has elements of another type",
+            f"the data of input {name!r} has elements of the wrong type",
             expected=f"{spelled(dtype)}: {', '.join(sorted(each.__name__ for each in allowed))}",
             actual=", ".join(sorted(each.__name__ for each in found - allowed)),
         )
@@ -59,7 +59,7 @@ def _check_infinite(flat: list[Any]) -> None:
     # The parser returns the very objects in INFINITE for `Infinity` and `-Infinity`.
     written = set(map(id, INFINITE.values()))
     if any(type(each) is float and math.isinf(each) and id(each) not in written for each in flat):
-        raise OverflowError("no float is as large")
+        raise OverflowError("a number is too large for a float")
 
 
 def _flat(data: Any, shape: tuple[int, ...], name: str) -> list[Any]:
@@ -78,9 +78,9 @@ def _flat(data: Any, shape: tuple[int, ...], name: str) -> list[Any]:
         else:
             return level
     raise MalformedRequestError(
-        f"the data of input {name!r} does not have its shape",
+        f"the data of input {name!r} does not match its shape",
         expected=f"{list(shape)}: {count} elements, flat or nested",
-        actual="a list of another length, or of lists of other lengths",
+        actual="lists of other lengths",
     )
 
 
@@ -105,7 +105,7 @@ def to_json(array: Any, dtype: DType, name: str, nan: Nan = "error") -> str:
     elif dtype.is_floating and not np.isfinite(flat).all():
         if nan == "error":
             raise MalformedRequestError(
-                f"output {name!r} has NaN or infinities, which JSON has not",
+                f"output {name!r} has NaN or infinities, which JSON cannot represent",
                 expected="a request for binary_data",
                 actual=f"{np.count_nonzero(~np.isfinite(flat))} of {flat.size} numbers",
             )
@@ -118,5 +118,7 @@ def _texts(items: list[bytes], name: str) -> list[str]:
         return [item.decode() for item in items]
     except UnicodeDecodeError as error:
         raise MalformedRequestError(
-            f"output {name!r} is not text", expected="a request for binary_data", actual="bytes that are not UTF-8"
+            f"output {name!r} is not UTF-8 text",
+            expected="a request for binary_data",
+            actual="bytes that are not UTF-8",
         ) from error

@@ -40,7 +40,7 @@ def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
     """
     found = dict(members)
     if len(found) < len(members):
-        raise ValueError("a name is there twice in an object")
+        raise ValueError("an object contains a name twice")
     return found
 
 

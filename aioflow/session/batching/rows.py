@@ -55,13 +55,13 @@ class _Feed:
         if tensor.dtype is dtypes.variant or (dims is not None and (not dims or dims[0] is not None)):
             raise InvalidArgumentError(
                 f"{tensor.name!r} cannot be fed in batches",
-                expected="a shape whose first size is open: [None, ...]",
+                expected="a shape with an unknown first size: [None, ...]",
                 actual=format_dims(dims),
             )
         if padding is not None and (dims is None or len(dims) < 2):
             raise InvalidArgumentError(
-                f"{tensor.name!r} cannot be filled up",
-                expected="rows of a known rank, which have a length",
+                f"{tensor.name!r} cannot be padded",
+                expected="rows of known rank, with at least one axis",
                 actual=format_dims(dims),
             )
         self.tensor = tensor
@@ -119,11 +119,11 @@ def _fill_of(tensor: Tensor, value: Any) -> Any:
     try:
         found = to_array(value, tensor.dtype)
     except OpError as error:
-        error.message = f"{tensor.name!r} cannot be filled up with this: {error.message}"
+        error.message = f"{tensor.name!r} has an invalid padding value: {error.message}"
         raise
     if found.ndim:
         raise InvalidArgumentError(
-            f"{tensor.name!r} cannot be filled up with this", expected="one value", actual=f"shape {found.shape}"
+            f"{tensor.name!r} has an invalid padding value", expected="one value", actual=f"shape {found.shape}"
         )
     return found[()]
 
@@ -146,7 +146,7 @@ class RowsIn:
     def __init__(self, graph: Graph, keys: Sequence[Any], pad: Mapping[Any, Any] | None) -> None:
         tensors = fed_tensors(graph, keys)
         if not tensors:
-            raise InvalidArgumentError("a batch needs a feed", expected="at least one feed", actual="none")
+            raise InvalidArgumentError("a batch needs at least one feed", expected="feeds", actual="none")
         paddings = _paddings(graph, pad or {}, tensors)
         self._feeds = [_Feed(tensor, paddings.get(tensor)) for tensor in tensors]
         masked = [feed for feed in self._feeds if feed.padding is not None and feed.padding.mask is not None]
@@ -254,7 +254,7 @@ def _paddings(graph: Graph, pad: Mapping[Any, Any], tensors: Sequence[Tensor]) -
     for tensor, given in zip(fed_tensors(graph, pad), pad.values(), strict=True):
         if tensor not in tensors:
             raise InvalidArgumentError(
-                f"{tensor.name!r} is to be padded and is no feed",
+                f"{tensor.name!r} has a padding but is not fed",
                 expected=[t.name for t in tensors],
                 actual=tensor.name,
             )
@@ -281,7 +281,7 @@ class RowsOut:
         self._mapper = FetchMapper(graph, fetches)
         if self._mapper.targets:
             raise InvalidArgumentError(
-                "a batch gives tensors; operations cannot be split into rows",
+                "only tensors can be fetched from a batch; operations cannot be split into rows",
                 expected="tensors",
                 actual=[op.name for op in self._mapper.targets],
             )
@@ -290,8 +290,8 @@ class RowsOut:
             dims = tensor.dims
             if tensor.dtype is dtypes.variant or (dims is not None and (not dims or dims[0] is not None)):
                 raise InvalidArgumentError(
-                    f"{tensor.name!r} cannot be split into the rows of callers",
-                    expected="a shape whose first size is open: [None, ...]",
+                    f"{tensor.name!r} cannot be split into rows for the callers",
+                    expected="a shape with an unknown first size: [None, ...]",
                     actual=format_dims(dims),
                 ).at(tensor.op.name, tensor.op.type, tensor.op.source)
         self._cuts = self._planned_cuts(graph, paddings)
@@ -304,7 +304,8 @@ class RowsOut:
                 tensor = graph.as_graph_element(fetch, allow_operation=False)
                 if tensor not in self.tensors:
                     raise InvalidArgumentError(
-                        f"{tensor.name!r} is to be cut and is not fetched", expected=[t.name for t in self.tensors]
+                        f"{tensor.name!r} is in `cuts` of a padding but is not fetched",
+                        expected=[t.name for t in self.tensors],
                     )
                 cuts[self.tensors.index(tensor)] = index
         return cuts
@@ -344,8 +345,8 @@ class RowsOut:
             # Each batch is padded to its own longest row, so the pieces of a call may differ.
             if len(sizes) > 1:
                 raise InvalidArgumentError(
-                    f"the rows of {tensor.name!r} differ in size from batch to batch, and the call took several",
-                    expected="rows of one size, as where the fetch is one of `cuts` of a padding",
+                    f"the rows of {tensor.name!r} differ in size between the batches of one call",
+                    expected="rows of one size; list the fetch in `cuts` of a padding",
                     actual=sorted(sizes),
                 ).at(tensor.op.name, tensor.op.type, tensor.op.source)
             joined.append(np.concatenate(parts))

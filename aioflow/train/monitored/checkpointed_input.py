@@ -53,7 +53,7 @@ class SeekableFeeds:
     """
 
     def __init__(self, open_at: Callable[[int], Iterable[Feeds] | AsyncIterable[Feeds]]) -> None:
-        check_callable(open_at, "what opens the feeds")
+        check_callable(open_at, "open_at")
         self._open_at = open_at
         self._number = 0
         self._feeds: Iterator[Feeds] | AsyncIterator[Feeds] | None = None
@@ -87,7 +87,7 @@ class SeekableFeeds:
             DataLossError: `state` is not a number.
         """
         if not state.isdigit():
-            raise DataLossError("the position of the input is damaged", expected="decimal digits", actual=state)
+            raise DataLossError("the saved position of the input is malformed", expected="decimal digits", actual=state)
         feeds, self._feeds, self._number = self._feeds, None, int(state)
         for name in ("aclose", "close"):
             if hasattr(feeds, name):
@@ -206,7 +206,7 @@ class CheckpointedInput(SessionRunHook):
             await self._until_landed()
             # The position would lie behind feeds that no step has applied.
             if self._lost is not None:
-                raise AbortedError("the session has lost a step, and with it its feeds") from self._lost
+                raise AbortedError("the session lost a step together with its feeds") from self._lost
             if not self._follows_step:
                 await session.run(self._assign, {self._given: _TAKEN + self._source.state()})
             yield
@@ -219,7 +219,7 @@ class CheckpointedInput(SessionRunHook):
                     await self._landed.wait()
         except TimeoutError as error:
             raise DeadlineExceededError(
-                "a checkpoint waited for steps in flight to end",
+                "a checkpoint timed out waiting for running steps",
                 expected=f"at most {self._max_wait_secs:g} s",
                 actual=f"{len(self._flying)} still running",
             ) from error

@@ -37,7 +37,7 @@ class FinalOpsHook(SessionRunHook):
         try:
             self._values = await session.run(self._final_ops, self._feeds)
         except OutOfRangeError as error:
-            _LOGGER.warning("what FinalOpsHook fetches reads an input that has ended: %s", error)
+            _LOGGER.warning("a fetch of FinalOpsHook reads an input that has ended: %s", error)
             raise
 
 

@@ -62,7 +62,7 @@ class StepContext:
 
         It is not StopIteration, because a coroutine cannot raise that.
         """
-        raise StopAsyncIteration("step_fn has asked for the end")
+        raise StopAsyncIteration("step_fn requested a stop")
 
 
 class _Monitored:
@@ -95,14 +95,16 @@ class _Monitored:
         self._closed = False
 
     def __enter__(self) -> NoReturn:
-        raise TypeError("a monitored session waits for its beginning and end: use `async with`, not `with`")
+        raise TypeError("a monitored session is an asynchronous context manager: use `async with`, not `with`")
 
     def __exit__(self, *_: object) -> None:
         """Do nothing; never called. The `with` statement looks it up before it calls `__enter__`."""
 
     async def __aenter__(self) -> Self:
         if self._task_group is not None or self._closed:
-            raise FailedPreconditionError("the session has been used already", expected="a new one", actual="entered")
+            raise FailedPreconditionError(
+                "a monitored session can be entered only once", expected="a new session", actual="already entered"
+            )
         self._task_group = await asyncio.TaskGroup().__aenter__()
         try:
             with self._graph.as_default():
@@ -197,11 +199,11 @@ class _Monitored:
         if self._lost is not None and self._patience is not None:
             error, self._lost = self._lost, None
             now = asyncio.get_running_loop().time()
-            delay = self._patience.failed(now, error, "a session that works")
-            _LOGGER.warning("a new session is made in %.2f s, after: %s", delay, error)
+            delay = self._patience.failed(now, error, "a working session")
+            _LOGGER.warning("creating a new session in %.2f s after: %s", delay, error)
         if self._creator is None:
             raise FailedPreconditionError(
-                "there is no session creator", expected="the block to be entered", actual="none"
+                "there is no session creator", expected="an entered `async with` block", actual="none"
             )
         life = SessionInstance(self._creator, self._hooks, self._graph, self._grace)
         task = group.create_task(life.live(self._last, delay))
@@ -275,7 +277,7 @@ class _Monitored:
         names = tuple(inspect.signature(step_fn).parameters)
         if names != ("step_context",):
             raise InvalidArgumentError(
-                "wrong arguments of step_fn", expected="one, called step_context", actual=", ".join(names) or "none"
+                "wrong parameters of step_fn", expected="one parameter, step_context", actual=", ".join(names) or "none"
             )
 
         async def step(life: SessionInstance) -> Any:

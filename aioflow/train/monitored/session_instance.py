@@ -80,7 +80,7 @@ class SessionInstance:
             task = asyncio.current_task()
             # The task itself was not cancelled: a hook awaited something that was.
             if task is not None and not task.cancelling():
-                self._fail(CancelledError("what a hook waited for was cancelled while the session was made"))
+                self._fail(CancelledError("an awaitable of a hook was cancelled during the creation of the session"))
             raise
         except Exception as error:
             self._fail(error)
@@ -110,7 +110,7 @@ class SessionInstance:
         try:
             await called(self.session.close)
         except OpError as error:  # a lost peer cannot take part in a graceful close
-            _LOGGER.warning("the session was not closed properly: %s", error)
+            _LOGGER.warning("closing the session failed: %s", error)
 
     def end(self) -> None:
         """Start closing the session without waiting; `ended` is done once it is closed."""
@@ -143,7 +143,9 @@ class SessionInstance:
         """
         if self.should_stop():
             raise FailedPreconditionError(
-                "run was called after a stop had been requested", expected="should_stop() to be asked", actual="stopped"
+                "run was called after a stop was requested",
+                expected="a check of should_stop() before each run",
+                actual="stopped",
             )
         context = SessionRunContext(SessionRunArgs(fetches, feed_dict), self.session)
         result = await run_with_hooks(self._hooks, context, options, run_metadata)

@@ -74,7 +74,7 @@ class SessionManager:
     ) -> None:
         if ready_for_local_init_op is not None and local_init_op is None:
             raise InvalidArgumentError(
-                "ready_for_local_init_op is of no use by itself", expected="a local_init_op, too", actual="none"
+                "ready_for_local_init_op needs local_init_op", expected="local_init_op=", actual="none"
             )
         check_number(recovery_wait_secs, "recovery_wait_secs", "a number of seconds", above=0)
         self._graph = default_graph() if graph is None else graph
@@ -125,7 +125,7 @@ class SessionManager:
             if missing is not None:
                 raise FailedPreconditionError(
                     f"the model is not ready: {missing}",
-                    expected="a value for everything that ready_op names, from a checkpoint, init_op or init_fn",
+                    expected="values for all names in ready_op, from a checkpoint, init_op or init_fn",
                     actual="none",
                 )
         return session
@@ -149,7 +149,7 @@ class SessionManager:
             if restored and missing is None:
                 missing = await self._missing(session, self._ready_op)
             if restored and missing is not None:
-                _LOGGER.info("what was restored is not all that is needed: %s", missing)
+                _LOGGER.info("the restored checkpoint is incomplete: %s", missing)
         return session, restored and missing is None
 
     async def wait_for_session(
@@ -178,7 +178,7 @@ class SessionManager:
             await asyncio.sleep(delay)
         raise DeadlineExceededError(
             "the session was not ready in time",
-            expected=f"a model that is ready within {max_wait_secs} s",
+            expected=f"a ready model within {max_wait_secs} s",
             actual=missing,
         )
 
@@ -197,7 +197,7 @@ class SessionManager:
             keep_checkpoints_in(source.directory, session)
         if source.directory and source.path:
             raise InvalidArgumentError(
-                "a directory and one checkpoint are given",
+                "both a directory and a checkpoint are given",
                 expected="checkpoint_dir or checkpoint_filename_with_path",
                 actual="both",
             )
@@ -269,4 +269,4 @@ async def _close(session: Session) -> None:
     try:
         await session.close()
     except OpError as error:
-        _LOGGER.info("a session was not closed properly: %s", error)
+        _LOGGER.info("closing a session failed: %s", error)

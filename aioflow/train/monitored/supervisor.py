@@ -91,7 +91,7 @@ class Supervisor(ModelNodes):
         local_init_run_options: RunOptions | None = None,
     ) -> None:
         for seconds in (save_summaries_secs, save_model_secs, stop_grace_secs):
-            check_number(seconds, "a time of a supervisor", "a number of seconds")
+            check_number(seconds, "a duration of a supervisor", "a number of seconds")
         self._graph = default_graph() if graph is None else graph
         keys = GraphKeys
         with self._graph.as_default():
@@ -229,9 +229,9 @@ class Supervisor(ModelNodes):
             FailedPreconditionError: this is not the chief, or `coord` is not entered.
         """
         if not self._is_chief:
-            raise FailedPreconditionError("a worker has no services", expected="is_chief=True", actual=False)
+            raise FailedPreconditionError("only the chief runs services", expected="is_chief=True", actual=False)
         if self._logdir is None:
-            _LOGGER.warning("services need a logdir")
+            _LOGGER.warning("services are not started: no logdir")
             return []
         tasks = []
         writer = self._summary_writer
@@ -274,7 +274,7 @@ class Supervisor(ModelNodes):
         """
         if timer_interval_secs is not None:
             check_number(timer_interval_secs, "timer_interval_secs", "a number of seconds, or None")
-        check_callable(target, "what is called in a loop")
+        check_callable(target, "the function to call in a loop")
         return self._coord.start(self._looping(timer_interval_secs, lambda: target(*args or (), **kwargs or {})))
 
     async def _looping(self, interval: float | None, call: Callable[[], Any]) -> None:
@@ -404,4 +404,4 @@ async def _close(session: Session) -> None:
     try:
         await session.close()
     except OpError as error:  # an error of the block or of a task matters more
-        _LOGGER.warning("the session was not closed properly: %s", error)
+        _LOGGER.warning("closing the session failed: %s", error)

@@ -57,7 +57,7 @@ class SecondOrStepTimer:
         if (every_secs is None) == (every_steps is None):
             given = "neither" if every_secs is None else "both"
             raise InvalidArgumentError(
-                "a timer goes by seconds or by steps", expected="every_secs or every_steps", actual=given
+                "a timer needs an interval in seconds or in steps", expected="every_secs or every_steps", actual=given
             )
         if every_secs is not None:
             check_number(every_secs, "every_secs", "a number of seconds")

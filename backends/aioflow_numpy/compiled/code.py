@@ -57,14 +57,14 @@ class Programs:
         Raises:
             NotFoundError: there is no compiler.
             FailedPreconditionError, DeadlineExceededError: the compiler is disabled, or fails.
-            ResourceExhaustedError: too many programs are loaded.
+            ResourceExhaustedError: too many compiled programs are loaded.
             OpError: the system has no room, or no rights, for its files.
         """
         compiler, key = self._found(), self._key(text)
         library = self._loaded.get(key)
         if library is None:
             if len(self._loaded) >= _MOST:
-                raise ResourceExhaustedError("too many programs are loaded", expected=f"at most {_MOST}")
+                raise ResourceExhaustedError("too many compiled programs are loaded", expected=f"at most {_MOST}")
             library = self._loaded[key] = self._load(compiler, key, text)
         made: list[Function] = []
         for i, count in enumerate(counts):
@@ -86,7 +86,7 @@ class Programs:
         if isinstance(self._compiler, OpError):
             raise self._compiler.with_traceback(None)
         if self._failures >= _TRIALS:
-            raise FailedPreconditionError(f"{self._compiler.path} fails again and again")
+            raise FailedPreconditionError(f"{self._compiler.path} has failed too often")
         return self._compiler
 
     def _load(self, compiler: Compiler, key: str, text: str) -> ctypes.CDLL:
@@ -116,7 +116,7 @@ def _opened(path: Path) -> ctypes.CDLL:
     try:
         return ctypes.CDLL(os.fspath(path))
     except OSError as error:
-        raise FailedPreconditionError("what the compiler has made cannot be loaded", actual=str(error)) from error
+        raise FailedPreconditionError("cannot load the compiled library", actual=str(error)) from error
 
 
 def _opened_once(library: bytes) -> ctypes.CDLL:
@@ -137,5 +137,5 @@ def describe() -> dict[str, str]:
         return {"C compiler": f"not used: {error.message}{actual}"}
     store = Store()
     problem = store.problem()
-    kept = f"in {store.folder}" if problem is None else f"for one process alone, since {problem}"
-    return {"C compiler": f"{compiler}; what it makes is kept {kept}"}
+    kept = f"in {store.folder}" if problem is None else f"for this process only ({problem})"
+    return {"C compiler": f"{compiler}; compiled code is kept {kept}"}

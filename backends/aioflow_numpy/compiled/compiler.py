@@ -51,7 +51,7 @@ class Compiler:
     identity: str
 
     def __str__(self) -> str:
-        processor = next((flag for flag in self.flags if "native" in flag), "for any processor of this kind")
+        processor = next((flag for flag in self.flags if "native" in flag), "for any processor of this architecture")
         return f"{self.path} {self.version} ({processor})"
 
     def compile(self, text: str) -> bytes:
@@ -93,20 +93,20 @@ def find() -> Compiler:
             if version is not None:
                 told = "\0".join((path, *flags, macros))
                 return Compiler(path, flags, version[1], hashlib.sha256(told.encode()).hexdigest())
-    raise FailedPreconditionError(f"{path} does not say which C compiler it is")
+    raise FailedPreconditionError(f"{path} does not report a compiler version")
 
 
 def _path() -> str:
     setting = os.environ.get(SETTING, "")
     if setting == "off":
         raise FailedPreconditionError(
-            "compiling is switched off", expected=f"{SETTING} unset, or a compiler", actual=setting
+            "compilation is switched off", expected=f"{SETTING} unset, or a compiler", actual=setting
         )
     if os.name != "posix":
-        raise NotFoundError("chains are compiled on systems like Unix alone", actual=os.name)
+        raise NotFoundError("compilation is supported only on POSIX systems", actual=os.name)
     names = (setting,) if setting else _NAMES
     for name in names:
         found = shutil.which(name)
         if found is not None and os.path.isabs(found):
             return found
-    raise NotFoundError("no C compiler was found", expected=f"{' or '.join(names)} in an absolute folder of PATH")
+    raise NotFoundError("no C compiler was found", expected=f"{' or '.join(names)} in an absolute folder in PATH")

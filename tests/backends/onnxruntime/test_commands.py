@@ -83,7 +83,7 @@ def test_profile_shows_parts_under_the_engines_name(
     shown = capsys.readouterr().out
     assert "_Delegated" not in shown
     assert any(line.strip().startswith("onnxruntime") for line in shown.splitlines())
-    assert "--delegate none has the time of each" in shown
+    assert "use --delegate none to time each node" in shown
     assert main(["profile", str(folder), "--fill", "ones", "--shape", "x=4,32", "--delegate", "none"]) == 0
     assert "onnxruntime" not in capsys.readouterr().out
 

@@ -133,7 +133,7 @@ def test_invalid_or_ambiguous_index_is_refused(environment: dict[str, str]) -> N
 
 def test_environment_index_is_used_only_on_request() -> None:
     """Ignore the rank: a worker started by hand within an allocation is not the task of that rank."""
-    with pytest.raises(InvalidArgumentError, match="which task"):
+    with pytest.raises(InvalidArgumentError, match="do not identify one task"):
         cluster_task(CLUSTER, "worker", environment={"SLURM_PROCID": "1", "JOB_COMPLETION_INDEX": "1"})
 
 
@@ -164,13 +164,13 @@ def test_slurm_step_precedes_the_job() -> None:
     ("environment", "says"),
     [
         ({"SLURM_PROCID": ""}, "SLURM_PROCID"),
-        ({"SLURM_PROCID": "4", "SLURM_NODEID": ""}, "as many tasks"),
+        ({"SLURM_PROCID": "4", "SLURM_NODEID": ""}, "number of tasks differs"),
         ({"SLURM_JOB_NODELIST": ""}, "SLURM_STEP_NODELIST"),
         ({"SLURM_JOB_NODELIST": "n[1-3]"}, "hosts"),
         ({"SLURM_TASKS_PER_NODE": "2(x"}, "SLURM_TASKS_PER_NODE"),
         ({"SLURM_TASKS_PER_NODE": "2(x999999999)"}, "too many"),
         ({"SLURM_TASKS_PER_NODE": "999999999(x60000)"}, "too many"),
-        ({"SLURM_TASKS_PER_NODE": "1(x2)"}, "as many tasks"),
+        ({"SLURM_TASKS_PER_NODE": "1(x2)"}, "number of tasks differs"),
         ({"SLURM_NODEID": "0"}, "--distribution=block"),
     ],
 )
@@ -266,7 +266,7 @@ def test_arguments_precede_the_file_and_the_file_the_environment(tmp_path: Path)
 def test_task_index_applies_only_to_its_own_job() -> None:
     found = cluster_task(job_name="ps", environment=tf_config(type="worker", index=2))
     assert place(found) == ("ps", 0)
-    with pytest.raises(InvalidArgumentError, match="which task"):
+    with pytest.raises(InvalidArgumentError, match="do not identify one task"):
         cluster_task(job_name="worker", environment=tf_config(type="ps", index=0))
 
 

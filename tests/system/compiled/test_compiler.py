@@ -79,7 +79,7 @@ def test_compiler_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("echo broken >&2; exit 3", "3: broken"), ("exit 0", "does not say which"), ("kill -9 $$", "137")],
+    [("echo broken >&2; exit 3", "3: broken"), ("exit 0", "does not report a compiler version"), ("kill -9 $$", "137")],
 )
 def test_program_that_does_not_answer_like_a_compiler_is_rejected(
     script: Callable[[str], Path], text: str, said: str, tmp_path: Path

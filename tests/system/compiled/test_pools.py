@@ -116,4 +116,4 @@ def test_code_with_different_results_is_not_used(
     with caplog.at_level(logging.WARNING, "aioflow.compiled"):
         pool.prepare()
     assert pool._function is None
-    assert "other results than NumPy" in caplog.text
+    assert "its results differ from NumPy's" in caplog.text

@@ -98,7 +98,7 @@ async def test_error_names_uninitialized_variables() -> None:
         await manager(
             local_init_op=af.no_op(), ready_for_local_init_op=af.report_uninitialized_variables([w])
         ).prepare_session("", af.no_op())
-    with pytest.raises(InvalidArgumentError, match="a directory and one"):
+    with pytest.raises(InvalidArgumentError, match="a directory and a checkpoint"):
         await manager().prepare_session(
             "", af.no_op(), af.train.Saver(), checkpoint_dir="a", checkpoint_filename_with_path="b"
         )

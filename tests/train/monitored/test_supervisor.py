@@ -102,7 +102,7 @@ async def test_worker_waits_for_the_chief() -> None:
         async with chief.managed_session(shared) as session:
             await task
             assert int(await session.run(step)) == 1
-    with pytest.raises(FailedPreconditionError, match="no services"):
+    with pytest.raises(FailedPreconditionError, match="only the chief"):
         worker.start_standard_services(None)
     assert (worker.save_path, worker.save_model_secs, worker.is_chief) == (None, None, False)
 

@@ -119,7 +119,7 @@ def _asked(
     both = sorted(wanted.keys() & fed.keys())
     if both:
         raise InvalidArgumentError(
-            "a name stands for an input and an output", expected="a name for each", actual=", ".join(both)
+            "an input and an output have the same name", expected="a name for each", actual=", ".join(both)
         )
     return graph, wanted, fed, session
 
@@ -139,9 +139,9 @@ def _named(graph: Graph, given: Any, what: str) -> dict[str, Tensor]:
         (tensor,) = fetched.tensors
         chosen = _name_of(tensor) if name is None else name
         if not isinstance(chosen, str) or not chosen:
-            raise DTypeError(f"a name among the {what} is none", expected="text", actual=brief(chosen))
+            raise DTypeError(f"a name among the {what} is empty or not a string", expected="text", actual=brief(chosen))
         if chosen in found:
-            raise InvalidArgumentError(f"two {what} have one name", expected="a name for each", actual=chosen)
+            raise InvalidArgumentError(f"two {what} have the same name", expected="a name for each", actual=chosen)
         found[chosen] = tensor
     return found
 
@@ -163,7 +163,9 @@ def _check_fed(step: ClientGraph) -> None:
     for node in step.nodes.values():
         if node.op == "Placeholder":
             error = InvalidArgumentError(
-                "an output needs a placeholder that is not an input", expected="it among the inputs", actual=node.name
+                "an output needs a placeholder that is not an input",
+                expected="the placeholder among the inputs",
+                actual=node.name,
             )
             raise error.at(node.name, node.op, node.source)
 

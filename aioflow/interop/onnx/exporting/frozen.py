@@ -36,7 +36,9 @@ async def values_of(names: list[str], graph: Graph, session: Session | None) -> 
         return {}
     if session is None:
         raise FailedPreconditionError(
-            "the graph has variables, whose values are in a session", expected="export(session, …)", actual=names[0]
+            "the graph has variables, so the export needs a session with their values",
+            expected="export(session, …)",
+            actual=names[0],
         )
     wanted = set(names)
     reads = {name: tensor for name, tensor in _plain_reads(graph).items() if name in wanted}

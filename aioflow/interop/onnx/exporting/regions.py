@@ -20,7 +20,7 @@ from aioflow.interop.onnx.exporting.walk import walk
 from aioflow.interop.unsupported import UnsupportedError
 
 _INPUT: Final = "input_"
-_OTHER: Final = "its translation gives other results than its kernel for some values"
+_OTHER: Final = "its translation and its kernel differ for some values"
 
 
 def refused_in(graph: ClientGraph, opset: int) -> Mapping[str, str]:

@@ -216,7 +216,7 @@ class Structure:
         if _role(node) is Role.EXIT:
             return self._loop(node, level)
         if _role(node) in (Role.ENTER, Role.NEXT, Role.LOOP_CONDITION):
-            return Irregular(node, "a loop of another form than while_loop gives it"), []
+            return Irregular(node, "a loop that while_loop did not build"), []
         return node, [self.value(edge) for edge in node.inputs]
 
     def branch(self, merges: list[Node], level: _Level) -> tuple[Item, list[Edge]]:
@@ -224,7 +224,7 @@ class Structure:
         guards = [self._at(edge) for edge in merges[0].inputs]
         atom = _split(guards) if len(guards) == 2 else None
         if atom is None:
-            return Irregular(merges[0], "a Merge of another form than cond gives it"), []
+            return Irregular(merges[0], "a Merge that cond did not build"), []
         first = 0 if (atom, False) in guards[0] else 1  # the input that is alive when the predicate is false
         sides = [
             self._block(_Level(level.frame, level.guard | {(atom, side)}), [m.inputs[first ^ side] for m in merges])
@@ -244,7 +244,7 @@ class Structure:
         frame = self._frames[switch.name]
         variables = self._loops.get(frame, []) if frame is not None else []
         if frame is None or not frame.condition or not variables:
-            return Irregular(node, "a loop of another form than while_loop gives it"), []
+            return Irregular(node, "a loop that while_loop did not build"), []
         by_merge = {v.merge: v for v in variables}
         inside = _Level(frame, level.guard)
         exits = []
@@ -252,7 +252,7 @@ class Structure:
             if _role(other) is Role.EXIT and self._frames[other.inputs[0].node] is frame:
                 left = self._graph.nodes[other.inputs[0].node]
                 if _role(left) is not Role.SWITCH or left.inputs[0] not in by_merge:
-                    return Irregular(node, "a loop that gives something else than its variables"), []
+                    return Irregular(node, "a loop that returns values other than its variables"), []
                 exits.append((self._graph.nodes[name], by_merge[left.inputs[0]]))
         condition = self._block(inside, [self._graph.nodes[frame.condition].inputs[0]])
         kept = self._used(inside, condition, [v for _, v in exits], by_merge)

@@ -46,7 +46,7 @@ def _single(node: Node, given: Tensor) -> Tensor:
     """Return the one number for a whole tensor. Refuse a node that has several."""
     dims = given.dims
     if dims is not None and None not in dims and math.prod(d or 0 for d in dims) != 1:
-        node.refuse("a scale or zero point of the first factor that is not one number")
+        node.refuse("a scale or zero point of the first factor that is not a scalar")
     return ops.reshape(given, [])
 
 
@@ -123,7 +123,7 @@ def dynamic_quantize_lstm(
     The weights have one column per gate and unit. Their other factor is quantized by its range.
     """
     if differing(node, lengths, x) is not None:
-        return node.refuse("sequences of different lengths, whose padding would count in the range of the input")
+        return node.refuse("sequences of different lengths: their padding would affect the range of the input")
     if len(scales) != 4:
         raise node.wrong("the inputs", "a scale and a zero point for both weights", len(scales))
 

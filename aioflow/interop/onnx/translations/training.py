@@ -17,8 +17,8 @@ def gradient(node: Node, *inputs: Tensor) -> tuple[Tensor, ...]:
     """
     sources, constants = node.required("xs"), node.attr("zs", [])
     if [*sources, *constants] != list(node.proto.input) or node.named is None:
-        return node.refuse("a derivative at other values than those that the model has")
+        return node.refuse("a derivative at values other than those of the model")
     found: list[Any] = gradients([node.named(node.required("y"))], list(inputs[: len(sources)]))
     if None in found:
-        return node.refuse("a derivative by what the value does not depend on")
+        return node.refuse("a derivative by a tensor that the value does not depend on")
     return tuple(found)

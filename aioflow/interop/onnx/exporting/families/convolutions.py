@@ -43,10 +43,10 @@ def depthwise(node: Node, x: Value, kernel: Value, bias: Value | None = None) ->
     images = node.first(x, windows.channels_first)
     dims = node.rows(kernel).dims
     if dims is None or dims[2] is None or dims[3] is None:
-        node.refuse("the number of channels is not known")
+        node.refuse("the number of channels is unknown")
     height, width = (-1 if d is None else d for d in dims[:2])
     if -1 in (height, width):
-        node.refuse("the size of the kernel is not known")
+        node.refuse("the size of the kernel is unknown")
     turned = node.transposed(node.rows(kernel), (2, 3, 0, 1))
     weights = node.reshaped(turned, [dims[2] * dims[3], 1, height, width]).of((dims[2] * dims[3], 1, height, width))
     return convolved(node, windows, images, weights, bias, dims[2])
@@ -54,7 +54,7 @@ def depthwise(node: Node, x: Value, kernel: Value, bias: Value | None = None) ->
 
 def convolved(node: Node, windows: Windows, images: Value, weights: Value, bias: Value | None, group: int) -> Value:
     if images.dtype is dtypes.float64:
-        node.refuse("onnxruntime convolves no float64")
+        node.refuse("onnxruntime has no float64 convolution")
     sizes = None if weights.dims is None else weights.dims[2:]
     made = node.make(
         "Conv",
@@ -155,5 +155,5 @@ def _groups_of_image(node: Node, windows: Windows, weights: Value) -> int:
 def _known(node: Node, sizes: Sequence[int | None] | None) -> list[int]:
     known = [size for size in sizes or () if size is not None]
     if sizes is None or len(known) != len(sizes):
-        node.refuse("the size of the image that it gives is not known")
+        node.refuse("the size of its output image is unknown")
     return known
