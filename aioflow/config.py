@@ -68,6 +68,10 @@ class SessionConfig:
             stay until it ends. One more raises ResourceExhaustedError.
         partial_run_timeout: Seconds without a `partial_run` after which an unfinished one is stopped; the next call
             raises DeadlineExceededError. None for no limit.
+
+    Raises:
+        InvalidArgumentError: a value is out of range, or `delegate` names an engine and `reproducible` is set.
+        DTypeError: a value has the wrong type.
     """
 
     allow_soft_placement: bool = False
@@ -186,6 +190,10 @@ class RunOptions:
     Attributes:
         trace_level: FULL records the time of every node in the `RunMetadata` of the run.
         timeout: Time limit in seconds, like the `timeout` argument of `run`.
+
+    Raises:
+        DTypeError: a value has the wrong type.
+        InvalidArgumentError: the time limit is NaN, or too large for a float.
     """
 
     NO_TRACE: ClassVar[TraceLevel] = TraceLevel.NO_TRACE

@@ -12,7 +12,7 @@
         │   └── UnknownNameError   (ValueError, TypeError) a name in a call that refers to nothing; a DTypeError too
         ├── AlreadyExistsError     (ValueError) the name is taken
         │   └── AlreadyRegisteredError (KeyError) a gradient, an op or a kernel has the name
-        ├── PermissionDeniedError
+        ├── PermissionDeniedError  (PermissionError) the caller may not do this
         ├── UnauthenticatedError
         ├── ResourceExhaustedError (MemoryError) a size or a limit was exceeded
         ├── FailedPreconditionError  (RuntimeError) the state does not allow it: uninitialized, finalized
@@ -248,7 +248,7 @@ class NoSessionError(FailedPreconditionError, InvalidArgumentError):
 
 
 class AbortedError(OpError):
-    """The step was aborted because of a conflict elsewhere."""
+    """The operation was aborted because of a conflict, such as with another step or program."""
 
     code = 10
 

@@ -62,7 +62,7 @@ def _run(given: Sequence[str]) -> int:
 
 
 async def _serve(server: Server, options: WorkerOptions, told: asyncio.Event) -> None:
-    """Serve until `told` is set, and then until no step runs."""
+    """Serve until `told` is set, then until no step runs, but at most `options.drain_seconds` longer."""
     async with AsyncExitStack() as stack:
         page = None
         if options.status_port is not None:
@@ -72,6 +72,7 @@ async def _serve(server: Server, options: WorkerOptions, told: asyncio.Event) ->
         if page is not None:
             print(f"status page of {server.task}: {page}", flush=True)
         if options.until_eof:
+            # A daemon: the read cannot be interrupted and must not keep the process alive.
             threading.Thread(target=_wait_for_the_end, args=(asyncio.get_running_loop(), told), daemon=True).start()
         await told.wait()
         await server.drain(options.drain_seconds)

@@ -76,8 +76,8 @@ def merge_gradients(branches: Branches, op: Operation, grad: Any) -> list[Any]:
 def switch_gradients(branches: Branches, op: Operation, incoming: Sequence[Any]) -> list[Any]:
     """Return the gradients of a Switch's inputs.
 
-    For a branch that is the gradient of its side, merged with zeros for the other side; for a loop, that of an
-    iteration.
+    For a branch, the gradient of the branch's side is merged with zeros for the other side. For a loop, it is the
+    gradient of the side on which the loop continues.
     """
     data = op.inputs[0]
     if _is_of_loop(op):

@@ -24,6 +24,7 @@ def hessians(
     Raises:
         InvalidArgumentError: `ys` do not depend on an x.
         UnimplementedError: the shape of an x is not fully known.
+        OpError: as for `gradients`.
     """
     options = (colocate_gradients_with_ops, gate_gradients, aggregation_method)
     x_list = list(xs) if isinstance(xs, list | tuple) else [xs]

@@ -21,7 +21,7 @@ Step: TypeAlias = "Operation | WhileContext"  # one step of the walk: a node, or
 
 
 def is_trainable(dtype: DType) -> bool:
-    """Return True if gradients flow through tensors of this dtype: floating, complex, and the handles of variables."""
+    """Return True if gradients flow through tensors of this dtype: floating but not narrow, complex, or a handle."""
     return (dtype.is_floating and not dtype.is_narrow) or dtype.is_complex or dtype in _HANDLES
 
 

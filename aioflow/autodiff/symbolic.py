@@ -13,7 +13,11 @@ from aioflow.ops.function.library import check_call, find_function
 
 
 def expand_gradient(op: Operation) -> None:
-    """Expand the node: from the function's inputs and the gradients of its outputs to the gradients of its inputs."""
+    """Expand the node: from the function's inputs and the gradients of its outputs to the gradients of its inputs.
+
+    Raises:
+        InvalidArgumentError: the node's inputs do not fit the function.
+    """
     function = find_function(op.graph, op.attrs["f"].name)
     count = len(function.inputs)
     check_call(function, op.inputs[:count])

@@ -97,6 +97,8 @@ def _found(arguments: argparse.Namespace) -> _Found:
         return _Found(path, surveyed, None, error.unsupported, {}, {})
     estimates: dict[str, Estimate | OpError] = {}
     for name, signature in model.signatures.items():
+        # With several signatures, a shape counts for those that have the input; with one, `sized` reports an unknown
+        # name.
         wanted = [
             (key, sizes) for key, sizes in arguments.shape if len(model.signatures) == 1 or key in signature.inputs
         ]

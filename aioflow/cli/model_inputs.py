@@ -53,7 +53,8 @@ def all_inputs(signature: Signature, arguments: argparse.Namespace) -> dict[str,
 
     Raises:
         InvalidArgumentError: as in `given_inputs`, `sized` and `filled`; or an input is missing.
-        DTypeError: as in `filled`.
+        DTypeError, ResourceExhaustedError: as in `filled`.
+        OpError: as in `given_inputs`.
     """
     given = given_inputs(signature, arguments.inputs)
     shapes = sized(signature, arguments.shape)
@@ -135,7 +136,8 @@ def given_inputs(signature: Signature, texts: Sequence[str]) -> dict[str, Array]
 
     Raises:
         InvalidArgumentError: a value has no name although there are several inputs, or has the name of no input; or it
-            is neither a NumPy file nor JSON.
+            is neither a NumPy file nor JSON, or an input has two values.
+        OpError: a file cannot be read, or the input cannot have the value.
     """
     found: dict[str, Array] = {}
     for text in texts:
@@ -233,6 +235,7 @@ def filled(name: str, tensor: Tensor, dims: Dims, fill: str) -> Array:
 
     Raises:
         InvalidArgumentError: its rank is unknown.
+        DTypeError: its elements are not numbers, bools or strings.
         ResourceExhaustedError: there is not enough memory.
     """
     if dims is None:
@@ -241,6 +244,7 @@ def filled(name: str, tensor: Tensor, dims: Dims, fill: str) -> Array:
     try:
         return _filled(name, tensor.dtype, shape, fill)
     except (MemoryError, ValueError) as error:
+        # A DTypeError is a ValueError, too.
         if isinstance(error, OpError):
             raise
         raise ResourceExhaustedError(

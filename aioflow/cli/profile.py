@@ -121,6 +121,7 @@ async def _traced(
         await model.initialize(session)
         with progress("steps", _WARM + steps) as shown:
             for number in range(_WARM + steps):
+                # An engine prepares its parts in the background; the counted steps must use them.
                 if number == _WARM:
                     await session.prepared()
                 metadata = RunMetadata()

@@ -28,6 +28,7 @@ T = TypeVar("T")
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _ERROR_OUTPUT: Final = 2
+# Seconds. faulthandler raises an OverflowError for a timeout that is too large.
 _LONGEST: Final = 86_400.0 * 365
 _WRONG: Final = 2  # also argparse's status
 _BROKEN_PIPE: Final = 128 + 13  # the status that a shell shows for a program ended by SIGPIPE

@@ -186,6 +186,7 @@ def _check_output(path: Path | None) -> None:
 def _written(arguments: argparse.Namespace, signature: Signature, outputs: Mapping[str, Any]) -> Iterator[Path]:
     arrays = dict(pair for name, value in outputs.items() for pair in _stored(name, value))
     path: Path | None = arguments.output
+    # Before the labels are added, since a .npy file holds a single array.
     if path is not None and path.suffix == ".npy":
         yield _write(path, arrays)
     for name, tensor in signature.outputs.items():

@@ -177,7 +177,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 class _Stop:
-    """The callback of SIGTERM: it stops the service, or lets it stop as soon as it exists."""
+    """The callback of SIGTERM, which stops the service. Before the service has started, it records the request."""
 
     def __init__(self) -> None:
         self.is_wanted = False
@@ -303,6 +303,7 @@ def _options(arguments: argparse.Namespace) -> service.ModelOptions:
 def _token(path: Path) -> str:
     with file_errors(path), path.open("rb") as file:
         check_private(path, os.fstat(file.fileno()))
+        # Two bytes more, for a line end, or to notice a token that is too long.
         found = file.read(_MOST_TOKEN + 2).strip()
     if not found or len(found) > _MOST_TOKEN or not found.isascii() or any(byte <= 32 for byte in found):
         raise InvalidArgumentError(f"{path} has no token", expected="printable ASCII without spaces, on one line")

@@ -62,6 +62,7 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
 
 def make_parser(program: str, description: str) -> Parser:
     """Return the parser of the command line. Options that are not used have no attribute in its result."""
+    # SUPPRESS: the default of an unused option must not override the setting of the file.
     parser = Parser(prog=program, description=description, argument_default=argparse.SUPPRESS)
     parser.add_argument("--version", action="version", version=f"aioflow {aioflow.__version__}")
     which = parser.add_argument_group("cluster and task", "defaults come from --config or TF_CONFIG")

@@ -18,7 +18,10 @@ _UNKNOWN: Final[Guard] = frozenset({(Edge("", 0), True)})  # no Merge removes it
 
 
 def may_be_dead(graph: ClientGraph) -> frozenset[Edge]:
-    """Return the outputs that are dead in some steps; inside loops, only because of branches around the loop."""
+    """Return the outputs that may be dead in a step.
+
+    Inside loops, only branches around the loop count.
+    """
     walk = _Walk(graph)
     for node in graph.nodes.values():
         walk.visit(node)
@@ -57,6 +60,7 @@ class _Walk:
         if node.op == "Merge":
             self._nodes[node.name] = self._merge(node)
             return
+        # A ControlTrigger runs even if its inputs are dead.
         if node.op == "ControlTrigger":
             self._nodes[node.name] = _ALIVE
             return
@@ -64,12 +68,15 @@ class _Walk:
         guard = self._nodes[node.name] = frozenset[tuple[Edge, bool]]().union(*guards)
         if node.op == "Switch":
             predicate = _predicate(self._graph, node)
+            # A loop's own Switch leaves no value dead for the whole step: values of a loop are as alive as those that
+            # enter it.
             if predicate not in self._loops:
                 for port in range(2):
                     self._sides[Edge(node.name, port)] = guard | {(predicate, bool(port))}
 
     def _merge(self, node: Node) -> Guard:
         guards = [self.guard(e) for e in node.inputs if e.node in self._nodes]
+        # A loop's Merge has one visited input; the other one comes along the back edge.
         if len(guards) < 2:
             return _joined(guards)
         if len(guards) > 2:

@@ -152,6 +152,7 @@ def _refused(
     inside = set(region.members)
     found: dict[str, str] = {}
     for name in region.members:
+        # The engine may also refuse an argument or a constant of the region; then the nodes that read it stay.
         given = (source for source in alone.nodes[name].predecessors() if source not in inside)
         why = next((refused[each] for each in (name, *given) if each in refused), None)
         if why is not None:
@@ -166,6 +167,7 @@ def _together(
     members: dict[tuple[_Place, Guard], list[str]] = defaultdict(list)
     places, guard = _places(graph, staying, waiting), guards(graph)
     for name, node in graph.nodes.items():
+        # Constants belong to no region: each region gets a copy of those that it reads.
         if name not in staying and node.op not in (*BOUNDARY, _CONSTANT):
             members[places[name], guard[name]].append(name)
     return [Region(tuple(names), sum(seconds(graph.nodes[name]) for name in names)) for names in members.values()]
@@ -202,7 +204,7 @@ def _conditional(graph: ClientGraph) -> dict[str, str]:
 
 
 def _reason(graph: ClientGraph, node: Node) -> str:
-    """Return the reason why a node of that kind stays, or "" if the engine decides."""
+    """Return the reason why a node must stay because of its op or dtypes, or "" if the engine decides."""
     if node.op in (SEND, RECV):
         return "a transfer between devices"
     if traits_of(node.op).is_control_flow:
@@ -328,6 +330,7 @@ class _Cutting:
             outputs = [Edge(region.members[-1], 0)]
         last, inside = graph.nodes[outputs[-1].node], set(region.members)
         constants = {edge.node for edge in _edges(graph, region.members) if graph.nodes[edge.node].op == _CONSTANT}
+        # `_body` drops control inputs, so the new node waits instead, also for those of the copied constants.
         waiting = (*region.members, *(name for name in graph.nodes if name in constants))
         waits = dict.fromkeys(c for name in waiting for c in graph.nodes[name].control if c not in inside)
         attrs: dict[str, Any] = {
@@ -354,7 +357,9 @@ class _Cutting:
             nodes[made.name] = made
         targets = tuple(dict.fromkeys(self._stands.get(name, name) for name in self._graph.targets))
         read = {source for node in nodes.values() for source in node.predecessors()}.union(targets)
+        # Constants that only regions read were copied into them.
         kept = {name: node for name, node in nodes.items() if node.op != _CONSTANT or name in read}
+        # A region's node stands at the place of the first member, possibly before inputs of later members.
         return replace(self._graph, nodes=_ordered(kept), targets=targets)
 
     def _renamed(self, node: Node) -> Node:

@@ -59,7 +59,7 @@ class Node:
 
     @property
     def changes(self) -> bool:
-        """True if it changes state that other steps see, either itself or by the function that it calls."""
+        """True if the node changes state that other steps see, either itself or by the function that it calls."""
         body = self.body if BODY in self.attrs else None
         if body is not None:
             return body.changes
@@ -130,12 +130,12 @@ class Part:
 
     @property
     def feeds(self) -> tuple[int, ...]:
-        """The indices of the step's feeds that it receives, in order."""
+        """The indices of the step's feeds that the part receives, in order."""
         return self._indices(ARG)
 
     @property
     def fetches(self) -> tuple[int, ...]:
-        """The indices of the step's fetches that it returns, in order."""
+        """The indices of the step's fetches that the part returns, in order."""
         return self._indices(RETVAL)
 
     @property
@@ -151,12 +151,12 @@ class Part:
 
     @property
     def gives_back(self) -> bool:
-        """True if it takes elements that are put back if the fetches of the step are not delivered."""
+        """True if the part takes elements that are put back if the fetches of the step are not delivered."""
         return any(GIVES_BACK in node.attrs for node in self.nodes())
 
     @property
     def destinations(self) -> frozenset[str]:
-        """The cluster tasks to which it sends values."""
+        """The cluster tasks to which the part sends values."""
         sent = (task_of(node.attrs["recv_device"]) for node in self.nodes() if node.op == SEND)
         return frozenset(sent) - {self.task}
 
@@ -166,7 +166,7 @@ class Part:
         return sum(graph.size for graph in self.subgraphs.values())
 
     def nodes(self) -> Iterator[Node]:
-        """Yield the nodes on all of its devices."""
+        """Yield the nodes on all devices of the part."""
         for graph in self.subgraphs.values():
             yield from graph.nodes.values()
 

@@ -36,6 +36,7 @@ def frames_behind(graph: ClientGraph) -> dict[str, LoopFrame | None]:
     for name, node in graph.nodes.items():
         inside = next((behind[s] for s in node.predecessors() if s in behind), None)
         if node.op == "Enter":
+            # Loops inside different loops may have the same frame name.
             key = (inside, node.attrs["frame_name"])
             if key not in known:
                 known[key] = LoopFrame(key[1], inside, node.attrs["parallel_iterations"])

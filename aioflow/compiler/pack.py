@@ -93,6 +93,7 @@ def _packs(device: str, graph: ClientGraph, seconds: NodeSeconds, options: PackO
     for node in graph.nodes.values():
         if node.op not in (SEND, RECV, *BOUNDARY, "Const"):
             elapsed += seconds(node)
+        # `maybe_dead` is also set for each Send inside a loop.
         if node.op != SEND or node.attrs["maybe_dead"] or node.control or not _leaves(node):
             continue
         spec = graph.spec(node.inputs[0])

@@ -94,6 +94,7 @@ class _Cut:
         for node in self._graph.nodes.values():
             if not is_everywhere(node):
                 self._put(node)
+        # Feeds are numbered, so those without a reader stay too.
         unused = [n for n in self._graph.nodes.values() if n.op == ARG and not self._is_on_some_device(n.name)]
         for node in unused:
             self._nodes.setdefault(node.device, {})[node.name] = node
@@ -224,6 +225,7 @@ class _Cut:
         """Return the Merge of a frame's control loop on a device, which runs once per iteration there."""
         key = (frame, device)
         if key not in self._clocks:
+            # Registered before it is made: the condition is received inside the control loop that it drives.
             self._clocks[key] = f"_clock_{len(self._clocks)}/merge"
             self._make_clock(frame, device, self._clocks[key].removesuffix("/merge"))
         return self._clocks[key]
@@ -247,6 +249,7 @@ class _Cut:
 
         def put(part: str, op: str, inputs: tuple[Edge, ...], attrs: dict[str, Any], outputs: int = 1) -> Edge:
             specs = (count,) * outputs
+            # In an inner loop, the start value is needed again in each iteration of the outer loop.
             control = outer if op == "Const" else ()
             node = Node(f"{name}/{part}", op, inputs, control, attrs, specs, device, source)
             self._nodes.setdefault(device, {})[node.name] = node

@@ -83,11 +83,11 @@ def compile_step(request: StepRequest, cluster: ClusterView, options: CompileOpt
     passes = chosen_passes(chosen.optimizations)
     first, later = (passes, ()) if chosen.delegate is None else around_delegation(passes)
     graph = _optimized(check(prune(request)), first, chosen.evaluate, check)
-    # The user's own device requests: nodes placed on request must not be recomputed elsewhere.
     if chosen.meeting is None:
         graph = mark_takes(graph)
     else:  # a partial run: feeds and fetches are exchanged during the step
         graph = check(chosen.meeting(graph))
+    # Collected before `_pinned` adds requests: only nodes that the user placed must not be recomputed elsewhere.
     asked = frozenset(name for name, node in graph.nodes.items() if node.device)
     before = list(graph.nodes.values())
     graph = check(place(_pinned(graph, cluster.pins), cluster, chosen.choose))
@@ -114,6 +114,7 @@ def _optimized(
         before = list(graph.nodes.values())
         graph = check(optimization.run(graph, evaluate))
         let_go(before)
+    # A delegated body must keep to ops that the engine computes.
     bodies = {
         name: _optimized(node.body, passes, evaluate, check)
         for name, node in graph.nodes.items()

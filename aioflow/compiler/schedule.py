@@ -335,6 +335,7 @@ def _waits(timeline: Timeline) -> list[int]:
 
 
 def _may_wait(device: str, node: Node) -> bool:
+    # A Recv waits only for nodes of this plan, and those are ordered by the timeline.
     if node.op in (SEND, RECV, *BOUNDARY) or traits_of(node.op).is_control_flow:
         return False
     kernel = KERNELS.find(node.op, DeviceSpec.from_string(device).device_type or "CPU", node.attrs)

@@ -72,7 +72,7 @@ def by_values(graph: ClientGraph) -> list[str]:
 
 
 def telling(graph: ClientGraph) -> frozenset[int]:
-    """Return the indices of the feeds whose values may determine sizes: integers that such nodes are computed from."""
+    """Return the indices of the feeds whose values may determine sizes: integers that `by_values` nodes depend on."""
     waiting, seen, found = by_values(graph), set[str](), set[int]()
     while waiting:
         node = graph.nodes[waiting.pop()]

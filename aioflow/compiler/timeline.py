@@ -146,6 +146,7 @@ class Timeline:
             node = self.nodes[key]
             took = 0.0 if node.op in _INSTANT else seconds(node)
             by_device[key[0]] = by_device.get(key[0], 0.0) + took
+        # The devices of a loop work at the same time, so the busiest one determines its duration.
         busiest = max(by_device, key=by_device.__getitem__)
         self.device.append(busiest)
         self.seconds.append(by_device[busiest])

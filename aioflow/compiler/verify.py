@@ -15,11 +15,11 @@ from aioflow.graph.signature.arguments import ArgDef
 
 
 def verify(graph: ClientGraph, whole: bool = True) -> ClientGraph:
-    """Check order, edges, arity and dtypes, and return the graph.
+    """Check order, edges, attributes, dtypes, bodies, and the numbers of feeds and fetches; return the graph.
 
     Args:
         graph: The graph to check.
-        whole: Whether it has all feeds and fetches of the step, rather than those of one device.
+        whole: Whether the graph has all feeds and fetches of the step, rather than those of one device.
 
     Raises:
         InternalError: a pass broke the graph; the error shows the node and its neighbors.

@@ -39,6 +39,7 @@ def _here() -> object:
     loop = None if running_loop is None else running_loop()
     if asyncio is None or loop is None:
         return _THREAD.mark
+    # A weak reference, so that an entry keeps neither a task nor a loop alive.
     return weakref.ref(asyncio.current_task(loop) or loop)
 
 

@@ -76,7 +76,7 @@ class _Imports:
 
     @contextmanager
     def block(self) -> Iterator[None]:
-        """Run a block."""
+        """Delay forks by other threads while the block runs."""
         mark = object()
         with nullcontext() if _is_importing() else self._turn:
             try:
@@ -90,6 +90,7 @@ class _Imports:
 
     def is_here(self) -> bool:
         """Return True if this thread is in a block."""
+        # Copied in one step, since other threads may change the dictionary meanwhile.
         return threading.get_ident() in list(self._threads.values())
 
     def before_fork(self) -> None:

@@ -40,7 +40,7 @@ class JobThread:
         self._waiters: list[Callable[[], None]] = []
 
     def begin(self, job: Callable[[], None]) -> bool:
-        """Queue a job. Return False if no thread can be started now.
+        """Queue a job. If no thread can be started now, do not queue it and return False.
 
         May be called from any thread, and never waits for a job.
         """

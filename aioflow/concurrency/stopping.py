@@ -88,7 +88,11 @@ class Work:
         self.effects = self._rests
 
     def admit(self, size: int, seconds: float) -> None:
-        """Raise unless a value of `size` bytes, which takes `seconds` to compute, may be created here."""
+        """Check whether a value of `size` bytes, which takes `seconds` to compute, may be created here.
+
+        Raises:
+            ResourceExhaustedError: the value exceeds the limit.
+        """
         limit = largest_value() if self.limit is None else self.limit
         if size > limit:
             raise ResourceExhaustedError(
@@ -178,7 +182,12 @@ def doing(work: Work | None, function: Callable[..., R], *args: Any) -> R:
 
 
 def checkpoint() -> None:
-    """Raise if this thread's work is to stop. Costs about 100 ns."""
+    """Raise if this thread's work must not continue here. Costs about 100 ns.
+
+    Raises:
+        Stopped: the work was asked to stop.
+        OffloadToThread: bounded work on an event loop has used up its time.
+    """
     work = _this_thread.work
     if work is not None:
         work.check()
@@ -193,6 +202,7 @@ def reserve(size: int, seconds: float = 0.0) -> None:
 
     Raises:
         ResourceExhaustedError: the value exceeds the limit.
+        OffloadToThread: the value takes too long for bounded work on an event loop.
     """
     (_this_thread.work or Work()).admit(size, seconds)
 
@@ -223,7 +233,7 @@ def blocks(total: int, size: int) -> Iterator[slice]:
 
 
 def batches(items: Sequence[T] | Iterable[T], size: int = 1024) -> Iterator[T]:
-    """Yield the items, with a checkpoint after each `size` of them."""
+    """Yield the items, with a checkpoint before every `size`-th of them."""
     for number, item in enumerate(items):
         if not (number + 1) % size:
             checkpoint()

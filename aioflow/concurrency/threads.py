@@ -47,7 +47,7 @@ class LeftBehind(Exception):
 
     @classmethod
     def behind(cls, error: BaseException) -> LeftBehind | None:
-        """Return the LeftBehind that an exception is, or is caused by."""
+        """Return the LeftBehind that an exception is or is caused by, or None."""
         found = error if isinstance(error, cls) else error.__cause__
         return found if isinstance(found, cls) else None
 
@@ -123,6 +123,7 @@ class Call:
         if stays:
             with suppress(RuntimeError):  # the loop was closed, so no caller waits
                 self._loop.call_soon_threadsafe(self._deliver, made)
+        # Complete by now: `rejoin` appends only under the lock, while `_delivered` is False.
         for loop, future in self._rejoining:
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(_settle, future, *self._result)
@@ -287,6 +288,7 @@ class Threads:
             raise
         finally:
             work.watchers.remove(call.ask)
+            # `replace` has accounted for an abandoned call.
             if not call.left and process == generation():  # in a forked child, the counters are new
                 with self._lock:
                     self._busy -= 1

@@ -105,6 +105,7 @@ class _Place:
         for hop in range(1, count):
             here = (self.rank - hop) % count
             chunks[here] = self._exchange(chunks[(here + 1) % count], f"share_{hop}")
+        # No node reads a put, so the results wait for the puts.
         with control_dependencies(self.puts):
             return [identity(result) for result in unpack(chunks, row, columns)]
 

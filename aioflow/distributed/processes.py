@@ -102,6 +102,7 @@ class _Processes:
                 "processes of this machine do not seal the loopback", expected="seals_loopback=False"
             )
         self._wanted = wanted
+        # The tasks get the credentials in `wanted` alone, not also those of this program's environment.
         inherited = {name: value for name, value in environment.items() if name not in NAMES}
         self._processes = {
             task: _Process(wanted.max_restarts, inherited | own)
@@ -178,7 +179,7 @@ async def _line_of(process: asyncio.subprocess.Process) -> bytes:
 
 
 def command(wanted: Wanted, task: Task, spec: ClusterSpec) -> list[str]:
-    """Return the arguments of a task's interpreter. They contain no secret."""
+    """Return the arguments of a task's interpreter. They contain no secret, since other users can read them."""
     cluster = {job: ",".join(spec.task_address(job, index) for index in spec.task_indices(job)) for job in spec.jobs}
     options = [("--cluster", f"{job}={addresses}") for job, addresses in cluster.items()]
     options += [("--job", task.job), ("--task", str(task.number))]

@@ -89,6 +89,8 @@ class AllowedFolders:
     def file(self, path: str, given: str = "") -> str:
         """Return the name to open for a file or folder of this machine: its name without links and `..`.
 
+        Without limits, this is `path` unchanged.
+
         Args:
             path: The file.
             given: Its name in the graph, for the error.
@@ -129,6 +131,10 @@ class AllowedFolders:
         Yields:
             A descriptor for use as `dir_fd`; None if there are no limits, or the system does not support such
             descriptors.
+
+        Raises:
+            PermissionDeniedError: the folder is in none of the allowed ones.
+            OSError: the folder cannot be opened, also because a part of the name has become a link meanwhile.
         """
         if self._folders is None or not _WALKS:
             if make:
@@ -185,7 +191,8 @@ class AllowedFolders:
         """Yield the names of the files in the folders that match a pattern, as `glob` finds them.
 
         Raises:
-            PermissionDeniedError: the part of the pattern before the first wildcard is outside the folders.
+            PermissionDeniedError: the part of the pattern before the first wildcard is outside the folders, or a later
+                part is `.` or `..`.
         """
         if self._folders is None:
             yield from glob.iglob(pattern, include_hidden=True)

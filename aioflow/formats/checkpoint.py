@@ -54,14 +54,14 @@ def write_checkpoint(
 ) -> None:
     """Write a checkpoint, replacing one of the same prefix. Missing directories are made.
 
-    Files that killed processes have left of checkpoints of this prefix, at any step, are deleted.
+    Files that killed processes have left of checkpoints of this prefix, at any step, are deleted. A
+    checkpoint without blocks in a store deletes none.
 
     Args:
         prefix: A path, or a URL for `fsspec`.
         tensors: Arrays, or objects that are read row by row (`Rows`).
-        base: For a checkpoint in blocks: the prefix of an earlier one, whose unchanged blocks are not written again,
-            or ""
-            for none.
+        base: For a checkpoint in blocks: the prefix of an earlier one, whose unchanged blocks are not written again, or
+            "" for none. One in another folder is ignored. None for a checkpoint without blocks.
         folders: The folders that it may be in.
 
     Raises:
@@ -91,6 +91,7 @@ def _write_file(store: Folder, name: str, arrays: Mapping[str, Any]) -> None:
     with store.creating(pending) as upload:
         header, digests = write_tensors(upload.file, arrays)
         size = upload.file.tell()
+        # The old manifest may refer to an earlier pending file, which `commit` would replace.
         _settle(store, name)
         manifest = _manifest(data, name, arrays, header, digests, size)
         upload.commit()
@@ -254,7 +255,7 @@ class CheckpointReader:
         """Return the value of a tensor, checked against the manifest.
 
         Raises:
-            NotFoundError: no tensor has that name.
+            NotFoundError: no tensor has that name, or a file is missing.
             DataLossError: the bytes are not those that were written.
             AbortedError: the checkpoint was replaced meanwhile; open it again.
         """

@@ -36,6 +36,7 @@ def split_record(record: bytes, delimiter: bytes, quotes: bool = True) -> list[b
         field, at = read(record, at, delimiter, quotes)
         fields.append(field)
         at += 1  # skip the delimiter
+        # A delimiter at the end of the record is followed by an empty field.
         if at == end:
             fields.append(b"")
     return fields

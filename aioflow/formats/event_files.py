@@ -36,6 +36,7 @@ class EventFile(Protocol):
 
         Raises:
             PermissionDeniedError, ResourceExhaustedError, …: the system refuses; the error names the file.
+            FailedPreconditionError: the file is in a store, and has been written already.
         """
 
 

@@ -200,7 +200,9 @@ def _spans(data: bytes, begin: int, end: int, kind: Kind) -> Iterator[Span]:
 
 
 def values_at(data: bytes, place: Place) -> Any:
-    """Return the values: a list of bytes, a float32 array (a view of the message), or a list or an array of integers.
+    """Return the values: a list of bytes, a float32 array, or a list or an array of integers; () for kind None.
+
+    A float32 array from one span is a view of the message.
 
     Raises:
         DataLossError: the span does not contain a list of integers.
@@ -219,6 +221,7 @@ def values_at(data: bytes, place: Place) -> Any:
 
 
 def _ints(data: bytes, begin: int, end: int) -> Any:
+    # The usual form: one packed run, whose length takes one byte.
     if 2 < end - begin < _MANY and data[begin] == _PACKED and data[begin + 1] == end - begin - 2:
         return _few_ints(data, begin + 2, end)
     values: list[int] = []

@@ -89,6 +89,7 @@ def _weak(data: bytes, at: int, a: int, b: int) -> tuple[int, int]:
 
 def _long(data: bytes) -> int:
     size = len(data)
+    # 81 is the fixed seed of the fingerprint.
     y = 81 * _K1 + 113
     z = _shifted(y * _K2 + 113) * _K2
     state = (81 * _K2 + _at(data, 0), y, z, (0, 0), (0, 0))

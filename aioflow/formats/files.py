@@ -109,7 +109,7 @@ def unblocking(opener: Opener) -> Opener:
 def open_file(path: str | os.PathLike[str], opener: Opener = os.open) -> BinaryIO:
     """Open a regular file for reading.
 
-    Others are rejected: opening a pipe would block, and a device may never end.
+    Other kinds of files are rejected: opening a pipe would block, and a device may never end.
 
     Args:
         path: The file.

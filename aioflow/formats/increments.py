@@ -65,7 +65,8 @@ def write_increment(store: Store, name: str, tensors: Mapping[str, Any], base: s
         store: The folder or store.
         name: Name of the checkpoint.
         tensors: The tensors by name.
-        base: An earlier checkpoint of the same folder. If it cannot be read, everything is written.
+        base: An earlier checkpoint of the same folder. Everything is written if it is None or cannot be
+            read.
 
     Raises:
         InvalidArgumentError: a tensor has a dtype that cannot be stored.
@@ -85,6 +86,7 @@ def write_increment(store: Store, name: str, tensors: Mapping[str, Any], base: s
             content = {"version": 2, "block": _BLOCK, "step": step_of(name), "files": files, "tensors": entries}
             with forgotten_if_it_fails(store, name, fresh):
                 store.put(name + MANIFEST, sealed(_compacted(content)))
+        # Without locks, files of the base may have been deleted since `_earlier` looked for them.
         if not all(there.values()):
             _require_files(store, name, content)
     forget_files(store, replaced)
@@ -209,6 +211,7 @@ def _worth_keeping(files: list[dict[str, Any]], known: dict[str, _Known]) -> dic
     old = {i for i, file in enumerate(files) if live[i] * _BLOCK < _LIVE * file["size"]}
     old |= set(range(len(files) - _FILES))
     return {
+        # A negative file number makes the writer write the block again.
         name: _Known(tensor.described, tensor.digests, [(-1, 0) if p[0] in old else p for p in tensor.places])
         for name, tensor in known.items()
     }

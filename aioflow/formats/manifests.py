@@ -101,6 +101,7 @@ def files_of(manifest: Mapping[str, Any]) -> list[str]:
 
     Raises:
         ValueError: a name is not the plain name of a file in the same folder.
+        LookupError, TypeError: the manifest lacks the names, or they have another form.
     """
     found = [file["name"] for file in manifest["files"]] if manifest["version"] == 2 else [manifest.get("file", "")]
     for name in found:

@@ -1,4 +1,4 @@
-"""Parsing of decimal numbers in text formats: surrounding blanks are allowed, and the dtype's range is checked."""
+"""Parsing of decimal numbers in text formats: surrounding blanks are allowed, and integers must fit the dtype."""
 
 from __future__ import annotations
 

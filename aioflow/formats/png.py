@@ -24,7 +24,7 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 def write_png(image: Any, compression: int) -> bytes:
     """Encode an image, [height, width, channels] uint8 or uint16, as a PNG file.
 
-    Each row is stored as its difference from the row above (filter type 2).
+    Each row is stored as its difference from the row above (filter type 2). `compression` is zlib's level.
     """
     height, width, channels = image.shape
     header = _HEADER.pack(width, height, image.dtype.itemsize * 8, _KINDS[channels], 0, 0, 0)
@@ -43,7 +43,7 @@ def is_deep(data: bytes) -> bool:
 
 
 def read_deep_png(data: bytes) -> Any:
-    """Decode a PNG file of 16 bits per channel to [height, width, channels] uint16.
+    """Decode a PNG file for which `is_deep` is True to [height, width, channels] uint16.
 
     Raises:
         InvalidArgumentError: the file is damaged, or the image is too large.
@@ -60,6 +60,7 @@ def read_deep_png(data: bytes) -> Any:
     packed = b"".join(_contents(data))
     size = height * (width * channels * 2 + 1)
     try:
+        # The limit bounds the memory, however large the data would become.
         raw = zlib.decompressobj().decompress(packed, size)
     except zlib.error as error:
         raise InvalidArgumentError("the PNG image is damaged", expected="whole data", actual=str(error)) from error

@@ -24,7 +24,11 @@ def damaged(what: str) -> DataLossError:
 
 
 def read_number(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Read a varint. Return its value and the position after it."""
+    """Read a varint. Return its value and the position after it.
+
+    Raises:
+        DataLossError: the varint does not end before `end`, or has more than ten bytes.
+    """
     if at < end and data[at] < 0x80:
         return data[at], at + 1
     value = shift = 0
@@ -43,6 +47,9 @@ def read_fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int,
     """Yield field number, wire type, and begin and end of the contents of each field.
 
     For a varint, the last two are its value and 0.
+
+    Raises:
+        DataLossError: the bytes are not a message.
     """
     while at < end:
         # Most tags are one byte: they are decoded without a call.

@@ -72,6 +72,7 @@ class WholeFile:
         if work is None:
             return None
         contents = read_whole(self._folders.file(path_text(work)), self._folders.opener)
+        # Cleared only now: if the reading is stopped, the next call repeats it.
         self._work = None
         return work, contents
 

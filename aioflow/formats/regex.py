@@ -18,7 +18,8 @@ Rewrite: TypeAlias = tuple[bytes | int, ...]
 
 
 def _re2() -> Any:
-    """Import RE2 with the first pattern: the import takes longer than that of all other kernels together."""
+    """Import RE2. Raises UnimplementedError if it is not installed."""
+    # Imported with the first pattern: the import takes longer than that of all other kernels together.
     try:
         return importlib.import_module("re2")
     except ImportError as error:
@@ -35,6 +36,7 @@ def compiled_pattern(pattern: bytes) -> Any:
 
     Raises:
         InvalidArgumentError: the pattern is not valid.
+        UnimplementedError: RE2 is not installed.
     """
     re2 = _re2()
     options = re2.Options()
@@ -58,7 +60,7 @@ def compiled_rewrite(rewrite: bytes, groups: int) -> Rewrite:
     r"""Parse a replacement text with `\0` to `\9`.
 
     Raises:
-        InvalidArgumentError: the text names a group that the pattern does not have, or ends in a backslash.
+        InvalidArgumentError: a backslash is not followed by another one or by the number of a group of the pattern.
     """
     first, *others = rewrite.split(b"\\")
     made: list[bytes | int] = [first]
@@ -77,7 +79,7 @@ def compiled_rewrite(rewrite: bytes, groups: int) -> Rewrite:
 
 
 def replaced(text: bytes, pattern: Any, rewrite: Rewrite, everywhere: bool) -> bytes:
-    """Replace the first match, or every match, like `RE2::Replace` and `RE2::GlobalReplace`."""
+    """Replace the first match, or every match if `everywhere`, like `RE2::Replace` and `RE2::GlobalReplace`."""
     made: list[bytes] = []
     at, last = 0, -1
     while at <= len(text) and (match := pattern.search(text, at)) is not None:
@@ -86,6 +88,7 @@ def replaced(text: bytes, pattern: Any, rewrite: Rewrite, everywhere: bool) -> b
         if begin == end == last:  # RE2 ignores an empty match directly after another match
             at = begin + _character(text, begin)
             made.append(text[begin:at])
+            # At the end of the text no character follows; the loop must advance all the same.
             at = max(at, begin + 1)
             continue
         made += [piece if isinstance(piece, bytes) else match.group(piece) or b"" for piece in rewrite]

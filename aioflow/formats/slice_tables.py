@@ -1,7 +1,7 @@
 """TensorFlow's checkpoints of version 1, read only.
 
-A checkpoint is one table, or one for each shard, of slices of tensors as messages. The layout is in
-tensorflow/core/util/saved_tensor_slice.proto.
+A checkpoint is one table, or one table for each shard. The values of a table are messages with slices of tensors. The
+layout is in tensorflow/core/util/saved_tensor_slice.proto.
 
 Everything here blocks: call it from a thread.
 """
@@ -38,7 +38,9 @@ def plain_prefix(name: str) -> str:
 
 
 def table_files(store: Store, name: str) -> list[str]:
-    """Return the names of the tables of a checkpoint; an empty list if it does not exist or a shard is missing.
+    """Return the names of the tables of a checkpoint.
+
+    The list is empty if the checkpoint does not exist, has another format or lacks a shard.
 
     Args:
         store: The folder.
@@ -72,6 +74,7 @@ class SliceTables:
 
     Raises:
         DataLossError: a table is truncated or altered; the error names it.
+        UnimplementedError: aioflow lacks the dtype of a tensor.
     """
 
     def __init__(self, store: Store, name: str, files: list[str]) -> None:
@@ -90,6 +93,7 @@ class SliceTables:
 
     def _add(self, file: str) -> None:
         with self._open(file) as table:
+            # The empty key, the first of each table, holds the list of the tensors and their slices.
             header = table.find(b"") or b""
         for number, wire, begin, end in read_fields(header, 0, len(header)):
             for field_, kind, start, stop in read_fields(header, begin, end) if (number, wire) == (1, PIECE) else ():
@@ -107,6 +111,8 @@ class SliceTables:
         """Read one tensor into a new array.
 
         Raises:
+            KeyError: `tensors` lacks the name.
+            NotFoundError: a file is missing.
             DataLossError: a file is damaged.
             UnimplementedError: the dtype cannot be read.
         """
@@ -126,6 +132,7 @@ class SliceTables:
             raise DataLossError(f"tensor {name!r} has no parts", expected="at least one", actual=0)
         check_cover(name, parts)
         reserve(math.prod(shape) * dtype.np_dtype.itemsize)
+        # Uninitialized memory is safe: `check_cover` has established that the parts write each element.
         whole = np.empty(shape, dtype.np_dtype)
         for (file, extents), part in zip(saved.places, parts, strict=True):
             with self._open(file) as table:

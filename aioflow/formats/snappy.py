@@ -31,6 +31,7 @@ def decompress(data: bytes, limit: int) -> bytes:
         else:
             length, back, at = _copy(data, tag, at)
             _repeat(made, back, length)
+        # Checked for each element, so that a damaged block cannot fill the memory first.
         if len(made) > size:
             raise _damaged("more bytes than declared")
     if len(made) != size:
@@ -65,6 +66,7 @@ def _copy(data: bytes, tag: int, at: int) -> tuple[int, int, int]:
 def _repeat(made: bytearray, back: int, length: int) -> None:
     if not 0 < back <= len(made):
         raise _damaged("a copy from before the start")
+    # A copy may reach into its own output: then its last `back` bytes repeat.
     piece = made[-back:] if back <= length else made[len(made) - back : len(made) - back + length]
     made += (piece * (length // back + 1))[:length]
 

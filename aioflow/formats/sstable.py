@@ -89,7 +89,7 @@ class Table:
         """Yield keys and values, in the order of the keys.
 
         Raises:
-            DataLossError: a block is damaged, or the keys are not in order.
+            DataLossError: a block is damaged, the keys are not in order, or keys and values exceed 1 GiB.
         """
         before: bytes | None = None
         total = 0
@@ -109,6 +109,7 @@ class Table:
         Raises:
             DataLossError: the block is damaged.
         """
+        # The key of a block in the index is at least its last key, so the first such block is the only candidate.
         low, high = 0, len(self._blocks)
         while low < high:
             middle = (low + high) // 2
@@ -129,6 +130,7 @@ class Table:
         if end < 0:
             raise _damaged("more restart points than the block has room for")
         at, key = 0, b""
+        # Three bytes can repeat a shared prefix of any length, so the sum of the keys needs its own bound.
         left = _SHARED * len(block)
         for _ in batches(block):  # an entry has at least three bytes, so this bounds the loop
             if at >= end:
@@ -213,6 +215,7 @@ def write_table(entries: Iterable[tuple[bytes, bytes]]) -> bytes:
         InvalidArgumentError: the keys are not in order.
     """
     made = bytearray()
+    # As in LevelDB, each entry of the index is a restart point: its keys share no prefixes.
     index, block = _BlockWriter(1), _BlockWriter(_RESTART)
     before: bytes | None = None
 
@@ -232,5 +235,6 @@ def write_table(entries: Iterable[tuple[bytes, bytes]]) -> bytes:
             block = _BlockWriter(_RESTART)
     if len(block):
         index.add(block.last, finished(block))
+    # Readers verify the metaindex block, so it is written although it is empty.
     handles = finished(_BlockWriter(1)) + finished(index)
     return bytes(made) + handles.ljust(_FOOTER - len(MAGIC), b"\0") + MAGIC

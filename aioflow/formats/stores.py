@@ -1,8 +1,8 @@
 """The storage of checkpoints: a local folder, or a folder of a store that `fsspec` reaches by a URL.
 
-The requirements on a store are small. An object becomes visible when all of it is written; a visible part of one does
-no harm, since nothing refers to it yet. Only `put` must replace a small object atomically, which object stores do. A
-URL of a file (`file:///folder/model`) is treated as a path.
+A store has to meet few requirements. An object may become visible before it is complete, since nothing refers to it
+yet. Only `put` must replace a small object atomically, which object stores do. A URL of a file (`file:///folder/model`)
+is treated as a path.
 
 Everything here blocks: call it from a thread.
 """
@@ -109,16 +109,20 @@ class Store(Protocol):
         """Delete a file if it exists."""
 
     def names(self) -> list[str]:
-        """Return the names of the files, sorted; an empty list if there is no such folder."""
+        """Return the names in the folder, sorted; an empty list if there is no such folder."""
 
     def remove_unfinished(self, names: str) -> None:
-        """Delete what killed writers left of files whose names match, if the writers have certainly ended."""
+        """Delete the temporary files of writers that have certainly ended.
+
+        `names` is a regular expression for the final names of the files.
+        """
 
     def held(self, names: Iterable[str], *, alone: bool) -> AbstractContextManager[Mapping[str, bool]]:
         """Lock files against deletion (shared), or for deletion (`alone`), inside a block.
 
         Yields:
-            The files that exist and that could be locked. The value is False where the store cannot lock.
+            The names of the files, without those that are missing or locked by another process. The value is True if
+            the file is locked, and False if it cannot be locked; a store without locks does not check the names.
         """
 
 
@@ -130,7 +134,7 @@ class StoredFile:
         self._name = name
 
     def open(self, mode: str = "rb") -> BinaryIO:
-        """Open the file for reading.
+        """Open the file for reading, whatever the `mode`, which is there for the signature of `Path.open`.
 
         Raises:
             NotFoundError: there is no such file.
@@ -150,6 +154,7 @@ def store_of(path: str | os.PathLike[str], folders: AllowedFolders = ANYWHERE) -
 
     Raises:
         PermissionDeniedError: the file is not in an allowed folder.
+        InvalidArgumentError: `fsspec` does not know the kind of URL.
         UnimplementedError: `fsspec`, or the package that it needs for this kind of URL, is not installed.
     """
     text = os.fspath(path)
@@ -162,7 +167,12 @@ def store_of(path: str | os.PathLike[str], folders: AllowedFolders = ANYWHERE) -
 
 
 def store_at(folder: str | os.PathLike[str]) -> Store:
-    """Return the store for a folder, a path or a URL. Raises the errors of `store_of`."""
+    """Return the store for a folder, given by a path or a URL.
+
+    Raises:
+        InvalidArgumentError: `fsspec` does not know the kind of URL.
+        UnimplementedError: `fsspec`, or the package that it needs for this kind of URL, is not installed.
+    """
     text = os.fspath(folder)
     return _Remote(text.rstrip("/")) if is_url(text) else Folder(local_path(text))
 
@@ -245,6 +255,8 @@ class Folder:
 
     def _status(self, name: str) -> os.stat_result | None:
         with file_errors(self._path / name):
+            # In restricted folders, `file` resolves links and checks the result. A link that appears afterwards must
+            # not be followed.
             folder, last = os.path.split(self._folders.file(self.path(name)))
             try:
                 with self._folders.folder(folder) as dir_fd:
@@ -268,7 +280,7 @@ class Folder:
             flush_directory(file.parent, dir_fd)
 
     def has_writer(self, name: str) -> bool | None:
-        """Return True if a living process is writing a file of `creating`; None if that is unknown."""
+        """Return True if a living process is writing a file of `creating`; None if the file or locks are missing."""
         with self._entry(name) as (file, dir_fd):
             return has_writer(file, dir_fd)
 
@@ -380,6 +392,7 @@ class _Remote:
 
     def _drop(self, file: Any, name: str) -> None:
         """Discard an incomplete upload. Errors are ignored: the original error is being raised."""
+        # Closing may publish the incomplete object, so it is deleted only afterwards.
         with suppress(Exception):
             file.close()
         with suppress(Exception):

@@ -9,7 +9,7 @@ from typing import Final
 from aioflow.concurrency.stopping import batches
 
 _MASK: Final = 2**64 - 1
-_SEED: Final = 0xDECAFCAFFE
+_SEED: Final = 0xDECAFCAFFE  # TensorFlow's seed
 _FACTOR: Final = 0xC6A4A7935BD1E995
 _SHIFT: Final = 47
 _WORDS: Final = 4096  # words between two checkpoints

@@ -70,6 +70,7 @@ def _created(path: Path, dir_fd: int | None) -> TemporaryFile:
         file = open(temporary, "xb", opener=relative_to(dir_fd))  # noqa: SIM115 (the caller closes it)
         if locks is None:
             return TemporaryFile(temporary, file)
+        # Where locks are not supported, the file stays unlocked and `remove_abandoned` deletes nothing.
         with suppress(OSError):
             locks.flock(file, locks.LOCK_EX)
         if os.fstat(file.fileno()).st_nlink:
@@ -78,7 +79,11 @@ def _created(path: Path, dir_fd: int | None) -> TemporaryFile:
 
 
 def has_writer(path: Path, dir_fd: int | None = None) -> bool | None:
-    """Return True if a living process has a file of `temporary_file` open; None if that is unknown."""
+    """Return True if a living process has a file of `temporary_file` open.
+
+    Returns:
+        None if that is unknown: there are no locks, or the file cannot be opened.
+    """
     if locks is None:
         return None
     try:
@@ -105,8 +110,8 @@ def held(
         dir_fd: Descriptor of the directory, if names are relative to it.
 
     Yields:
-        The files that exist and that no other process holds a conflicting lock on. The value is False if there are no
-        locks to establish that.
+        The names of the files that exist and that no other process has a conflicting lock on. The value is False if
+        that cannot be established: there are no locks, or the file cannot be opened.
     """
     with ExitStack() as stack:
         found = {}
@@ -168,11 +173,16 @@ def _remove(path: Path, dir_fd: int | None) -> None:
         return
     with open(path, "r+b", opener=relative_to(dir_fd)) as file:
         locks.flock(file, locks.LOCK_EX | locks.LOCK_NB)
+        # Deleted under the lock: a writer that has just created the file waits for it in `_created`, and starts over.
         os.unlink(path, dir_fd=dir_fd)
 
 
 def write_atomically(path: Path, data: bytes, dir_fd: int | None = None) -> None:
-    """Replace the contents of a file: after a crash it has the old or the new ones."""
+    """Replace the contents of a file: after a crash it has the old or the new ones.
+
+    Raises:
+        InvalidArgumentError: `path` exists and is not a file.
+    """
     with replacing(path, dir_fd) as file:
         file.write(data)
 
@@ -195,10 +205,8 @@ def replacing(path: Path, dir_fd: int | None = None) -> Iterator[BinaryIO]:
 
 
 def _is_no_file(path: Path, dir_fd: int | None) -> bool:
-    """Return True if the path is a folder or a device.
-
-    Renaming a file to the path of a device would replace the device by a regular file.
-    """
+    """Return True if the path is a folder or a device."""
+    # Renaming a file to the path of a device would replace the device by a regular file.
     try:
         mode = os.stat(path, dir_fd=dir_fd, follow_symlinks=dir_fd is None).st_mode
     except (FileNotFoundError, NotADirectoryError):

@@ -27,7 +27,9 @@ class TemporaryFolder:
         self._final = final
 
     def publish(self) -> None:
-        """Rename the folder to its final name, which may be an empty folder. The files in it must be flushed already.
+        """Rename the folder to its final name. An empty folder of that name is replaced, except on Windows.
+
+        The files in the folder must be flushed already.
 
         Raises:
             AlreadyExistsError: the final name is in use.
@@ -68,6 +70,7 @@ def _made(final: Path, stack: ExitStack) -> Path:
     while True:
         path = final.with_name(f".{final.name}.{secrets.token_hex(6)}.tmp")
         path.mkdir()
+        # After `publish` there is no folder of that name, which is no error.
         stack.callback(shutil.rmtree, path, ignore_errors=True)
         with suppress(OSError):
             _lock(path, True, stack)

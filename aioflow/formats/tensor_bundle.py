@@ -48,10 +48,10 @@ class BundleEntry:
     """The index entry of one tensor.
 
     Attributes:
-        kind: Number of its dtype.
+        kind: Enum number of the tensor's dtype.
         shape: Sizes.
-        shard, offset, size, crc: Position of its bytes, and their checksum.
-        slices: The slices that the tensor was saved in, if any; the slices have entries of their own then.
+        shard, offset, size, crc: Position of the tensor's bytes, and their checksum.
+        slices: The slices that the tensor was saved in, if any. Each slice then has its own entry.
     """
 
     kind: int
@@ -106,6 +106,7 @@ class TensorBundle:
         """Return the keys of tensors by the names of their variables, if an object graph was saved.
 
         Raises:
+            NotFoundError: the file with the object graph is missing.
             DataLossError: the object graph is damaged.
         """
         if OBJECT_GRAPH not in self.tensors:
@@ -120,6 +121,7 @@ class TensorBundle:
         """Read one tensor into a new array.
 
         Raises:
+            KeyError: `tensors` lacks the name.
             NotFoundError: a file is missing.
             DataLossError: the bytes are not those that were written.
             UnimplementedError: the dtype cannot be read.
@@ -138,6 +140,7 @@ class TensorBundle:
         except InvalidArgumentError as error:
             raise DataLossError(error.message, expected=error.expected, actual=error.actual) from error
         reserve(math.prod(entry.shape) * entry.dtype.np_dtype.itemsize)
+        # Uninitialized memory is safe: `check_cover` has established that the parts write each element.
         whole = np.empty(entry.shape, entry.dtype.np_dtype)
         for extents, part in zip(entry.slices, parts, strict=True):
             found = self._parts.get(slice_key(name, extents))
@@ -251,6 +254,7 @@ def _strings(data: Array, count: int, stored: int, order: Literal["little", "big
         order: Byte order of the writer's memory, which applies to the checksum of the lengths and to its input.
     """
     raw, at = data.tobytes(), 0
+    # Each length has at least one byte, so this bounds the loop.
     if count > len(raw):
         raise DataLossError("the lengths are cut off", expected=f"{count} of them", actual=f"{len(raw)} bytes")
     lengths: list[int] = []
@@ -261,6 +265,7 @@ def _strings(data: Array, count: int, stored: int, order: Literal["little", "big
     crc = crc32c(b"".join(_length_bytes(lengths, order)))
     if raw[at : at + 4] != disguised(crc).to_bytes(4, order):
         raise DataLossError("the lengths have been altered", expected=f"checksum {disguised(crc):#010x}", actual=at)
+    # The checksum of the tensor covers the fixed-width lengths, their checksum and the contents.
     _require_crc(crc32c(raw[at:], crc), stored)
     at += 4
     if at + sum(lengths) != len(raw):

@@ -51,10 +51,12 @@ def write_bundle(prefix: str, tensors: Mapping[str, Any], folders: AllowedFolder
     try:
         with store.creating(file) as upload:
             offset = 0
+            # A table is in the order of the encoded names, which differs from that of Python's str.
             for key, value in sorted(tensors.items(), key=lambda item: item[0].encode()):
                 size, crc = _write(upload.file, key, value)
                 entries.append((key.encode(), _entry(value, offset, size, crc)))
                 offset += size
+            # Both files are on the disk before the old checkpoint is touched, so a full disk does not cost it.
             with store.staging(name + INDEX, write_table(entries)) as index:
                 upload.flush()
                 committing = True
@@ -68,6 +70,8 @@ def write_bundle(prefix: str, tensors: Mapping[str, Any], folders: AllowedFolder
     for other in bundle_files(store, name):
         if other not in (file, name + INDEX):
             store.remove(other)
+    # A checkpoint in aioflow's own format under the same prefix is replaced too. Its files may only be deleted once its
+    # manifest no longer refers to them, so their names are read first.
     ours = files_if_any(store, name)
     store.remove(name + MANIFEST)
     forget_files(store, ours)

@@ -39,7 +39,7 @@ CODES: Final[Mapping[DType, str]] = {
     dtypes.float8_e4m3fn: "F8_E4M3",
     dtypes.float8_e8m0fnu: "F8_E8M0",
 }
-# The first group adds codes that other programs write, for dtypes that aioflow stores as another one.
+# The last three are codes that other programs write, for dtypes that aioflow stores as another one.
 BY_CODE: Final = {
     **{code: dtype for dtype, code in CODES.items()},
     "C64": dtypes.complex64,
@@ -78,7 +78,7 @@ class Encoded:
         code, shape: Dtype code and shape in the `safetensors` layout.
         nbytes: Number of bytes.
         logical: The dtype that the program sees.
-        source: The bytes, or the source of them.
+        source: The bytes as a flat uint8 array, which may share the tensor's memory, or the rows to read them from.
     """
 
     code: str
@@ -90,8 +90,8 @@ class Encoded:
     def pieces(self, size: int = PIECE) -> Iterator[Array]:
         """Yield the bytes in pieces.
 
-        All pieces but the last have `size` bytes if that is a multiple of the size of a row, or of an element for an
-        array.
+        Pieces of an array have `size` bytes, except for the last. Pieces of rows are as many whole rows as fit into
+        `size` bytes, at least one.
         """
         source = self.source
         if isinstance(source, np.ndarray):
@@ -135,7 +135,7 @@ def encode(name: str, value: Array | Rows) -> Encoded:
 
 
 def decode(data: Array, dtype: DType, shape: tuple[int, ...]) -> Array:
-    """Return the tensor with these bytes.
+    """Return the tensor with these bytes. Except for strings, it shares their memory.
 
     Raises:
         ValueError: the bytes do not fit the dtype and shape.
@@ -165,6 +165,7 @@ def _unpack_strings(data: Array, count: int) -> list[bytes]:
     raw = data.tobytes()
     if len(raw) < 8 * count:
         raise ValueError("the lengths are cut off")
+    # Python's ints, since the sum of damaged lengths could overflow 64 bits.
     lengths = np.frombuffer(raw[: 8 * count], dtype="<u8").astype(object)
     ends = np.cumsum(np.concatenate([[8 * count], lengths]))
     if int(ends[-1]) != len(raw):

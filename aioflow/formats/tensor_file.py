@@ -1,7 +1,7 @@
 """Files of named tensors in the `safetensors` layout: eight bytes of header length, a JSON header, then raw data.
 
 This module does not use the library of that name, so that a file is written without a second copy of the data in
-memory, and hashed at the same time. It is flushed to the disk before it is renamed, and tensors are read one at a time.
+memory, and hashed at the same time. Tensors are read one at a time.
 
 The metadata of the header holds the logical dtypes of tensors that are stored as another dtype, and digests. Files of
 other programs have neither, and are read without.
@@ -107,6 +107,7 @@ def write_tensors(
     raw = _header(entries, logical, digests, metadata or {})
     file.write(struct.pack("<Q", len(raw)))
     file.write(raw)
+    # `pop` releases a copy that the encoding made as soon as it is written.
     digests = {name: _written(file, encoded.pop(name)) for name in order}
     if not streamed:
         # With the digests in it, the header identifies the contents, and a file can be verified on its own.
@@ -122,6 +123,7 @@ def _header(
 ) -> bytes:
     ours = {_DIGESTS: json.dumps(digests, sort_keys=True), _LOGICAL: json.dumps(logical, sort_keys=True)}
     raw = json.dumps({_METADATA: {**others, **ours}, **entries}, separators=(",", ":")).encode()
+    # The data begins at a multiple of 8 bytes, so that mapped tensors are aligned.
     return raw + b" " * (-len(raw) % 8)
 
 
@@ -195,6 +197,7 @@ class TensorFile:
             begin, end = entry["data_offsets"]
             code, shape = entry["dtype"], _sizes(entry["shape"])
             bits = UNKNOWN[code] if code in UNKNOWN else 8 * BY_CODE[code].size
+            # The layout allows no gaps between tensors; they cannot overlap either.
             if type(begin) is not int or begin != expected or 8 * (end - begin) != bits * math.prod(shape):
                 raise ValueError(f"tensor {name} has bytes {begin}..{end}")
             expected = end
@@ -252,7 +255,7 @@ class TensorFile:
         return self._decoded(name, data)
 
     def map(self, name: str) -> Array:
-        """Return one tensor as a read-only array over the mapped file. Pages are read on access.
+        """Return one tensor as a read-only array over the mapped file, which must be local. Pages are read on access.
 
         Strings are copied. Digests are not verified, since that would read the whole tensor.
 
@@ -264,7 +267,7 @@ class TensorFile:
         return self._decoded(name, self.map_whole()[self._start + entry.begin : self._start + entry.end])
 
     def map_whole(self) -> Array:
-        """Return all bytes of the file, mapped. The mapping stays valid if the file is deleted or replaced.
+        """Return all bytes of a local file, mapped. The mapping stays valid if the file is deleted or replaced.
 
         Raises:
             AbortedError: the file was replaced since it was opened.

@@ -110,7 +110,7 @@ def read_shape(data: bytes, begin: int, end: int) -> tuple[int, ...]:
     """Return the sizes in a TensorShapeProto.
 
     Raises:
-        InvalidArgumentError: a size is unknown.
+        InvalidArgumentError: a size is unknown, or there are 2**63 elements or more.
         DataLossError: the message is damaged.
     """
     sizes: list[int] = []
@@ -136,6 +136,7 @@ def _listed(pieces: list[tuple[int, Any]], field: Field) -> Any:
     if strange or (field.stored == np.uint8 and any(wire != PIECE for wire, _ in pieces)):
         raise damaged(f"field {field.name} of another type")
     if field.stored == np.uint8:
+        # A single `bytes` value: of several occurrences the last one counts, as for any field of protocol buffers.
         return np.frombuffer(pieces[-1][1] if pieces else b"", np.uint8)
     if field.stored.kind == "f":
         return np.frombuffer(b"".join(piece for _, piece in pieces), field.stored)

@@ -14,7 +14,7 @@ from typing import Final
 
 from aioflow.errors import InvalidArgumentError
 
-_FEW: Final = 64  # slices that are compared pairwise
+_FEW: Final = 64  # slices that are compared pairwise, which is exact but takes quadratic time
 _PRIME: Final = 2**61 - 1
 
 
@@ -108,8 +108,8 @@ def _check_many(name: str, parts: Sequence[TensorSlice]) -> None:
 
     Each position of each axis is assigned a random number. The measure of a box is the product over the axes of the
     number of the end minus the number of the begin. It is additive: the measures of boxes that partition the whole add
-    up to the measure of the whole. For other boxes they do so with a probability of 2**-55, since the numbers cannot
-    be predicted.
+    up to the measure of the whole. The measures of other boxes add up to it with a probability of 2**-55, since the
+    numbers cannot be predicted.
     """
     full = parts[0].full_shape
     numbers: list[dict[int, int]] = [{} for _ in full]

@@ -77,6 +77,7 @@ class _Inflated:
                 raise EOFError("there is data after the end of the compressed data")
             inflater = self._inflater = zlib.decompressobj(self._window)
         self._begun = True
+        # The limit applies to the output: a few bytes may decompress to gigabytes.
         self._ready += inflater.decompress(packed, _CHUNK)
         return True
 
@@ -117,6 +118,8 @@ def _check_compression(compression: str) -> None:
 
 class RecordFile:
     """A reader of the records of one file, in order, with their checksums verified.
+
+    The arguments are those of `open_stream`, whose errors the constructor raises.
 
     Attributes:
         offset: Position of the next record, in decompressed bytes.
@@ -160,11 +163,16 @@ class RecordFile:
             raise self._lost("is truncated", f"{end} bytes", f"{self._limit} bytes")
 
     def _fetch(self, size: int, may_end: bool = False) -> bool:
-        """Read pieces until the buffer has `size` unused bytes. Return False at the end of the file.
+        """Read pieces until the buffer has `size` unused bytes.
 
-        Memory is not allocated in advance, since a corrupted length may be huge. Nor do complete records wait for later
-        ones.
+        Returns:
+            False at the end of the file, if it `may_end` here.
+
+        Raises:
+            DataLossError: the file ends earlier, or cannot be decompressed.
         """
+        # Memory is not allocated in advance, since a corrupted length may be huge. `read1` does not fill a whole piece,
+        # so that a complete record does not wait for later ones.
         pieces = [self._buffer[self._used :]]
         found = len(pieces[0])
         try:
@@ -217,6 +225,9 @@ class TFRecordOptions:
     Args:
         compression_type: "", "GZIP", "ZLIB", or a member of `TFRecordCompressionType`.
         compression_level: 0 to 9; None for zlib's default.
+
+    Raises:
+        InvalidArgumentError: unknown compression.
     """
 
     def __init__(self, compression_type: Any = None, *, compression_level: int | None = None) -> None:
@@ -253,6 +264,10 @@ class TFRecordWriter:
     Args:
         path: The file.
         options: A `TFRecordOptions` or the name of a compression.
+
+    Raises:
+        InvalidArgumentError: unknown compression.
+        NotFoundError, PermissionDeniedError, …: the file cannot be written.
     """
 
     def __init__(self, path: str | os.PathLike[str], options: Any = None) -> None:
@@ -318,6 +333,7 @@ def tf_record_iterator(path: str | os.PathLike[str], options: Any = None) -> Ite
 
     Raises:
         NotFoundError: there is no such file.
+        InvalidArgumentError: unknown compression.
         DataLossError: a record is truncated or altered.
     """
     file = RecordFile(os.fspath(path), TFRecordOptions.get_compression_type_string(options))

@@ -33,11 +33,12 @@ def to_array(value: Any, dtype: DType | None = None) -> Array:
     """Return the value as an array of `dtype`, or of the dtype that the value suggests.
 
     Python ints suggest int32 (int64 if they need it), Python floats float32; NumPy values keep their dtype. Numbers are
-    in native byte order.
+    in native byte order. The result may be the value itself, or share its memory.
 
     Raises:
-        DTypeError: the value is of a different kind (a float for an int, text for a number), the nesting is ragged, an
-            integer does not fit the dtype, or elements are masked.
+        DTypeError: the value is of a different kind (a float for an int, text for a number), the nesting is ragged or
+            too deep, an integer does not fit the dtype, or elements are masked.
+        InvalidArgumentError: text has no UTF-8 form (a lone surrogate).
     """
     _check_unmasked(value)
     if isinstance(value, list | tuple) and _leaves(value) > _MANY and dtype is not None:

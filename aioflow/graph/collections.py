@@ -23,13 +23,13 @@ class Collections(Locked):
             self._collections.setdefault(name, []).append(value)
 
     def add_to_collections(self, names: Iterable[str] | str, value: Any) -> None:
-        """Append `value` to each of the collections."""
+        """Append `value` to each of the collections, once even to a collection that is named twice."""
         check_kind(names, Iterable, "the names of collections", "a list of names")
         for name in dict.fromkeys([names] if isinstance(names, str) else names):
             self.add_to_collection(name, value)
 
     def get_collection(self, name: str, scope: str | None = None) -> list[Any]:
-        """Return a copy of the collection; with `scope`, only items whose name matches that regular expression."""
+        """Return a copy of the collection; with `scope`, only items whose name begins with a match of that pattern."""
         with self.lock:
             items = list(self._collections.get(name, ()))
         if scope is None:
@@ -39,7 +39,7 @@ class Collections(Locked):
         return [item for item in items if hasattr(item, "name") and pattern.match(item.name)]
 
     def get_collection_ref(self, name: str) -> list[Any]:
-        """Return the collection itself."""
+        """Return the collection itself, created if it is missing, so that changes to the list change the collection."""
         with self.lock:
             return self._collections.setdefault(name, [])
 

@@ -16,7 +16,7 @@ class CompositeTensor:
     """A value that consists of tensors, such as `IndexedSlices` and `SparseTensor`.
 
     Attributes:
-        values: The tensor that holds its elements.
+        values: The tensor of the elements.
     """
 
     __slots__ = ("values",)
@@ -50,7 +50,7 @@ class CompositeTensor:
 
     @property
     def components(self) -> tuple[Tensor, ...]:
-        """The tensors that it consists of."""
+        """The tensors that the value consists of."""
         raise NotImplementedError
 
     def with_components(self, components: Sequence[Any]) -> CompositeTensor:

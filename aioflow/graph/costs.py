@@ -65,7 +65,7 @@ class Cost(NamedTuple):
 
     @property
     def is_free(self) -> bool:
-        """True if it takes no time at all, not even that of a call."""
+        """True if the op takes no time at all, not even that of a call."""
         return not self.rate
 
 

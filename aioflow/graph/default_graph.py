@@ -1,4 +1,4 @@
-"""The default graph: that of the innermost `as_default` block, or else one per process; and the graph of values."""
+"""The default graph (of the innermost `as_default` block, or else one per process), and the graph of given values."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def current_session(graph: aioflow.Graph | None = None) -> aioflow.Session | Non
 
 
 def check_session(session: Any) -> None:
-    """Raise DTypeError if this is not a session, an object that runs steps."""
+    """Raise DTypeError unless the object has a method `run`, as sessions have."""
     if not callable(getattr(session, "run", None)):
         raise DTypeError("not a session", expected="an aioflow.Session", actual=repr(session))
 

@@ -99,9 +99,11 @@ class TensorData:
         return self.data
 
     def __hash__(self) -> int:
+        # Python cannot hash a view of an array, and equal bytes and views must have equal hashes.
         return hash((self.dtype, self.shape, self.data if isinstance(self.data, tuple) else zlib.crc32(self.data)))
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # A memoryview cannot be pickled.
         data = bytes(self.data) if isinstance(self.data, memoryview) else self.data
         return TensorData, (self.dtype, self.shape, data)
 
@@ -127,7 +129,7 @@ def _holds(data: Any, dtype: DType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FunctionRef:
-    """The value of an attribute that names a function. Raises InvalidArgumentError."""
+    """The value of an attribute that names a function. Raises InvalidArgumentError if the name is malformed."""
 
     name: str
 
@@ -143,7 +145,7 @@ class InputRef(NamedTuple):
 
     @classmethod
     def parse(cls, text: Any) -> InputRef:
-        """Parse "node", "node:1" or "^node". Raises InvalidArgumentError."""
+        """Parse "node", "node:1" or "^node". Raises InvalidArgumentError for anything else."""
         match = _INPUT.fullmatch(text) if isinstance(text, str) else None
         if match is None or (match[1] and match[3]):
             raise InvalidArgumentError("not an input", expected="'node', 'node:1' or '^node'", actual=repr(text))

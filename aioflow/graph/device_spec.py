@@ -119,6 +119,7 @@ def _parsed(name: str) -> DeviceSpec:
     parts: dict[str, str] = {}
     while position < len(text):
         match = _PART.match(text, position)
+        # A second type would silently replace the first.
         if match is None or (parts.keys() & _TYPES and match.lastgroup in _ENDS):
             raise InvalidArgumentError(
                 f"malformed device name {name!r}", expected="/job:J/replica:R/task:T/device:TYPE:I", actual=name
@@ -144,6 +145,10 @@ def _number(text: str | None) -> int | None:
 
 
 def task_of(device: str) -> str:
-    """Return the name of the task that owns the device with this full name."""
+    """Return the name of the task that owns the device with this full name.
+
+    Raises:
+        InvalidArgumentError: the name is malformed.
+    """
     spec = DeviceSpec.from_string(device)
     return DeviceSpec(spec.job, spec.replica, spec.task).to_string()

@@ -115,12 +115,12 @@ class DType:
 
     @property
     def min(self) -> Any:
-        """The smallest finite value."""
+        """The smallest finite value. Raises DTypeError unless the type is a (real) floating or integer type."""
         return self._limits().min
 
     @property
     def max(self) -> Any:
-        """The largest finite value."""
+        """The largest finite value. Raises DTypeError unless the type is a (real) floating or integer type."""
         return self._limits().max
 
     def _limits(self) -> Any:
@@ -133,7 +133,11 @@ class DType:
 
     @property
     def limits(self) -> tuple[Any, Any]:
-        """Black and white in images of this type: 0, and the greatest integer, 1 or True."""
+        """Black and white in images of this type: 0, and the greatest integer, 1 or True.
+
+        Raises:
+            DTypeError: the type is not an integer type, bool, float32 or float64.
+        """
         if self.is_integer:
             return 0, self.max
         if self.is_bool or self.name in ("float32", "float64"):
@@ -172,6 +176,7 @@ class DType:
         return self.name
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # By name, so that unpickling returns the singleton.
         return as_dtype, (self.name,)
 
 
@@ -278,6 +283,7 @@ def can_cast_feed(source: DType, target: DType) -> bool:
     """Return whether `source` can become `target` without a loss of kind: int to float yes, float to int no."""
     if source is target:
         return True
+    # In lower case, a narrow type has the rank of the wide ones.
     ranks = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
     rank, wanted = ranks.get(source._kind.lower()), ranks.get(target._kind.lower())
     if rank is None or wanted is None or wanted == 0:

@@ -73,7 +73,7 @@ def _wrong_rank(term: tuple[str, ...], expected: str, rank: int) -> InvalidArgum
 def parse_equation(text: str, count: int) -> Equation:
     """Parse an equation such as "ij,jk->ik".
 
-    Without "->" the output has the letters that occur once, in alphabetical order.
+    Without "->" the output has the ellipsis, if there is one, then the letters that occur once, in alphabetical order.
 
     Args:
         text: The equation.

@@ -136,7 +136,7 @@ class Graph(Collections):
             inputs: The input tensors.
             attrs: The attributes.
             output_specs: Dtype and static shape of each output.
-            name: The requested name; None for the name of the op.
+            name: The requested name; None for the name of the op. A name that ends in "/" is absolute.
             control_inputs: Nodes to wait for, in addition to those of the scopes.
             device: The requested device, "" for none.
             source: The user's line; None to find it on the stack.
@@ -146,6 +146,8 @@ class Graph(Collections):
             FailedPreconditionError: the graph is finalized.
             InvalidArgumentError: an input belongs to another graph, the name is malformed, or the op is reserved for
                 the compiler.
+            AlreadyExistsError: an absolute name is taken.
+            NotFoundError: there is no such op.
         """
         op_def = OPS.get(op_type)
         if op_def.made_by != "user":
@@ -173,6 +175,7 @@ class Graph(Collections):
                 op.attrs.setdefault("_gradient_op_type", scope.gradients[op_type])
             op.outputs = [Tensor(op, i, dtype, dims) for i, (dtype, dims) in enumerate(output_specs)]
             op.device = device
+            # A device function gets the node, so the node has its attributes and outputs by now.
             scopes.request_device(op, scope)
             op.call = scope.call
             nodes = self._home(scope).nodes
@@ -189,6 +192,7 @@ class Graph(Collections):
         return scopes.body_of(scope) or self._own
 
     def _expand(self, op: Operation) -> None:
+        # `op.id` is the position of the call: if its expansion fails, the call is removed as well.
         with (
             self._home(scopes.current_scope(self)).undone_on_error(op.id),
             self.as_default(),
@@ -199,6 +203,7 @@ class Graph(Collections):
             EXPANDERS[op.type](op)
 
     def _put_inside(self, op: Operation, context: scopes.Context) -> None:
+        # A value inside a branch may be dead, and one inside a loop exists once per iteration.
         op.control_flow_context = context
         self.prevent_fetching(op)
         for tensor in op.outputs:
@@ -209,6 +214,7 @@ class Graph(Collections):
         """Remove all nodes that the block added if it raises. Other threads cannot add nodes in the meantime."""
         with self.lock:
             home = self._home(scopes.current_scope(self))
+            # Names are restored too, so that a second attempt gives the nodes the same ones.
             names, functions = dict(home.names), dict(self.functions)
             try:
                 with home.undone_on_error(len(home.nodes)):

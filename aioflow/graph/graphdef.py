@@ -50,6 +50,9 @@ class GraphDef:
         nodes: The nodes.
         version: The version of the ops that the nodes were written for.
         functions: The functions that the nodes, and these functions, call.
+
+    Raises:
+        InvalidArgumentError: a field is malformed, or a function occurs twice.
     """
 
     nodes: tuple[NodeDef, ...] = ()
@@ -88,7 +91,8 @@ class GraphDef:
 
         Raises:
             DataLossError: the data is truncated, altered, or of another kind.
-            InvalidArgumentError: the data is well formed, but a part of it is invalid, which the error names.
+            InvalidArgumentError: the data is well formed, but a part of it is invalid, which the error names; or it is
+                a MetaGraphDef or a SavedModel, whose reader the error names.
             DTypeError, UnimplementedError: aioflow has no equivalent for a part of it.
             ResourceExhaustedError: its constants are much larger than the data.
         """
@@ -240,6 +244,7 @@ def _called(values: Iterable[Any]) -> Iterator[str]:
 
 
 def _attrs_of(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    # The array of a quantized constant holds plain integers; only the attribute `dtype` states its type.
     dtype = attrs.get("dtype")
     quantized = dtype if isinstance(dtype, DType) and dtype.is_quantized else None
     return {key: _attr_of(value, quantized) for key, value in attrs.items()}

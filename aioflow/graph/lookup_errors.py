@@ -21,7 +21,7 @@ def of_another_graph(graph: Graph, op: Operation, what: str) -> InvalidArgumentE
 
 
 def not_an_element(value: Any, wanted: str) -> DTypeError:
-    """Return the error for a value that does not denote a node or tensor, or denotes the other of the two."""
+    """Return the error for a value that denotes no node or tensor, or a tensor where only nodes are accepted."""
     return DTypeError(f"{value!r} is not an element of the graph", expected=wanted, actual=type(value).__name__)
 
 

@@ -30,7 +30,7 @@ def lowered(definition: GraphDef) -> GraphDef:
 def importable(definition: GraphDef) -> GraphDef:
     """Return the lowered definition in a form that TensorFlow and TensorBoard can import, for inspection.
 
-    An op that they lack becomes a `PyFunc` whose token is the op's name.
+    An op that TensorFlow lacks becomes a `PyFunc` whose token is the op's name.
     """
     definition = lowered(definition)
     library = {function.name for function in definition.functions}

@@ -210,6 +210,7 @@ class OpRegistry:
             AlreadyRegisteredError: the name is taken.
         """
         name, origin = op_def.name, importing()
+        # With all ops of the package loaded, a name that one of them has is noticed.
         if not self.is_own(origin):
             self.load()
         if name in self._ops and not gives_way(self._origins.get(name, {}), origin):
@@ -239,6 +240,7 @@ class OpRegistry:
     def find(self, name: str) -> OpDef | None:
         """Return the definition of the op `name`, or None if there is no such op."""
         found = self._ops.get(name)
+        # Names of ops are identifiers: for any other name, all modules would be imported in vain.
         if found is None and not self._is_complete and name.isidentifier():
             self._import(until=name)
             found = self._ops.get(name)
@@ -264,6 +266,7 @@ class OpRegistry:
                 if self._waiting is None:
                     self._waiting = deque(import_module(self._package).modules())
                 while self._waiting and until not in self._ops:
+                    # Removed only afterwards, so that a module whose import failed is tried again.
                     import_module(self._waiting[0])
                     self._waiting.popleft()
                 self._is_complete = not self._waiting
@@ -402,6 +405,7 @@ def gradient(*op_types: str, takes_slices: bool = False) -> Callable[[_Rule], _R
 
     Raises:
         AlreadyRegisteredError: the op already has a gradient.
+        InvalidArgumentError: no op is given, or one is not a name.
     """
 
     if not op_types or not all(isinstance(op_type, str) for op_type in op_types):
@@ -420,7 +424,11 @@ def gradient(*op_types: str, takes_slices: bool = False) -> Callable[[_Rule], _R
 
 
 def not_differentiable(*op_types: str) -> None:
-    """Declare that no gradient flows back through these ops: their inputs get None."""
+    """Declare that no gradient flows back through these ops: their inputs get None.
+
+    Raises:
+        AlreadyRegisteredError: an op already has a gradient.
+    """
     for op_type in op_types:
         _register_gradient(op_type, None)
 

@@ -110,7 +110,7 @@ class Operation:
 
         Raises:
             InvalidArgumentError: `op` belongs to another graph.
-            FailedPreconditionError: the graph is finalised, or this node is a function call.
+            FailedPreconditionError: the graph is finalized, or this node is a function call.
         """
         if op.graph is not self.graph:
             raise of_another_graph(self.graph, op, f"node {op.name!r}")
@@ -125,7 +125,7 @@ class Operation:
         Raises:
             InvalidArgumentError: there is no such input, or the tensor belongs to another graph.
             DTypeError: the tensor has a different dtype.
-            FailedPreconditionError: the graph is finalised, or this node is a function call.
+            FailedPreconditionError: the graph is finalized, or this node is a function call.
         """
         if not 0 <= index < len(self.inputs):
             wanted = f"an index below {len(self.inputs)}"
@@ -151,7 +151,11 @@ class Operation:
             ).at(self.name, self.type, self.source)
 
     async def run(self, feed_dict: Mapping[Any, Any] | None = None, session: aioflow.Session | None = None) -> None:
-        """Run this node and the nodes that it depends on in `session`, or in the default session."""
+        """Run this node and the nodes that it depends on in `session`, or in the default session.
+
+        Raises:
+            NoSessionError: `session` is None and there is no default session.
+        """
         await session_for(session, self.graph).run(self, feed_dict)
 
     def __repr__(self) -> str:

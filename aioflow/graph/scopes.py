@@ -53,6 +53,7 @@ class Controller:
 
     def inside(self, around: Iterable[Controller]) -> Controller:
         """Return this block without the control inputs that the blocks in `around` already have."""
+        # The members are shared: when the scope is computed again, the nodes created so far still belong to the block.
         known = {op for controller in around for op in controller.inputs}
         return Controller((op for op in self.inputs if op not in known), self._members)
 
@@ -77,6 +78,7 @@ class Body:
             self.names[key] = count + 1
         if count == 0:
             return name
+        # The search starts at the number of earlier requests, so that it does not try all suffixes each time.
         while f"{key}_{count}" in self.names:
             count += 1
         if mark_as_used:
@@ -259,6 +261,10 @@ def name_scope(graph: aioflow.Graph, name: str | None) -> Iterator[str]:
 
     Yields:
         The full prefix with its "/", or "".
+
+    Raises:
+        DTypeError: the name is not a str.
+        InvalidArgumentError: the name is malformed.
     """
     scope = current_scope(graph)
     if name is not None:
@@ -283,6 +289,10 @@ def device(graph: aioflow.Graph, target: DeviceLike) -> Iterator[None]:
 
     A function gets the node, whose `device` is the request of the scopes inside this one. Its result replaces that
     request; None leaves it unchanged.
+
+    Raises:
+        DTypeError: `target` is of another type.
+        InvalidArgumentError: the name is malformed.
     """
     if target is not None and not callable(target) and not isinstance(target, DeviceSpec):
         check_text(target, "a device")
@@ -348,6 +358,9 @@ def request_device(op: Operation, scope: Scope) -> None:
     """Set the node's device from the open scopes.
 
     An inner scope overrides an outer one, component by component. Colocation overrides both.
+
+    Raises:
+        DTypeError: a function of `device` returns neither a device nor None.
     """
     for target in reversed(scope.devices):
         if target is None:

@@ -23,6 +23,10 @@ class Dimension:
     """One size of a shape, possibly unknown. Compares equal to the int (or None) in `value`.
 
     Arithmetic with an unknown size yields an unknown size; an order comparison with one yields None.
+
+    Raises:
+        DTypeError: the size, or an operand, is not an integer or None.
+        InvalidArgumentError: the size, an operand or a result is negative.
     """
 
     __slots__ = ("value",)
@@ -168,7 +172,7 @@ class TensorShape:
         return list(self._known())
 
     def num_elements(self) -> int | None:
-        """Return the product of the sizes, or None if one is unknown."""
+        """Return the product of the sizes, or None if a size or the rank is unknown."""
         return num_elements(self._dims)
 
     def is_fully_defined(self) -> bool:
@@ -233,10 +237,8 @@ class TensorShape:
         return len(self._known())
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        """Return the sizes as an array.
-
-        The dtype is set explicitly because NumPy would otherwise turn a shape without dimensions into floats.
-        """
+        """Return the sizes as an array. Raises DTypeError if one is unknown."""
+        # The dtype is explicit because NumPy would make floats of a shape without dimensions.
         return np.array([int(size) for size in self], np.int64 if dtype is None else dtype)
 
     def __bool__(self) -> bool:
@@ -306,6 +308,7 @@ def dims_of(value: ShapeLike | None) -> Dims:
         return value.raw
     if isinstance(value, int | Dimension):
         return (_size(value),)
+    # A zero-dimensional array has `__iter__`, but iterating over it fails.
     if isinstance(value, Iterable) and getattr(value, "ndim", None) != 0:
         return tuple(_size(d) for d in value)
     if hasattr(value, "__index__"):
@@ -336,7 +339,7 @@ def format_dims(dims: Dims) -> str:
 
 
 def num_elements(dims: Dims) -> int | None:
-    """Return the product of the sizes, or None if one is unknown."""
+    """Return the product of the sizes, or None if a size or the rank is unknown."""
     if dims is None:
         return None
     total = 1
@@ -392,5 +395,6 @@ def broadcast_dims(shapes: Sequence[Dims]) -> Dims:
                 expected="sizes that are equal or 1",
                 actual=" and ".join(format_dims(s) for s in shapes),
             )
+        # An unknown size beside a known one other than 1 must be 1 or equal to it, so the result is known.
         result.append(sizes.pop() if sizes else (None if None in column else 1))
     return tuple(result)

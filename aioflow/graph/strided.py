@@ -29,7 +29,8 @@ def strided_index(
         masks: The op's attributes `begin_mask`, `end_mask`, `ellipsis_mask`, `new_axis_mask` and `shrink_axis_mask`.
 
     Raises:
-        InvalidArgumentError: the lengths differ, a stride is zero, or there are two ellipses.
+        InvalidArgumentError: the lengths differ, a stride is zero (or negative for a single index), or there are two
+            ellipses.
     """
     if not len(begin) == len(end) == len(strides):
         raise InvalidArgumentError(
@@ -67,11 +68,13 @@ def strided_dims(
     """Return the static shape of a strided slice of a tensor of shape `dims`. Unknown bounds are None.
 
     Raises:
-        InvalidArgumentError: an index is out of bounds, or there are more items than dimensions.
+        InvalidArgumentError: an index is out of bounds, there are more items than dimensions, or `strided_index`
+            rejects the bounds.
     """
     if dims is None or strides is None:
         return None
     known = begin is not None and end is not None
+    # Zeros stand for unknown bounds, so that the masks can be applied; `known` keeps their values out of the result.
     anywhere = [0] * len(strides)
     items = strided_index(
         begin if begin is not None else anywhere, end if end is not None else anywhere, strides, masks
@@ -102,7 +105,11 @@ def _length(item: slice, size: int | None, known: bool) -> int | None:
 
 
 def spelled_out(items: Sequence[IndexItem], rank: int, dims: Dims) -> list[slice | int | None]:
-    """Return the items with the ellipsis replaced by full slices. Without one, an ellipsis at the end is implied."""
+    """Return the items with the ellipsis replaced by full slices. Without one, an ellipsis at the end is implied.
+
+    Raises:
+        InvalidArgumentError: there are more items than dimensions; the error shows `dims`.
+    """
     missing = rank - sum(item is not None and item is not Ellipsis for item in items)
     if missing < 0:
         raise InvalidArgumentError(

@@ -27,6 +27,7 @@ class _Operators(dict[str, Callable[..., Any]]):
     def __missing__(self, name: str) -> Callable[..., Any]:
         with not_forked():
             import_module(_OPERATOR_MODULES.get(name, "aioflow.ops.operators"))
+        # A plain dict, whose lookup of an unknown operator raises KeyError instead of coming back here.
         return dict(self)[name]
 
 
@@ -97,7 +98,11 @@ class Tensor:
     async def eval(
         self, feed_dict: Mapping[Any, Any] | None = None, session: aioflow.Session | None = None
     ) -> NDArray[Any]:
-        """Run the nodes that this tensor depends on in `session`, or in the default session, and return its value."""
+        """Run the nodes that this tensor depends on in `session`, or in the default session, and return its value.
+
+        Raises:
+            NoSessionError: `session` is None and there is no default session.
+        """
         value: NDArray[Any] = await session_for(session, self.graph).run(self, feed_dict)
         return value
 

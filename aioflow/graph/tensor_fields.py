@@ -61,7 +61,7 @@ _NAMES: Final = frozenset(_NUMBERS.values())
 
 
 def field_of(dtype: DType) -> Field:
-    """Return the field of the elements of a dtype. Raises DTypeError."""
+    """Return the field of the elements of a dtype. Raises DTypeError for resources and variants, which have none."""
     found = _FIELDS.get(dtype)
     if found is None:
         raise DTypeError(
@@ -101,6 +101,7 @@ def elements(listed: Any, dtype: DType, count: int, spread: Callable[[int], None
             raise InvalidArgumentError("a complex number has half a pair", expected="pairs", actual=len(listed))
         values = listed.view(dtype.np_dtype.newbyteorder("<"))
     elif dtype.is_floating and dtype.size < 4:
+        # The field has the bits of these floats, not their values.
         values = listed.astype(np.uint16 if dtype.size == 2 else np.uint8).view(dtype.np_dtype)
     else:
         values = listed

@@ -80,7 +80,7 @@ _LAYOUTS: Final = {
 
 
 def layout_of(data_format: str) -> Layout:
-    """Return the layout named `data_format`. Raises UnimplementedError."""
+    """Return the layout named `data_format`. Raises UnimplementedError if the name is unknown."""
     found = _LAYOUTS.get(data_format)
     if found is None:
         raise UnimplementedError(
@@ -134,7 +134,7 @@ class Window:
         Raises:
             InvalidArgumentError: a list does not have one element for each axis, a stride or dilation is not positive,
                 or the explicit paddings do not match the padding scheme.
-            UnimplementedError: windows move over batch or channels.
+            UnimplementedError: windows move over batch or channels, or the data format is unknown.
         """
         layout = layout_of(attrs.get("data_format", "NHWC"))
         strides = _spatial_only("strides", attrs["strides"], layout)
@@ -302,5 +302,10 @@ def pool_dims(window: Window, ksize: Sequence[int], image: Dims) -> Dims:
 
 
 def pool_kernel(window: Window, ksize: Sequence[int]) -> Shape:
-    """Return the spatial sizes of a pool's windows."""
+    """Return the spatial sizes of a pool's windows.
+
+    Raises:
+        InvalidArgumentError: `ksize` does not have one positive element for each axis.
+        UnimplementedError: windows cover several elements of the batch or several channels.
+    """
     return _spatial_only("ksize", ksize, window.layout)

@@ -16,9 +16,10 @@ from aioflow.graph.tensor import Tensor
 
 
 def assets_of(graph: Graph, assets: Any) -> dict[Tensor, str]:
-    """Return the checked assets of a model.
+    """Return the checked assets of a model: tensors with paths.
 
     Raises:
+        DTypeError: `assets` is not a mapping, a key is not a tensor, or a value is not a path.
         InvalidArgumentError: a tensor cannot be the path of a file.
     """
     check_kind(assets, Mapping, "the assets", "a dictionary from tensors to paths")

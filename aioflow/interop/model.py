@@ -20,7 +20,7 @@ class Signature:
     """One way to call a model.
 
     Attributes:
-        inputs: Tensors by their names in the model, in its order.
+        inputs: Tensors by their names in the model, in the order of the model.
         outputs: Likewise. An output that ONNX represents as a list of dictionaries is a `LabelledTensor`, which ops
             accept as a tensor.
         method: Kind of call, like TensorFlow's `method_name`; "" if the format has no such property.
@@ -53,12 +53,12 @@ class Model:
 
     Attributes:
         graph: The graph; its nodes have the model's names.
-        signatures: The ways to call it, by name.
-        variables: Its variables by their names in the model; empty if all weights are constants. Their initializers
+        signatures: The ways to call the model, by name.
+        variables: The variables by their names in the model; empty if all weights are constants. Their initializers
             assign the values of the file.
         initialize: Assigns the values of the file to the variables, in a session of the graph, and creates all other
             resources that the model needs before a call.
-        source: A readable description of its origin and the program that wrote it.
+        source: A readable description of the model's origin and of the program that wrote it.
         assets: String scalars that are paths of files, with these paths, as accepted by `aioflow.saved.save(assets=)`.
     """
 

@@ -35,6 +35,7 @@ def _block(dtype: Any) -> int:
 def claim_array(shape: tuple[int, ...], dtype: Any, nanoseconds: float = 0.0) -> int:
     """Claim memory and time for an array of that shape, at `nanoseconds` per element; return its number of elements."""
     count = math.prod(shape)
+    # `reserve` accepts an empty array of any shape, but NumPy multiplies its other sizes.
     if not count:
         check_room(shape)
     reserve(count * dtype.itemsize, count * nanoseconds * 1e-9)

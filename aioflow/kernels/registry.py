@@ -326,6 +326,7 @@ class KernelRegistry:
             if self._package and home[:2] == ["aioflow", "ops"]:
                 new = [name for name in import_module(self._package).modules(home[2]) if name not in sys.modules]
                 if new:
+                    # On an event loop, this moves the imports to a thread.
                     reserve(0, LOADING)
                 for name in new:
                     import_module(name)
@@ -345,7 +346,7 @@ class KernelRegistry:
             return True
 
     def register(self, kernel_def: KernelDef) -> KernelDef:
-        """Add a kernel. It replaces what an interrupted import has left of it.
+        """Add a kernel, and replace one that an interrupted import of the same module has left.
 
         Raises:
             NotFoundError: the op is not defined.

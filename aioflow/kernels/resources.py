@@ -27,10 +27,10 @@ T = TypeVar("T")
 
 
 class Reach(Enum):
-    """The effect of a change on the array of a variable that it may overwrite.
+    """The part of the array `out` that a change of a variable overwrites.
 
-    ANY: unknown; it needs the present value there. ROWS: it overwrites some rows, which it first passes to `keep`, and
-    needs the present value there. WHOLE: it writes every element, whatever was there.
+    ANY: unknown; `out` must hold the present value. ROWS: some rows, which the change first passes to `keep`; `out`
+    must hold the present value. WHOLE: every element, so `out` may hold anything.
     """
 
     ANY = auto()
@@ -84,14 +84,14 @@ class VariableResource:
         return value if value is not None else self._wait_and_read()
 
     def pick(self, take: Callable[[Any], T]) -> T:
-        """Return `take(value)` under the lock. `take` must be quick and keep no reference to the value.
+        """Return `take(value)`, for reads of some rows of a large table.
 
-        It serves rows of a large table. Updates wait meanwhile. Without the lock, an update at that moment would find
-        another reference to the array, and copy all of it.
+        Updates wait meanwhile, so `take` must be quick. It must keep no reference to the value.
 
         Raises:
             FailedPreconditionError: no value has been assigned yet.
         """
+        # Without the lock, an update at this moment would find another reference to the array, and copy all of it.
         with self.lock:
             return take(self._initialized())
 
@@ -144,6 +144,7 @@ class VariableResource:
         if reach is not Reach.WHOLE or not self._spares:
             return None
         spare = self._spares.pop()
+        # A reader may still use a part that it took from the snapshot.
         alone = sys.getrefcount(spare) <= _ALONE and spare.shape == value.shape and spare.dtype == value.dtype
         return spare if alone else None
 
@@ -173,15 +174,17 @@ class VariableResource:
     def update(self, change: Callable[[Any, Any], Any], reach: Reach = Reach.ANY) -> None:
         """Replace the value with `change(value, out)` atomically.
 
-        `out` is an array that may be overwritten (the present one, if there is no other reference to it), or None.
-        `change` returns the array to keep, which may be `out`. It must check its arguments before it writes into `out`:
-        if it raises, the variable keeps its old array.
+        `out` is None or an array that may be overwritten: the present one if there is no other reference to it, or,
+        with Reach.WHOLE, spare memory with other contents. `change` returns the array to keep, which may be `out`. It
+        must check its arguments before it writes into `out`: if it raises, the variable keeps its old array.
 
         Raises:
             FailedPreconditionError: no value has been assigned yet.
         """
         with self.lock:
             value = self._initialized()
+            # Each snapshot holds one reference. Only Reach.ROWS saves the overwritten rows first, so any other change
+            # must not overwrite an array that a snapshot shares.
             sharers = self._sharers() if self._snapshots and reach is Reach.ROWS else ()
             kept = None
             try:
@@ -273,7 +276,10 @@ class ResourceManager:
         self.generation = 0
 
     def get_or_create(self, container: str, name: str, make: Callable[[], T]) -> T:
-        """Return the resource of that name. If it does not exist, `make` makes it."""
+        """Return the resource of that name. If it does not exist, `make` makes it.
+
+        `make` runs under the manager's lock, so it must not use the manager.
+        """
         with self._lock:
             held = self._containers.setdefault(container, {})
             if name not in held:
@@ -318,10 +324,10 @@ class ResourceManager:
 
 
 def resource_finder(kind: type[T], binding: Binding, make: Callable[[str], T]) -> Callable[[], T]:
-    """Return a function that finds the resource named by a node's attributes, and first makes it with `make(name)`.
+    """Return a function that returns the resource named by a node's attributes, made by `make(name)` if necessary.
 
-    The op has the attributes `container` and `shared_name`, both strings that may be empty. Steps may use the resource
-    at the same time, from several threads.
+    The op has the attributes `container` and `shared_name`, both strings that may be empty. Without a `shared_name`
+    the resource has the node's name. Steps may use the resource at the same time, from several threads.
 
     The returned function raises InvalidArgumentError if the resource of that name is of a different kind.
     """

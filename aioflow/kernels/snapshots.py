@@ -101,11 +101,16 @@ class Snapshot:
     # -- called by the reader; it never blocks an update --------------------------------------------------------------
 
     def rows(self, start: int, stop: int) -> Array:
-        """Return some rows in their past state. Do not modify them."""
+        """Return some rows in their past state. Do not modify them.
+
+        Raises:
+            RuntimeError: the snapshot has been released to its end.
+        """
         source, stop = self._bytes, min(stop, self.shape[0])
         if source is None:
             raise RuntimeError("these rows have been released")
         width = source.nbytes // self.shape[0]
+        # Read first: once the snapshot is detached, nothing overwrites the array, and a view of it suffices.
         shared = self._shared
         part: Array = source[start * width : stop * width]
         if shared:
@@ -125,7 +130,7 @@ class Snapshot:
         return part.view(self.dtype).reshape(stop - start, *self.shape[1:])
 
     def release(self, stop: int) -> None:
-        """Declare that the rows before `stop` will not be read again."""
+        """Declare that the rows before `stop` will not be read again. At the end, release the array."""
         self._begin = stop
         if stop < self.shape[0]:
             return

@@ -1,4 +1,6 @@
-"""Kernels of Send and Recv. The two ends of an edge meet in the step's rendezvous, which they reach through `step`.
+"""Kernels of Send and Recv, and of copies between devices.
+
+The two ends of an edge meet in the step's rendezvous, which they reach through `step`.
 
 A Send never waits. In frames and on branches the propagator calls the same kernels for each send and receive, because
 there a key has a tag and a value may be dead.
@@ -65,6 +67,7 @@ def _to_device(binding: Binding) -> Body:
     def to_device(value: Any) -> Any:
         if type(value) is not _Lent:
             return device.to_device(value)
+        # A copy: the kernel is `fresh`, so its output must not share the value's memory.
         if value.device.device_type == HOST:
             return np.array(value.array)
         return device.copy_from(value.array, value.device)

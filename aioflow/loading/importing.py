@@ -14,7 +14,7 @@ _NOWHERE: Final[Namespace] = {}
 
 
 def importing() -> Namespace:
-    """Return the namespace of the innermost module whose code is being executed."""
+    """Return the namespace of the innermost module whose code is being executed, or an empty one."""
     frame = sys._getframe(1)
     while frame.f_code.co_name != "<module>":
         if frame.f_back is None:
@@ -24,7 +24,10 @@ def importing() -> Namespace:
 
 
 def gives_way(before: Namespace, now: Namespace) -> bool:
-    """Return True if a registration from `before` is left from an aborted import of the module that is now imported."""
+    """Return True if a registration is left from an aborted import, so that a new one replaces it.
+
+    `before` and `now` are the namespaces of the modules that made the old and the new registration.
+    """
     name = now.get("__name__")
     module = sys.modules.get(name) if isinstance(name, str) else None
     return before is not now and before.get("__name__") == name and getattr(module, "__dict__", None) is now

@@ -1,8 +1,8 @@
 """Entry points of the installed distributions, read directly from their files.
 
 `importlib.metadata` returns the same but also imports `email` and `zipfile`: 28 ms of an import, against 1.5 ms
-(measured with 89 distributions, Python 3.11). Callers use it if a distribution may be in a zip file, since this module
-does not read those.
+(measured with 89 distributions, Python 3.11). This module does not read distributions in zip files. Callers use
+`importlib.metadata` if there may be any.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def entry_points(group: str, path: Sequence[str] | None = None) -> list[EntryPoi
 
 
 def files_called(name: str, distribution: str) -> list[str]:
-    """Return the paths of a distribution's files that have this name."""
+    """Return the paths of a distribution's files that have this name; none if the distribution is not found."""
     wanted = _normalised(distribution)
     for folder in sys.path:
         for found, metadata in _distributions(folder or os.curdir):

@@ -23,7 +23,8 @@ class Later:
 
     Args:
         package: Name of the package.
-        homes: For each name, the module that has it, or the module that it is; "module:name" if the name differs there.
+        homes: For each name, its module; "module:own" if the module calls it `own`. If the name is that of a module in
+            the package, the module itself.
         extra: The package that the names need, which is also the name of aioflow's extra that installs it.
 
     Attributes:
@@ -43,6 +44,7 @@ class Later:
             self._refuse(name)
         where, _, own = home.partition(":")
         try:
+            # In a child forked during the import, the module's lock would stay locked.
             with not_forked():
                 module = import_module(where)
         except ModuleNotFoundError as error:

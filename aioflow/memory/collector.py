@@ -90,6 +90,7 @@ class _Postponing(Locked):
     def _has_much_garbage(self) -> bool:
         self._note_looks()
         many = self._size // _OF_AN_OBJECT // 2
+        # A full collection since the garbage was left has found it already.
         return self._left == self._looks and self._aged > many and gc.isenabled() and not self._is_frozen()
 
     def _is_frozen(self) -> bool:

@@ -28,13 +28,14 @@ def mapped(fd: int, size: int, *, writable: bool = False, private: bool = False)
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     memory = (ctypes.c_char * size).from_address(address)
+    # Not at exit: other objects may still use the memory then, and the system unmaps it anyway.
     weakref.finalize(memory, _system().munmap, address, size).atexit = False
     view = memoryview(memory).cast("B")
     return view if writable else view.toreadonly()
 
 
 def mapped_file(fd: int, size: int) -> memoryview:
-    """Map the first `size` bytes of a file for reading, on any system. Their lifetime is as for `mapped`.
+    """Map the first `size` bytes of a file for reading, on any system. They stay mapped as by `mapped`.
 
     Raises:
         OSError: the file cannot be mapped.

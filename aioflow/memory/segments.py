@@ -48,6 +48,7 @@ class Segment:
 
     Attributes:
         number: Serial number among all segments of this process.
+        size: Number of bytes for arrays, rounded up to whole pages.
         fd: Descriptor of its file, valid as long as the segment exists.
         spoiled: Whether it must never be reused.
 
@@ -66,6 +67,7 @@ class Segment:
         self.spoiled = False
         self.since = 0.0  # time of its return, on the monotonic clock
         self.fd = os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        # The system closes it at exit.
         weakref.finalize(self, os.close, self.fd).atexit = False
         os.ftruncate(self.fd, self.size + TRAILER)
         self.memory = mapped(self.fd, self.size + TRAILER, writable=True)
@@ -105,6 +107,7 @@ class Loan(np.ndarray[Any, Any]):
     home: Segments | None = None  # None for views of the array, which are not exported themselves
     segment: Segment | None = None
 
+    # The function is bound here, because the module's globals may be gone when the last arrays are freed at exit.
     def __del__(self, is_over: Callable[[], bool] = sys.is_finalizing) -> None:
         if self.home is not None and self.segment is not None and not is_over():
             self.home.give(self.segment)
@@ -266,6 +269,7 @@ class _Forks:
         self._spoil()
 
     def after(self) -> None:
+        # Again, for arrays that other threads exported between `before` and the copy of the memory.
         self._spoil()
         self.going_on -= 1
 

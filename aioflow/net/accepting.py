@@ -21,7 +21,7 @@ _IDLE: Final = "the connection was idle the longest, and is closed in favor of a
 
 
 class Connections:
-    """Runs the handler for each accepted comm, and closes or aborts the comm afterwards.
+    """The accepted connections. Each comm has a task that runs the handler and then closes or aborts the comm.
 
     If a handler fails, its connection ends and the event loop's exception handler receives the error. Leaving the block
     cancels handlers that still run.
@@ -75,6 +75,7 @@ class Connections:
         if longest is None:
             _require(len(self._clients), most, "connections of clients, none of which is idle")
             return
+        # Now, not when its task ends: its place is for the new connection.
         self._leave(longest)
         error = UnavailableError(_IDLE, expected=f"at most {most} connections of clients")
         error.may_have_been_applied = False  # unanswered requests have not been started
@@ -87,6 +88,7 @@ class Connections:
                 idle, _, comm = self._idle.pop()
                 if comm in self._clients and comm.idle() == idle:
                     return comm
+            # `pop` returns the smallest `Idle`, and of equal ones the oldest connection.
             found = ((comm.idle(), index, comm) for index, comm in enumerate(self._clients))
             self._idle = sorted(((idle, -index, comm) for idle, index, comm in found if idle is not None), reverse=True)
         return None

@@ -24,7 +24,7 @@ class ClientTask:
     Args:
         task: Its full name.
         link: Returns the link to another task by name.
-        background: Owner of the task that serves it.
+        background: Owner of the asyncio task in which the worker runs.
     """
 
     restarts = 0
@@ -61,6 +61,7 @@ class ClientTask:
             holder = await self._background.start(self._serve(ready))
             # A task that is cancelled before it starts sets no result.
             holder.add_done_callback(lambda _: ready.cancel())
+        # Not awaited directly: a caller that is cancelled would cancel it for the others.
         await asyncio.wait([self._ready])
         if self._ready.cancelled():
             raise AbortedError("the session is closed")
@@ -94,12 +95,12 @@ class ClientTask:
         yield self._link(task).channel
 
     def take(self, parcel: Parcel) -> None:
-        """Accept a value from a server in this process. Thread-safe."""
+        """Accept a value from a server in this process; drop it while there is no session. Thread-safe."""
         if self._session is not None:
             self._session.take(parcel)
 
     def deliver(self, request: Request) -> None:
-        """Accept a value that arrived over a connection."""
+        """Accept a value that arrived over a connection; drop it while there is no session."""
         if self._session is not None:
             self._session.deliver(request)
 

@@ -64,8 +64,8 @@ class ClusterSpec:
             of addresses by task index, which may have gaps.
 
     Raises:
-        DTypeError: the argument has another type.
-        InvalidArgumentError: an address is malformed.
+        DTypeError: the argument, or the tasks of a job, have another type.
+        InvalidArgumentError: an address or the name of a job is malformed.
     """
 
     def __init__(self, cluster: ClusterSpec | Mapping[str, Any]) -> None:

@@ -109,8 +109,8 @@ class Credentials:
             environment: Environment variables; `os.environ` by default.
 
         Raises:
-            InvalidArgumentError: both variables of the secret are set, only some of TLS are set, or a value is
-                malformed.
+            InvalidArgumentError: both variables of the secret are set, only some of TLS are set, a value is malformed,
+                or other users may read the secret's file.
             NotFoundError: a file cannot be read.
         """
         found = os.environ if environment is None else environment

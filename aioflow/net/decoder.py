@@ -363,6 +363,7 @@ class Decoder:
         return frame[:-TAG_BYTES]
 
     def _make_room(self, needed: int) -> None:
+        # Bounded: `_prefix` has checked the header against its limit, and an inline payload against INLINE_BYTES.
         if needed > self._staging.nbytes:
             larger = memoryview(bytearray(needed))
             larger[: self._end - self._start] = self._staging[self._start : self._end]

@@ -144,6 +144,7 @@ async def check_homes(
         for text in (*resource, device):
             if len(text) > limits.name_bytes:
                 raise _too_long(len(text), limits)
+        # Only to raise an error if it is malformed.
         DeviceSpec.from_string(resource.request)
         if device not in checked:
             check_home(device, tasks)

@@ -27,7 +27,7 @@ class _Brought:
 
 
 class EarlyValues:
-    """Counts early values. A source is any hashable key; None stands for this process.
+    """The counts of early values. A source is any hashable key; None stands for this process.
 
     Attributes:
         total: Bytes of all early values.
@@ -57,7 +57,7 @@ class EarlyValues:
                 del self._sources[source]
 
     def correct(self, step: int, size: int) -> None:
-        """Lower the count of a step to at most `size` bytes, because its other values have been requested."""
+        """Lower each source's count of a step to at most `size` bytes: its other values have been requested."""
         for brought in self._sources.values():
             gone = max(0, brought.steps.get(step, 0) - size)
             if gone:

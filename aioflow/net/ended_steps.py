@@ -29,7 +29,7 @@ class _End(NamedTuple):
 
 
 class EndedSteps:
-    """Remembers ended steps. A client is any hashable key; None stands for those that have disconnected.
+    """The memory of ended steps. A client is any hashable key; None stands for those that have disconnected.
 
     Args:
         most: Maximum number of steps, of all clients.

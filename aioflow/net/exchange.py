@@ -66,7 +66,7 @@ def packed(kind: str, header: Mapping[str, Any]) -> Packed:
 
 
 def payload_bytes(message: Message) -> int:
-    """Return an upper bound of the bytes of the tensors."""
+    """Return an upper bound of the bytes of the tensors; with strings, just any number above CHUNK_BYTES."""
     total = 0
     for tensor in message.tensors:
         dtype = getattr(tensor, "dtype", None)
@@ -78,7 +78,7 @@ def payload_bytes(message: Message) -> int:
 
 
 class Sending:
-    """Sends the messages of one channel.
+    """The sending end of one channel.
 
     A message of several chunks has its own task, so that a cancelled sender does not truncate it.
 

@@ -12,7 +12,7 @@ from aioflow.errors import DataLossError, InvalidArgumentError, OpError, Resourc
 from aioflow.net.limits import Limits
 from aioflow.net.tensor_format import Buffer, TensorSpec, parse_spec
 
-# Encodes empty bytes, or occurs inside another value. Bytes that are not empty fail by `max_bin_len`.
+# The encoding of empty bytes, which may also occur inside another value. Other bytes are rejected by `max_bin_len`.
 _NO_BYTES: Final = b"\xc4\x00"
 
 

@@ -17,7 +17,7 @@ _REMEMBERED: Final = 64
 
 
 class Heartbeat:
-    """Watches one peer.
+    """The liveness check of one peer.
 
     Args:
         misses: Number of ticks without a byte after which the peer is dead.

@@ -109,7 +109,12 @@ class Inbox:
             raise FailedPreconditionError(f"two tasks receive from {peer}", expected="one at a time", actual="two")
 
     async def receive(self, peer: str) -> Message | None:
-        """Return the next message, or None after a graceful close. Raises the error that the connection ended with."""
+        """Return the next message, or None after a graceful close.
+
+        Raises:
+            OpError: the connection has ended with this error.
+            FailedPreconditionError: another task is receiving.
+        """
         self._require_unused(peer)
         while not self._queue:
             if self._finished:

@@ -193,7 +193,7 @@ class InprocListener:
 
 @asynccontextmanager
 async def listen_inproc(place: str, handler: Handler, options: CommOptions) -> AsyncIterator[InprocListener]:
-    """Accept connections to a name during the block."""
+    """Accept connections to a name during the block. Raises AlreadyExistsError if the name is in use."""
     if place in _LISTENERS:
         raise AlreadyExistsError(f"something already listens at inproc://{place}", expected="a free name", actual=place)
     async with Connections(handler, options) as connections:
@@ -208,7 +208,7 @@ async def connect_inproc(place: str, options: CommOptions, peer: str) -> InprocC
     """Connect to a name.
 
     Raises:
-        UnavailableError: no listener of this event loop has that name.
+        UnavailableError: no listener of this event loop has that name, or it has too many connections.
     """
     listener = _LISTENERS.get(place)
     if listener is None or listener.loop is not asyncio.get_running_loop():

@@ -201,6 +201,7 @@ class Link:
         channel = Channel(comm, {WANTED: self._is_wanted}, takers)
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         options = self._hub.options
+        # Less than the dead-peer timeout, as `RemoteWorker` requires.
         patience = options.heartbeat * options.misses * 2 / 3
         # Another process may have that port, if the server of this process has not been started.
         here = own_server(self.address)
@@ -290,7 +291,7 @@ async def within(seconds: float, peer: str) -> AsyncIterator[None]:
         async with asyncio.timeout(seconds):
             yield
     except TimeoutError as error:
-        # It is a TimeoutError, too: one from inside the block passes unchanged.
+        # DeadlineExceededError is a TimeoutError, too: one from inside the block passes unchanged.
         if isinstance(error, DeadlineExceededError):
             raise
         raise DeadlineExceededError(f"{peer} did not answer within {seconds:g} s") from error

@@ -1,6 +1,6 @@
 """An event loop in a separate thread, for programs without an event loop that use a cluster.
 
-Connections must be served between the calls of the program, too. Otherwise peers would consider it dead.
+Connections must be served between the calls of the program, too. Otherwise peers would consider the program dead.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NAME: Final = "aioflow-loop"
 
 
 class LoopThread:
-    """Runs coroutines for callers in other threads.
+    """An event loop in a thread of its own, for callers in other threads.
 
     The thread starts with the first coroutine. It is a daemon thread, which does not keep the program alive.
     """

@@ -64,6 +64,7 @@ class Outbox:
         confirms: Whether a value that was lost with its connection stops its step. Not needed where the step depends on
             that connection in any case.
         most: Maximum bytes of values queued for one task. A value beyond that stops its step: the task is not reading.
+            A value alone in the queue may be larger.
     """
 
     def __init__(self, reach: Reach, *, confirms: bool = False, most: int = DEFAULT_LIMITS.unsent_bytes) -> None:
@@ -246,6 +247,7 @@ class _SendQueue:
         while True:
             await self._has_sent.wait()
             await asyncio.sleep(_ASK_SECONDS)
+            # The answer confirms only the values that were sent before the request.
             count = len(self._sent)
             await self._ask(channel)
             if channel.error is None:
@@ -297,9 +299,8 @@ class _SendQueue:
     async def _misaddressed(self, channel: Channel, parcel: Parcel) -> None:
         """Fail or requeue a value that was planned for another incarnation than the connected one.
 
-        One of the two processes no longer exists. If the connected one answers, the value's receiver is the one that is
-        gone;
-        if its connection ends, the value waits for the next connection.
+        One of the two processes no longer exists. If the connected one answers, the value's receiver is gone. If the
+        connection ends instead, the value waits for the next one.
         """
         await self._ask(channel)
         if channel.error is None:

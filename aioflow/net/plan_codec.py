@@ -74,6 +74,7 @@ def encode_part(part: Part, limits: Limits = DEFAULT_LIMITS, home: bool = False)
         ResourceExhaustedError: the part is larger than `Limits.plan_bytes`, or one of its nodes is too large.
     """
     writer = _Writer(limits)
+    # First, because encoding the records collects the texts that precede them.
     records = [record for device, graph in part.subgraphs.items() for record in writer.subgraph(device, graph)]
     data = b"".join([_packed(_bounded(list(writer.texts), "texts of a plan")), *records])
     if len(data) > limits.plan_bytes:
@@ -297,6 +298,7 @@ class _Reader:
         self._count(count)
         graph = self._graph(feeds, fetches, targets, [self._node_record(self._next()) for _ in range(count)])
         try:
+            # `verify` reports faults as those of the compiler; here they are the sender's.
             verify(graph, whole=False)
         except InternalError as error:
             raise InvalidArgumentError(

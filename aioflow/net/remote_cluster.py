@@ -46,6 +46,7 @@ from aioflow.sync.background import Background
 
 T = TypeVar("T")
 
+# Step ids are request numbers, too, which must be below 2**62.
 _STEP_BITS: Final = 57
 _CONNECT_SECONDS: Final = 2.0
 _OWN_JOB: Final = "client"
@@ -133,7 +134,7 @@ class RemoteCluster:
 
     @property
     def files(self) -> frozenset[str]:
-        """Names of the devices of tasks that let graphs open any file."""
+        """Names of the devices of tasks on which graphs may open files, as far as is known."""
         return frozenset(name for link in self._links.values() if link.opens_files for name in link.devices)
 
     @property
@@ -167,8 +168,7 @@ class RemoteCluster:
         """Connect to the target and look up the tasks of its cluster. Idempotent.
 
         A task that is not reachable yet is assumed to have one CPU; it must be reachable when a plan first needs it. On
-        failure
-        or cancellation, no connection is left open.
+        failure or cancellation, no connection is left open.
 
         Args:
             others: Whether to wait for the tasks other than the target. Their names are known in any case.
@@ -232,6 +232,7 @@ class RemoteCluster:
         if self._own is None:
             jobs = {link.task.split("/")[1].removeprefix("job:") for link in self._links.values()}
             job = _OWN_JOB
+            # The cluster may have a job of that name.
             while job in jobs:
                 job += "_"
             self._own = ClientTask(f"/job:{job}/replica:0/task:0", self._link, self._hub.connections)
@@ -267,7 +268,8 @@ class RemoteCluster:
         """
         # A step without fetches and targets has one part, which has no task.
         ways = [(self._way(part.task), part) for part in plan.parts.values() if part.task]
-        ways.sort(key=lambda pair: is_of_this_process(pair[0].address))  # remote parts first
+        # Remote parts first, so that their messages are in transit while the others compute.
+        ways.sort(key=lambda pair: is_of_this_process(pair[0].address))
         standing, quiet = self._standing(), unanswered(plan)
         step = RemoteStep(ways, config, self._hub.timeout, self._hub.connections, standing, quiet)
         with _before_the_step():

@@ -103,6 +103,7 @@ class RemoteStep:
         async with self._lock:
             if not self._is_ready:
                 await _all(way.open(self._patience) for way, _ in self._parts)
+                # Before `tell`, which raises: afterwards the restart counts as reported, and nothing is resolved again.
                 if restarted := [way.task for way, _ in self._parts if not way.is_told]:
                     await self._standing.settle(restarted)
                 for way, _ in self._parts:
@@ -174,8 +175,7 @@ class RemoteStep:
 
         Raises:
             OpError: a worker failed; the first cause. By then the others have stopped or are unreachable. The error
-                states
-                whether updates may have been made.
+                states whether updates may have been made.
         """
         step.begun = set()
         self._running += 1

@@ -228,6 +228,7 @@ class RemoteWorker:
         traceparent = None if step.spans is None else await self._traceparent(step.spans)
         wait = _Wait(self._channel.peer, partial(self.waiting, step.id))
         step.waiting[wait] = None
+        # Before the request: the worker may ask at once whether the step is wanted.
         self._has_begun(part, step)
         try:
             reply = await self._reply(self._document(handle, step, trace, True, traceparent), tensors, step)
@@ -370,7 +371,7 @@ class RemoteWorker:
         return self._clock[1]
 
     async def waiting(self, step: int) -> Sequence[tuple[str, float, str]]:
-        """Return what a step waits for on the worker, in the form of `StuckStep.waiting`."""
+        """Return the waits of a step on the worker, in the form of `StuckStep.waiting`."""
         reply = await self._channel.call(REPORT, {"step": step}, timeout=_REPORT_SECONDS)
         if not reply.tensors:
             return ()
@@ -519,6 +520,7 @@ class _Share:
             self._is_open = False
             self._worker._wanted.pop(self._step.id, None)
             calls = self._worker._channel.calls
+            # A quiet part reports only failures: unless the step was stopped, it has ended without one.
             has_ended = self.done() or (self._quietly and not self._step.requested)
             (calls.forget if has_ended else calls.give_up)(self._step.id)
             if self._quietly and has_ended:

@@ -148,14 +148,12 @@ class Requests:
         return None
 
     def _post(self, number: int, reply: Reply) -> bool:
-        """Send a small reply without waiting, if the connection accepts it. Return whether the request is answered.
-
-        A larger reply is sent by reference, and its arrays may change until it has been sent.
-        """
+        """Send a small reply without waiting, if the connection accepts it. Return whether the request is answered."""
         if reply is UNANSWERED:
             self._unanswered.append(number)
             return True
         message = Message(Kind.REPLY, number, reply.header, reply.tensors)
+        # The arrays of a larger reply are not copied into the frame, and may change before they are sent.
         return payload_bytes(message) <= INLINE_BYTES and self._comm.post(message)
 
     async def _send(self, message: Message) -> None:
@@ -172,7 +170,12 @@ class Requests:
             self._owed -= size
 
     def on_push(self, message: Message) -> None:
-        """Process a PUSH message. Raises DataLossError if it is malformed."""
+        """Process a PUSH message.
+
+        Raises:
+            DataLossError: the message is malformed.
+            ResourceExhaustedError: too many requests are open.
+        """
         request = self._parsed(message)
         taker = self._takers.get(request.kind)
         if taker is not None:

@@ -153,6 +153,8 @@ class ResourceDirectory:
             InvalidArgumentError: a request or device is malformed, or not of this cluster. Nothing is decided then.
             DeadlineExceededError, UnavailableError: a task that may own some of the resources does not answer the
                 lookup; nothing is decided then. Or a task that is to own one cannot be reached.
+            AbortedError: a task that is to own one has served another coordinator meanwhile. The next call looks the
+                resources up again.
         """
         await check_homes(resources, devices, {self.holdings.task, *self._others()}, self._limits, self._places)
         fresh = {r: size_of(r, d) for r, d in zip(resources, devices, strict=True) if r not in self._decided}
@@ -176,7 +178,7 @@ class ResourceDirectory:
     def _learn(self, names: Sequence[Name], found: Sequence[tuple[Resource, str]]) -> None:
         for name in names:
             self._known.setdefault(name, [])
-        # Existing resources first: their request equals their device.
+        # Existing resources first, so that they take precedence over reservations. Their request equals their device.
         for resource, device in sorted(found, key=lambda row: (row[0].request != row[1], row)):
             if resource not in self._decided:
                 self._decide(resource, device)
@@ -193,7 +195,7 @@ class ResourceDirectory:
             known.append(device)
 
     def _settled(self, resource: Resource, device: str) -> str:
-        # May not match the request: soft placement may have found no such device.
+        # The proposed device need not match the request: soft placement may have found no such device.
         decided = self._decided.get(resource)
         if decided is None:
             asked = DeviceSpec.from_string(resource.request)

@@ -23,7 +23,7 @@ _JOINED: Final = 1 << 20
 
 
 class Sender:
-    """Writes messages to a transport, in order, and waits while the system accepts no more.
+    """The writer of messages to a transport, in order. Senders wait while the system accepts no more.
 
     Args:
         limits: Limits of messages.

@@ -99,8 +99,7 @@ class Server:
         config: Devices of the worker (`device_count`) and their settings; also the settings of sessions on this target
             that have no settings of their own.
         start: Whether the first use in this process starts the server, on the event loop of that use: a session on it
-            or
-            on another task of the cluster, a server that sends to it, or `join`. `async with` always starts it.
+            or on another task of the cluster, a server that sends to it, or `join`. `async with` always starts it.
         options: Options of the connections to the server. Default: `server_options`.
         allow_dirs: Folders, and URLs of folders in stores, in which graphs may open files on this task. Any client that
             can reach the server can then read and write there. By default only the `checkpoint_dir` of monitored
@@ -121,8 +120,8 @@ class Server:
         AlreadyExistsError: another server of this process uses the address and has not been stopped.
         UnavailableError: there is no free port.
         PermissionDeniedError: the port is beyond this machine's loopback and there are no credentials; or the
-            credentials
-            are for clients.
+            credentials are for clients.
+        UnimplementedError: there is no such protocol.
     """
 
     def __init__(
@@ -206,6 +205,7 @@ class Server:
         Raises:
             PermissionDeniedError: the address is beyond this machine's loopback, and there are no credentials.
             AlreadyExistsError: the address is in use.
+            UnavailableError: the address does not belong to this machine.
             FailedPreconditionError: the server has been stopped, or runs on another event loop.
         """
         check_process(self._process, f"the server of {self.task}")
@@ -397,7 +397,7 @@ def _home() -> object:
 def find_server(address: str) -> Server | None:
     """Return the server at a comm address that this process and event loop may use without a connection, if any."""
     server = _SERVERS.get(address)
-    with suppress(RuntimeError):
+    with suppress(RuntimeError):  # no event loop is running
         return server if server is not None and server.is_here() else None
     return None
 

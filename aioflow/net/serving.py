@@ -61,7 +61,11 @@ class Serving:
         )
 
     async def drain(self, seconds: float) -> None:
-        """Begin no more steps, and end all connections once the running steps have ended; stop them after `seconds`."""
+        """Begin no more steps, wait for the running ones, and close all connections gracefully.
+
+        Steps that still run after `seconds` are stopped. Then the connections stay open for the caller to end, since a
+        graceful close would tell peers that all values have arrived.
+        """
         admission = self.tasks.admission
         admission.close()
         in_order = True

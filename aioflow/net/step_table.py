@@ -212,7 +212,10 @@ class StepTable:
         self._ended.set_changed(id)
 
     def abort(self, id: int, error: OpError, client: Any = None) -> JointStep | None:
-        """Stop a step of a client, and return it if it is running. A step that has not begun is never going to."""
+        """Stop a client's step, and return it if it is running. A step that has not begun never will.
+
+        Do nothing, and return None, if the running step belongs to another client.
+        """
         joint = self._steps.get(id)
         if joint is not None:
             if joint.client != client:

@@ -47,7 +47,7 @@ class TaskWorker:
     Args:
         worker: Runs the parts.
         push: Sends values to other tasks; thread-safe.
-        is_task: Returns whether a task belongs to the cluster; otherwise it is the own task of the step's client.
+        is_task: Returns whether a task belongs to the cluster. Any other task is that of the step's client.
         limits: Limits on data from peers.
 
     Attributes:
@@ -239,8 +239,7 @@ class WorkerSession:
             feeds: The feeds of the whole step.
             step: The step.
             answered: Whether a remote client waits for the answer. None for a client in this process, which puts back
-                taken
-                elements itself.
+                taken elements itself.
 
         Raises:
             NotFoundError: this client has not registered the part.
@@ -274,8 +273,7 @@ class WorkerSession:
         Args:
             step: The ended step.
             is_delivered: Whether the fetches are sent to the client, so that without an `abort` the client owns the
-                elements.
-                Otherwise they are put back after two seconds, or when the session closes.
+                elements. Otherwise they are put back after two seconds, or when the session closes.
         """
         if taken := step.keep():
             self._held[step.id] = _Held(taken, step.changed, is_delivered)
@@ -295,10 +293,9 @@ class WorkerSession:
     async def _unwind(self, step: Step, error: BaseException, answered: bool) -> None:
         """Put back the elements taken by a failed step (`Step.unwind`), or hold them until `abort` decides.
 
-        They are held if this end cannot know the outcome of the whole step: it may have succeeded in spite of a
-        deadline or
-        the end of the connection, if the client does not wait for this part, and the part had sent what the others
-        need.
+        They are held if this end cannot know the outcome of the whole step. In spite of a deadline or the end of the
+        connection, the step may have succeeded: if its client does not wait for this part, and the part has sent its
+        values.
         """
         is_known = step.id in self._aborted or has_failed(error)
         self._aborted.discard(step.id)
@@ -379,7 +376,7 @@ class WorkerSession:
         return joint
 
     def waiting(self, step: int) -> Sequence[tuple[str, float, str]]:
-        """Return what a step waits for here, in the form of `StuckStep.waiting`."""
+        """Return the waits of a step here, in the form of `StuckStep.waiting`; none for a step of another client."""
         joint = self._owner.steps.get(step)
         return () if joint not in self._running or joint.step is None else joint.step.report().waiting
 

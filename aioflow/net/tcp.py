@@ -87,7 +87,7 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
         self._sharing = Sharing(options.limits, options.shared_memory)
         self._sender = Sender(options.limits, self._sharing, self._require_open, self.abort)
 
-    # ── what asyncio calls ──
+    # ── callbacks of asyncio ──
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the handshake."""
@@ -407,7 +407,7 @@ async def connect_tcp(place: str, options: CommOptions, peer: str) -> TcpComm:
 
     Raises:
         PermissionDeniedError: the address is beyond the loopback, and this process has no credentials.
-        UnauthenticatedError: the two ends do not have the same secret.
+        UnauthenticatedError: the two ends do not have the same secret, or refuse each other's certificates.
         UnavailableError: nothing listens there, or no peer answers.
         DataLossError, UnimplementedError: the other end is not a peer, or has another version of the protocol.
     """

@@ -56,7 +56,7 @@ def to_wire(value: Any, limits: Limits) -> tuple[TensorSpec, Buffer]:
 
     Raises:
         DTypeError: the array holds values that cannot be sent, such as resource handles.
-        ResourceExhaustedError: the rank or the number of strings exceeds a limit.
+        ResourceExhaustedError: the rank, the number of strings or the length of one exceeds a limit.
     """
     array = np.asarray(value)
     if array.ndim > limits.rank:

@@ -24,16 +24,14 @@ class Tls:
 
     Args:
         cert: Path of the certificate chain (PEM, including intermediate certificates), valid for the host's name or
-            address
-            in the cluster, and for both servers and clients.
+            address in the cluster, and for both servers and clients.
         key: Path of the private key, which no other user may be able to read.
         ca: Path of the authorities that sign the certificates of the cluster's processes, and no others: any process
-            with
-            such a certificate may run steps.
+            with such a certificate may run steps.
 
     Raises:
         NotFoundError: a file cannot be read.
-        InvalidArgumentError: the contents of a file are not as expected.
+        InvalidArgumentError: the contents of a file are not as expected, or other users may read the key.
     """
 
     def __init__(self, cert: str | Path, key: str | Path, ca: str | Path) -> None:

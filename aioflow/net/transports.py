@@ -70,8 +70,9 @@ async def connect(
     Raises:
         InvalidArgumentError: the address is malformed.
         PermissionDeniedError: the address is beyond this machine's loopback, and the options have no credentials.
-        UnauthenticatedError: the two ends do not have the same secret.
+        UnauthenticatedError: the two ends do not have the same secret, or refuse each other's certificates.
         UnavailableError: nothing answers at the address.
+        DataLossError, UnimplementedError: the other end is not a peer, or has another version of the protocol.
         DeadlineExceededError: the time limit has passed.
     """
     transport, place = _transport(address)

@@ -192,6 +192,7 @@ class WorkerService:
             del self._connected[client]
             await client.close()
             same = self._clients.get(comm.peer_incarnation, {})
+            # `pop` returns None only for a client that has sent HELLO.
             if same.pop(client, client) is None and not same:
                 del self._clients[comm.peer_incarnation]
 
@@ -222,8 +223,7 @@ class WorkerService:
         """End the client's previous connections and those of closed sessions, and wait until none of their steps runs.
 
         The client has given these connections up, which the network may not have reported to this end. Without this, a
-        step
-        that waits or computes here would continue, and be applied after all.
+        step that waits or computes here would continue, and be applied after all.
 
         Args:
             client: The new connection.
@@ -473,8 +473,7 @@ class _Client:
         """Return a wait for the client's confirmation if it has been silent for long, else None.
 
         A step that has waited calls this before it goes on: a silent client may have given the step up, and be unable
-        to report
-        that.
+        to report that.
         """
         return self._until_wanted(step, asked) if self.channel.comm.silence > asked.patience else None
 

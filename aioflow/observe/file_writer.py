@@ -44,7 +44,7 @@ class Written:
 
 
 class FileWriter:
-    """Writes event files into a folder: `async with FileWriter(logdir, graph) as writer:`.
+    """A writer of event files in a folder: `async with FileWriter(logdir, graph) as writer:`.
 
     The methods that add events return at once, and may be called from any thread. A thread of the writer writes the
     events, so that the event loop never waits for the disk. The block begins a file, and ends when all events are
@@ -60,6 +60,10 @@ class FileWriter:
         session: Not supported: events are written by the process that has the writer.
         max_bytes: Maximum size of all waiting events: an `add_…` beyond it raises ResourceExhaustedError.
         clock: Function that returns the time of an event, in seconds since 1970.
+
+    Raises:
+        UnimplementedError: a session is given.
+        InvalidArgumentError: `graph` and `graph_def` are both given, or a setting is out of range.
     """
 
     def __init__(
@@ -125,6 +129,7 @@ class FileWriter:
 
         Raises:
             DTypeError: it is neither.
+            InvalidArgumentError: `graph` and `graph_def` are both given.
         """
         if graph is not None and graph_def is not None:
             raise InvalidArgumentError("two graphs are given", expected="graph or graph_def", actual="both")

@@ -57,6 +57,7 @@ def instrument(session: _Reporting | None = None, *, tracer_provider: _TracerPro
         tracer_provider: Provider to report to; by default OpenTelemetry's global one.
 
     Raises:
+        DTypeError: `session` is not a session.
         UnimplementedError: opentelemetry-api is not installed (the extra `telemetry`).
     """
     if session is not None and not hasattr(session, "report_spans"):
@@ -67,6 +68,7 @@ def instrument(session: _Reporting | None = None, *, tracer_provider: _TracerPro
         return Instrumentation(lambda: session.report_spans(None))
 
     def remove() -> None:
+        # A later call of `instrument` may have replaced these spans.
         if process_spans() is spans:
             set_process_spans(None)
 

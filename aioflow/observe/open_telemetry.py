@@ -40,6 +40,7 @@ class OpenTelemetrySpans:
 
     def served(self, task: str, step: int, traceparent: str) -> AbstractContextManager[None]:
         """Open the worker's span of a part."""
+        # An empty context, so that no span of this process becomes the parent.
         context = _PROPAGATOR.extract({_TRACEPARENT: traceparent}, Context())
         attributes: dict[str, str | Sequence[str]] = {"aioflow.task": task, "aioflow.step": str(step)}
         return self._span("aioflow.part", SpanKind.SERVER, attributes, context)

@@ -64,7 +64,8 @@ _PRIORITY: Final = 100
 
 
 def _to_dense(value: Any, **wanted: Any) -> Tensor:
-    """Convert slices to a dense tensor, with the module for that, which lies above this one."""
+    """Convert slices to a dense tensor."""
+    # Imported here, because that module lies above this one.
     with not_forked():
         slices = import_module("aioflow.ops.sparse.indexed_slices")
     tensor: Tensor = slices.to_dense(value, **wanted)
@@ -86,7 +87,7 @@ def register_tensor_conversion_function(
 ) -> None:
     """Convert values of `base_type` by `conversion_func(value, dtype, name, as_ref)` wherever a tensor is expected.
 
-    A lower `priority` is tried first; the function may return NotImplemented.
+    A lower `priority` is tried first. If the function returns NotImplemented, the next one is tried.
     """
     check_kind(base_type, (type, tuple), "the type to convert from", "a type, or a tuple of them")
     check_callable(conversion_func, "the conversion function")
@@ -114,6 +115,7 @@ def constant(
     Raises:
         DTypeError: the value is of another kind, the shape has unknown sizes, or `verify_shape` finds another shape.
         InvalidArgumentError: the value does not fit the shape.
+        ResourceExhaustedError: the repeated value does not fit into memory.
     """
     wanted = None if dtype is None else dtypes.as_dtype(dtype)
     if wanted in (dtypes.resource, dtypes.variant):

@@ -198,9 +198,10 @@ def group(*inputs: NodeLike | Sequence[Any] | None, name: str | None = None) -> 
 
 
 def _gate(graph: Graph, nodes: Sequence[Operation], device: str, name: str | None) -> Operation:
-    """Return a node on `device` (if empty, on that of the open scopes) that finishes when `nodes` have."""
+    """Return a node that finishes when `nodes` have, on `device` or, if that is empty, on the open scopes' device."""
     with graph.control_dependencies(nodes), ExitStack() as stack:
         if device:
+            # The open scopes must not move the node from the device of its inputs.
             stack.enter_context(graph.colocate_with(None))
             stack.enter_context(graph.device(None))
             stack.enter_context(graph.device(device))
@@ -215,6 +216,9 @@ def tuple_(
     """Return the tensors again, each available only when all of them and `control_inputs` are done.
 
     None stays None.
+
+    Raises:
+        InvalidArgumentError: there are no tensors.
     """
     check_kind(tensors, Iterable, "the tensors", "a list of tensors")
     check_kind(control_inputs or [], Iterable, "control_inputs", "a list of nodes or tensors")

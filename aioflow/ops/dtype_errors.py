@@ -34,7 +34,7 @@ def mixed_dtypes(what: str, first: Any, other: Any) -> DTypeError:
     Args:
         what: The operands in words, such as "the inputs of Mul".
         first: A tensor or variable, whose dtype is the expected one.
-        other: Another one, or a value that cannot be converted to that dtype.
+        other: Another tensor or variable, or a value that cannot be converted to that dtype.
     """
     return DTypeError(
         f"{what} have different dtypes: {_described(first)}, {_described(other)}; {_CAST_ONE}",
@@ -70,7 +70,10 @@ def disagreeing_inputs(
 def refused_dtype(
     op_def: OpDef, attr: AttrDef, inputs: Mapping[str, Any], error: InvalidArgumentError
 ) -> DTypeError | None:
-    """Return the error about the input if `error`, about an attribute, is about a dtype that the input may not have."""
+    """Return the error for an input whose dtype `attr` does not allow; None without such an input.
+
+    `error` is the error about the attribute.
+    """
     for arg in op_def.inputs:
         if attr.name in (arg.type_attr, arg.list_attr):
             tensors = [t for t in _listed(inputs[arg.name]) if attr.allowed is not None and t.dtype not in attr.allowed]
@@ -84,7 +87,7 @@ def refused_dtype(
 
 
 def offending(value: Any, wanted: DType, is_symbolic: Callable[[Any], bool]) -> Any:
-    """Return the first leaf of `value` that has a dtype of its own other than `wanted`, or else the value."""
+    """Return the first symbolic leaf of `value` whose dtype is not `wanted`; without one, `value`."""
     return next((leaf for leaf in _leaves(value) if is_symbolic(leaf) and leaf.dtype is not wanted), value)
 
 

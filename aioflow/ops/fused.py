@@ -22,8 +22,8 @@ from aioflow.ops.nn.windows import convolution, depthwise
 # For error messages: the name of each fused node, in order, and `str` of its source line ("" if it has no line).
 ORIGINS: Final = ("nodes", "sources")
 _ORIGINS: Final = [f"{name}: list(string) = []" for name in ORIGINS]
-# Value 0 is the product, then come `args`, and then the results of `fused_ops`. `operands` are the values that these
-# read, op by op; empty where each reads the result before it, and the second operand of an op is the next of `args`.
+# Value 0 is the product, then come `args`, and then the results of `fused_ops`. `operands` has the values that these
+# ops read, op by op. It is empty for a simple chain: each op reads the result before it, and then the next of `args`.
 _EPILOGUE: Final = [
     "T: {float32, float64}",
     "num_args: int >= 0",

@@ -99,8 +99,8 @@ def import_graph_def(
 
     Raises:
         NotFoundError: an op is not registered.
-        AlreadyExistsError: the graph has a node of that name, or a different function with the name of a library
-            function.
+        DTypeError: `graph_def` is not a definition, or a name is not a str.
+        AlreadyExistsError: the graph has a node of the same name, or a different function of the same name.
         InvalidArgumentError: the definition is inconsistent (a name twice, an unknown input, a cycle, an attribute or a
             dtype that does not fit its op), or it does not have an element of `input_map` or `return_elements`.
     """
@@ -163,6 +163,7 @@ def _mapped(graph: Graph, input_map: Mapping[str, Any], nodes: Iterable[NodeDef]
             found[ref] = element.op if isinstance(element, Tensor) else element
         else:
             given = graph.as_graph_element(convert_to_tensor(value, name="input"), allow_operation=False)
+            # A variable that replaces a variable is its handle, not its value.
             variable = graph.variable_of(given) if isinstance(given, Tensor) and ref.node in handles else None
             found[ref] = given if variable is None else variable.handle
     return found
@@ -198,7 +199,11 @@ class Import:
             self.beside_arguments.discard(f"loc:@{node.name}")
 
     def in_order(self) -> list[NodeDef]:
-        """Return the nodes, each after its inputs, otherwise in the order of the definition."""
+        """Return the nodes, each after its inputs, otherwise in the order of the definition.
+
+        Raises:
+            InvalidArgumentError: an input is unknown, or the nodes form a cycle.
+        """
         position = {name: i for i, name in enumerate(self.nodes)}
         names = list(self.nodes)
         missing = {name: self._needed(node) for name, node in self.nodes.items()}
@@ -332,7 +337,7 @@ class Import:
         return replace(node, op="StatefulPartitionedCall", attrs={**attrs, "f": FunctionRef(node.op)})
 
     def _beginning(self, node: NodeDef, data: Tensor) -> Operation:
-        """Create the node that triggers a call: nodes of the function's body without inputs wait for it."""
+        """Return the node that the nodes without inputs in a call wait for."""
         # The branches and loops of a definition are not known.
         # This edge makes the nodes run where and when the call does.
         specs = [(data.dtype, data.dims)]

@@ -13,7 +13,7 @@ from aioflow.graph.composite import CompositeTensor
 
 
 def is_nested(structure: Any) -> bool:
-    """Return whether it is a container, not a leaf."""
+    """Return whether `structure` is a container, not a leaf."""
     return isinstance(structure, list | tuple | Mapping | CompositeTensor)
 
 
@@ -37,7 +37,11 @@ def pack(structure: Any, leaves: Sequence[Any]) -> Any:
 
 
 def map_structure(function: Callable[..., Any], structure: Any, *others: Any) -> Any:
-    """Apply `function` to each leaf and return the same structure; the others must have it too."""
+    """Return a structure of the results of `function` for each leaf; `others` provide further arguments.
+
+    Raises:
+        DTypeError: another structure is not nested like the first one.
+    """
     for other in others:
         check_same_structure(structure, other)
     columns = [flatten(s) for s in (structure, *others)]

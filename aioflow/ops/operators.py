@@ -32,6 +32,7 @@ def _of(op_type: str, name: str | None = None) -> Operator:
 def _add(x: TensorLike, y: TensorLike) -> Tensor:
     tensor = x if isinstance(x, Tensor) else y
     is_text = isinstance(tensor, Tensor) and tensor.dtype is dtypes.string
+    # AddV2 is not defined for strings.
     return make("Add" if is_text else "AddV2", x, y, name="add")
 
 

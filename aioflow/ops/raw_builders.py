@@ -23,7 +23,7 @@ def public_ops() -> list[str]:
 
 
 def builder_of(name: str, module: str) -> Callable[..., Any]:
-    """Return the builder of an op, creating it on first use. `module` becomes its `__module__`.
+    """Return the builder of an op, creating it on first use. `module` becomes the builder's `__module__`.
 
     Raises:
         AttributeError: no such op exists; the message lists similar names.
@@ -63,7 +63,7 @@ def _parameter_name(name: str) -> str:
 def _signature(op_def: OpDef) -> tuple[inspect.Signature, dict[str, AttrDef]]:
     """Return the signature of a builder, and its attributes by parameter name.
 
-    The parameters are the inputs, the attributes without a default, those with one, and the name.
+    The parameters are the inputs, the attributes without a default, the attributes with a default, and the name.
     """
     implied = {a for arg in op_def.inputs for a in (arg.type_attr, arg.list_attr, arg.number_attr) if a is not None}
     free = sorted((a for a in op_def.attrs.values() if a.name not in implied), key=lambda attr: attr.has_default)

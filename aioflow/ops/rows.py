@@ -213,7 +213,7 @@ def split_along(value: int, axis: int) -> RowRule:
 
 
 def reduced(keep: str = "keep_dims") -> RowRule:
-    """Return the rule of reductions along the axes in the second input; `keep` is the attribute that keeps them."""
+    """Return the rule of reductions along the axes in the second input; `keep` is the attribute that keeps the axes."""
 
     def rule(ctx: RowContext) -> Rows:
         state, rank, axes = ctx.alone(), ctx.rank(0), ctx.ints(1)

@@ -15,7 +15,7 @@ _MAKING: Final = threading.RLock()  # classes of two pools are incompatible, so 
 
 
 def pool() -> Any:
-    """Return the pool with the descriptors of all messages, including those of protobuf that they need."""
+    """Return the pool with the descriptors of all messages, including the protobuf messages that they use."""
     with not_forked(), _MAKING:
         return _made()
 

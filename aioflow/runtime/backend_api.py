@@ -1,4 +1,4 @@
-"""The interface of backends: a kind of device, and each device of it. The host's CPU is one kind among several.
+"""The interface of backends. A backend is one kind of device; the host's CPU is one kind among several.
 
 On any device, a subgraph is compiled to strands. Each strand runs as one call of the executor; on the host, cheap
 strands run directly on the event loop. If a device has its own memory, values to and from the host are transferred by
@@ -34,14 +34,13 @@ class Executor(Protocol):
     async def run(self, step: Step, function: Callable[..., T], *args: Any) -> T:
         """Run `function(*args)` where the device's kernels are launched, and wait until all launched work has ended.
 
-        If the awaiting task is cancelled, the step is asked to stop. Then this raises only once the function has ended,
-        or if
-        it has not begun: no kernel of a step runs after the step's `run` has ended.
+        If the awaiting task is cancelled, the step is asked to stop. This method then raises only after the function
+        has ended, or if it has not begun. So no kernel of a step runs after the step's `run` has ended.
         """
 
 
 class BackendDevice(ArrayBackend, Protocol):
-    """One device: the interface for kernels (`ArrayBackend`), extended by that for the runtime."""
+    """One device: the interface for kernels (`ArrayBackend`), extended by the methods that the runtime calls."""
 
     @property
     def executor(self) -> Executor:
@@ -69,7 +68,7 @@ class Backend(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of its entry point, and of the aioflow extra that installs it."""
+        """Name of the backend's entry point, and of the aioflow extra that installs the backend."""
 
     @property
     def device_type(self) -> str:
@@ -82,14 +81,13 @@ class Backend(Protocol):
         """
 
     def describe(self, index: int) -> tuple[int | None, str]:
-        """Return the memory limit in bytes, and a description of the device."""
+        """Return the memory limit in bytes (None without one), and a description of the device."""
 
     def device(self, index: int, threads: int = 0) -> BackendDevice:
         """Return the device with this number; the same object every time.
 
         Args:
             index: Number of the device.
-            threads: Number of host threads that compute for the device; 0 for one per processor. Ignored by devices
-                that
-                compute elsewhere.
+            threads: Number of host threads that compute for the device; 0 for one per processor. Devices that compute
+                elsewhere ignore it.
         """

@@ -55,7 +55,7 @@ class Argument:
     """One argument of a kernel.
 
     Attributes:
-        sources: The outputs that it is made of.
+        sources: The node outputs whose values form the argument.
         is_sequence: Whether it is a sequence.
         convert: Converter to a host value, if any.
     """
@@ -109,7 +109,7 @@ class BoundNode:
 
     @property
     def is_waited_for(self) -> bool:
-        """True if the call as a whole may have an effect, so that it must not be abandoned."""
+        """True if the call must not be abandoned: it may have effects, and the kernel marks no critical sections."""
         return self.has_effects and not self.kernel.acts_itself
 
     @property
@@ -130,7 +130,7 @@ class Choice(BoundNode):
     """A Merge. It reads (predicate, value if false, value if true), or one value if the other is always dead.
 
     Attributes:
-        indices: For each value, the Merge's second output: the index of that input.
+        indices: The Merge's second output for each value: the index of the input that the value comes from.
     """
 
     indices: tuple[Any, ...] = ()
@@ -284,6 +284,7 @@ def converter(kernel: KernelDef, name: str, backend: ArrayBackend) -> Converter 
 def _is_handle_of(kind: type, edge: Edge, graph: ClientGraph, backend: ArrayBackend) -> bool:
     """Return True if the value is known to be a resource of that kind, so that steps need not check it."""
     source = graph.nodes[edge.node]
+    # A Merge has several sources, which may be resources of different kinds.
     while traits_of(source.op).is_control_flow and source.op != "Merge" and source.inputs:
         edge = source.inputs[0]
         source = graph.nodes[edge.node]
@@ -325,15 +326,15 @@ def gather(bound: BoundNode, values: Mapping[Edge, Any], fed: Set[Edge] = frozen
 
 
 def rebound(bound: BoundNode, node: Node) -> BoundNode:
-    """Return the bound node with the edges of `node`, which is an edited version of its own."""
+    """Return the bound node with the edges of `node`, an edited version of `bound.node`."""
     if node is bound.node:
         return bound
     every = zip(bound.arguments, places(len(a.sources) for a in bound.arguments), strict=True)
     return replace(bound, node=node, arguments=tuple(replace(a, sources=node.inputs[place]) for a, place in every))
 
 
-# Foreign exceptions of kernels and their typed errors; the first match decides. None becomes an OutOfRangeError, which
-# means that a source has ended: a queue runner would take a bug for the end of its input.
+# Foreign exceptions of kernels and their typed errors; the first match decides. No exception becomes an
+# OutOfRangeError: it means that a source has ended, so a queue runner would take a bug for the end of its input.
 _FOREIGN: tuple[tuple[type[BaseException], type[OpError]], ...] = (
     (MemoryError, ResourceExhaustedError),
     (IndexError, InvalidArgumentError),

@@ -44,6 +44,8 @@ def _fetches(graph: ClientGraph, guards: Guards, nodes: list[BoundNode]) -> Iter
 
     A value fetched from one side only gets an identity node on that side, which is appended to `nodes`.
     """
+    # A constant has a value on every path, whatever its predicates. So a fetch of one on a side needs the identity
+    # node.
     guarded = {b.node.name: b.guard for b in nodes if b.node.op != "Const"}
     for node in graph.nodes.values():
         if node.op != RETVAL:
@@ -102,7 +104,7 @@ def scheduled(bound: Sequence[BoundNode]) -> list[BoundNode]:
 
 
 def _nearest(block: Guard, ready: dict[Guard, list[int]]) -> Guard:
-    """Return the predicates of the next block: it keeps most of the open `if`s, and prefers the other side of one."""
+    """Return the predicates of the next block: the one that closes the fewest `if`s, preferably with an `else`."""
     best, rank = block, (-1, False, 0)
     for guard, indices in ready.items():
         depth = common_depth(block, guard)

@@ -28,7 +28,10 @@ class RegisteredStep(Protocol):
     """A plan that is registered with the workers."""
 
     def run_inline(self, feeds: Sequence[Any]) -> list[Any] | Unfinished | None:
-        """Return the fetches if the step is short enough to run in the calling thread, otherwise None."""
+        """Return the fetches if the step is short enough to run in the calling thread, otherwise None.
+
+        An `Unfinished` holds fetches of which large copies remain to be made.
+        """
 
     async def run(self, feeds: Sequence[Any], step: Step) -> list[Any]:
         """Run one step and return the fetches in order. Raises OpError."""

@@ -79,7 +79,7 @@ class Line:
 
 
 class NodeWriter:
-    """Writes the text of the nodes of a task, and collects the objects that the text refers to.
+    """Writer of the text of a task's nodes. It collects the objects that the text refers to.
 
     Args:
         task: The task.
@@ -104,6 +104,7 @@ class NodeWriter:
         cuts: Cuts | None = None,
         read: Iterable[Edge] = (),
     ) -> None:
+        # A form without a parameter `step` passes this global None to the kernels that take a step.
         self.scope: dict[str, Any] = {"to_keep": to_keep, "overwritable": overwritable, "step": None, "DEAD": DEAD}
         self._task = task
         self._graph = graph
@@ -368,6 +369,7 @@ def failed_node(
     scopes = [function.__globals__ for function in functions]
     trace = error.__traceback__
     while trace is not None:
+        # By identity: scopes hold arrays, so `==` of two scopes has no truth value.
         scope = trace.tb_frame.f_globals
         name = scope[NODES_OF_LINES][trace.tb_lineno - 1] if any(scope is known for known in scopes) else None
         if name is not None:

@@ -1,8 +1,9 @@
 """Executor of a subgraph whose branches or loops are in primitive form: the driver of the sans-IO core in `frames`.
 
 Sync kernels run without interruption: on the event loop until the inline budget is used up, then in a device's thread.
-If one kernel of the last step exceeded the budget alone, they run in a thread from the start. Async kernels are
-awaited, all ready ones concurrently. A step can be stopped between two kernels.
+They run in a thread from the start if the longest kernel of earlier steps with feeds of that size exceeds the budget.
+The first step of each size does, too. Async kernels are awaited, all ready ones concurrently. A step can be stopped
+between two kernels.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class _Longest:
 
 @dataclass(slots=True)
 class _Run:
-    """The state of one step.
+    """The state of one step in this executor.
 
     Attributes:
         core: The dataflow core.
@@ -153,7 +154,7 @@ class Dataflow:
         return _quietly(go)
 
     async def _settle(self, run: _Run, activations: Sequence[Activation], waiting: list[_Begun]) -> None:
-        """Call async kernels and run what follows from those that complete at once; append the others to `waiting`."""
+        """Call async kernels and run the followers of kernels that complete at once; append the others to `waiting`."""
         queue = deque(activations)
         while queue:
             activation = queue.popleft()

@@ -52,8 +52,8 @@ def find_delegate(setting: str | None) -> Delegate | None:
 def declared_engines() -> Mapping[str, Callable[[str], Delegate]]:
     """Return the engines that installed distributions declare, sorted by name.
 
-    Each is a function of its options that returns the engine. It raises NotFoundError if the engine's requirements are
-    not installed.
+    Each value is a function that takes the engine's options and returns the engine. It raises NotFoundError if the
+    engine's requirements are not installed.
     """
 
     def loader(point: Any) -> Callable[[str], Delegate]:

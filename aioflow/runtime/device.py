@@ -28,7 +28,8 @@ def load_backend(name: str) -> Backend:
     """Return the backend of that name.
 
     Raises:
-        NotFoundError: no backend of that name is installed; the error contains the install command.
+        NotFoundError: no backend of that name is installed, or it cannot be imported. The error contains the install
+            command.
     """
     found = {point.name: point for point in declared(ENTRY_POINTS)}
     if name not in found:

@@ -209,7 +209,7 @@ class TaskRun:
 
 
 class Driver:
-    """Runs one step's tasks on all devices of the worker."""
+    """The run of one step's tasks on all devices of the worker."""
 
     def __init__(self, step: Step) -> None:
         self._step = step
@@ -218,7 +218,9 @@ class Driver:
         self._ready: deque[tuple[TaskRun, int]] = deque()
         self._left = 0
         self._pumping = False
+        # Coroutines that wait for a TaskGroup in which they can become asyncio tasks.
         self._later: list[Coroutine[Any, Any, None]] = []
+        # Coroutines of kernels, closed at the end in case they are never awaited.
         self._begun: list[Coroutine[Any, Any, Any]] = []
         self._held: list[tuple[_Arrival, Any]] = []  # values that arrived while the step is on hold
         self._group: asyncio.TaskGroup | None = None
@@ -360,6 +362,7 @@ class Driver:
     def _arrived(self, run: TaskRun, index: int, outputs: Sequence[Any]) -> None:
         """Complete a task from outside of the ready queue, and continue the queue."""
         self._complete(run, index, outputs)
+        # Within `_pump` its own loop continues: a nested one would recurse once per task.
         if not self._pumping:
             self._pump()
 

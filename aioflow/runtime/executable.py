@@ -50,7 +50,7 @@ class Executable(ABC):
 
     Attributes:
         feeds: Number of feeds of the whole step.
-        fetch_indices: Indices of the step's fetches that it returns, in the order in which it returns them.
+        fetch_indices: Indices of the returned values among the step's fetches, in the order of return.
         changes: Whether a run changes state that is visible outside without notifying its step at that moment.
         limit: `SessionConfig.max_value_bytes`.
     """
@@ -63,7 +63,10 @@ class Executable(ABC):
         self._fetched = fetched
 
     def run_inline(self, feeds: Sequence[Any]) -> list[Any] | Unfinished | None:
-        """Return the fetches if the whole step is short enough to run in the calling thread, otherwise None."""
+        """Return the fetches if the whole step is short enough to run in the calling thread, otherwise None.
+
+        An `Unfinished` holds fetches of which large copies remain to be made.
+        """
         return None
 
     def is_brief(self, feeds: Sequence[Any]) -> bool:
@@ -101,7 +104,7 @@ class Executable(ABC):
 
 
 class PlainExecutable(Executable):
-    """The plain executor: node by node, in any order that the graph allows."""
+    """The reference executor of a subgraph without loops: node by node, in any order that the graph allows."""
 
     def __init__(
         self, graph: ClientGraph, bound: Sequence[BoundNode], executor: Executor, config: SessionConfig
@@ -237,6 +240,7 @@ def make_executable(
         InvalidArgumentError: a kernel cannot be bound to the attributes of its node.
     """
     made = _made(graph, backend, resources, state, executor, config, capture, alone, folders)
+    # A body may run as a step of its own, so its nodes cannot notify the step around it.
     made.changes = any(
         node.changes and (node.body is not None or not traits_of(node.op).tells_step) for node in graph.nodes.values()
     )

@@ -37,7 +37,7 @@ class Fetched:
         maybe_dead: Indices of the values that may be DEAD.
 
     Attributes:
-        indices: Their indices among the step's fetches, in order.
+        indices: Indices of these fetches among all fetches of the step, in order.
     """
 
     def __init__(

@@ -278,6 +278,7 @@ class _Wiring:
 
     def _is_left_out(self, node: FlowNode) -> bool:
         if node.is_loop_merge:
+            # The second output, an index, is not the value that the Merge passes on.
             return 1 not in self._readers[node.origin.name]
         return node.kind is Role.LOOP_CONDITION and node.is_single
 

@@ -34,7 +34,7 @@ _OPERATORS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
 
 
 def claiming(call: Body, kernel: KernelDef, node: Node) -> Body:
-    """Return the callable of such a node, which reserves the size of its result before it calls `call`."""
+    """Return a callable that reserves memory for a result that is larger than the inputs, then calls `call`."""
     size = node.outputs[0].dtype.size
     if len(node.inputs) != 2 or any(arg.is_sequence for arg in OPS.get(node.op).inputs):
 

@@ -1,9 +1,10 @@
 """Predicates of the nodes of one frame: the meaning of `Switch` and `Merge`, resolved before the step runs.
 
-The *guard* of a node is the set of predicates, each with a side, that must hold for it to be alive. A Switch adds one.
-A node needs those of all its inputs and control inputs. A Merge drops the one in which its two inputs differ. So the
-frame needs no dead values. A node runs if its predicates hold, and reads past the Switches. A Merge is a choice between
-two values; `codegen` generates the code. Frames with other uses of Switch and Merge are left to the propagator.
+The *guard* of a node is the set of predicates, each with a side, that must hold for it to be alive. A Switch adds a
+predicate. A node needs the predicates of all its inputs and control inputs. A Merge drops the predicate in which its
+two inputs differ. So the frame needs no dead values. A node runs if its predicates hold, and reads past the
+Switches. A Merge is a choice between two values; `codegen` generates the code. Frames with other uses of Switch and
+Merge are left to the propagator.
 """
 
 from __future__ import annotations
@@ -69,8 +70,9 @@ class Guards:
         return edge
 
     def predicate(self, switch: Node) -> Edge:
-        """Return the computed predicate of a Switch, without the Identity nodes before it, some inside branches."""
+        """Return the output that computes the predicate of a Switch, before any Identity nodes."""
         edge = self.value(switch.inputs[1])
+        # Switches on copies of one predicate must have equal guards. Some copies are inside branches.
         while edge.node in self._of and self._graph.nodes[edge.node].op == "Identity":
             edge = self.value(self._graph.nodes[edge.node].inputs[0])
         return edge

@@ -40,7 +40,7 @@ class _Constant:
 
 
 class HostValues:
-    """Binds the kernels of one device so that they compute where their inputs are.
+    """Binder of one device's kernels: they compute where their inputs are.
 
     Args:
         bring: Copies a host value to a device array. It is called in kernel calls, and for constants at binding. All

@@ -124,6 +124,7 @@ def _recognise(members: Sequence[str], graph: ClientGraph) -> _Frame | None:
         return None
     switches = [s for s in by_op.get("Switch", []) if s.inputs[1] == Edge(conditions[0].name, 0)]
     invariants = [n.name for n in by_op.get("Enter", []) if n.attrs["is_constant"]]
+    # The index that a Merge returns as its second output has no counterpart in a `while`.
     merges = {v.merge for v in variables}
     regular = (
         switches

@@ -1,4 +1,4 @@
-"""The plain executor, which defines the meaning of a step. Each node is a coroutine, all of them in one TaskGroup.
+"""The reference executor, which defines the meaning of a step. Each node is a coroutine, all of them in one TaskGroup.
 
 A node awaits its inputs and control inputs, and computes. A sync kernel runs in the device's executor, an async kernel
 is awaited, and Send and Recv meet in the step's rendezvous. So a step on several devices is one such group per device.
@@ -38,7 +38,7 @@ _ENDS: Final = (Role.SEND, Role.RECV)  # of an edge between devices: the Send te
 
 
 class Reference:
-    """The plain executor of one device's subgraph without loops. `run` may be called concurrently any number of times.
+    """The reference executor of one device's subgraph without loops. `run` may be called concurrently.
 
     Args:
         graph: The subgraph.

@@ -56,6 +56,7 @@ class PartExecutable:
             else:
                 flows.append(_flow(executable, feeds, step, index, results))
         try:
+            # All executables have the limit of the same session settings.
             with value_limit(self._executables[0].limit):
                 await Driver(step).run([run for _, run in runs.values()], flows)
         except BaseException as error:

@@ -1,8 +1,8 @@
 """The rendezvous of Send and Recv nodes between devices, one object per step and worker (whitepaper, 3.2.2).
 
 A key is the name of an edge with the tag (frames and iterations) of the value. A Send never waits: a value without a
-receiver is kept. A Recv gets the value at once, or an awaitable. Sends may come from any thread; receives are made on
-the step's event loop. Aborting drops the kept values, and later receives raise the first cause.
+receiver is kept. A Recv gets the value at once, or later by an awaitable or a callback. Sends may come from any thread;
+receives are made on the step's event loop. Aborting drops the kept values, and later receives raise the first cause.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Runs of nodes in a strand that become one call, where their kernels can be joined (`kernels/joinable.py`).
 
-The values of a run may be read only by its own nodes, except one. The other values are then unobservable. The text of
-the nodes is kept: it runs if the call returns None, which requests separate computation, and in the form with a probe.
+Only the last value of a run may be read by other nodes. All other values are then unobservable. The text of the nodes
+is kept: it runs if the call returns None, which requests separate computation, and in the form with a probe.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def _runs(task: Task, constants: Mapping[Edge, Any]) -> Iterator[range]:
 def _within(nodes: Sequence[BoundNode], ends: Mapping[Edge, float], positions: Sequence[int]) -> Iterator[range]:
     """Yield the longest runs among adjacent possible members, in linear time."""
     lasts = [position for position in positions if isinstance(nodes[position].call, Joinable)]
-    starts: list[int] = []  # for each, the first node of the longest run whose only remaining value it computes
+    # For each of `lasts`, the first node of the longest run that ends there and has only one value that is read later.
+    starts: list[int] = []
     # Values by the positions (made at, read last at). A run must not contain one that is read after the run.
     open_values: list[tuple[int, float]] = []
     for position in positions:

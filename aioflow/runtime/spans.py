@@ -1,7 +1,7 @@
 """Reporting of steps and their parts as they begin and end, for tracing of whole programs.
 
-`observe.instrument` installs it, for one session or for the process. Without it nothing is reported, and the fast path
-of short steps has no check for it.
+`observe.instrument` installs a receiver, for one session or for the process. Without a receiver nothing is reported,
+and the fast path of short steps has no check for one.
 """
 
 from __future__ import annotations

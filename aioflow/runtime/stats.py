@@ -53,7 +53,7 @@ class RunMetadata:
 
 
 class TraceProbe:
-    """Records the time of every node.
+    """A probe that records the time of every node.
 
     Args:
         clock: Returns seconds.
@@ -101,7 +101,10 @@ class TraceProbe:
 
 
 class FiniteProbe:
-    """Raises at the first floating-point result with NaN or infinity. All results are also passed to `trace`."""
+    """A probe that raises InvalidArgumentError at the first floating-point or complex result with NaN or infinity.
+
+    All results are first passed to `trace`, if any.
+    """
 
     def __init__(self, trace: TraceProbe | None = None) -> None:
         self.trace = trace

@@ -46,7 +46,7 @@ _NO_FAILURE: Final = (
 
 
 class Probe(Protocol):
-    """Observes a step. `begin` is called once per task; the function that it returns is called after every node."""
+    """An observer of a step. `begin` is called once per task; its result is called after every node."""
 
     def begin(self) -> Callable[[Any, Sequence[Any]], None]:
         """Return the reporter for the nodes of a task that starts now."""
@@ -359,6 +359,7 @@ class Stoppable:
 
     def __init__(self, step: Step) -> None:
         self._step = step
+        # A timeout can tell its own cancellation from one by another caller.
         self._timeout = asyncio.timeout(None)
 
     def _stop(self) -> None:

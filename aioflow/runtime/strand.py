@@ -29,7 +29,7 @@ _COUNTED: Final = 64  # strings; a larger array is expected to hold short string
 
 
 class CostEstimate:
-    """Running mean of a strand's time in seconds, per magnitude of its input.
+    """Running mean of a duration in seconds, per magnitude of the input.
 
     The time of a step depends on the size of its feeds, so each power of two of bytes has a separate mean.
     """
@@ -50,7 +50,7 @@ class CostEstimate:
 
 
 class Strand:
-    """Runs one strand of a step."""
+    """One strand of a plan, which runs any number of times."""
 
     def __init__(
         self,
@@ -80,11 +80,13 @@ class Strand:
         elastic = elastic_nodes(code.task)
         # A strand that cannot be restarted never runs inline.
         self._budget = budget if begins_again(code.task, elastic) else -1.0
+        # `run_inline` sets no `value_limit`, so a `BoundedWork` has to apply the limit.
         self._brief = bool(elastic) or (limit is not None and any(b.kernel.elastic or b.claims for b in self.nodes))
         self._sized, self._texts = map(tuple, sized)
         self._varies = bool(self._sized or self._texts)
         self._inline = Form.BRIEF if self._brief else Form.FAST
         self._fast: Callable[..., tuple[Any, ...]] | None = None
+        # A captured function takes only values, and a strand that sends also needs the step.
         self._capture = None if self._sends else capture
         self._captured: Callable[..., tuple[Any, ...]] | None = None
 
@@ -161,6 +163,7 @@ class Strand:
         work.limit = self._limit
         work.acted()
         code = self._made(Form.STOPPABLE if step.probe is None else Form.PROBED)
+        # `call_inline` does not compile long code, so it is compiled here as soon as the strand is cheap enough for it.
         if self._fast is None and self.code.is_long and self.cost.expect(self._magnitude(values)) <= self._budget:
             self._fast = self._made(self._inline)
         started, worked = perf_counter(), thread_time()  # after the compilation, which happens only once

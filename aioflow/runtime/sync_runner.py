@@ -28,7 +28,7 @@ def loop_runs_here() -> bool:
 
 
 class SyncRunner:
-    """Runs coroutines for one thread at a time, each with the context variables of its caller."""
+    """A runner of coroutines for one thread at a time, each with the context variables of its caller."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -212,7 +212,7 @@ class Worker:
             del self._running[step]
 
     async def abort(self, step: int, error: OpError) -> bool:
-        """Stop a step because of an error elsewhere. Does nothing for a step that has ended."""
+        """Stop a step because of an error elsewhere, and return whether it was running here."""
         found = [running for running in list(self._running) if running.id == step]
         for running in found:
             running.stop(error)

@@ -81,4 +81,5 @@ def counted(definition: GraphDef) -> Mapping[str, int]:
 
 def count(shape: Iterable[int]) -> int:
     """Return the number of elements."""
+    # As Python integers: the sizes that a file states may overflow int64.
     return int(np.prod([int(size) for size in shape], dtype=object))

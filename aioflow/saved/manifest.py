@@ -44,7 +44,7 @@ class StoredFile(NamedTuple):
 
 
 class TensorInfo(NamedTuple):
-    """An input or output of a signature: its name there, the name of the tensor in the graph, dtype and shape."""
+    """An input or output of a signature: the name in the signature, the tensor's name in the graph, dtype and shape."""
 
     name: str
     tensor: str
@@ -263,6 +263,7 @@ def _shape(value: Any) -> Dims:
 
 
 def _number(value: Any, least: int = 1) -> int:
+    # Not `isinstance`: a bool is an int, too.
     if type(value) is not int or not least <= value < 2**63:
         raise ValueError(f"not a number of at least {least}: {brief(value)}")
     return value

@@ -90,7 +90,7 @@ def kind_of(path: str | os.PathLike[str]) -> Kind:
 
 
 def checkpoint_prefix(place: Path) -> str | None:
-    """Return the prefix of the checkpoint with that prefix or that file, or None if there is no such checkpoint."""
+    """Return the prefix of the checkpoint that `place` names, by the prefix or by a file; None for any other path."""
     if place.name.endswith((".safetensors", ".safetensors.index.json", ".meta")):
         return None  # such a file is a model or weights of its own, even beside a checkpoint
     for pattern in (_CHECKPOINT_FILE, _SHARD):
@@ -153,6 +153,7 @@ def _kind_of_file(place: Path) -> Kind | None:
     size = place.stat().st_size
     with place.open("rb") as file:
         start = file.read(512)
+        # A safetensors file begins with the length of its JSON header.
         if len(start) > 8 and start[8:9] == b"{" and 2 <= struct.unpack("<Q", start[:8])[0] <= size - 8:
             return WEIGHTS
         if start.startswith(MAGIC) or start.lstrip()[:1] == b"{" or _TEXT.match(start):

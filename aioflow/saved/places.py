@@ -26,7 +26,7 @@ class Place:
     """A local folder, or a folder in a store.
 
     Attributes:
-        name: Its full path or URL.
+        name: Full path or URL of the folder.
         is_remote: Whether it is in a store.
     """
 
@@ -54,6 +54,8 @@ class Place:
 
         Raises:
             NotFoundError: the folder is not a model.
+            ResourceExhaustedError: the file is too large.
+            PermissionDeniedError: the file is a link that leads out of the folder.
         """
         store, name = self.store(MANIFEST)
         if store.size(name) is None:
@@ -69,6 +71,7 @@ class Place:
 
         Raises:
             NotFoundError: the file is missing.
+            ResourceExhaustedError: the file is too large.
             DataLossError: the file is not the one that was written.
             PermissionDeniedError: the file is a link that leads out of the folder.
         """

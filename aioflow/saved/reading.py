@@ -73,6 +73,7 @@ def load(folder: str | os.PathLike[str]) -> Model:
     place = Place(folder).followed()
     with ExitStack() as kept:
         model = _model(place, open_folder(place, kept))
+        # The graph reads these files later, so their locks and copies must live as long as the graph does.
         weakref.finalize(model.graph, kept.pop_all().close)
     return model
 
@@ -192,6 +193,7 @@ def _is_value(op: Any) -> bool:
 
 
 def _given(value: Tensor) -> Callable[[], Tensor]:
+    # A function, because a lambda in the caller's loop would return the value of the last iteration.
     return lambda: value
 
 
@@ -212,6 +214,7 @@ async def _initialize(
         if tables or initializers:
             await session.run([*tables, *initializers])
     except NotFoundError as error:
+        # The error may have other causes, such as a file that an op of the model reads.
         if weights is None or await in_thread(weights.are_there, effects=False):
             raise
         raise AbortedError(

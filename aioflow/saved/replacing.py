@@ -28,8 +28,9 @@ _BEING_WRITTEN: Final = re.compile(r"\.version(-[0-9a-f]{12})\.[0-9a-f]{12}\.tmp
 
 
 def replace_manifest(place: Place, manifest: Manifest) -> None:
-    """Make a version whose files are written the present one."""
+    """Make a version whose files are written the present one, and delete earlier versions that are not in use."""
     store, name = place.store(MANIFEST)
+    # Reading and writing the list must not overlap with another save, or one of the two present versions is lost.
     with nullcontext() if place.is_remote else locked_folder(Path(place.name)):
         before = _manifest_before(place)
         present = None if before is None else tuple(before.files)
@@ -71,10 +72,14 @@ def _forget(place: Place, names: Sequence[str], was_present: bool) -> None:
 
 @contextmanager
 def being_written(place: Place, mark: str) -> Iterator[None]:
-    """Write a version whose files have `mark` in their names, inside a block. First remove remains of killed saves.
+    """Mark a version as being written while the block runs. First remove the remains of killed saves.
 
     A file in the folder, locked for as long as the process lives, shows later saves that this one is running. A store
-    has no such file.
+    has no such file, and its remains are not removed.
+
+    Args:
+        place: The folder.
+        mark: The part that the names of all files of the version have in common.
     """
     if place.is_remote:
         yield
@@ -97,6 +102,7 @@ def unless_it_fails(place: Place, mark: str) -> Iterator[None]:
     try:
         yield
     except BaseException:
+        # The block may have failed after it wrote the manifest: then the version is the present one.
         if not _may_be_present(place, mark):
             _remove_version(place, mark, keeps_assets=had_assets)
         raise

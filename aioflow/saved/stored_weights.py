@@ -47,7 +47,7 @@ class StoredWeights:
         return self._store.size(self._name + CHECKPOINT_MANIFEST) is not None
 
     def constant(self, name: str) -> Array:
-        """Read a constant: as an array over the mapped file, or in memory of its own without one.
+        """Return a constant, as an array over the mapped file, or in separate memory if no file is mapped.
 
         Raises:
             NotFoundError: there is no constant of that name.
@@ -60,7 +60,7 @@ class StoredWeights:
         return self._reader.read(name)
 
     def values(self, names: list[str]) -> safetensors.Weights | None:
-        """Return the values of variables over the mapped file, or None without one.
+        """Return the values of variables as arrays over the mapped file, or None if no file is mapped.
 
         Raises:
             DataLossError: the file has been changed since it was written.

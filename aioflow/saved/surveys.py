@@ -40,7 +40,7 @@ def survey(path: str | os.PathLike[str], kind: Kind) -> Survey:
     """Survey a model of a given format. Blocks on the disk.
 
     Raises:
-        OpError: the model is damaged, or the package that reads the format is not installed.
+        OpError: a file is missing or damaged, or the package that reads the format is not installed.
     """
     return _SURVEYS[kind](os.fspath(path))
 

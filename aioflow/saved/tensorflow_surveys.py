@@ -66,6 +66,7 @@ def _variables(prefix: str, metas: Iterable[Message]) -> Iterator[Parameter]:
             if number < len(saved.nodes) and saved.nodes[number].HasField("variable"):
                 names.update((key, saved.nodes[number].variable.name) for key in keys.get(number, ()))
     found = [each for each in values(prefix) if not names or each.name in names]
+    # Variables of several objects may have the same name. Their keys in the checkpoint tell them apart.
     given = Counter(names.get(each.name, "") for each in found)
     for each in found:
         name = names.get(each.name, "")
@@ -73,7 +74,7 @@ def _variables(prefix: str, metas: Iterable[Message]) -> Iterator[Parameter]:
 
 
 def meta_graph_file(path: str) -> Survey:
-    """Survey a MetaGraphDef, without its checkpoint: its variables by their nodes, or else its constants."""
+    """Survey a MetaGraphDef without its checkpoint. List variable nodes, or constants if it has no variables."""
     meta = read_meta_graph(path)
     definition, refused = definition_and_refused(meta.graph_def, meta.meta_info_def.stripped_op_list)
     nodes = modernized(definition.nodes)

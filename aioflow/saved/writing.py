@@ -79,8 +79,8 @@ async def save(
         folder: A path, or the URL of a folder in a store. Missing parent folders are created.
         signatures: One `Signature`, which becomes "serving_default", or several by name. Each is a `Signature`, or a
             pair of dictionaries, of inputs and of outputs, from names to tensors.
-        assets: For each string scalar that is the path of a file, that file. The file is copied into the folder, and
-            the scalar is the path of the copy where the model is loaded.
+        assets: Paths of files, by the string scalar tensors that hold them. Each file is copied into the folder. In
+            the loaded model, the tensor holds the path of the copy.
         overwrite: Replace an existing model, atomically: a concurrent `load` returns the old or the new one. The files
             of the old model stay while it is loaded on this machine, and in a store until the next save. A save that
             fails or is cancelled leaves the model as it was; the next save removes the remains of a killed one from a
@@ -97,6 +97,7 @@ async def save(
         InvalidArgumentError: a signature or an asset does not fit the graph.
         UnimplementedError: the path of an asset is the value of a variable, as in TensorFlow 2.
         FailedPreconditionError: a variable has no value, or a table no entries.
+        ClosedSessionError: the session is closed.
         PermissionDeniedError, ResourceExhaustedError, …: the file system refuses; the error names the file.
     """
     check_session(session)
@@ -177,6 +178,7 @@ def _is_empty(path: str) -> bool:
 
 
 def _write(place: Place, content: _Content, tensors: Mapping[str, Any], overwrite: bool) -> None:
+    # `save` checks this only to fail early; another process may have written a model since.
     _check_free(place, overwrite)
     if not place.is_remote and not os.path.exists(place.path(MANIFEST)):
         with temporary_folder(Path(place.name)) as made:

@@ -57,11 +57,15 @@ def create_app(
         token: The token that requests must send as `Authorization: Bearer …`, except for health checks. None for no
             authentication.
         hosts: The allowed values of `Host: …`, without the port; None for any.
+
+    Raises:
+        InvalidArgumentError: the token is empty.
     """
     own = not isinstance(models, Repository)
     repository = Repository(models, options) if not isinstance(models, Repository) else models
     endpoints = Endpoints(repository, limits or Limits())
     watch = Watch(repository, endpoints.admission)
+    # A function, because a serving process that checks tokens outside the application sets `has_token` later.
     table = _table(repository, endpoints, watch, lambda: app.state.has_token)
     routes = [Route(line.path, Endpoint(line.answer), methods=[line.method]) for line in table]
     is_open = frozenset(line.path for line in table if line.is_open)

@@ -73,6 +73,7 @@ async def _is_batched(session: Session, signature: Signature, options: ModelOpti
     found = await in_thread(row_verdict, inputs, outputs, effects=False)
     if found.is_proven:
         return True
+    # The experiment runs steps, so it is tried only if steps change nothing and may run before the model is ready.
     if not (found.is_refuted or found.changes) and options.batch == "auto" and options.warmup:
         return await keeps_rows_apart(session, signature)
     _LOG.info("requests share no steps: %s", found)
@@ -118,6 +119,7 @@ class Single(Call):
             tally.cancelled += 1
             raise
         except ResourceExhaustedError as error:
+            # A full queue sets `retry_after`; a step that has no memory does not.
             tally.rejected += error.retry_after is not None
             tally.failed += error.retry_after is None
             raise
@@ -170,6 +172,7 @@ class _Shared(Call):
             try:
                 found: dict[str, Any] = await self._batched(*arrays, timeout=timeout, priority=priority)
             except InvalidArgumentError:
+                # The request itself is valid if the step returned another number of rows: run it again, alone.
                 if self._batched.uneven is None or not await self._batched.is_repeatable():
                     raise
             else:

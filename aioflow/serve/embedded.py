@@ -22,7 +22,8 @@ else:
 
 __all__ = ["Connection", "EmbeddedServer", "EmbeddedSettings"]
 
-_GRACE: Final = 0.3  # seconds for which an idle connection stays open at shutdown
+# Seconds at shutdown for which idle connections stay open, and for which clients may read the last responses.
+_GRACE: Final = 0.3
 _PROBES: Final = (0.25, 1.0)  # seconds after which a client that closed its sending half is probed
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _CUT_OFF: Final = b'{"error":"the service has ended"}'
@@ -139,6 +140,7 @@ class Connection(Base):
         if self.scheme == "https" or not waiting or any(request.more_body for request in waiting):
             return None  # TLS cannot be half closed, and a truncated request never completes
         waiting[-1].keep_alive = False
+        # HTTP/1.0 has no interim responses.
         if all(request.scope["http_version"] == "1.1" for request in waiting):
             for seconds in _PROBES:
                 self.loop.call_later(seconds, self._probe)
@@ -224,6 +226,7 @@ class EmbeddedServer(uvicorn.Server):
     async def _cut_off(self) -> None:
         state = self.server_state
         state.is_over = True
+        # uvicorn sets `servers` in `startup`, which may have failed or not begun.
         for server in getattr(self, "servers", ()):
             server.close()
         aborting = asyncio.get_running_loop().call_later(_GRACE, self._abort)  # for clients that do not read

@@ -52,6 +52,7 @@ class Endpoint:
                 _LOG.exception("%s %s failed", scope["method"], scope["path"])
             if has_begun:
                 raise
+            # A body that is too large is not read to its end, so the connection cannot take another request.
             await answer_error(send, error, close=status_of(error) == 413)
 
 
@@ -68,8 +69,8 @@ class Endpoints:
     async def infer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer an inference request.
 
-        The version is in use only while the model computes: a client that sends or reads slowly does not block its
-        unloading.
+        The version is in use only while the model computes: a client that sends or reads slowly does not block the
+        unloading of the version.
         """
         name, version = scope["path_params"]["model"], scope["path_params"].get("version")
         with self.admission.holding() as held:
@@ -112,7 +113,7 @@ class Endpoints:
         await answer_json(send, {"ready": is_ready}, 200 if is_ready else 503)
 
     async def model_ready(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer if a model is ready."""
+        """Answer whether a version of a model is ready, with status 503 if it is not."""
         path = scope["path_params"]
         try:
             self._repository.get(path["model"], path.get("version"))

@@ -200,7 +200,11 @@ def _default_signature(model: Model) -> str:
 
 
 def _servable(model: Model) -> dict[str, Signature]:
-    """Return the signatures whose dtypes the protocol supports. Raise UnimplementedError if the default has others."""
+    """Return the signatures whose dtypes the protocol supports, without optional inputs of other dtypes.
+
+    Raises:
+        UnimplementedError: the default signature has other dtypes.
+    """
     default, found = _default_signature(model), {}
     for key, signature in model.signatures.items():
         try:
@@ -234,7 +238,7 @@ def _plain(signature: Signature) -> Signature:
 async def open_served(
     name: str, version: int, path: str | os.PathLike[str], options: ModelOptions, opener: Opener = open_model
 ) -> ServedModel:
-    """Open a model, initialize its variables, and run its first steps.
+    """Open a model, initialize its variables, and warm it up if `options.warmup`.
 
     Raises:
         OpError: the model cannot be opened, or its dtypes cannot be served.

@@ -34,6 +34,9 @@ class ModelOptions:
             request tensors as bytes; "null" writes null.
         config: Settings of the model's session. By default, another engine computes parts of its steps if one is
             installed (`SessionConfig.delegate`).
+
+    Raises:
+        InvalidArgumentError: an option is unknown or out of range.
     """
 
     batch: Batch = "auto"

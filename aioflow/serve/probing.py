@@ -82,6 +82,7 @@ def _is_joined(value: Any, parts: Sequence[Any]) -> bool:
     if any(not part.shape or part.shape != (1, *value.shape[1:]) for part in parts) or len(value) != len(parts):
         return False
     wanted = np.concatenate(parts)
+    # "V" is the kind of ml_dtypes' bfloat16.
     if value.dtype.kind not in "fcV":
         return bool(np.array_equal(value, wanted))
     rounding = _ROUNDING if value.dtype.itemsize > 2 else _COARSE

@@ -77,6 +77,8 @@ class Repository:
             with repository.used("digits") as model:
                 answer = await model.infer(request)
 
+    Leaving the block cancels loads, answers pending requests, and closes all versions. A repository is entered once.
+
     Args:
         models: By name, the path of a model or of a folder of its versions, or a `ModelSource`.
         options: The options of all models, or a mapping with the options by name, and by `None` those of all others.
@@ -84,6 +86,9 @@ class Repository:
             does not fit is rejected before it is read. None for no limit.
         drain_seconds: Time for the pending requests of a version that is replaced or unloaded.
         opener: Reads a model; blocks.
+
+    Raises:
+        InvalidArgumentError: a name is not allowed, or the memory budget is not a whole number.
     """
 
     def __init__(
@@ -111,9 +116,8 @@ class Repository:
         self._group: asyncio.TaskGroup | None = None
         self._leaving: set[ServedModel] = set()
         self._loads: set[asyncio.Task[None]] = set()
-        self._closes: set[asyncio.Task[None]] = (
-            set()
-        )  # closings of versions; never cancelled, since a cancelled task might not have started
+        # Closings of versions. Never cancelled: a task that is cancelled before it starts would close nothing.
+        self._closes: set[asyncio.Task[None]] = set()
         self._is_closing = False
         self._change = asyncio.Event()  # set at the next change that may affect `is_ready`, then replaced
 
@@ -164,7 +168,7 @@ class Repository:
 
     @property
     def is_ready(self) -> bool:
-        """True if every wanted model is loaded."""
+        """True if every model is loaded that was not unloaded. False outside the block, and after `drain`."""
         wanted = [model for model in self._models.values() if model.is_wanted]
         return self.is_open and not self._is_closing and all(model.versions for model in wanted)
 
@@ -266,13 +270,19 @@ class Repository:
 
         Raises:
             NotFoundError: there is no such model, or nothing at its path.
+            UnavailableError: the repository is not open, or is about to end.
             OpError: it cannot be opened. The old versions stay.
         """
         model = self._found(name)
         await self._owned(self._load(name, model))
 
     async def unload(self, name: str) -> None:
-        """Unload a model, and wait until its requests are answered. Raises as `load`."""
+        """Unload a model, and wait until its requests are answered.
+
+        Raises:
+            NotFoundError: there is no such model.
+            UnavailableError: the repository is not open, or is about to end.
+        """
         model = self._found(name)
         await self._owned(self._unload(name, model))
 
@@ -286,6 +296,7 @@ class Repository:
         async def run() -> None:
             try:
                 await work
+            # The error goes through `outcome`: one that left the task would cancel the whole group.
             except Exception as error:
                 _settle(outcome, error)
             else:

@@ -146,7 +146,8 @@ def web_server(app: Any, where: ServerOptions) -> EmbeddedServer:
         app,
         access_log=False,
         lifespan="off",
-        timeout_graceful_shutdown=where.drain_seconds,  # type: ignore[arg-type]  # whole seconds: 0.5 would be none
+        # uvicorn's annotation is int, but it accepts a float; 0.5 rounded down would be no time at all.
+        timeout_graceful_shutdown=where.drain_seconds,  # type: ignore[arg-type]
         server_header=False,
         proxy_headers=False,
         ws="none",
@@ -173,7 +174,12 @@ def _loaded(settings: EmbeddedSettings) -> EmbeddedSettings:
 
 @contextlib.contextmanager
 def listening(where: ServerOptions) -> Generator[socket.socket, None, None]:
-    """Yield a listening socket at an address. Raises OSError if the address is in use or not permitted."""
+    """Yield a listening socket at an address, and close it afterwards.
+
+    Raises:
+        OSError: the address is in use or not permitted.
+        InvalidArgumentError: the host name is unknown.
+    """
     host, port = where.host, where.port
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(

@@ -28,6 +28,9 @@ class ServerOptions:
         tls_cert, tls_key: Files with the certificate chain and its key (PEM), for TLS. The key file must not be
             readable by other users.
         drain_seconds: Seconds that running requests may take to finish when the service shuts down.
+
+    Raises:
+        InvalidArgumentError: a certificate is given without its key, or `drain_seconds` is out of range.
     """
 
     host: str = "127.0.0.1"

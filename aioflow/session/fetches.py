@@ -33,7 +33,11 @@ _HOST_MEMORY: Final = (1, 3)  # DLPack device types kDLCPU and kDLCUDAHost
 
 
 def fetch_key(fetches: Any) -> Hashable:
-    """Return a hashable key that is equal for fetches of the same structure over the same elements."""
+    """Return a hashable key that is equal for fetches of the same structure over the same elements.
+
+    Raises:
+        DTypeError: an element is not hashable, so it is not a fetch.
+    """
     kind = type(fetches)
     # The most frequent fetches first: this runs on every call of a session.
     if kind is Tensor or kind is Operation or kind is str:
@@ -66,6 +70,10 @@ class FetchMapper:
         copies: Positions of the tensors that occur several times in the structure: once for each further occurrence.
         single: The function `take` if the structure is just the first tensor, else None.
         is_direct: Whether `take` alone makes the result, without `give`.
+
+    Raises:
+        DTypeError: an element is not a valid kind of fetch.
+        InvalidArgumentError, NotFoundError, …: an element is not in the graph, or may not be fetched.
     """
 
     def __init__(self, graph: Graph, fetches: Any) -> None:
@@ -138,6 +146,7 @@ class FetchMapper:
             if element.dtype is dtypes.variant:
                 return partial(_list_at, position)
             return _First(position) if position == 0 else _Take(position)
+        # `_list_at` copies the arrays of a list at each occurrence.
         if element.dtype is dtypes.variant:
             return partial(_list_at, position)
         self.copies.append(position)

@@ -298,7 +298,10 @@ class PartialRuns:
 
         Raises:
             InvalidArgumentError: the handle is unknown, or a feed or fetch is not valid now. Nothing has been fed then.
-            DeadlineExceededError: the fetches were not ready in time; they may be requested again.
+                Or a fetch has no value, because it is on a branch that was not taken.
+            DeadlineExceededError: the fetches were not ready in time; they may be requested again. Or the run has
+                expired (`SessionConfig.partial_run_timeout`).
+            FailedPreconditionError: the run was set up on another event loop.
             OpError: the step failed and has ended.
         """
         check_seconds(limit, "the timeout of a partial run")

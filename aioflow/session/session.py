@@ -254,7 +254,10 @@ class Session(Blocking, Batching, Reporting):
         return await self._cluster.health(timeout)
 
     def reset(self, containers: Sequence[str] | None = None) -> None:
-        """Drop the variables and other resources of the containers, or of all. Local sessions only; see `clear`."""
+        """Drop the variables and other resources of the containers, or of all.
+
+        Raises UnimplementedError for a session that is not local; use `clear` there.
+        """
         check_process(self._process, "the session")
         self.worker.reset(containers)
 
@@ -288,7 +291,8 @@ class Session(Blocking, Batching, Reporting):
             feed_dict: Values for tensors (for a `SparseTensor`, its three parts). Feeding a tensor skips the nodes that
                 would compute it. The caller may change arrays up to 64 KiB as soon as the call waits; larger ones are
                 not copied and must stay unchanged until it returns.
-            timeout: Time limit in seconds, after which the step is stopped.
+            timeout: Time limit in seconds, after which the step is stopped. By default `RunOptions.timeout`, or else
+                `SessionConfig.operation_timeout`.
             options: Options of this run.
             run_metadata: With `RunOptions(trace_level=FULL)`, receives the time of every node, in place of the previous
                 run's times.
@@ -296,7 +300,7 @@ class Session(Blocking, Batching, Reporting):
         Raises:
             InvalidArgumentError, NotFoundError, …: the request is wrong, or a kernel rejected its input. The error
                 names the node and the line of user code that created it.
-            DeadlineExceededError: `timeout` expired.
+            DeadlineExceededError: the time limit expired.
             ClosedSessionError: the session is closed.
 
         Cancelling the task stops the step at the next kernel boundary; the session stays usable.
@@ -465,7 +469,10 @@ class Session(Blocking, Batching, Reporting):
         Raises:
             InvalidArgumentError: the partial run does not exist (it ends when everything has been fed and fetched), or
                 a feed or fetch was not set up, was already used, or cannot be computed yet. Nothing has been fed then.
-            DeadlineExceededError: `timeout`, in seconds, expired; the fetches may be requested again.
+                Or a fetch has no value, because it is on a branch that was not taken.
+            DeadlineExceededError: `timeout`, in seconds, expired; the fetches may be requested again. Or the partial
+                run has expired (`SessionConfig.partial_run_timeout`).
+            FailedPreconditionError: the partial run was set up on another event loop.
             OpError: the step failed and has ended.
         """
         self._check_open()

@@ -20,8 +20,9 @@ Feeds: TypeAlias = Mapping[Any, Any]
 FeedSource: TypeAlias = Feeds | Iterable[Feeds] | AsyncIterable[Feeds] | None
 
 
+# Not StopIteration, which Python turns into a RuntimeError when it leaves a coroutine.
 class _NoMoreFeeds(Exception):
-    """Raised at the end of the feeds."""
+    """The signal that the feeds have ended."""
 
 
 class _Steps:
@@ -145,7 +146,12 @@ class Stream(Generic[T]):
         await self.aclose()
 
     async def __anext__(self) -> T:
-        """Return the result of the next step. Raises StopAsyncIteration at the end."""
+        """Return the result of the next step. Raises StopAsyncIteration at the end.
+
+        Raises:
+            FailedPreconditionError: another task is waiting for a result.
+            OpError: the step failed. The stream is then closed.
+        """
         if self._busy:
             raise FailedPreconditionError("the stream is already being read", expected="one reader", actual="two")
         self._busy = True

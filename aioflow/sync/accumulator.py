@@ -60,7 +60,11 @@ class AccumulatorCore:
         return f"accumulator {self.name!r} ({self.count} of {wanted} gradients, step {self.step})"
 
     def apply(self, step: int, gradient: Any) -> list[Ticket]:
-        """Add a gradient, unless it is stale or belongs to an undone step. Return the settled tickets."""
+        """Add a gradient and return the settled tickets.
+
+        The gradient is dropped if it is stale, if its step was undone, or if `only_first` is set and the step has one.
+        Raises InvalidArgumentError if it is incompatible with the sum.
+        """
         with self._lock:
             if step < self.step or self.step < step <= self._undone or (self.count and self._only_first):
                 return []
@@ -121,8 +125,7 @@ class AccumulatorCore:
         """Remove a take from the queue, or put its sum back. Return the tickets that this settles.
 
         A sum is put back if it was not delivered and no later sum has been taken. Gradients that have arrived since are
-        added
-        if they are compatible.
+        added if they are compatible.
         """
         with self._lock:
             if not ticket.settled:
@@ -150,6 +153,7 @@ class AccumulatorCore:
 
     def _flush(self) -> list[Ticket]:
         settled: list[Ticket] = []
+        # At least one gradient, even if the limit is 0: without gradients there is no sum to return.
         while self._takers and self.count and self.count >= self._wanted(self._takers[0]):
             ticket = self._takers.popleft()
             ticket.settle((self._sum, self.count))

@@ -13,6 +13,7 @@ from aioflow.errors import CancelledError, InvalidArgumentError, OutOfRangeError
 from aioflow.sync.queue import Dequeue, Enqueue, PriorityStore, QueueCore
 from aioflow.sync.waiting import Ticket
 
+# As in TensorFlow: the indices of a Barrier begin at the smallest int64.
 FIRST_INDEX: Final = -(2**63)
 _MISSING: Final[Any] = object()
 
@@ -21,8 +22,7 @@ class BarrierCore:
     """A map from keys to elements of `width` components. Thread-safe.
 
     An element is a tuple of its index, its key and its components. The index counts the inserts with new keys: all new
-    keys
-    of one insert have the same index. Elements leave by index, then in the order in which they became complete.
+    keys of one insert have the same index. Elements leave by index, then in the order in which they became complete.
 
     Attributes:
         name: Name in messages.

@@ -128,7 +128,7 @@ class BatchDriver(ABC):
 
     @abstractmethod
     def _joined(self, shares: Sequence[list[Any]]) -> list[Any]:
-        """Return the share of a split call, from those of its pieces."""
+        """Return the share of a split call, joined from the shares of its pieces."""
 
     def _give(self, share: list[Any]) -> Any:
         """Convert a share to the caller's result."""

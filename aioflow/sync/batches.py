@@ -142,6 +142,7 @@ class BatchCore:
             ResourceExhaustedError: the queue is full.
         """
         limit = self.policy.max_enqueued_batches * self.policy.max_batch_size
+        # An empty queue accepts a request of any size: one that exceeds the limit alone could never run otherwise.
         if self.rows and self.rows + request.rows > limit:
             raise ResourceExhaustedError(
                 "too many requests are waiting to be batched", expected=f"at most {limit} rows", actual=self.rows

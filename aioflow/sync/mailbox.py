@@ -22,11 +22,9 @@ class Take(Ticket):
 class MailboxCore:
     """Letters by key, from one sender with ascending keys. Thread-safe.
 
-    A letter is kept until one with a larger key is taken, so a repeated step finds the letter again that it took before
-    it
-    failed. A sender that puts a smaller key than before has returned to an earlier state: letters with larger keys,
-    which
-    it put before that, are dropped.
+    A letter is kept until one with a larger key is taken. So a repeated step finds the letter again that it took before
+    it failed. A sender that puts a smaller key than before has returned to an earlier state: its letters with larger
+    keys are dropped.
     """
 
     def __init__(self, name: str) -> None:

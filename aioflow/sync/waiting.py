@@ -62,9 +62,9 @@ def wake_all(settled: Iterable[Ticket]) -> None:
 
 
 def tell(step: StepAccount, withdraw: Callable[[Any], Iterable[Ticket]] | None, ticket: Ticket) -> None:
-    """Report a successful request to its step: a permanent change, or with `withdraw`, an element to be put back.
+    """Report a successful request to its step: a permanent change, or with `withdraw`, a taken element.
 
-    It is put back only if the fetches of the step are not delivered.
+    The element is put back if the fetches of the step are not delivered.
     """
     if withdraw is None:
         step.changed = True

@@ -240,6 +240,7 @@ async def check_urgent(factory: Factory) -> None:
     """Check that an urgent message sent during a large one arrives whole, as does the large one."""
     async with factory(CommOptions(), CommOptions()) as (first, second), asyncio.TaskGroup() as tg:
         large = tg.create_task(first.send(_push(1, np.ones(16 * _MIB, np.uint8))))
+        # The large message must have begun when the urgent one is sent.
         await asyncio.sleep(0)
         urgent = tg.create_task(first.send(_push(2, np.arange(4)), urgent=True))
         messages = {m.request: m for m in await _collect(second, 2)}

@@ -57,6 +57,7 @@ def simulate(
 
     Raises:
         InternalError: a deadlock.
+        TimeoutError: the run took longer than `limit`.
     """
     loop = SimLoop(seed)
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
@@ -264,6 +265,7 @@ class SimNet:
         process, host = self._process(name), self.hosts[name]
         host.down = silent
         process.kill(silent)
+        # The cancelled tasks of a paused process could not end.
         self.loop.continue_process(process)
 
     async def restart(self, name: str) -> None:

@@ -350,6 +350,7 @@ class SimTransport(asyncio.Transport):
     def reset(self) -> None:
         """Reset this end as if the network had lost the connection. Data in transit from it is lost."""
         self.out.drop()
+        # In an empty context: the reset arrives even while the process is paused.
         self._loop.call_soon(self.arrived, _RST, context=Context())
 
 

@@ -85,7 +85,8 @@ class _Elements:
     def dims(self) -> list[Dims]:
         """Return the shape of each component of an element.
 
-        Shapes come from `shapes=` or from the first source. A dimension in which the sources differ is unknown.
+        Shapes come from `shapes=` or from the first source. A dimension for which another source has a different known
+        size is unknown.
         """
         if self._shapes is not None:
             if len(self._shapes) != len(self.dtypes):
@@ -143,6 +144,7 @@ class _Elements:
         return items[0] if self._single else items
 
     def _rank(self, sparse: SparseTensor) -> int | None:
+        # A batch has one dimension more than an element; the rank of many elements includes it already.
         rank = sparse.shape.ndims
         return rank if rank is None or self.many else rank + 1
 

@@ -49,9 +49,9 @@ class CheckpointState:
     """The checkpoints of a directory.
 
     Attributes:
-    model_checkpoint_path: Prefix of the newest checkpoint.
-    all_model_checkpoint_paths: Prefixes of all checkpoints that are kept, oldest first.
-    all_model_checkpoint_timestamps: Time each was written, in seconds since 1970; may be empty.
+        model_checkpoint_path: Prefix of the newest checkpoint.
+        all_model_checkpoint_paths: Prefixes of all checkpoints that are kept, oldest first.
+        all_model_checkpoint_timestamps: Time at which each was written, in seconds since 1970; may be empty.
     """
 
     model_checkpoint_path: str
@@ -183,5 +183,9 @@ def list_variables(ckpt_dir_or_file: str | Path) -> list[tuple[str, list[int]]]:
 
 
 def load_variable(ckpt_dir_or_file: str | Path, name: str) -> Array:
-    """Return one value of a checkpoint. Raise NotFoundError if it has no such tensor."""
+    """Return one value of a checkpoint; a suffix ":0" of the name is ignored.
+
+    Raises:
+        NotFoundError: there is no checkpoint, or it has no tensor of that name.
+    """
     return load_checkpoint(ckpt_dir_or_file).read(name.removesuffix(":0"))

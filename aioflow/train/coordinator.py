@@ -19,11 +19,11 @@ class Coordinator:
     """An owner of tasks, such as those of queue runners, that stops all of them when one fails or a stop is requested.
 
     Args:
-    clean_stop_exception_types: Exceptions that mean a normal end rather than a failure; default `OutOfRangeError`.
+        clean_stop_exception_types: Exceptions that mean a normal end rather than a failure; default `OutOfRangeError`.
 
-    Use it as `async with Coordinator() as coord:`. The end of the block requests a stop and waits for the tasks. It
-    suppresses an exception of a clean type that the body raises, and raises the error of a failed task. After
-    `clear_stop` the coordinator can be used again, in the same block or in another one.
+    Use it as `async with Coordinator() as coord:`. The end of the block requests a stop, waits for the tasks for up to
+    120 seconds, and cancels late ones. It suppresses an exception of a clean type that the body raises, and raises the
+    error of a failed task. After `clear_stop` the coordinator can be used again, in the same block or in another one.
     """
 
     def __init__(self, clean_stop_exception_types: Iterable[type[BaseException]] | None = None) -> None:

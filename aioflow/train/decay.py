@@ -125,6 +125,7 @@ def piecewise_constant(
         result = levels[0]
         for boundary, level in zip(boundaries, levels[1:], strict=True):
             edge = convert_to_tensor(boundary, dtype_hint=position.dtype)
+            # int32 converts to int64 without loss, and the global step is int64.
             if edge.dtype is dtypes.int32 and position.dtype is dtypes.int64:
                 edge = cast_to(edge, position.dtype)
             result = _call("SelectV2", position > edge, level, result)

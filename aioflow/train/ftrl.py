@@ -19,8 +19,8 @@ class FtrlOptimizer(Optimizer):
         initial_accumulator_value: At least 0.
         l1_regularization_strength, l2_regularization_strength: At least 0.
         l2_shrinkage_regularization_strength: At least 0.
-    accum_name, linear_name: Names of the slots; by default the optimizer's name.
-    beta: The paper's β, which adds beta / (2 · learning_rate) to the L2 strength.
+        accum_name, linear_name: Names of the slots; by default the optimizer's name.
+        beta: The paper's β, which adds beta / (2 · learning_rate) to the L2 strength.
     """
 
     def __init__(

@@ -83,6 +83,7 @@ class GradientAccumulationOptimizer(WrappingOptimizer):
         if self._steps == 1 or not given:
             return self._opt.apply_gradients(self._changed(given) if given else pairs, global_step, name)
         own = self._own(name)
+        # By name, so that the place of the counter and the lock does not depend on the order of the list.
         first = min((v for _, v in given), key=lambda v: v.name)
         graph = first.graph
         with graph.as_default():

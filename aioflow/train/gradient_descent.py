@@ -14,7 +14,7 @@ class GradientDescentOptimizer(Optimizer):
 
     Args:
         learning_rate: A number, a scalar tensor, or a callable that makes one.
-    use_locking: Accepted for compatibility: updates are always atomic.
+        use_locking: Accepted for compatibility: updates are always atomic.
     """
 
     def __init__(self, learning_rate: Setting, use_locking: bool = False, name: str = "GradientDescent") -> None:

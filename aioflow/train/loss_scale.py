@@ -92,8 +92,8 @@ class FixedLossScale(LossScale):
 class DynamicLossScale(LossScale):
     """The largest scale that the gradients allow.
 
-    It is raised after `increment_period` good steps in a row, and lowered after each step with an infinite or NaN
-    gradient. It creates the variables `current_loss_scale` and `good_steps` in the default graph.
+    The scale is raised after `increment_period` good steps in a row, and lowered after each step with an infinite or
+    NaN gradient. The constructor creates the variables `current_loss_scale` and `good_steps` in the default graph.
 
     Args:
         initial_loss_scale: Initial scale. Rather too high than too low: lowering takes fewer steps than raising.

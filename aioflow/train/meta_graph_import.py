@@ -58,6 +58,7 @@ def import_meta_graph(
     library = {function.name for function in functions}
     inside = [node for function in functions for node in modernized(function.nodes)]
     missing = {n.op for n in (*modernized(nodes), *inside) if n.op not in OPS and n.op not in library}
+    # Before the import, so that the error lists all missing ops and the default graph stays as it is.
     if missing:
         raise UnimplementedError("the graph has ops that are not here", expected="known ops", actual=sorted(missing))
     graph = default_graph()

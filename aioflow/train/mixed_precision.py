@@ -34,8 +34,9 @@ def enable_mixed_precision_graph_rewrite(
         The optimizer to use instead of `opt`.
 
     Raises:
-        DTypeError: `opt` is not an optimizer.
-        InvalidArgumentError: `opt` already scales its loss, or the dtype is another one.
+        DTypeError: `opt` is not an optimizer, or `dtype` is not a dtype.
+        InvalidArgumentError: `opt` already scales its loss, or the dtype is neither float16 nor bfloat16.
+        FailedPreconditionError: the graph is finalized.
     """
     check_kind(opt, Optimizer, "opt", "an Optimizer")
     if isinstance(opt, MixedPrecisionLossScaleOptimizer):
@@ -48,12 +49,17 @@ def enable_mixed_precision_graph_rewrite(
             "not a type for mixed precision", expected=f"one of {[*MIXED_PRECISION]}", actual=name
         )
     made = MixedPrecisionLossScaleOptimizer(opt, loss_scale)
+    # A graph uses one 16-bit dtype: an earlier call with the other dtype is undone.
     _switch({each: known == name for known, each in MIXED_PRECISION.items()})
     return made
 
 
 def disable_mixed_precision_graph_rewrite() -> None:
-    """Make sessions compute the default graph's products in float32 again. Optimizers keep scaling their losses."""
+    """Make sessions compute the default graph's products in float32 again. Optimizers keep scaling their losses.
+
+    Raises:
+        FailedPreconditionError: the graph is finalized.
+    """
     _switch({})
 
 

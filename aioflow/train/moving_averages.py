@@ -46,7 +46,7 @@ def assign_moving_average(
 
 
 def _debiasing(variable: Variable) -> tuple[Variable, Variable]:
-    """Return the biased average and the counter of a shadow variable, in a variable scope of its name."""
+    """Return new variables for the biased average and the counter, in a variable scope named after `variable`."""
     with variable_scope(variable.op.name) as scope:
         # Without reuse, each call creates its own pair, whose names are numbered if taken.
         taken = [] if scope.reuse else [v.op.name for v in scope.global_variables()]
@@ -137,7 +137,8 @@ class ExponentialMovingAverage:
     def average_name(self, var: Variable | Tensor) -> str:
         """Return the name of the shadow variable, for restoring it under another name.
 
-        If it does not exist yet, this is the name it would get in a variable scope named after the open name scope.
+        Without a shadow variable, return the name that one would get in a variable scope named after the open name
+        scope.
         """
         found = self._averages.get(_key(var))
         if found is not None:
@@ -166,7 +167,7 @@ class ExponentialMovingAverage:
 
 
 def _key(item: Any) -> Any:
-    """Return the dictionary key of a variable or tensor."""
+    """Return the dictionary key of a variable or tensor. Raise InvalidArgumentError for anything else."""
     handle = getattr(item, "handle", item)
     if not hasattr(handle, "op"):
         raise InvalidArgumentError("not a variable or tensor", expected="a Variable or Tensor", actual=repr(item))

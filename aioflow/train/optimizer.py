@@ -113,6 +113,10 @@ class Optimizer:
             aggregation_method: As in `gradients`.
             colocate_gradients_with_ops: As in `gradients`.
             grad_loss: The gradient that flows into the loss; ones by default.
+
+        Raises:
+            InvalidArgumentError: there are no variables, or `gate_gradients` is unknown.
+            DTypeError: the loss, or a variable with a gradient, is not of a floating dtype.
         """
         if gate_gradients not in (self.GATE_NONE, self.GATE_OP, self.GATE_GRAPH):
             raise InvalidArgumentError(
@@ -151,6 +155,7 @@ class Optimizer:
         Raises:
             InvalidArgumentError: there are no pairs, or all gradients are None.
             DTypeError: an item is not a variable, or its dtype differs from the gradient's.
+            UnimplementedError: the gradient of a variable with a constraint is sparse.
         """
         pairs = [(as_gradient(g, v), v) for g, v in grads_and_vars]
         if not pairs:
@@ -162,6 +167,7 @@ class Optimizer:
             )
         graph = updated[0].graph
         with graph.as_default():
+            # Slots are initialized before the first step, so they must not wait for nodes around this call.
             with graph.control_dependencies(None):
                 self._create_slots(updated)
             with name_scope(name, self._name) as scope:
@@ -254,7 +260,7 @@ class Optimizer:
         raise UnimplementedError(f"{type(self).__name__} has no sparse update", expected="_resource_apply_sparse")
 
     def _resource_apply_sparse_duplicate_indices(self, grad: Tensor, handle: Any, indices: Tensor) -> Operation:
-        """Return the same node for indices that may repeat. By default rows of equal indices are summed first."""
+        """Return the node that updates rows, for indices that may repeat. By default equal indices are summed first."""
         unique = make_list("Unique", indices)
         count = make("Shape", unique[0])[0]
         summed = make("UnsortedSegmentSum", grad, unique[1], count)
@@ -325,7 +331,11 @@ def _check_dtypes(items: Iterable[Any], what: str) -> None:
 
 
 def as_gradient(gradient: Any, variable: Any) -> Gradient | None:
-    """Convert a user's gradient of a variable to a tensor or IndexedSlices of its dtype. Raise DTypeError."""
+    """Convert a user's gradient to a tensor or IndexedSlices of the variable's dtype; None stays None.
+
+    Raises:
+        DTypeError: `variable` is not a variable, or the gradient has another dtype.
+    """
     if not hasattr(variable, "handle"):
         raise DTypeError("only variables can be updated", expected="a Variable", actual=repr(variable))
     if gradient is None:

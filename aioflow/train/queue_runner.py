@@ -28,9 +28,14 @@ class QueueRunner:
         queue: The queue.
         enqueue_ops: Nodes that enqueue elements; a node may occur several times.
         close_op, cancel_op: Nodes that close the queue, gracefully and at once; created if not given.
-        queue_closed_exception_types: Exceptions of an enqueue node that mean that its input has ended; by default
-            `OutOfRangeError`.
+        queue_closed_exception_types: Tuple of the exceptions of an enqueue node that mean that its input has ended; by
+            default `OutOfRangeError`.
         queue_runner_def, import_scope: Not supported; `import_meta_graph` creates the runners of a stored graph.
+
+    Raises:
+        InvalidArgumentError: the queue or the enqueue nodes are missing.
+        DTypeError: `queue_closed_exception_types` is not a tuple.
+        UnimplementedError: `queue_runner_def` or `import_scope` is given.
     """
 
     def __init__(
@@ -89,7 +94,7 @@ class QueueRunner:
 
     @property
     def exceptions_raised(self) -> list[BaseException]:
-        """Errors of enqueue nodes, other than the end of their input."""
+        """Errors of enqueue nodes since the tasks were started, other than the end of the input."""
         return list(self._exceptions)
 
     @property
@@ -140,6 +145,7 @@ class QueueRunner:
         except self._closed_types:
             pass
         except Exception as error:
+            # After a stop, errors are expected: `_close_on_stop` cancels pending enqueues.
             if not coord.should_stop():
                 self._exceptions.append(error)
             raise

@@ -36,6 +36,7 @@ class RMSPropOptimizer(Optimizer):
 
     def _create_slots(self, var_list: Sequence[Any]) -> None:
         for v in var_list:
+            # The mean square starts at 1, as in TensorFlow: the first gradients are not divided by a tiny number.
             self._filled_slot(v, 1.0, "rms", self._name)
             if self._centered:
                 self._zeros_slot(v, "mg", self._name)

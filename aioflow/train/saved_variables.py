@@ -54,7 +54,7 @@ def saved_variables(var_list: Sequence[Any] | Mapping[str, Any] | None) -> list[
     saved whole.
 
     Raises:
-        InvalidArgumentError: two have the same name.
+        InvalidArgumentError: two have the same name, or a list under one name has parts of several variables.
         DTypeError: an item is not a variable, or not a part of one.
     """
     if var_list is None:
@@ -116,6 +116,7 @@ def _check_names(found: Sequence[Saved]) -> None:
     seen: dict[str, Saved] = {}
     for saved in found:
         other = seen.setdefault(saved.name, saved)
+        # Only the parts of one tensor share a name.
         if other is not saved and (other.part is None or saved.part is None or other.shape != saved.shape):
             raise InvalidArgumentError(
                 f"two variables are saved as {saved.name!r}", expected="distinct names", actual=saved.name

@@ -92,7 +92,10 @@ class _Kept(NamedTuple):
     doomed: list[str]
 
     def adding(self, prefix: str, now: float, most: int, seconds: float) -> _Kept:
-        """Return the state after a new checkpoint: at most `most` recent ones, plus one per `seconds` permanently."""
+        """Return the state after a new checkpoint: at most `most` recent ones, plus one per `seconds` permanently.
+
+        If `most` is 0, all checkpoints are kept and none is recorded.
+        """
         if not most:
             return self
         kept = [*(entry for entry in self.checkpoints if entry[0] != prefix), (prefix, now)]
@@ -118,22 +121,25 @@ class Saver:
         keep_checkpoint_every_n_hours: Interval at which one more checkpoint is kept permanently.
         name: Prefix of the nodes' names.
         restore_sequentially: Assign the variables one after the other.
-        defer_build: Create the nodes at the first `build`, `save` or `restore`.
+        defer_build: Create the nodes at the first `build`, `save` or `restore`, for the variables that exist then.
+            `var_list` must be None.
         allow_empty: Accept a graph without variables; saving and restoring then do nothing.
         pad_step_number: Write the step with eight digits, so that names sort.
         filename: Default value of the file name tensor.
         write_version: 2 for checkpoints in TensorFlow's version 2, which TensorFlow and aioflow read. By default
             checkpoints are `safetensors` files with a manifest, which is replaced atomically.
-        saver_def, builder, sharded, save_relative_paths: Part of the published signature. There is one file with
-            values; paths in the state file are relative to it.
+        saver_def, builder: Not supported; must be None.
+        sharded, save_relative_paths: Ignored. There is one file with values; paths in the state file are relative to
+            it.
         incremental: Write checkpoints in blocks of 128 KiB, and only those blocks that have changed since the last
             checkpoint that is kept. The other blocks are read from its files, which remain while a checkpoint refers to
             them. Suited to large embeddings with sparse updates. Only aioflow reads such checkpoints.
         clock: Function that returns the seconds since 1970.
 
     Raises:
-        InvalidArgumentError: there are no variables, or two have the same name.
-        UnimplementedError: `write_version` is neither None nor 2.
+        InvalidArgumentError: there are no variables; two have the same name; or two arguments exclude each other
+            (`defer_build` and `var_list`, `incremental` and `write_version`).
+        UnimplementedError: `write_version` is neither None nor 2, or `saver_def` or `builder` is given.
     """
 
     def __init__(
@@ -309,6 +315,7 @@ class Saver:
             The prefix of the checkpoint, or None if there is nothing to save.
 
         Raises:
+            InvalidArgumentError: `save_path` has no file name, or `latest_filename` is a path.
             FailedPreconditionError: a variable has no value.
             PermissionDeniedError, ResourceExhaustedError, …: the file system refuses; the error names the file.
             UnimplementedError: `fsspec` is not installed: `pip install 'aioflow-engine[fsspec]'`.
@@ -368,6 +375,7 @@ class Saver:
                 await in_thread(unlisted.begin, self.last_checkpoints, critical=True)
                 nodes = self._built()
                 if nodes is not None and self._form is Form.BLOCKS:
+                    # Read in turn: the save before this one has changed the base.
                     feeds = {**feeds, nodes.base: self._base}
                 await sess.run(node, feeds)
             except BaseException:  # also a cancellation: no half-written checkpoint may remain
@@ -413,7 +421,7 @@ class Saver:
 
         Raises:
             NotFoundError: there is no such checkpoint, or it lacks variables; the error names them.
-            InvalidArgumentError: a shape differs.
+            InvalidArgumentError: a shape differs, or `save_path` is empty.
             DTypeError: a dtype differs.
             DataLossError: a file is truncated or altered; the error names it.
         """
@@ -433,7 +441,7 @@ class Saver:
 
     @property
     def last_checkpoints(self) -> list[str]:
-        """Prefixes of the checkpoints that are kept, oldest first."""
+        """Prefixes of the recorded checkpoints, oldest first. If all are kept, new ones are not recorded."""
         return [path for path, _ in self._kept.checkpoints]
 
     def set_last_checkpoints(self, last_checkpoints: Sequence[str]) -> None:
@@ -447,7 +455,7 @@ class Saver:
         self._kept = self._kept._replace(checkpoints=kept)
 
     def recover_last_checkpoints(self, checkpoint_paths: Sequence[str] | CheckpointState) -> None:
-        """Set the list of checkpoints from an earlier run; missing checkpoints are left out."""
+        """Set the list of checkpoints from an earlier run; missing checkpoints are left out. Blocks on the files."""
         if isinstance(checkpoint_paths, CheckpointState):
             checkpoint_paths = checkpoint_paths.all_model_checkpoint_paths
         existing = [str(path) for path in checkpoint_paths if checkpoint_exists(str(path))]

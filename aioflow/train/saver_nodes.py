@@ -44,6 +44,7 @@ class SaverNodes:
         self.variables = variables
         graph: Graph = variables[0].variable.graph
         with graph.as_default(), graph.control_dependencies(None), graph.name_scope(name) as scope:
+            # The names are TensorFlow's, which its tools expect: save/Const:0, save/restore_all.
             default = placeholder_with_default(constant(filename, name="filename/input"), (), name="filename")
             self.filename: Tensor = placeholder_with_default(default, (), name="Const")
             self.base: Tensor = placeholder_with_default(constant("", name="base/input"), (), name="base")
@@ -88,7 +89,7 @@ class SaverNodes:
         return group(*assigned, name="restore_all") if assigned else no_op(name="restore_all")
 
     def check(self, path: str, reshape: bool) -> None:
-        """Compare the checkpoint with the variables before any of them changes. Blocks on the file."""
+        """Check the checkpoint against the variables, before any of them changes. Raises as `check_saved`; blocks."""
         check_saved(path, self.variables, reshape)
 
 

@@ -21,11 +21,11 @@ async def global_step(sess: aioflow.Session, global_step_tensor: Variable | Tens
 def get_global_step(graph: Graph | None = None) -> Variable | None:
     """Return the graph's global step, or None if it has none.
 
-    It is the one in the graph's collection, or else the global variable named "global_step".
+    The global step is the entry of the graph's collection, or else the global variable named "global_step".
 
     Raises:
         InvalidArgumentError: the collection has several entries.
-        DTypeError: it is not an integer, or not a scalar.
+        DTypeError: the global step is not an integer, or not a scalar.
     """
     owner = default_graph() if graph is None else graph
     found = owner.get_collection(GraphKeys.GLOBAL_STEP)
@@ -64,7 +64,7 @@ def assert_global_step(global_step_tensor: Variable | Tensor) -> None:
     """Check that a variable or tensor can be a global step.
 
     Raises:
-        DTypeError: it is not an integer, or not a scalar.
+        DTypeError: the argument is not a variable or tensor, not an integer, or not a scalar.
     """
     check_kind(global_step_tensor, (Variable, Tensor), "the global step", "a variable or a tensor")
     if not global_step_tensor.dtype.is_integer:

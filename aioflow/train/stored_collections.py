@@ -75,7 +75,10 @@ def written_contexts(graph: Graph, names: Iterable[Any] | None, nodes: set[str],
 
 
 def _form(item: Any, nodes: set[str]) -> tuple[str, Any]:
-    """Return the list kind and the stored value of an item; "" for an item without a counterpart in the nodes."""
+    """Return the list kind and the stored value of an item.
+
+    The kind is "" for an item to leave out, such as a node that is not stored, and `_NONE` for an unsupported item.
+    """
     if isinstance(item, Variable):
         return "bytes_list", to_bytes(item.to_proto())
     if isinstance(item, QueueRunner):
@@ -119,7 +122,7 @@ class Collections:
         self._variables: dict[str, Variable] = {}
 
     def add(self, stored: Mapping[str, Message]) -> None:
-        """Add the contents of the messages to the graph.
+        """Add the contents of the messages to the graph. Strings come back as bytes.
 
         Raises:
             NotFoundError: a message refers to a node that the graph lacks.

@@ -111,6 +111,7 @@ def _mean_of_rows(parts: Sequence[Any]) -> IndexedSlices:
     size = make("Shape", indices)[0]
     total = make("UnsortedSegmentSum", values, place, size)
     counts = make("UnsortedSegmentSum", make("OnesLike", place), place, size)
+    # The rank of the values may be unknown now, so the shape [rows, 1, …], which broadcasts, is computed in the graph.
     by_row = make("ConcatV2", [make("Shape", counts), make("OnesLike", make("Shape", values)[1:])], 0)
     divisor = make("Reshape", make("Cast", counts, DstT=values.dtype), by_row)
     return IndexedSlices(make("RealDiv", total, divisor), indices, parts[0].dense_shape)

@@ -85,6 +85,7 @@ class SyncReplicasHook(SessionRunHook):
             )
         await session.run(nodes.initialize)
         watch = self._watch(nodes, session)
+        # Before the first tokens: elastic training hands out one for each live replica.
         if watch is not None:
             await watch.look()
         if nodes.tokens is not None:

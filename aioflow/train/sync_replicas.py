@@ -48,14 +48,14 @@ class SyncReplicasOptimizer(WrappingOptimizer):
         worker_index: Index of this replica, from 0. Each replica then contributes one gradient per step, and the sum is
             made in index order, so equal gradients give bit-identical results. Without it, they are added in order of
             arrival. Either all replicas have an index or no replica does.
-        elastic: Let a step need no more gradients than there are live replicas, but at least one. If a replica goes,
-            the others continue; a new replica is included. The chief's hook does this, so the chief itself must live.
-            Each replica contributes one gradient per step and has no index.
+        elastic: Let a step need no more gradients than there are live replicas, but at least one. If a replica fails,
+            the others continue; a new replica is included. The chief's hook counts the replicas, so the chief itself
+            must not fail. Each replica contributes one gradient per step and has no index.
 
     Attributes (after `apply_gradients`):
-        chief_init_op, local_step_init_op: Ops that the chief, or another replica, runs first in a session. The chief's
-            continues from the current global step, also after a restore to an earlier one.
-        ready_for_local_init_op: Names of the variables that must have a value before.
+        chief_init_op, local_step_init_op: Ops that the chief, or another replica, runs first in a session.
+            `chief_init_op` continues from the current global step, also after a restore to an earlier one.
+        ready_for_local_init_op: Tensor of the names of variables without a value; must be empty before these ops run.
 
     Raises:
         DTypeError, InvalidArgumentError: the numbers are invalid or inconsistent.
@@ -240,9 +240,9 @@ class SyncReplicasOptimizer(WrappingOptimizer):
 
         Args:
             num_tokens: Number of tokens, or -1 for the default: `replicas_to_aggregate`; in elastic training, one per
-                live replica; with worker indices, one per replica except the chief. In that case a worker that still
-                waits for a token of an earlier chief computes its gradient again; the gradient of another worker is the
-                second of its step and does not count.
+                live replica; with worker indices, one per replica except the chief. If the chief has restarted, an
+                indexed worker that still waits for a token computes its gradient again. Any other worker adds a second
+                gradient for the same step, which does not count.
 
         Raises:
             InvalidArgumentError: there are too few tokens, they cannot be split evenly among indexed workers, or

@@ -61,7 +61,7 @@ class WrappingOptimizer(Optimizer):
         return self._opt.apply_gradients(grads_and_vars, global_step, f"{own}-wrapped")
 
     def _prepare_branch(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> None:
-        """Create the slots outside of the branch, so that they get the same names as without it."""
+        """Create the slots outside of the branch, so that they get the same names as without a branch."""
         updated = [v for gradient, v in grads_and_vars if gradient is not None and hasattr(v, "handle")]
         if updated:
             graph: Graph = updated[0].graph

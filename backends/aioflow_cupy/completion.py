@@ -2,8 +2,8 @@
 
 Python code in a callback of CUDA's driver can deadlock, because it holds the driver's lock and waits for the GIL. So
 the driver calls nothing here. A thread that waits inside `cudaEventSynchronize` for one stream's event cannot be woken
-for another's. So this one polls. The interval between two polls grows with the time already waited: polling adds a
-sixteenth of that time, and at most a millisecond.
+for another's. So the thread here polls. The interval between two polls grows with the time already waited: polling adds
+a sixteenth of that time, and at most a millisecond.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Entry:
 
 
 class Completions:
-    """Watches events. The thread starts with the first event; `close` ends it after the last."""
+    """A watcher of GPU events. Its thread starts with the first event; `close` ends the thread after the last one."""
 
     def __init__(self, name: str, clock: Callable[[], float] = monotonic) -> None:
         self._name = name
@@ -43,7 +43,7 @@ class Completions:
         self._closing = False
 
     def call(self, event: Any, callback: Callable[[Exception | None], None]) -> None:
-        """Call `callback(error or None)` in the thread after the event. It must be short and must not raise.
+        """Call `callback(error or None)` in the thread after the event. The callback must be short and must not raise.
 
         Raises:
             InternalError: after `close`.
@@ -65,7 +65,11 @@ class Completions:
     def future(self, event: Any, finish: Callable[[], Any] = lambda: None) -> asyncio.Future[Any]:
         """Return a future of the running loop for the result of `finish`.
 
-        The loop calls `finish` after the event, even if the future has been cancelled.
+        The loop calls `finish` after the event, even if the future has been cancelled. If the device fails, the future
+        raises InternalError.
+
+        Raises:
+            InternalError: after `close`.
         """
         loop = asyncio.get_running_loop()
         made: asyncio.Future[Any] = loop.create_future()

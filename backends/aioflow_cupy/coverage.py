@@ -70,6 +70,7 @@ def is_capturable(nodes: Sequence[BoundNode]) -> bool:
     on_host = {b.node.name for b in nodes if b.kernel.host_results}
     inside = {b.node.name for b in nodes}
     for bound in nodes:
+        # Gathers with `batch_dims` run the portable kernel, which looks at the indices.
         if bound.kernel.is_async or bound.kernel.synchronises or bound.node.attrs.get("batch_dims"):
             return False
         for argument in bound.arguments:

@@ -1,7 +1,7 @@
 """Convolutions with cuDNN's graph interface, if `nvidia-cudnn-frontend` is installed (the extra `cudnn`).
 
 CuPy has had no cuDNN since version 14. The frontend plans a graph once for each pair of shapes. The channels are last
-in memory (NHWC). The matrix products handle what the frontend cannot plan (groups, integers, float64).
+in memory (NHWC). The matrix products of `convolution` handle what the frontend cannot plan (groups, integers, float64).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def _frontend() -> Any:
 
 
 def preferred(name: str, binding: Binding) -> Convolution | None:
-    """Return cuDNN's version of that function of `convolution`, or None if it does not serve the node.
+    """Return cuDNN's version of the function `name` of `convolution`, which may raise NotPlannedError.
 
-    It is also None if cuDNN is not installed or not enabled.
+    Return None if cuDNN does not have the node's dtype, is not installed, or is not enabled.
     """
     dtype = binding.output_dtypes[0]
     if dtype not in _TYPES or not getattr(binding.backend, "uses_cudnn", False) or _frontend() is None:
@@ -49,7 +49,7 @@ class NotPlannedError(Exception):
 
 
 class _Planner:
-    """Makes plans by shapes, and runs them on the current stream."""
+    """The plans by shapes, which run on the current stream."""
 
     def __init__(self, cudnn: Any, kind: str) -> None:
         self._cudnn = cudnn
@@ -92,6 +92,7 @@ class _Planner:
 
     def _make(self, name: str, first: Shape, second: Shape, out: Shape, g: Windows) -> tuple[Any, Any, Any]:
         image, kernel = {"conv_fprop": (first, second), "conv_dgrad": (out, second), "conv_wgrad": (second, out)}[name]
+        # The filter is [co, kh, kw, c / groups].
         if image[3] != kernel[3]:
             raise NotPlannedError("a convolution in groups")
         try:

@@ -147,14 +147,14 @@ class CupyDriver:
         self._reached: dict[tuple[int, int], bool] = {}
 
     def device_count(self) -> int:
-        """Return `Driver.device_count`."""
+        """Return the number of GPUs; 0 if CUDA reports an error, as it does without a driver."""
         try:
             return int(self._runtime.getDeviceCount())
         except self._runtime.CUDARuntimeError:
             return 0
 
     def describe(self, device: int) -> tuple[int, str]:
-        """Return `Driver.describe`."""
+        """Return the memory in bytes and the name, as `Driver.describe`."""
         properties = self._runtime.getDeviceProperties(device)
         return int(properties["totalGlobalMem"]), properties["name"].decode()
 

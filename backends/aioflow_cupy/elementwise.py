@@ -1,9 +1,9 @@
 """Chains of elementwise ops as one generated kernel: each element is read once and written once.
 
 The optimizer's `_ElementwiseChain` is a straight-line program of ops (`aioflow.kernels.fused`). Here it becomes a CuPy
-`ElementwiseKernel` in CUDA C, one line per op. CuPy broadcasts its inputs, and compiles it for their dtypes. Every
-value has the dtype of the single op's output, so a fused chain rounds where the separate ops would. A chain with an op
-that has no form in C (`Traits.in_c`) runs op by op.
+`ElementwiseKernel` in CUDA C, one line per op. CuPy broadcasts the inputs, and compiles the kernel for their dtypes.
+Every value has the dtype of the single op's output, so a fused chain rounds where the separate ops would. A chain with
+an op that has no form in C (`Traits.in_c`) runs op by op.
 """
 
 from __future__ import annotations

@@ -89,9 +89,8 @@ class CapturedFunction:
         self._function = function
         self._variables = tuple(variables)
         self._shapes: dict[Key, _Shape] = {}
-        self._stays: list[bool] = [False] * len(
-            self._variables
-        )  # for each variable whether the last run left it in its array
+        # For each variable whether the last run left it in its array.
+        self._stays: list[bool] = [False] * len(self._variables)
 
     def __call__(self, *args: Any) -> tuple[Any, ...]:
         """Return the function's results for these arguments."""
@@ -190,6 +189,7 @@ def _is_array(xp: Any, value: Any) -> bool:
 
 def _identity(value: Any) -> Any:
     """Return the cache key of an argument that is not an array: its value if it is a plain one, otherwise its id."""
+    # An id cannot be reused while a graph exists: a capture holds its arguments.
     return value if isinstance(value, int | float | bool | str | tuple | None) else id(value)
 
 
@@ -217,6 +217,7 @@ def _write_back(variable: VariableResource, array: Any) -> None:
 
 def _counts(pairs: Sequence[tuple[Any, Any]]) -> list[int]:
     """Return the number of references to each second item."""
+    # One function for both callers: the counts include the temporary references made here.
     return [sys.getrefcount(array) for _, array in pairs]
 
 

@@ -77,7 +77,10 @@ class _Ufunc:
         target[touched] = apply(target[touched], sums[ends]).astype(target.dtype)
 
     def reduceat(self, array: Any, starts: Any, axis: int = 0, dtype: Any = None) -> Any:
-        """Return the combined rows from each start up to the next one (to the end for the last); starts ascend."""
+        """Return the combined rows from each start up to the next one (to the end for the last), along axis 0.
+
+        `starts` must begin with 0 and ascend strictly.
+        """
         cupy = self._cupy
         marks = cupy.zeros(len(array), dtype=cupy.int64)
         marks[starts] = 1

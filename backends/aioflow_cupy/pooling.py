@@ -142,7 +142,7 @@ def max_pool_grad_grad(binding: Binding) -> Callable[..., Any]:
 
 
 def _winners(xp: Any, g: Windows, x: Any, y: Any) -> Any:
-    """Yield, for each kernel position, where it reads, and the windows in which it is the first maximum."""
+    """Yield, for each kernel position, the part that it reads, and a mask of the windows whose first maximum it is."""
     padded = g.pad(xp, x)
     inside = g.pad(xp, xp.ones((1, *g.size, 1), bool), False)
     free = xp.ones(y.shape, bool)

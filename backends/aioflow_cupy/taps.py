@@ -61,8 +61,9 @@ def _at(axis: int, part: slice) -> Part:
 def pooled(xp: Any, x: Any, taps: Taps, combine: Any, start: Any) -> Any:
     """Return the combination of all elements of each window; `start` for empty windows.
 
-    Pooling one axis after another takes as many passes as the sum of the window's sizes, not their product.
+    `combine` must be associative and commutative, and write into its third argument.
     """
+    # One axis after another takes as many passes as the sum of the window's sizes, not their product.
     for axis, count in enumerate(taps.count):
         made = xp.full((*x.shape[: axis + 1], count, *x.shape[axis + 2 :]), start, x.dtype)
         for _, given, read in taps.along(axis):

@@ -164,6 +164,7 @@ class _Code:
             for at, i, dtype, beside in self._arrays:
                 value = inputs[i]
                 begin = addressof(first_byte(value))
+                # Identity suffices: another object for the same dtype only costs the fast path.
                 if value.dtype is not dtype or begin & beside:
                     return False
                 arguments[at] = begin
@@ -175,6 +176,7 @@ class _Code:
         if not self._numbers:
             self._function(*arguments, begin)
             return True
+        # A scalar of NumPy has no address that may be passed on; the copy has one, and is held until the call returns.
         held = [np.array(inputs[i]) for _, i, _ in self._numbers]
         for (at, _, dtype), number in zip(self._numbers, held, strict=True):
             if number.dtype is not dtype:

@@ -26,4 +26,5 @@ class NumpyBackend:
     def device(self, index: int, threads: int = 0) -> NumpyDevice:
         """Return the CPU device of that number with that many threads, the same object every time."""
         found = self._devices.get((index, threads))
+        # `setdefault`: of two threads that make a device at once, both must get the same one.
         return found or self._devices.setdefault((index, threads), NumpyDevice(index, threads))

@@ -114,8 +114,8 @@ def chosen_timeout() -> TimeoutChoice | None:
 def choose_core_type() -> CoreTypeChoice:
     """Set OPENBLAS_CORETYPE if a rule applies, and OPENBLAS_THREAD_TIMEOUT; the preload hook.
 
-    It acts once per process, and remembers the choices. The user's own settings take precedence. Child processes
-    inherit the variables, which is right: they run on the same processor.
+    The first call in a process decides, and later calls return its decision. The user's own settings take precedence.
+    Child processes inherit the variables, which is right: they run on the same processor.
     """
     global _chosen, _timeout
     if _chosen is None:
@@ -223,7 +223,7 @@ class LoadedBlas(NamedTuple):
 def loaded_blas() -> tuple[LoadedBlas, ...]:
     """Return every OpenBLAS in this process, NumPy's own first. Empty with another BLAS (Accelerate, MKL).
 
-    It imports nothing, so the result is empty before NumPy is loaded.
+    The result is empty before NumPy is imported, because this does not import it.
     """
     found = (_ask(path) for path in sorted(_loaded_libraries(), key=lambda path: "numpy" not in path))
     return tuple(blas for blas in found if blas is not None)
@@ -269,7 +269,7 @@ def _ask(library: str) -> LoadedBlas | None:
 
 
 def symbol(library: Any, name: str) -> Any:
-    """Return a function of an OpenBLAS that ctypes has loaded, or None if it has none of that name."""
+    """Return a function of an OpenBLAS that ctypes has loaded, or None if the library has no such function."""
     # NumPy's wheels prefix the names with scipy_, and builds with 64-bit integers append 64_.
     for spelling in (f"{before}{name}{after}" for before in ("scipy_", "") for after in ("64_", "")):
         function = getattr(library, spelling, None)

@@ -102,9 +102,9 @@ class Parts:
 
 
 def product_parts(gemm: Gemm, a: Array, b: Array, out: Array, bounds: tuple[int, ...], by_rows: bool) -> Parts | None:
-    """Return the product of two matrices in parts, or None.
+    """Return the product of two matrices in parts.
 
-    It is None if NumPy may compute it in another way, or would raise an error.
+    Return None if NumPy may compute the product in another way, or would raise an error.
 
     Args:
         gemm: The function for the dtype of `a`.
@@ -120,7 +120,7 @@ def product_parts(gemm: Gemm, a: Array, b: Array, out: Array, bounds: tuple[int,
 def inner_parts(gemm: Gemm, a: Array, b: Array, sums: Array, bounds: tuple[int, ...], pieces: int) -> Parts | None:
     """Return the product in parts along the inner dimension; the sum of their products is the product.
 
-    It is None in the cases of `product_parts`.
+    Return None where `product_parts` does, and if the rows of `b` are not contiguous.
 
     Args:
         gemm: The function for the dtype of `a`.
@@ -136,6 +136,7 @@ def inner_parts(gemm: Gemm, a: Array, b: Array, sums: Array, bounds: tuple[int, 
 
 
 def _are_plain(a: Array, b: Array, out: Array) -> bool:
+    # NumPy multiplies a matrix by its own transpose with another function of the BLAS (syrk).
     return a.flags.aligned and b.flags.aligned and out.flags.behaved and not np.may_share_memory(a, b)
 
 

@@ -89,6 +89,7 @@ class _Step:
     def text(self, arguments: Sequence[str], targets: Sequence[str]) -> str:
         """Return the call as a line of Python."""
         given = ", ".join(arguments)
+        # A piece (p…) may make several values, so it takes a tuple of arrays; a kernel (k…) takes one array.
         if not self.takes_out:
             return f"{targets[0]} = {self.name}({given})"
         out = targets[0] if self.name.startswith("k") else f"({', '.join(targets)},)"
@@ -125,6 +126,7 @@ def block_function(
     lines: list[str] = []
     for i, step in enumerate(steps):
         arguments = [f"l{step.name[1:]}_{k}" if k in step.lines else names[v] for k, v in enumerate(step.reads)]
+        # Released before the results get their places, so that a call can work in place.
         for value in dict.fromkeys(step.reads):
             if last[value] == i:
                 room.release(value)

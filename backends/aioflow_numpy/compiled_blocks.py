@@ -90,7 +90,7 @@ class CompiledBlock:
         self._wanted.worked((size + _CALL) * len(self._chain.members), _WORTH, self.prepare, self._text)
 
     def prepare(self) -> None:
-        """Compile it in this thread. If that fails, nothing changes, and the log has the reason."""
+        """Compile the code now, in this thread. On failure, log the reason and keep using NumPy."""
         order = pieces_of(self._chain, self._early)
         pieces = [each for each in order if isinstance(each, Piece)]
         if not pieces:

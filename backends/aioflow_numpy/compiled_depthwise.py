@@ -109,6 +109,7 @@ def _part(g: Windows) -> Windows:
     """Return a smaller geometry whose windows cross the borders of the image as those of `g` do."""
     oh, h = _fewer(g.oh, g.h, g.sh, _TRIED[0])
     ow, w = _fewer(g.ow, g.w, g.sw, _TRIED[1])
+    # With the same remainder of channels, the trial runs every loop of the code that `g` runs.
     return replace(g, n=min(g.n, 2), h=h, w=w, c=min(g.c, _STRIPS + g.c % _STRIPS), oh=oh, ow=ow)
 
 

@@ -76,6 +76,7 @@ def backprop_filter(x: Array, dy: Array, g: Windows) -> Array:
                     sum_of_part += matmul_here(part, rows, scratch("product", sum_of_part.shape, rows.dtype))
 
     # A block's product is as large as the filter, so a block needs enough rows to outweigh adding that product.
+    # The plan reads only the shape and dtype of the matrix.
     matrix = np.broadcast_to(dy[:1, :1], (g.kh * g.kw * g.c, co))
     blocks = _plan(g, matrix, _UNCOPIED if g.pointwise else 2 * _BLOCK_BYTES * (g.kh if slides else 1))
     # Shares are fixed in advance, so that the result does not depend on the order in which threads run.

@@ -281,9 +281,8 @@ def _shared(code: _Code, parts: Parts, boards: Array, *places: int) -> list[int]
         places: Addresses of the matrices, which the caller keeps alive.
 
     Returns:
-        The number of parts that helpers have computed, the nanoseconds that this thread computed, the nanoseconds that
-        it
-        waited for helpers, and a status that is 0 if all parts are done.
+        The number of parts that helpers have computed, the nanoseconds of this thread's first part, the nanoseconds of
+        its wait for helpers, and a status that is 0 if all parts are done.
     """
     took = _Took()
     alone(code.share, parts.count, len(boards), address(boards), parts.where, *places, addressof(took))

@@ -22,8 +22,7 @@ class NumpyDevice:
     Args:
         index: Number of the device.
         threads: Number of threads of its executor and of each kernel; 0 means one per processor. All devices with the
-            same
-            number and threads share an executor.
+            same number and threads share an executor.
     """
 
     device_type = HOST

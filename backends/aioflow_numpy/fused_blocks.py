@@ -165,9 +165,8 @@ class BlockChain:
         function = None if compiled is None else compiled.function
         if function is not None and out.dtype == self.dtype and out.flags.behaved:
             values = self._operands(plan, inputs, function)
-            if all(
-                _is_plain(v, dtype) for (_, v), dtype in zip(values, plan.dtypes, strict=False)
-            ):  # `values` ends with lines, which always fit
+            # Not strict: `values` ends with lines, which always fit.
+            if all(_is_plain(v, dtype) for (_, v), dtype in zip(values, plan.dtypes, strict=False)):
                 return function, values
         elif compiled is not None:
             compiled.worked(out.nbytes)
@@ -322,5 +321,5 @@ def _bias_shape(operands: Sequence[Shape]) -> bool:
     return len(value) > 1 and bias == value[-1:]
 
 
-# Ops that require more of their operands than that they broadcast.
+# Ops with requirements on the shapes of their operands beyond broadcasting.
 _STRICT: Final[Mapping[str, Callable[[Sequence[Shape]], bool]]] = {"Select": _one_shape, "BiasAdd": _bias_shape}

@@ -66,5 +66,6 @@ def _getter() -> Callable[[], int] | None:
     """Return the C library's `sched_getcpu`, or None if it is missing."""
     if not hasattr(os, "sched_setaffinity"):
         return None
+    # The call keeps the GIL (`PyDLL`), because its release would take longer than the call.
     found: Callable[[], int] | None = getattr(ctypes.PyDLL(None), "sched_getcpu", None)
     return found

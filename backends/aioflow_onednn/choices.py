@@ -67,7 +67,7 @@ class Choices:
         self._measuring = threading.Lock()
 
     def find(self, shape: str) -> bool | None:
-        """Return True if oneDNN computes a shape, and None if that is unknown. The first call reads the file."""
+        """Return whether oneDNN computes a shape; None if that is not measured yet. The first call reads the file."""
         return self._all().get(shape)
 
     def measure(self, shape: str, ours: Callable[[], T], below: Callable[[], T]) -> tuple[bool, T]:

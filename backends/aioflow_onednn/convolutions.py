@@ -225,7 +225,10 @@ def _backward(
     behind: tuple[Layout, ...],
     arguments: dict[Argument, Query],
 ) -> Primitive:
-    """Return a gradient's primitive, with the arguments before and after the position of the bias's gradient."""
+    """Return a gradient's primitive.
+
+    `before` and `behind` are the layouts of the arguments before and after the bias's gradient, which is left out.
+    """
     hint = _forward_descriptor(dnnl, g, filters)
     try:
         with described(dnnl, before) as first, described(dnnl, behind) as last:

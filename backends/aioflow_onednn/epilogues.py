@@ -59,7 +59,10 @@ def _inputs(binding: Binding) -> Sequence[tuple[str, tuple[Any, ...]]]:
 
 
 def finish_of(rest: Binding) -> Finish | None:
-    """Return the epilogue of a node without bias, which updates a part of the result, given that of the residual."""
+    """Return the epilogue of a node without bias, or None if there is no epilogue.
+
+    The epilogue updates a part of the result in place, from the same part of the residual.
+    """
     epilogue = epilogue_of(rest)
     if epilogue is None:
         return None
@@ -67,6 +70,7 @@ def finish_of(rest: Binding) -> Finish | None:
 
     def finish(block: Array, *others: Array) -> None:
         made = blocks.run((block, *others), block, threads=False)
+        # `run` writes to `block` only where that is possible.
         if made is not block:
             block[...] = made
 
@@ -74,7 +78,7 @@ def finish_of(rest: Binding) -> Finish | None:
 
 
 def activated_of(rest: Binding, kernel: PackedFilter | None, biases: Sequence[Array | None]) -> Activated | None:
-    """Return the epilogue as an operation of oneDNN, if it supports the epilogue.
+    """Return the epilogue as an operation of oneDNN, or None if oneDNN does not support it.
 
     Args:
         rest: A node without bias.

@@ -69,7 +69,8 @@ class _Prepared(Protocol):
         """Packing of the filter."""
 
 
-User: TypeAlias = "tuple[_Prepared, int]"  # and the first of the outputs that it computes
+# A primitive with its packing, and the first of the outputs that it computes.
+User: TypeAlias = "tuple[_Prepared, int]"
 
 
 class PackedFilter:

@@ -63,9 +63,8 @@ def _product(binding: Binding, plain: Body, multiply: Callable[[Any, Any], Any],
     """
     transpose_a, transpose_b = binding.attrs["transpose_a"], binding.attrs["transpose_b"]
     a_dims, b_dims = binding.input_dims[:2]
-    if (
-        a_dims is not None and b_dims is not None and len(a_dims) == len(b_dims) == 2
-    ):  # known shapes are checked once, not in each call
+    # Known shapes are checked once, not in each call.
+    if a_dims is not None and b_dims is not None and len(a_dims) == len(b_dims) == 2:
         size, columns = num_elements(a_dims), b_dims[not transpose_b]
         if columns is not None and (columns < fewest or (size is not None and size * columns < worthwhile)):
             return plain
@@ -132,8 +131,8 @@ class _Windows(Generic[T]):
     def compute(self, image: Shape, kernel: Shape, ours: Callable[[T], Array], below: Callable[[], Array]) -> Array:
         """Compute by oneDNN or by the kernel below.
 
-        The first call with a shape measures which of them is faster. It does not do so in the thread of an event loop,
-        which would block the loop.
+        The first call with a shape measures which of the two is faster, except in the thread of an event loop, which
+        the measurement would block.
 
         Args:
             image: Shape of the image.
@@ -207,6 +206,7 @@ def conv(binding: Binding, plain: Body) -> Body:
 def fused_conv(binding: Binding, plain: Body) -> Body:
     """Bind a convolution with an epilogue."""
     rest = without_bias(binding)
+    # A residual is read in the layout of the result, which is NHWC here.
     if rest is None or (rest.attrs["num_args"] and binding.attrs["data_format"] != "NHWC"):
         return plain
     finish = finish_of(rest)

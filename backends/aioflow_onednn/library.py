@@ -193,6 +193,7 @@ class Library:
 
     Raises:
         OSError: the library cannot be loaded.
+        AttributeError: the library lacks a function.
         FailedPreconditionError: the library has another version, or its threads cannot be controlled.
     """
 
@@ -401,10 +402,8 @@ class Library:
                 expected="a build with OpenMP or without threads",
                 actual=f"DNNL_CPU_RUNTIME {self.version.runtime}",
             )
-        get, put = (
-            self._short.omp_get_max_threads,
-            self._short.omp_set_num_threads,
-        )  # of the OpenMP that the library is linked with
+        # Looked up in the library, these are of the OpenMP that it is linked with.
+        get, put = self._short.omp_get_max_threads, self._short.omp_set_num_threads
         get.argtypes, get.restype = (), c_int
         put.argtypes, put.restype = (c_int,), None
         return get, put

@@ -101,7 +101,7 @@ def gradient(
 def _gradient_by_parts(
     dy: Array, x: Array, mean: Array, variance: Array, scale: Array, epsilon: float, is_training: bool
 ) -> tuple[Array, Array, Array]:
-    """Return the same gradients for many windows.
+    """Return the gradients as `gradient` does, for many windows.
 
     The gradients are first computed with the statistics as constants; then the gradient through the statistics is
     added.
@@ -118,6 +118,7 @@ def _gradient_by_parts(
     for_each(route, range(len(parts)))
     by_scale, by_shift = (sums.sum(axis=0, dtype=np.float64) for sums in (by_scales, by_shifts))
     share = -scale / np.sqrt(variance + np.float64(epsilon)) / len(x)
+    # The gradient through the statistics is itself a normalization of x, with these factors as scale and shift.
     factors = [(share * total).astype(_FLOAT) for total in (by_scale, by_shift)]
 
     def add(number: int) -> None:

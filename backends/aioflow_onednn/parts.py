@@ -207,6 +207,7 @@ def called(call: Callable[..., Any], arguments: Sequence[Item], out: int, takes_
             made = call(*args, **named)
             if made is target:
                 return False
+            # True stops the plan: the result is not the one that was planned, so the nodes are computed one by one.
             if made.shape != target.shape or made.dtype != target.dtype:
                 return True
             target[...] = made

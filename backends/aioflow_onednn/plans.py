@@ -78,8 +78,7 @@ class Call:
 
     Attributes:
         bound: Returns the function and its arguments, for arrays of these values. The function returns a true value
-            where
-            the nodes must be computed one by one instead.
+            where the nodes must be computed one by one instead.
         reads, writes: The values that the function reads, and the one that it writes, if any.
     """
 

@@ -145,6 +145,7 @@ class Primitive:
 
         The arrays at these addresses must have the layouts that the primitive was made for.
         """
+        # `pop` is atomic, so runs in several threads use different frames.
         try:
             frame = self._frames.pop()
         except IndexError:
@@ -216,7 +217,8 @@ class Packing:
     Attributes:
         size: Bytes in the primitive's layout.
         is_needed: Whether the two layouts differ.
-        to, back: Copy from (plain, chosen), and from (chosen, plain).
+        to, back: Functions that copy from the first address to the second: (plain, chosen), and (chosen, plain). They
+            do nothing if the layouts are the same.
     """
 
     def __init__(self, library: Library, plain: Layout, user: Primitive, argument: Argument) -> None:

@@ -112,7 +112,7 @@ def _norm(array: Array) -> float:
 
 
 def _looks_at(member: Member, arrays: Sequence[Array], number: int) -> int | None:
-    """Return the value of whose memory the result of a member is a reshaped view; None for other members."""
+    """Return the number of the value of which a member returns a reshaped view; None if its result is not a view."""
     sources = [item for item in member.arguments if isinstance(item, int)]
     if member.fresh or len(sources) != 1 or any(isinstance(item, tuple) for item in member.arguments):
         return None

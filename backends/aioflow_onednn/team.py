@@ -125,6 +125,7 @@ class Team:
         took = self._clock() - begun
         if shared is alone:
             known = alone.usual
+            # A run in which the thread was preempted counts as at most twice the usual time.
             alone.usual = took if alone.runs < 2 else known + (min(took, 2 * known) - known) / _LATEST
             alone.missed = 0
         elif shared.runs:  # the first run is slower

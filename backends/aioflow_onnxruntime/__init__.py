@@ -15,7 +15,7 @@ from aioflow.release import install_command
 
 __all__ = ["NAME", "missing", "require"]
 
-NAME: Final = "onnxruntime"  # its name in `SessionConfig.delegate`
+NAME: Final = "onnxruntime"  # the engine's name in `SessionConfig.delegate`
 _NEEDED: Final = ("onnxruntime", "onnx")
 
 

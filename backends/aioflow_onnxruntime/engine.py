@@ -33,8 +33,8 @@ class Engine:
     def refused(self, graph: ClientGraph) -> Mapping[str, str]:
         """Return the nodes that onnxruntime does not compute, each with a reason (`Delegate.refused`).
 
-        These are nodes with dtypes that are not exchanged with onnxruntime, with empty values, or without a
-        translation.
+        These are nodes with dtypes that are not exchanged with onnxruntime, or else those with empty values, or else
+        those without a translation: only the first kind that occurs is reported.
         """
         given = graph.read_outputs()
         found = {

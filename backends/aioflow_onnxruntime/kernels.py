@@ -80,9 +80,8 @@ class Delegated:
         self._fixing = threading.Lock()  # held while `fixed` is made; kept if there are no variables
         given = range(len(binding.input_dims))
         self._variables = _Variables([index for index in binding.attrs.get("still", ()) if index in given])
-        names = zip(
-            binding.attrs.get("variables", ()), given, strict=False
-        )  # a client may have sent fewer or more names
+        # Not strict: a client may have sent fewer or more names.
+        names = zip(binding.attrs.get("variables", ()), given, strict=False)
         self.names = {name: index for name, index in names if name}
         self._models = _MODELS.setdefault(binding.resources, _FixedModels())
         if not self._variables:
@@ -175,9 +174,8 @@ class _FixedModels:
                         part.fixed = None
 
 
-_MODELS: Final[weakref.WeakKeyDictionary[Any, _FixedModels]] = (
-    weakref.WeakKeyDictionary()
-)  # keyed by the resource manager
+# Keyed by the resource manager.
+_MODELS: Final[weakref.WeakKeyDictionary[Any, _FixedModels]] = weakref.WeakKeyDictionary()
 
 
 class _Fixed(NamedTuple):

@@ -25,9 +25,8 @@ from aioflow.interop.onnx.exporting.regions import index_of_input, inexact_in, m
 from aioflow.memory.copying import native
 
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
-Given: TypeAlias = tuple[
-    Shapes, tuple[bytes, ...]
-]  # the shapes of inputs, and the values of inputs that determine shapes
+# The shapes of inputs, and the values of inputs that determine shapes.
+Given: TypeAlias = tuple[Shapes, tuple[bytes, ...]]
 
 OPSET: Final = 20
 EXCHANGED: Final = frozenset(  # dtypes of arrays that onnxruntime accepts from NumPy and returns
@@ -40,13 +39,14 @@ EXCHANGED: Final = frozenset(  # dtypes of arrays that onnxruntime accepts from 
 _NAMES: Final = {"float32": "float", "float64": "double"}  # onnxruntime's names of dtypes
 _REMEMBERED: Final = 1024  # cached combinations of input shapes
 _MUCH: Final = 1 << 24  # bytes of constants from which on free memory is returned to the system
-_FOLDED: Final = 1 << 20  # maximum bytes of a folded constant, beyond
-_WIDER: Final = 16  # times the bytes of its inputs: quantized weights become floats
+# The maximum bytes of a folded constant: `_FOLDED`, and `_WIDER` times the bytes of the inputs of its node. Quantized
+# weights, which become floats, are within that.
+_FOLDED: Final = 1 << 20
+_WIDER: Final = 16
 _FEW: Final = 64  # maximum elements of an input that determines shapes
 _ANY: Final[Given] = ((), ())
-_INEXACT: Final = (
-    "DoubleQDQPairsRemover",
-)  # disabled optimizations of onnxruntime: this one rounds once instead of twice
+# Disabled optimizations of onnxruntime: this one rounds once instead of twice.
+_INEXACT: Final = ("DoubleQDQPairsRemover",)
 _SILENT: Final = 4  # log level FATAL: onnxruntime's errors also come as exceptions
 _BY_TYPE: Final = {f"tensor({_NAMES.get(dtype.name, dtype.name)})": dtype for dtype in EXCHANGED}
 _FAILED_NODE: Final = re.compile(r"Name:'([^']*)'")
@@ -286,9 +286,8 @@ def options_for(threads: int) -> onnxruntime.SessionOptions:
     options.inter_op_num_threads = 1
     options.enable_mem_pattern = False  # it keeps a block of memory per set of shapes and saves no time
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.add_session_config_entry(
-        "session.qdq_matmulnbits_accuracy_level", "1"
-    )  # otherwise activations are quantized to bytes
+    # Otherwise activations are quantized to bytes.
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     return options
 
 
@@ -366,11 +365,10 @@ def _session(
     """
     if held:
         values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in held.values()]
-        options.add_external_initializers(
-            list(held), values
-        )  # for its optimizers; by itself this would copy the values
+        # For onnxruntime's optimizers; by itself this would copy the values, hence the second call below.
+        options.add_external_initializers(list(held), values)
         for name, value in zip(held, values, strict=True):
-            options.add_initializer(name, value)  # for its kernels
+            options.add_initializer(name, value)  # for onnxruntime's kernels
     return onnxruntime.InferenceSession(
         model, options, providers=[provider], enable_fallback=0, disabled_optimizers=list(_INEXACT)
     )

@@ -133,6 +133,7 @@ def _without_sign(node: Node, rewriting: Rewriting) -> Node | None:
     if inner.op not in ("Neg", "Abs") or not (signed or (node.op == "Abs" and dtype in _WIDE)):
         return None
     edge = inner.inputs[0]
+    # The negation of a value that is not compact has another memory layout than the value.
     return rewriting.remade(node, node.op, (edge,), **node.attrs) if rewriting.facts.is_compact(edge) else None
 
 

@@ -24,7 +24,10 @@ _MANY: Final = 4  # anchors of one node; with more, the node itself is the ancho
 
 
 def is_pure_op(op: str) -> bool:
-    """Return whether nodes of an op only compute, so that they may be merged, folded, or dropped if unread."""
+    """Return whether nodes of an op only compute, so that they may be merged, folded, or dropped if unread.
+
+    False for an op that is not registered.
+    """
     if op not in OPS:
         return False
     definition = OPS.get(op)

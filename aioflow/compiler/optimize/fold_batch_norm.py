@@ -85,7 +85,7 @@ def _alike(graph: ClientGraph, convolution: Node, norm: Node, readers: list[Node
 
 
 def _is_affine(graph: ClientGraph, norm: Node, readers: list[Node]) -> bool:
-    """Return whether channels come last and every parameter has one number per channel."""
+    """Return whether a plain normalization has channels last and one number per channel in every parameter."""
     dims = graph.spec(norm.inputs[0]).dims
     if not _is_plain(graph, norm, readers) or norm.attrs["data_format"] != "NHWC" or dims is None or len(dims) != 4:
         return False
@@ -105,7 +105,7 @@ def _channels(convolution: Node, shape: Dims) -> Dims:
 
 
 class _Folding:
-    """Adds the nodes that replace each pair."""
+    """Construction of the nodes that replace normalizations."""
 
     def __init__(self, graph: ClientGraph, evaluate: Evaluate, made: dict[str, Node]) -> None:
         self._graph = graph

@@ -49,7 +49,7 @@ def fuse_bias(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph:
 
 
 class _Pattern:
-    """Finds the nodes that follow a product in a graph and can be fused with it."""
+    """Search for the nodes that follow a product in a graph and can be fused with it."""
 
     def __init__(self, graph: ClientGraph) -> None:
         self._graph = graph
@@ -82,7 +82,7 @@ class _Pattern:
         return channels_last and product.outputs[0].dtype.name in _DTYPES and own <= set(known)
 
     def _next(self, node: Node) -> Node | None:
-        """Return the only reader of a node, if the two can be fused."""
+        """Return the only reader of a node if the two can be fused, or None."""
         readers = self._readers(node)
         return readers[0] if len(readers) == 1 else None
 

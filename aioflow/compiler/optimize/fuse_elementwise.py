@@ -63,8 +63,9 @@ class _Growing:
         self.reads = set(last.inputs)
 
     def takes(self, graph: ClientGraph, node: Node) -> bool:
-        """Add a node if it has the same device and control inputs, and return whether it was added.
+        """Add a node if the chain has room, and return whether it was added.
 
+        Device, control inputs, colocation and shape must be those of the last member.
         All readers of the node must be members already.
         """
         last = self.last
@@ -88,6 +89,7 @@ def _chains(graph: ClientGraph) -> Iterator[list[Node]]:
     consumers = graph.consumers()
     named = named_elsewhere(graph)
     chain_of: dict[str, _Growing] = {}
+    # Readers first: whether a node joins depends on the chains of its readers.
     for node in reversed(list(graph.nodes.values())):
         if not _may_be_member(graph, node):
             continue

@@ -44,7 +44,8 @@ class Pass:
         run: Maps a graph to one with the same results.
         exact: True if results stay bit-identical. Other passes are off by default.
         fuses: True if it makes nodes that no other engine computes. It then runs after parts are delegated.
-        before: The variant to run before parts are delegated, if not `run`, which then runs after that.
+        before: The variant to run before parts are delegated; `run` then follows after delegation. None if `run` needs
+            no variant.
     """
 
     name: str

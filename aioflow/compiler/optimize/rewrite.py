@@ -247,6 +247,7 @@ class Rewriting:
         (edge,) = identity.inputs
         self._changed = True
         self._moved[Edge(identity.name, 0)] = edge
+        # A feed is available before any node runs, so no node has to wait for it.
         self._waits[identity.name] = () if self.node(edge).op == ARG else (edge.node,)
 
     def _says_nothing(self, identity: Node) -> bool:

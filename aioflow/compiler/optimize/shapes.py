@@ -173,6 +173,7 @@ def _for_integers(edge: Edge, rewriting: Rewriting) -> bool:
 
 def _for_numbers(edge: Edge, rewriting: Rewriting) -> bool:
     dtype = rewriting.spec(edge).dtype
+    # Kernels of 16-bit floats compute in another type.
     return dtype.is_integer or (dtype.is_floating and dtype.size >= 4)
 
 

@@ -103,6 +103,7 @@ class _Regions:
         self._orders[node.name] = order
         edge = node.inputs[0]
         inner = self.turned.get(edge.node)
+        # A transpose back ends the region of its input and starts none.
         if inner is not None and _undo(inner.order, order):
             return
         ordered = self._facts.is_row_major(edge)

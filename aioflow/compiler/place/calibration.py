@@ -139,7 +139,7 @@ class Calibration:
 
         Raises:
             DataLossError: the text is not JSON, or an entry is missing.
-            InvalidArgumentError: it has a different version, or a value is not a time or a rate.
+            InvalidArgumentError: the version is another one, or a value is not a time or a rate.
         """
         try:
             data = json.loads(text)
@@ -166,6 +166,7 @@ class Calibration:
 def _speeds(kind: str, value: Mapping[str, Any]) -> Speeds:
     rates = {name: _positive(f"{kind} {name}", value["rates"][name]) for name in RATES}
     products = {str(name): _positive(f"{kind} {name}", rate) for name, rate in value["products"].items()}
+    # float32 stands for missing dtypes, so it may not be missing itself.
     _positive(f"{kind} float32", products["float32"])
     return Speeds(_time(f"{kind} overhead", value["overhead"]), rates, products)
 
@@ -228,7 +229,13 @@ def read_calibration(path: Path) -> Calibration:
 
 
 def find_calibration(path: Path | None = None) -> Calibration:
-    """Return the calibration of this machine, or the defaults without a file. Raises like `read_calibration`."""
+    """Return the calibration in `path`, by default the user's, or the defaults if there is no such file.
+
+    Blocks on the disk.
+
+    Raises:
+        DataLossError, InvalidArgumentError: the file is not a valid calibration.
+    """
     try:
         return read_calibration(path or calibration_path())
     except NotFoundError:

@@ -79,7 +79,7 @@ class Offers:
         return mask & ~self._own or mask
 
     def unasked(self, mask: int) -> int:
-        """Return the devices that a group may get without a request, unless only others remain."""
+        """Return the devices that a group may get without a request, or all of `mask` if none of them remains."""
         mask = self.elsewhere(mask)
         return mask & ~self._on_request or mask
 
@@ -105,7 +105,10 @@ class Offers:
         return found
 
     def order(self, offer: Offer) -> tuple[str, ...]:
-        """Return the devices of an offer by kernel priority, then GPUs before CPUs, then in the cluster's order."""
+        """Return the devices of an offer by kernel priority, then GPUs before CPUs, then in the cluster's order.
+
+        Without kernels, only the cluster's order counts.
+        """
         names = self._orders.get(offer)
         if names is None:
             mask, priorities = offer
@@ -173,6 +176,7 @@ class _Constraints:
                 self._unite(one, other)
         self._resolve_empty()
         self._go_to_files()
+        # Preferences come after all constraints, so that they cannot make a group infeasible.
         for one, other in preferred(self.graph, self.positions):
             self._unite_if_possible(one, other)
         self._grant_wishes()

@@ -27,6 +27,9 @@ def rejection(members: Sequence[Node], wanted: Mapping[str, DeviceSpec], cluster
 
     Returns:
         An UnimplementedError if a device matches the requests but lacks a kernel, otherwise an InvalidArgumentError.
+
+    Raises:
+        InternalError: a device fits all members.
     """
     reasons: list[str] = []
     lacking: tuple[Node, str] | None = None
@@ -73,6 +76,7 @@ def conflict(
     reasons = []
     for name in _offered(cluster):
         spec = DeviceSpec.from_string(name)
+        # The two requests exclude each other, so no device matches both.
         node = next(m for m in (one, other) if not wanted[m.name].matches(spec))
         reasons.append(f"  {name}: node {node.name!r} asks for {wanted[node.name]}{_line(node)}")
     text = "\n".join([header, *reasons, *_together(members, wanted)])

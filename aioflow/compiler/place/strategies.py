@@ -111,6 +111,9 @@ def choose_for(problem: Problem, strategy: str = "auto", seed: int = 0) -> tuple
     "auto" uses the better of greedy and HEFT; HEFT is tried only if `heft_is_affordable`. If the result gains less than
     5 % over the first feasible device for everything, that one is returned: predictions are not exact enough for a
     small gain to justify transfers.
+
+    Raises:
+        InvalidArgumentError: the strategy is unknown.
     """
     if strategy != "auto":
         check_strategy(strategy)

@@ -54,7 +54,11 @@ class WorkerActor:
         return join_host(host, split_host(self._reservation.place)[1])
 
     async def begin(self, orders: Mapping[str, Any]) -> dict[str, Any]:
-        """Start the worker's server unless it was started before. An error is returned as part of the result."""
+        """Start serving, unless the worker serves already.
+
+        Returns:
+            The node and the process ("node", "pid"), or the encoded error ("error").
+        """
         try:
             if self._server is None:
                 self._server = await self._serving(orders)

@@ -87,6 +87,7 @@ class RayHost:
             saying.cancel()
 
     def _keep_group(self, make: Callable[[], Any]) -> None:
+        # Assigned in the thread: `close` removes the group even if the waiting task is cancelled meanwhile.
         self._group = make()
 
     def _make_actors(self) -> None:

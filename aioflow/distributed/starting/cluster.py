@@ -61,11 +61,12 @@ class StartedCluster:
         return self.target_of(*next(self.spec.tasks()))
 
     def target_of(self, job_name: str, task_index: int = 0) -> str:
-        """Return the target for a session at this task. Raises UnknownNameError."""
+        """Return the target for a session at this task. Raise UnknownNameError if there is no such task."""
         return f"aioflow://{self.spec.task_address(job_name, task_index)}"
 
     def status_of(self, job_name: str, task_index: int = 0) -> TaskStatus:
-        """Return the status of a task. Raises UnknownNameError."""
+        """Return the status of a task. Raise UnknownNameError if there is no such task."""
+        # Called only for its UnknownNameError.
         self.spec.task_address(job_name, task_index)
         return self.tasks[Task(job_name, task_index).name]
 

@@ -69,6 +69,7 @@ def read_jobs(jobs: Jobs) -> dict[str, Job]:
                 raise wrong_kind(job, f"the job {name!r}", "a number of tasks, or a Job")
             job = Job(job)
         found[name] = job
+    # Made only to check the names of the jobs.
     ClusterSpec({name: [_STANDS_FOR] for name in found})
     return found
 

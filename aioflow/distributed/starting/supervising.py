@@ -2,7 +2,8 @@
 
 Supervision is one keeper per task. A keeper starts the task, waits until it has ended, and starts it again at the same
 address. So the other tasks and all sessions find it where it was; the number of its process tells them that its
-variables are gone. Waiting for a task that is lost for good would never end, so it ends the block with its error.
+variables are gone. The block would wait forever for a task that is lost for good, so such a task ends the block with an
+error.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def wanted(
 ) -> Wanted:
     """Return the tasks to start.
 
-    Without `credentials` they get those of the environment, or else a new secret.
+    Without `credentials`, the tasks get those of the environment, or else a new secret.
 
     Raises:
         InvalidArgumentError: a value is out of range.
@@ -67,6 +68,7 @@ async def supervised(
     Raises:
         DeadlineExceededError: not all tasks serve in time.
         OpError: a task cannot be started, or is lost for good.
+        InvalidArgumentError: `timeout` is out of range, or `may_lose` names an unknown job.
     """
     check_number(timeout, "the start timeout", "a number of seconds", above=0)
     unknown = sorted(set(may_lose) - set(wanted.jobs))
@@ -78,6 +80,7 @@ async def supervised(
     try:
         addresses = await host.place(timeout)
         placed += addresses
+        # Clients get a secret that does not suffice to pose as a task.
         known = wanted.credentials if wanted.credentials.secret is None else wanted.credentials.client()
         supervisor = _Supervisor(host, StartedCluster(_spec(addresses), known), may_lose)
         with introduced(map(comm_address, addresses.values()), known):
@@ -154,6 +157,7 @@ class _Supervisor:
         try:
             while True:
                 running = await self._host.begin(task, spec)
+                # The first start is not a restart.
                 status.restarts += status.pid != 0
                 status.state, (status.node, status.pid) = "serves", running
                 self._serving[task].set()

@@ -104,6 +104,7 @@ def _placeholder(node: NodeDef, fresh: Fresh) -> list[NodeDef]:
 def _stack(node: NodeDef, fresh: Fresh) -> list[NodeDef]:
     nodes = _Nodes(node, fresh)
     nodes.require(0, "elem_type")
+    # The older op has no limit, which a negative size stands for.
     return nodes.last("StackV2", [nodes.constant("max_size", np.int32(-1))], nodes.attrs)
 
 
@@ -111,6 +112,7 @@ def _save(node: NodeDef, fresh: Fresh) -> list[NodeDef]:
     nodes = _Nodes(node, fresh)
     nodes.require(2, "T")
     count = len(nodes.attrs["T"]) if isinstance(nodes.attrs["T"], tuple) else 0
+    # An empty slice stands for the whole tensor.
     slices = nodes.constant("slices", np.array([b""] * count, object))
     return nodes.last("SaveV2", [*nodes.data[:2], slices, *nodes.data[2:]], {"dtypes": nodes.attrs["T"]})
 

@@ -225,6 +225,7 @@ class _Lowering:
         # A Merge does not wait for both of its inputs.
         if node.op != "Merge":
             sources = [self._by_name.get(InputRef.parse(text).node) for text, ref in taken.items() if ref is None]
+            # A source without inputs, such as a constant, has nothing to wait for.
             control += [f"^{source.name}" for source in sources if source is not None and source.inputs]
             control += [wait for ref in taken.values() if ref is not None for wait in ref.waits]
         return list(dict.fromkeys(control))
@@ -280,7 +281,7 @@ def _handles(form: str, node: NodeDef) -> set[int]:
 def _attrs(node: NodeDef, form: str) -> dict[str, Any]:
     known = OPS.get(form).attrs
     attrs = {key: value for key, value in node.attrs.items() if key in known or key.startswith("_")}
-    # They describe the outputs of the older op, which were references or strings.
+    # These shapes describe the outputs of the older op, which were references or strings.
     attrs.pop("_output_shapes", None)
     if "dtype" in known and "dtype" not in attrs and "T" in node.attrs:
         attrs["dtype"] = node.attrs["T"]

@@ -95,7 +95,12 @@ def _item(kind: str, item: Any, room: Room) -> Any:
 
 
 def function_of(item: Message) -> FunctionRef:
-    """Return the function that a NameAttrList names."""
+    """Return the function that a NameAttrList names.
+
+    Raises:
+        InvalidArgumentError: the name is malformed.
+        UnimplementedError: the function has attributes of its own.
+    """
     given = [key for key in item.attr if not key.startswith("_")]
     if given:
         raise UnimplementedError("a function with attributes", expected="none", actual=f"{item.name}: {sorted(given)}")
@@ -123,6 +128,7 @@ def _looks_like(value: Any) -> str:
             return "list(shape)"
         if None in value:
             return "shape"
+        # An empty list is read back as an empty tuple, whatever the kind.
         return f"list({_looks_like(value[0])})" if value else "list(string)"
     kinds = {bool: "bool", int: "int", float: "float", str: "string", DType: "type"}
     return kinds.get(type(value)) or ("func" if isinstance(value, FunctionRef) else _tensor_or_shape(value))

@@ -155,6 +155,9 @@ def write_function(
         function: The function.
         library: All functions, by name.
         write_node: Writes a node, without its inputs, into a message.
+
+    Raises:
+        InvalidArgumentError: a node or a result reads an unknown output.
     """
     signature = message.signature
     signature.name = function.name

@@ -38,7 +38,11 @@ class Room:
 
 
 def dtype_of(number: int) -> DType:
-    """Return the dtype with that number; for a reference, the dtype of its target. Raises DTypeError."""
+    """Return the dtype with that number; for a reference, the dtype of its target.
+
+    Raises:
+        DTypeError: there is no such dtype.
+    """
     return as_dtype(number - REFERENCE if number > REFERENCE else number)
 
 

@@ -16,7 +16,10 @@ from aioflow.graph.shapes import dims_of
 
 @dataclass(frozen=True, slots=True)
 class AttrDef:
-    """One attribute: its kind ("int", "type", "list(shape)", …), default, allowed values and minimum."""
+    """One attribute: its kind ("int", "type", "list(shape)", …), default, allowed values and minimum.
+
+    The minimum of a list is that of its length.
+    """
 
     name: str
     kind: str
@@ -26,7 +29,7 @@ class AttrDef:
     minimum: int | None = None
 
     def check(self, value: Any) -> Any:
-        """Return the value in its canonical form.
+        """Return the value in its canonical form. A single value for a list stands for a list of one item.
 
         Raises:
             DTypeError: the value has another kind, or is a dtype that is not allowed.

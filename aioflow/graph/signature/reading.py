@@ -174,6 +174,7 @@ def _parse_default(kind: str, text: str) -> Any:
     array = _ARRAY.fullmatch(text) if kind == "tensor" else None
     if array is not None:
         made = np.array(ast.literal_eval(array["items"]), as_dtype(array["dtype"]).np_dtype)
+        # All nodes share the default, since parsed attributes are cached.
         made.flags.writeable = False
         return made
     try:

@@ -98,6 +98,7 @@ def _model(node: Node, domain: str, opsets: Mapping[str, int], inputs: Sequence[
     versions = {"": min(NEWEST[""], opsets.get("", NEWEST[""])), domain: opsets.get(domain, 1)}
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid(*each) for each in versions.items()])
     model.ir_version = _IR
+    # Attributes with values in other files are rejected here, not only when a step runs.
     return model_of_node(model.SerializeToString())
 
 

@@ -63,6 +63,7 @@ class ExternalFiles:
             if path.exists() and not path.is_file():  # opening a pipe would wait for a writer
                 raise OSError("it is no file")
             with path.open("rb") as file:
+                # An empty file cannot be mapped.
                 if not path.stat().st_size:
                     return b""
                 self._maps[path] = found = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -79,6 +80,7 @@ class ExternalFiles:
                 expected="a model that is loaded by its path",
                 actual=repr(location),
             )
+        # All paths are resolved before they are compared, so that neither `..` nor a link leads outside.
         folder = self._model.parent.resolve()
         linked = self._model.resolve().parent
         try:

@@ -87,6 +87,9 @@ def windows_of(node: Node, x: Tensor, kernel: Sequence[int], keeps_same: bool = 
         x: The images.
         kernel: Sizes of the kernel.
         keeps_same: Whether to leave SAME padding as None if the sizes are unknown, for kernels that pad that way.
+
+    Raises:
+        InvalidArgumentError: the kernel or an attribute does not fit the number of spatial axes.
     """
     count = rank_of(node, x) - 2
     strides = _each(node, "strides", count)

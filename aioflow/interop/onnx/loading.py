@@ -72,6 +72,7 @@ def load(
         InvalidArgumentError: the path is not a regular file; a shape does not match its input; or the model violates
             the ONNX standard at the named node.
         ResourceExhaustedError: functions and loops of the model expand into too large a graph.
+        UnimplementedError: the installed onnx does not know the version of the file format or of an opset.
     """
     proto, source = read_model(model)
     path = Path(model) if isinstance(model, str | os.PathLike) else None

@@ -85,6 +85,7 @@ class Listed(CompositeTensor):
 
     def at(self, index: Any) -> Any:
         """Return the element at an index from the front: a number, or an int32 scalar."""
+        # An index beyond the end is left to the op, so that the error is raised when a step runs.
         if self.items is not None and isinstance(index, int) and index < len(self.items):
             return self.items[index]
         where = index if isinstance(index, Tensor) else constant(index, dtypes.int32)

@@ -88,6 +88,7 @@ def _external(proto: TensorProto, dims: tuple[int, ...], dtype: DType, files: Ex
         )
     np_dtype = dtype.np_dtype
     data = files.bytes_of(proto, math.prod(dims) * np_dtype.itemsize)
+    # Files may have any offset, and kernels expect aligned arrays.
     if data.ctypes.data % np_dtype.alignment:
         data = data.copy()
     return data.view(np_dtype.newbyteorder("<")).astype(np_dtype, copy=False).reshape(dims)

@@ -263,6 +263,7 @@ class Walk:
 
     def _by_engine(self, node: Node, domain: str, inputs: list[Value], scope: Scope) -> Sequence[Value]:
         outputs = node_by_engine(node, domain, scope.opsets, inputs)
+        # The model's `value_info` describes only the names of the main graph.
         if scope.depth:
             return outputs
         graph = self._model.graph

@@ -139,7 +139,9 @@ async def assign(
 
     Raises:
         WeightsError: names are missing or left over, or tensors do not fit. The error lists all of them.
-        NotFoundError, DataLossError, AbortedError: the files cannot be read; see `open`.
+        DTypeError, InvalidArgumentError: `names` or `ignore` is malformed.
+        NotFoundError, DataLossError, AbortedError: the files cannot be read; see `open`. Some variables may already
+            have their new values.
     """
     check_session(session)
     if isinstance(weights, str | os.PathLike):
@@ -252,4 +254,5 @@ def _value(weights: Source, move: _Move) -> Array:
         value = np.empty(turned.shape, dtype)
         with np.errstate(all="ignore"):
             copy_into(value, turned)
+    # As bytes, because NumPy has no buffers of bfloat16, which `freeze` would need.
     return freeze(value.reshape(-1).view(np.uint8)).view(dtype).reshape(value.shape)

@@ -31,6 +31,7 @@ async def save(
         metadata: Texts for the header. Some programs expect `{"format": "pt"}`.
 
     Raises:
+        DTypeError: an argument has a wrong type, or an array has fixed-width text; strings need an object array.
         InvalidArgumentError: a dtype cannot be stored.
         NotFoundError, PermissionDeniedError, ResourceExhaustedError: the file cannot be written.
     """

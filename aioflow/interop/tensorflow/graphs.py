@@ -42,6 +42,9 @@ def import_graph_def(
         input_map: As for `aioflow.import_graph_def`.
         return_elements: As for `aioflow.import_graph_def`.
 
+    Returns:
+        The tensors and operations of `return_elements`; None without them.
+
     Raises:
         NotFoundError: the file does not exist.
         DataLossError: the file is damaged or not a graph.

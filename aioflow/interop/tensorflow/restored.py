@@ -85,6 +85,7 @@ def _assigned(nodes: Mapping[str, NodeDef], among: Iterable[NodeDef]) -> Iterato
 
 def _key(nodes: Mapping[str, NodeDef], value: InputRef) -> str | None:
     """Return the checkpoint key of a value, or None if it is not restored, or is a slice of a stored tensor."""
+    # A malformed graph may have a cycle, so the walk takes no more steps than there are nodes.
     for _ in range(len(nodes)):
         node = nodes.get(value.node)
         if node is None:

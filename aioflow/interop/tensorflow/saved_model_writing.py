@@ -245,4 +245,5 @@ def _write(folder: str, meta: Message, values: Mapping[str, Any], assets: Mappin
     with store.creating(FILES[0]) as upload:
         upload.file.write(to_bytes(model))
         upload.commit()
+    # The text form of a model that was overwritten.
     store.remove(FILES[1])

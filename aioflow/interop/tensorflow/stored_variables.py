@@ -65,7 +65,7 @@ def stored_variables(
 
 
 def _names(given: Mapping[str, str]) -> dict[str, str]:
-    """Return a name for each node: the given one if it is unique, otherwise the node's own."""
+    """Return a name for each node: the given one if it is unique and no other node's, else the node's own."""
     count = Counter(given.values())
     return {
         node: name if name and count[name] == 1 and (name == node or name not in given) else node

@@ -71,6 +71,7 @@ def range_(binding: Binding) -> Callable[..., Any]:
             raise InvalidArgumentError(
                 "a range needs finite numbers", expected="finite numbers", actual=(start, limit, delta)
             )
+        # Integers are divided as integers, since floats do not represent all beyond 2**53.
         count = abs(-((limit - start) // -delta)) if whole else ceil(abs((limit - start) / delta))
         claim_array((count,), dtype)
         wide = np.float64 if dtype == np.float64 else np.float32

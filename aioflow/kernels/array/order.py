@@ -93,6 +93,7 @@ def roll(xp: Any, value: Any, shift: tuple[int, ...], axis: tuple[int, ...]) -> 
         return xp.roll(value, shift, tuple(axes)) if axes else copied(value)
     for place, by in zip(axes, shift, strict=True):
         value = _rolled(value, by % max(1, value.shape[place]), place)
+    # Without axes nothing was copied, and the result must not share memory with the input.
     return value if axes else copied(value)
 
 

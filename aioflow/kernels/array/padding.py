@@ -75,6 +75,7 @@ def mirror_pad(xp: Any, value: Any, paddings: Pairs, *, mode: str) -> Any:
                 actual=(before, after),
             )
         result = _mirrored(xp, result, axis, before, after, skip)
+    # The kernel is `fresh`: its result must not share memory with the input.
     return copied(value) if result is value else result
 
 

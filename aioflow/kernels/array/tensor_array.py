@@ -1,4 +1,4 @@
-"""Kernels of tensor arrays. The handle is the array itself: its node creates it, and it lives until the step ends."""
+"""Kernels of tensor arrays. The handle is the array itself, which lives until the step ends."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class TensorArrayValue:
         """Set the tensor at `index`.
 
         Raises:
-            InvalidArgumentError: the index is out of range, the shape does not fit, or the element was already written
-                or read.
+            InvalidArgumentError: the array is closed, the index is out of range, the shape does not fit, or the element
+                was already written (unless it is a gradient) or read.
         """
         with self.lock:
             self._check_open()
@@ -63,7 +63,8 @@ class TensorArrayValue:
         """Return the tensor at `index`.
 
         Raises:
-            InvalidArgumentError: the index is out of range, or nothing was written there and the shape is unknown.
+            InvalidArgumentError: the array is closed, the index is out of range, or nothing was written there and the
+                shape is unknown.
             FailedPreconditionError: it was read before, and the array clears elements after a read.
         """
         with self.lock:

@@ -57,7 +57,7 @@ class BatchLine(BatchDriver):
         self.name = name
 
     async def answer(self, rows: int, payload: Any, kind: Hashable) -> Any:
-        """Queue the rows and return their results. On cancellation, wait until no run of them is left.
+        """Queue the rows and return their results. On cancellation, wait for batches that no other step needs.
 
         Raises:
             ResourceExhaustedError: the queue is full.

@@ -137,7 +137,8 @@ class AsyncSource:
 
         Raises:
             OutOfRangeError: the iterator has ended.
-            BaseException: the iterator raised it.
+            FailedPreconditionError: another session reads the iterator, or the event loop of its reader has ended.
+            OpError: the iterator raised an exception; see `call_error`.
         """
         await self._ensure_reader()
         waiter = _Waiter()
@@ -219,6 +220,7 @@ class AsyncSource:
         try:
             iterator = self._begin()
             while True:
+                # `_room` is set only on this loop, so no call comes between the test and `clear`.
                 while not self._core.wants_more:
                     self._room.clear()
                     await self._room.wait()

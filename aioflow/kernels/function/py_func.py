@@ -74,6 +74,7 @@ class ResultCheck:
     async def wherever(self, result: Any) -> tuple[Any, ...]:
         """Like `__call__`, but in a thread if the conversion takes long enough."""
         values = _listed(result)
+        # `__call__` reports a wrong number of values, hence `strict=False`.
         if any(takes_long(value, dtype) for value, (dtype, _) in zip(values, self._specs, strict=False)):
             return await in_thread(self, result, effects=False)
         return self(result)

@@ -42,7 +42,7 @@ def _pillow() -> Any:
 
 @contextmanager
 def _image_errors(what: str) -> Iterator[None]:
-    """Convert all exceptions of decoders to one typed error."""
+    """Convert exceptions of decoders to InvalidArgumentError. OpError and MemoryError pass unchanged."""
     try:
         yield
     except (OpError, MemoryError):

@@ -117,6 +117,7 @@ def resize_nearest_neighbor_grad(binding: Binding) -> Callable[[Any, tuple[int, 
     def back(grads: Any, size: tuple[int, ...]) -> Any:
         height, width = checked_size(grads, size)
         shape = (len(grads), height, width, grads.shape[3])
+        # Sums of many gradients would overflow a narrow dtype, or lose precision in it.
         narrow = grads.dtype.itemsize < 4
         wide = np.dtype(np.float32 if grads.dtype.kind in "fV" else np.int32) if narrow else grads.dtype
         claim_array(shape, wide)
@@ -168,6 +169,7 @@ def _axis(xp: Any, begin: Any, end: Any, old: int, new: int, nearest: bool) -> _
     else:
         at = ((begin + end) * np.float32(0.5) * last)[:, None]
     inside = (at >= 0) & (at <= last)
+    # Positions outside read pixel 0, so that all indices are valid; `inside` marks them.
     at = xp.where(inside, at, np.float32(0))
     below = xp.floor(at)
     share = at - below

@@ -79,9 +79,11 @@ class Reader:
     def try_take(self, count: int) -> list[Record] | None:
         """Return `count` records that are available without waiting, or None if `take` is needed."""
         there = self._returned or self._ready
+        # A file of a single record ends with it, and `take` does the rest.
         if (self._single and there is self._ready) or len(there) < count or not self._turns.try_enter():
             return None
         try:
+            # Another read may have taken records before this one had its turn.
             if len(there) < count:
                 return None
             self.produced += count
@@ -189,7 +191,7 @@ class Reader:
         """Return the state between two reads, in serialized form.
 
         Raises:
-            UnimplementedError: readers of this kind cannot save their state.
+            UnimplementedError: readers of this kind cannot save their state, or a step has given back records.
         """
         self._check_state()
         async with self._turns.taking():
@@ -225,6 +227,7 @@ class Reader:
                 "not the state of a reader between two records", expected="one file begun for each done", actual=counts
             )
         async with self._turns.taking():
+            # Not in a thread: readers that can restore a state have no file to close.
             self._forget()
             self._begun += 1
             self._returned.clear()

@@ -106,6 +106,7 @@ class DenseTable(MutableTable):
         rows = array.reshape(len(listed), *self.value_dims)
         pairs = zip(listed, rows.copy() if self.value_dims else rows.tolist(), strict=True)
         entries = {key: value for key, value in pairs if key not in self.reserved}
+        # `export` lists every bucket, so the number of exported keys is that of the buckets.
         buckets = max(4, 1 << (len(listed) - 1).bit_length()) if listed else 4
         with self._lock:
             self._entries, self._buckets = entries, buckets

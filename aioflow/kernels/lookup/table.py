@@ -92,6 +92,7 @@ class LookupTable:
         if not self.value_dims:
             found: list[Any] = array.reshape(-1).tolist()
             return found
+        # The table keeps the rows, so they must not share memory with an array of the step.
         return list(array.reshape(-1, *self.value_dims).copy())
 
     # -- operations -------------------------------------------------------------------------------------------------
@@ -153,7 +154,7 @@ class LookupTable:
         raise NotImplementedError
 
     def fill(self, keys: Any, values: Any) -> None:
-        """Replace all entries by these."""
+        """Replace all entries by the given ones."""
         raise NotImplementedError
 
 
@@ -230,7 +231,7 @@ class StaticTable(LookupTable):
         """Initialize the table. A repeated call with as many entries does nothing.
 
         Raises:
-            InvalidArgumentError: there are no entries.
+            InvalidArgumentError: there are no entries, or the values do not fit the keys.
             FailedPreconditionError: the table has another number of entries, or a key has two values.
         """
         given = self.keys_of(keys), self.values_of(keys, values)

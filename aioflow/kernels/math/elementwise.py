@@ -127,7 +127,8 @@ def _through_float32(body: Body, dtype: np.dtype[Any]) -> Body:
 
 
 def _holomorphic(xp: Any, y: Any) -> Any:
-    """Return the conjugate of a complex result, as these ops require; the callers of TanhGrad and SigmoidGrad do it."""
+    """Return the conjugate of a complex output `y`, which the gradients of these ops use."""
+    # Not for TanhGrad and SigmoidGrad, whose callers pass the conjugate.
     return xp.conjugate(y) if y.dtype.kind == "c" else y
 
 
@@ -156,6 +157,7 @@ def _zeroed(xp: Any, t: Any, zero: Any) -> Any:
 
 @fused("SqrtGrad", takes_out=True, exact_c="{1} == 0 ? (T)0 : {1} / {0} * (T)0.5")
 def sqrt_grad(xp: Any, y: Any, dy: Any, out: Any = None) -> Any:
+    # Before `divide`, whose `out` may be `dy`.
     zero = dy == 0
     t = xp.divide(dy, _holomorphic(xp, y), out)
     return _zeroed(xp, xp.multiply(t, 0.5, own(t)), zero)
@@ -253,6 +255,7 @@ def _square(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
 
 
 def _cube(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
+    # Not into `out`, which may be `x`: `x` is read once more.
     t = xp.multiply(x, x)
     return xp.multiply(t, x, own(t) if out is None else out)
 

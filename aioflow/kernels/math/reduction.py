@@ -206,7 +206,7 @@ def bind_euclidean_norm(binding: Binding) -> Body:
 
 
 def _extreme(binding: Binding, name: str, of_nothing: Any) -> Body:
-    """Return a maximum or minimum."""
+    """Return the body of a maximum or minimum, whose result over no elements is `of_nothing`."""
     xp = binding.xp
     # On the CPU the ufunc's `reduce`, which avoids a Python wrapper; CuPy's ufuncs lack it.
     reduce = getattr(xp, name + "imum").reduce if binding.is_host else getattr(xp, name)

@@ -22,7 +22,11 @@ class _Images:
         self._columns = column_sums(binding.xp)
 
     def flat(self, x: Any) -> Any:
-        """Return `x` in float32 as [windows, channels], or as [batch, channels, windows] if the channels come first."""
+        """Return `x` in float32 as [windows, channels], or as [batch, channels, windows] if the channels come first.
+
+        Raises:
+            InvalidArgumentError: `x` does not have the rank of the data format.
+        """
         if x.ndim != self.rank:
             raise InvalidArgumentError("the input has the wrong rank", expected=f"rank {self.rank}", actual=x.shape)
         channels = x.shape[self.axis]
@@ -65,6 +69,7 @@ def batch_norm(binding: Binding) -> Callable[..., tuple[Any, ...]]:
             images.check(x, mean, variance)
             used_mean, used_variance = mean, variance
             centred = flat - images.spread(widen(mean))
+            # `+ 0` copies, here and below: the outputs must not share memory with the inputs.
             outputs = (mean + 0, variance + 0)
         slope = widen(scale) / xp.sqrt(widen(used_variance) + epsilon)
         centred *= images.spread(slope)

@@ -65,6 +65,7 @@ def block_lstm(binding: Binding) -> Callable[..., tuple[Any, ...]]:
         gates += bias
         recurrent = xp.ascontiguousarray(w[size:])
         news, cs, co, hs = (xp.zeros((*x.shape[:2], units), np.float32) for _ in range(4))
+        # The outputs i, f and o are slices of `gates`, and must be 0 for steps that do not run.
         gates[steps:] = 0
         to_i, to_c, to_f, to_o = (layer.gate(name, units) for name in "icfo")
         for t in batches(range(steps)):

@@ -28,7 +28,7 @@ def check_required(count: int) -> None:
 class Accumulator(AccumulatorCore):
     """An accumulator of one dtype and shape.
 
-    `kind` is the op that makes it, `reduction` its attribute "reduction_type".
+    `kind` is the op that makes the accumulator, `reduction` the op's attribute "reduction_type".
     """
 
     def __init__(
@@ -62,7 +62,11 @@ class Accumulator(AccumulatorCore):
         return (total // divisor if self.dtype.is_integer else total / divisor).astype(kind)
 
     def taking(self, required: int, finish: Callable[[Any], Any], step: StepAccount, gives_back: bool) -> Waiting:
-        """Return an attempt to take the sum of at least `required` gradients."""
+        """Return an attempt to take the sum of at least `required` gradients.
+
+        Raises:
+            InvalidArgumentError: `required` is less than 1.
+        """
         check_required(required)
         told = partial(tell, step, self.withdraw if gives_back else None)
         return Waiting(self.submit, self.withdraw, partial(Take, required), self.describe, finish, told=told)

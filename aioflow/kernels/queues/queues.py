@@ -124,6 +124,7 @@ def _handle(make_store: Callable[[Binding], Store], binding: Binding) -> Callabl
         nonlocal held, seen
         if held is not None and seen == resources.generation:
             return held
+        # Read before the lookup, so that a concurrent clearing only causes another lookup.
         generation = resources.generation
         found: Queue = resources.get_or_create(attrs["container"], name, make)
         _check_same(found, kind, name, dtypes, shapes, attrs["capacity"])
@@ -142,6 +143,7 @@ def _check_same(
         actual = found.kind if isinstance(found, Queue) else type(found).__name__
         raise InvalidArgumentError(f"resource {name!r} is of a different kind", expected=kind, actual=actual)
     found.check_types(dtypes, "share")
+    # A `QueueCore` replaces a negative capacity, so the handle's capacity goes through one, too.
     have, wanted = (found.shapes, found.capacity), (shapes, QueueCore("", capacity, FIFOStore()).capacity)
     if found.pads and tuple(map(common_dims, shapes, found.shapes)) == shapes:
         # A size that is unknown here may be known in the existing queue, but not the other way around.

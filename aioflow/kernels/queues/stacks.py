@@ -1,4 +1,4 @@
-"""Kernels of stacks. The handle is the stack itself: its node makes it, and it ends with the step."""
+"""Kernels of stacks. The handle is the stack itself, which lives until the step ends."""
 
 from __future__ import annotations
 

@@ -31,7 +31,8 @@ def check_entries(indices: Any, values: Any, shape: Any) -> None:
     """Check that the three parts fit one another.
 
     Raises:
-        InvalidArgumentError: a part has the wrong rank, or their numbers of entries or dimensions differ.
+        InvalidArgumentError: a part has the wrong rank, the numbers of entries or dimensions differ, or a size is
+            negative.
     """
     if np.ndim(indices) != 2 or np.ndim(values) != 1 or np.ndim(shape) != 1:
         raise InvalidArgumentError(
@@ -91,8 +92,10 @@ def row_major(indices: Any) -> Any:
     """
     if indices.shape[1] == 0:
         return np.arange(indices.shape[0])
+    # For `lexsort` the last key is the most significant one.
     if not is_large(indices):
         return np.lexsort(indices.T[::-1])
+    # `lexsort` of a large matrix could not be stopped, so sort by one column after the other, the last one first.
     order = np.arange(len(indices))
     for column in reversed(range(indices.shape[1])):
         keys = taken(np, indices[:, column], order)

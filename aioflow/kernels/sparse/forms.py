@@ -221,6 +221,7 @@ def sparse_slice(indices: Any, values: Any, shape: Any, start: Any, size: Any) -
         local = indices[part] - start
         inside = ((local >= 0) & (local < made)).all(axis=1)
         found.append((local[inside], values[part][inside]))
+    # Without entries there are no blocks.
     if not found:
         return indices.copy(), values.copy(), made
     return joined([item[0] for item in found]), joined([item[1] for item in found]), made

@@ -30,7 +30,8 @@ _BLOCK: Final = 1 << 20  # elements of partial products that a matrix product ho
 
 
 def _wide(dtype: Any) -> Any:
-    """Return the dtype of sums: small floats are summed in float32."""
+    """Return the dtype of sums: floats of two bytes are summed in float32."""
+    # The kind of bfloat16 is "V".
     return np.dtype(np.float32) if dtype.itemsize == 2 and dtype.kind in "fV" else dtype
 
 

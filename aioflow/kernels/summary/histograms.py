@@ -55,6 +55,7 @@ def add_histogram(histogram: Message, values: Any) -> None:
 
 
 def _added(before: float, numbers: Any) -> float:
+    # `np.sum` adds in pairs, which rounds differently.
     return float(np.add.accumulate(np.append(before, numbers))[-1])
 
 

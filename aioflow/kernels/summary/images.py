@@ -32,7 +32,10 @@ def _tag(tag: str, kind: str, number: int, most: int) -> str:
 
 
 def _visible(image: Any, bad_color: Any) -> Any:
-    """Return the image in uint8, [height, width, channels]; floats are scaled by the largest finite value."""
+    """Return the image in uint8, [height, width, channels]; floats are scaled by the largest finite value.
+
+    A pixel with a NaN or infinite channel gets `bad_color`.
+    """
     if image.dtype == np.uint8:
         return image
     finite = np.isfinite(image).all(axis=-1, keepdims=True)

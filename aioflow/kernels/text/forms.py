@@ -76,6 +76,7 @@ def _pieces(text: bytes, split: Callable[[bytes], list[bytes]]) -> list[bytes]:
     """
     found: list[bytes] = []
     start, size = 0, _LONG
+    # A part without a separator is split again with twice the size, so that the total time stays linear.
     while start + size < len(text):
         *whole, last = split(text[start : start + size])
         found += whole

@@ -27,7 +27,7 @@ def string_values(value: Any) -> Any:
 def as_strings(items: list[bytes], shape: tuple[int, ...] = (-1,)) -> Any:
     """Return an object array of that shape, by default a vector."""
     if not shape:
-        # Takes a quarter of the time.
+        # Takes a quarter of the time of the assignment to an empty array.
         return np.array(items[0], dtype=object)
     made = np.empty(len(items), dtype=object)
     if len(items) <= _OBJECTS:

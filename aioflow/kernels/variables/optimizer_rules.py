@@ -23,10 +23,10 @@ class Rule:
     """The update rule of one optimizer.
 
     Attributes:
-        update: The passes.
-        scratch: The number of scratch arrays that they need.
-        prepare: Checks `h`, the op's scalar inputs and attributes by name, and adds the values derived from them.
-        looks: Whether the passes look at values of the scalars.
+        update: The function that applies the passes.
+        scratch: The number of scratch arrays that the passes need.
+        prepare: Checks `h`, the op's scalar inputs and attributes by name, and returns it with derived values added.
+        looks: Whether `prepare` or the passes compare values of scalars, which waits for the device that holds them.
         of_rows: Whether an op exists that applies the rule to some rows.
     """
 
@@ -300,6 +300,7 @@ def _proximal_adagrad_scalars(xp: Any, h: dict[str, Any]) -> dict[str, Any]:
 
 def _shrink(xp: Any, p: Any, s: Any, threshold: Any) -> None:
     """Set p = sign(p)·max(|p| - threshold, 0). `s` is scratch, and may be the threshold."""
+    # p - sign(p)·min(|p|, threshold) is the same, in one array of scratch.
     bound = threshold if threshold is s else xp.add(xp.zeros_like(p), threshold, s)
     clipped = xp.minimum(xp.absolute(p), bound, out=s)
     xp.multiply(clipped, xp.sign(p), s)

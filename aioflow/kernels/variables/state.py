@@ -173,6 +173,7 @@ def count_up_to(binding: Binding) -> Callable[[Any], Any]:
                 )
             if present >= limit:
                 raise OutOfRangeError(f"reached limit of {limit}", expected=f"below {limit}", actual=int(present))
+            # The sum is a new array, so `before` stays as it is.
             before = present
             return present + one
 
@@ -286,10 +287,12 @@ def _scatter_nd(mode: str, binding: Binding) -> Callable[[Any, Any, Any], None]:
             rows, good = flat_rows(xp, indices, np.shape(present)[:depth], skip_bad)
             inner = np.shape(present)[depth:]
             fitted = _fit_updates(xp, resource, updates, np.shape(indices)[:-1], inner)
+            # `_as_rows` of another layout would be a copy, and the updates would be lost.
             target = out if out is not None and out.flags.c_contiguous else xp.array(present, order="C")
             scatter_rows(xp, mode, _as_rows(target, depth), rows, fitted if good is None else fitted[good])
             return target
 
+        # Not Reach.ROWS: the indices select parts of rows, and are not passed to `keep`.
         resource.update(change)
 
     return scatter

@@ -27,7 +27,8 @@ def expand_addresses(text: str) -> list[str]:
     Of several ranges in one address, the last one varies fastest.
 
     Raises:
-        InvalidArgumentError: a part is empty, a range is malformed, or there are more than 65,536 addresses.
+        InvalidArgumentError: a part is empty, a range is malformed, the text or an address is too long, or there are
+            more than 65,536 addresses.
     """
     _require_short(text)
     found: list[str] = []
@@ -59,7 +60,7 @@ def expand_hostlist(text: str) -> list[str]:
     Numbers are zero-padded to the width of the lower end of their range.
 
     Raises:
-        InvalidArgumentError: it is malformed, or names more than 65,536 hosts.
+        InvalidArgumentError: the list is malformed or too long, or names more than 65,536 hosts.
     """
     _require_short(text)
     found: list[str] = []

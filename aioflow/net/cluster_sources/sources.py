@@ -19,7 +19,7 @@ _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,8}")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The settings from one place; a setting that it lacks is None.
+    """The settings from one place. A setting that the place lacks is None.
 
     Attributes:
         said: Returns the origin of a setting ("cluster", "job", "task"), for messages.
@@ -36,7 +36,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The settings from a caller or a file; a setting that it lacks is None.
+    """The settings from a caller or a file. A setting that is not given is None.
 
     Attributes:
         said: As for `Source`.

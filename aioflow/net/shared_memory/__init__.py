@@ -20,11 +20,10 @@ hello. An end that fails to open the other's memory continues without it, and ne
 
 Boards and segments are memory files (`memfd`, named "aioflow") of the process that created them, sealed so that they
 cannot shrink or grow and other processes cannot write to them. The other end opens them as
-`/proc/PROCESS/fd/DESCRIPTOR`,
-which the system permits within one user. It checks that the file is a memory file, of its own user, sealed against
-shrinking, and of the announced size. The nonce proves that the process with this id is the other end of the connection:
-only these two can know it, one by the connection and one by the board. From then on an open directory stands for the
-process, which a later process with the same id does not inherit.
+`/proc/PROCESS/fd/DESCRIPTOR`, which the system permits within one user. It checks that the file is a memory file, of
+its own user, sealed against shrinking, and of the announced size. The nonce proves that the process with this id is the
+other end of the connection: only these two can know it, one by the connection and one by the board. From then on an
+open directory stands for the process, which a later process with the same id does not inherit.
 
     board       two pages: nonce (32 bytes) · ready (1) · zeros (31) · arrived (256) · returned (256) · zeros
 

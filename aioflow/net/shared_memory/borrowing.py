@@ -28,7 +28,7 @@ _PLACE: Final = 6  # numbers
 class _Borrowed(np.ndarray[Any, Any]):
     """The array over another process's memory that all other arrays over it have as their base."""
 
-    ticket: _Ticket | None = None  # None for views of it, which return nothing themselves
+    ticket: _Ticket | None = None  # None for views of the array, which return nothing themselves
 
     def __del__(self, is_over: Callable[[], bool] = sys.is_finalizing) -> None:
         if self.ticket is not None and not is_over():
@@ -108,6 +108,7 @@ class Borrower:
         return index, borrowed.view(np.ndarray)
 
     def _memory(self, number: int, fd: int, file_bytes: int, own: bool) -> Opened:
+        # A private mapping is not kept for later arrays: it may have been written to.
         if own:
             self._make_room(number, file_bytes - TRAILER)
             return self._process.open(fd, file_bytes, own=True)

@@ -76,7 +76,10 @@ class Lender:
                 del self._lent[slot]
 
     def picked(self, message: Message) -> dict[int, tuple[DType, Array]]:
-        """Return the tensors of a message that may be exported, by index; empty if the message exceeds a limit."""
+        """Return the tensors of a message that may be exported, by index.
+
+        Until the other end is ready, or if the message exceeds a limit, the result is empty.
+        """
         self._ready = self._ready or self._board.ready
         tensors, limits = message.tensors, self._limits
         if not self._ready or message.kind < Kind.REQUEST or not isinstance(message.header, Mapping):

@@ -69,8 +69,7 @@ class Process:
             fd: The file's descriptor in that process.
             size: Expected size of the file in bytes.
             own: Whether to map the file privately for writing. The other process does not see the writes: the system
-                copies
-                a page when it is first written to.
+                copies a page when it is first written to.
 
         Raises:
             UnavailableError: there is no such file; the process may have ended.

@@ -187,7 +187,7 @@ class Sharing:
             SHARED.trim(_IDLE_SECONDS)
 
     def end(self) -> None:
-        """Stop sharing: the connection has ended, and the other end has received what it could."""
+        """Stop sharing: the connection has ended. Exported segments are not reused; imported arrays stay valid."""
         if self._lender is not None and self._borrower is not None:
             self._lender.end()
             self._borrower.end()

@@ -6,7 +6,7 @@ The method is that of Sugiyama, Tagawa and Toda (IEEE Transactions on Systems, M
 2. Each box is placed below all its predecessors. Edges over several layers get a point in each layer between.
 3. Each layer is sorted by the mean positions of the neighbors.
 4. Boxes move as near to these means as their widths allow. That is an isotonic regression, solved exactly by pooling
-neighbors that are too near.
+   neighbors that are too near.
 """
 
 from __future__ import annotations

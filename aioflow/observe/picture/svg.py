@@ -1,6 +1,6 @@
 """A graph picture as one self-contained SVG file, with names and counts as tooltips.
 
-A page that embeds it can use the classes `box`, `scope` (with its name as `data-scope`) and `edge`.
+A page that embeds the picture can use the classes `box`, `scope` (with its name as `data-scope`) and `edge`.
 """
 
 from __future__ import annotations

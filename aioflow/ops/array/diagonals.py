@@ -119,6 +119,7 @@ def _matrix_diag_grad(op: Operation, grad: Tensor) -> Tensor:
 @gradient("MatrixDiagPart")
 def _matrix_diag_part_grad(op: Operation, grad: Tensor) -> Tensor:
     dims = op.inputs[0].dims
+    # MatrixDiag makes only square matrices.
     if dims is not None and dims[-1] is not None and dims[-1] == dims[-2]:
         return make("MatrixDiag", grad)
     return make("MatrixSetDiag", zeros_of(op.inputs[0]), grad)
@@ -159,7 +160,11 @@ def matrix_diag(
 def matrix_diag_part(
     input: TensorLike, name: str = "diag_part", k: int = 0, padding_value: TensorLike = 0, align: str = "RIGHT_LEFT"
 ) -> Tensor:
-    """Return the main diagonals [..., min(m, n)] of matrices [..., m, n]. Raise InvalidArgumentError for others."""
+    """Return the main diagonals [..., min(m, n)] of matrices [..., m, n].
+
+    Raises:
+        InvalidArgumentError: another diagonal or padding is requested.
+    """
     _main_diagonal_only(k=k, padding_value=padding_value)
     return make("MatrixDiagPart", input, name=name)
 
@@ -167,7 +172,11 @@ def matrix_diag_part(
 def matrix_set_diag(
     input: TensorLike, diagonal: TensorLike, name: str = "set_diag", k: int = 0, align: str = "RIGHT_LEFT"
 ) -> Tensor:
-    """Return matrices with replaced main diagonals. Raise InvalidArgumentError if a diagonal does not fit."""
+    """Return matrices with replaced main diagonals.
+
+    Raises:
+        InvalidArgumentError: `diagonal` does not fit, or another diagonal is requested.
+    """
     _main_diagonal_only(k=k)
     return make("MatrixSetDiag", input, diagonal, name=name)
 

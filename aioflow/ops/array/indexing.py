@@ -46,6 +46,7 @@ def _gather_shape(ctx: ShapeContext) -> Dims:
 
 def _gather_value(op: Operation, inputs: list[Array]) -> Array | None:
     axis = int(inputs[2]) if len(inputs) > 2 else 0
+    # `np.take` would accept negative indices; the kernel raises the error for them.
     if op.attrs.get("batch_dims") or (inputs[1] < 0).any():
         return None
     return np.take(inputs[0], inputs[1], axis=axis)
@@ -168,7 +169,7 @@ def _dense_gather_gradient(params: Tensor, indices: Tensor, grad: Tensor, axis: 
 
 
 def _summed_gather_gradient(params: Tensor, indices: Tensor, axis: Tensor, grad: Tensor) -> Tensor:
-    """Return the same gradient for ranks that only a step knows.
+    """Return the gradient of a gather along any axis, for ranks that only a step knows.
 
     The gathered dimension is moved to the front, summed by index, and moved back.
     """
@@ -222,12 +223,14 @@ def gather(
     """Return the slices of `params` at `indices` along `axis`, by default the first one after the batch dimensions.
 
     The result has the shape `params.shape[:axis] + indices.shape[batch_dims:] + params.shape[axis+1:]`.
+    `validate_indices` is ignored: indices are always checked.
 
     Raises:
         InvalidArgumentError: an index is negative or too large.
     """
     if axis is None:
         axis = batch_dims
+    # A variable reads these rows alone, not its whole value.
     sparse_read = getattr(params, "sparse_read", None)
     if sparse_read is not None and isinstance(axis, int) and axis == 0 and batch_dims == 0:
         read: Tensor = sparse_read(indices, name=name)
@@ -236,7 +239,11 @@ def gather(
 
 
 def batch_gather(params: TensorLike, indices: TensorLike, name: str | None = None) -> Tensor:
-    """Apply `gather` along the last dimension of the indices; all dimensions before it are batch dimensions."""
+    """Apply `gather` along the last dimension of the indices; all dimensions before it are batch dimensions.
+
+    Raises:
+        InvalidArgumentError: the rank of the indices is unknown, or an index is negative or too large.
+    """
     tensor = convert_to_tensor(indices)
     if tensor.dims is None:
         raise InvalidArgumentError(

@@ -90,6 +90,7 @@ def _concat_grad(op: Operation, grad: Gradient) -> list[Gradient | None]:
 def _concat_grads(values: Sequence[Tensor], axis: Tensor, grad: Gradient) -> Sequence[Gradient]:
     if isinstance(grad, IndexedSlices):
         joins_rows = _joins_rows(values, axis)
+        # Without the axis it is unknown whether a slice belongs to one of the values or to all.
         if joins_rows is None:
             return _concat_grads(values, axis, convert_to_tensor(grad))
         if joins_rows:
@@ -166,6 +167,7 @@ def concat(values: TensorLike, axis: TensorLike, name: str = "concat") -> Tensor
         DTypeError: `axis` is not an integer.
     """
     items = list(values) if isinstance(values, list | tuple) else [values]
+    # ConcatV2 needs at least two tensors.
     if len(items) == 1:
         _check_scalar_axis(convert_to_tensor(axis, name=f"{name or 'concat'}/axis", preferred_dtype=dtypes.int32))
         return make("Identity", convert_to_tensor(items[0]), name=name)
@@ -353,6 +355,7 @@ def _unpack_shape(ctx: ShapeContext) -> list[Dims]:
 
 
 def _unpack_value(op: Operation, inputs: list[Array]) -> list[Array]:
+    # By a list of one index: with a bare index, the parts of a vector would be NumPy scalars, not arrays.
     return [np.take(inputs[0], [i], op.attrs["axis"]).squeeze(op.attrs["axis"]) for i in range(op.attrs["num"])]
 
 

@@ -217,6 +217,7 @@ def range_length(start: float, limit: float, delta: float) -> int:
         raise InvalidArgumentError(
             "the range never ends", expected="a delta that leads from start to limit", actual=(start, limit, delta)
         )
+    # Integers stay integers: as floats, large ones would be rounded, and with them the length.
     if isinstance(start, int) and isinstance(limit, int) and isinstance(delta, int):
         return max(0, -((start - limit) // delta))
     return max(0, ceil(abs((limit - start) / delta)))
@@ -410,6 +411,7 @@ def sequence_mask(
     """
     counts = convert_to_tensor(lengths)
     if maxlen is None:
+        # Range rejects a negative limit, which negative lengths have; Max of no lengths is the dtype's minimum.
         longest = make("Max", counts, all_axes(counts), keep_dims=False)
         limit = make("Maximum", _cast(constant(0), counts.dtype), longest)
     else:

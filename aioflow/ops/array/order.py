@@ -136,12 +136,13 @@ def reverse_sequence(
     seq_dim: int | None = None,
     batch_dim: int | None = None,
 ) -> Tensor:
-    """Reverse the first `seq_lengths[b]` elements along `seq_axis` for each b of `batch_axis`.
+    """Reverse the first `seq_lengths[b]` elements along `seq_axis` for each index b along `batch_axis` (0 by default).
 
     `seq_dim` and `batch_dim` are the old names of the two axes.
 
     Raises:
-        InvalidArgumentError: a length is negative or larger than the dimension.
+        InvalidArgumentError: a length is negative or larger than the dimension, or the axes do not fit.
+        DTypeError: `seq_axis` is not given.
     """
     along = seq_axis if seq_axis is not None else seq_dim
     if along is None:
@@ -362,6 +363,7 @@ define_op(
 def _partition_grad(op: Operation, *grads: Any) -> list[Tensor | None]:
     data, partitions = op.inputs
     count = op.get_attr("num_partitions")
+    # Partition the positions as the data were: a stitch at these positions undoes the partition.
     shape = shape_of(partitions)
     total = num_elements(partitions.dims)
     size = make("Size", partitions) if total is None else int_constant(total)

@@ -273,7 +273,7 @@ def space_to_depth(input: TensorLike, block_size: int, name: str | None = None, 
     """Move each block of `block_size`² pixels of [N, H, W, C] (or [N, C, H, W]) into the depth of one pixel.
 
     Raises:
-        InvalidArgumentError: height or width is not a multiple of the block size.
+        InvalidArgumentError: height or width is not a multiple of the block size, or the format is NCHW_VECT_C.
     """
     return make("SpaceToDepth", input, block_size=block_size, data_format=data_format, name=name)
 
@@ -282,7 +282,7 @@ def depth_to_space(input: TensorLike, block_size: int, name: str | None = None, 
     """Invert `space_to_depth`.
 
     Raises:
-        InvalidArgumentError: the depth is not a multiple of `block_size`².
+        InvalidArgumentError: the depth is not a multiple of `block_size`², or the format is NCHW_VECT_C.
     """
     return make("DepthToSpace", input, block_size=block_size, data_format=data_format, name=name)
 
@@ -392,7 +392,11 @@ def space_to_batch_nd(
 
 
 def batch_to_space_nd(input: TensorLike, block_shape: TensorLike, crops: TensorLike, name: str | None = None) -> Tensor:
-    """Invert `space_to_batch_nd`, and remove `crops` from the spatial dimensions afterwards."""
+    """Invert `space_to_batch_nd`, and remove `crops` from the spatial dimensions afterwards.
+
+    Raises:
+        InvalidArgumentError: the batch is not a multiple of the block's volume, or the crops exceed a size.
+    """
     return make("BatchToSpaceND", input, block_shape, crops, name=name)
 
 
@@ -462,6 +466,7 @@ def _computed_paddings(sizes: Tensor, block: Tensor, base: Tensor | None) -> tup
     zeros = make("ZerosLike", block)
     before, after = (zeros, zeros) if base is None else make_list("Unpack", base, num=2, axis=1)
     padded = make("AddV2", make("AddV2", sizes, before), after)
+    # The outer FloorMod turns a whole extra block into none.
     extra = make("FloorMod", make("Sub", block, make("FloorMod", padded, block)), block)
     paddings = make("Pack", [before, make("AddV2", after, extra)], axis=1, name="paddings")
     return paddings, make("Pack", [zeros, extra], axis=1, name="crops")

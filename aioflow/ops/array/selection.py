@@ -149,6 +149,7 @@ def _merge_dimensions(data: Tensor, start: int, order: int) -> Tensor:
     if data.dims is not None:
         merged = num_elements(data.dims[start : start + order])
         sizes = [*data.dims[:start], merged, *data.dims[start + order :]]
+        # Reshape cannot infer a size (-1) from a tensor without elements.
         if sizes.count(None) <= 1 and 0 not in sizes:
             return make("Reshape", data, int_constant([-1 if s is None else s for s in sizes]))
     shape = make("Shape", data)

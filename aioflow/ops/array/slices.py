@@ -150,6 +150,7 @@ def _masks(op: Operation) -> dict[str, Any]:
 
 @gradient("StridedSlice")
 def _strided_slice_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    # StridedSliceGrad has no bounds of int16.
     bounds = [make("Cast", t, DstT=dtypes.int32) if t.dtype is dtypes.int16 else t for t in op.inputs[1:]]
     result = make("StridedSliceGrad", shape_of(op.inputs[0], bounds[0].dtype), *bounds, grad, **_masks(op))
     result.set_shape(op.inputs[0].dims)

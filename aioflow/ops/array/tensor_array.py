@@ -320,7 +320,13 @@ class TensorArray:
         return value
 
     def write(self, index: TensorLike, value: TensorLike, name: str | None = None) -> TensorArray:
-        """Set the element at `index`. Return the array after that."""
+        """Set the element at `index`. Return the array after that.
+
+        Raises:
+            DTypeError: `value` does not have the array's dtype.
+            InvalidArgumentError: the static shape of `value` does not fit the other elements'; or, when the step runs,
+                there is no such index, or the element was written or read before.
+        """
         tensor = self._converted(value)
         learned = self._learned(tensor.dims)
         flow = make("TensorArrayWriteV3", self._handle, index, tensor, self._flow, name=name)
@@ -379,7 +385,7 @@ class TensorArray:
         return self._after(flow, learned)
 
     def size(self, name: str | None = None) -> Tensor:
-        """Return the number of elements, an int32 scalar: the given size if it cannot change."""
+        """Return the number of elements, an int32 scalar. If the size cannot change, it is the given one."""
         if self._size is not None:
             with self.graph.as_default():
                 return convert_to_tensor(self._size, "int32", name=name)

@@ -228,6 +228,7 @@ def _set_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     _, index, item = op.inputs
     by_item = make("TensorListGetItem", grad, index, make("Shape", item), element_dtype=item.dtype)
     rest = make("TensorListSetItem", grad, index, make("ZerosLike", item))
+    # The op may have enlarged the list; the gradient must have the length of the input.
     if op.attrs["resize_if_index_out_of_bounds"]:
         rest = make("TensorListResize", rest, make("TensorListLength", op.inputs[0]))
     return [rest, None, by_item]

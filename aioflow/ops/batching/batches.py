@@ -1,6 +1,7 @@
-"""Batches that one step carries: it receives the rows of all steps.
+"""`Batch` and `Unbatch`: one of several concurrent steps computes the rows of all.
 
-The other steps receive empty tensors, and each gets its own results from `Unbatch`.
+`Batch` returns the rows of all steps in that step, and empty tensors in the others. `Unbatch` returns each step's own
+results.
 """
 
 from __future__ import annotations

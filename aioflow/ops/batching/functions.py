@@ -102,6 +102,10 @@ def nondifferentiable_batch_function(
     Raises, in a run:
         InvalidArgumentError: the arguments have different numbers of rows, or too many.
         ResourceExhaustedError: the queue is full.
+
+    Raises, in a call of the decorated function:
+        DTypeError: an argument is not a tensor.
+        InvalidArgumentError: an argument or a result is a scalar.
     """
     check_whole(max_batch_size, "max_batch_size", 1)
 

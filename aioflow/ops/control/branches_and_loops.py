@@ -207,6 +207,7 @@ def _merged(made_true: Any, made_false: Any) -> Any:
                 expected=repr(if_true),
                 actual=repr(if_false),
             ).at(if_false.op.name, if_false.op.type, if_false.op.source)
+        # The order of a Switch's outputs: false, then true.
         merged.append(with_tensor(x, make_list("Merge", [if_false, if_true])[0]))
     return nest.pack(made_true, merged)
 
@@ -461,8 +462,10 @@ def while_loop(
         The values of the loop variables when `cond` no longer holds.
 
     Raises:
-        DTypeError: `cond` or `body` is not callable, or a dtype changes.
-        InvalidArgumentError: there are no loop variables, the structures differ, or a static shape changes.
+        DTypeError: `cond` or `body` is not callable, `loop_vars` is not a structure, a dtype changes, or
+            `parallel_iterations` is not a positive int.
+        InvalidArgumentError: there are no loop variables, the structures differ, a static shape changes, or
+            `maximum_iterations` is not a scalar.
     """
     for what in (cond, body):
         if not callable(what):

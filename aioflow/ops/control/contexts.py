@@ -28,7 +28,7 @@ def current_context(graph: Graph) -> ControlFlowContext | None:
 
 
 def placed(graph: Graph, context: ControlFlowContext | None, name: str = "") -> AbstractContextManager[Any]:
-    """Return a block whose new nodes are in that branch or loop (None: at the top), under that name.
+    """Return a block whose new nodes are in `context` (None: at the top), in the name scope `name` if it is given.
 
     The nodes inherit no control dependencies, devices or colocation from around the block.
     """
@@ -95,6 +95,7 @@ class ControlFlowContext:
         self, name: str, op_type: str, inputs: tuple[Tensor, ...], control: tuple[Operation, ...]
     ) -> tuple[tuple[Tensor, ...], tuple[Operation, ...]]:
         """Return the inputs and control inputs of a new node inside, each brought inside."""
+        # An Exit is made outside of its loop and reads a value inside, which `capture` would reject.
         if op_type == "Exit":
             return inputs, control
         read = tuple(self.capture(t, name) for t in inputs)
@@ -105,7 +106,7 @@ class ControlFlowContext:
         return read, waited
 
     def stand_in(self, op_type: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Tensor | None:
-        """Return a replacement for the output of such a node, or None if the node is needed.
+        """Return a replacement for the output of a node with these properties, or None if the node is needed.
 
         Contexts of loop gradients override this.
         """
@@ -175,7 +176,11 @@ class ControlFlowContext:
         raise NotImplementedError
 
     def holds(self, op: Operation) -> bool:
-        """Return whether the outputs of `op` are inside, at any depth of branches."""
+        """Return whether the outputs of `op` are inside, at any depth of branches.
+
+        Raises:
+            InvalidArgumentError: `op` is in a loop inside, so that its outputs cannot be read here.
+        """
         context = op.control_flow_context
         crossed = False
         while context is not None and context is not self:
@@ -367,15 +372,17 @@ class WhileContext(ControlFlowContext):
         return made
 
     def decide(self, wanted: Tensor) -> None:
-        """Run the body as long as `wanted` holds. Call inside the loop."""
+        """Make `wanted` the predicate: the body runs as long as it holds. Call inside the loop."""
         self.condition = make("LoopCond", wanted, name="LoopCond")
         switches = [make_list("Switch", v.merge, self.condition) for v in self.variables]
         for variable, switch in zip(self.variables, switches, strict=True):
             self._divide(variable, switch)
+        # The predicate's nodes run once more than the body's: nodes made from now on wait for a value of the body.
         self.pivot = self.variables[0].inside.op
 
     def _divide(self, variable: LoopVariable, switch: list[Tensor]) -> None:
         variable.leaving, inside = switch
+        # A control edge from the Switch itself would be alive on both sides, so the pivot must be a node after it.
         variable.inside = identity(inside)
 
     def close(self, variable: LoopVariable, following: Tensor) -> None:

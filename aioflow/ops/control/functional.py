@@ -79,7 +79,8 @@ def map_fn(
         fn_output_signature: A newer name of `dtype`.
 
     Raises:
-        DTypeError, InvalidArgumentError: the results of `fn` do not match `dtype`.
+        DTypeError, InvalidArgumentError: the results of `fn` do not match `dtype`, or `elems` has no tensors, or
+            tensors of different first dimensions.
     """
     _check_function(fn)
     wanted = dtype if fn_output_signature is None else fn_output_signature
@@ -141,7 +142,12 @@ def foldl(
     swap_memory: bool = False,
     name: str | None = None,
 ) -> Any:
-    """Return `fn(…fn(fn(initializer, elems[0]), elems[1])…)`; without an initializer, start from the first row."""
+    """Return `fn(…fn(fn(initializer, elems[0]), elems[1])…)`; without an initializer, start from the first row.
+
+    Raises:
+        InvalidArgumentError: there is neither a row nor an initializer, or the first dimensions differ.
+        DTypeError: `fn` is not callable, or its results have another dtype than `initializer`.
+    """
     options = {"parallel_iterations": parallel_iterations, "back_prop": back_prop, "swap_memory": swap_memory}
     return _fold(fn, elems, initializer, options, name or "foldl", backwards=False)
 
@@ -259,6 +265,10 @@ def scan(
         infer_shape: Whether all results are of one shape, so that it is known statically.
         reverse: Whether to go from the last row to the first; the results keep the order of the rows.
         name: Name scope of the nodes.
+
+    Raises:
+        InvalidArgumentError: there is neither a row nor an initializer, or the first dimensions differ.
+        DTypeError: `fn` is not callable, or its results have other dtypes than the ones before.
     """
     _check_function(fn)
     rows = _rows(elems)

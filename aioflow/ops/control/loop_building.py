@@ -71,7 +71,7 @@ class LoopBuilder:
 
     @property
     def _counters(self) -> int:
-        """The number of loop variables before those of the caller."""
+        """The number of loop variables that precede the caller's: 1 with an upper bound, otherwise 0."""
         return 0 if self._maximum is None else 1
 
     def _packed(self, tensors: Sequence[Tensor]) -> Any:

@@ -1,7 +1,7 @@
-"""The ops of control flow, which the runtime interprets (Switch, Merge and those of loops), and Assert, Print, Abort.
+"""The ops of control flow, which the runtime interprets (Switch, Merge and the loop ops), and Assert, Print, Abort.
 
 `Enter` brings a value into a loop's frame, `NextIteration` into the next iteration, and `Exit` back to the outer frame.
-`Switch` passes it to one output and makes the other dead. `Merge` returns whichever of its inputs is alive.
+`Switch` passes a value to one output and makes the other output dead. `Merge` returns the input that is alive.
 """
 
 from __future__ import annotations

@@ -70,6 +70,7 @@ class _Reader:
 
     def _place(self, context: ControlFlowContext, stored: Message, outer: ControlFlowContext | None) -> None:
         context.outer = outer
+        # `values` lists the outside tensors, too.
         outside = set(stored.values_def.external_values)
         for name in dict.fromkeys(
             value.partition(":")[0] for value in stored.values_def.values if value not in outside
@@ -113,6 +114,7 @@ def _complete(loop: WhileContext, inside: Iterable[Operation], readers: Mapping[
     first = loop.variables[0]
     loop.name = first.enter.op.attrs["frame_name"]
     loop.pivot = first.inside.op
+    # TensorFlow stores the Exits of a loop among the nodes inside.
     for variable in loop.variables:
         variable.exit.op.control_flow_context = loop.outer
 

@@ -109,6 +109,7 @@ class BodyContext(ControlFlowContext, scopes.Body):
         if self.holds(tensor.op):
             return tensor
         if tensor not in self.captures:
+            # A constant of floats may be differentiated, so it must be an input of the call.
             if tensor.op.type == "Const" and not tensor.dtype.is_floating and not tensor.dtype.is_complex:
                 return self._constant(tensor)
             self.captures[tensor] = self._border(tensor)

@@ -162,6 +162,7 @@ def _expand_case(op: Operation) -> None:
     index, *inputs = op.inputs
     names = [ref.name for ref in op.attrs["branches"]]
     sides = [partial(_branch, called(op, "branches", inputs, i), inputs, f"branch_{i}") for i in range(len(names))]
+    # The last branch serves every index out of range.
     last: Callable[[], Any] = sides[-1]
     for i in reversed(range(len(sides) - 1)):
         last = partial(cond, make("Equal", index, constant(i)), sides[i], last, strict=True)

@@ -43,6 +43,9 @@ def inline(
 
     Returns:
         The results, which wait for all effects; and the nodes that have run when the call has.
+
+    Raises:
+        ResourceExhaustedError: all copies in the graph have too many nodes.
     """
     return _inline(function, inputs, None, without)
 
@@ -150,6 +153,7 @@ class _Copy:
                 expected=f"at most {_MOST_COPIED} nodes",
                 actual=f"more, in {self._function.name!r}",
             )
+        # The end of the loop is not copied yet: until `_complete`, the Merge reads its first input twice.
         following = [t not in self._tensors and self._is_inside(t.op.control_flow_context) for t in op.inputs]
         present = [self.tensor(op.inputs[0] if late else t) for t, late in zip(op.inputs, following, strict=True)]
         context = self.context(op.control_flow_context)

@@ -107,6 +107,7 @@ def ordered_effects(body: BodyContext) -> list[Operation]:
     """Put the nodes of a traced body in order. Return those that must run whenever it is called."""
     order = _Order(body)
     for op in list(body.nodes.values()):
+        # Nodes of an expansion have the place of their call, which is an item itself.
         if op.op_def.stateful and op.call is None:
             order.add(op)
     return [op for unit in order.effects for op in order.ends(unit)]

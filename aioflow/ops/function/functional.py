@@ -111,7 +111,7 @@ def While(
     name: str | None = None,
     hostmem: Any = None,
 ) -> list[Tensor]:
-    """Run `body` on its own results as long as `cond` of them holds, as one node.
+    """Run `body` on its own results as long as `cond` holds for them, as one node.
 
     Args:
         input_: The values to start from.
@@ -138,6 +138,7 @@ def While(
     if len(test.outputs) != 1:
         raise InvalidArgumentError("cond must return one scalar", expected="1 output", actual=len(test.outputs))
     count = len(values)
+    # A While node passes all inputs to both functions, so the body must return the captured tensors, too.
     step = _variant(step, step.captured, [*step.outputs, *step.inputs[count:]])
     shapes = [_common_dims(value, result) for value, result in zip(values, step.outputs, strict=False)]
     shapes += [t.dims for t in step.captured]
@@ -163,7 +164,7 @@ def For(
     Args:
         start: The first i, an int32 scalar.
         limit: The bound, excluded.
-        delta: The step.
+        delta: The step; if it is 0, the body does not run.
         inputs: The values to start from.
         body: A function that returns the new values.
         name: Name of the node.
@@ -231,7 +232,7 @@ def _alike(graph: Graph, functions: Sequence[Function]) -> list[Function]:
 
 
 def _variant(function: Function, captured: Sequence[Tensor], outputs: Sequence[Tensor]) -> Function:
-    """Return the same body under another name, with other captured inputs or outputs."""
+    """Return a function of the same body with these captured inputs and outputs, under another name if they differ."""
     for tensor in captured:
         function.body.capture(tensor)
     if list(captured) == function.captured and list(outputs) == function.outputs:

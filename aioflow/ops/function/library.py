@@ -20,7 +20,7 @@ def find_function(graph: Graph, name: str) -> Function:
     Raises:
         NotFoundError: the graph has no such function.
         UnimplementedError: the function calls itself.
-        InvalidArgumentError: its definition is inconsistent.
+        InvalidArgumentError, DTypeError: its definition is inconsistent.
     """
     found: Any = graph.functions.get(name)
     if found is None:
@@ -70,6 +70,7 @@ def called(op: Operation, attr: str, inputs: Sequence[Tensor], index: int | None
     """Return the function that an attribute of a call (or an item of it) names, checked against the inputs.
 
     Raises:
+        NotFoundError, UnimplementedError: see `find_function`.
         InvalidArgumentError, DTypeError: the number or the dtypes of the inputs differ.
     """
     value = op.attrs[attr]
@@ -78,7 +79,11 @@ def called(op: Operation, attr: str, inputs: Sequence[Tensor], index: int | None
 
 
 def check_call(function: Function, inputs: Sequence[Tensor]) -> Function:
-    """Return the function, checked against the inputs of a call."""
+    """Return the function, checked against the inputs of a call.
+
+    Raises:
+        InvalidArgumentError, DTypeError: the number or the dtypes of the inputs differ.
+    """
     wanted, actual = ([t.dtype.name for t in ts] for ts in (function.inputs, inputs))
     if wanted != actual:
         error = DTypeError if len(wanted) == len(actual) else InvalidArgumentError

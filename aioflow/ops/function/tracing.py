@@ -96,8 +96,8 @@ class ConcreteFunction:
         """Call the function with one tensor per argument, in the order of the inputs.
 
         Raises:
-            InvalidArgumentError: there are too few or too many, or one has a shape that does not fit.
-            DTypeError: one has a different dtype.
+            InvalidArgumentError: there are too few or too many tensors, or the shape of one does not fit.
+            DTypeError: a tensor has a different dtype.
         """
         arguments = self.function.arguments
         if len(tensors) != len(arguments):
@@ -164,14 +164,18 @@ class PolymorphicFunction:
 
         Raises:
             UnimplementedError: the function calls itself.
-            DTypeError, InvalidArgumentError: the arguments do not fit `input_signature`.
+            DTypeError, InvalidArgumentError: the arguments do not fit `input_signature`, or an argument is neither a
+                tensor nor hashable.
         """
         structure, leaves = self._arguments(args, kwargs)
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         return self._concrete(structure, leaves)(*tensors)
 
     def get_concrete_function(self, *args: Any, **kwargs: Any) -> ConcreteFunction:
-        """Return the trace for arguments of this kind. A `TensorSpec` may replace a tensor."""
+        """Return the trace for arguments of this kind, by default those of `input_signature`.
+
+        A `TensorSpec` may replace a tensor.
+        """
         if not args and not kwargs and self.input_signature is not None:
             args = self.input_signature
         structure, leaves = self._arguments(args, kwargs)

@@ -282,6 +282,7 @@ def _maybe_flipped(image: TensorLike, axis: int, seed: int | None) -> Tensor:
         flips = make("Less", random_uniform([], seed=seed), 0.5)
         result: Tensor = cond(flips, lambda: _flipped(given, axis), lambda: make("Identity", given))
         return result
+    # Empty if an image of unknown rank is a single one.
     count = make("StridedSlice", make("Shape", given), [0], [-3], [1], begin_mask=1)
     flips = make("Less", random_uniform(count, seed=seed), 0.5)
     each = make("Reshape", flips, make("ConcatV2", [count, [1, 1, 1]], 0))
@@ -304,8 +305,8 @@ def random_flip_up_down(image: TensorLike, seed: int | None = None) -> Tensor:
 def convert_image_dtype(image: TensorLike, dtype: DTypeLike, saturate: bool = False, name: str | None = None) -> Tensor:
     """Convert an image to another dtype, and scale its values.
 
-    Floats are between 0 and 1, and integers go up to their maximum. With `saturate`, values outside of the dtype's
-    range are clipped.
+    Floats are between 0 and 1, and integers go up to their maximum. With `saturate`, values outside of the range of an
+    integer dtype are clipped. Floats that become other floats are neither scaled nor clipped.
 
     Raises:
         DTypeError: a dtype is neither an integer nor a floating one.
@@ -324,7 +325,7 @@ def convert_image_dtype(image: TensorLike, dtype: DTypeLike, saturate: bool = Fa
         if given.dtype.is_integer:
             scale = constant(1.0 / given.dtype.max, wanted)
             return make("Mul", _cast(given, wanted, False), scale)
-        # The scale may exceed the range of float16.
+        # The cast truncates, so 1.0 is scaled to half a step above the maximum. That may exceed the range of float16.
         if wanted.max + 0.5 > given.dtype.max:
             given = _cast(given, dtypes.float32, False)
         return _cast(make("Mul", given, constant(wanted.max + 0.5, given.dtype)), wanted, saturate)
@@ -397,14 +398,22 @@ def adjust_gamma(image: TensorLike, gamma: float = 1, gain: float = 1) -> Tensor
 
 
 def random_brightness(image: TensorLike, max_delta: float, seed: int | None = None) -> Tensor:
-    """Apply `adjust_brightness` with a random number between `-max_delta` and `max_delta`."""
+    """Apply `adjust_brightness` with a random number between `-max_delta` and `max_delta`.
+
+    Raises:
+        InvalidArgumentError: `max_delta` is negative.
+    """
     if max_delta < 0:
         raise InvalidArgumentError("max_delta is negative", expected=">= 0", actual=max_delta)
     return adjust_brightness(image, random_uniform([], -max_delta, max_delta, seed=seed))
 
 
 def random_contrast(image: TensorLike, lower: float, upper: float, seed: int | None = None) -> Tensor:
-    """Apply `adjust_contrast` with a random factor between `lower` and `upper`."""
+    """Apply `adjust_contrast` with a random factor between `lower` and `upper`.
+
+    Raises:
+        InvalidArgumentError: `0 <= lower < upper` does not hold.
+    """
     if not 0 <= lower < upper:
         raise InvalidArgumentError(
             "lower and upper do not form a range", expected="0 <= lower < upper", actual=(lower, upper)

@@ -100,7 +100,7 @@ def non_max_suppression(
         boxes: [n, 4]: two opposite corners, (y, x) each.
         scores: [n].
         max_output_size: Maximum number of indices.
-        iou_threshold: From 0 to 1: the area of the intersection over that of the union, up to which two may overlap.
+        iou_threshold: Maximum overlap of two boxes, from 0 to 1: area of their intersection over area of their union.
         score_threshold: Boxes with scores up to this are dropped.
         name: Name of the node.
 

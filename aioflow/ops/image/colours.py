@@ -78,7 +78,7 @@ def _flags(condition: Tensor, dtype: dtypes.DType) -> Tensor:
 def _extremes(images: Tensor) -> tuple[Tensor, Tensor]:
     """Return 1 for the largest channel, and 1 for the smallest.
 
-    Of equal channels the first (red, green, blue) is the largest, and another one is the smallest.
+    Of equal channels the first (red, green, blue) is the largest and the last is the smallest, so the two differ.
     """
     red, green, blue = _channels(images)
 
@@ -254,14 +254,22 @@ def adjust_saturation(image: TensorLike, saturation_factor: TensorLike, name: st
 
 
 def random_hue(image: TensorLike, max_delta: float, seed: int | None = None) -> Tensor:
-    """Apply `adjust_hue` with a random number between `-max_delta` and `max_delta`, which is 0.5 at most."""
+    """Apply `adjust_hue` with a random number between `-max_delta` and `max_delta`.
+
+    Raises:
+        InvalidArgumentError: `max_delta` is not from 0 to 0.5.
+    """
     if not 0 <= max_delta <= 0.5:
         raise InvalidArgumentError("max_delta is out of range", expected="0..0.5", actual=max_delta)
     return adjust_hue(image, random_uniform([], -max_delta, max_delta, seed=seed))
 
 
 def random_saturation(image: TensorLike, lower: float, upper: float, seed: int | None = None) -> Tensor:
-    """Apply `adjust_saturation` with a random factor between `lower` and `upper`."""
+    """Apply `adjust_saturation` with a random factor between `lower` and `upper`.
+
+    Raises:
+        InvalidArgumentError: `0 <= lower < upper` does not hold.
+    """
     if not 0 <= lower < upper:
         raise InvalidArgumentError(
             "lower and upper do not form a range", expected="0 <= lower < upper", actual=(lower, upper)

@@ -306,6 +306,10 @@ def decode_image(
         dtype: uint8, uint16, or another to which the image is converted: floats are between 0 and 1.
         name: Name scope of the nodes.
         expand_animations: Whether to return all frames of a GIF, [frames, height, width, 3], or only the first one.
+
+    Raises:
+        InvalidArgumentError: the bytes are not an image of these formats.
+        UnimplementedError: Pillow is not installed: `pip install 'aioflow-engine[image]'`.
     """
     wanted = as_dtype(dtype)
     direct = wanted in (dtypes.uint8, dtypes.uint16, dtypes.float32)
@@ -423,7 +427,8 @@ def crop_and_resize(
         box_indices: Another name of `box_ind`.
 
     Raises:
-        InvalidArgumentError: the index of an image is missing or out of range, or a box is not finite.
+        InvalidArgumentError: the index of an image is missing or out of range, `crop_size` is missing, or a box is not
+            finite.
     """
     if (box_ind is None) == (box_indices is None):
         given = "none" if box_ind is None else "both"

@@ -49,7 +49,7 @@ def _steps(images: Tensor, axis: int) -> Tensor:
 
 
 def total_variation(images: TensorLike, name: str | None = None) -> Tensor:
-    """Return the sum of the differences between neighboring pixels, which is large for noise.
+    """Return the sum of the absolute differences between neighboring pixels, which is large for noise.
 
     `images` is [height, width, channels], for which the result is a scalar, or a batch of them, for which it is a
     vector.
@@ -157,6 +157,9 @@ def psnr(a: TensorLike, b: TensorLike, max_val: TensorLike, name: str | None = N
 
     Returns:
         float32 [...], infinite for equal images.
+
+    Raises:
+        InvalidArgumentError: the shapes differ, or the rank is below 3.
     """
     with name_scope(name, "psnr"):
         one, other, limit = _as_floats(a, b, max_val)
@@ -271,6 +274,9 @@ def ssim_multiscale(
 
     Returns:
         float32 [...].
+
+    Raises:
+        InvalidArgumentError: a shape does not fit.
     """
     with name_scope(None, "MS-SSIM"):
         one, other, limit = _as_floats(img1, img2, max_val)
@@ -281,6 +287,7 @@ def ssim_multiscale(
                 one, other = _halved(one), _halved(other)
             luminance, structure = window.compare(one, other)
             last = number == len(power_factors) - 1
+            # A negative mean has no real power.
             found.append(make("Relu", _mean(luminance * structure if last else structure, (-3, -2))))
         powers = constant(list(power_factors), dtypes.float32)
         scales = make("Pow", make("Pack", found, axis=-1), powers)

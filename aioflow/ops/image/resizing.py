@@ -163,7 +163,7 @@ def _nearest_neighbor_grad_grad(op: Operation, grad: Tensor) -> list[Tensor | No
 
 
 def _as_floats(image: Tensor, dtype: dtypes.DType, gradient_of: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return a gradient in the dtype of the images that can be computed only for images of `dtype`."""
+    """Return the gradient in the image's dtype; `gradient_of` computes it, but accepts only images of `dtype`."""
     if image.dtype is dtype:
         return gradient_of(image)
     return make("Cast", gradient_of(make("Cast", image, DstT=dtype)), DstT=image.dtype)
@@ -266,8 +266,8 @@ def resize_bicubic(
 ) -> Tensor:
     """Resize images by bicubic interpolation: float32. See `resize_bilinear`.
 
-    With `half_pixel_centers` it is that of Keys ("Cubic convolution interpolation for digital image processing", 1981),
-    with a = -1/2, otherwise with a = -3/4.
+    The cubic has a = -1/2 with `half_pixel_centers`, as in Keys, "Cubic convolution interpolation for digital image
+    processing" (1981), otherwise a = -3/4.
     """
     return make(
         "ResizeBicubic",
@@ -307,7 +307,7 @@ def resize_images(
     preserve_aspect_ratio: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Resize an image or a batch of images. Images that have the size already are returned unchanged.
+    """Resize an image or a batch of images. Images that have the size already are returned unchanged, in their dtype.
 
     Args:
         images: [height, width, channels], or a batch of them.

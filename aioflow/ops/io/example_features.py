@@ -84,7 +84,10 @@ class FeatureSpecs:
 
     Attributes:
         sparse: The dtypes of the features that are read as sparse tensors, by name.
-        dense: Dtype, shape and default value of those that are read as dense ones, by name.
+        dense: Dtype, shape and default value of the features that are read as dense tensors, by name.
+
+    Raises:
+        InvalidArgumentError: a feature is not of one of `kinds`, has unknown sizes, or conflicts with another one.
     """
 
     def __init__(
@@ -159,6 +162,7 @@ def _known(key: str, shape: Any) -> tuple[int, ...]:
 
 def _fixed(key: str, feature: FixedLenFeature) -> tuple[DType, Dims, Tensor]:
     dtype, dims = as_dtype(feature.dtype), _known(key, feature.shape)
+    # An empty default makes the feature required.
     if feature.default_value is None:
         return dtype, dims, constant([], dtype)
     return dtype, dims, _default(key, feature.default_value, dtype, dims)

@@ -207,7 +207,8 @@ def decode_raw(
         bytes: Another name for `input_bytes`.
 
     Raises:
-        InvalidArgumentError: the strings differ in length, or it is not a multiple of the dtype's size.
+        InvalidArgumentError: the strings differ in length, their length is not a multiple of the dtype's size, or the
+            strings or the dtype are not given.
     """
     given = input_bytes if input_bytes is not None else bytes
     if given is None or out_type is None:
@@ -330,7 +331,10 @@ def parse_example(
 def parse_single_example(
     serialized: TensorLike, features: ExampleFeatures, name: str | None = None, example_names: TensorLike | None = None
 ) -> dict[str, Any]:
-    """Return the features of one serialized `Example`, by name: `parse_example` of a scalar, without the batch."""
+    """Return the features of one serialized `Example`, by name: `parse_example` of a scalar, without the batch.
+
+    `example_names` is ignored.
+    """
     specs = _specs(features)
     found = make_tuple(
         _Features,

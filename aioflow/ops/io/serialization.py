@@ -95,7 +95,11 @@ def _only_strings(out_type: Any) -> None:
 
 
 def serialize_sparse(sp_input: SparseTensor, name: str | None = None, out_type: DTypeLike = dtypes.string) -> Tensor:
-    """Return the sparse tensor as a vector of three strings."""
+    """Return the sparse tensor as a vector of three strings.
+
+    Raises:
+        UnimplementedError: `out_type` is not string.
+    """
     _only_strings(out_type)
     sparse = sparse_of(sp_input)
     return make("SerializeSparse", sparse.indices, sparse.values, sparse.dense_shape, name=name)
@@ -110,6 +114,7 @@ def serialize_many_sparse(
 
     Raises:
         InvalidArgumentError: the rank is less than 2.
+        UnimplementedError: `out_type` is not string.
     """
     _only_strings(out_type)
     sparse = sparse_of(sp_input)

@@ -341,6 +341,7 @@ def _svd_grad(op: Operation, grad_s: Tensor | None, grad_u: Tensor | None, grad_
     if not op.get_attr("compute_uv"):
         if grad_s is None:
             return None
+        # The op did not compute the singular vectors, but the gradient of the singular values needs them.
         s, u, v = make_list("Svd", op.inputs[0])
         return matmul(u * make("ExpandDims", grad_s, -2), v, adjoint_b=True)
     if op.get_attr("full_matrices") or op.inputs[0].dtype.is_complex:
@@ -446,6 +447,8 @@ def logdet(matrix: TensorLike, name: str | None = None) -> Tensor:
 def matrix_solve(matrix: TensorLike, rhs: TensorLike, adjoint: bool = False, name: str | None = None) -> Tensor:
     """Solve `matrix x = rhs` for square matrices [..., m, m] and right-hand sides [..., m, k].
 
+    With `adjoint`, solve `matrix^H x = rhs`.
+
     Raises:
         InvalidArgumentError: the shapes do not fit, or a matrix is not invertible.
     """
@@ -513,7 +516,8 @@ class Qr(NamedTuple):
 def self_adjoint_eig(tensor: TensorLike, name: str | None = None) -> Eigen:
     """Return the eigenvalues and eigenvectors of Hermitian matrices.
 
-    The eigenvalues are [..., n], in ascending order; the eigenvectors are the columns of [..., n, n].
+    The eigenvalues are [..., n], in ascending order; the eigenvectors are the columns of [..., n, n]. Only the lower
+    triangle of a matrix is read.
     """
     return make_tuple(Eigen, "SelfAdjointEigV2", tensor, compute_v=True, name=name)
 
@@ -549,5 +553,8 @@ def svd(
 
 
 def qr(input: TensorLike, full_matrices: bool = False, name: str | None = None) -> Qr:
-    """Return the decomposition `input = q r`, with orthonormal columns of q and upper triangular r."""
+    """Return the decomposition `input = q r`, with orthonormal columns of q and upper triangular r.
+
+    q is [..., m, p] and r [..., p, n], with p = min(m, n), or p = m with `full_matrices`.
+    """
     return make_tuple(Qr, "Qr", input, full_matrices=full_matrices, name=name)

@@ -43,7 +43,11 @@ def eye(
     dtype: DTypeLike = dtypes.float32,
     name: str | None = None,
 ) -> Tensor:
-    """Return identity matrices [*batch_shape, num_rows, num_columns]; square unless `num_columns` is given."""
+    """Return identity matrices [*batch_shape, num_rows, num_columns]; square unless `num_columns` is given.
+
+    Raises:
+        InvalidArgumentError: a size is negative.
+    """
     kind = as_dtype(dtype)
     with name_scope(name, "eye", [num_rows, num_columns, batch_shape]):
         rows = convert_to_tensor(num_rows, dtype_hint=dtypes.int32)
@@ -83,7 +87,8 @@ def norm(
         keep_dims: Old name of `keepdims`.
 
     Raises:
-        InvalidArgumentError: `ord` is unknown, or `axis` has more than two axes.
+        InvalidArgumentError: `ord` is unknown, `axis` has more than two axes, or a matrix's 2-norm is requested for an
+            unknown rank.
     """
     x = convert_to_tensor(tensor)
     keep = bool(keepdims if keep_dims is None else keep_dims)
@@ -137,6 +142,7 @@ def _matrix_norm(x: Tensor, ord: Any, axes: tuple[int, int], keep: bool) -> Tens
     if ord == 2:
         return _spectral(x, axes, keep)
     summed, compared = axes if ord == 1 else axes[::-1]
+    # The first reduction keeps its axis, so that the second axis keeps its number.
     inner = reduce_by("Max", reduce_by("Sum", _absolute(x), summed, True, None), compared, True, None)
     return inner if keep else make("Squeeze", inner, squeeze_dims=list(axes))
 

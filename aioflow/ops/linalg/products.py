@@ -358,6 +358,7 @@ def matmul(
 
     Raises:
         InvalidArgumentError: an operand has both transpose and adjoint, or the inner dimensions differ.
+        DTypeError: the operands have different dtypes, and no `output_type` is given.
     """
     if (transpose_a and adjoint_a) or (transpose_b and adjoint_b):
         raise InvalidArgumentError(
@@ -373,6 +374,7 @@ def matmul(
             a_tensor, b_tensor = (make("Cast", t, DstT=as_dtype(output_type)) for t in (a_tensor, b_tensor))
         if all(t.dims is not None and len(t.dims) <= 2 for t in (a_tensor, b_tensor)):
             return _times_named(a_tensor, b_tensor, (transpose_a, adjoint_a), (transpose_b, adjoint_b), scope)
+        # BatchMatMulV2 has only adjoints: that of the conjugate is the transpose. It accepts single matrices, too.
         x = _conjugate(a_tensor) if transpose_a else a_tensor
         y = _conjugate(b_tensor) if transpose_b else b_tensor
         result = make("BatchMatMulV2", x, y, adj_x=transpose_a or adjoint_a, adj_y=transpose_b or adjoint_b, name=scope)

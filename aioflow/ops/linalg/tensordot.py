@@ -27,6 +27,7 @@ def tensordot(a: TensorLike, b: TensorLike, axes: TensorLike, name: str | None =
 
     Raises:
         InvalidArgumentError: the axes are out of range, or differ in number.
+        DTypeError: `axes` is neither an int nor two lists.
     """
     x = convert_to_tensor(a)
     y = convert_to_tensor(b, dtype_hint=x.dtype)

@@ -42,6 +42,7 @@ class TableInitializer(OfKeysAndValues, ABC):
             if have is not wanted:
                 raise DTypeError(f"the {what} of the table have another dtype", expected=wanted.name, actual=have.name)
         graph = table.resource_handle.graph
+        # The node runs in a step of its own, which must not run the nodes that an open block waits for.
         with graph.as_default(), graph.control_dependencies(None):
             node = self._node(table.resource_handle)
         graph.add_to_collection(GraphKeys.TABLE_INITIALIZERS, node)

@@ -161,9 +161,9 @@ class StaticHashTable(_StaticTable):
 
 
 class StaticVocabularyTable(_StaticTable):
-    """A table that maps keys to numbers: those of a static table, and hash buckets for all other keys.
+    """A table that maps keys to the numbers of a static table, and all other keys to hash buckets.
 
-    The numbers of the buckets follow those of the entries.
+    The numbers of the buckets begin after the last number of an entry.
 
     Args:
         initializer: Entries with int64 values, counted from 0; None for buckets alone.

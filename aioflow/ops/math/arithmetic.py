@@ -316,7 +316,13 @@ def xlog1py(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 
 def polyval(coeffs: Sequence[TensorLike], x: TensorLike, name: str | None = None) -> Tensor:
-    """Evaluate the polynomial with these coefficients, highest power first, at x by Horner's rule."""
+    """Evaluate the polynomial with these coefficients, highest power first, at x by Horner's rule.
+
+    Without coefficients the result is 0.
+
+    Raises:
+        InvalidArgumentError: `coeffs` is not a list.
+    """
     if not isinstance(coeffs, list | tuple):
         raise InvalidArgumentError("polyval needs a list of coefficients", expected="a list", actual=repr(coeffs))
     tensor = convert_to_tensor(x)

@@ -73,7 +73,7 @@ def broadcast_static_shape(shape_x: ShapeLike | None, shape_y: ShapeLike | None)
     """Return the shape that results from broadcasting two static shapes.
 
     Raises:
-        InvalidArgumentError: they cannot be broadcast together.
+        InvalidArgumentError: the shapes cannot be broadcast together.
     """
     return TensorShape(broadcast_dims([dims_of(shape_x), dims_of(shape_y)]))
 
@@ -81,7 +81,7 @@ def broadcast_static_shape(shape_x: ShapeLike | None, shape_y: ShapeLike | None)
 def broadcast_dynamic_shape(shape_x: TensorLike, shape_y: TensorLike) -> Tensor:
     """Return the shape vector that results from broadcasting two shape vectors.
 
-    A step fails if they cannot be broadcast together.
+    A step fails if the shapes cannot be broadcast together.
     """
     x = convert_to_tensor(shape_x)
     return make("BroadcastArgs", x, convert_to_tensor(shape_y, x.dtype))
@@ -148,6 +148,7 @@ def unbroadcast(x: Tensor, y: Tensor, grad_x: Gradient | None, grad_y: Gradient 
             continue
         grad = convert_to_tensor(grad)
         if axes is not _UNDECIDED:
+            # Two sums, because only the first one keeps its axes, with size 1.
             results.append(_sum(_sum(grad, axes.kept, True), axes.dropped, False))
             continue
         if dynamic is None:
@@ -187,7 +188,7 @@ def same_dtype(x: TensorLike, y: TensorLike) -> tuple[Tensor, Tensor]:
     """Return both operands as tensors of one dtype. A Python value takes the dtype of the other operand.
 
     Raises:
-        DTypeError: they are tensors of different dtypes, or a value is of a different kind.
+        DTypeError: the operands are tensors of different dtypes, or a value is of a different kind.
     """
     if _is_value(x) and not _is_value(y):
         second = convert_to_tensor(y)

@@ -102,7 +102,11 @@ def clip_by_global_norm(
 
     Returns:
         The clipped list and the norm before clipping. If the norm is not finite, every element becomes NaN.
+
+    Raises:
+        DTypeError, InvalidArgumentError: as for `global_norm`.
     """
+    # Called for its check of `t_list`, also if `use_norm` is given.
     _values(t_list)
     norm = global_norm(t_list, name) if use_norm is None else convert_to_tensor(use_norm)
     with name_scope(name, "clip_by_global_norm", [norm]):

@@ -48,6 +48,7 @@ def _cast_value(op: Operation, inputs: list[Array]) -> Array | None:
     wanted = op.outputs[0].dtype.np_dtype
     if inputs[0].dtype.kind != "O":
         return inputs[0].astype(wanted)
+    # An array of objects is a shape that is known in part, with None for unknown sizes.
     return None if any(not isinstance(v, int | None) for v in inputs[0].reshape(-1)) else inputs[0]
 
 

@@ -230,7 +230,7 @@ def rfft3d(input_tensor: TensorLike, fft_length: TensorLike | None = None, name:
 def irfft(input_tensor: TensorLike, fft_length: TensorLike | None = None, name: str | None = None) -> Tensor:
     """Return the inverse of `rfft`: `fft_length` real numbers.
 
-    By default their number is even, since the halved transform does not tell it.
+    By default the number is even: the halved transform does not determine whether it was.
     """
     return _real("IRFFT", 1, input_tensor, fft_length, name)
 

@@ -113,6 +113,7 @@ def stateless_gamma(
         rate = convert_to_tensor(1 if beta is None else beta, wanted)
         sizes = make("BroadcastArgs", make("Shape", concentration), make("Shape", rate))
         key, counter = make_list("StatelessRandomGetKeyCounter", seed)
+        # 3 is TensorFlow's number for an algorithm that the device chooses.
         drawn = make(
             "StatelessRandomGammaV3", shape_tensor(shape), key, counter, 3, make("BroadcastTo", concentration, sizes)
         )

@@ -317,7 +317,11 @@ def top_k(
 
 
 def nth_element(input: TensorLike, n: TensorLike, reverse: bool = False, name: str | None = None) -> Tensor:
-    """Return the n-th smallest element (from 0) along the last dimension; with `reverse`, the n-th largest."""
+    """Return the n-th smallest element (from 0) along the last dimension; with `reverse`, the n-th largest.
+
+    Raises:
+        InvalidArgumentError: n is negative, or not less than the last dimension.
+    """
     return make("NthElement", input, n, reverse=reverse, name=name)
 
 
@@ -337,7 +341,7 @@ def sort(values: TensorLike, axis: int = -1, direction: str = "ASCENDING", name:
     """Sort the values along `axis`; `direction` is "ASCENDING" or "DESCENDING".
 
     Raises:
-        InvalidArgumentError: there is no such axis or direction.
+        InvalidArgumentError: there is no such axis or direction, or `axis` is not constant.
     """
     x = convert_to_tensor(values)
     with name_scope(name, "sort", [x]):
@@ -405,14 +409,14 @@ def bincount(
     """Count how often each value 0, 1, … occurs in `arr`, or sum the weights of its occurrences.
 
     Args:
-        arr: int32 elements, not negative.
+        arr: int32 elements. With weights, negative elements are ignored.
         weights: Weights in the shape of `arr`. The result has their dtype.
         minlength: The minimum length of the result, which is otherwise the largest value plus one.
         maxlength: The maximum length of the result. Values of `maxlength` or more are ignored.
         dtype: Dtype of the counts if there are no weights.
 
     Raises:
-        InvalidArgumentError: an element is negative.
+        InvalidArgumentError: an element is negative, and there are no weights.
     """
     x = convert_to_tensor(arr, dtypes.int32)
     with name_scope("bincount", values=[x]):
@@ -420,6 +424,7 @@ def bincount(
         if weights is None:
             nothing = constant(np.zeros(0, as_dtype(dtype).np_dtype))
             return make("Bincount", x, size, nothing)
+        # UnsortedSegmentSum ignores negative ids, but rejects ids that are too large.
         beyond = make("GreaterEqual", x, size)
         ids = x if maxlength is None else make("SelectV2", beyond, constant(-1), x)
         result = make("UnsortedSegmentSum", convert_to_tensor(weights), ids, size)

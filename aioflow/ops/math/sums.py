@@ -101,7 +101,7 @@ def clip_by_value(
 
 
 def add_n(inputs: Sequence[TensorLike], name: str | None = None) -> Tensor:
-    """Return the sum of tensors of equal shape and dtype, without broadcasting.
+    """Return the sum of tensors of equal shape and dtype, without broadcasting. A single tensor is returned as it is.
 
     Raises:
         InvalidArgumentError: the list is empty, or the shapes differ.
@@ -125,7 +125,7 @@ def accumulate_n(
     """Like `add_n`, with the shape and dtype that the inputs must have.
 
     Raises:
-        InvalidArgumentError: an input does not fit `shape`.
+        InvalidArgumentError: there are no inputs, or an input does not fit `shape`.
         DTypeError: an input does not have `tensor_dtype`.
     """
     if not isinstance(inputs, list | tuple) or not inputs:

@@ -173,6 +173,7 @@ def _dense_loss(labels: TensorLike, logits: TensorLike, axis: int, name: str | N
         outer = None if features.dims is None else features.dims[:-1]
         flat = features.dims is not None and len(features.dims) == 2
         rows = (features, targets) if flat else (_as_rows(features), _as_rows(targets))
+        # The caller's name belongs to the node whose output is returned.
         loss = make_list("SoftmaxCrossEntropyWithLogits", *rows, name=scope if flat and features is given else None)[0]
         if not flat:
             loss = _with_outer_shape(loss, features, outer)
@@ -188,6 +189,7 @@ def _axis_to_end(tensor: Tensor, axis: int) -> list[int] | Tensor:
         return make("ConcatV2", [make_list("ListDiff", make("Range", 0, rank, 1), last)[0], last], 0)
     # Called for its check of the axis.
     swap_with_last(tensor, axis)
+    # Not the swap itself: the other axes keep their order, which is that of the loss.
     size = len(tensor.dims)
     return [i for i in range(size) if i != axis % size] + [axis % size]
 

@@ -41,7 +41,7 @@ def dropout(
         rate: A number or a scalar tensor in [0, 1).
 
     Raises:
-        InvalidArgumentError: the rate is missing, given twice, or out of range.
+        InvalidArgumentError: the rate is missing, given twice, or out of range, or x is not floating.
     """
     dropped = _rate(keep_prob, rate)
     with name_scope(name, "dropout", [x, dropped]) as scope:

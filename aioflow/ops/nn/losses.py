@@ -1,6 +1,6 @@
 """Losses that are averaged by weights and collected: the contents of `aioflow.losses`.
 
-The argument `weights` is a number, or a tensor of the rank of the losses in which each size is 1 or that of the losses.
+The argument `weights` is a number, or a tensor of the rank of the losses in which each size is 1 or the losses' size.
 float64 losses stay float64 (TensorFlow computes them in float32); integers and half precision become float32.
 """
 
@@ -268,6 +268,9 @@ def cosine_distance(
     """Return the weighted loss 1 - sum(predictions * labels) along `axis`, for vectors of length 1.
 
     `dim` is the older name of `axis`.
+
+    Raises:
+        InvalidArgumentError: neither `axis` nor `dim` is given, or the shapes do not fit.
     """
     along = dim if axis is None else axis
     if along is None:
@@ -375,12 +378,12 @@ def add_loss(loss: Tensor, loss_collection: str | None = _LOSSES) -> None:
 
 
 def get_losses(scope: str | None = None, loss_collection: str = _LOSSES) -> list[Tensor]:
-    """Return the losses of the default graph; with `scope`, those whose name matches."""
+    """Return the losses of the default graph; with `scope`, only losses whose names match that regular expression."""
     return default_graph().get_collection(loss_collection, scope)
 
 
 def get_regularization_losses(scope: str | None = None) -> list[Tensor]:
-    """Return the regularization losses of the default graph; with `scope`, those whose name matches."""
+    """Return the regularization losses of the default graph, selected by `scope` as in `get_losses`."""
     return default_graph().get_collection(GraphKeys.REGULARIZATION_LOSSES, scope)
 
 

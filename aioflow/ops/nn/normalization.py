@@ -244,7 +244,7 @@ def fused_batch_norm(
         mean: [channels] running mean. It is used if not training, and is averaged into if `exponential_avg_factor` is
             not 1.
         variance: [channels] running variance, used like `mean`.
-        epsilon: Number added to the variance; at least 1.001e-5.
+        epsilon: Number added to the variance. Values below 1.001e-5 are raised to it.
         data_format: "NHWC" or "NCHW".
         is_training: Whether to normalize by the moments of the batch instead of the running ones.
         name: Name of the node.
@@ -383,6 +383,7 @@ def weighted_moments(
         keep = _kept(keep_dims, keepdims)
         y = _float32(tensor) if tensor.dtype.name == "float16" else tensor
         weights = _cast(convert_to_tensor(frequency_weights, dtype_or_none(frequency_weights, y)), y)
+        # Broadcast the weights, so that their sum counts each element of x.
         weights = weights + make("ZerosLike", y)
         total = make("Sum", weights, axes, keep_dims=True)
         mean = make("Sum", weights * y, axes, keep_dims=True) / total

@@ -173,6 +173,7 @@ def differentiate_maximum(forward: str, back: str, again: str) -> None:
         image, pooled, _ = op.inputs
         # MaxPoolGradGrad has no explicit paddings.
         how = _how(op, "explicit_paddings")
+        # `back` is linear in `grad`. Image and result only select positions, so they have no gradient.
         return [zeros_like(image), zeros_like(pooled), make(again, image, pooled, grad, **how)]
 
     @gradient(again)
@@ -215,7 +216,7 @@ def per_axis(values: Ints | None, axes: int, data_format: str, name: str) -> lis
 
 
 def padding_attrs(padding: Padding | None) -> dict[str, Any]:
-    """Return the attributes for "SAME", "VALID", or [[before, after]] per axis."""
+    """Return the attributes for "SAME", "VALID", or [[before, after]] per axis. Raise DTypeError for anything else."""
     if isinstance(padding, str):
         return {"padding": padding.upper()}
     if not isinstance(padding, list | tuple):

@@ -147,7 +147,7 @@ class ConditionalAccumulatorBase:
 
     Args:
         dtype: Dtype of the gradients.
-        shape: Their static shape, or None.
+        shape: Static shape of the gradients, or None.
         accumulator_ref: The handle tensor.
     """
 
@@ -238,7 +238,7 @@ def _accumulator(
 
 
 class ConditionalAccumulator(ConditionalAccumulatorBase):
-    """An accumulator of dense gradients that returns their mean once enough have arrived.
+    """An accumulator of dense gradients that returns their mean (or sum) once enough have arrived.
 
     Args:
         dtype: Dtype of the gradients.
@@ -275,6 +275,9 @@ class ConditionalAccumulator(ConditionalAccumulatorBase):
         """Return the mean (or sum) of the added gradients, once there are at least `num_required`.
 
         The take empties the accumulator and advances its step by one.
+
+        Raises:
+            CancelledError: at run time, the accumulator is closed.
         """
         count = convert_to_tensor(num_required, _dtypes.int32)
         return make("ResourceAccumulatorTakeGradient", self._accumulator_ref, count, dtype=self._dtype, name=name)
@@ -348,6 +351,9 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
 
         Returns:
             A named tuple of `indices`, `values` and `shape`; the first size of the shape is -1 if it is unknown.
+
+        Raises:
+            CancelledError: at run time, the accumulator is closed.
         """
         count = convert_to_tensor(num_required, _dtypes.int32)
         return make_tuple(
@@ -361,7 +367,7 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
 
 
 def _as_int64(value: TensorLike) -> Tensor:
-    """Return steps, indices or shapes as int64. Those from `gradients` may have another integer dtype."""
+    """Return steps, indices or shapes as int64. Indices from `gradients` may have another integer dtype."""
     tensor = convert_to_tensor(value, dtype_hint=_dtypes.int64)
     return (
         make("Cast", tensor, DstT=_dtypes.int64)

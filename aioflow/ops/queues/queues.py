@@ -124,7 +124,7 @@ class QueueBase:
         Raises:
             CancelledError: at run time, the queue is closed, or is closed with `cancel_pending_enqueues` during the
                 wait.
-            InvalidArgumentError: at run time, the shape of a component differs from that of the queue.
+            InvalidArgumentError: a shape differs from the queue's; at run time if it is not known before.
         """
         components = self._components(vals)
         for tensor, dims in zip(components, self._dims, strict=True):
@@ -148,8 +148,9 @@ class QueueBase:
     def dequeue(self, name: str | None = None) -> Any:
         """Return the next element; the node waits while the queue is empty.
 
-        A step that is cancelled during the wait leaves the queue unchanged. Once the node has the element, the dequeue
-        has taken effect, like an assignment: if the step fails or is cancelled after that, the element is lost.
+        A step that is cancelled during the wait leaves the queue unchanged. If the fetches are not delivered, the
+        element is put back. It is lost if a kernel has failed, if a state change in the step depends on the element, or
+        if the dequeue is behind control flow.
 
         Returns:
             A tensor, a list of tensors, or a dictionary if the queue has names.

@@ -103,6 +103,9 @@ def cross(
 
     Returns:
         A sparse matrix of strings, with one element per combination in each row.
+
+    Raises:
+        DTypeError: the features are neither integers nor strings, or `inputs` is not a list.
     """
     indices, values, shapes, dense = _parts(inputs)
     between = convert_to_tensor("_X_" if separator is None else separator, dtypes.string)
@@ -126,6 +129,9 @@ def cross_hashed(
 
     Returns:
         A sparse matrix of int64.
+
+    Raises:
+        DTypeError: as for `cross`.
     """
     indices, values, shapes, dense = _parts(inputs)
     text = all(one.dtype is dtypes.string for one in (*values, *dense))

@@ -138,14 +138,17 @@ def sparse_eye(
 def sparse_merge(
     sp_ids: Any, sp_values: SparseTensor, vocab_size: Any, name: str | None = None, already_sorted: bool = False
 ) -> SparseTensor:
-    """Return values indexed by ids: one dimension, or several, for the ids replaces the last dimension of `sp_values`.
+    """Return `sp_values` indexed by ids: a dimension for each tensor of ids replaces the last dimension.
 
     Args:
-        sp_ids: A `SparseTensor` of ids with the indices of `sp_values`, or a list of them.
+        sp_ids: A `SparseTensor` of ids with the indices of `sp_values`, or a list of such tensors.
         sp_values: The values.
         vocab_size: Number of ids, or a list with one number per tensor of ids.
         name: Name of the scope of the nodes.
         already_sorted: Whether the result is in row-major order without sorting.
+
+    Raises:
+        InvalidArgumentError: the number of tensors of ids differs from the number of sizes, or is 0.
     """
     single = isinstance(sp_ids, SparseTensor | SparseTensorValue)
     ids = [sparse_of(part) for part in ([sp_ids] if single else sp_ids)]
@@ -168,9 +171,10 @@ def sparse_merge(
 
 
 def sparse_to_indicator(sp_input: SparseTensor, vocab_size: TensorLike, name: str | None = None) -> Tensor:
-    """Return a dense bool tensor that is True at the ids in `sp_input`; the ids replace its last dimension."""
+    """Return a dense bool tensor that is True at the ids in `sp_input`; the ids replace the last dimension."""
     ids = sparse_of(sp_input)
     with name_scope(name, "SparseToIndicator"):
         held = make("Fill", make("Shape", ids.values), constant(True))
         merged = sparse_merge(ids, ids.with_values(held), vocab_size)
+        # A row may contain an id several times.
         return sparse_tensor_to_dense(merged, False, validate_indices=False)

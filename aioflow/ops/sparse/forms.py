@@ -414,7 +414,11 @@ def sparse_slice(sp_input: SparseTensor, start: TensorLike, size: TensorLike, na
 
 
 def sparse_retain(sp_input: SparseTensor, to_retain: TensorLike) -> SparseTensor:
-    """Return the entries for which the bool vector `to_retain` is True."""
+    """Return the entries for which the bool vector `to_retain` is True.
+
+    Raises:
+        InvalidArgumentError: the number of bools differs from the number of entries.
+    """
     sparse = sparse_of(sp_input)
     chosen = convert_to_tensor(to_retain, dtypes.bool_)
     merge_dims(chosen.dims, merge_dims(sparse.values.dims, (None,)))

@@ -292,6 +292,7 @@ def sparse_add(
         return make("SparseTensorDenseAdd", sparse.indices, sparse.values, sparse.dense_shape, other)
     left, right = sparse_of(a), sparse_of(b)
     least = threshold if threshold is not None else thresh if thresh is not None else 0
+    # The threshold is for absolute values, which are real.
     real = {dtypes.complex64: dtypes.float32, dtypes.complex128: dtypes.float64}.get(left.dtype, left.dtype)
     made = make_list(
         "SparseAdd",

@@ -140,7 +140,7 @@ def scalar(
     """Return a summary with one number.
 
     Args:
-        name: The tag, after those of the enclosing name scopes, and the name of the node.
+        name: The tag, and the name of the node. The enclosing name scopes are a prefix of both.
         tensor: A real number of shape ().
         collections: Collections that receive the node; [GraphKeys.SUMMARIES] by default, which `merge_all` merges.
         family: First part of the tag, by which TensorBoard groups summaries.
@@ -251,11 +251,15 @@ def tensor_summary(
         summary_metadata: A `SummaryMetadata` message that names the plugin.
         family: As for `scalar`.
         display_name: Display name in the metadata.
+
+    Raises:
+        DTypeError: `summary_metadata` is not a `SummaryMetadata` message.
     """
     if summary_metadata is not None and not is_message(summary_metadata, "SummaryMetadata"):
         raise DTypeError("not the metadata of a summary", expected="SummaryMetadata", actual=summary_metadata)
     metadata = message("SummaryMetadata")()
     if summary_metadata is not None:
+        # A message of another descriptor pool, such as TensorFlow's, can be merged only as bytes.
         metadata.MergeFromString(summary_metadata.SerializeToString())
     if summary_description is not None:
         metadata.summary_description = summary_description
@@ -279,7 +283,7 @@ def merge(inputs: Sequence[TensorLike], collections: Iterable[str] | None = None
 
 
 def merge_all(key: str = GraphKeys.SUMMARIES, scope: str | None = None, name: str | None = None) -> Tensor | None:
-    """Return one summary with the values of all in a collection of the default graph; None if it is empty.
+    """Return one summary with the values of all summaries in a collection of the default graph; None if it is empty.
 
     Args:
         key: The collection.

@@ -284,6 +284,7 @@ def reduce_join(
     axes = axis if axis is not None else reduction_indices
     if axes is None:
         dims = strings.dims
+        # Reversed, so that the last axis varies fastest: the strings are joined in row-major order.
         axes = make("Range", make("Rank", strings) - 1, -1, -1) if dims is None else list(range(len(dims)))[::-1]
     keep = keepdims if keepdims is not None else bool(keep_dims)
     return make(

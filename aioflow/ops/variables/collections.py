@@ -32,7 +32,7 @@ __all__ = [
 
 
 def global_variables(scope: str | None = None) -> list[Variable]:
-    """Return the variables shared by all steps; with `scope`, those whose names match the regular expression."""
+    """Return the variables shared by all steps; with `scope`, a regular expression, only those with matching names."""
     return default_graph().get_collection(GraphKeys.GLOBAL_VARIABLES, scope)
 
 

@@ -96,8 +96,8 @@ def get_variable(
             can be split. The result is then a `PartitionedVariable`. By default, the partitioner of the scope, if any.
         validate_shape: As for `Variable`.
         use_resource: Ignored: every variable is a resource.
-        custom_getter: Called as `custom_getter(getter, name, …)` to make or find the variable, instead of that of the
-            scope.
+        custom_getter: Called as `custom_getter(getter, name, …)` to make or find the variable, instead of the
+            scope's getter.
         constraint: As for `Variable`.
         synchronization: As for `Variable`.
         aggregation: As for `Variable`.

@@ -66,6 +66,10 @@ class Initializer:
             dtype: Dtype of the tensor.
             partition_info: The position of the tensor in a larger variable.
             verify_shape: Whether a given value must have `shape` itself.
+
+        Raises:
+            InvalidArgumentError: the initializer does not fit the shape, or needs a known one.
+            DTypeError: the initializer draws real numbers, and the dtype is not floating.
         """
         wanted = self.dtype if dtype is None else self._checked(as_dtype(dtype))
         if partition_info is not None:
@@ -284,7 +288,7 @@ class Orthogonal(Initializer):
         rows, columns = math.prod(sizes[:-1]), sizes[-1]
         draws = random_normal([max(rows, columns), min(rows, columns)], dtype=dtype, seed=self.seed)
         q, r = make_list("Qr", draws)
-        # The factorization is unique only up to signs. Those of the diagonal make the distribution uniform.
+        # The factorization is unique only up to signs. The signs of the diagonal of r make the distribution uniform.
         signed = make("Mul", q, make("Sign", make("MatrixDiagPart", r)))
         matrix = make("Transpose", signed, [1, 0]) if rows < columns else signed
         return make("Mul", constant(self.gain, dtype), make("Reshape", matrix, sizes))

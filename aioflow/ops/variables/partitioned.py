@@ -141,7 +141,7 @@ class PartitionedVariable(TensorOperators):
     # -- writing ----------------------------------------------------------------------------------------------------
 
     def assign(self, value: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True) -> Any:
-        """Set the parts to those of `value`.
+        """Set each part to the corresponding part of `value`.
 
         Args:
             value: A tensor of the whole shape, or a value for each part, as a list or as a PartitionedVariable.

@@ -55,6 +55,7 @@ def variable_axis_size_partitioner(
 
     def partitioner(shape: Any, dtype: DTypeLike) -> list[int]:
         sizes = _sizes(shape, axis)
+        # Not `sizes[axis + 1:]`, which for axis -1 is the whole list.
         row = math.prod(sizes[:axis] + sizes[axis:][1:]) * _bytes_of(dtype, bytes_per_string_element)
         rows = max(1, max_shard_bytes // row) if row else max(1, sizes[axis])
         count = max(1, math.ceil(sizes[axis] / rows))
@@ -66,12 +67,12 @@ def variable_axis_size_partitioner(
 def min_max_variable_partitioner(
     max_partitions: int = 1, axis: int = 0, min_slice_size: int = 256 << 10, bytes_per_string_element: int = 16
 ) -> Partitioner:
-    """Return a partitioner along `axis` into at most `max_partitions` parts of at least `min_slice_size` bytes.
+    """Return a partitioner along `axis` into one part per `min_slice_size` bytes, and at most `max_partitions` parts.
 
     Args:
         max_partitions: Maximum number of parts.
         axis: The axis to split.
-        min_slice_size: Minimum size of a part, in bytes.
+        min_slice_size: Bytes per part. The number of parts is rounded up, so a part can be smaller.
         bytes_per_string_element: Assumed size of a string.
     """
 

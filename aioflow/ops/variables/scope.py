@@ -241,7 +241,7 @@ def variable_scope(
         regularizer: New default for `get_variable`.
         caching_device: New default for `get_variable`.
         partitioner: New default for `get_variable`.
-        custom_getter: A getter that is called before that of the outer scope.
+        custom_getter: A getter that is called before the outer scope's getter.
         reuse: True: variables must exist. AUTO_REUSE: missing ones are made. None or False: as in the outer scope.
         dtype: New default for `get_variable`.
         use_resource: Ignored: every variable is a resource.
@@ -249,8 +249,8 @@ def variable_scope(
         auxiliary_name_scope: Whether to open a name scope as well.
 
     Raises:
-        DTypeError: no name is given.
-        InvalidArgumentError: `reuse` is given with a default name, or the partitioner is not a function.
+        DTypeError: no name is given, or it is neither a str nor a VariableScope.
+        InvalidArgumentError: `reuse` is unknown or given with a default name, or the partitioner is not a function.
     """
     _check_scope_arguments(name_or_scope, default_name, reuse)
     overrides = {

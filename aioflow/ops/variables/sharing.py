@@ -25,7 +25,9 @@ def share_or_make_any(
     """Return the variable with this name: a shared or a new one, according to `reuse` in the settings.
 
     Raises:
-        InvalidArgumentError: the existing variable is in parts although none are requested, or vice versa.
+        AlreadyExistsError: the variable exists and is not to be reused.
+        InvalidArgumentError: the variable is to be reused and does not exist, or differs from the request in shape,
+            dtype or parts.
     """
     store = store_of(graph)
     with graph.lock:

@@ -13,7 +13,10 @@ from aioflow.ops.variables.operators import TensorOperators
 
 
 class Updates(TensorOperators):
-    """Methods that update a variable. Each returns the variable in its state after the update."""
+    """Methods that update a variable. Each returns the variable in its state after the update.
+
+    The methods with an argument `sparse_delta` raise DTypeError if it is not `IndexedSlices`.
+    """
 
     def _update(self, op_type: str, value: TensorLike, name: str | None, read_value: bool) -> Any:
         """Update by an op that accepts a whole value."""

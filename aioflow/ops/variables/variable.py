@@ -41,7 +41,7 @@ class Variable(Updates):
 
     Args:
         initial_value: A value, a tensor, or a callable that returns one.
-        trainable: Whether optimizers update it by default; True if not given.
+        trainable: Whether optimizers update it by default; if not given, True unless `synchronization` is ON_READ.
         collections: Graph collections to join; by default the global variables.
         validate_shape: Whether to require a known static shape; with False, the variable accepts values of any shape.
         caching_device: Device that keeps a copy of the value that is read.
@@ -213,6 +213,7 @@ class Variable(Updates):
     def dims(self) -> Dims:
         """The static shape as plain data."""
         attrs = self._handle.op.attrs
+        # The handle is shared by all objects of the variable. `_dims` of each may be older than a widening.
         found: Dims = attrs["shape"] if WIDENED in attrs else self._dims
         return found
 

@@ -36,7 +36,12 @@ class Exchange(Protocol):
     """The view of one call that its method gets."""
 
     async def read(self) -> bytes:
-        """Return the next message of the client."""
+        """Return the next message of the client.
+
+        Raises:
+            DeadlineExceededError: the message does not arrive in time.
+            ClientDisconnectedError: there is no further message.
+        """
 
     async def write(self, data: bytes) -> None:
         """Send an answer. Return when the client accepts it."""
@@ -112,8 +117,8 @@ class Methods:
     async def infer(self, exchange: Exchange) -> None:
         """Answer an inference request.
 
-        The version is in use only while the model computes: a client that sends or reads slowly does not block its
-        unloading.
+        The version is in use only while the model computes: a client that sends or reads slowly does not block the
+        unloading of the version.
         """
         with self._admission.holding() as held:
             data = await exchange.read()
@@ -213,7 +218,7 @@ class Methods:
         """Return the method that answers a stream of requests about the services."""
 
         async def method(exchange: Exchange) -> None:
-            # Suppressed: the client sends no more requests, or the service ends.
+            # Suppressed: the service ends, or the client sends no more requests (`ClientDisconnectedError`).
             with self._reflections.one(), suppress(CancelledError):
                 while True:
                     await reflect(exchange)

@@ -97,7 +97,7 @@ def check_rest(size: int, limits: Limits) -> None:
 
 
 def decode_asked(asked: Asked, limits: Limits) -> InferRequest:
-    """Decode the request. Its outputs are sent as bytes (`binary`) if its inputs were.
+    """Decode the request. Outputs are sent as bytes (`binary`) if the inputs were, or if there are no inputs.
 
     Raises:
         MalformedRequestError: the request violates the protocol.

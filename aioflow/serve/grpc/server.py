@@ -38,7 +38,9 @@ class GrpcServer:
         async with aioflow.serve.GrpcServer(repository, ServerOptions(grpc_port=8001)) as server:
             print(server.address)
 
-    Leaving the block refuses new calls, answers pending ones, and ends streaming calls.
+    Leaving the block refuses new calls, answers pending ones, and ends streaming calls. Calls that are still pending
+    after `ServerOptions.drain_seconds` are cancelled. Entering the block raises OSError if the address is not
+    available, and OpError if the certificate or its key cannot be used.
 
     Args:
         repository: The models; the caller opens and closes it.
@@ -69,10 +71,8 @@ class GrpcServer:
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_metadata_size", 16 << 10),
                 ("grpc.so_reuseport", 0),  # do not share a port with another process
-                (
-                    "grpc.compression_enabled_algorithms_bitset",
-                    _IDENTITY,
-                ),  # the receive limit would apply to the compressed size
+                # Without compression, because the receive limit would apply to the compressed size.
+                ("grpc.compression_enabled_algorithms_bitset", _IDENTITY),
             )
         )
         for service, table in self._methods.services.items():
@@ -138,10 +138,8 @@ class GrpcServer:
 
 
 async def _stop(server: Any, seconds: float | None) -> None:
-    """Stop a grpcio server within `seconds`, or at once if this is cancelled.
-
-    `stop` runs in a separate task: cancelling it would leave the server half stopped.
-    """
+    """Stop a grpcio server within `seconds`, or at once if this is cancelled."""
+    # `stop` runs in a separate task: cancelling it would leave the server half stopped.
     async with asyncio.TaskGroup() as group:
         stopping = group.create_task(server.stop(seconds))
         try:

@@ -66,4 +66,5 @@ class Streams:
         """End all current and future waits."""
         self._is_ended = True
         for wait in self._waits:
+            # `reschedule` expects a time of the loop, and 0 is past.
             wait.reschedule(0)

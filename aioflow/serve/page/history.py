@@ -31,6 +31,7 @@ class History:
         if now - self._kept[-1][0] < self.interval:
             return
         self._kept.append((now, dict(counters)))
+        # One sample from before the window stays, so that increases cover all of the window.
         while len(self._kept) > 1 and self._kept[1][0] <= now - self._window:
             self._kept.popleft()
 

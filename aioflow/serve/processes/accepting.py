@@ -110,7 +110,11 @@ class Acceptor:
                     self.accept()
 
     def accept(self) -> bool:
-        """Accept a connection. Return False if none is waiting. Raises OSError if no descriptor is free."""
+        """Accept a connection and set it up in a task. Return False if there was none, or another process took it.
+
+        Raises:
+            OSError: no descriptor is free, or the socket is shut down.
+        """
         try:
             connection, _ = self._listener.accept()
         except OSError as error:
@@ -145,6 +149,7 @@ class Acceptor:
 
     async def _acceptable(self) -> None:
         """Wait until there is a connection to accept."""
+        # Not `sock_accept`: the connection must stay in the shared queue while this process leaves it to others.
         loop = asyncio.get_running_loop()
         readable = asyncio.Event()
         loop.add_reader(self._listener.fileno(), readable.set)

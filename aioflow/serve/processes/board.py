@@ -76,7 +76,10 @@ class Board:
         return len(self._connections_of_ready(_ALIVE))
 
     def ahead(self) -> int:
-        """Return how many more connections this process has than the ready one with the fewest."""
+        """Return how many more connections this process has than the one with the fewest that is ready and responsive.
+
+        Return 0 for the supervisor, and if no process is ready and responsive.
+        """
         if self._own is None:
             return 0
         own = self._cells[self._own * self._width + _CONNECTIONS]

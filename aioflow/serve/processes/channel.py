@@ -112,7 +112,7 @@ class Channel:
             self._calls.pop(number, None)
 
     def close(self) -> None:
-        """Close both ends. Messages that were sent before still arrive."""
+        """Close the channel. Messages that were sent before still arrive. Idempotent."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -122,7 +122,7 @@ class Channel:
                 call.set_exception(UnavailableError("the process has ended"))
 
     async def finish(self) -> None:
-        """Close both ends, and wait until all messages are sent."""
+        """Close the channel, and wait until all messages are sent."""
         self.close()
         with contextlib.suppress(ConnectionError):
             await self._writer.wait_closed()

@@ -127,7 +127,7 @@ class Child:
             self._started.exception()  # mark it as retrieved: there may be no waiter
 
     def leave(self, replaced: bool) -> None:
-        """Tell the process to end once its requests are answered.
+        """Tell the process to end once its requests are answered. Kill it if its channel is not open yet.
 
         Args:
             replaced: Whether another process accepts connections in its place.

@@ -94,6 +94,7 @@ class ServingProcess:
             importlib.import_module(name)
         # Imported objects live as long as the process; scanning them for garbage would block the event loop.
         gc.freeze()
+        # After the imports: the limit adds to the present use of memory, so imported code does not use up the budget.
         if settings.memory_budget is not None:
             limits = limits.within(settings.memory_budget)
             keep_within(settings.memory_budget)
@@ -104,7 +105,7 @@ class ServingProcess:
             drain_seconds=where.drain_seconds,
         )
         self._app = app = create_app(repository, limits=limits)
-        # The guard is outside the application here; its OpenAPI document needs to know that there is a token.
+        # The guard is outside the application here. The OpenAPI document must still say that requests need a token.
         app.state.has_token = where.token is not None
         guard = Guard(where.token, where.allowed(), app.state.open)
         web = web_server(WholeService(app, guard, limits, channel, self._board, settings.quorum), where)

@@ -120,9 +120,8 @@ class Processes:
         self._places: list[Child | None] = [None] * processes
         self._ended = [asyncio.Event() for _ in self._places]  # set when a process of that place ends
         self._running: set[Child] = set()  # includes processes that answer their last requests
-        self._free_slots = set(
-            range(2 * processes + 1)
-        )  # of the board; a place takes two slots while its process is replaced
+        # Slots of the board: a place takes two of them while its process is replaced.
+        self._free_slots = set(range(2 * processes + 1))
         self._first_starts = processes  # first starts that have not finished
         self._outdated: set[int] = set()  # places whose processes are to be replaced
         self._has_outdated = asyncio.Event()

@@ -87,7 +87,11 @@ def _concerns_all(method: str, path: str) -> bool:
 
 
 async def request_inside(app: ASGIApp, method: str, path: str, body: str = "") -> dict[str, Any]:
-    """Send a request to an application without a connection. Return the response's status, body and media type."""
+    """Send a request to an application without a connection.
+
+    Return the `status` of the response, its `body`, and its media type (`kind`). Bodies are bytes as latin-1 text.
+    """
+    # latin-1 maps each byte to one character, so that any body passes through the channel, whose messages are JSON.
     scope = {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -147,6 +151,7 @@ class Requests:
         """Return the response of the service to a request, in the form that `request_inside` returns."""
         if _CHANGE.fullmatch(path):
             return await asyncio.shield(self._group.create_task(self._change_models(method, path, body)))
+        # A process that has never been ready has no index, and could not answer.
         asked = [child for child in self._running if child.index]
         found = await outcomes(
             child.channel.call("request", _TIMEOUT, method=method, path=path, body=body) for child in asked

@@ -44,6 +44,7 @@ def from_bytes(data: Any, begin: int, size: int, dtype: DType, shape: tuple[int,
 
 
 def _strings(data: memoryview, count: int, name: str) -> Any:
+    # First, so that no more elements are allocated than the body can hold.
     if count * _LENGTH.size > len(data):
         raise _wrong_strings(name, count)
     found = np.empty(count, np.object_)

@@ -42,6 +42,7 @@ def from_json(data: Any, dtype: DType, shape: tuple[int, ...], name: str) -> Any
             array = np.empty(len(flat), np.object_)
             array[:] = [text.encode() for text in flat]
         else:
+            # By way of float64: the conversion to a smaller dtype then raises for a number that is too large.
             with np.errstate(over="raise"):
                 array = np.array(flat, np.float64 if dtype.is_floating else dtype.np_dtype)
                 if dtype.is_floating and np.isinf(array).any():
@@ -99,6 +100,7 @@ def to_json(array: Any, dtype: DType, name: str, nan: Nan = "error") -> str:
     if dtype is dtypes.bfloat16:  # its elements convert to objects of ml_dtypes, which json cannot write
         array = array.astype(np.float32)
     flat = array.reshape(-1)
+    # In pieces, because `tolist` and `dumps` hold the GIL until they return.
     pieces = (flat[at : at + PIECE].tolist() for at in range(0, flat.size, PIECE))
     if dtype is dtypes.string:
         pieces = (_texts(piece, name) for piece in pieces)

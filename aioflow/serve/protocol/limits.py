@@ -19,6 +19,9 @@ class Limits:
         tensors: Inputs of a request, or outputs that it names.
         body_seconds: Time in which the body must arrive after the head.
         pending_bytes: Size of all requests that are being read or answered. Further requests are told to retry later.
+
+    Raises:
+        InvalidArgumentError: a limit is not a positive number.
     """
 
     body_bytes: int = 64 << 20

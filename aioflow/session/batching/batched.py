@@ -41,8 +41,8 @@ class Batched(BatchDriver):
         predict = session.batched(probabilities, [image], max_batch_size=64)
         mine = await predict(rows)  # [rows, 784] → [rows, 10]
 
-    Calls from several tasks of one event loop share batches. The loop of the first call is the only one that may be
-    used.
+    Calls from several tasks of one event loop share batches. Another event loop may be used only after that of the
+    first call is closed.
 
     Args:
         step: Coroutine function that runs the step: it accepts the fed arrays and returns the fetched ones.
@@ -119,6 +119,7 @@ class Batched(BatchDriver):
             DeadlineExceededError: `timeout` expired.
             ResourceExhaustedError: the queue is full; `retry_after` is the number of seconds after which to try again.
             ClosedSessionError: the session or the callable is closed.
+            FailedPreconditionError: the event loop of earlier calls is another one, and not closed.
         """
         loop = asyncio.get_running_loop()
         if self._loop is not loop or self._draining is not None:

@@ -79,6 +79,7 @@ class Batching(ABC):
         Raises:
             InvalidArgumentError, DTypeError: a feed or fetch has no rows, the rows are not independent (the error names
                 the node that mixes them), or a setting is out of range.
+            ClosedSessionError: the session is closed.
         """
         self._check_open()
         named = isinstance(feeds, Mapping)

@@ -271,7 +271,7 @@ class RowsOut:
         paddings: The padding of each feed, in order. A fetch in its `cuts` has the lengths of that feed along axis 1.
 
     Raises:
-        InvalidArgumentError: a fetch has no rows.
+        InvalidArgumentError: a fetch has no rows or is an operation, or a tensor in `cuts` is not fetched.
 
     Attributes:
         tensors: Tensors that a step fetches.

@@ -81,7 +81,7 @@ class SeekableFeeds:
         return b"%d" % self._number
 
     async def restore(self, state: bytes) -> None:
-        """Continue with that number.
+        """Close the open iterator and continue at the step number that `state` holds.
 
         Raises:
             DataLossError: `state` is not a number.
@@ -140,7 +140,12 @@ class CheckpointedInput(SessionRunHook):
         return self._follows_step
 
     def begin(self) -> None:
-        """Create the variable and the nodes that assign it."""
+        """Create the variable and the nodes that assign it; with `follows_step`, only find the global step.
+
+        Raises:
+            FailedPreconditionError: `follows_step` is set and the graph has no global step.
+        """
+        # A session without a stored position starts here again: an earlier session may have advanced the source.
         self._start = self._source.state()
         if self._follows_step:
             self._step = required_global_step(self)
@@ -155,6 +160,7 @@ class CheckpointedInput(SessionRunHook):
 
     async def take_up(self, session: Any) -> None:
         """Seek to the position in the session's variable, once per session."""
+        # `saving` also calls this: a hook may save a new session before this hook's `after_create_session`.
         async with self._gate:
             if self._session is not session:
                 await called(self._source.restore, await self._read(session))
@@ -204,7 +210,7 @@ class CheckpointedInput(SessionRunHook):
         await self.take_up(session)
         async with self._gate:
             await self._until_landed()
-            # The position would lie behind feeds that no step has applied.
+            # The source is past the feeds of the lost step, which may not have been applied.
             if self._lost is not None:
                 raise AbortedError("the session lost a step together with its feeds") from self._lost
             if not self._follows_step:

@@ -44,7 +44,7 @@ class CheckpointSaverListener:
         """Act before each checkpoint."""
 
     def after_save(self, session: Any, global_step_value: int) -> Any:
-        """Act after each checkpoint. Return True to end the training."""
+        """Act after each checkpoint. Return True to end the training, except after a session's first and last one."""
 
     def end(self, session: Any, global_step_value: int) -> Any:
         """Act at the end of the training, after the last checkpoint."""
@@ -97,7 +97,7 @@ class CheckpointSaverHook(SessionRunHook):
         self._last = -1  # the step of the last checkpoint
 
     async def begin(self) -> None:
-        """Find the global step and call the listeners."""
+        """Find the global step and call the listeners. Raise FailedPreconditionError without a global step."""
         self._graph = default_graph()
         self._step = required_global_step(self)
         for listener in self._listeners:
@@ -157,6 +157,7 @@ class CheckpointSaverHook(SessionRunHook):
                     step = int(await session.run(self._step))
                 taken = await self._chosen().snapshot(session, self._path, step, write_meta_graph=self._save_graph_def)
             if beside is not None:
+                # The write keeps the lock, so that the next save starts only after it.
                 beside.start(self._write(taken, step)).add_done_callback(lambda _: self._saving.release())
                 begun = True
                 return False
@@ -175,7 +176,7 @@ class CheckpointSaverHook(SessionRunHook):
 
     def _chosen(self) -> Saver:
         if self._saver is None and self._scaffold is not None:
-            return self._scaffold.saver  # type: ignore[no-any-return]  # once it is finalized
+            return self._scaffold.saver  # type: ignore[no-any-return]  # finalized by now
         if self._saver is None:
             found = self._graph.get_collection(GraphKeys.SAVERS)
             if len(found) != 1:

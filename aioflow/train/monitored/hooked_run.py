@@ -33,6 +33,7 @@ async def run_with_hooks(
 
     Raises:
         FailedPreconditionError: a tensor is fed twice.
+        DTypeError: `before_run` of a hook returned neither SessionRunArgs nor None.
     """
     try:
         asked = [await _request(hook, context) for hook in hooks]
@@ -45,6 +46,7 @@ async def run_with_hooks(
         special = {} if chosen == RunOptions() else {"options": chosen, "run_metadata": metadata}
         result, *others = await context.session.run([caller.fetches, *wanted], feeds, **special)
     except BaseException as error:
+        # Hooks that have prepared for the step, such as `CheckpointedInput`, must learn of every end.
         context.step_ends(error)
         raise
     context.step_ends()

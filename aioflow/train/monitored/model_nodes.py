@@ -23,17 +23,17 @@ class ModelNodes:
 
     @property
     def init_feed_dict(self) -> Mapping[Any, Any] | None:
-        """Feeds of `init_op`."""
+        """Feeds of `init_op`, or None."""
         return self._init_feed_dict
 
     @property
     def ready_op(self) -> Any:
-        """Tensor of the names of variables that have no value yet."""
+        """Tensor of the names of variables that have no value yet; None to skip the check."""
         return self._ready_op
 
     @property
     def ready_for_local_init_op(self) -> Any:
-        """Tensor of the names of variables that `local_init_op` needs and that have no value yet."""
+        """Tensor of the names of variables that `local_init_op` needs and that have no value yet; None for no check."""
         return self._ready_for_local_init_op
 
     @property

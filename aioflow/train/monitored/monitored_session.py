@@ -131,7 +131,8 @@ class _Monitored:
         """End the training: call the hooks, stop the tasks, close the session. The end of the block does the same.
 
         Raises:
-            Exception: the error of a queue runner, or of another task of the coordinator.
+            FailedPreconditionError: the block has not been entered.
+            Exception: the error of a queue runner, of another task of the coordinator, or of a hook's `end`.
         """
         await self._close(clean=True)
 
@@ -183,6 +184,7 @@ class _Monitored:
                     actual="closed" if self._closed else "not entered",
                 )
             life = self._life or self._begin_life(self._task_group)
+            # `wait` rather than `await life.opened`: cancelling this caller must not cancel the future of all callers.
             await asyncio.wait([life.opened])
             if life.opened.cancelled():
                 self._lose(life, asyncio.CancelledError())
@@ -273,6 +275,7 @@ class _Monitored:
         Raises:
             StopAsyncIteration: it has called `step_context.request_stop()`.
             InvalidArgumentError: its parameters are not exactly `step_context`.
+            Exception: as `run`, and the errors of `step_fn`.
         """
         names = tuple(inspect.signature(step_fn).parameters)
         if names != ("step_context",):
@@ -320,6 +323,7 @@ class _Monitored:
     def _counts_still(self, error: Exception) -> bool:
         """Return whether the failed step may have been applied and the new session does not roll it back."""
         rolls_back = getattr(self._creator, "rolls_back", True)
+        # Errors of other classes, such as those of hooks, do not tell whether the step was applied.
         return not rolls_back and (not isinstance(error, OpError) or error.may_have_been_applied)
 
 
@@ -336,8 +340,8 @@ class MonitoredSession(_Monitored):
 
     Use it as `async with MonitoredSession(...) as sess: while not sess.should_stop(): await sess.run(train_op)`.
     Entering the block calls `begin` of the hooks, finalizes the graph, creates the session and starts the queue
-    runners. Its end calls `end` of the hooks and closes everything. OutOfRangeError and StopIteration end the block
-    without an error.
+    runners. Its end calls `end` of the hooks and closes everything. OutOfRangeError, StopIteration and
+    StopAsyncIteration end the block without an error.
 
     After UnavailableError and AbortedError the session is closed and created again, the hooks are notified, and the run
     is repeated. The chief continues from the latest checkpoint. A worker continues with the variables as they are, so a

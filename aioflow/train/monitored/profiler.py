@@ -38,6 +38,10 @@ class ProfilerHook(SessionRunHook):
         output_dir: Folder of the files, or the URL of a folder in a store, as for checkpoints; created if missing.
         show_dataflow: Draw arrows from each node to its consumers.
         show_memory: Not supported: runs record the sizes of outputs, not their lifetimes.
+
+    Raises:
+        UnimplementedError: `show_memory` is set.
+        InvalidArgumentError: both intervals are given, or neither.
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class ProfilerHook(SessionRunHook):
 
     async def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Write the trace."""
+        # The fetched value may be from before this run's update.
         stale = int(run_values.results)
         step = stale + 1
         if self._next_step is None:

@@ -132,7 +132,7 @@ class Scaffold(ModelNodes):
 
 
 def _given(value: Any, other: Scaffold | None, name: str) -> Any:
-    """Return the given value, or that of the other scaffold if it is None."""
+    """Return `value`, or, if it is None, the attribute `name` of the other scaffold."""
     return value if value is not None or other is None else getattr(other, name)
 
 

@@ -95,9 +95,10 @@ class WorkerSessionCreator(_ScaffoldedCreator):
 
     Args:
         scaffold, master, config: As for `ChiefSessionCreator`.
-        max_wait_secs: Seconds that a session may take to become ready.
+        max_wait_secs: Seconds that a session may take to become ready; None for no limit.
     """
 
+    # The variables keep their values: only the chief resets them.
     rolls_back = False
 
     def __init__(

@@ -85,6 +85,7 @@ class SessionInstance:
         except Exception as error:
             self._fail(error)
         finally:
+            # No effect once `opened` is done. Otherwise its waiters see a cancelled instance and start another one.
             self.opened.cancel()
             self.ended.set_result(None)
 

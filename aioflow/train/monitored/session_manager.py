@@ -106,7 +106,8 @@ class SessionManager:
         `init_fn(session)`.
 
         Raises:
-            FailedPreconditionError: a variable still has no value; the error names it.
+            FailedPreconditionError: a variable still has no value; the error names it. Or nothing was restored, and
+                there is neither `init_op` nor `init_fn` nor `local_init_op`.
             InvalidArgumentError: both a directory and a checkpoint are given, or `max_wait_secs` is NaN.
         """
         check_number(max_wait_secs, "max_wait_secs", "a number of seconds")
@@ -140,7 +141,13 @@ class SessionManager:
         max_wait_secs: float = 7200,
         config: SessionConfig | None = None,
     ) -> tuple[Session, bool]:
-        """Return a session and whether its variables were restored. Arguments are as in `prepare_session`."""
+        """Return a session, and True if a checkpoint was restored and every variable then has a value.
+
+        Arguments are as in `prepare_session`. `local_init_op` runs in either case.
+
+        Raises:
+            InvalidArgumentError: both a directory and a checkpoint are given, or `max_wait_secs` is NaN.
+        """
         check_number(max_wait_secs, "max_wait_secs", "a number of seconds")
         source = _Restoring(saver, checkpoint_dir, checkpoint_filename_with_path, wait_for_checkpoint, max_wait_secs)
         async with _closed_on_error(self._session(master, config)) as session:
@@ -157,7 +164,7 @@ class SessionManager:
     ) -> Session:
         """Return a session once another process has initialized its variables.
 
-        A server that is not reachable yet is waited for, too. `max_wait_secs` limits the wait; None for no limit.
+        Also wait for a server that is not reachable yet. `max_wait_secs` limits the wait; None for no limit.
 
         Raises:
             DeadlineExceededError: `max_wait_secs` have passed; the error names the missing variables.

@@ -56,6 +56,9 @@ class SessionRunContext:
     Args:
         original_args: Fetches and feeds of the caller of `run`.
         session: The session of the run.
+
+    Attributes:
+        step_error: The error of the step; None while the step runs, and if it succeeded.
     """
 
     def __init__(self, original_args: SessionRunArgs, session: Any) -> None:
@@ -85,7 +88,10 @@ class SessionRunContext:
         self._stop_requested = True
 
     def when_step_ends(self, callback: Callable[[SessionRunContext], None]) -> None:
-        """Register `callback(context)` for the end of the step, successful or not; it runs before `after_run`."""
+        """Register `callback(context)` for the end of the step, successful or not; it runs before `after_run`.
+
+        The callback that was registered last runs first.
+        """
         self._at_end.append(callback)
 
     def step_ends(self, error: BaseException | None = None) -> None:
@@ -121,12 +127,12 @@ class SessionRunHook:
     def end(self, session: Any) -> Any:
         """Finish the training while the session is still open. Not called if the training ended with an error.
 
-        OutOfRangeError and StopIteration do not count as errors: the input has ended.
+        OutOfRangeError, StopIteration and StopAsyncIteration do not count as errors: the input has ended.
         """
 
 
 def hooks_of(hooks: Iterable[SessionRunHook] | None, argument: str) -> list[SessionRunHook]:
-    """Check and return a list of hooks. Raise DTypeError if it is a single hook or contains a class."""
+    """Return the hooks as a list. Raise DTypeError if `hooks` is a single hook or contains a class."""
     if isinstance(hooks, SessionRunHook):
         raise DTypeError(f"{argument} is one hook", expected=f"a list of hooks: {argument}=[…]", actual=repr(hooks))
     chosen = list(hooks or ())

@@ -46,11 +46,15 @@ class Supervisor(ModelNodes):
 
     Args:
         graph: The graph, which is finalized; None for the default graph.
-        ready_op, ready_for_local_init_op, init_op, init_feed_dict, local_init_op, init_fn: As in `Scaffold`;
-            USE_DEFAULT for the entry of the standard collection, or a new one.
+        ready_op, init_op, local_init_op: As in `Scaffold`; USE_DEFAULT for the entry of the standard collection, or a
+            new one.
+        ready_for_local_init_op: As in `Scaffold`; USE_DEFAULT for the entry of the standard collection, or None.
+        init_feed_dict: Feeds of `init_op`.
+        init_fn: `init_fn(session)`, called after `init_op`; may be a coroutine function.
         is_chief: Whether to initialize and save the variables; otherwise wait until the chief has initialized them.
-        logdir: Folder of the checkpoints and event files; without it there are no files and no services.
-        saver: USE_DEFAULT for a saver of all variables; None for no checkpoints.
+        logdir: Folder of the chief's checkpoints and event files; without it there are no files and no services.
+        saver: USE_DEFAULT for the entry of the standard collection, or a saver of all variables; None for no
+            checkpoints.
         global_step: USE_DEFAULT for that of the graph; None to write checkpoints without a step number.
         save_summaries_secs: Interval of summaries and of logging the speed, in seconds; 0 to disable.
         save_model_secs: Interval of checkpoints, in seconds; 0 to disable.
@@ -115,7 +119,7 @@ class Supervisor(ModelNodes):
         if summary_writer is self.USE_DEFAULT:
             summary_writer = None if self._logdir is None else FileWriter(self._logdir)
         self._summary_writer = summary_writer if is_chief else None
-        self._stopped = True  # whether no STOP entry is due: the event file has no open START
+        self._stopped = True  # False while the event file has a START entry without its STOP
         self._save_model_secs = save_model_secs if is_chief else None
         self._save_summaries_secs = save_summaries_secs if is_chief else None
         self._session_manager = session_manager or SessionManager(
@@ -129,7 +133,7 @@ class Supervisor(ModelNodes):
         self._graph.finalize()
 
     def _given(self, value: Any, key: str, default: Callable[[], Any]) -> Any:
-        """Return the given value, or the first entry of a collection, or a new default, which is added to it."""
+        """Return `value` unless it is USE_DEFAULT, else the first entry of a collection, or add a default to it."""
         if value is not self.USE_DEFAULT:
             return value
         found = self._graph.get_collection(key)
@@ -163,6 +167,7 @@ class Supervisor(ModelNodes):
             try:
                 yield session
             except Exception as error:
+                # `stop` raises the error, unless the coordinator takes it for a clean end.
                 self.request_stop(error)
             finally:
                 try:
@@ -180,9 +185,10 @@ class Supervisor(ModelNodes):
     ) -> Session:
         """Return a session that is ready. The caller closes it.
 
-        With `start_standard_services`, start these and the queue runners as tasks of `coord`, which `stop` ends. This
-        works outside of `async with supervisor.coord:`, too. Raises as `SessionManager.prepare_session` does on the
-        chief, and as `wait_for_session` does elsewhere.
+        With `start_standard_services`, start the services (on the chief) and the queue runners as tasks of `coord`,
+        which `stop` ends. This works outside of `async with supervisor.coord:`, too. `max_wait_secs` limits the wait
+        for a checkpoint, or for the chief. Raises as `SessionManager.prepare_session` does on the chief, and as
+        `wait_for_session` does elsewhere.
         """
         self._coord.clear_stop()
         if not self._is_chief:
@@ -374,7 +380,7 @@ class Supervisor(ModelNodes):
 
     @property
     def global_step(self) -> Any:
-        """The step variable that numbers the checkpoints."""
+        """The step variable that numbers the checkpoints, or None."""
         return self._global_step
 
     @property
@@ -384,7 +390,7 @@ class Supervisor(ModelNodes):
 
     @property
     def save_path(self) -> str | None:
-        """Prefix of the checkpoints, without the step; None if there are no checkpoints."""
+        """Prefix of the checkpoints, without the step; None without a `logdir`, and on a worker."""
         return self._save_path
 
     # TensorFlow's older names.

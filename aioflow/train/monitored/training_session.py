@@ -72,8 +72,9 @@ def MonitoredTrainingSession(
         save_summaries_secs: The same in seconds.
         config: Settings of the session.
         stop_grace_period_secs: Seconds that queue runners have to end on their own.
-        log_step_count_steps: Interval of logging and writing the speed, if there is a folder; None or 0 for never.
-        max_wait_secs: Seconds that a worker waits for the chief.
+        log_step_count_steps: Interval of logging and writing the speed, in steps, if there is a folder; None or 0 for
+            never.
+        max_wait_secs: Seconds that a worker waits for the chief; None for no limit.
         save_checkpoint_steps: Interval of checkpoints in steps, instead of seconds.
         summary_dir: Folder of the event files; by default that of the checkpoints.
         save_graph_def: Write the graph beside the checkpoints.
@@ -84,6 +85,7 @@ def MonitoredTrainingSession(
     Raises:
         InvalidArgumentError: checkpoints or summaries are given both intervals; a worker's `input` would store its
             position in no checkpoint; a time limit is NaN; or the limit of a recovery is negative.
+        DTypeError: `hooks` or `chief_only_hooks` is a single hook or contains a class.
     """
     check_seconds(max_wait_secs, "max_wait_secs")
     scaffold = scaffold or Scaffold()

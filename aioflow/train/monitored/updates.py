@@ -27,9 +27,10 @@ def trains_without(step: Variable, fetches: Any) -> Variable | None:
 
 
 def _changed(ends: Iterable[Operation]) -> Iterator[Operation]:
-    """Yield the nodes that made the handles changed by the nodes that `ends` depend on."""
+    """Yield the nodes from which the changed handles come, for all changing nodes among `ends` and their ancestors."""
     for op in _reached(ends, lambda op: [*(tensor.op for tensor in op.inputs), *op.waits_for]):
         if op.op_def.traits.effect is Effect.CHANGES:
+            # A handle may have passed through other nodes, such as Identity, since the node that made it.
             yield from _reached([op], lambda op: [tensor.op for tensor in op.inputs if tensor.dtype is resource])
 
 

@@ -177,7 +177,7 @@ class StepCounterHook(SessionRunHook):
         """Find the global step and the writer."""
         self._writer = writer_for(self._writer, self._folder)
         self._step = required_global_step(self)
-        # By fetches: a variable that such runs train without advancing the global step, or None.
+        # For each `fetch_key`: a variable that runs of these fetches train without advancing the global step, or None.
         self._trained: dict[Hashable, Variable | None] = {}
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:

@@ -44,7 +44,7 @@ class Programs:
         """Return whether a program is loaded, or kept on disk, so that it need not be compiled."""
         try:
             if not self._loaded and not self._store.folder.is_dir():
-                # Then the compiler need not be asked for its version, which the key contains.
+                # Nothing is kept, so do not run the compiler for its version, which the key contains.
                 return False
             key = self._key(text)
         except (OpError, OSError):  # such as a folder without read permission
@@ -84,6 +84,7 @@ class Programs:
             except OpError as error:
                 self._compiler = error
         if isinstance(self._compiler, OpError):
+            # Otherwise the traceback would grow with every raise, and keep the frames of all callers alive.
             raise self._compiler.with_traceback(None)
         if self._failures >= _TRIALS:
             raise FailedPreconditionError(f"{self._compiler.path} has failed too often")

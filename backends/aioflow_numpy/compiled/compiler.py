@@ -77,6 +77,7 @@ def find() -> Compiler:
         NotFoundError: there is no compiler.
         FailedPreconditionError: it is disabled, or does not answer as a C compiler does.
         DeadlineExceededError: it does not answer at all.
+        OpError: the system has no room, or no rights, for its files.
     """
     path = _path()
     sweep(time.time())

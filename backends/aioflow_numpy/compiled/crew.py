@@ -191,10 +191,11 @@ def crew_program(integer: str) -> str:
     Args:
         integer: The BLAS's type of sizes.
     """
+    # The numbers differ between systems.
     clocks = {
         "MONOTONIC": time.CLOCK_MONOTONIC,
         "OF_THREAD": time.CLOCK_THREAD_CPUTIME_ID,
-    }  # the numbers differ between systems
+    }
     text = _TEXT.replace("INTEGER", integer).replace("FIELDS", ", ".join(FIELDS))
     kinds = {"DOUBLE": DOUBLE, "LOOP": LOOP, "WITH_LETTERS": WITH_LETTERS}
     for name, number in {"MOST_PARTS": MOST_PARTS, "BOARD": BOARD, **kinds, **clocks}.items():

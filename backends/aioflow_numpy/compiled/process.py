@@ -26,7 +26,7 @@ from aioflow.errors import DeadlineExceededError, FailedPreconditionError
 from aioflow.formats.files import file_errors
 
 _GRACE: Final = 0.5  # seconds until a killed process is gone
-_SHOWN: Final = 400  # characters of its error messages
+_SHOWN: Final = 400  # characters of a program's error messages
 _PREFIX: Final = "aioflow-cc-"
 _STALE: Final = 3600.0  # seconds after which a folder is abandoned; a program has only one minute
 _INPUT, _ANSWER, _COMPLAINTS = "input", "answer", "complaints"

@@ -92,6 +92,7 @@ class Store:
 
 
 def _as_itself(path: str, flags: int) -> int:
+    # A link could lead out of the checked folder, and the open of a named pipe would block.
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
 
 

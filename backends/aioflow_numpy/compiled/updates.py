@@ -68,6 +68,7 @@ class _Writer:
         count = len(set(_OPERAND.findall(expression)))
 
         def call(*operands: _Place, out: _Place | None = None) -> _Place:
+            # As in NumPy, the array for the result is the last positional argument, or `out`.
             given, where = operands[:count], (*operands[count:], out)[0]
             made = f"t{len(self.lines)}"
             self.lines.append(f"const T {made} = {expression.format(*(each.value for each in given))};")

@@ -1,6 +1,6 @@
 """The time to request machine code: when NumPy has worked for as long as compiling takes.
 
-If another process has kept the code on disk, it is much earlier.
+Code that another process has kept on disk is requested much earlier.
 """
 
 from __future__ import annotations

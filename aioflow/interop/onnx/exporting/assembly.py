@@ -85,6 +85,7 @@ def _drop_unread(body: Body, opset: int) -> None:
         for inner in node.bodies:
             _drop_unread(inner, opset)
         read |= node.reads()
+        # The outputs of a node with bodies correspond to the outputs of the bodies by position.
         if not node.bodies:
             node.outputs = _without_unread(node, read, opset)
         kept.append(node)

@@ -60,7 +60,8 @@ async def export(
         source: A session; a graph without variables; or a `Model`, as importers return it, with its own values.
         outputs: The outputs by their names in the model, or a list, named after the nodes. For a `Model`, by default
             the outputs of its signature.
-        inputs: The inputs in the same form. By default, all placeholders that the outputs need.
+        inputs: The inputs in the same form. By default, all placeholders that the outputs need; for a `Model` without
+            `outputs`, the inputs of its signature.
         path: A file to write.
         signature: For a `Model`, the name of its signature, if it is not the default.
         session: For a `Model`, the session with its values (after fine-tuning, for example).
@@ -73,8 +74,9 @@ async def export(
 
     Raises:
         UnsupportedError: nodes have no translation; the error lists all of them.
-        InvalidArgumentError: an output needs a placeholder that is not an input; a name occurs twice; the model is too
-            large for one file.
+        InvalidArgumentError: an output needs a placeholder that is not an input; a name occurs twice; there are no
+            outputs, or no such opset; the model is too large for one file.
+        DTypeError: `source` is of another type, or an output or input is not a tensor.
         FailedPreconditionError: the graph has variables, and no session is given.
         OpError: `path` cannot be written (NotFoundError if the folder does not exist).
     """

@@ -27,10 +27,11 @@ def handles(graph: ClientGraph) -> list[str]:
 
 
 async def values_of(names: list[str], graph: Graph, session: Session | None) -> Mapping[str, Array]:
-    """Return the values of variables in a session.
+    """Return the values of variables in a session. A variable without a plain read gets one, added to the graph.
 
     Raises:
-        FailedPreconditionError: there is no session, or a variable has no value in it.
+        FailedPreconditionError: there is no session, a variable has no value in it, or a read cannot be added because
+            the graph is finalized.
     """
     if not names:
         return {}

@@ -22,9 +22,9 @@ class Node:
     """A node being translated.
 
     Attributes:
-        op: Name of its op.
-        name: Its name.
-        attrs: Its attributes.
+        op: Name of the op.
+        name: Name of the node.
+        attrs: Attributes of the node, as in the graph.
         outputs: Dtype and static shape of each output.
         scope: Scope in which nodes of the model are made.
     """
@@ -66,13 +66,24 @@ class Node:
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
     def make(self, op: str, *inputs: Value | None, to: DType | None = None, **attrs: Any) -> Value:
-        """Make a node of ONNX's `op` and return its output. `None` is an omitted optional input."""
+        """Make a node of ONNX's `op` and return its output. See `makes`."""
         return self.makes(op, *inputs, outputs=1, to=to, **attrs)[0]
 
     def makes(
         self, op: str, *inputs: Value | None, outputs: int, to: DType | None = None, **attrs: Any
     ) -> tuple[Value, ...]:
-        """Make a node of ONNX's `op` and return its outputs."""
+        """Make a node of ONNX's `op` and return its outputs.
+
+        Args:
+            op: ONNX's op.
+            *inputs: The inputs. None is an omitted optional input.
+            outputs: Number of outputs.
+            to: Dtype of outputs that only attributes determine.
+            **attrs: Attributes of the node. One that is None is left out.
+
+        Raises:
+            RefusedError: ONNX or onnxruntime lacks the op for these dtypes.
+        """
         name = self.name if op == self.op else f"{self.name}/{op}"
         given = {key: value for key, value in attrs.items() if value is not None}
         return self.scope.make(op, name, inputs, outputs, given, to)
@@ -165,6 +176,7 @@ class Node:
             if value.constant is not None:
                 return self._constant(value, value.constant.reshape(tuple(shape)), "Reshape")
             shape = self.const(list(shape))
+        # By default, a 0 stands for the size of the input's axis in ONNX.
         zero = shape.constant is None or 0 in shape.constant
         return self.make("Reshape", value, self.int64(shape), allowzero=1 if zero else None)
 

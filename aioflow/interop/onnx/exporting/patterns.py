@@ -59,7 +59,7 @@ class Pattern:
 
     @property
     def captured(self) -> dict[str, None]:
-        """Names of the values that it reads from outside, in order."""
+        """Names of the values that the pattern reads from outside, in order."""
         found = dict.fromkeys(name for each in self.inputs for name in each.captured)
         if self.name and not self.ops:
             found[self.name] = None
@@ -124,11 +124,11 @@ class Found:
         return self.search.graph.nodes[self.search.behind(self.edges[name]).node]
 
     def constant(self, name: str) -> Array | None:
-        """Return the value if it follows from constants."""
+        """Return the value if it follows from constants, else None."""
         return self.search.constant(self.edges[name])
 
     def number(self, name: str) -> float | None:
-        """Return the value if it follows from constants and is a scalar."""
+        """Return the value if it follows from constants and is a scalar, else None."""
         value = self.constant(name)
         return float(value) if value is not None and value.shape == () else None
 
@@ -144,7 +144,7 @@ class Search:
             self._note(node)
 
     def at(self, node: Node, pattern: Pattern) -> Found | None:
-        """Return the match of the pattern with `node` as its root, if there is one."""
+        """Return the match of the pattern with `node` as its root, or None."""
         return next(self._match(pattern, Edge(node.name, 0), Found(self)), None)
 
     def behind(self, edge: Edge) -> Edge:
@@ -154,7 +154,7 @@ class Search:
         return edge
 
     def constant(self, edge: Edge) -> Array | None:
-        """Return the value of an output if it follows from constants alone."""
+        """Return the value of an output if it follows from constants alone, else None."""
         node = self.graph.nodes[edge.node]
         if node.name not in self._depths:
             return None
@@ -199,11 +199,13 @@ class Search:
             yield from self._match(pattern.inputs[0], edge, found)
 
     def _match_node(self, pattern: Pattern, edge: Edge, found: Found) -> Iterator[Found]:
+        # The root is the node itself: an Identity that reads it is not part of the match.
         inner = self.behind(edge) if found.nodes else edge
         node = self.graph.nodes[inner.node]
         if inner.port or node.op not in pattern.ops or len(node.inputs) != len(pattern.inputs):
             return
         taken = Found(self, found.edges, {**found.nodes, **self._between(edge, inner), node.name: node})
+        # If a later part of the pattern does not match with one order of operands, the search resumes with the other.
         orders = [pattern.inputs]
         if OPS.get(node.op).commutative:
             orders.append(pattern.inputs[::-1])

@@ -89,10 +89,14 @@ def composed(
     """Register a translation of subgraphs.
 
     Args:
-        op: ONNX op that the subgraphs become.
+        op: A unique name for the subgraphs, as a rule that of the ONNX op that they become.
         *texts: Patterns of the subgraphs.
         where: Predicate of a match and the opset: whether the op can replace the match.
         any_layout: Whether the function accepts values with their channels first.
+
+    Raises:
+        AlreadyRegisteredError: other subgraphs have that name.
+        ValueError: a text is not a pattern.
     """
 
     def register(function: _Function) -> _Function:

@@ -1,7 +1,7 @@
 """Dtypes that onnxruntime's CPU kernels accept, where they are fewer than the standard allows.
 
-A node of another dtype is computed in one that holds its values, between two casts. 16-bit floats need no casts:
-onnxruntime widens them itself. Integers wrap around when they are cast back, as they would in their own dtype.
+A node of another dtype is computed in one that holds its values, between two casts. float16 needs no casts: onnxruntime
+widens it itself. Integers wrap around when they are cast back, as they would in their own dtype.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _WIDER: Final[Mapping[DType, tuple[DType, ...]]] = {
 
 
 def computed_in(op: str, dtype: DType) -> DType | None:
-    """Return the dtype in which onnxruntime runs an op on values of `dtype`, or None if it has no suitable kernel."""
+    """Return the dtype in which onnxruntime runs an op on values of `dtype`, or None without a suitable kernel."""
     known = KERNELS.get(op)
     if known is None or dtype is dtypes.float16:
         return dtype

@@ -123,6 +123,9 @@ class Scope:
 
         Inputs and outputs are cast where onnxruntime's kernels lack their dtype. `to` is the dtype of outputs that only
         attributes determine.
+
+        Raises:
+            RefusedError: ONNX or onnxruntime lacks the op for these dtypes.
         """
         schema = defs.get_schema(op, self.parts.opset)
         types = self._types(op, schema, inputs)
@@ -173,6 +176,9 @@ class Scope:
             value: The value.
             dtype: The other dtype.
             is_size: Whether its elements fit the other dtype, as sizes do. A cast back then returns `value`.
+
+        Raises:
+            RefusedError: ONNX lacks one of the dtypes in this opset.
         """
         if value.dtype is dtype:
             return value

@@ -50,7 +50,8 @@ def _sliced(node: Node, x: Value, plan: _Plan, begin: Value, end: Value, strides
     starts = _chosen(node, _masked(node, plan, "begin_mask"), _chosen(node, forwards, zero, far), begin)
     ends = _chosen(node, _masked(node, plan, "end_mask"), _chosen(node, forwards, far, node.const(-_FAR)), end)
     ends = _chosen(node, _before_first(node, x, plan, starts, forwards), far, ends)
-    # A dropped axis is sliced to the one element at its begin. The masks do not apply to it.
+    # A dropped axis is sliced to the one element at its begin. The masks do not apply to it. For begin -1 the end would
+    # be 0, which is before the element.
     after = _of_two(node, "Add", begin, node.const(1))
     starts = _chosen(node, flags, begin, starts)
     ends = _chosen(node, flags, _chosen(node, _of_two(node, "Equal", begin, node.const(-1)), far, after), ends)

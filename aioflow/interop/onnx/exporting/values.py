@@ -72,11 +72,11 @@ class Made:
 
     @property
     def bodies(self) -> list[Body]:
-        """Graphs among its attributes."""
+        """Graphs among the attributes."""
         return [value for value in self.attrs.values() if isinstance(value, Body)]
 
     def reads(self) -> set[str]:
-        """Return the names of all values that it reads, also inside its graphs."""
+        """Return the names of all values that the node reads, also inside its graphs."""
         found = set(self.inputs)
         for body in self.bodies:
             found |= body.reads()
@@ -93,7 +93,7 @@ class Body:
     outputs: list[Value] = field(default_factory=list)
 
     def reads(self) -> set[str]:
-        """Return the names of all values that its nodes and outputs read, made inside or outside of it."""
+        """Return the names of all values that nodes and outputs read, made inside or outside of the graph."""
         found = {value.name for value in self.outputs}
         for node in self.nodes:
             found |= node.reads()

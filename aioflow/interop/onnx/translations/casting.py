@@ -73,7 +73,7 @@ def saturated(x: Tensor, dtype: DType) -> Tensor:
 
 
 def _power_of_two(node: Node, x: Tensor) -> Tensor:
-    """Return the exponents of x as float32, rounded by its fraction. Values that are not finite become NaN."""
+    """Return the exponents of x as float32, rounded by the fraction. Values that are not finite become NaN."""
     bits = make("BitwiseAnd", ops.bitcast(ops.cast(x, "float32"), "int32"), 0x7FFFFFFF)
     exponent, fraction = make("RightShift", bits, 23), make("BitwiseAnd", bits, 0x7FFFFF)
     mode = node.attr("round_mode", "up")

@@ -129,6 +129,7 @@ def scan_of_batches(node: Node, lengths: Tensor | None, *inputs: Tensor) -> tupl
     count = node.required("num_scan_inputs")
     body, states, rows = node.body("body"), inputs[: len(inputs) - count], inputs[len(inputs) - count :]
     batch = (inputs[0].dims or (None,))[0]
+    # Each entry of the batch gets its own copy of the body, so the number is limited.
     if batch is None or batch > 256:
         return node.refuse(f"batches of size {batch}")
     directions = node.attr("directions", []) or [0] * count

@@ -20,6 +20,7 @@ def size_of(x: Tensor, axis: int) -> Size:
     known = None if x.dims is None else x.dims[axis]
     if known is not None:
         return known
+    # For axis -1 the end would be 0, which is before the element.
     return make("StridedSlice", make("Shape", x), [axis], [axis + 1 or np.iinfo(np.int32).max], [1], shrink_axis_mask=1)
 
 

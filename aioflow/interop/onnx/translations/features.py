@@ -106,6 +106,7 @@ def imputer(node: Node, x: Tensor) -> Tensor:
     whole = x.dtype.is_integer
     new = np.array(node.required("imputed_value_int64s" if whole else "imputed_value_floats"), x.dtype.np_dtype)
     old = node.attr("replaced_value_int64", 0) if whole else node.attr("replaced_value_float", 0.0)
+    # Only NaN differs from itself, and no element equals it.
     missing = make("IsNan", x) if old != old else make("Equal", x, old)
     return make("SelectV2", missing, constant(new), x)
 

@@ -125,6 +125,7 @@ def _first(cache: Tensor, total: Tensor) -> Tensor:
 def _mask(node: Node, queries: Tensor, steps: _Steps, bias: Tensor | None) -> Mask:
     window = node.attr("local_window_size", -1)
     offset = make("Reshape", steps.starts, [-1, 1, 1, 1])
+    # The window includes the key of the query itself, which `left` does not count.
     seen, *others = in_order(size_of(queries, 2), steps.total, offset, left=window - 1 if window > 0 else -1)
     for each in others:
         seen = make("LogicalAnd", seen, each)

@@ -21,6 +21,7 @@ def index_in(keys: Sequence[Any], x: Tensor) -> Tensor:
     number: dict[Any, int] = {}
     unknown = -1
     for i, key in enumerate(keys):
+        # NaN has no place in a sorted list and equals nothing, so it is looked for by itself.
         if isinstance(key, float) and key != key:
             unknown = i
         else:
@@ -35,6 +36,7 @@ def _found(keys: list[Any], numbers: list[int], x: Tensor) -> Tensor:
         return make("Fill", make("Shape", x), -1)
     known = _array(keys, x)
     flat = make("Reshape", x, [1, -1])
+    # For elements above all keys the search returns the number of keys.
     at = make("Minimum", make("LowerBound", known[None], flat, out_type=dtypes.int32), len(keys) - 1)
     hit = make("Equal", make("GatherV2", known, at, 0), flat)
     found = make("SelectV2", hit, make("GatherV2", constant(np.array(numbers, np.int32)), at, 0), -1)
@@ -47,6 +49,7 @@ def _array(values: Sequence[Any], like: Tensor) -> Array:
 
 def mapped(keys: Sequence[Any], values: Array, default: Any, x: Tensor) -> Tensor:
     """Return for each element of `x` the value of its key, or the default if it is not among the keys."""
-    table = np.concatenate([values, np.array([default], values.dtype)])  # -1 refers to its last entry
+    # The last entry is the value of elements that are not among the keys.
+    table = np.concatenate([values, np.array([default], values.dtype)])
     at = index_in(keys, x)
     return make("GatherV2", constant(table), make("SelectV2", make("Less", at, 0), len(values), at), 0)

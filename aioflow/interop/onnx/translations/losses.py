@@ -28,7 +28,7 @@ def softmax_cross_entropy(
 def _likelihood_loss(node: Node, x: Tensor, target: Tensor, weight: Tensor | None) -> Tensor:
     """Return minus the target's entry along axis 1 times the weight of its class, or 0 for an ignored target.
 
-    The mean is weighted by the weights of the classes.
+    The node's `reduction` applies. A mean is weighted by the weights of the classes and skips ignored targets.
     """
     reduction, ignored = node.attr("reduction", "mean"), node.attr("ignore_index")
     hits = one_hot(target, size_of(x, 1), True, False, axis=1)

@@ -13,6 +13,7 @@ from aioflow.ops.apply import constant, make, make_list
 
 def is_usual(node: Node, x: Tensor) -> bool:
     """Return whether the op supports the node: float32, default activations, no clipping and no coupled gates."""
+    # Each direction has three activations: of the gates, of the new cell values and of the cell.
     named = {name.lower() for name in (node.attr("activations") or [])[::3]}
     others = {name.lower() for i, name in enumerate(node.attr("activations") or []) if i % 3}
     usual = named <= {"sigmoid"} and others <= {"tanh"}
@@ -65,13 +66,14 @@ def _reordered(gates: Tensor) -> Tensor:
 def _last(values: Tensor, before: Tensor) -> Tensor:
     if values.dims is not None and values.dims[0]:
         return make("StridedSlice", values, [-1], [0], [1], shrink_axis_mask=1)
+    # The number of steps may be 0. The last state is then the initial one.
     return make("GatherV2", make("ConcatV2", [make("ExpandDims", before, 0), values], 0), size_of(values, 0), 0)
 
 
 def _shortened(outputs: Tensor, cells: Tensor, state: list[Tensor], lengths: Tensor) -> tuple[Tensor, list[Tensor]]:
     """Return the outputs with zeros after the end of each sequence, and the state at each end.
 
-    Steps after the end do not affect earlier ones, so the whole layer may be computed before.
+    Steps after the end do not affect earlier ones, so the layer may compute them first.
     """
     ends = int32(lengths)
     times = make("Reshape", make("Range", 0, size_of(outputs, 0), 1), [-1, 1, 1])

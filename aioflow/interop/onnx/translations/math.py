@@ -138,6 +138,7 @@ def bit_shift(node: Node, x: Tensor, y: Tensor) -> Tensor:
         return make("SelectV2", all_go, 0, make("LeftShift", x, y))
     if x.dtype.is_unsigned:
         return make("SelectV2", all_go, 0, make("RightShift", x, y))
+    # A signed shift fills with the sign, as does a shift by all bits but one.
     return make("RightShift", x, make("SelectV2", all_go, bits - 1, y))
 
 
@@ -218,6 +219,7 @@ def celu(node: Node, x: Tensor) -> Tensor:
 @translation("Selu")
 def selu(node: Node, x: Tensor) -> Tensor:
     alpha, gamma = float(node.attr("alpha", _SELU_ALPHA)), float(node.attr("gamma", _SELU_GAMMA))
+    # ONNX's attributes are float32, so the defaults may arrive rounded.
     if abs(alpha - _SELU_ALPHA) < 1e-6 and abs(gamma - _SELU_GAMMA) < 1e-6:
         return make("Selu", x)
     return elu_of(x, alpha) * gamma
@@ -326,7 +328,8 @@ def product(a: Tensor, b: Tensor, transpose_a: bool = False, transpose_b: bool =
         transpose_a: Whether to swap the last two dimensions of `a` first; a vector stays as it is.
         transpose_b: Whether to swap the last two dimensions of `b` first; a vector stays as it is.
     """
-    ranks = [None if t.dims is None else len(t.dims) for t in (a, b)]  # a tensor of unknown rank is treated as a matrix
+    # A tensor of unknown rank is treated as a matrix: whether it is a vector is not known here.
+    ranks = [None if t.dims is None else len(t.dims) for t in (a, b)]
     flips = [flip and rank != 1 for flip, rank in zip((transpose_a, transpose_b), ranks, strict=True)]
     if ranks == [2, 2]:
         return make("MatMul", a, b, transpose_a=flips[0], transpose_b=flips[1])

@@ -78,11 +78,13 @@ def _normalized(node: Node, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor
 def lrn(node: Node, x: Tensor) -> Tensor:
     size = node.required("size")
     alpha, beta, bias = node.attr("alpha", 1e-4), node.attr("beta", 0.75), node.attr("bias", 1.0)
+    # The op's window is symmetric, and its alpha is not divided by the size.
     if rank_of(node, x) == 4 and size % 2 and x.dtype is dtypes.float32:
         y = normalization.local_response_normalization(
             channels_last(x, 4), depth_radius=size // 2, bias=bias, alpha=alpha / size, beta=beta
         )
         return channels_first(y, 4)
+    # The sum is unrolled into one slice for each channel of the window.
     if not 0 < size <= 64:
         return node.refuse(f"size={size}")
     edges: Any = [[0, 0]] * rank_of(node, x)

@@ -1,7 +1,6 @@
 """Normalization by means, variances and norms, and the softmax family.
 
-Ops with a `stash_type` compute means and variances in that dtype, float32 by default, or in the input's dtype if that
-is at least as wide. The other ops compute in the input's dtype, except that `normal_of_rows` uses at least float32.
+Ops with a `stash_type`, by default float32, compute means and variances in it. Wider dtypes keep their precision.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def _cast(x: Tensor, dtype: DType) -> Tensor:
 
 
 def _stashed(node: Node, x: Tensor) -> Tensor:
-    """Return `x` in the dtype of the first stage: the wider of its own and the node's `stash_type`."""
+    """Return `x` in the wider dtype of its own and the node's `stash_type`. Refuse an unknown `stash_type`."""
     wanted = _STASHES.get(node.attr("stash_type", 1))
     if wanted is None:
         node.refuse(f"stash_type={node.attr('stash_type')}")
@@ -114,7 +113,7 @@ def rms_normalization(node: Node, x: Tensor, scale: Tensor) -> Tensor:
     return simplified_layer_normalization(node, x, scale)[0]
 
 
-# onnxruntime's name from before RMSNormalization was in the standard. It is in the standard's domain.
+# onnxruntime's name from before RMSNormalization was in the standard. Its domain is the standard's.
 @translation("SimplifiedLayerNormalization", attributes=("axis", "epsilon", "stash_type"))
 def simplified_layer_normalization(node: Node, x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     wide, axes = _stashed(node, x), _axes_from(node, x)
@@ -167,7 +166,7 @@ def mean_variance_normalization(node: Node, x: Tensor) -> Tensor:
 
 
 def along_axis(op: str, node: Node, x: Tensor, axis: int) -> Tensor:
-    """Apply a last-axis op along `axis`, by swapping `axis` with the last one."""
+    """Apply an op of the last axis along `axis` instead."""
     axis = axis_of(node, x, axis, from_end=True)
     if axis == -1 or (x.dims is not None and axis == len(x.dims) - 1):
         return make(op, x)
@@ -193,5 +192,6 @@ def of_rows(op: str, node: Node, x: Tensor, axis: int) -> Tensor:
 
 
 for _op in ("Softmax", "LogSoftmax"):
+    # `node.op` and not `_op`: the functions run after the loop, when `_op` is its last value.
     translation(_op)(lambda node, x: of_rows(node.op, node, x, node.attr("axis", 1)))
     translation(_op, since=13)(lambda node, x: along_axis(node.op, node, x, node.attr("axis", -1)))

@@ -16,6 +16,7 @@ from aioflow.ops.apply import constant
 
 @translation("Pad")
 def pad_by_attributes(node: Node, x: Tensor) -> Tensor:
+    # Opset 1 calls the attribute `paddings`.
     pads = node.attr("pads") or node.required("paddings")
     return pad(node, x, int64(pads), constant(node.attr("value", 0.0), x.dtype))
 

@@ -60,12 +60,16 @@ def _from_image(y: Tensor, rank: int) -> Tensor:
 
 
 def _least(x: Tensor) -> Any:
-    """Return a lower bound of all elements."""
+    """Return the least value of the dtype, so that padding is never the maximum."""
     return -np.inf if x.dtype.is_floating else x.dtype.min
 
 
 def _parts(x: Tensor, windows: Windows) -> Iterator[Tensor]:
-    """Yield for each kernel position the elements that all windows have there."""
+    """Yield for each kernel position the elements that all windows have there.
+
+    Raises:
+        UnimplementedError: The kernel has more than `_MOST_PARTS` positions.
+    """
     if math.prod(windows.kernel) > _MOST_PARTS:
         raise UnimplementedError("a window too large", expected=f"at most {_MOST_PARTS} places", actual=windows.kernel)
     spans = [(k - 1) * d + 1 for k, d in zip(windows.kernel, windows.dilations, strict=True)]
@@ -85,6 +89,7 @@ def _combined(x: Tensor, windows: Windows, combine: Callable[[Tensor, Tensor], T
     def along(values: tuple[int, ...], axis: int) -> tuple[int, ...]:
         return (*ones[:axis], values[axis], *ones[axis + 1 :])
 
+    # One axis after the other, the number of nodes is the sum of the kernel's sizes, not their product.
     for axis in range(len(ones)):
         kernel, strides = along(windows.kernel, axis), along(windows.strides, axis)
         alone = Windows(kernel, strides, along(windows.dilations, axis), None, none)
@@ -124,8 +129,10 @@ def average_pool(node: Node, x: Tensor) -> Tensor:
         image, windows = _as_image(x, windows)
         return _from_image(pooling.avg_pool(image, list(windows.kernel), list(windows.strides), "SAME"), rank)
     sums = _mean(framed(x, windows, 0), windows)
+    # Here every window counts as many elements as the kernel has.
     if not windows.padded or (whole and not windows.grown):
         return sums
+    # The mean of the ones is the share of the window's elements that count.
     counts = _mean(_counted(x, windows, whole), windows)
     if keeps_last(sums):
         return in_last(sums, lambda image: ops.divide(image, channels_last(counts, rank)))

@@ -49,7 +49,7 @@ def _names_type(node: Node) -> bool:
 def rounded(y: Tensor, zero: Tensor | None, dtype: DType) -> Tensor:
     """Return y + zero as an integer. Halves round to even, and values out of range saturate."""
     y = make("Round", y)
-    if y.dtype in (dtypes.float16, dtypes.bfloat16):  # they do not represent all 16-bit integers
+    if y.dtype in (dtypes.float16, dtypes.bfloat16):  # 16-bit floats do not represent all 16-bit integers
         y = ops.cast(y, "float32")
     if zero is not None:
         y = make("AddV2", y, ops.cast(zero, y.dtype))

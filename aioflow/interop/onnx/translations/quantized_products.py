@@ -166,11 +166,13 @@ def matmul_n_bits(
     whole = ops.reshape(ops.cast(_unpacked(b, bits), scales.dtype), [rows, blocks, size])
     offset: Tensor | float = float(1 << (bits - 1))
     if zeros is not None and zeros.dtype is dtypes.uint8:
+        # The zero points of a row are padded to whole bytes.
         offset = ops.reshape(_unpacked(zeros, bits), [rows, -1])[:, :blocks]
         offset = ops.reshape(ops.cast(offset, scales.dtype), [rows, blocks, 1])
     elif zeros is not None:
         offset = ops.reshape(ops.cast(zeros, scales.dtype), [rows, blocks, 1])
     weights = make("Mul", make("Sub", whole, offset), ops.reshape(scales, [rows, blocks, 1]))
+    # The last block of a row may be padded.
     y = product(a, ops.reshape(weights, [rows, blocks * size])[:, :columns], transpose_b=True)
     return y if bias is None else make("AddV2", y, bias)
 

@@ -20,7 +20,7 @@ from aioflow.ops.math.random import random_normal, random_uniform
 
 
 def _seed(node: Node) -> int | None:
-    """Return the node's seed, a float, as the integer of its upper 31 bits."""
+    """Return the upper 31 bits of the node's seed, a float32, as an integer; None if the node has no seed."""
     seed = node.attr("seed")
     return None if seed is None else int(struct.unpack("<I", struct.pack("<f", seed))[0] >> 1)
 

@@ -171,6 +171,7 @@ def gru(
     if linear_first and b is not None:
         *_, hidden = make_list("SplitV", b, [5 * size, size], 1, num_split=2)
         own = make_list("Unpack", hidden, num=_count(node), axis=0)
+        # The projection must not add these biases: the reset gate does not multiply what it adds.
         b = make("Mul", b, constant(np.array([1] * 5 * size + [0] * size, b.dtype.np_dtype)))
 
     def cell(number: int, weights: Tensor, functions: Sequence[Activation]) -> Cell:

@@ -74,6 +74,7 @@ def _grid(node: Node, begin: Any, end: Any, parts: int, size: Any, halves: bool)
     at: Any = wide[0] + steps * wide[1] + (number + 0.5) * wide[1] / wide[2]
     length_of_axis: Any = ops.cast(size, begin.dtype)
     inside = ops.logical_and(at >= -1.0, at <= length_of_axis)
+    # `steps >= 0` always holds. It only gives the result the axis of the parts.
     there = ops.logical_and(number < ops.reshape(counts, [-1, 1, 1]), steps >= 0.0)
     at = ops.minimum(ops.maximum(at, ops.zeros_like(at)), length_of_axis - 1.0)
     low = int64(ops.floor(at))

@@ -32,7 +32,7 @@ class _Axis:
         axis: The axis.
         given: Size of the input.
         made: Size of the output.
-        scale: Ratio of the sizes.
+        scale: Size of the output divided by that of the input, before rounding.
         region: Start and end of the region of `tf_crop_and_resize`, as fractions of the whole.
     """
 
@@ -47,6 +47,7 @@ class _Axis:
         """True if the axis is known to stay unchanged."""
         if self.region is not None and not (_is(self.region[0], 0) and _is(self.region[1], 1)):
             return False
+        # A scale that is known to be 1 keeps an input size that is unknown.
         return _is(self.scale, 1) and (isinstance(self.given, Tensor) or _is(self.made, self.given))
 
 

@@ -89,6 +89,7 @@ def reshape(node: Node, x: Tensor, shape: Tensor) -> Tensor:
         known = [int(v) if v else (None if dims is None else dims[i]) for i, v in enumerate(wanted)]
         if None not in known:
             return ops.reshape(x, int64(known))
+        # A single unknown size can be inferred, so no shape is computed in the step. Beside a 0 it cannot.
         if sizes is None and dims is not None and -1 not in known and known.count(None) == 1 and 0 not in known:
             return ops.reshape(x, int64([-1 if v is None else v for v in known]))
     return with_dims(ops.reshape(x, _copied_sizes(x, shape)), _reshaped(x, wanted))
@@ -97,6 +98,7 @@ def reshape(node: Node, x: Tensor, shape: Tensor) -> Tensor:
 def _copied_sizes(x: Tensor, shape: Tensor) -> Tensor:
     """Return the shape with each 0 replaced by the input's own size."""
     own, count = ops.shape(x, out_type="int64"), (shape.dims or (None,))[0]
+    # The wanted shape may be longer than the input's, so ones follow it.
     if count is None:
         padded = ops.slice(ops.concat([own, ops.ones_like(int64(shape))], 0), [0], ops.shape(shape))
     else:
@@ -125,6 +127,7 @@ def flatten(node: Node, x: Tensor) -> Tensor:
     before, after = product_of(sizes[:axis]), product_of(sizes[axis:])
     if isinstance(before, int) and isinstance(after, int):
         return ops.reshape(x, int64([before, after]))
+    # -1 cannot be inferred beside a size of 0.
     if isinstance(before, int) and before:
         return ops.reshape(x, int64([before, -1]))
     if isinstance(after, int) and after:
@@ -170,6 +173,7 @@ def unsqueeze(node: Node, x: Tensor, axes: Tensor | None = None) -> Tensor:
     places = sorted(axis_of(node, x, axis, extra=len(given)) for axis in given)
     if len(set(places)) < len(places):
         raise node.wrong("the axes", "each once", given)
+    # In ascending order: every axis before `place` exists already.
     for place in places:
         x = ops.expand_dims(x, place)
     return x
@@ -180,6 +184,7 @@ def _unsqueezed(node: Node, x: Tensor, axes: Tensor) -> Tensor:
     rank = rank_of(node, x) + length_of(node, axes, "axes")
     new = _marked(axes, rank)
     own = ops.cumsum(int64(1) - new, exclusive=True)
+    # New axes at the end have the input's rank as index, so that one more size keeps the index valid.
     padded = ops.concat([ops.shape(x, out_type="int64"), int64([1])], 0)
     sizes = ops.where_v2(ops.equal(new, int64(1)), int64(1), ops.gather(padded, own))
     return with_dims(ops.reshape(x, sizes), (None,) * rank)
@@ -221,6 +226,7 @@ def _parted(x: Tensor, axis: int, count: int) -> tuple[Tensor, ...]:
 
 @translation("Expand")
 def expand(node: Node, x: Tensor, shape: Tensor) -> Tensor:
+    # ONNX broadcasts in both directions: sizes of `x` may be larger than those of `shape`.
     wanted, dims = node.constant(shape), x.dims
     if wanted is not None and dims is not None and None not in dims:
         own = [d for d in dims if d is not None]

@@ -91,6 +91,7 @@ def _counts(node: Node, x: Tensor) -> Tensor:
         for skip in range(_skips(node, length)):
             found = _windows(tokens, length, skip, pool)
             column = make("GatherV2", constant(np.array([*wanted, -1], np.int32)), found, 0)
+            # UnsortedSegmentSum ignores negative segments, here positions without an n-gram of the pool.
             place = make("SelectV2", make("Less", column, 0), -1, rows * width + column)
             ones = make("Cast", make("OnesLike", place), DstT=dtypes.float32)
             flat = make("UnsortedSegmentSum", ones, place, make("Size", total))

@@ -148,6 +148,7 @@ def _forest_of_leaves(node: Node) -> _Forest:
         roots,
         _padded(node.required("nodes_featureids"), len(leaves), np.int32),
         _padded(splits, len(leaves), splits.dtype),
+        # A mode that occurs anyway: every mode in use costs a comparison at each level.
         _padded(modes, len(leaves), np.int32, modes[0]),
         yes,
         no,
@@ -171,6 +172,7 @@ def _members(node: Node, modes: Array, leaves: int) -> Array | None:
     ends = np.flatnonzero(np.isnan(given))
     sets = [part[~np.isnan(part)] for part in np.split(given, ends)]
     table = np.full((len(modes) + leaves, max(map(len, sets))), np.nan, given.dtype)
+    # A NaN ends each set, so the split has one more part, without elements.
     for place, values in zip(np.flatnonzero(modes == _MODES.index("MEMBER")), sets, strict=False):
         table[place, : len(values)] = values
     return table
@@ -236,6 +238,7 @@ def _forest_of_nodes(node: Node, kind: str, targets: int) -> _Forest:
     trees, numbers = node.required("nodes_treeids"), node.required("nodes_nodeids")
     place = {pair: i for i, pair in enumerate(zip(trees, numbers, strict=True))}
     names = [mode.removeprefix("BRANCH_") for mode in node.required("nodes_modes")]
+    # Leaves get a mode that occurs anyway: every mode in use costs a comparison at each level.
     usual = next((name for name in names if name != "LEAF"), "LEQ")
 
     def child(name: str) -> Array:

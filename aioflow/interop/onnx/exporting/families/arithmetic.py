@@ -190,6 +190,7 @@ def atan2(node: Node, y: Value, x: Value) -> Value:
 
     It is atan(y/x), plus π (or minus π if y is negative or -0) where x is negative.
     """
+    # Where x is 0, y/x is infinite or NaN: the angle is ±π/2 there, and at the origin ±π or y, by the sign of x.
     zero, pi = node.like(0, x), node.like(3.141592653589793, x)
     angle = node.make("Atan", node.make("Div", y, x))
     turn = node.make("Where", _is_negative(node, y), node.make("Neg", pi), pi)
@@ -202,6 +203,7 @@ def atan2(node: Node, y: Value, x: Value) -> Value:
 def _is_negative(node: Node, x: Value) -> Value:
     """Return whether the sign bit is set, so that -0 counts as negative."""
     zero = node.like(0, x)
+    # 1 / -0 is minus infinity, while -0 itself is not less than 0.
     below = node.make("Less", node.make("Reciprocal", x), zero)
     return node.make("Or", node.make("Less", x, zero), node.make("And", node.make("Equal", x, zero), below))
 

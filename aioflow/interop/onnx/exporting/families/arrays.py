@@ -43,6 +43,7 @@ def _written(node: Node, flow: Value, index: Value, value: Value) -> Value:
     """Return the array with the row at `index` replaced."""
     if flow.rows is None:
         node.refuse("an array of tensors that is not known")
+    # In the loop that fills an array, the row is the result of the iteration, and the loop returns their stack.
     if not flow.name and flow.rows.is_awaited:
         return replace(value, rows=Rows(flow.rows.size, is_next=True))
     if flow.name:

@@ -153,6 +153,9 @@ def tan(node: Node, x: Value) -> Value:
 # -- activations -------------------------------------------------------------------------------------------------------
 
 
+# onnxruntime has most of these activations for float32 only (`runnable.py`), so float64 is composed of other ops.
+
+
 @exporter("Relu6", any_layout=True)
 def relu6(node: Node, x: Value) -> Value:
     """Export x clipped to [0, 6]."""
@@ -195,6 +198,7 @@ def softplus(node: Node, x: Value) -> Value:
     """Export log(exp(x) + 1)."""
     if x.dtype is not dtypes.float64:
         return kept(x, node.make("Softplus", x))
+    # max(x, 0) + log(1 + exp(-|x|)) is the same, and cannot overflow.
     small = log1p_of(node, node.make("Exp", node.make("Neg", node.make("Abs", x))))
     return kept(x, node.make("Add", node.make("Max", x, node.like(0, x)), small))
 

@@ -1,6 +1,7 @@
 """Gradients of elementwise functions, so that a model can return the gradient of its loss with respect to an input.
 
-Gradients of convolutions, pools and normalization have no ONNX form.
+Gradients of pools and normalization, and those of convolutions with respect to their filters, have no ONNX form. The
+gradient of a convolution with respect to its input is in `convolutions.py`.
 """
 
 from __future__ import annotations

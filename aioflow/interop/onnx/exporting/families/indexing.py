@@ -118,7 +118,7 @@ def where(node: Node, x: Value) -> Value:
 
 @exporter("LowerBound", "UpperBound")
 def bound(node: Node, ordered: Value, values: Value) -> Value:
-    """Export the number of elements in each ordered row that are less than a value, or not greater."""
+    """Export the number of elements in each ordered row that are less than a value, or for UpperBound not greater."""
     columns, own = node.unsqueezed(values, [2]), node.unsqueezed(ordered, [1])
     before = node.make("Less" if node.op == "LowerBound" else "LessOrEqual", own, columns)
     return node.make("ReduceSum", node.int64(before), node.const([2]), keepdims=0)
@@ -185,6 +185,7 @@ def reverse_sequence(node: Node, x: Value, lengths: Value) -> Value:
     """Export the reversal of the first elements of every sequence."""
     time, batch, rank = int(node.attr("seq_dim")), int(node.attr("batch_dim")), node.rank(x)
     time, batch = time % rank, batch % rank
+    # ONNX requires these two axes to be the first two, in either order.
     order = [time, batch, *(a for a in range(rank) if a not in (time, batch))]
     moved = node.transposed(x, order) if {time, batch} != {0, 1} else x
     if moved is not x:

@@ -108,6 +108,7 @@ def dynamic_stitch(node: Node, *inputs: Value) -> Value:
 @exporter("Unique", "UniqueWithCounts")
 def unique(node: Node, x: Value) -> list[Value]:
     """Export the distinct values in order of occurrence, the index of each element among them, and their counts."""
+    # ONNX's second output, the position where each value occurs first, has no counterpart.
     found = node.makes("Unique", x, outputs=4, sorted=0)
     return [found[0], found[2], found[3]][: len(node.outputs)]
 
@@ -135,7 +136,7 @@ def top_k_v2(node: Node, x: Value, k: Value) -> list[Value]:
 
 @exporter("NthElement")
 def nth_element(node: Node, x: Value, n: Value) -> Value:
-    """Export the value at position n of the sorted last axis."""
+    """Export the value at position n of the last axis in ascending order, with `reverse` in descending order."""
     count = node.make("Add", node.vector(n), node.const([1]))
     values, _ = node.makes("TopK", x, count, outputs=2, largest=int(node.attr("reverse")))
     return node.squeezed(node.make("Slice", values, node.const([-1]), node.const([2**62]), node.const([-1])), [-1])

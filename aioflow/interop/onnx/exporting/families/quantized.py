@@ -144,6 +144,7 @@ def _is_of_bytes(found: Found, opset: int) -> bool:
 )
 def matmul_integer(node: Node, a: Value, b: Value, a_zero: Value | None = None, b_zero: Value | None = None) -> Value:
     """Export the exact product of integers."""
+    # Zero points are positional in MatMulInteger: b's cannot be passed without a's.
     if a_zero is None and b_zero is not None:
         a_zero = node.like(0, a)
     return node.make("MatMulInteger", a, b, a_zero, b_zero)
@@ -158,6 +159,7 @@ def _widens(found: Found, opset: int) -> bool:
 
 @composed("Cast", "Cast(x)", where=_widens)
 def widened(node: Node, x: Value) -> Value:
-    """Export weights in the narrow dtype plus a cast, to keep the file small; runtimes widen them when they load it."""
+    """Export weights in the narrow dtype plus a cast, to keep the file small. Runtimes widen weights during loading."""
+    # `node.cast` would fold the cast into a wide constant.
     (made,) = node.scope.make("Cast", node.name, [x], 1, {"to": tensor_type(node.dtype)}, node.dtype)
     return made

@@ -19,6 +19,7 @@ def _reduced(node: Node, op: str, x: Value, axes: Value) -> Value:
     known, keep = axes.constant, bool(node.attr("keep_dims"))
     rank = x.rank
     if known is None or rank is None:
+        # No axes mean no reduction in TensorFlow, and by default all axes in ONNX.
         return node.make(op, node.rows(x), node.vector(axes), keepdims=int(keep), noop_with_empty_axes=1)
     normal = sorted({int(a) % max(rank, 1) for a in known.reshape(-1)})
     if not normal:
