@@ -289,11 +289,12 @@ class TFRecordWriter:
         self._put(framed(record if isinstance(record, bytes) else bytes(memoryview(record))))
 
     def flush(self) -> None:
-        """Pass all data written so far to the operating system."""
+        """Pass all data written so far to the operating system. Raises FailedPreconditionError if the writer is closed."""
+        file = self._open()
         if self._packer is not None:
             self._put(self._packer.flush(zlib.Z_SYNC_FLUSH), packed=True)
         with file_errors(self._path):
-            self._open().flush()
+            file.flush()
 
     def close(self) -> None:
         """Finish and close the file. Idempotent."""

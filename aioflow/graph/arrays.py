@@ -61,9 +61,7 @@ def _check_unmasked(value: Any) -> None:
     """Raise DTypeError if elements are masked: the data below a mask is meaningless."""
     items = value if isinstance(value, list | tuple) else (value,)
     # NumPy imports numpy.ma, in 10 ms, on the first access to `np.ma`. If it is not imported yet, no array has a mask.
-    if not items or type(items[0]) is np.ndarray or "numpy.ma" not in sys.modules:
-        return
-    if not isinstance(items[0], np.ma.MaskedArray):
+    if type(value) is np.ndarray or "numpy.ma" not in sys.modules:
         return
     masked = sum(int(np.sum(np.ma.getmaskarray(item))) for item in items if isinstance(item, np.ma.MaskedArray))
     if masked:

@@ -75,9 +75,9 @@ class LoopCode:
         self._task = Task(nodes, False, inputs, outputs, ())
         tested = len(parts.condition)
         ends = (parts.predicate, *parts.leaving)
-        # Invariants are read in every iteration, so they outlive all nodes. The predicate and the leaving values are
-        # read when the nodes of the condition have run.
-        read = dict.fromkeys(parts.invariants, len(nodes) + 1) | dict.fromkeys(ends, tested)
+        # The predicate and the leaving values are read when the nodes of the condition have run. Invariants are read in
+        # every iteration, so they outlive all nodes, also those that leave the loop.
+        read = dict.fromkeys(ends, tested) | dict.fromkeys(parts.invariants, len(nodes) + 1)
         lifetimes = analyse(self._task, graph, frozenset(), read)
         names = {e: f"m{i}" for i, e in enumerate(parts.variables)}
         names |= {e: f"i{i}" for i, e in enumerate(parts.invariants)}

@@ -234,7 +234,7 @@ def test_masked_elements_are_refused(value: Any) -> None:
     """A masked element may hold any value. If it were read as a number, the answer would be wrong."""
     masked = np.ma.masked_array(value, mask=[False, True])
     dtype = as_dtype("string" if value == ["a", "b"] else "float32")
-    for each in (masked, [masked, masked]):
+    for each in (masked, [masked, masked], [np.array(value), masked]):
         with pytest.raises(DTypeError, match="masked elements"):
             to_array(each, dtype)
     assert to_array(np.ma.masked_array(value), dtype).shape == (2,)  # none of these is masked

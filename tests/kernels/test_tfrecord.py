@@ -165,5 +165,7 @@ def test_writer_and_reader_raise_typed_errors(tmp_path: Path) -> None:
     writer.close()
     with pytest.raises(errors.FailedPreconditionError):
         writer.write(b"b")
+    with pytest.raises(errors.FailedPreconditionError):
+        writer.flush()
     assert list(af.io.tf_record_iterator(tmp_path / "r", "GZIP")) == [b"a"]
     assert af.io.TFRecordOptions.get_compression_type_string(None) == ""

@@ -25,6 +25,8 @@ def test_constants() -> None:
     assert draw(initializers.constant(7), [2, 2], "int64").tolist() == [[7, 7], [7, 7]]
     assert draw(initializers.constant([1, 2, 3, 4]), [2, 2]).tolist() == [[1, 2], [3, 4]]
     assert draw(initializers.zeros("string"), [2]).tolist() == [b"", b""]
+    with pytest.raises(DTypeError):
+        initializers.ones("string")([2])
     with pytest.raises(InvalidArgumentError):
         initializers.constant([1, 2, 3])([2])
     with pytest.raises(InvalidArgumentError):
@@ -163,3 +165,8 @@ def test_top_level_names_are_aliases() -> None:
     ):
         assert getattr(aioflow, f"{name}_initializer") is getattr(initializers, name)
     assert aioflow.initializers is initializers
+
+
+def test_variance_scaling_ignores_case() -> None:
+    scaled = initializers.variance_scaling(1.0, "FAN_IN", "Uniform", seed=1)
+    assert (draw(scaled) == draw(initializers.variance_scaling(1.0, "fan_in", "uniform", seed=1))).all()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+import aioflow as af
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec
 from aioflow.config import SessionConfig
 from aioflow.errors import CancelledError, InvalidArgumentError
@@ -145,6 +147,30 @@ async def test_exit_of_a_merge_index_in_a_loop() -> None:
     left = b.add("left", "Switch", Edge("chosen", 1), test, outputs=2)
     graph = b.graph(b.add("exit", "Exit", left))
     assert await _executable(graph).run([np.int32(3), np.int32(0)], Step()) == [1]
+
+
+async def test_large_invariant_may_leave_its_loop() -> None:
+    """`while_loop` makes no such Exit, but an imported graph may have one."""
+    with af.Graph().as_default() as graph:
+        fed = af.placeholder(af.float32, [100_000], name="fed")
+        af.while_loop(lambda i, s: i < 3, lambda i, s: (i + 1, s + af.reduce_sum(fed)), [af.constant(0), 0.0])
+    enter, test, switch, leaving = (
+        next(n for n in graph.as_graph_def().nodes if n.op == op and (op != "Enter" or n.inputs[0] == "fed"))
+        for op in ("Enter", "LoopCond", "Switch", "Exit")
+    )
+    of_floats = {"T": af.float32}
+    added = (
+        replace(switch, name="switch", inputs=(enter.name, test.name), attrs=of_floats),
+        replace(leaving, name="exit", inputs=("switch",), attrs={**leaving.attrs, **of_floats}),
+    )
+    definition = graph.as_graph_def()
+    with af.Graph().as_default() as imported:
+        af.import_graph_def(replace(definition, nodes=(*definition.nodes, *added)), name="")
+    fetches = [node.outputs[0] for node in imported.get_operations() if node.type == "Exit"]
+    value = np.ones(100_000, np.float32)
+    async with af.Session(graph=imported) as session:
+        *_, found = await session.run(fetches, {imported.get_tensor_by_name("fed:0"): value})
+    assert (found == value).all()
 
 
 async def test_a_raised_loop_stops_on_request() -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aioflow.errors import InvalidArgumentError
+from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.arrays import Array, blank
 from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
@@ -116,6 +116,8 @@ def _shape_vector(value: Any) -> Any:
 
 
 def _filled(shape: Any, dtype: DType, value: int, name: str | None) -> Tensor:
+    if value and dtype is dtypes.string:
+        raise DTypeError("no string is 1", expected="a numeric dtype or bool", actual=dtype.name)
     item: Any = b"" if dtype is dtypes.string else value
     element = np.full((), item, dtype=dtype.np_dtype)
     dims = _static_sizes(shape)

@@ -227,8 +227,8 @@ class VarianceScaling(Initializer):
         _one_of("mode", mode, ("fan_in", "fan_out", "fan_avg"))
         _one_of("distribution", distribution, ("normal", "uniform", "truncated_normal", "untruncated_normal"))
         self.scale = scale
-        self.mode = mode
-        self.distribution = distribution
+        self.mode = mode.lower()
+        self.distribution = distribution.lower()
         self.seed = seed
 
     def _make(self, shape: Any, dtype: DType, verify_shape: bool) -> Tensor:
