@@ -1,4 +1,4 @@
-"""Hooks that must run before NumPy is imported: those that installed backends declare in `aioflow.loading.preload`.
+"""Hooks that must run before NumPy is imported: those that installed backends declare in the group `aioflow.preload`.
 
 A BLAS library chooses its kernels and its thread count when it is loaded, so a backend must set them before that.
 `aioflow/__init__.py` calls `run_preload_hooks` before anything else.
@@ -14,9 +14,9 @@ from aioflow.loading.installed import EntryPoint, entry_points
 
 __all__ = ["GROUP", "find_hooks", "run_preload_hooks"]
 
-GROUP: Final = "aioflow.loading.preload"
+GROUP: Final = "aioflow.preload"
 
-_log: Final = logging.getLogger("aioflow.loading.preload")
+_log: Final = logging.getLogger("aioflow.preload")
 
 
 def run_preload_hooks(path: Sequence[str] | None = None) -> tuple[str, ...]:

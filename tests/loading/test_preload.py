@@ -26,7 +26,7 @@ def test_finds_what_importlib_metadata_finds() -> None:
 
 
 def test_reads_only_its_own_group(tmp_path: Path) -> None:
-    hooks = "[aioflow.loading.preload]\n# a comment\none = m:f\ntwo=m:g\n"
+    hooks = "[aioflow.preload]\n# a comment\none = m:f\ntwo=m:g\n"
     distribution(tmp_path, "a-1", f"[console_scripts]\nx = y:z\n\n{hooks}\n[other]\nq = r:s\n")
     distribution(tmp_path, "b-1", None)
     distribution(tmp_path, "c-1", "[aioflow.preloads]\nno = m:f\n")
@@ -35,14 +35,14 @@ def test_reads_only_its_own_group(tmp_path: Path) -> None:
 
 def test_first_of_two_versions_on_the_path_counts(tmp_path: Path) -> None:
     for folder in ("first", "second"):
-        distribution(tmp_path / folder, f"a-{folder}", f"[aioflow.loading.preload]\nhook = {folder}:f\n")
+        distribution(tmp_path / folder, f"a-{folder}", f"[aioflow.preload]\nhook = {folder}:f\n")
     assert preload.find_hooks([str(tmp_path / "first"), str(tmp_path / "second")]) == [("hook", "first:f")]
 
 
 def test_identical_hooks_of_two_distributions_count_once(tmp_path: Path) -> None:
     """The package is also installed under an earlier name."""
     for name in ("aioflow-0.1.0", "aioflow_engine-0.1.0"):
-        distribution(tmp_path, name, "[aioflow.loading.preload]\nnumpy = m:f\n")
+        distribution(tmp_path, name, "[aioflow.preload]\nnumpy = m:f\n")
     assert preload.find_hooks([str(tmp_path)]) == [("numpy", "m:f")]
 
 
@@ -57,7 +57,7 @@ def test_odd_path_entries_are_skipped(tmp_path: Path) -> None:
 def test_a_failing_hook_is_logged_with_its_name_and_skipped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, target: str
 ) -> None:
-    distribution(tmp_path, "a-1", f"[aioflow.loading.preload]\nbroken = {target}\nfine = time:time\n")
+    distribution(tmp_path, "a-1", f"[aioflow.preload]\nbroken = {target}\nfine = time:time\n")
     with caplog.at_level(logging.WARNING):
         assert preload.run_preload_hooks([str(tmp_path)]) == ("fine",)
     [record] = caplog.records

@@ -154,7 +154,7 @@ def test_demo_reaches_the_accuracy_of_one_process_despite_a_killed_worker() -> N
     for task in range(2):
         assert sum(line.startswith(f"worker {task}: step") for line in lines) >= 4
     killed = lines.index("worker 1: is killed, and started again")
-    assert any(line.startswith("worker 1: is back") for line in lines[killed:])
+    assert any(line.startswith("worker 1: restarted") for line in lines[killed:])
     assert any(line.startswith("worker 1: step 200 of 200") for line in lines[killed:])
     found = {line.partition("  ")[0]: line for line in lines}
     assert found["lost"].split()[1:] == ["nothing", "of", "400", "batches"]
