@@ -289,7 +289,11 @@ class TFRecordWriter:
         self._put(framed(record if isinstance(record, bytes) else bytes(memoryview(record))))
 
     def flush(self) -> None:
-        """Pass all data written so far to the operating system. Raises FailedPreconditionError if the writer is closed."""
+        """Pass all data written so far to the operating system.
+
+        Raises:
+            FailedPreconditionError: the writer is closed.
+        """
         file = self._open()
         if self._packer is not None:
             self._put(self._packer.flush(zlib.Z_SYNC_FLUSH), packed=True)
