@@ -38,7 +38,13 @@ _DTYPES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of one check: its name, its subject, and the problem, or None."""
+    """The result of one check.
+
+    Attributes:
+        name: The name of the check.
+        about: The statement that it checks.
+        problem: The reason why the statement is false; None if it is true.
+    """
 
     name: str
     about: str
@@ -68,7 +74,8 @@ async def check_backend(factory: Callable[[], Backend], *, complete: bool = Fals
         finally:
             backend.device(0).close()
         name = getattr(check, "__name__", "check")
-        results.append(CheckResult(name, inspect.getdoc(check) or "", problem))
+        about = (inspect.getdoc(check) or "").partition("\n")[0].removeprefix("Check that ")
+        results.append(CheckResult(name, about, problem))
     return results
 
 
