@@ -12,7 +12,7 @@
         │   └── UnknownNameError   (ValueError, TypeError) a name in a call that refers to nothing; a DTypeError too
         ├── AlreadyExistsError     (ValueError) the name is taken
         │   └── AlreadyRegisteredError (KeyError) a gradient, an op or a kernel has the name
-        ├── PermissionDeniedError  (PermissionError) the caller may not do this
+        ├── PermissionDeniedError  (PermissionError) the operation is not permitted
         ├── UnauthenticatedError
         ├── ResourceExhaustedError (MemoryError) a size or a limit was exceeded
         ├── FailedPreconditionError  (RuntimeError) the state does not allow it: uninitialized, finalized
@@ -210,7 +210,7 @@ class AlreadyRegisteredError(AlreadyExistsError, KeyError):
 
 
 class PermissionDeniedError(OpError, PermissionError):
-    """The caller is authenticated but not permitted to do this."""
+    """The operation is not permitted: by the file system, by missing credentials, or by a rule of the service."""
 
     code = 7
 

@@ -29,9 +29,9 @@ def delegation_of(
 
 
 def as_lines(found: Delegation | af.errors.OpError) -> Iterator[str]:
-    """Yield the number of nodes that the engine computes, and a table of the reasons why others stay.
+    """Yield the number of delegated nodes, and a table of the reasons why the others are not delegated.
 
-    Without an engine there are no lines.
+    Yield only the error if the step cannot be planned, and nothing without an engine.
     """
     if isinstance(found, af.errors.OpError):
         yield f"  no step can be planned here: {found.message}"

@@ -58,7 +58,10 @@ def temporary_folder(final: Path) -> Iterator[TemporaryFolder]:
 
 @contextmanager
 def locked_folder(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a folder inside a block, and wait for it. Without support for locks, does nothing."""
+    """Wait for an exclusive lock on a folder, and hold it inside the block.
+
+    If the folder cannot be locked, the block runs without a lock.
+    """
     with ExitStack() as stack:
         with suppress(OSError):
             _lock(path, True, stack)

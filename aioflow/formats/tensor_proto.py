@@ -32,7 +32,7 @@ _DTYPE, _SHAPE = 1, 2
 def encode_tensor(value: Any, dtype: DType) -> bytes:
     """Encode an array as a TensorProto."""
     array = value if isinstance(value, np.ndarray) else np.asarray(value, dtype=dtype.np_dtype)
-    # proto3 would omit a size of zero; it is written out so that each dimension has a field.
+    # As in proto3, a size of zero is omitted, but its Dim message is written empty so that each dimension has a field.
     sizes = b"".join(write_piece(2, write_number(1 << 3) + write_number(size) if size else b"") for size in array.shape)
     head = write_number(_DTYPE << 3) + write_number(dtype.as_datatype_enum) + write_piece(_SHAPE, sizes)
     if dtype is dtypes.string:

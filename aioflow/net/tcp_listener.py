@@ -85,7 +85,8 @@ async def listen_tcp(place: str, handler: Handler, options: CommOptions) -> Asyn
     async with Connections(handler, options) as connections:
         door = _Door(connections, options)
         async with serve(door, options, (host, port), reserved_socket(place)) as sock:
-            _inherited = Inherited([sock])  # while the block runs
+            # Keep a reference: while it lives, forked children detach from the socket.
+            _inherited = Inherited([sock])
             try:
                 yield TcpListener(tcp_address(*sock.getsockname()[:2]))
             finally:

@@ -267,7 +267,7 @@ class NodeWriter:
         return f"{if_true} if {predicate} else {if_false}"
 
     def _argument(self, argument: Argument, life: NodeLife) -> str:
-        # One itemgetter keeps the text short, which is compiled in one piece.
+        # One itemgetter keeps the text short: compiling it cannot be interrupted.
         if argument.is_sequence and len(argument.sources) > MANY_ITEMS and self._are_slots(argument, life):
             return f"{self._global('g', itemgetter(*(self._slots[e] for e in argument.sources)))}(s)"
         items = [self._item(edge, argument, life) for edge in argument.sources]
@@ -379,7 +379,10 @@ def failed_node(
 
 
 def overwritable(target: Any, *others: Any) -> Any:
-    """Return `target` if an elementwise result over it and `others` may be written into it, otherwise None."""
+    """Return `target` if an elementwise result over it and `others` may be written into it, otherwise None.
+
+    Also None for scalars and for arrays below 64 KiB.
+    """
     shape = getattr(target, "shape", ())
     if not shape or target.nbytes < _LARGE:
         return None

@@ -99,7 +99,10 @@ class BackgroundSaver:
             raise error
 
     async def close(self) -> None:
-        """Refuse further snapshots and `finish`. If the caller is cancelled meanwhile, cancel the write."""
+        """Refuse further snapshots, then wait for the write as `finish` does.
+
+        If the caller is cancelled meanwhile, cancel the write.
+        """
         self._closed = True
         try:
             # The lock is held while a snapshot is taken, so the write that follows it is awaited too.

@@ -57,7 +57,7 @@ class UnlistedCheckpoint:
                 return
             path = local_path(self._prefix)
             path.parent.mkdir(parents=True, exist_ok=True)
-            # Under the lock, a process that removes checkpoints either sees the mark or has already ended.
+            # Under the lock: a concurrent removal has either finished or will see the mark.
             with locked_folder(path.parent):
                 with suppress(OSError, OpError):  # cleaning up is optional
                     self._remove_left(path, kept)

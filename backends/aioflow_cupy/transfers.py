@@ -48,7 +48,7 @@ class Transfers:
         return made
 
     def _through(self, lane: Lane, size: int, target: Any, piece: slice) -> None:
-        """Copy a lane's first `size` bytes into a piece of the target."""
+        """Copy the first `size` bytes of a lane's host memory into a piece of the target, and give the lane back."""
         streams = self._streams
         if lane.consumed is not None:
             streams.upload.wait_event(lane.consumed)
@@ -83,7 +83,7 @@ class Transfers:
             if lane is None:
                 return host.view(dtype).reshape(shape)  # large: the caller gets the page-locked memory itself
             made = host.copy().view(dtype).reshape(shape)
-            # Not after the event: the host reads the lane only here.
+            # Given back only here and without an event: the copy above was the last read of the lane.
             self._lanes.give_back(lane, None)
             return made
 

@@ -1,4 +1,4 @@
-"""Convolution in pure NumPy: dense, grouped and depthwise, each with its two gradients.
+"""Convolution in NumPy, with compiled code where available: dense, grouped and depthwise, each with its two gradients.
 
 This module checks arguments, normalizes layouts and dtypes (to NHWC and a dtype that the BLAS supports) and splits
 groups; `conv_core` and `conv_depthwise` compute. In every function `padding` is ((top, bottom), (left, right)), and
@@ -190,7 +190,10 @@ def _checked_gradient(dy: Array, g: Windows, channels: int, data_format: str) ->
 
 
 def _is_depthwise(g: Windows, filter_shape: Shape) -> bool:
-    """Return True if each group is one of several channels, where matrix products would be products of vectors."""
+    """Return True if there are several groups of one channel each.
+
+    For these, matrix products would degenerate to vector products.
+    """
     return filter_shape[2] == 1 and g.c > 1
 
 

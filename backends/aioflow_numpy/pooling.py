@@ -1,4 +1,6 @@
-"""Max and average pooling in pure NumPy, with their gradients.
+"""Max and average pooling in NumPy, with their gradients.
+
+Often-used forward pools run as compiled code (`compiled_pools.py`).
 
 The maximum or sum of a window combines its lines first and then its columns: kh + kw passes over long runs of memory.
 Blocks of images keep the passes in the cache. Kernel positions outside the image are skipped, so nothing is padded.
@@ -22,8 +24,8 @@ from aioflow_numpy.threads import for_each, thread_count
 Shape = tuple[int, ...]
 Tap = tuple[slice, slice]  # (windows with this kernel position inside the image, the elements that it reads)
 
-# Bytes of input. Larger than a core's L2: threads pass on the interpreter's lock at each array operation, and with
-# shorter operations two threads are slower than one.
+# Bytes of input per block. Threads hand over the interpreter's lock at each array operation; with blocks below the
+# minimum, two threads are slower than one.
 _MIN_BLOCK_BYTES, _MAX_BLOCK_BYTES = 512 << 10, 2 << 20
 
 
@@ -169,7 +171,7 @@ def _fold_axis(ufunc: np.ufunc, source: Array, taps: list[Tap], out: Array, iden
 
 
 def _route(x: Array, y: Array, dy: Array, g: Windows, out: Array) -> None:
-    """Add each window's dy to `out` where x first equals the window's y."""
+    """Overwrite `out` with the gradient: each window's dy goes to the first element of x that equals the window's y."""
     bits = np.dtype(f"i{x.dtype.itemsize}")
     rows, columns = _taps(g)
     apart = _apart(g)
@@ -202,7 +204,10 @@ def _spread(dy: Array, counts: Array, g: Windows, out: Array) -> None:
 
 
 def _spread_axis(source: Array, taps: list[Tap], out: Array, apart: bool) -> None:
-    """Add `source` [a, windows, run] to the elements of axis 1 of `out` [a, size, run] that each window reads."""
+    """Overwrite `out` [a, size, run] with sums of `source` [a, windows, run] along axis 1.
+
+    Each element receives the sum over the windows that read it.
+    """
     if not (apart and _covers(taps, out.shape[1])):
         out.fill(0)
     for given, taken in batches(taps, 1):

@@ -120,7 +120,7 @@ class _Lowering:
         return _Reference(str(handle), _dtype(node, "T"))
 
     def _is_fetched(self, node: NodeDef, form: str) -> bool:
-        """Return True if the node's value may be fetched by name, which excludes values inside a branch or a loop."""
+        """Return True for an Exit, an Identity, or a Merge that is not a loop's: its value may be fetched by name."""
         sources = [self._by_name.get(InputRef.parse(text).node) for text in node.inputs]
         is_loops = any(source is not None and source.op == "RefNextIteration" for source in sources)
         return form in ("Exit", "Identity") or (form == "Merge" and not is_loops)
@@ -231,7 +231,7 @@ class _Lowering:
         return list(dict.fromkeys(control))
 
     def _joined(self, node: NodeDef, control: Sequence[str], readers: int) -> Iterator[NodeDef]:
-        """Yield one NoOp that waits for `control` if an edge from each of these nodes to each reader is too many."""
+        """Yield a NoOp that waits for `control` if direct edges to all readers would be too many."""
         if readers * len(control) > _MANY_EDGES and node.op != "Merge":
             yield NodeDef(self._names.fresh(f"{node.name}/before"), "NoOp", tuple(control))
 

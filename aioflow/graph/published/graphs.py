@@ -37,7 +37,8 @@ def definition_of(
             the producer's default.
 
     Raises:
-        DTypeError, UnimplementedError: aioflow cannot represent a node or function.
+        DTypeError, UnimplementedError: aioflow cannot represent a node or function, and `refuse` is None.
+        UnimplementedError: the graph requires a later version.
         InvalidArgumentError: something in the graph is malformed; the error names the node.
         ResourceExhaustedError: the constants are much larger than their encoded form.
     """

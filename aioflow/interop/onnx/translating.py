@@ -72,7 +72,7 @@ class Node:
         proto: The node in the file.
         name: Its name, or that of its first output.
         version: Opset version of its domain that the model declares.
-        attributes: Its attributes by name; within a function those of the caller.
+        attributes: Its attributes by name; references to attributes of the enclosing function are resolved.
         subgraph: Function that makes a graph attribute callable.
         known: Function that returns the value of a tensor, if it is known while the graph is built.
         named: Function that returns the value of a visible name, for the few ops with names among their attributes.

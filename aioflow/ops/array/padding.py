@@ -383,7 +383,9 @@ def _batch_to_space_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 def space_to_batch_nd(
     input: TensorLike, block_shape: TensorLike, paddings: TensorLike, name: str | None = None
 ) -> Tensor:
-    """Divide the padded spatial dimensions (after the first) into blocks, and move each place in a block to the batch.
+    """Zero-pad the spatial dimensions, divide them into blocks, and move the positions within a block to the batch.
+
+    The spatial dimensions are those after the batch dimension that `block_shape` covers.
 
     Raises:
         InvalidArgumentError: a padded size is not a multiple of its block size.

@@ -39,7 +39,8 @@ class FixedLenSequenceFeature(NamedTuple):
         dtype: float32, int64 or string.
         allow_missing: Whether an example may lack the feature, which then has no entries. Must be True except in a
             `SequenceExample`.
-        default_value: Padding value, a scalar; 0 or "" if not given.
+        default_value: Padding value, a scalar; 0 or "" if not given. Not allowed in a `SequenceExample`, whose
+            features are not padded.
     """
 
     shape: Any

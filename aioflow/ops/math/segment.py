@@ -204,7 +204,7 @@ def segment_sum(data: TensorLike, segment_ids: TensorLike, name: str | None = No
         name: Name of the node.
 
     Raises:
-        InvalidArgumentError: the ids are not sorted, negative, or not one per row.
+        InvalidArgumentError: the ids are unsorted or negative, or their number differs from that of the rows.
     """
     return make("SegmentSum", data, segment_ids, name=name)
 

@@ -24,7 +24,8 @@ from aioflow_numpy.compiled.process import answer_of, private_folder, sweep
 
 SETTING: Final = "AIOFLOW_CC"
 _NAMES: Final = ("cc", "gcc", "clang")
-# For NumPy's bits: no fused multiply-add, integers that wrap. errno and floating-point flags are not used.
+# Results must be bit-identical to NumPy's, so no fused multiply-add, and integers wrap. errno and floating-point flags
+# are not used.
 _FLAGS: Final = (
     *("-std=gnu11", "-O3", "-fPIC", "-fwrapv", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-w"),
 )
