@@ -283,7 +283,7 @@ def test_rejects_reordered_and_prepacked_weights() -> None:
             "MatMulIntegerToFloat",
             {"a": whole(np.uint8, (2, 3)), "b": whole(np.uint8, (3, 2)), "s": normal(2), "t": normal(1)},
             {},
-            "not one number",
+            "not a scalar",
         ),
     ],
 )
