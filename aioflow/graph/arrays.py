@@ -63,6 +63,9 @@ def _check_unmasked(value: Any) -> None:
     # NumPy imports numpy.ma, in 10 ms, on the first access to `np.ma`. If it is not imported yet, no array has a mask.
     if type(value) is np.ndarray or "numpy.ma" not in sys.modules:
         return
+    # Only a list of arrays is searched: one of a million numbers would take tens of milliseconds on the event loop.
+    if not items or not isinstance(items[0], np.ndarray):
+        return
     masked = sum(int(np.sum(np.ma.getmaskarray(item))) for item in items if isinstance(item, np.ma.MaskedArray))
     if masked:
         raise DTypeError(

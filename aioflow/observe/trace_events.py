@@ -163,7 +163,7 @@ def _events(bar: _Bar, sent: float) -> Iterator[dict[str, Any]]:
     """Yield the bar of a node; two bars for a Recv that began before its Send."""
     node, start, end = bar.node, bar.start, bar.start + bar.duration
     details = {"name": node.node, "op": node.op, "device": bar.device, "output_bytes": node.output_bytes}
-    # Of two bars at the end of an arrow, Perfetto attaches the arrow to the later one.
+    # Perfetto attaches an arrow to the later of two bars at its end.
     if start < sent < end:
         wait = {"ph": "X", "cat": "Wait", "name": f"{node.op} waits", "ts": start, "dur": sent - start}
         yield {**wait, **bar.place, "args": details}

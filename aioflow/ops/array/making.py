@@ -117,7 +117,7 @@ def _shape_vector(value: Any) -> Any:
 
 def _filled(shape: Any, dtype: DType, value: int, name: str | None) -> Tensor:
     if value and dtype is dtypes.string:
-        raise DTypeError("no string is 1", expected="a numeric dtype or bool", actual=dtype.name)
+        raise DTypeError("strings cannot be filled with ones", expected="a numeric dtype or bool", actual=dtype.name)
     item: Any = b"" if dtype is dtypes.string else value
     element = np.full((), item, dtype=dtype.np_dtype)
     dims = _static_sizes(shape)
