@@ -14,12 +14,13 @@ import numpy as np
 
 from aioflow.errors import DTypeError, InvalidArgumentError, OpError, ResourceExhaustedError
 from aioflow.formats.files import file_errors
-from aioflow.graph.arrays import Array, blank, to_array
+from aioflow.graph.arrays import blank, to_array
 from aioflow.graph.dtypes import DType
 from aioflow.graph.shapes import Dims, format_dims, is_compatible
 from aioflow.graph.tensor import Tensor
 from aioflow.interop.model import Model, Signature
 from aioflow.interop.unsupported import UnsupportedError
+from aioflow.memory.values import Array
 from aioflow.saved.opening import ONNX, kind_of, open_model
 
 _OPEN: Final = ("?", "-1")

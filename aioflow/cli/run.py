@@ -25,9 +25,9 @@ from aioflow.compiler.place.timeline_svg import time_text
 from aioflow.config import AUTO
 from aioflow.errors import InvalidArgumentError, OpError
 from aioflow.formats.files import file_errors
-from aioflow.graph.arrays import Array
 from aioflow.graph.labelled import labels_of, values_of
 from aioflow.interop.model import Model, Signature
+from aioflow.memory.values import Array
 
 _SHOWN: Final = 4  # shown elements of an output
 

@@ -22,13 +22,13 @@ from aioflow.compiler.optimize.facts import is_pure_op
 from aioflow.compiler.pack import waits_for_others
 from aioflow.compiler.sizes import by_values
 from aioflow.compiler.timeline import NodeSeconds
-from aioflow.graph.arrays import Array
 from aioflow.graph.boundary import ARG, BOUNDARY, RECV, RETVAL, SEND
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.opdef import traits_of
 from aioflow.graph.traits import Effect
 from aioflow.kernels.registry import HOST
 from aioflow.memory.letting_go import let_go
+from aioflow.memory.values import Array
 from aioflow.ops.delegated import DELEGATED
 from aioflow.ops.onnx_node import ONNX_NODE
 

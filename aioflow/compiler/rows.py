@@ -17,7 +17,6 @@ from aioflow.compiler.ir import Edge
 from aioflow.compiler.prune import needed_operations
 from aioflow.errors import OpError
 from aioflow.graph import dtypes
-from aioflow.graph.arrays import Array
 from aioflow.graph.calls import resolved, waited_for
 from aioflow.graph.operation import Operation
 from aioflow.graph.rows import (
@@ -36,6 +35,7 @@ from aioflow.graph.rows import (
 )
 from aioflow.graph.tensor import Tensor
 from aioflow.graph.traits import Effect, Role
+from aioflow.memory.values import Array
 
 _LONGEST: Final = 4096  # elements; values that are longer are not tracked
 _PASSES: Final = 100  # most passes over the nodes; a loop within a loop needs a few

@@ -42,8 +42,8 @@ from aioflow.formats.stores import Folder, Store, StoredFile, is_url, store_of
 from aioflow.formats.tensor_bundle import INDEX, TensorBundle
 from aioflow.formats.tensor_bundle_writer import SUFFIXES, bundle_files
 from aioflow.formats.tensor_file import TensorFile, write_tensors
-from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType
+from aioflow.memory.values import Array
 
 _DATA: Final = ".safetensors"
 _PENDING: Final = ".safetensors.pending"

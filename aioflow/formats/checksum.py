@@ -6,7 +6,7 @@ from typing import Final
 
 import google_crc32c
 
-from aioflow.graph.arrays import Array
+from aioflow.memory.values import Array
 
 _DELTA: Final = 0xA282EAD8
 

@@ -40,8 +40,8 @@ from aioflow.formats.manifests import (
 )
 from aioflow.formats.stores import Store
 from aioflow.formats.tensor_encoding import PIECE, Encoded, decode, encode
-from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType, as_dtype
+from aioflow.memory.values import Array
 
 _BLOCK: Final = 1 << 17  # bytes; about 500 rows of an embedding, for 32 digits in the manifest
 _DIGITS: Final = 32  # digits of a block's SHA-256 in the manifest

@@ -26,7 +26,7 @@ from aioflow.formats.stores import Store
 from aioflow.formats.tensor_bundle import BundleEntry
 from aioflow.formats.tensor_proto import read_shape, tensor_elements
 from aioflow.formats.tensor_slice import check_cover
-from aioflow.graph.arrays import Array
+from aioflow.memory.values import Array
 
 _PATTERN: Final = re.compile(r"-\?{5}-of-\d{5}$")
 _SHARD: Final = re.compile(r"-(\d{5})-of-(\d{5})")

@@ -28,8 +28,8 @@ from aioflow.formats.stores import Store
 from aioflow.formats.tensor_proto import read_shape
 from aioflow.formats.tensor_slice import check_cover
 from aioflow.graph import dtypes
-from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType, as_dtype
+from aioflow.memory.values import Array
 
 INDEX: Final = ".index"
 OBJECT_GRAPH: Final = "_CHECKPOINTABLE_OBJECT_GRAPH"  # name of the tensor that holds the object graph

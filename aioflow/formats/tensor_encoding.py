@@ -17,9 +17,9 @@ import numpy as np
 from aioflow.concurrency.stopping import blocks
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.memory.copying import copied, native
+from aioflow.memory.values import Array
 
 CODES: Final[Mapping[DType, str]] = {
     dtypes.bool_: "BOOL",

@@ -37,10 +37,10 @@ from aioflow.formats.tensor_encoding import (
     is_stored_as_another,
     pieces,
 )
-from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.memory.frozen import freeze
 from aioflow.memory.mapping import mapped_file
+from aioflow.memory.values import Array
 
 _METADATA: Final = "__metadata__"
 _LOGICAL: Final = "aioflow.dtypes"

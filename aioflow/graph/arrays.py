@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 
@@ -15,12 +15,11 @@ from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType, can_cast_feed
 from aioflow.memory.copying import copy_into, native, row_blocks
+from aioflow.memory.values import Array
 
 _MANY: Final = 1 << 12  # Python values that take some hundred microseconds to convert
 _LARGE: Final = 1 << 18  # bytes of an array that take as long to cast
 _DEEPEST: Final = 64  # most dimensions of a NumPy array
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 
 def blank(dims: Sequence[int], dtype: Any) -> Array:

@@ -18,11 +18,11 @@ import numpy as np
 
 from aioflow.checks.brief import brief
 from aioflow.errors import DTypeError, InvalidArgumentError, OpError
-from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType, as_dtype, string
 from aioflow.graph.names import NAME, NODE_NAME
 from aioflow.graph.shapes import Dims
 from aioflow.memory.frozen import is_frozen
+from aioflow.memory.values import Array
 
 AttrValue: TypeAlias = "bool | int | float | str | DType | TensorData | FunctionRef | tuple[AttrValue, ...] | None"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from aioflow.graph.arrays import Array
 from aioflow.graph.composite import CompositeTensor
 from aioflow.graph.shapes import Dims, TensorShape
 from aioflow.graph.tensor import Tensor
+from aioflow.memory.values import Array
 
 
 class LabelledTensor(CompositeTensor):

@@ -28,7 +28,7 @@ from aioflow.graph.signature.reading import read_signature
 from aioflow.graph.static_value import StaticValue, constant_value, partial_shape, partial_value
 from aioflow.graph.suggestions import did_you_mean, near_names
 from aioflow.graph.traits import UNSTATED, Effect, Traits
-from aioflow.loading.importing import Namespace, gives_way, importing
+from aioflow.loading.importing import Globals, gives_way, importing
 
 if TYPE_CHECKING:
     from aioflow.graph.indexed_slices import IndexedSlices
@@ -201,7 +201,7 @@ class OpRegistry:
         self._is_complete = not package
         self._ops: dict[str, OpDef] = {}
         # The module that defined each op.
-        self._origins: dict[str, Namespace] = {}
+        self._origins: dict[str, Globals] = {}
 
     def register(self, op_def: OpDef) -> OpDef:
         """Add a definition. It may replace one that an interrupted import of the same module left behind.
@@ -219,7 +219,7 @@ class OpRegistry:
         self._ops[name] = op_def
         return op_def
 
-    def is_own(self, module: Namespace) -> bool:
+    def is_own(self, module: Globals) -> bool:
         """Return True if `module` belongs to the package."""
         name: str = module.get("__name__", "")
         return name.startswith(f"{self._package}.")
@@ -296,7 +296,7 @@ def traits_of(op: str) -> Traits:
 
 GRADIENTS: Final[dict[str, GradientFn | None]] = {}
 # The module that registered each gradient.
-_GRADIENT_ORIGINS: Final[dict[str, Namespace]] = {}
+_GRADIENT_ORIGINS: Final[dict[str, Globals]] = {}
 # Ops whose gradient functions accept IndexedSlices without conversion to a dense tensor.
 TAKES_SLICES: Final[set[str]] = set()
 

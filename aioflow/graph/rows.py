@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 import numpy as np
 
 if TYPE_CHECKING:
-    from aioflow.graph.arrays import Array
     from aioflow.graph.operation import Operation
     from aioflow.graph.shapes import Dims
+    from aioflow.memory.values import Array
 
 
 class Kind(IntEnum):

@@ -11,10 +11,10 @@ import numpy as np
 from aioflow.graph.shapes import num_elements
 
 if TYPE_CHECKING:
-    from aioflow.graph.arrays import Array
     from aioflow.graph.operation import Operation
     from aioflow.graph.shapes import Dims
     from aioflow.graph.tensor import Tensor
+    from aioflow.memory.values import Array
 
 # Returns the outputs, given the values of the inputs. The rule may return None or raise NumPy's errors. The value is
 # then unknown, and a step that runs the op reports the error.

@@ -31,7 +31,7 @@ from aioflow.graph.dtypes import DType, as_dtype, resource, string, variant
 from aioflow.graph.opdef import LOADING, OPS, REGISTERING
 from aioflow.graph.shapes import Dims
 from aioflow.graph.signature.reading import GROUPS
-from aioflow.loading.importing import Namespace, gives_way, importing
+from aioflow.loading.importing import Globals, gives_way, importing
 
 ANY_DEVICE: Final = "*"
 HOST: Final = "CPU"  # the device type whose arrays are NumPy arrays in host memory
@@ -265,8 +265,8 @@ class KernelRegistry:
     def __init__(self, package: str = "") -> None:
         self._package = package
         self._known: dict[str, list[KernelDef]] = {}
-        self._origins: dict[Hashable, Namespace] = {}  # maps each kernel's key to the module that registered it
-        self._offered: dict[str, list[tuple[Callable[[], KernelDef], Namespace]]] = {}
+        self._origins: dict[Hashable, Globals] = {}  # maps each kernel's key to the module that registered it
+        self._offered: dict[str, list[tuple[Callable[[], KernelDef], Globals]]] = {}
         self._settled: set[str] = set()  # the ops whose offered kernels are all made
         self._offers = Locked()  # excludes an offer during the decision that all offered kernels are made
         self._here = threading.local()
@@ -354,7 +354,7 @@ class KernelRegistry:
         """
         return self._add(kernel_def, importing())
 
-    def _add(self, kernel_def: KernelDef, origin: Namespace) -> KernelDef:
+    def _add(self, kernel_def: KernelDef, origin: Globals) -> KernelDef:
         OPS.get(kernel_def.op)
         known, key = self._known.setdefault(kernel_def.op, []), _key(kernel_def)
         if any(other is kernel_def for other in known):

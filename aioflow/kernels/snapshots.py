@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aioflow.graph.arrays import Array
+from aioflow.memory.values import Array
 
 _SMALL: Final = 1 << 20  # bytes; a smaller array is cheap to copy
 _WIDE: Final = 1 << 20  # bytes of a row; an update waits while a row is copied

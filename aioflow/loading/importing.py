@@ -9,11 +9,11 @@ from __future__ import annotations
 import sys
 from typing import Any, Final, TypeAlias
 
-Namespace: TypeAlias = dict[str, Any]
-_NOWHERE: Final[Namespace] = {}
+Globals: TypeAlias = dict[str, Any]
+_NOWHERE: Final[Globals] = {}
 
 
-def importing() -> Namespace:
+def importing() -> Globals:
     """Return the namespace of the innermost module whose code is being executed, or an empty one."""
     frame = sys._getframe(1)
     while frame.f_code.co_name != "<module>":
@@ -23,7 +23,7 @@ def importing() -> Namespace:
     return frame.f_globals
 
 
-def gives_way(before: Namespace, now: Namespace) -> bool:
+def gives_way(before: Globals, now: Globals) -> bool:
     """Return True if a registration is left from an aborted import, so that a new one replaces it.
 
     `before` and `now` are the namespaces of the modules that made the old and the new registration.

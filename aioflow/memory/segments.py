@@ -23,19 +23,19 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol
 
 import numpy as np
 
 from aioflow.concurrency.forking import generation, renew_in_child
 from aioflow.memory.mapping import mapped
+from aioflow.memory.values import Array
 
 NAME: Final = "aioflow"
 TRAILER: Final = mmap.PAGESIZE
 # F_SEAL_FUTURE_WRITE, which Python has no name for: only mappings that exist already can write.
 _FUTURE_WRITE: Final = 0x10
 _SEALS: Final = 0x1 | 0x2 | 0x4 | _FUTURE_WRITE  # and F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW
-Array: TypeAlias = np.ndarray[Any, Any]
 _MOST: Final = 96  # segments of a process: each uses a file descriptor
 _NUMBERS: Final = itertools.count(1)
 

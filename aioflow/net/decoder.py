@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from aioflow.errors import DataLossError, UnimplementedError
-from aioflow.graph.arrays import Array
+from aioflow.memory.values import Array
 from aioflow.net.arriving import Arriving
 from aioflow.net.frame_header import check_counts, decode_header
 from aioflow.net.framing import (

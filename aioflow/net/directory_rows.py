@@ -14,8 +14,8 @@ import numpy as np
 
 from aioflow.checks.brief import brief
 from aioflow.errors import DataLossError, InvalidArgumentError, ResourceExhaustedError
-from aioflow.graph.arrays import Array
 from aioflow.graph.device_spec import DeviceSpec, task_of
+from aioflow.memory.values import Array
 from aioflow.net.limits import Limits
 
 _TURN: Final = 512  # rows between two yields to the event loop: about a millisecond

@@ -18,7 +18,7 @@ import numpy as np
 
 from aioflow.concurrency.forking import in_child
 from aioflow.errors import AlreadyExistsError, OpError, ResourceExhaustedError, UnavailableError
-from aioflow.graph.arrays import Array
+from aioflow.memory.values import Array
 from aioflow.net.accepting import Connections
 from aioflow.net.comm import ClosedByBlock, CommOptions, Handler, Idle, gone, needed, nothing_to_tell
 from aioflow.net.errors_codec import decode_error, encode_error

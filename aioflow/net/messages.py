@@ -32,7 +32,7 @@ import numpy as np
 from aioflow.checks.brief import brief
 from aioflow.config import SessionConfig
 from aioflow.errors import DataLossError, InvalidArgumentError
-from aioflow.graph.arrays import Array
+from aioflow.memory.values import Array
 from aioflow.runtime.stats import NodeStats, StepStats
 
 HELLO: Final = "hello"

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias, cast
 import numpy as np
 
 from aioflow.concurrency.forking import renew_in_child
-from aioflow.graph.arrays import Array
+from aioflow.memory.values import Array
 
 _Block: TypeAlias = "ctypes.Array[ctypes.c_char]"
 

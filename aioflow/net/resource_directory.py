@@ -22,8 +22,8 @@ from aioflow.errors import (
     OpError,
     UnavailableError,
 )
-from aioflow.graph.arrays import Array
 from aioflow.graph.device_spec import DeviceSpec, task_of
+from aioflow.memory.values import Array
 from aioflow.net.channel import Channel
 from aioflow.net.directory_rows import Resource, check_home, check_homes, check_places, pack_rows, read_homes, size_of
 from aioflow.net.limits import DEFAULT_LIMITS, Limits

@@ -14,8 +14,8 @@ import numpy as np
 
 from aioflow.checks.brief import brief
 from aioflow.errors import DataLossError, DTypeError, ResourceExhaustedError
-from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import ALL, DType, string
+from aioflow.memory.values import Array
 from aioflow.net.limits import Limits
 from aioflow.net.recycling import RECEIVED
 

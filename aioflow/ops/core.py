@@ -9,7 +9,7 @@ from typing import Any, Final
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.argument_kinds import check_kind
-from aioflow.graph.arrays import Array, check_depth
+from aioflow.graph.arrays import check_depth
 from aioflow.graph.default_graph import graph_of
 from aioflow.graph.dtypes import DTypeLike
 from aioflow.graph.graph import Graph, Operation, Tensor
@@ -19,6 +19,7 @@ from aioflow.graph.shapes import Dims, ShapeLike, dims_of, merge_dims
 from aioflow.graph.static_value import StaticValue, known_by, moving
 from aioflow.graph.tensor_like import NodeLike, SupportsTensor
 from aioflow.graph.traits import Effect, Role, instant, passes_on, source
+from aioflow.memory.values import Array
 from aioflow.ops.apply import TensorLike, convert_n_to_tensor, convert_to_tensor, make, make_list, make_op
 from aioflow.ops.scoping import name_scope
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.graph import dtypes
-from aioflow.graph.arrays import Array
 from aioflow.graph.rows import OPEN, OTHER, Count, Open, RowContext, RowRule, Rows, Symbol, as_value, each_element
+from aioflow.memory.values import Array
 from aioflow.ops.rows import reduced
 
 

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from aioflow.graph.arrays import Array
 from aioflow.graph.einsum import parse_equation
 from aioflow.graph.rows import (
     FIXED,
@@ -31,6 +30,7 @@ from aioflow.graph.rows import (
     passed,
 )
 from aioflow.graph.strided import spelled_out, strided_index
+from aioflow.memory.values import Array
 
 __all__ = [
     "apart_from",

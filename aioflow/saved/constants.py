@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from aioflow.checks.brief import brief
 from aioflow.errors import DataLossError
-from aioflow.graph.arrays import Array
 from aioflow.graph.graphdef import GraphDef, NodeDef, TensorData
+from aioflow.memory.values import Array
 
 LARGE: Final = 4096  # in bytes: smaller constants stay in the graph
 _STORED: Final = "_stored_"  # prefix of an attribute whose value is the name of a stored constant

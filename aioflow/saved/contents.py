@@ -18,8 +18,8 @@ from typing import Final
 
 from aioflow.concurrency.forking import generation, not_forked
 from aioflow.errors import AbortedError, DataLossError, OpError
-from aioflow.graph.arrays import Array
 from aioflow.graph.graphdef import GraphDef
+from aioflow.memory.values import Array
 from aioflow.saved.constants import with_constants
 from aioflow.saved.manifest import ASSETS, MANIFEST, Manifest, StoredFile
 from aioflow.saved.ops_used import without_new_attributes

@@ -6,8 +6,8 @@ from aioflow.errors import DataLossError, OpError
 from aioflow.formats.checkpoint import CheckpointReader, data_file
 from aioflow.formats.manifests import MANIFEST as CHECKPOINT_MANIFEST
 from aioflow.formats.manifests import files_of, read_manifest
-from aioflow.graph.arrays import Array
 from aioflow.interop import safetensors
+from aioflow.memory.values import Array
 from aioflow.saved.manifest import StoredFile
 from aioflow.saved.places import Place
 

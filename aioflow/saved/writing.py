@@ -24,12 +24,12 @@ from aioflow.formats.manifests import MANIFEST as CHECKPOINT_MANIFEST
 from aioflow.formats.stores import store_of
 from aioflow.formats.temporary_folders import temporary_folder
 from aioflow.graph.argument_kinds import check_kind
-from aioflow.graph.arrays import Array
 from aioflow.graph.default_session import check_session
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.graphdef import GraphDef
 from aioflow.interop.assets import asset_names, assets_of, keeping_assets
 from aioflow.interop.model import Signature
+from aioflow.memory.values import Array
 from aioflow.saved.asking import calls_of, reads_of, stored, variables_of
 from aioflow.saved.constants import without_constants
 from aioflow.saved.manifest import ASSETS, MANIFEST, Asset, Manifest, StoredFile, StoredSignature, Weight

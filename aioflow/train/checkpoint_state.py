@@ -22,7 +22,7 @@ from aioflow.formats.checkpoint import (
     remove_checkpoint,
 )
 from aioflow.formats.stores import is_url, joined, local_path, store_at, store_of
-from aioflow.graph.arrays import Array
+from aioflow.memory.values import Array
 from aioflow.protos import message, parse_text, to_text
 
 __all__ = [

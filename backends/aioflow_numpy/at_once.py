@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from aioflow.kernels.fused import Chain
+from aioflow.memory.values import Array
 from aioflow_numpy.addresses import address, first_byte
 from aioflow_numpy.block_functions import BlockFunction, CompiledPiece, equal, line_of
 from aioflow_numpy.compiled_blocks import CompiledBlock
-from aioflow_numpy.conv_shapes import Array
 
 Shape = tuple[int, ...]
 

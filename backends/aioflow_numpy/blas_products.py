@@ -18,10 +18,10 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from aioflow.memory.values import Array
 from aioflow_numpy.addresses import address_of
 from aioflow_numpy.blas import loaded_blas, symbol
 from aioflow_numpy.compiled.crew import DOUBLE, SINGLE
-from aioflow_numpy.conv_shapes import Array
 
 _Lying: TypeAlias = tuple[np.dtype[Any], tuple[int, ...], tuple[int, ...]]  # dtype, shape, strides
 

@@ -16,10 +16,10 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.kernels.fused import Chain, Member
+from aioflow.memory.values import Array
 from aioflow_numpy.addresses import address
 from aioflow_numpy.compiled.code import Function
 from aioflow_numpy.compiled.pieces import Piece
-from aioflow_numpy.conv_shapes import Array
 
 Shape = tuple[int, ...]
 _FILENAME: Final = "<aioflow block>"

@@ -18,12 +18,12 @@ import numpy as np
 
 from aioflow.errors import OpError
 from aioflow.kernels.fused import Chain
+from aioflow.memory.values import Array
 from aioflow_numpy.block_functions import BlockFunction, CompiledPiece, block_function
 from aioflow_numpy.compiled.code import programs
 from aioflow_numpy.compiled.pieces import Extent, Piece, pieces_of, program
 from aioflow_numpy.compiled.trials import numbers, same
 from aioflow_numpy.compiled.wanted import Spent, Wanted
-from aioflow_numpy.conv_shapes import Array
 
 _log = logging.getLogger("aioflow.compiled")
 # Bytes written by all members together. NumPy takes 0.1 to 0.2 s for them, which is the cost of compiling.

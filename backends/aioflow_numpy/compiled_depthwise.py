@@ -16,12 +16,13 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aioflow.errors import OpError
+from aioflow.memory.values import Array
 from aioflow_numpy.addresses import address
 from aioflow_numpy.compiled.code import Function, programs
 from aioflow_numpy.compiled.depthwise import MOST_TAPS, TYPES, depthwise_program
 from aioflow_numpy.compiled.trials import numbers, same
 from aioflow_numpy.compiled.wanted import Spent, Wanted
-from aioflow_numpy.conv_shapes import Array, Windows
+from aioflow_numpy.conv_shapes import Windows
 
 _log = logging.getLogger("aioflow.compiled")
 

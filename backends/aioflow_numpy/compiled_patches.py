@@ -16,12 +16,13 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.errors import OpError
+from aioflow.memory.values import Array
 from aioflow_numpy.addresses import address, address_of
 from aioflow_numpy.compiled.code import Function, programs
 from aioflow_numpy.compiled.crew import MOST_PARTS
 from aioflow_numpy.compiled.patches import PATCHES_PROGRAM
 from aioflow_numpy.compiled.wanted import Wanted
-from aioflow_numpy.conv_shapes import Array, Windows, windows
+from aioflow_numpy.conv_shapes import Windows, windows
 from aioflow_numpy.crew import CREW
 from aioflow_numpy.deep_products import bounds_of
 from aioflow_numpy.threads import thread_count, wake_helpers

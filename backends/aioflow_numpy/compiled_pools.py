@@ -15,13 +15,14 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aioflow.errors import OpError
+from aioflow.memory.values import Array
 from aioflow_numpy.addresses import address
 from aioflow_numpy.compiled.code import Function, programs
 from aioflow_numpy.compiled.pools import TYPES, pool_program
 from aioflow_numpy.compiled.trials import numbers, same
 from aioflow_numpy.compiled.wanted import Wanted
 from aioflow_numpy.conv_scratch import scratch
-from aioflow_numpy.conv_shapes import Array, Windows, windows
+from aioflow_numpy.conv_shapes import Windows, windows
 from aioflow_numpy.threads import for_each
 
 _log = logging.getLogger("aioflow.compiled")

@@ -22,13 +22,13 @@ from aioflow.errors import OpError
 from aioflow.kernels.registry import Binding
 from aioflow.kernels.variables.optimizer_rules import RULES, Rule
 from aioflow.kernels.variables.optimizer_updates import in_passes, register_updates
+from aioflow.memory.values import Array
 from aioflow_numpy.addresses import address, address_of
 from aioflow_numpy.compiled.code import Function, programs
 from aioflow_numpy.compiled.crew import MOST_PARTS
 from aioflow_numpy.compiled.trials import numbers, same
 from aioflow_numpy.compiled.updates import TYPES, WrittenUpdate, written
 from aioflow_numpy.compiled.wanted import Wanted
-from aioflow_numpy.conv_shapes import Array
 from aioflow_numpy.crew import CREW
 from aioflow_numpy.threads import for_each, thread_count, wake_helpers
 

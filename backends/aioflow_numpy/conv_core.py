@@ -13,9 +13,10 @@ import sys
 import numpy as np
 
 from aioflow.concurrency.stopping import batches
+from aioflow.memory.values import Array
 from aioflow_numpy.conv_patches import Block, line_rows, plan, tap_rows, whole, window_rows
 from aioflow_numpy.conv_scratch import scratch
-from aioflow_numpy.conv_shapes import Array, Windows, overlap, transposed_windows
+from aioflow_numpy.conv_shapes import Windows, overlap, transposed_windows
 from aioflow_numpy.products import matmul, matmul_here
 from aioflow_numpy.threads import for_each, thread_count
 

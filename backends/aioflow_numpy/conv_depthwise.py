@@ -10,10 +10,11 @@ from __future__ import annotations
 import numpy as np
 
 from aioflow.concurrency.stopping import batches
+from aioflow.memory.values import Array
 from aioflow_numpy.compiled_depthwise import compiled_depthwise
 from aioflow_numpy.conv_patches import Block, padded_block, plan
 from aioflow_numpy.conv_scratch import scratch
-from aioflow_numpy.conv_shapes import Array, Windows, overlap, strided, transposed_windows
+from aioflow_numpy.conv_shapes import Windows, overlap, strided, transposed_windows
 from aioflow_numpy.products import einsum
 from aioflow_numpy.threads import for_each, thread_count
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from aioflow_numpy.conv_shapes import Array
+    from aioflow.memory.values import Array
 
 _EXACT_IN_FLOAT64 = 1 << 53
 

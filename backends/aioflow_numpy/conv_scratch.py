@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, np.dtype[Any]]
+from aioflow.memory.values import Array
 
 _ALIGNMENT = 64  # a cache line, and the widest vector register
 _MAX_KEPT_BYTES = 16 << 20  # per slot and thread

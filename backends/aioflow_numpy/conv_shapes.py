@@ -6,12 +6,12 @@ Layouts and padding schemes are resolved here; later modules see only NHWC and o
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-Array = np.ndarray[Any, np.dtype[Any]]
+from aioflow.memory.values import Array
+
 Pair = tuple[int, int]
 Padding = tuple[Pair, Pair]
 

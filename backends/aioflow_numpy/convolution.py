@@ -14,9 +14,10 @@ from functools import lru_cache
 
 import numpy as np
 
+from aioflow.memory.values import Array
 from aioflow_numpy import conv_core, conv_depthwise
 from aioflow_numpy.conv_numbers import product_numbers
-from aioflow_numpy.conv_shapes import Array, Padding, Pair, Windows, from_nhwc, shape_to_nhwc, to_nhwc, windows
+from aioflow_numpy.conv_shapes import Padding, Pair, Windows, from_nhwc, shape_to_nhwc, to_nhwc, windows
 from aioflow_numpy.conv_shapes import output_size as output_size
 
 Shape = tuple[int, ...]

@@ -22,6 +22,7 @@ import numpy as np
 from aioflow.concurrency.forking import renew_in_child
 from aioflow.concurrency.threads import is_loops_thread
 from aioflow.errors import OpError
+from aioflow.memory.values import Array
 from aioflow_numpy.account import Account
 from aioflow_numpy.addresses import address
 from aioflow_numpy.blas_products import Gemm, Parts, find_products, inner_parts, product_parts
@@ -30,7 +31,6 @@ from aioflow_numpy.compiled.code import Function, programs
 from aioflow_numpy.compiled.crew import AWAKE, BOARD, FIELDS, LOOP, MOST_PARTS, crew_program
 from aioflow_numpy.compiled.wanted import Wanted
 from aioflow_numpy.conv_scratch import aligned
-from aioflow_numpy.conv_shapes import Array
 from aioflow_numpy.placing import let_roam, processor_number, wake_elsewhere
 
 _log = logging.getLogger("aioflow.compiled")

@@ -20,9 +20,9 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from aioflow.concurrency.stopping import checkpoint
+from aioflow.memory.values import Array
 from aioflow_numpy.blas_products import Gemm
 from aioflow_numpy.conv_scratch import scratch
-from aioflow_numpy.conv_shapes import Array
 from aioflow_numpy.crew import CREW
 from aioflow_numpy.threads import for_each, thread_count, wake_helpers
 

@@ -25,12 +25,12 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.graph.opdef import OPS
 from aioflow.kernels.convert import broadcast_shape
 from aioflow.kernels.fused import Chain
+from aioflow.memory.values import Array
 from aioflow_numpy.at_once import AtOnce, Shapes
 from aioflow_numpy.block_functions import BlockFunction, block_function, line_of, lined
 from aioflow_numpy.compiled.pieces import Extent, Piece, pieces_of
 from aioflow_numpy.compiled_blocks import CompiledBlock
 from aioflow_numpy.conv_scratch import scratch
-from aioflow_numpy.conv_shapes import Array
 from aioflow_numpy.threads import for_each, thread_count
 
 # Bytes of an array from which on blocks pay off; and from which on one block does, if machine code will follow.

@@ -18,11 +18,12 @@ from aioflow.kernels.convert import as_ints
 from aioflow.kernels.nn import activations as nn
 from aioflow.kernels.nn.windows import Convolution, Pool, expect_shape
 from aioflow.kernels.registry import Binding, binder
+from aioflow.memory.values import Array
 from aioflow_numpy import compiled_updates as _compiled_updates  # noqa: F401  # importing registers its kernels
 from aioflow_numpy import convolution, pooling
 from aioflow_numpy import fused as _fused  # noqa: F401  # importing registers its kernels
 from aioflow_numpy import volume_kernels as _volume_kernels  # noqa: F401
-from aioflow_numpy.conv_shapes import Array, Padding, Pair
+from aioflow_numpy.conv_shapes import Padding, Pair
 
 Shape = tuple[int, ...]
 

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from aioflow.concurrency.stopping import batches
+from aioflow.memory.values import Array
 from aioflow_numpy.compiled_pools import Order, compiled_pool
 from aioflow_numpy.conv_numbers import Numbers, float_numbers
 from aioflow_numpy.conv_scratch import scratch
-from aioflow_numpy.conv_shapes import Array, Padding, Pair, Windows, overlap, shape_to_nhwc, windows
+from aioflow_numpy.conv_shapes import Padding, Pair, Windows, overlap, shape_to_nhwc, windows
 from aioflow_numpy.threads import for_each, thread_count
 
 Shape = tuple[int, ...]

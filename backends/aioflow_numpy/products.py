@@ -30,9 +30,9 @@ import numpy as np
 
 from aioflow.concurrency.stopping import checkpoint
 from aioflow.kernels.convert import broadcast_shape
+from aioflow.memory.values import Array
 from aioflow_numpy.blas_products import Gemm
 from aioflow_numpy.blas_threads import alone
-from aioflow_numpy.conv_shapes import Array
 from aioflow_numpy.crew import CREW
 from aioflow_numpy.deep_products import Multiply, bounds_of, is_deep, summed_up
 from aioflow_numpy.threads import for_each, thread_count, wake_helpers

@@ -12,8 +12,8 @@ from aioflow.graph.windows import Layout
 from aioflow.kernels.convert import as_ints
 from aioflow.kernels.nn.windows import Convolution, Pool, expect_shape
 from aioflow.kernels.registry import Binding, binder
+from aioflow.memory.values import Array
 from aioflow_numpy import pooling, volumes
-from aioflow_numpy.conv_shapes import Array
 from aioflow_numpy.volumes import Geometry
 
 Shape = tuple[int, ...]

@@ -16,9 +16,10 @@ import numpy as np
 
 from aioflow.concurrency.stopping import batches
 from aioflow.graph.windows import Fit
+from aioflow.memory.values import Array
 from aioflow_numpy import convolution, pooling
 from aioflow_numpy.conv_numbers import float_numbers
-from aioflow_numpy.conv_shapes import Array, Padding, overlap
+from aioflow_numpy.conv_shapes import Padding, overlap
 
 Shape = tuple[int, ...]
 

@@ -11,10 +11,11 @@ from typing import Final
 
 import numpy as np
 
+from aioflow.memory.values import Array
 from aioflow_numpy.threads import for_each, thread_count
 from aioflow_onednn.codes import Argument, Query
 from aioflow_onednn.library import library
-from aioflow_onednn.primitives import Array, Layout, Primitive, address, described
+from aioflow_onednn.primitives import Layout, Primitive, address, described
 
 _BLOCK: Final = 2**24  # minimum multiplications of a block
 _LONG: Final = 2**28  # approximate maximum; cancellation is checked after each block

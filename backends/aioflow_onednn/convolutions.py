@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
+from aioflow.memory.values import Array
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Windows
 from aioflow_numpy.threads import for_each, thread_count
@@ -21,7 +22,7 @@ from aioflow_onednn.codes import Algorithm, Argument, PropKind, Query
 from aioflow_onednn.conv_blocks import Block, by_samples
 from aioflow_onednn.filters import Filters, packings
 from aioflow_onednn.library import Activation, Library, library
-from aioflow_onednn.primitives import Array, Layout, Packing, Primitive, address, described, dims_of
+from aioflow_onednn.primitives import Layout, Packing, Primitive, address, described, dims_of
 
 _FAR_APART: Final = 2**12  # strides and dilations above which oneDNN may fail
 _KEPT: Final = 1024  # prepared convolutions

@@ -12,13 +12,14 @@ from typing import Any, Final
 
 from aioflow.kernels.fused import epilogue_of, operands_of
 from aioflow.kernels.registry import Binding
+from aioflow.memory.values import Array
 from aioflow.ops.fused import ORIGINS
 from aioflow_numpy.fused_blocks import BlockChain
 from aioflow_onednn.codes import Algorithm
 from aioflow_onednn.filters import PackedFilter
 from aioflow_onednn.forward import Activated
 from aioflow_onednn.library import Activation
-from aioflow_onednn.primitives import Array, Finish
+from aioflow_onednn.primitives import Finish
 
 _BIAS: Final = "BiasAdd"
 # Activations that oneDNN applies before it writes a result; bits are the same except for NaN (`forward.Activated`).

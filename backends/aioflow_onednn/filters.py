@@ -15,9 +15,10 @@ from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 
+from aioflow.memory.values import Array
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Windows
-from aioflow_onednn.primitives import Array, Layout, Packing, Placed, plain
+from aioflow_onednn.primitives import Layout, Packing, Placed, plain
 
 _USERS: Final = 64  # maximum cached copies of a filter; most primitives choose the same layout
 _BYTE: Final = np.dtype(np.uint8)

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
+from aioflow.memory.values import Array
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Windows
 from aioflow_numpy.threads import for_each, thread_count
@@ -22,7 +23,7 @@ from aioflow_onednn.convolutions import Prepared, adds_as_well
 from aioflow_onednn.filters import Filters, PackedFilter, packing, packings
 from aioflow_onednn.library import Activation, library
 from aioflow_onednn.magnitudes import FAR, sum_of_squares
-from aioflow_onednn.primitives import Array, Finish, Placed, address
+from aioflow_onednn.primitives import Finish, Placed, address
 from aioflow_onednn.team import TEAM
 
 _FOR_A_TEAM: Final = 2**18  # multiplications for which several threads of OpenMP pay off

@@ -12,10 +12,11 @@ from typing import Final
 import numpy as np
 
 from aioflow.graph.dtypes import bfloat16
+from aioflow.memory.values import Array
 from aioflow_numpy.threads import for_each, thread_count
 from aioflow_onednn.codes import Argument, DataType, Query
 from aioflow_onednn.library import library
-from aioflow_onednn.primitives import Array, Layout, Primitive, address, described, plain
+from aioflow_onednn.primitives import Layout, Primitive, address, described, plain
 
 WORTHWHILE: Final = 2**19  # multiplications
 _BLOCK: Final = 2**25  # minimum multiplications of a block

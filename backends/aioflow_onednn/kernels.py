@@ -21,6 +21,7 @@ from aioflow.kernels.fused import PRODUCTS, naming, product_binding
 from aioflow.kernels.joinable import Joinable
 from aioflow.kernels.nn.windows import Convolution
 from aioflow.kernels.registry import Binding, Body
+from aioflow.memory.values import Array
 from aioflow_numpy.conv_shapes import Padding, Pair, Windows, from_nhwc, shape_to_nhwc, to_nhwc, windows
 from aioflow_numpy.threads import thread_count
 from aioflow_onednn import convolutions, half_products, products
@@ -29,7 +30,7 @@ from aioflow_onednn.epilogues import activated_of, finish_of, without_bias
 from aioflow_onednn.filters import Filters, PackedFilter
 from aioflow_onednn.forward import Forward
 from aioflow_onednn.parts import ConvPart
-from aioflow_onednn.primitives import Array, Placed
+from aioflow_onednn.primitives import Placed
 from aioflow_onednn.primitives import plain as in_one_piece
 from aioflow_onednn.registration import faster as _faster
 from aioflow_onednn.sequences import join

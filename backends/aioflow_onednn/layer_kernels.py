@@ -14,12 +14,12 @@ from aioflow.kernels.convert import as_int, as_ints
 from aioflow.kernels.joinable import Joinable
 from aioflow.kernels.nn.windows import Pool
 from aioflow.kernels.registry import Binding, Body
+from aioflow.memory.values import Array
 from aioflow_numpy.conv_shapes import Padding, Pair, windows
 from aioflow_onednn import batch_products, normalization, pooling
 from aioflow_onednn import softmax as softmaxes
 from aioflow_onednn.codes import Algorithm
 from aioflow_onednn.parts import ConcatPart, PoolPart
-from aioflow_onednn.primitives import Array
 from aioflow_onednn.primitives import plain as in_one_piece
 from aioflow_onednn.registration import faster
 from aioflow_onednn.sequences import join

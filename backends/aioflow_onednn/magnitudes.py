@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from aioflow.memory.values import Array
 from aioflow_numpy.products import dot
-from aioflow_onednn.primitives import Array
 
 FAR: Final = 1e38  # below infinity, with a margin for the rounding of sums
 

@@ -12,11 +12,12 @@ from typing import Final
 
 import numpy as np
 
+from aioflow.memory.values import Array
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.threads import for_each, thread_count
 from aioflow_onednn.codes import Argument, Normalization, PropKind, Query
 from aioflow_onednn.library import Library, library
-from aioflow_onednn.primitives import Array, Layout, Primitive, address, described
+from aioflow_onednn.primitives import Layout, Primitive, address, described
 
 WORTHWHILE: Final = 2**16  # numbers of an image: below, NumPy is as fast
 _BLOCK: Final = 2**18  # minimum numbers of a block

@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from aioflow.kernels.joinable import Constant, Item, given
+from aioflow.memory.values import Array
 from aioflow_onednn import convolutions, pooling
 from aioflow_onednn.codes import Algorithm
 from aioflow_onednn.convolutions import Prepared
@@ -18,7 +19,7 @@ from aioflow_onednn.library import Activation, Step
 from aioflow_onednn.magnitudes import FAR
 from aioflow_onednn.plans import Call, Compute, Drawing, Operand
 from aioflow_onednn.pooling import Pool
-from aioflow_onednn.primitives import Array, Primitive, address, plain
+from aioflow_onednn.primitives import Primitive, address, plain
 
 Shape = tuple[int, ...]
 

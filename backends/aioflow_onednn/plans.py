@@ -14,10 +14,11 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aioflow.concurrency.stopping import checkpoint
+from aioflow.memory.values import Array
 from aioflow_numpy.conv_scratch import aligned
 from aioflow_onednn.library import Step, library
 from aioflow_onednn.magnitudes import FAR, sum_of_squares
-from aioflow_onednn.primitives import Array, Primitive, address
+from aioflow_onednn.primitives import Primitive, address
 from aioflow_onednn.team import TEAM
 
 _MODERATE: Final = 1e8  # minimum bound of a checked number

@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
+from aioflow.memory.values import Array
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Windows
 from aioflow_numpy.threads import for_each, thread_count
@@ -21,7 +22,7 @@ from aioflow_onednn.conv_blocks import Block, blocks, by_samples
 from aioflow_onednn.filters import Filters
 from aioflow_onednn.library import Library, library
 from aioflow_onednn.magnitudes import FAR, sum_of_squares
-from aioflow_onednn.primitives import Array, Layout, Primitive, address, described, dims_of
+from aioflow_onednn.primitives import Layout, Primitive, address, described, dims_of
 
 Shape: TypeAlias = tuple[int, ...]
 

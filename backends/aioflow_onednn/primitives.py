@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from aioflow.memory.values import Array
 from aioflow_numpy.addresses import address
 from aioflow_numpy.conv_scratch import room
 from aioflow_onednn import library as found
@@ -36,7 +37,6 @@ __all__ = [
     "plain",
 ]
 
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Finish: TypeAlias = Callable[..., object]  # updates a part of a result in place, given the same part of other arrays
 
 _ANY: Final = 1  # dnnl_format_tag_any

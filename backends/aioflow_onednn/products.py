@@ -13,12 +13,12 @@ from typing import Final
 
 import numpy as np
 
+from aioflow.memory.values import Array
 from aioflow_numpy import products
 from aioflow_numpy.addresses import address, address_of
 from aioflow_numpy.blas_products import Gemm
 from aioflow_numpy.compiled.crew import WITH_LETTERS
 from aioflow_onednn.library import library
-from aioflow_onednn.primitives import Array
 
 WORTHWHILE: Final = 2**20  # multiplications
 COLUMNS: Final = 8  # minimum columns of the product: with two, OpenBLAS takes half the time

@@ -16,9 +16,10 @@ import numpy as np
 
 from aioflow.concurrency.stopping import checkpoint
 from aioflow.kernels.joinable import Member, given
+from aioflow.memory.values import Array
 from aioflow_onednn.parts import Part, called, viewed
 from aioflow_onednn.plans import Drawing, Plan, Value
-from aioflow_onednn.primitives import Array, address
+from aioflow_onednn.primitives import address
 
 _FIRST: Final = 1  # steps that compute the nodes one by one before a plan is made
 _SHAPES: Final = 8  # combinations of input shapes that are remembered

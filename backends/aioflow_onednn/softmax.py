@@ -11,11 +11,12 @@ from typing import Final
 
 import numpy as np
 
+from aioflow.memory.values import Array
 from aioflow_numpy.threads import for_each, thread_count
 from aioflow_onednn.codes import Algorithm, Argument, PropKind, Query
 from aioflow_onednn.library import library
 from aioflow_onednn.magnitudes import FAR, sum_of_squares
-from aioflow_onednn.primitives import Array, Layout, Primitive, address, described
+from aioflow_onednn.primitives import Layout, Primitive, address, described
 
 WORTHWHILE: Final = 2**13  # numbers: below, NumPy is as fast
 _BLOCK: Final = 2**15  # minimum numbers of a block: for fewer, waking a thread takes as long

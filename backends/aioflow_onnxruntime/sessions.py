@@ -17,12 +17,12 @@ from aioflow.compiler.sizes import telling, with_shapes
 from aioflow.concurrency.stopping import current_work, reserve
 from aioflow.errors import InvalidArgumentError, NotFoundError, OpError, ResourceExhaustedError
 from aioflow.graph import dtypes
-from aioflow.graph.arrays import Array
 from aioflow.graph.boundary import ARG
 from aioflow.graph.dtypes import DType
 from aioflow.graph.shapes import Dims, num_elements
 from aioflow.interop.onnx.exporting.regions import index_of_input, inexact_in, model_of
 from aioflow.memory.copying import native
+from aioflow.memory.values import Array
 
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 # The shapes of inputs, and the values of inputs that determine shapes.

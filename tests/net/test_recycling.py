@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aioflow.graph.arrays import Array
+from aioflow.memory.values import Array
 from aioflow.net.recycling import Blocks
 
 FLOAT = np.dtype("<f4")

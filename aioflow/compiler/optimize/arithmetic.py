@@ -26,11 +26,11 @@ from aioflow.compiler.ir import ClientGraph, Node
 from aioflow.compiler.optimize.evaluate import Evaluate
 from aioflow.compiler.optimize.rewrite import Rewriting, Rule, sweep
 from aioflow.graph import dtypes
-from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType
 from aioflow.graph.opdef import traits_of
 from aioflow.graph.shapes import Dims, num_elements
 from aioflow.graph.traits import Effect, Memory, Neutral
+from aioflow.memory.values import Array
 
 _WIDE: Final = (dtypes.float32, dtypes.float64)
 _MANTISSA: Final = {dtypes.float32: 24, dtypes.float64: 53}  # bits

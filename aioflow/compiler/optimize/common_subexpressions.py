@@ -16,9 +16,9 @@ import numpy as np
 from aioflow.compiler.ir import ClientGraph, Edge, Node
 from aioflow.compiler.optimize.evaluate import Evaluate
 from aioflow.compiler.optimize.rewrite import Rewriting
-from aioflow.graph.arrays import Array
 from aioflow.graph.opdef import OPS
 from aioflow.memory.letting_go import let_go
+from aioflow.memory.values import Array
 
 _SAMPLE: Final = 64  # elements of a constant that enter its hash
 _WITHOUT_EFFECT: Final = frozenset({"_gradient_op_type"})  # attributes that matter only during graph construction

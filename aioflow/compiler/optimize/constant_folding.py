@@ -16,10 +16,10 @@ import numpy as np
 from aioflow.compiler.ir import ClientGraph, Node
 from aioflow.compiler.optimize.evaluate import Evaluate
 from aioflow.compiler.optimize.rewrite import Rewriting, sweep
-from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType
 from aioflow.graph.opdef import traits_of
 from aioflow.graph.shapes import num_elements
+from aioflow.memory.values import Array
 
 MAX_BYTES: Final = 10 * 2**20  # of the outputs of one node
 _ALLOWANCE: Final = 100 * 2**10  # bytes; a larger result may not exceed its inputs by more than _GROWTH

@@ -29,12 +29,12 @@ from aioflow.compiler.optimize.dead_code import dead_code
 from aioflow.compiler.optimize.evaluate import Evaluate
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType
 from aioflow.graph.opdef import OPS, traits_of
 from aioflow.graph.signature.arguments import per_argument
 from aioflow.graph.traits import Effect, Half, Memory, Role
 from aioflow.kernels.registry import ANY_DEVICE, HOST, KERNELS
+from aioflow.memory.values import Array
 
 _WIDE: Final = dtypes.float32
 _RELATIVE: Final = 2.0**-8  # the largest relative rounding error of a number within range

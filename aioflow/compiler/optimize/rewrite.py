@@ -19,9 +19,9 @@ from aioflow.compiler.optimize.aliasing import Aliasing
 from aioflow.compiler.optimize.facts import Facts, reads_rounded_by_constants
 from aioflow.concurrency.stopping import batches
 from aioflow.graph import dtypes
-from aioflow.graph.arrays import Array
 from aioflow.graph.boundary import ARG, RETVAL
 from aioflow.graph.opdef import traits_of
+from aioflow.memory.values import Array
 
 _OPAQUE: Final = (dtypes.resource, dtypes.variant)
 

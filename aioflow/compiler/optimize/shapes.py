@@ -15,8 +15,8 @@ import numpy as np
 from aioflow.compiler.ir import ClientGraph, Edge, Node
 from aioflow.compiler.optimize.evaluate import Evaluate
 from aioflow.compiler.optimize.rewrite import Rewriting, Rule, sweep
-from aioflow.graph.arrays import Array
 from aioflow.graph.shapes import Dims, is_compatible, num_elements
+from aioflow.memory.values import Array
 
 
 def shapes(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph:

@@ -19,10 +19,10 @@ from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec
 from aioflow.compiler.optimize.facts import Facts
 from aioflow.compiler.optimize.rewrite import Rewriting
 from aioflow.concurrency.stopping import batches
-from aioflow.graph.arrays import Array
 from aioflow.graph.opdef import traits_of
 from aioflow.graph.shapes import Dims
 from aioflow.graph.traits import Memory
+from aioflow.memory.values import Array
 
 Order: TypeAlias = tuple[int, ...]
 TRANSPOSE: Final = "Transpose"

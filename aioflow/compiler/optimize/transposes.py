@@ -19,8 +19,8 @@ from aioflow.compiler.ir import ClientGraph, Edge, Node
 from aioflow.compiler.optimize.evaluate import Evaluate
 from aioflow.compiler.optimize.rewrite import Rewriting, Rule, sweep
 from aioflow.compiler.optimize.sinking import Order, permutation, sunk
-from aioflow.graph.arrays import Array
 from aioflow.graph.shapes import Dims
+from aioflow.memory.values import Array
 
 
 def transposes(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph:

@@ -8,10 +8,10 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError, ResourceExhaustedError
-from aioflow.graph.arrays import Array
 from aioflow.graph.definitions import TensorData
 from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.graph.tensor_fields import STRINGS, check_strangers, elements, field_of, strings
+from aioflow.memory.values import Array
 from aioflow.protos import Message
 
 # The dtype number of a reference is that of its target plus this.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.definitions import FunctionRef
 from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.graph.shapes import dims_of
+
+# The attributes of a node by name. The op's signature gives the type of each; `AttrDef.check` has checked it.
+Attrs: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import numpy as np
 from onnx import TensorProto
 
 from aioflow.errors import DataLossError, InvalidArgumentError, NotFoundError
-from aioflow.graph.arrays import Array
+from aioflow.memory.values import Array
 
 
 class ExternalFiles:

@@ -10,10 +10,10 @@ from onnx import TensorProto, numpy_helper
 
 from aioflow.errors import DataLossError, InvalidArgumentError, UnimplementedError
 from aioflow.graph import dtypes
-from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType
 from aioflow.interop.onnx.external import ExternalFiles
 from aioflow.interop.onnx.types import dtype_of, element_type_name
+from aioflow.memory.values import Array
 
 _MAX_RANK: Final = 64
 _MOST_EMPTY: Final = 2**63 // 16  # number of elements of the largest dtype

@@ -22,7 +22,6 @@ from typing import Any, Final, NoReturn, Protocol, TypeAlias, TypeVar
 from onnx import AttributeProto, GraphProto, NodeProto
 
 from aioflow.errors import AlreadyRegisteredError, InvalidArgumentError
-from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType
 from aioflow.graph.static_value import constant_value
 from aioflow.graph.tensor import Tensor
@@ -31,6 +30,7 @@ from aioflow.interop.onnx.sequences import Kind
 from aioflow.interop.onnx.types import dtype_of
 from aioflow.interop.unsupported import UnsupportedOp
 from aioflow.loading.importing import gives_way, importing
+from aioflow.memory.values import Array
 
 Value: TypeAlias = Any  # a Tensor, a Sequence, an Optional, or None if omitted: see `sequences.py`
 Translation: TypeAlias = Callable[..., Any]

@@ -8,12 +8,12 @@ from typing import Final
 from onnx import GraphProto
 
 from aioflow.errors import InvalidArgumentError
-from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import as_dtype
 from aioflow.graph.shapes import Dims, format_dims, is_compatible
 from aioflow.graph.static_value import constant_value
 from aioflow.graph.tensor import Tensor
 from aioflow.interop.onnx.names import node_name
+from aioflow.memory.values import Array
 from aioflow.ops.apply import constant_of
 from aioflow.ops.core import placeholder_with_default
 from aioflow.ops.variables.variable import Variable

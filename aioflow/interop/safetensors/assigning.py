@@ -12,7 +12,6 @@ import numpy as np
 
 from aioflow.concurrency.threads import in_thread
 from aioflow.errors import InvalidArgumentError, UnimplementedError
-from aioflow.graph.arrays import Array
 from aioflow.graph.default_session import check_session
 from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.graph.graph import GraphKeys
@@ -22,6 +21,7 @@ from aioflow.interop.safetensors.weights import Weights
 from aioflow.interop.safetensors.weights import open as open_weights
 from aioflow.memory.copying import copy_into
 from aioflow.memory.frozen import freeze, is_frozen
+from aioflow.memory.values import Array
 from aioflow.ops.variables.variable import Variable
 from aioflow.session.session import Session
 

@@ -13,7 +13,7 @@ from aioflow.errors import DataLossError, NotFoundError
 from aioflow.formats.files import file_errors, open_file
 from aioflow.formats.tensor_file import StoredTensor, TensorFile
 from aioflow.graph.argument_kinds import check_kind
-from aioflow.graph.arrays import Array
+from aioflow.memory.values import Array
 
 _FILE: Final = "model.safetensors"
 _INDEX: Final = "model.safetensors.index.json"

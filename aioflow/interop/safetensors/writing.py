@@ -13,7 +13,7 @@ from aioflow.errors import DTypeError
 from aioflow.formats.temporary_files import replacing
 from aioflow.formats.tensor_file import write_tensors
 from aioflow.graph.argument_kinds import check_kind, check_text
-from aioflow.graph.arrays import Array
+from aioflow.memory.values import Array
 
 
 async def save(

@@ -14,10 +14,10 @@ import numpy as np
 
 from aioflow.concurrency.stopping import blocks
 from aioflow.errors import InvalidArgumentError
-from aioflow.graph.arrays import Array
 from aioflow.kernels.blockwise import BLOCK, folded_rows, is_large
 from aioflow.kernels.math.large_sorts import is_long, order_of
 from aioflow.memory.copying import row_blocks
+from aioflow.memory.values import Array
 
 _FEW: Final = 512  # elements up to which `ufunc.at` is faster, measured with NumPy 2.4
 

@@ -13,13 +13,13 @@ from aioflow.formats.allowed_folders import AllowedFolders
 from aioflow.formats.checkpoint import CheckpointReader, write_checkpoint
 from aioflow.formats.tensor_bundle_writer import write_bundle
 from aioflow.formats.tensor_slice import TensorSlice, parse_slice
-from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType
 from aioflow.kernels.convert import as_bytes, as_int, as_text
 from aioflow.kernels.io.tensor_parts import part_of, whole_tensors
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.kernels.resources import resource_finder
 from aioflow.kernels.text.strings import as_strings
+from aioflow.memory.values import Array
 
 _MOST_HELD: Final = 2  # snapshots for one saver: of two sessions, or of one that reconnected
 _ATTEMPTS: Final = 3  # tries to read a checkpoint that is being replaced

@@ -9,9 +9,9 @@ import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.formats.tensor_slice import TensorSlice, check_cover, parse_slice
-from aioflow.graph.arrays import Array
 from aioflow.kernels.blockwise import claim_array
 from aioflow.memory.copying import copied, copy_into
+from aioflow.memory.values import Array
 
 
 class JoinedRows:

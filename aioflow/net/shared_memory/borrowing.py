@@ -14,9 +14,9 @@ import numpy as np
 
 from aioflow.checks.brief import brief
 from aioflow.errors import DataLossError, ResourceExhaustedError
-from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import string
 from aioflow.memory.segments import TRAILER, is_forking, spoil_at_fork
+from aioflow.memory.values import Array
 from aioflow.net.limits import Limits
 from aioflow.net.shared_memory.board import SLOTS, SPOILED, TURNS, Board
 from aioflow.net.shared_memory.opening import Opened, Process

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType
 from aioflow.memory.segments import SHARED, Loan, loan_of
+from aioflow.memory.values import Array
 from aioflow.net.framing import Kind, Message
 from aioflow.net.limits import Limits
 from aioflow.net.shared_memory.board import SLOTS, SPOILED, TURNS, PeerBoard

@@ -16,9 +16,9 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.errors import DataLossError, OpError, UnavailableError
-from aioflow.graph.arrays import Array
 from aioflow.memory.mapping import mapped
 from aioflow.memory.segments import NAME
+from aioflow.memory.values import Array
 
 _SHRINK: Final = 0x2  # F_SEAL_SHRINK
 _MOST: Final = 2**31 - 1

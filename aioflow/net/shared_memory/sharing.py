@@ -17,9 +17,9 @@ import numpy as np
 
 from aioflow.checks.brief import brief
 from aioflow.errors import DataLossError, OpError, ResourceExhaustedError
-from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType
 from aioflow.memory.segments import SHARED, has_segments, loan_of
+from aioflow.memory.values import Array
 from aioflow.net.chance import fresh_number
 from aioflow.net.framing import CHUNK_BYTES, Encoded, Kind, Message, encode
 from aioflow.net.limits import Limits

@@ -11,7 +11,7 @@ import numpy as np
 
 from aioflow.checks.brief import brief
 from aioflow.errors import DataLossError
-from aioflow.graph.arrays import Array
+from aioflow.memory.values import Array
 from aioflow.net.status.server import Activity, RunningStep, ServerStatus
 
 _NUMBER: Final = (int, float)

@@ -11,13 +11,14 @@ import numpy as np
 
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.arrays import Array, blank
+from aioflow.graph.arrays import blank
 from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
 from aioflow.graph.shapes import Dims, TensorShape, num_elements
 from aioflow.graph.static_value import LONGEST_KNOWN, StaticValue, constant_value, known_by, moving
 from aioflow.graph.traits import Effect, bookkeeping, elementwise, movement
+from aioflow.memory.values import Array
 from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make
 from aioflow.ops.array.static_shapes import all_axes, int_constant, known_dims, shape_of

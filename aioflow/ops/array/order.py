@@ -8,13 +8,14 @@ import numpy as np
 
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.arrays import Array, blank
+from aioflow.graph.arrays import blank
 from aioflow.graph.dtypes import DTypeLike, as_dtype
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
 from aioflow.graph.shapes import Dims, format_dims, is_compatible, merge_dims, num_elements
 from aioflow.graph.static_value import StaticValue, constant_value, known_by, moving
 from aioflow.graph.traits import movement, opaque, reading, reduction
+from aioflow.memory.values import Array
 from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_list, make_tuple
 from aioflow.ops.array.shape import check_axis

@@ -9,12 +9,13 @@ import numpy as np
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.argument_kinds import check_text
-from aioflow.graph.arrays import Array, blank
+from aioflow.graph.arrays import blank
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient
 from aioflow.graph.shapes import Dims, format_dims
 from aioflow.graph.static_value import constant_value, known_by
 from aioflow.graph.traits import movement, opaque
+from aioflow.memory.values import Array
 from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_list
 from aioflow.ops.array.shape import times

@@ -10,7 +10,6 @@ import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
@@ -18,6 +17,7 @@ from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_different
 from aioflow.graph.shapes import Dims, ShapeLike, TensorShape, dims_of, format_dims, merge_dims, num_elements
 from aioflow.graph.static_value import LONGEST_KNOWN, StaticValue, moving
 from aioflow.graph.traits import WRITING, Effect, Half, instant, movement, passes_on, reshapes, view
+from aioflow.memory.values import Array
 from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_list
 from aioflow.ops.array.static_shapes import int_constant, known_dims, reduce_to, reshape_like

@@ -12,7 +12,6 @@ import numpy as np
 
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import OPERATORS, Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient
@@ -20,6 +19,7 @@ from aioflow.graph.shapes import Dimension, Dims
 from aioflow.graph.static_value import constant_value, moving
 from aioflow.graph.strided import strided_dims, strided_index
 from aioflow.graph.traits import opaque, view
+from aioflow.memory.values import Array
 from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.array.selection import boolean_mask

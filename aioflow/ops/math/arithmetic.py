@@ -13,11 +13,11 @@ import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.arrays import Array
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import define_op, gradient
 from aioflow.graph.static_value import StaticValue, constant_value, integers_only, known_by
 from aioflow.graph.traits import FLOATS, NUMBERS, Half, Laws, Neutral, Traits, elementwise, transcendental
+from aioflow.memory.values import Array
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.math.broadcasting import Pair, broadcast, conjugate, negated, same_dtype, unbroadcast
 from aioflow.ops.scoping import name_scope

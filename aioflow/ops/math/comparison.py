@@ -8,12 +8,12 @@ from typing import Final
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
-from aioflow.graph.arrays import Array
 from aioflow.graph.graph import Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
 from aioflow.graph.shapes import Dims, merge_dims
 from aioflow.graph.static_value import known_by
 from aioflow.graph.traits import ANY, BOOLS, FLOATS, NUMBERS, Laws, Neutral, elementwise
+from aioflow.memory.values import Array
 from aioflow.ops import row_values
 from aioflow.ops.apply import TensorLike, make
 from aioflow.ops.core import unchanged

@@ -9,7 +9,6 @@ import numpy as np
 
 from aioflow.errors import DTypeError
 from aioflow.graph import dtypes
-from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
@@ -17,6 +16,7 @@ from aioflow.graph.opdef import define_op, gradient
 from aioflow.graph.static_value import known_by, moving
 from aioflow.graph.tensor_like import DenseLike
 from aioflow.graph.traits import ANY, NUMBERS, WRITING, Laws, elementwise
+from aioflow.memory.values import Array
 from aioflow.ops import row_values
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.core import unchanged

@@ -9,12 +9,12 @@ import numpy as np
 
 from aioflow.errors import DTypeError
 from aioflow.graph import dtypes
-from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import define_op, gradient, not_differentiable
 from aioflow.graph.static_value import StaticValue, integers_only, known_by
 from aioflow.graph.traits import FLOATS, Laws, Neutral, Traits, elementwise
+from aioflow.memory.values import Array
 from aioflow.ops import row_values
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.math.broadcasting import Pair, broadcast, conjugate, negated, same_dtype, unbroadcast

@@ -13,13 +13,13 @@ import numpy as np
 
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DTypeLike, as_dtype
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import OPS, ShapeContext, define_op, gradient, not_differentiable
 from aioflow.graph.shapes import Dims, num_elements
 from aioflow.graph.static_value import Rule, StaticValue, constant_value, integers_only
 from aioflow.graph.traits import reading, reduction
+from aioflow.memory.values import Array
 from aioflow.ops import row_values, rows
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_list
 from aioflow.ops.scoping import name_scope

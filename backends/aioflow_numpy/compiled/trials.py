@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, np.dtype[Any]]
+from aioflow.memory.values import Array
 
 
 def same(one: Array, other: Array) -> bool:

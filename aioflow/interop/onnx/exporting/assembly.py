@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from onnx import GraphProto, ModelProto, NodeProto, defs, helper
 
-from aioflow.graph.arrays import Array
 from aioflow.interop.onnx.exporting.scope import Scope
 from aioflow.interop.onnx.exporting.types import mention_proto, tensor_proto, value_info
 from aioflow.interop.onnx.exporting.values import Body, Made, Value
+from aioflow.memory.values import Array
 from aioflow.release import RELEASE
 
 _PRODUCER: Final = "aioflow"

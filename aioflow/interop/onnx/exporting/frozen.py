@@ -10,10 +10,10 @@ from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec
 from aioflow.compiler.optimize.passes import chosen_passes
 from aioflow.errors import FailedPreconditionError
 from aioflow.graph import dtypes
-from aioflow.graph.arrays import Array
 from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.opdef import traits_of
 from aioflow.graph.traits import Effect, Role
+from aioflow.memory.values import Array
 from aioflow.ops.apply import make
 from aioflow.runtime.folding import fold
 from aioflow.session.session import Session

@@ -10,10 +10,10 @@ import numpy as np
 from aioflow.compiler.ir import Node as GraphNode
 from aioflow.compiler.ir import OutputSpec
 from aioflow.graph import dtypes
-from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType
 from aioflow.interop.onnx.exporting.scope import RefusedError, Scope
 from aioflow.interop.onnx.exporting.values import Value, channels_first_order, channels_last_order
+from aioflow.memory.values import Array
 
 _ABSENT: Final = object()
 

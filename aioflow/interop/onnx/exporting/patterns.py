@@ -20,8 +20,8 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec
-from aioflow.graph.arrays import Array
 from aioflow.graph.opdef import OPS
+from aioflow.memory.values import Array
 from aioflow.runtime.folding import fold
 
 _OPERATORS: Final[Mapping[type[ast.operator], frozenset[str]]] = {

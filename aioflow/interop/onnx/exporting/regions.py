@@ -9,7 +9,6 @@ from onnx import ModelProto
 
 from aioflow.compiler.ir import ClientGraph, Edge
 from aioflow.compiler.sizes import assuming_sizes
-from aioflow.graph.arrays import Array
 from aioflow.graph.boundary import ARG, RETVAL
 from aioflow.interop.onnx.exporting.assembly import assembled
 from aioflow.interop.onnx.exporting.equivalent import is_equivalent
@@ -18,6 +17,7 @@ from aioflow.interop.onnx.exporting.scope import Scope
 from aioflow.interop.onnx.exporting.values import Value
 from aioflow.interop.onnx.exporting.walk import walk
 from aioflow.interop.unsupported import UnsupportedError
+from aioflow.memory.values import Array
 
 _INPUT: Final = "input_"
 _OTHER: Final = "its translation and its kernel differ for some values"

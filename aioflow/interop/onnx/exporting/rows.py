@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from aioflow.compiler.ir import Edge
-from aioflow.graph.arrays import Array
 from aioflow.interop.onnx.exporting.node import Node
 from aioflow.interop.onnx.exporting.scope import Scope
 from aioflow.interop.onnx.exporting.structure import Loop, Structure, Variable
 from aioflow.interop.onnx.exporting.values import Value
+from aioflow.memory.values import Array
 
 
 def awaited(array: Value) -> Value:

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from onnx import defs
 
-from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType
 from aioflow.interop.onnx.exporting.runnable import computed_in
 from aioflow.interop.onnx.exporting.types import dtype_of_text, schema_text, tensor_type
 from aioflow.interop.onnx.exporting.values import Body, Made, Value
+from aioflow.memory.values import Array
 
 _SMALL = 1024  # bytes; equal constants up to this size are shared
 

@@ -14,9 +14,9 @@ from typing import TypeAlias
 
 from aioflow.compiler.ir import ClientGraph, Edge, Node
 from aioflow.compiler.loops import LoopFrame, frames_behind
-from aioflow.graph.arrays import Array
 from aioflow.graph.opdef import traits_of
 from aioflow.graph.traits import Memory, Role
+from aioflow.memory.values import Array
 
 _Guard: TypeAlias = frozenset[tuple[Edge, bool]]
 _ALIVE: _Guard = frozenset()

@@ -10,10 +10,10 @@ from onnx import TensorProto, ValueInfoProto, helper, numpy_helper
 
 from aioflow.errors import DTypeError
 from aioflow.graph import dtypes
-from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType
 from aioflow.interop.onnx.exporting.values import Value
 from aioflow.memory.copying import native
+from aioflow.memory.values import Array
 
 _NO_FORM: Final = (dtypes.complex64, dtypes.complex128)  # in the standard, but onnxruntime does not run them
 _TEXT: Final = {"float": dtypes.float32, "double": dtypes.float64, "bool": dtypes.bool_}

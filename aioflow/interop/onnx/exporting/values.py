@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType
 from aioflow.graph.shapes import Dims
+from aioflow.memory.values import Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)

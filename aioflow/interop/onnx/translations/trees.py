@@ -9,10 +9,10 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.graph import dtypes
-from aioflow.graph.arrays import Array
 from aioflow.graph.tensor import Tensor
 from aioflow.interop.onnx.translating import Node, translation
 from aioflow.interop.onnx.translations.features import class_labels, labels_of, to_float, transformed
+from aioflow.memory.values import Array
 from aioflow.ops.apply import constant, make
 from aioflow.ops.math.reduction import reduce_any, reduce_max, reduce_mean, reduce_min, reduce_sum
 

@@ -1,0 +1,25 @@
+"""Types of values at run time."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+# What the engine passes from node to node without looking at it: an array, a NumPy scalar, a handle of a resource, a
+# dead value, or what an async source returned.
+Value: TypeAlias = object
+
+# What kernels compute with. Arrays of every backend have NumPy's methods and operators, so kernels are checked against
+# NumPy's types, which are far more exact than a protocol could be. On the CPU a NumPy scalar may stand for a 0-d array.
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+
+class Namespace(Protocol):
+    """The functions of a backend, by NumPy's names: `xp.add`, `xp.linalg.solve`, `xp.add.reduce`."""
+
+    def __getattr__(self, name: str, /) -> Namespace:
+        """Return a function, a type or a nested namespace."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Array:
+        """Call the function. Those with several results return a tuple of arrays, which unpacks as an array does."""
