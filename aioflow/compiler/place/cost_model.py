@@ -178,10 +178,12 @@ class CostModel:
         if seen is not None:
             return seen
         estimate = trips * self.estimate(node, inputs, outputs, device_type)
-        # The first type with measurements decides: scale the estimate by the error of the estimate there.
+        # The first type with measurements decides: scale the estimate by the error of the estimate there. An estimate
+        # of 0 (a calibrated overhead of 0, and no work) has no such factor.
         for other, mean in self.measured.of(node.name).items():
             expected = trips * self.estimate(node, inputs, outputs, other)
-            return estimate * mean.seconds / expected
+            if expected:
+                return estimate * mean.seconds / expected
         return estimate
 
     def link(self, source: str, destination: str) -> Link:

@@ -145,6 +145,15 @@ def test_a_measured_time_scales_the_estimate_for_other_devices() -> None:
     assert costs.seconds(made, operands, operands, "GPU") == (80 + 5) / 4
 
 
+def test_an_estimate_of_zero_scales_no_other_estimate() -> None:
+    costs = replace(UNITS, measured=Measurements())
+    made = node("Neg", (0,))
+    costs.measured.observe("n", 20.0, 0)
+    operands = costs.operands(made)
+    assert costs.estimate(made, operands, operands, "CPU") == 0.0
+    assert costs.seconds(made, operands, operands, "GPU") == 5.0
+
+
 def test_measured_bytes_replace_those_of_unknown_shapes_only() -> None:
     costs = replace(UNITS, measured=Measurements())
     costs.measured.observe("n", 1.0, 3000, executions=3)
