@@ -64,6 +64,7 @@ _ALIKE: Final = (
     "cli/test_explain.py",
     "cli/test_graph.py",
     "cli/test_inspecting.py",
+    "cli/test_model_inputs.py",
     "cli/test_models.py",
     "cli/test_onnx_models.py",
     "cli/test_profile.py",

@@ -154,14 +154,13 @@ def _given(signature: Signature, text: str) -> dict[str, Array]:
     tensors = signature.all_inputs
     if equals and name in tensors:
         return {name: _value(name, rest, tensors[name])}
-    if text.endswith(".npz"):
-        arrays = _load(text)
+    if text.endswith(".npz") and isinstance(arrays := _load(text), Mapping):
         unknown = [key for key in arrays if key not in tensors]
         if unknown:
             raise InvalidArgumentError(
                 f"{text} has arrays that match no input", expected=_known(signature), actual=unknown
             )
-        return dict(arrays)
+        return {key: _as(key, value, tensors[key]) for key, value in arrays.items()}
     if len(signature.inputs) != 1:
         raise InvalidArgumentError(
             f"cannot tell which input {text!r} is for", expected=f"NAME=VALUE, the name {_known(signature)}"
