@@ -26,14 +26,20 @@ class Share(Ticket):
 
 
 class Collecting(Ticket):
-    """A step's request for the values of several steps; `value` is the list of them, in the order of `numbers`."""
+    """A step's request for the values of several steps; `value` is the list of them, in the order of `numbers`.
 
-    __slots__ = ("missing", "numbers")
+    Attributes:
+        missing: The steps whose values have not arrived.
+        found: The other values, by step number.
+    """
+
+    __slots__ = ("found", "missing", "numbers")
 
     def __init__(self, numbers: tuple[int, ...], wake: Callable[[], None] | None = None) -> None:
         super().__init__(wake)
         self.numbers = numbers
-        self.missing: set[int] = set()
+        self.missing = set(numbers)
+        self.found: dict[int, Any] = {}
 
 
 class _Kept:
@@ -54,7 +60,7 @@ class _Kept:
         # Removed first, so that the dict stays ordered by time.
         self._things.pop(number, None)
         self._things[number] = (now, thing)
-        while True:
+        while self._things:
             oldest = next(iter(self._things))
             if self._things[oldest][0] + self._seconds >= now:
                 return
@@ -133,15 +139,20 @@ class CollectCore:
     def bring(self, number: int, thing: Any, now: float) -> list[Ticket]:
         """Store the value of one step. Return the settled tickets."""
         with self._lock:
-            self._kept.put(number, thing, now)
-            for ticket in self._collecting:
-                ticket.missing.discard(number)
+            # A value that a step waits for is in its ticket, where it does not expire.
+            wanting = [ticket for ticket in self._collecting if number in ticket.missing]
+            for ticket in wanting:
+                ticket.missing.remove(number)
+                ticket.found[number] = thing
+            if not wanting:
+                self._kept.put(number, thing, now)
             return self._complete()
 
     def submit(self, ticket: Collecting) -> list[Ticket]:
         """Wait for the values. Return the ticket if all are there already."""
         with self._lock:
-            ticket.missing = {number for number in ticket.numbers if number not in self._kept}
+            ticket.found = {number: self._kept.take(number) for number in ticket.missing if number in self._kept}
+            ticket.missing.difference_update(ticket.found)
             self._collecting.append(ticket)
             return self._complete()
 
@@ -155,7 +166,7 @@ class CollectCore:
     def _complete(self) -> list[Ticket]:
         settled: list[Ticket] = []
         for ticket in [each for each in self._collecting if not each.missing]:
-            ticket.settle([self._kept.take(number) for number in ticket.numbers])
+            ticket.settle([ticket.found[number] for number in ticket.numbers])
             self._collecting.remove(ticket)
             settled.append(ticket)
         return settled

@@ -195,6 +195,33 @@ def test_share_core_skips_withdrawn_waiters() -> None:
     assert (gone.settled, here.value) == (False, "b")
 
 
+@virtually
+async def test_unbatch_without_a_timeout_shares_nothing_later() -> None:
+    graph = af.Graph()
+    with graph.as_default():
+        x, index, number = (af.placeholder(t) for t in (af.float32, af.int64, af.int64))
+        y = raw_ops.Unbatch(batched_tensor=x, batch_index=index, id=number, timeout_micros=-1)
+    async with opened(graph) as session:
+        carried = {x: [1.0, 2.0], index: [[5, 0, 1], [6, 1, 2]], number: 5}
+        assert (await session.run(y, carried)).tolist() == [1.0]
+
+
+def test_collect_core_keeps_values_for_a_waiting_carrier() -> None:
+    core, carrier = CollectCore("g"), Collecting((1, 2))
+    core.bring(1, "first", now=0.0)
+    assert core.submit(carrier) == []
+    core.bring(3, "another's", now=1000.0)  # values without a carrier have expired
+    assert core.bring(2, "second", now=2000.0) == [carrier]
+    assert carrier.value == ["first", "second"]
+
+
+def test_collect_core_gives_a_value_to_each_place_that_waits_for_it() -> None:
+    core, twice, other = CollectCore("g"), Collecting((1, 1)), Collecting((1,))
+    assert core.submit(twice) == core.submit(other) == []
+    assert core.bring(1, "value", now=0.0) == [twice, other]
+    assert (twice.value, other.value) == (["value", "value"], ["value"])
+
+
 def test_collect_core_returns_values_in_batch_order() -> None:
     core = CollectCore("g")
     core.bring(2, "second", now=0.0)
