@@ -222,6 +222,46 @@ async def test_messages_have_the_published_names_and_idioms() -> None:
             af.Variable(variable_def=definition)
 
 
+def _loop_of(meta: Any) -> Any:
+    return message("WhileContextDef").FromString(meta.collection_def["while_context"].bytes_list.value[0])
+
+
+@pytest.mark.parametrize("limit", [2, 9])
+@pytest.mark.parametrize("scope", [None, "inner"])
+async def test_upper_bound_of_a_stored_loop_is_kept(limit: int, scope: str | None) -> None:
+    with af.Graph().as_default():
+        x, n = af.placeholder(af.float32, (), name="x"), af.placeholder(af.int64, (), name="n")
+        made = af.while_loop(lambda i, a: i < 5, lambda i, a: (i + 1, a * x), (0, x), maximum_iterations=n)
+        af.identity(made[1], name="y")
+        meta = af.train.export_meta_graph()
+    assert _loop_of(meta).maximum_iterations_name == "n:0"
+    with af.Graph().as_default() as graph:
+        af.train.import_meta_graph(meta, import_scope=scope)
+        x, n, y = (graph.get_tensor_by_name("/".join(filter(None, [scope, f"{name}:0"]))) for name in "xny")
+        assert _loop_of(af.train.export_meta_graph()).maximum_iterations_name == n.name
+        slope: Any = af.gradients(y, x)[0]
+        async with af.Session() as session:
+            power = min(limit, 5) + 1
+            assert await session.run([y, slope], {x: 2.0, n: limit}) == [2.0**power, power * 2.0 ** (power - 1)]
+
+
+@pytest.mark.parametrize("stored", ["i/start:0", "m:0", "nobody:0"])
+async def test_wrong_upper_bound_of_a_stored_loop_is_ignored(stored: str) -> None:
+    with af.Graph().as_default():
+        x, start, m = (af.placeholder(af.float32, (), name=name) for name in ("x", "i/start", "m"))
+        made = af.while_loop(lambda i, a: i < m, lambda i, a: (i + 1, a * x), (start, x))
+        af.identity(made[1], name="y")
+        meta = af.train.export_meta_graph()
+    value = meta.collection_def["while_context"].bytes_list
+    _with(value, "WhileContextDef", maximum_iterations_name=stored)
+    with af.Graph().as_default() as graph:
+        af.train.import_meta_graph(meta)
+        x, start, m, y = (graph.get_tensor_by_name(f"{name}:0") for name in ("x", "i/start", "m", "y"))
+        slope: Any = af.gradients(y, x)[0]
+        async with af.Session() as session:
+            assert await session.run(slope, {x: 2.0, start: 3.0, m: 5.0}) == 12.0
+
+
 @pytest.mark.parametrize(
     ("name", "change"),
     [

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.graph import Graph, Operation, Tensor
+from aioflow.graph.static_value import constant_value
 from aioflow.ops.control.contexts import CondContext, ControlFlowContext, LoopVariable, WhileContext
 from aioflow.protos import Message, message
 
@@ -65,6 +66,7 @@ class _Reader:
             loop = WhileContext(
                 self._graph, stored.context_name, stored.parallel_iterations or 10, stored.back_prop, stored.swap_memory
             )
+            loop.maximum_iterations = self._maximum(stored.maximum_iterations_name)
             self._loops[loop] = []
             self._place(loop, stored, outer)
 
@@ -87,6 +89,11 @@ class _Reader:
 
     def _tensor(self, name: str) -> Tensor:
         return self._graph.get_tensor_by_name(self._scope + name)
+
+    def _maximum(self, name: str) -> Tensor | None:
+        """Return the upper bound of a loop, or None if it has none or `input_map` has replaced it."""
+        is_here = bool(name) and self._scope + name.partition(":")[0] in self._nodes
+        return self._tensor(name) if is_here else None
 
     def finish(self) -> None:
         """Set the loop variables and invariants of each loop."""
@@ -112,6 +119,8 @@ def _complete(loop: WhileContext, inside: Iterable[Operation], readers: Mapping[
     if not loop.variables:
         raise _no_loop(loop, "a value that it carries", "none")
     first = loop.variables[0]
+    if not _counts(first):
+        loop.maximum_iterations = None  # gradients take the first variable of a limited loop as its count
     loop.name = first.enter.op.attrs["frame_name"]
     loop.pivot = first.inside.op
     # TensorFlow stores the Exits of a loop among the nodes inside.
@@ -139,6 +148,22 @@ def _variable(loop: WhileContext, merge: Operation, readers: Mapping[Tensor, lis
     found.inside = switch.outputs[1] if kept is None else kept.outputs[0]
     found.exit = leaving.outputs[0]
     return found
+
+
+def _counts(variable: LoopVariable) -> bool:
+    """Return whether a loop variable counts iterations: it starts as 0, and 1 is added in each."""
+    start, step = variable.enter.op.inputs[0], variable.following.op
+    return (
+        _is_number(start, 0)
+        and step.type in ("Add", "AddV2")
+        and step.inputs[0] is variable.inside
+        and _is_number(step.inputs[1], 1)
+    )
+
+
+def _is_number(tensor: Tensor, number: int) -> bool:
+    value = constant_value(tensor)
+    return value is not None and value.ndim == 0 and bool(value == number)
 
 
 def _no_loop(loop: WhileContext, expected: str, actual: Any) -> InvalidArgumentError:
