@@ -215,6 +215,18 @@ def test_tensordot() -> None:
             aioflow.tensordot(aioflow.placeholder("float64"), b, -1)
 
 
+def test_tensordot_of_more_axes_than_an_einsum_has_labels() -> None:
+    a, b = random(*[1] * 28, 2, 3), random(3, *[1] * 27, 4)
+    np.testing.assert_allclose(value(lambda x, y: aioflow.tensordot(x, y, 1), a, b), np.tensordot(a, b, 1))
+    axes = ([-2, 5], [-1, 0])
+    c = random(*[1] * 28, 4, 3)
+    d = random(*[1] * 27, 4)
+    np.testing.assert_allclose(value(lambda x, y: aioflow.tensordot(x, y, axes), c, d), np.tensordot(c, d, axes))
+    with aioflow.Graph().as_default():
+        x = aioflow.placeholder("float64", [None, *a.shape[1:]])
+        assert aioflow.tensordot(x, b, 1).dims == (None, *a.shape[1:-1], *b.shape[1:])
+
+
 def test_cross() -> None:
     assert value(aioflow.cross, np.array([1, 0, 0]), np.array([0, 1, 0])).tolist() == [0, 0, 1]
     with aioflow.Graph().as_default(), pytest.raises(InvalidArgumentError):

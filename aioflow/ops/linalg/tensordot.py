@@ -1,8 +1,12 @@
-"""`tensordot`: an einsum if the ranks are known, otherwise a matrix product whose shapes are computed at run time."""
+"""`tensordot`: an einsum if the ranks are known, otherwise a matrix product whose shapes are computed at run time.
+
+An einsum has at most 52 labels: with more axes, a product of matrices takes its place, too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sized
+from string import ascii_letters
 from typing import Any
 
 import numpy as np
@@ -38,11 +42,14 @@ def tensordot(a: TensorLike, b: TensorLike, axes: TensorLike, name: str | None =
     with name_scope(name, "Tensordot", [x, y]):
         if x.dims is None or y.dims is None or isinstance(axes, Tensor):
             return _of_matrices(x, y, *_axes_at_run_time(x, axes))
-        return _by_einsum(x, y, *_contracted(axes, len(x.dims), len(y.dims)))
+        left, right = _contracted(axes, len(x.dims), len(y.dims))
+        if len(x.dims) + len(y.dims) - len(right) > len(ascii_letters):
+            return _of_matrices(x, y, int_constant(left), int_constant(right))
+        return _by_einsum(x, y, left, right)
 
 
 def _by_einsum(x: Tensor, y: Tensor, left: list[int], right: list[int]) -> Tensor:
-    letters = iter("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+    letters = iter(ascii_letters)
     x_term = tuple(next(letters) for _ in x.dims or ())
     y_term = tuple(x_term[left[right.index(i)]] if i in right else next(letters) for i in range(len(y.dims or ())))
     output = (
