@@ -8,7 +8,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BytesIO
-from typing import BinaryIO, Final, TypeAlias
+from typing import Any, BinaryIO, Final, TypeAlias
 
 from aioflow.concurrency.stopping import blocks, checkpoint, reserve
 from aioflow.errors import (
@@ -182,6 +182,27 @@ def read_whole(path: str, opener: Opener | None = None) -> bytes:
             contents.write(piece)
             checkpoint()
     return contents.getvalue()
+
+
+def read_into(file: BinaryIO, target: memoryview) -> int:
+    """Fill the bytes of `target`. Return their number, which is lower only at the end of the file.
+
+    One `readinto` of a raw file, or of a store's, may return fewer.
+    """
+    opened: Any = file
+    count = 0
+    while count < len(target) and (got := opened.readinto(target[count:])):
+        count += got
+    return count
+
+
+def read_up_to(file: BinaryIO, size: int) -> bytes:
+    """Return the next `size` bytes, or fewer at the end of the file; see `read_into`."""
+    parts: list[bytes] = []
+    while size > 0 and (part := file.read(size)):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
 
 
 def write_whole(path: str, contents: bytes, opener: Opener) -> None:

@@ -28,6 +28,7 @@ import numpy as np
 
 from aioflow.concurrency.stopping import reserve
 from aioflow.errors import AbortedError, DataLossError, NotFoundError, OpError
+from aioflow.formats.files import read_into
 from aioflow.formats.manifests import (
     MANIFEST,
     described,
@@ -340,7 +341,7 @@ class BlockFiles:
                 opened.seek(offset)
                 for i in range(first, first + count):
                     block = data[i * self._block : (i + 1) * self._block]
-                    if _read_into(opened, block) != block.nbytes:
+                    if read_into(opened, block.data) != block.nbytes:
                         raise self._damaged(file, f"{block.nbytes} bytes", "the end of the file")
                     if hashlib.sha256(block.data).hexdigest()[:_DIGITS] != entry.digests[i]:
                         raise self._damaged(file, f"SHA-256 {entry.digests[i]}…", "a different digest")
@@ -353,13 +354,3 @@ class BlockFiles:
     def _damaged(self, file: str, expected: str, actual: str) -> DataLossError:
         path = self._store.path(file) if file != self.path else file
         return DataLossError(f"file {path} is damaged", expected=expected, actual=actual)
-
-
-def _read_into(file: Any, block: Array) -> int:
-    count = 0
-    while count < block.nbytes:
-        got = file.readinto(block[count:].data)
-        if not got:
-            break
-        count += got
-    return count

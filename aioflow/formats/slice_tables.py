@@ -19,6 +19,7 @@ import numpy as np
 
 from aioflow.concurrency.stopping import reserve
 from aioflow.errors import DataLossError, DTypeError, FailedPreconditionError, InvalidArgumentError, OpError
+from aioflow.formats.files import read_up_to
 from aioflow.formats.ordered_code import Extent, read_extents, slice_key, slice_of
 from aioflow.formats.protobuf import PIECE, VARINT, read_fields
 from aioflow.formats.sstable import MAGIC, Table
@@ -153,7 +154,7 @@ class _OpenTable:
     def __enter__(self) -> Table:
         def read(begin: int, size: int) -> bytes:
             self._opened.seek(begin)
-            return self._opened.read(size)
+            return read_up_to(self._opened, size)
 
         try:
             return Table(self._size, read)

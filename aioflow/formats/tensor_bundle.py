@@ -14,13 +14,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
 from aioflow.concurrency.stopping import batches, blocks, reserve
 from aioflow.errors import DataLossError, InvalidArgumentError, NotFoundError, OpError, UnimplementedError
 from aioflow.formats.checksum import crc32c, disguised
+from aioflow.formats.files import read_into
 from aioflow.formats.ordered_code import Extent, read_extents, slice_key, slice_of
 from aioflow.formats.protobuf import FIXED32, PIECE, VARINT, read_fields, read_number
 from aioflow.formats.sstable import Table
@@ -184,7 +185,7 @@ class TensorBundle:
         data = np.empty(entry.size, np.uint8)
         with self._store.open(file) as opened:
             opened.seek(entry.offset)
-            count = sum(_read_into(opened, data[part]) for part in blocks(entry.size, _PIECE))
+            count = sum(read_into(opened, data[part].data) for part in blocks(entry.size, _PIECE))
         if count != entry.size:
             raise DataLossError("a file became shorter", expected=entry.size, actual=count)
         return data
@@ -195,14 +196,6 @@ class TensorBundle:
 
 def _told(error: Exception) -> str:
     return error.message if isinstance(error, OpError) else str(error)
-
-
-def _read_into(file: BinaryIO, part: Array) -> int:
-    opened: Any = file
-    count = 0
-    while count < part.nbytes and (got := opened.readinto(part[count:].data)):
-        count += got
-    return count
 
 
 def _header(data: bytes) -> tuple[int, bool]:

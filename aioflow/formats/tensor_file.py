@@ -24,7 +24,7 @@ import numpy as np
 from aioflow.checks.brief import brief
 from aioflow.concurrency.stopping import reserve
 from aioflow.errors import AbortedError, DataLossError, InvalidArgumentError, NotFoundError, UnimplementedError
-from aioflow.formats.files import file_errors, open_file
+from aioflow.formats.files import file_errors, open_file, read_into, read_up_to
 from aioflow.formats.stores import StoredFile
 from aioflow.formats.tensor_encoding import (
     BY_CODE,
@@ -178,13 +178,13 @@ class TensorFile:
         return DataLossError(f"file {self.path} is damaged: {what}", expected=expected, actual=actual)
 
     def _header(self, file: BinaryIO) -> bytes:
-        prefix = file.read(8)
+        prefix = read_up_to(file, 8)
         if len(prefix) < 8:
             raise self._damaged("it is truncated", "8 bytes of header length", f"{len(prefix)} bytes")
         (length,) = struct.unpack("<Q", prefix)
         if length > min(_MAX_HEADER, self.size - 8):
             raise self._damaged("the header is truncated", f"{length} bytes", f"{self.size - 8} bytes")
-        return file.read(length)
+        return read_up_to(file, length)
 
     def _entries(self, header: dict[str, Any]) -> dict[str, StoredTensor]:
         metadata = _texts(header.pop(_METADATA, None) or {})
@@ -242,11 +242,10 @@ class TensorFile:
         entry = self.entry(name)
         reserve(entry.end - entry.begin)
         data = np.empty(entry.end - entry.begin, dtype=np.uint8)
-        with file_errors(str(self.path)), _opened(self.path) as opened:
-            file: Any = opened
+        with file_errors(str(self.path)), _opened(self.path) as file:
             self._check_identity(file)
             file.seek(self._start + entry.begin)
-            count = sum(file.readinto(piece) for piece in pieces(data))
+            count = sum(read_into(file, piece) for piece in pieces(data))
         if count != data.nbytes:
             raise self._damaged("it is truncated", f"{data.nbytes} bytes of {name}", f"{count} bytes")
         digest = self.digests.get(name)

@@ -13,7 +13,7 @@ from typing import BinaryIO, Final
 
 from aioflow.concurrency.stopping import checkpoint
 from aioflow.errors import DataLossError, NotFoundError, PermissionDeniedError, ResourceExhaustedError
-from aioflow.formats.files import PIECE, file_errors
+from aioflow.formats.files import PIECE, file_errors, read_up_to
 from aioflow.formats.stores import Store, is_url, joined, local_path, store_at
 from aioflow.formats.temporary_files import kept_file
 from aioflow.saved.manifest import MANIFEST, StoredFile
@@ -61,7 +61,7 @@ class Place:
         if store.size(name) is None:
             raise NotFoundError(f"there is no model in {self.name}", expected=f"a file {MANIFEST}", actual="none")
         with self._open(MANIFEST) as file:
-            data = file.read(_MAX_MANIFEST + 1)
+            data = read_up_to(file, _MAX_MANIFEST + 1)
         if len(data) > _MAX_MANIFEST:
             raise ResourceExhaustedError(f"{self.path(MANIFEST)} is too large", expected=f"{_MAX_MANIFEST} bytes")
         return data
