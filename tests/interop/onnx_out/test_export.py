@@ -213,6 +213,24 @@ async def test_refusal_names_the_unsupported_dtype() -> None:
         await export(x.graph, {"y": y})
 
 
+@pytest.mark.parametrize("op", [af.shape, af.size])
+async def test_refusal_names_the_node_that_reads_an_unsupported_dtype(op: Any) -> None:
+    x = af.placeholder(af.float32, [None, 3], name="x")
+    y = op(af.cast(x, af.complex64, name="wide"), name="counted")
+    with pytest.raises(UnsupportedError) as caught:
+        await export(x.graph, {"y": y})
+    why = "no runtime takes complex64"
+    assert {each.node: each.why for each in caught.value.unsupported} == {"wide": why, "counted": why}
+
+
+@pytest.mark.parametrize("op", [af.shape, af.rank, lambda x: af.constant(1.0)])
+async def test_input_of_an_unsupported_dtype_is_named(op: Any) -> None:
+    x = af.placeholder(af.complex64, [None, 3], name="waves")
+    with pytest.raises(DTypeError, match="not a dtype of ONNX models") as caught:
+        await export(x.graph, {"y": op(x)}, {"x": x})
+    assert caught.value.node == "waves"
+
+
 async def test_operator_of_later_opset_is_refused_in_earlier_opset() -> None:
     x = af.placeholder(af.string, [None], name="x")
     joined = af.strings.join([x, x])

@@ -22,6 +22,7 @@ from aioflow.interop.model import Model
 from aioflow.interop.onnx.exporting.assembly import assembled
 from aioflow.interop.onnx.exporting.frozen import changing, frozen, handles, optimized, values_of
 from aioflow.interop.onnx.exporting.fusing import fused
+from aioflow.interop.onnx.exporting.types import is_exportable, no_form
 from aioflow.interop.onnx.exporting.walk import walk
 from aioflow.ops.variables.variable import Variable
 from aioflow.session.fetches import FetchMapper
@@ -76,7 +77,7 @@ async def export(
         UnsupportedError: nodes have no translation; the error lists all of them.
         InvalidArgumentError: an output needs a placeholder that is not an input; a name occurs twice; there are no
             outputs, or no such opset; the model is too large for one file.
-        DTypeError: `source` is of another type, or an output or input is not a tensor.
+        DTypeError: `source` is of another type, an output or input is not a tensor, or ONNX lacks an input's dtype.
         FailedPreconditionError: the graph has variables, and no session is given.
         OpError: `path` cannot be written (NotFoundError if the folder does not exist).
     """
@@ -123,7 +124,15 @@ def _asked(
         raise InvalidArgumentError(
             "an input and an output have the same name", expected="a name for each", actual=", ".join(both)
         )
+    _check_dtypes(fed)
     return graph, wanted, fed, session
+
+
+def _check_dtypes(inputs: Mapping[str, Tensor]) -> None:
+    """Raise DTypeError for an input that no runtime accepts. It would be in the model even if no node reads it."""
+    for tensor in inputs.values():
+        if not is_exportable(tensor.dtype):
+            raise no_form(tensor.dtype).at(tensor.op.name, tensor.op.type, tensor.op.source)
 
 
 def _named(graph: Graph, given: Any, what: str) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ from onnx import defs
 
 from aioflow.graph.dtypes import DType
 from aioflow.interop.onnx.exporting.runnable import computed_in
-from aioflow.interop.onnx.exporting.types import dtype_of_text, schema_text, tensor_type
+from aioflow.interop.onnx.exporting.types import dtype_of_text, is_exportable, schema_text, tensor_type
 from aioflow.interop.onnx.exporting.values import Body, Made, Value
 from aioflow.memory.values import Array
 
@@ -96,6 +96,12 @@ def _unique(name: str, taken: dict[str, int]) -> str:
     return _unique(f"{name}_{count + 1}", taken)
 
 
+def _text(dtype: DType) -> str:
+    if not is_exportable(dtype):
+        raise RefusedError(f"no runtime takes {dtype.name}")
+    return schema_text(dtype)
+
+
 class Scope:
     """One graph of the model under construction.
 
@@ -150,7 +156,7 @@ class Scope:
                 if chosen is None:
                     raise RefusedError(f"onnxruntime runs {op} on no {dtype.name}")
                 found[name] = chosen
-            if name in parameters and schema_text(found[name]) not in parameters[name]:
+            if name in parameters and _text(found[name]) not in parameters[name]:
                 raise RefusedError(f"ONNX has {op} for no {dtype.name}")
         return found
 
@@ -184,7 +190,7 @@ class Scope:
             return value
         taken = defs.get_schema("Cast", self.parts.opset).type_constraints[0].allowed_type_strs
         for each in (value.dtype, dtype):
-            if schema_text(each) not in taken:
+            if _text(each) not in taken:
                 raise RefusedError(f"ONNX has no {each.name} in opset {self.parts.opset}")
         if value.constant is not None and value.constant.dtype != object:
             with np.errstate(all="ignore"):

@@ -24,10 +24,15 @@ def is_exportable(dtype: DType) -> bool:
     return dtype.is_numpy_compatible and not dtype.is_quantized and dtype not in _NO_FORM
 
 
+def no_form(dtype: DType) -> DTypeError:
+    """Return the error for a dtype that no runtime accepts."""
+    return DTypeError("not a dtype of ONNX models", expected="numbers, bool or string", actual=dtype.name)
+
+
 def tensor_type(dtype: DType) -> int:
     """Return ONNX's number of a dtype. Raise DTypeError if no runtime accepts it."""
     if not is_exportable(dtype):
-        raise DTypeError("not a dtype of ONNX models", expected="numbers, bool or string", actual=dtype.name)
+        raise no_form(dtype)
     if dtype is dtypes.string:
         return int(TensorProto.STRING)
     return int(helper.np_dtype_to_tensor_dtype(dtype.np_dtype))
