@@ -7,22 +7,26 @@ loses its oldest. A client that invents ids therefore displaces only its own.
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Final
 
 from aioflow.errors import OpError
 
 _MOST: Final = 100_000
 
 
-class _End(NamedTuple):
+@dataclass(slots=True, eq=False)
+class _End:
     """The end of a step.
 
     Attributes:
+        id: Id of the step.
         error: The error for a client that starts it late; None if it has ended normally.
         whom: The client that may not start it; None for all clients.
         changed: Whether it has made permanent changes.
     """
 
+    id: int
     error: OpError | None
     whom: Any
     changed: bool
@@ -39,8 +43,8 @@ class EndedSteps:
         self._most = most
         self._ends: dict[int, _End] = {}
         # By client. Finding the oldest key of a dictionary is slow after many deletions, so there is a queue, too.
-        self._orders: dict[Any, deque[int]] = {}
-        self._count = 0
+        self._orders: dict[Any, deque[_End]] = {}
+        self._count = 0  # of all queues, also of ends that another end of the same step has replaced
 
     def __contains__(self, id: int) -> bool:
         return id in self._ends
@@ -67,7 +71,7 @@ class EndedSteps:
         """Record that the step has made permanent changes after all."""
         end = self._ends.get(id)
         if end is not None:
-            self._ends[id] = end._replace(changed=True)
+            end.changed = True
 
     def add(self, id: int, error: OpError | None, client: Any, whom: Any = None, changed: bool = False) -> None:
         """Record that a step has ended or will not start.
@@ -79,8 +83,8 @@ class EndedSteps:
             whom: The client that may not start it; None for all clients.
             changed: Whether it has made permanent changes.
         """
-        self._ends[id] = _End(error, whom, changed)
-        self._orders.setdefault(client, deque()).append(id)
+        end = self._ends[id] = _End(id, error, whom, changed)
+        self._orders.setdefault(client, deque()).append(end)
         self._count += 1
         if self._count > self._most:
             self._make_room()
@@ -91,8 +95,10 @@ class EndedSteps:
         client = max(self._orders, key=lambda one: len(self._orders[one]))
         order = self._orders[client]
         for _ in range(min(len(order), 1 + self._most // 100)):
-            self._ends.pop(order.popleft(), None)
+            end = order.popleft()
             self._count -= 1
+            if self._ends.get(end.id) is end:
+                del self._ends[end.id]
         if not order:
             del self._orders[client]
 

@@ -52,6 +52,24 @@ def test_forged_steps_displace_only_those_of_their_client(clients: int) -> None:
     assert all(ended.refuses(id, HONEST) for id in range(100))
 
 
+@pytest.mark.parametrize("lost", [False, True])
+def test_step_that_two_clients_end_is_remembered_for_the_last(lost: bool) -> None:
+    ended = EndedSteps(1000)
+    ended.add(1, ERROR, HOSTILE, HOSTILE)
+    if lost:
+        ended.lose(HOSTILE)
+    ended.add(1, None, HONEST)
+    ended.set_changed(1)
+    for id in range(1000, 9000):
+        ended.add(id, ERROR, None if lost else HOSTILE)
+        assert len(ended) <= 1000
+    assert ended.refuses(1, HONEST)
+    assert ended.has_changed(1)
+    for id in range(10000, 19000):
+        ended.add(id, None, HONEST)
+    assert 1 not in ended
+
+
 def test_steps_of_lost_clients_are_displaced_first_if_most() -> None:
     ended = EndedSteps(1000)
     for id in range(900):
