@@ -145,7 +145,7 @@ class Example:
 
 
 def _stored(features: Features) -> dict[bytes, tuple[Kind | None, list[Any]]]:
-    return {name.encode(): part._stored() for name, part in features.feature.items()}
+    return {_bytes(name): part._stored() for name, part in features.feature.items()}
 
 
 class FeatureList:
@@ -182,7 +182,7 @@ class SequenceExample:
         """Return the bytes to write into a record file. Equal examples produce equal bytes."""
         lists = self.feature_lists.feature_list.items()
         return encode_sequence_example(
-            _stored(self.context), {name.encode(): [step._stored() for step in part.feature] for name, part in lists}
+            _stored(self.context), {_bytes(name): [step._stored() for step in part.feature] for name, part in lists}
         )
 
     @classmethod
@@ -197,6 +197,13 @@ class SequenceExample:
             Features({_text(name): _feature(part) for name, part in context.items()}),
             FeatureLists({_text(name): FeatureList(map(_feature, parts)) for name, parts in lists.items()}),
         )
+
+
+def _bytes(name: str) -> bytes:
+    try:
+        return name.encode(errors="surrogateescape")
+    except UnicodeEncodeError as error:
+        raise InvalidArgumentError("a feature has a wrong name", expected="text", actual=repr(name)) from error
 
 
 def _text(name: bytes) -> str:
