@@ -86,13 +86,15 @@ class SharedArray:
             raise BufferError(f"the array is on DLPack device {self.__dlpack_device__()}, not on {tuple(dl_device)}")
         if stream == 0:
             raise ValueError("stream 0 is ambiguous: give 1 for the legacy default stream, 2 for the per-thread one")
+        array, made = self.array, self._made
+        if copy:
+            with self._streams.computing():
+                array = array.copy()
+            made = self._streams.mark(self._streams.compute)  # the consumer waits for the copy, too
         if stream != _NO_SYNCHRONISATION:
-            self._driver.external_stream(self._streams.device, stream or _LEGACY_DEFAULT).wait_event(self._made)
+            self._driver.external_stream(self._streams.device, stream or _LEGACY_DEFAULT).wait_event(made)
         # CuPy would make the consumer wait for the thread's current stream, which is the wrong one.
         options: dict[str, Any] = {"stream": _NO_SYNCHRONISATION}
         if max_version is not None:
             options["max_version"] = max_version
-        if copy:
-            with self._streams.computing():
-                return self.array.copy().__dlpack__(**options)
-        return self.array.__dlpack__(**options)
+        return array.__dlpack__(**options)

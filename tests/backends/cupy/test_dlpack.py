@@ -31,7 +31,7 @@ class Foreign:
         return self.array
 
     def copy(self) -> Foreign:
-        return Foreign(self.device, "a copy")
+        return Foreign(self.device, "a copy" if isinstance(self.array, str) else self.array.copy())
 
 
 async def test_import_passes_the_compute_stream_to_the_producer() -> None:
@@ -91,6 +91,18 @@ def test_copy_is_made_on_request() -> None:
     own = Foreign(array="the array")
     assert small_lanes(FakeDriver()).share(own).__dlpack__(stream=1, copy=True) == "a copy"
     assert own.asked == []
+
+
+@pytest.mark.parametrize("stream", [None, 4711])
+def test_consumers_stream_waits_for_the_copy(stream: int | None) -> None:
+    driver = FakeDriver()
+    device = small_lanes(driver)
+    with device.streams.computing():
+        own = Foreign(array=driver.xp.ones((2,), np.float32))
+    copy = device.share(own).__dlpack__(stream=stream, copy=True)
+    assert copy.memory is not own.array.memory
+    with driver.current(0, driver.external_stream(0, stream or 1), None):
+        copy.sum()  # a RaceError if the stream does not wait for the copy
 
 
 def test_export_rejects_stream_zero_and_other_devices() -> None:
