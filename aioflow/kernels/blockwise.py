@@ -17,6 +17,7 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.graph.shapes import MAX_RANK
 from aioflow.kernels.convert import check_room
 from aioflow.memory.copying import copy_into, row_blocks
+from aioflow.memory.values import Array, Namespace, NpDType, Value
 
 BLOCK: Final = 1 << 18  # elements of a block, at some nanoseconds each
 _OBJECTS: Final = 1 << 14  # elements of a block where NumPy holds the GIL
@@ -42,7 +43,7 @@ def claim_array(shape: tuple[int, ...], dtype: Any, nanoseconds: float = 0.0) ->
     return count
 
 
-def written(shape: tuple[int, ...], dtype: Any, write: Callable[[slice], Any]) -> Any:
+def written(shape: tuple[int, ...], dtype: NpDType, write: Callable[[slice], Value]) -> Array:
     """Return a new array; `write` returns the elements of each block, numbered in row-major order."""
     result = np.empty(shape, dtype)
     flat = result.reshape(-1)
@@ -51,7 +52,7 @@ def written(shape: tuple[int, ...], dtype: Any, write: Callable[[slice], Any]) -
     return result
 
 
-def rows_written(shape: tuple[int, ...], dtype: Any, write: Callable[[slice], Any]) -> Any:
+def rows_written(shape: tuple[int, ...], dtype: NpDType, write: Callable[[slice], Value]) -> Array:
     """Return a new array; `write` returns the rows of each block, along the first dimension."""
     result = np.empty(shape, dtype)
     row = max(1, result.size // max(1, len(result)))
@@ -60,7 +61,7 @@ def rows_written(shape: tuple[int, ...], dtype: Any, write: Callable[[slice], An
     return result
 
 
-def full(xp: Any, shape: tuple[int, ...], value: Any, dtype: Any) -> Any:
+def full(xp: Namespace, shape: tuple[int, ...], value: Value, dtype: NpDType) -> Array:
     """Return the same as `xp.full`, written block by block on the CPU."""
     if math.prod(shape) <= _block(dtype) or not on_host(xp):
         return xp.full(shape, value, dtype)
@@ -72,7 +73,7 @@ def on_host(xp: Any) -> bool:
     return xp.ndarray is np.ndarray
 
 
-def taken(xp: Any, values: Any, indices: Any, axis: int = 0) -> Any:
+def taken(xp: Namespace, values: Array, indices: Array, axis: int = 0) -> Array:
     """Return `values.take(indices, axis)`, for indices in range.
 
     Raises:
@@ -94,7 +95,7 @@ def taken(xp: Any, values: Any, indices: Any, axis: int = 0) -> Any:
     return rows_written(shape, values.dtype, lambda part: values[part].take(indices, axis))
 
 
-def joined(arrays: Sequence[Any]) -> Any:
+def joined(arrays: Sequence[Array]) -> Array:
     """Return `np.concatenate(arrays)`, for arrays of one dtype."""
     if not any(is_large(array) for array in arrays):
         return np.concatenate(arrays)

@@ -32,6 +32,7 @@ from aioflow.graph.opdef import LOADING, OPS, REGISTERING
 from aioflow.graph.shapes import Dims
 from aioflow.graph.signature.reading import GROUPS
 from aioflow.loading.importing import Globals, gives_way, importing
+from aioflow.memory.values import Namespace
 
 ANY_DEVICE: Final = "*"
 HOST: Final = "CPU"  # the device type whose arrays are NumPy arrays in host memory
@@ -50,7 +51,7 @@ class ArrayBackend(Protocol):
         """ "CPU", "GPU", …; `HOST` if and only if arrays are NumPy arrays in host memory."""
 
     @property
-    def xp(self) -> Any:
+    def xp(self) -> Namespace:
         """The array namespace: NumPy's functions, from NumPy or another library.
 
         Call products and linear algebra only through it, because methods and operators of arrays bypass the backend.
@@ -144,7 +145,7 @@ class Binding:
     reproducible: bool = False
 
     @property
-    def xp(self) -> Any:
+    def xp(self) -> Namespace:
         """The backend's array namespace."""
         return self.backend.xp
 

@@ -13,13 +13,18 @@ Value: TypeAlias = object
 # What kernels compute with. Arrays of every backend have NumPy's methods and operators, so kernels are checked against
 # NumPy's types, which are far more exact than a protocol could be. On the CPU a NumPy scalar may stand for a 0-d array.
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+NpDType: TypeAlias = np.dtype[Any]
 
 
 class Namespace(Protocol):
-    """The functions of a backend, by NumPy's names: `xp.add`, `xp.linalg.solve`, `xp.add.reduce`."""
+    """The functions of a backend, by NumPy's names: `xp.add`, `xp.linalg.solve`. NumPy itself is one."""
 
-    def __getattr__(self, name: str, /) -> Namespace:
+    def __getattr__(self, name: str, /) -> Function:
         """Return a function, a type or a nested namespace."""
+
+
+class Function(Namespace, Protocol):
+    """A function of a namespace, and what is inside it, as `xp.add.reduce`."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Array:
         """Call the function. Those with several results return a tuple of arrays, which unpacks as an array does."""

@@ -142,7 +142,7 @@ def pack(binding: Binding) -> Callable[[Sequence[Any]], Any]:
                 )
         position = checked_axis(axis, len(shape) + 1)
         result = xp.empty((*shape[:position], len(values), *shape[position:]), dtype)
-        before = (slice(None),) * position
+        before: tuple[Any, ...] = (slice(None),) * position
         for i, value in enumerate(values):
             put(result[(*before, i, ...)], value)
         return result

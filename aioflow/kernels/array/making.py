@@ -79,7 +79,7 @@ def range_(binding: Binding) -> Callable[..., Any]:
         def numbers(part: slice) -> Any:
             if whole:
                 return xp.arange(start + part.start * delta, start + part.stop * delta, delta, dtype=dtype)
-            steps = xp.arange(part.start, part.stop).astype(wide)
+            steps: Any = xp.arange(part.start, part.stop).astype(wide)
             return (steps * wide(delta) + wide(start)).astype(dtype, copy=False)
 
         if count > BLOCK and on_host:

@@ -36,7 +36,7 @@ def _padded(xp: Any, value: Any, pairs: Pairs, outside: Any, dtype: Any) -> Any:
     shape = tuple(d + a + b for d, (a, b) in zip(value.shape, pairs, strict=True))
     claim_array(shape, dtype)
     result = xp.zeros(shape, dtype) if outside is None else full(xp, shape, outside, dtype)
-    inside = (*(slice(a, a + d) for d, (a, _) in zip(value.shape, pairs, strict=True)), ...)
+    inside: tuple[Any, ...] = (*(slice(a, a + d) for d, (a, _) in zip(value.shape, pairs, strict=True)), ...)
     put(result[inside], value)
     return result
 
