@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import sys
 from functools import cache
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from aioflow.concurrency.stopping import blocks
 from aioflow.errors import InvalidArgumentError
+from aioflow.memory.values import Array
 from aioflow.protos import Message
 
 _BLOCK: Final = 1 << 16  # numbers between two checkpoints
 
 
 @cache
-def _edges() -> Any:
+def _edges() -> Array:
     """Return the upper ends of the buckets; a number equal to an edge belongs to the next bucket."""
     positive = []
     edge = 1e-12
@@ -27,7 +28,7 @@ def _edges() -> Any:
     return np.array([*(-edge for edge in reversed(positive)), 0.0, *positive])
 
 
-def add_histogram(histogram: Message, values: Any) -> None:
+def add_histogram(histogram: Message, values: Array) -> None:
     """Fill in a `HistogramProto`. The numbers are added in order, so the sums equal TensorFlow's to the last bit.
 
     Raises:
@@ -54,12 +55,12 @@ def add_histogram(histogram: Message, values: Any) -> None:
     histogram.bucket.extend(counts[last_of_run].tolist())
 
 
-def _added(before: float, numbers: Any) -> float:
+def _added(before: float, numbers: Array) -> float:
     # `np.sum` adds in pairs, which rounds differently.
     return float(np.add.accumulate(np.append(before, numbers))[-1])
 
 
-def _check_finite(numbers: Any) -> None:
+def _check_finite(numbers: Array) -> None:
     if not np.isfinite(numbers).all():
         found = "NaN" if np.isnan(numbers).any() else "infinity"
         raise InvalidArgumentError("a histogram is of finite numbers", expected="no NaN, no infinity", actual=found)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from aioflow.formats.wav import write_wav
 from aioflow.kernels.convert import as_number, as_text
 from aioflow.kernels.registry import Binding, binder
 from aioflow.kernels.text.strings import as_strings
+from aioflow.memory.values import Array
 from aioflow.protos import message
 
 _FEW: Final = 1 << 12  # elements; encoding them takes less time than a round trip to a thread
@@ -31,14 +32,14 @@ def _tag(tag: str, kind: str, number: int, most: int) -> str:
 # ── images ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _visible(image: Any, bad_color: Any) -> Any:
+def _visible(image: Array, bad_color: Array) -> Array:
     """Return the image in uint8, [height, width, channels]; floats are scaled by the largest finite value.
 
     A pixel with a NaN or infinite channel gets `bad_color`.
     """
     if image.dtype == np.uint8:
         return image
-    finite = np.isfinite(image).all(axis=-1, keepdims=True)
+    finite = np.all(np.isfinite(image), axis=-1, keepdims=True)
     with np.errstate(over="ignore"):  # a float64 may be too large for float32
         shown = image[finite[..., 0]].astype(np.float32)
         low, high = (shown.min(), shown.max()) if shown.size else (np.float32(0), np.float32(0))
@@ -49,7 +50,7 @@ def _visible(image: Any, bad_color: Any) -> Any:
     return np.where(finite, scaled.astype(np.uint8), bad_color[: image.shape[-1]])
 
 
-def _check_images(tensor: Any, bad_color: Any) -> None:
+def _check_images(tensor: Array, bad_color: Array) -> None:
     if tensor.ndim != 4 or tensor.shape[3] not in (1, 3, 4) or not tensor.shape[1] * tensor.shape[2]:
         raise InvalidArgumentError(
             "not a batch of images", expected="[batch, height, width, 1, 3 or 4], with pixels", actual=tensor.shape
@@ -62,7 +63,7 @@ def _check_images(tensor: Any, bad_color: Any) -> None:
         )
 
 
-def _images(tag: str, tensor: Any, most: int, bad_color: Any) -> Any:
+def _images(tag: str, tensor: Array, most: int, bad_color: Array) -> Array:
     summary = message("Summary")()
     for number, image in enumerate(tensor[:most]):
         checkpoint()
@@ -75,10 +76,10 @@ def _images(tag: str, tensor: Any, most: int, bad_color: Any) -> Any:
 
 
 @binder("ImageSummary", device="CPU", is_async=True, fresh=True, host={"tag": as_text})
-def image_summary(binding: Binding) -> Callable[[Any, Any], Any]:
+def image_summary(binding: Binding) -> Callable[[str, Array], Array | Awaitable[Array]]:
     most, bad_color = binding.attrs["max_images"], binding.attrs["bad_color"]
 
-    def run(tag: str, tensor: Any) -> Any:
+    def run(tag: str, tensor: Array) -> Array | Awaitable[Array]:
         _check_images(tensor, bad_color)
         if tensor.size <= _FEW:
             return _images(tag, tensor, most, bad_color)
@@ -90,7 +91,7 @@ def image_summary(binding: Binding) -> Callable[[Any, Any], Any]:
 # ── sounds ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _sounds(tag: str, tensor: Any, rate: float, most: int) -> Any:
+def _sounds(tag: str, tensor: Array, rate: float, most: int) -> Array:
     summary = message("Summary")()
     for number, sound in enumerate(tensor[:most]):
         checkpoint()
@@ -102,7 +103,7 @@ def _sounds(tag: str, tensor: Any, rate: float, most: int) -> Any:
     return as_strings([summary.SerializeToString()], ())
 
 
-def _audio(tag: str, tensor: Any, rate: float, most: int) -> Any:
+def _audio(tag: str, tensor: Array, rate: float, most: int) -> Array | Awaitable[Array]:
     if tensor.ndim not in (2, 3):
         raise InvalidArgumentError(
             "not a batch of sounds", expected="[batch, frames] or [batch, frames, channels]", actual=tensor.shape
@@ -116,10 +117,10 @@ def _audio(tag: str, tensor: Any, rate: float, most: int) -> Any:
 
 
 @binder("AudioSummary", device="CPU", is_async=True, fresh=True, host={"tag": as_text})
-def audio_summary(binding: Binding) -> Callable[[Any, Any], Any]:
+def audio_summary(binding: Binding) -> Callable[[str, Array], Array | Awaitable[Array]]:
     return partial(_audio, rate=binding.attrs["sample_rate"], most=binding.attrs["max_outputs"])
 
 
 @binder("AudioSummaryV2", device="CPU", is_async=True, fresh=True, host={"tag": as_text, "sample_rate": as_number})
-def audio_summary_v2(binding: Binding) -> Callable[[Any, Any, Any], Any]:
+def audio_summary_v2(binding: Binding) -> Callable[[str, Array, float], Array | Awaitable[Array]]:
     return partial(_audio, most=binding.attrs["max_outputs"])

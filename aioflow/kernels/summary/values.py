@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -14,15 +13,16 @@ from aioflow.kernels.convert import as_bytes, as_text
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.kernels.summary.histograms import add_histogram
 from aioflow.kernels.text.strings import as_strings, string_values
+from aioflow.memory.values import Array, Value
 from aioflow.protos import Message, message, parse
 
 
-def _made(summary: Message) -> Any:
+def _made(summary: Message) -> Array:
     return as_strings([summary.SerializeToString()], ())
 
 
 @kernel("ScalarSummary", device="CPU", fresh=True)
-def scalar_summary(tags: Any, values: Any) -> Any:
+def scalar_summary(tags: Value, values: Array) -> Array:
     names = string_values(tags)
     if names.shape != np.shape(values):
         raise InvalidArgumentError("a scalar has one tag", expected=f"shape {names.shape}", actual=np.shape(values))
@@ -34,21 +34,21 @@ def scalar_summary(tags: Any, values: Any) -> Any:
 
 
 @kernel("HistogramSummary", device="CPU", fresh=True, host={"tag": as_text})
-def histogram_summary(tag: str, values: Any) -> Any:
+def histogram_summary(tag: str, values: Array) -> Array:
     summary = message("Summary")()
     add_histogram(summary.value.add(tag=tag).histo, np.asarray(values))
     return _made(summary)
 
 
-def _add_tensor(value: Message, tensor: Any, dtype: DType) -> None:
+def _add_tensor(value: Message, tensor: Value, dtype: DType) -> None:
     value.tensor.ParseFromString(encode_tensor(tensor, dtype))
 
 
 @binder("TensorSummary", device="CPU", fresh=True)
-def tensor_summary(binding: Binding) -> Callable[[Any], Any]:
+def tensor_summary(binding: Binding) -> Callable[[Value], Array]:
     dtype, name = binding.input_dtypes[0], binding.name
 
-    def run(tensor: Any) -> Any:
+    def run(tensor: Value) -> Array:
         summary = message("Summary")()
         _add_tensor(summary.value.add(node_name=name), tensor, dtype)
         return _made(summary)
@@ -57,10 +57,10 @@ def tensor_summary(binding: Binding) -> Callable[[Any], Any]:
 
 
 @binder("TensorSummaryV2", device="CPU", fresh=True, host={"tag": as_text, "serialized_summary_metadata": as_bytes})
-def tensor_summary_v2(binding: Binding) -> Callable[[Any, Any, Any], Any]:
+def tensor_summary_v2(binding: Binding) -> Callable[[str, Value, bytes], Array]:
     dtype = binding.input_dtypes[1]
 
-    def run(tag: str, tensor: Any, metadata: bytes) -> Any:
+    def run(tag: str, tensor: Value, metadata: bytes) -> Array:
         summary = message("Summary")()
         value = summary.value.add(tag=tag)
         _add_tensor(value, tensor, dtype)
@@ -80,7 +80,7 @@ def _parsed(name: str, data: bytes) -> Message:
 
 
 @kernel("MergeSummary", device="CPU", fresh=True)
-def merge_summary(inputs: Any) -> Any:
+def merge_summary(inputs: Sequence[Value]) -> Array:
     merged = message("Summary")()
     seen: set[str] = set()
     for strings in inputs:

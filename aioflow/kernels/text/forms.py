@@ -7,7 +7,7 @@ import binascii
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -20,13 +20,14 @@ from aioflow.kernels.convert import as_ints
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.kernels.text.strings import as_strings, each, string_values
 from aioflow.memory.copying import copied
+from aioflow.memory.values import Array, Value
 
 
-def _each(convert: Callable[[bytes], bytes], value: Any) -> Any:
+def _each(convert: Callable[[bytes], bytes], value: Value) -> Array:
     return each(convert, string_values(value))
 
 
-def _scalar(value: Any, what: str) -> bytes:
+def _scalar(value: Value, what: str) -> bytes:
     array = string_values(value)
     if array.size != 1:
         raise InvalidArgumentError(f"the {what} must be a scalar", expected=(), actual=array.shape)
@@ -41,7 +42,7 @@ _LONG: Final = 1 << 18  # bytes of a text that are split at once; nothing else r
 # ── split and join ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _rows(rows: list[list[bytes]]) -> tuple[Any, Any, Any]:
+def _rows(rows: list[list[bytes]]) -> tuple[Array, Array, Array]:
     """Return the pieces as a sparse matrix."""
     lengths = np.fromiter((len(row) for row in batches(rows)), np.int64, len(rows))
     number = np.repeat(np.arange(len(rows), dtype=np.int64), lengths)
@@ -50,7 +51,7 @@ def _rows(rows: list[list[bytes]]) -> tuple[Any, Any, Any]:
     return np.stack([number, column], axis=1), as_strings([piece for row in batches(rows) for piece in row]), shape
 
 
-def _vector(value: Any) -> list[bytes]:
+def _vector(value: Value) -> list[bytes]:
     strings = string_values(value)
     if strings.ndim != 1:
         raise InvalidArgumentError("the strings to split must be a vector", expected="rank 1", actual=strings.shape)
@@ -86,7 +87,7 @@ def _pieces(text: bytes, split: Callable[[bytes], list[bytes]]) -> list[bytes]:
 
 
 @kernel("StringSplit", device="CPU", fresh=True)
-def string_split(value: Any, delimiter: Any, *, skip_empty: bool) -> tuple[Any, Any, Any]:
+def string_split(value: Value, delimiter: Value, *, skip_empty: bool) -> tuple[Array, Array, Array]:
     characters = _scalar(delimiter, "delimiter")
     between = re.compile(b"[" + re.escape(characters) + b"]") if characters else None
     rows: list[list[bytes]] = []
@@ -100,7 +101,7 @@ def string_split(value: Any, delimiter: Any, *, skip_empty: bool) -> tuple[Any, 
 
 
 @kernel("StringSplitV2", device="CPU", fresh=True)
-def string_split_v2(value: Any, sep: Any, *, maxsplit: int) -> tuple[Any, Any, Any]:
+def string_split_v2(value: Value, sep: Value, *, maxsplit: int) -> tuple[Array, Array, Array]:
     separator = _scalar(sep, "separator") or None
     # TensorFlow returns the text unchanged; Python strips it.
     if maxsplit == 0:
@@ -114,10 +115,10 @@ def string_split_v2(value: Any, sep: Any, *, maxsplit: int) -> tuple[Any, Any, A
 
 
 @binder("ReduceJoin", device="CPU", fresh=True, host={"reduction_indices": as_ints})
-def reduce_join(binding: Binding) -> Callable[[Any, tuple[int, ...]], Any]:
+def reduce_join(binding: Binding) -> Callable[[Array, tuple[int, ...]], Array]:
     between, keep = binding.attrs["separator"].encode(), binding.attrs["keep_dims"]
 
-    def join(value: Any, axes: tuple[int, ...]) -> Any:
+    def join(value: Value, axes: tuple[int, ...]) -> Array:
         strings = string_values(value)
         rank = strings.ndim
         chosen = [axis + rank if axis < 0 else axis for axis in axes]
@@ -144,11 +145,11 @@ def reduce_join(binding: Binding) -> Callable[[Any, tuple[int, ...]], Any]:
 
 
 @kernel("StringStrip", device="CPU", fresh=True)
-def string_strip(value: Any) -> Any:
+def string_strip(value: Value) -> Array:
     return _each(bytes.strip, value)
 
 
-def _case(method: str, binding: Binding) -> Callable[[Any], Any]:
+def _case(method: str, binding: Binding) -> Callable[[Value], Array]:
     encoding = binding.attrs["encoding"].lower()
     if encoding not in ("", "utf-8"):
         raise InvalidArgumentError("unknown encoding", expected="'' or 'utf-8'", actual=binding.attrs["encoding"])
@@ -163,7 +164,7 @@ binder("StringUpper", device="CPU", fresh=True)(partial(_case, "upper"))
 
 
 @kernel("EncodeBase64", device="CPU", fresh=True)
-def encode_base64(value: Any, *, pad: bool) -> Any:
+def encode_base64(value: Value, *, pad: bool) -> Array:
     def encode(text: bytes) -> bytes:
         made = base64.urlsafe_b64encode(text)
         return made if pad else made.rstrip(b"=")
@@ -183,63 +184,63 @@ def _decoded(text: bytes) -> bytes:
 
 
 @kernel("DecodeBase64", device="CPU", fresh=True)
-def decode_base64(value: Any) -> Any:
+def decode_base64(value: Value) -> Array:
     return _each(_decoded, value)
 
 
 # ── patterns ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _replaced(value: Any, pattern: bytes, rewrite: bytes, everywhere: bool) -> Any:
+def _replaced(value: Value, pattern: bytes, rewrite: bytes, everywhere: bool) -> Array:
     matcher = compiled_pattern(pattern)
     replacement = compiled_rewrite(rewrite, matcher.groups)
     return _each(lambda text: replaced(text, matcher, replacement, everywhere), value)
 
 
-def _matched(value: Any, pattern: bytes) -> Any:
+def _matched(value: Value, pattern: bytes) -> Array:
     matcher = compiled_pattern(pattern)
     return each(lambda text: matcher.fullmatch(text) is not None, string_values(value), bool)
 
 
 @kernel("RegexReplace", device="CPU", fresh=True)
-def regex_replace(value: Any, pattern: Any, rewrite: Any, *, replace_global: bool) -> Any:
+def regex_replace(value: Value, pattern: Value, rewrite: Value, *, replace_global: bool) -> Array:
     return _replaced(value, _scalar(pattern, "pattern"), _scalar(rewrite, "rewrite"), replace_global)
 
 
 @kernel("StaticRegexReplace", device="CPU", fresh=True)
-def static_regex_replace(value: Any, *, pattern: str, rewrite: str, replace_global: bool) -> Any:
+def static_regex_replace(value: Value, *, pattern: str, rewrite: str, replace_global: bool) -> Array:
     return _replaced(value, pattern.encode(), rewrite.encode(), replace_global)
 
 
 @kernel("RegexFullMatch", device="CPU", fresh=True)
-def regex_full_match(value: Any, pattern: Any) -> Any:
+def regex_full_match(value: Value, pattern: Value) -> Array:
     return _matched(value, _scalar(pattern, "pattern"))
 
 
 @kernel("StaticRegexFullMatch", device="CPU", fresh=True)
-def static_regex_full_match(value: Any, *, pattern: str) -> Any:
+def static_regex_full_match(value: Value, *, pattern: str) -> Array:
     return _matched(value, pattern.encode())
 
 
 # ── hashes ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _bucket(hash_of: Callable[[bytes], int], value: Any, buckets: int) -> Any:
+def _bucket(hash_of: Callable[[bytes], int], value: Value, buckets: int) -> Array:
     return each(lambda text: hash_of(text) % buckets, string_values(value), np.int64)
 
 
 @kernel("StringToHashBucket", device="CPU", fresh=True)
-def string_to_hash_bucket(value: Any, *, num_buckets: int) -> Any:
+def string_to_hash_bucket(value: Value, *, num_buckets: int) -> Array:
     return _bucket(murmur_hash, value, num_buckets)
 
 
 @kernel("StringToHashBucketFast", device="CPU", fresh=True)
-def string_to_hash_bucket_fast(value: Any, *, num_buckets: int) -> Any:
+def string_to_hash_bucket_fast(value: Value, *, num_buckets: int) -> Array:
     return _bucket(fingerprint, value, num_buckets)
 
 
 @kernel("StringToHashBucketStrong", device="CPU", fresh=True)
-def string_to_hash_bucket_strong(value: Any, *, num_buckets: int, key: tuple[int, ...]) -> Any:
+def string_to_hash_bucket_strong(value: Value, *, num_buckets: int, key: tuple[int, ...]) -> Array:
     if len(key) != 2:
         raise InvalidArgumentError("the key of a hash must have two elements", expected="2 integers", actual=key)
     return _bucket(partial(sip_hash, key=(key[0], key[1])), value, num_buckets)

@@ -7,24 +7,28 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from aioflow.concurrency.stopping import blocks, reserve
 from aioflow.errors import InvalidArgumentError
 from aioflow.formats.number_text import number_parser
+from aioflow.graph.dtypes import DType
+from aioflow.graph.signature.attributes import Attrs
 from aioflow.kernels.convert import broadcast_shape
 from aioflow.kernels.registry import Binding, binder, kernel
+from aioflow.memory.values import Array, Value
 
 _BATCH: Final = 256  # strings between two checkpoints
 _OBJECTS: Final = 1 << 16  # objects that are stored while nothing else can run
 LEAST_STRING: Final = 64  # bytes that a short string takes, with its reference
 
 
-def string_values(value: Any) -> Any:
+def string_values(value: Value) -> Array:
     """Return the value as an object array, also if it is a bare scalar."""
     return value if isinstance(value, np.ndarray) else np.asarray(value, dtype=object)
 
 
-def as_strings(items: list[bytes], shape: tuple[int, ...] = (-1,)) -> Any:
+def as_strings(items: list[bytes], shape: tuple[int, ...] = (-1,)) -> Array:
     """Return an object array of that shape, by default a vector."""
     if not shape:
         # Takes a quarter of the time of the assignment to an empty array.
@@ -38,7 +42,7 @@ def as_strings(items: list[bytes], shape: tuple[int, ...] = (-1,)) -> Any:
     return made.reshape(shape)
 
 
-def each(convert: Callable[[Any], Any], array: Any, dtype: Any = object) -> Any:
+def each(convert: Callable[[Any], object], array: Array, dtype: npt.DTypeLike = object) -> Array:
     """Return an array of `convert(item)` for each element, with checkpoints."""
     flat = array.reshape(-1)
     made = np.empty(flat.shape, dtype)
@@ -48,24 +52,24 @@ def each(convert: Callable[[Any], Any], array: Any, dtype: Any = object) -> Any:
 
 
 @binder("StringToNumber", device="CPU", fresh=True)
-def string_to_number(binding: Binding) -> Callable[[Any], Any]:
+def string_to_number(binding: Binding) -> Callable[[Value], Array]:
     dtype = binding.output_dtypes[0]
     parse = number_parser(dtype)
 
-    def number(text: bytes) -> Any:
+    def number(text: bytes) -> object:
         found = parse(text)
         if found is None:
             raise InvalidArgumentError("not a number", expected=dtype.name, actual=text)
         return found
 
-    def convert(strings: Any) -> Any:
+    def convert(strings: Value) -> Array:
         return each(number, string_values(strings), dtype.np_dtype)
 
     return convert
 
 
 @kernel("StringJoin", device="CPU", fresh=True)
-def string_join(inputs: tuple[Any, ...], *, separator: str) -> Any:
+def string_join(inputs: tuple[Value, ...], *, separator: str) -> Array:
     arrays = [string_values(array) for array in inputs]
     shapes = {array.shape for array in arrays if array.shape}
     if len(shapes) > 1:
@@ -79,7 +83,7 @@ def string_join(inputs: tuple[Any, ...], *, separator: str) -> Any:
     return as_strings([between.join(row) for row in side_by_side(arrays, shape)], shape)
 
 
-def side_by_side(arrays: Sequence[Any], shape: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
+def side_by_side(arrays: Sequence[Array], shape: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
     """Yield the corresponding elements of arrays that are broadcast to a shape."""
     columns = [np.broadcast_to(array, shape).reshape(-1) for array in arrays]
     for part in blocks(columns[0].size, _BATCH):
@@ -87,15 +91,16 @@ def side_by_side(arrays: Sequence[Any], shape: tuple[int, ...]) -> Iterator[tupl
 
 
 @kernel("StringLength", device="CPU", fresh=True)
-def string_length(value: Any, *, unit: str) -> Any:
+def string_length(value: Value, *, unit: str) -> Array:
     strings = string_values(value)
     measure: Callable[[bytes], int] = len if unit == "BYTE" else _characters
     return each(measure, strings, np.int32)
 
 
-def _begins(text: bytes) -> Any:
+def _begins(text: bytes) -> Array:
     """Return for each byte whether a UTF-8 character begins there, which holds for all but continuation bytes."""
-    return np.frombuffer(text, np.uint8) & 0xC0 != 0x80
+    leads: Array = np.frombuffer(text, np.uint8) & 0xC0 != 0x80
+    return leads
 
 
 def _characters(text: bytes) -> int:
@@ -103,7 +108,7 @@ def _characters(text: bytes) -> int:
 
 
 @kernel("Substr", device="CPU", fresh=True)
-def substr(value: Any, pos: Any, length: Any, *, unit: str) -> Any:
+def substr(value: Value, pos: Array, length: Array, *, unit: str) -> Array:
     strings = string_values(value)
     if np.shape(pos) != np.shape(length):
         raise InvalidArgumentError(
@@ -138,7 +143,7 @@ _FILLS: Final = ("", " ", "0", "-", "+")
 
 
 @binder("AsString", device="CPU", fresh=True)
-def as_string(binding: Binding) -> Callable[[Any], Any]:
+def as_string(binding: Binding) -> Callable[[Value], Array]:
     attrs, dtype = binding.attrs, binding.input_dtypes[0]
     precise = attrs["precision"] >= 0 or attrs["scientific"] or attrs["shortest"]
     if attrs["scientific"] and attrs["shortest"]:
@@ -156,7 +161,7 @@ def as_string(binding: Binding) -> Callable[[Any], Any]:
         raise InvalidArgumentError("the text is too long", expected=f"<= {_LONGEST_NUMBER} characters", actual=longest)
     write = _writer(dtype, attrs)
 
-    def convert(value: Any) -> Any:
+    def convert(value: Value) -> Array:
         array = np.asarray(value)
         reserve(array.size * max(LEAST_STRING, longest))
         return each(write, array)
@@ -164,7 +169,7 @@ def as_string(binding: Binding) -> Callable[[Any], Any]:
     return (lambda value: string_values(value).copy()) if dtype.name == "string" else convert
 
 
-def _writer(dtype: Any, attrs: Any) -> Callable[[Any], bytes]:
+def _writer(dtype: DType, attrs: Attrs) -> Callable[[Any], bytes]:
     size = str(attrs["width"]) if attrs["width"] >= 0 else ""
     digits = f".{attrs['precision']}" if attrs["precision"] >= 0 else ""
     kind = "e" if attrs["scientific"] else "g" if attrs["shortest"] else "f"
