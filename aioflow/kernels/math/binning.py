@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from aioflow.concurrency.stopping import blocks
@@ -11,13 +9,14 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.blockwise import BLOCK, claim_array, is_large
 from aioflow.kernels.convert import as_int
 from aioflow.kernels.registry import Binding, Body, binder
+from aioflow.memory.values import Array
 
 
 @binder("DenseBincount", host={"size": as_int}, fresh=True, elastic=True, synchronises=True)
 def bind_dense_bincount(binding: Binding) -> Body:
     xp, own, binary = binding.xp, binding.output_dtypes[0].np_dtype, binding.attrs["binary_output"]
 
-    def count(values: Any, size: int, weights: Any) -> Any:
+    def count(values: Array, size: int, weights: Array) -> Array:
         _check(values, size, weights)
         rows = values.shape[0] if values.ndim == 2 else 1
         claim_array((rows, size), own)
@@ -37,7 +36,7 @@ def bind_dense_bincount(binding: Binding) -> Body:
     return count
 
 
-def _check(values: Any, size: int, weights: Any) -> None:
+def _check(values: Array, size: int, weights: Array) -> None:
     if size < 0:
         raise InvalidArgumentError("size must be non-negative", expected=">= 0", actual=size)
     if values.ndim > 2:
@@ -60,7 +59,7 @@ def bind_bucketize(binding: Binding) -> Body:
         raise InvalidArgumentError("the boundaries are not in order", expected="ascending", actual=bounds.tolist())
     on_device = xp.asarray(bounds)
 
-    def bucketize(values: Any) -> Any:
+    def bucketize(values: Array) -> Array:
         compared = values if values.dtype.kind == "f" else values.astype(np.float32)
         return xp.searchsorted(on_device, compared, side="right").astype(np.int32)
 

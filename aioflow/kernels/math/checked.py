@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from functools import lru_cache, partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.dtypes import DType, bfloat16, float32
 from aioflow.kernels.convert import as_sizes, broadcast_shape
 from aioflow.kernels.registry import Binding, Body, binder, kernel
+from aioflow.memory.values import Array, Function, Namespace, NpDType
 
 _COMPARABLE: Final = {"T": "numbers bool string"}
 
 
-def _equality(binding: Binding, compare: Body, otherwise: bool) -> Body:
+def _equality(binding: Binding, compare: Function, otherwise: bool) -> Body:
     if binding.attrs["incompatible_shape_error"]:
         return compare
 
-    def lenient(x: Any, y: Any) -> Any:
+    def lenient(x: npt.ArrayLike, y: npt.ArrayLike) -> Array | np.bool_:
         try:
             broadcast_shape(np.shape(x), np.shape(y))
         except InvalidArgumentError:
@@ -40,7 +42,7 @@ def not_equal(binding: Binding) -> Body:
 
 
 @kernel("ApproximateEqual", dtypes={"T": "numbers"}, fresh=True)
-def approximate_equal(xp: Any, x: Any, y: Any, *, tolerance: float) -> Any:
+def approximate_equal(xp: Namespace, x: Array, y: Array, *, tolerance: float) -> Array:
     if x.shape != y.shape:
         raise InvalidArgumentError(
             "the operands of ApproximateEqual must have the same shape", expected=x.shape, actual=y.shape
@@ -54,7 +56,7 @@ def approximate_equal(xp: Any, x: Any, y: Any, *, tolerance: float) -> Any:
 def check_numerics(binding: Binding) -> Body:
     xp, message = binding.xp, binding.attrs["message"]
 
-    def checked(tensor: Any) -> Any:
+    def checked(tensor: Array) -> Array:
         if xp.isfinite(tensor).all():
             return tensor
         kinds = [name for name, found in (("Inf", xp.isinf(tensor)), ("NaN", xp.isnan(tensor))) if found.any()]
@@ -82,20 +84,20 @@ def cast(binding: Binding) -> Body:
     return partial(_cast, target.np_dtype)
 
 
-def _cast(dtype: np.dtype[Any], x: Any) -> Any:
+def _cast(dtype: NpDType, x: Array) -> Array:
     return x.astype(dtype)
 
 
-def _cast_by(between: np.dtype[Any], dtype: np.dtype[Any], x: Any) -> Any:
+def _cast_by(between: NpDType, dtype: NpDType, x: Array) -> Array:
     """Cast by way of another dtype, because NumPy has no casts between most narrow dtypes."""
     return x.astype(between).astype(dtype)
 
 
-def _cast_real(dtype: np.dtype[Any], x: Any) -> Any:
+def _cast_real(dtype: NpDType, x: Array) -> Array:
     return x.real.astype(dtype)
 
 
-def _truncate(xp: Any, dtype: np.dtype[Any], x: Any) -> Any:
+def _truncate(xp: Namespace, dtype: NpDType, x: Array) -> Array:
     """Round towards zero."""
     nearest = x.astype(dtype)
     # Where rounding to nearest went away from 0, the neighbor towards 0 is the result.
@@ -103,7 +105,7 @@ def _truncate(xp: Any, dtype: np.dtype[Any], x: Any) -> Any:
     return xp.where(beyond, xp.nextafter(nearest, dtype.type(0)), nearest)[()]
 
 
-def _upper_half(xp: Any, dtype: np.dtype[Any], x: Any) -> Any:
+def _upper_half(xp: Namespace, dtype: NpDType, x: Array) -> Array:
     """Return the upper 16 bits of a float32, which form a bfloat16."""
     array = xp.asarray(x)
     bits = (array.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
@@ -118,7 +120,7 @@ def _upper_half(xp: Any, dtype: np.dtype[Any], x: Any) -> Any:
 def make_complex(binding: Binding) -> Body:
     xp, dtype = binding.xp, _output(binding).np_dtype
 
-    def join(real: Any, imag: Any) -> Any:
+    def join(real: Array, imag: Array) -> Array:
         result = xp.empty(broadcast_shape(real.shape, imag.shape), dtype)
         result.real = real
         result.imag = imag
@@ -147,12 +149,12 @@ def angle(binding: Binding) -> Body:
 
 @binder("ComplexAbs", fresh=True, takes_out=True)
 def complex_abs(binding: Binding) -> Body:
-    absolute: Body = binding.xp.absolute
+    absolute = binding.xp.absolute
     made = _output(binding)
     if made is binding.input_dtypes[0].real_dtype:
         return absolute
 
-    def converted(x: Any, out: Any = None) -> Any:
+    def converted(x: Array, out: Array | None = None) -> Array:
         size = absolute(x).astype(made.np_dtype)
         if out is None:
             return size
@@ -170,7 +172,7 @@ def _output(binding: Binding) -> DType:
 
 
 @lru_cache(maxsize=1024)
-def _gradient_axes(s0: tuple[int, ...], s1: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Any, Any]:
+def _gradient_axes(s0: tuple[int, ...], s1: tuple[int, ...], dtype: NpDType) -> tuple[Array, Array]:
     broadcast_shape(s0, s1)
     rank = max(len(s0), len(s1))
     padded = [(1,) * (rank - len(s)) + s for s in (s0, s1)]

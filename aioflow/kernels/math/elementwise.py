@@ -6,15 +6,16 @@ to 16 bits would lose digits, and bfloat16 times a Python float is float32 anywa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.kernels.registry import Binding, Body, Ufunc, binder, elementwise, kernel
+from aioflow.memory.values import Array, Namespace, NpDType
 
 _FLOATING: Final = {"T": "floats complexes"}
 _NUMBERS: Final = {"T": "numbers"}
@@ -86,11 +87,11 @@ EXACT_C: Final[Mapping[str, str]] = {
 
 
 @kernel("Round", dtypes={"T": "ints"})
-def round_integers(x: Any) -> Any:
+def round_integers(x: Array) -> Array:
     return x
 
 
-def own(value: Any) -> Any:
+def own(value: Array) -> Array | None:
     """Return the value as the buffer of the next operation, or None for a scalar, which has no buffer."""
     return value if value.ndim else None
 
@@ -115,8 +116,8 @@ def fused(
     return register
 
 
-def _through_float32(body: Body, dtype: np.dtype[Any]) -> Body:
-    def narrow(*inputs: Any, out: Any = None) -> Any:
+def _through_float32(body: Callable[..., Array], dtype: NpDType) -> Body:
+    def narrow(*inputs: Array, out: Array | None = None) -> Array:
         result = body(*(a.astype(np.float32) for a in inputs)).astype(dtype)
         if out is None:
             return result
@@ -126,14 +127,14 @@ def _through_float32(body: Body, dtype: np.dtype[Any]) -> Body:
     return narrow
 
 
-def _holomorphic(xp: Any, y: Any) -> Any:
+def _holomorphic(xp: Namespace, y: Array) -> Array:
     """Return the conjugate of a complex output `y`, which the gradients of these ops use."""
     # Not for TanhGrad and SigmoidGrad, whose callers pass the conjugate.
     return xp.conjugate(y) if y.dtype.kind == "c" else y
 
 
 @fused("Sigmoid", takes_out=True)
-def sigmoid(xp: Any, x: Any, out: Any = None) -> Any:
+def sigmoid(xp: Namespace, x: Array, out: Array | None = None) -> Array:
     """Return 1 / (1 + exp(-x)). If exp overflows, 1 / inf is the correct 0."""
     t = xp.negative(x, out)
     t = xp.exp(t, own(t))
@@ -142,12 +143,12 @@ def sigmoid(xp: Any, x: Any, out: Any = None) -> Any:
 
 
 @fused("Rsqrt", takes_out=True, exact_c="1 / sqrt({0})")
-def rsqrt(xp: Any, x: Any, out: Any = None) -> Any:
+def rsqrt(xp: Namespace, x: Array, out: Array | None = None) -> Array:
     t = xp.sqrt(x, out)
     return xp.reciprocal(t, own(t))
 
 
-def _zeroed(xp: Any, t: Any, zero: Any) -> Any:
+def _zeroed(xp: Namespace, t: Array, zero: Array) -> Array:
     """Return `t` with 0 where the incoming gradient is 0: an infinite slope would make NaN there."""
     if t.ndim:
         xp.copyto(t, t.dtype.type(0), where=zero)
@@ -156,7 +157,7 @@ def _zeroed(xp: Any, t: Any, zero: Any) -> Any:
 
 
 @fused("SqrtGrad", takes_out=True, exact_c="{1} == 0 ? (T)0 : {1} / {0} * (T)0.5")
-def sqrt_grad(xp: Any, y: Any, dy: Any, out: Any = None) -> Any:
+def sqrt_grad(xp: Namespace, y: Array, dy: Array, out: Array | None = None) -> Array:
     # Before `divide`, whose `out` may be `dy`.
     zero = dy == 0
     t = xp.divide(dy, _holomorphic(xp, y), out)
@@ -164,7 +165,7 @@ def sqrt_grad(xp: Any, y: Any, dy: Any, out: Any = None) -> Any:
 
 
 @fused("RsqrtGrad", exact_c="{1} == 0 ? (T)0 : {1} * {0} * ({0} * {0}) * (T)-0.5")
-def rsqrt_grad(xp: Any, y: Any, dy: Any) -> Any:
+def rsqrt_grad(xp: Namespace, y: Array, dy: Array) -> Array:
     y = _holomorphic(xp, y)
     t = xp.multiply(dy, y)
     t = xp.multiply(t, xp.multiply(y, y), own(t))
@@ -172,7 +173,7 @@ def rsqrt_grad(xp: Any, y: Any, dy: Any) -> Any:
 
 
 @fused("ReciprocalGrad", "InvGrad", exact_c="{1} == 0 ? (T)0 : -({0} * {1} * {0})")
-def reciprocal_grad(xp: Any, y: Any, dy: Any) -> Any:
+def reciprocal_grad(xp: Namespace, y: Array, dy: Array) -> Array:
     y = _holomorphic(xp, y)
     t = xp.multiply(y, dy)
     t = xp.multiply(t, y, own(t))
@@ -180,14 +181,14 @@ def reciprocal_grad(xp: Any, y: Any, dy: Any) -> Any:
 
 
 @fused("TanhGrad", exact_c="(1 - {0} * {0}) * {1}")
-def tanh_grad(xp: Any, y: Any, dy: Any) -> Any:
+def tanh_grad(xp: Namespace, y: Array, dy: Array) -> Array:
     t = xp.multiply(y, y)
     t = xp.subtract(1, t, own(t))
     return xp.multiply(t, dy, own(t))
 
 
 @fused("SigmoidGrad", exact_c="(1 - {0}) * {0} * {1}")
-def sigmoid_grad(xp: Any, y: Any, dy: Any) -> Any:
+def sigmoid_grad(xp: Namespace, y: Array, dy: Array) -> Array:
     t = xp.subtract(1, y)
     t = xp.multiply(t, y, own(t))
     return xp.multiply(t, dy, own(t))
@@ -199,7 +200,7 @@ def sigmoid_grad(xp: Any, y: Any, dy: Any) -> Any:
     allowed="floats complexes int32 int64",
     exact_c="({0} - {1}) * ({0} - {1})",
 )
-def squared_difference(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
+def squared_difference(xp: Namespace, x: Array, y: Array, out: Array | None = None) -> Array:
     t = xp.subtract(x, y, out)
     if t.dtype.kind == "c":
         return xp.multiply(t, xp.conjugate(t), own(t))
@@ -207,65 +208,65 @@ def squared_difference(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
 
 
 @fused("FloorDiv", takes_out=True, allowed="floats", exact_c="floor({0} / {1})")
-def floor_div(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
+def floor_div(xp: Namespace, x: Array, y: Array, out: Array | None = None) -> Array:
     t = xp.divide(x, y, out)
     return xp.floor(t, own(t))
 
 
 @fused("TruncateDiv", takes_out=True, allowed="floats")
-def truncate_div(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
+def truncate_div(xp: Namespace, x: Array, y: Array, out: Array | None = None) -> Array:
     t = xp.divide(x, y, out)
     return xp.trunc(t, own(t))
 
 
-def _zero_where(xp: Any, condition: Any, value: Any) -> Any:
+def _zero_where(xp: Namespace, condition: Array, value: Array) -> Array:
     return xp.where(condition, value.dtype.type(0), value)[()]
 
 
 @fused("DivNoNan", exact_c="{1} == 0 ? (T)0 : {0} / {1}")
-def div_no_nan(xp: Any, x: Any, y: Any) -> Any:
+def div_no_nan(xp: Namespace, x: Array, y: Array) -> Array:
     return _zero_where(xp, y == 0, xp.divide(x, y))
 
 
 @fused("MulNoNan", exact_c="{1} == 0 ? (T)0 : {0} * {1}")
-def mul_no_nan(xp: Any, x: Any, y: Any) -> Any:
+def mul_no_nan(xp: Namespace, x: Array, y: Array) -> Array:
     return _zero_where(xp, y == 0, xp.multiply(x, y))
 
 
 @fused("Xdivy")
-def xdivy(xp: Any, x: Any, y: Any) -> Any:
+def xdivy(xp: Namespace, x: Array, y: Array) -> Array:
     return _zero_where(xp, x == 0, xp.divide(x, y))
 
 
 @fused("Xlogy")
-def xlogy(xp: Any, x: Any, y: Any) -> Any:
+def xlogy(xp: Namespace, x: Array, y: Array) -> Array:
     return _zero_where(xp, x == 0, xp.multiply(x, xp.log(y)))
 
 
 @fused("Xlog1py")
-def xlog1py(xp: Any, x: Any, y: Any) -> Any:
+def xlog1py(xp: Namespace, x: Array, y: Array) -> Array:
     return _zero_where(xp, x == 0, xp.multiply(x, xp.log1p(y)))
 
 
 # ── powers ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _square(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
+def _square(xp: Namespace, x: Array, y: Array, out: Array | None = None) -> Array:
     return xp.multiply(x, x, out)
 
 
-def _cube(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
+def _cube(xp: Namespace, x: Array, y: Array, out: Array | None = None) -> Array:
     # Not into `out`, which may be `x`: `x` is read once more.
     t = xp.multiply(x, x)
     return xp.multiply(t, x, own(t) if out is None else out)
 
 
-def _fourth(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
+def _fourth(xp: Namespace, x: Array, y: Array, out: Array | None = None) -> Array:
     t = xp.multiply(x, x, out)
     return xp.multiply(t, t, own(t))
 
 
-def _inverse_square(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
+def _inverse_square(xp: Namespace, x: Array, y: Array, out: Array | None = None) -> Array:
     t = xp.multiply(x, x, out)
     return xp.reciprocal(t, own(t))
 
@@ -294,8 +295,7 @@ def _special_power(binding: Binding) -> Body | None:
 def power(binding: Binding) -> Body:
     body = _special_power(binding)
     if body is None:
-        found: Body = binding.xp.power
-        return found
+        return binding.xp.power
     made: Body = partial(body, binding.xp)
     dtype = binding.output_dtypes[0]
     return _through_float32(made, dtype.np_dtype) if dtype.size == 2 else made
@@ -309,7 +309,7 @@ def integer_power(binding: Binding) -> Body:
         found: Body = xp.power if body is None else partial(body, xp)
         return found
 
-    def checked(x: Any, y: Any) -> Any:
+    def checked(x: Array, y: Array) -> Array:
         if (y < 0).any():
             raise InvalidArgumentError(
                 "integers to negative integer powers are not allowed", expected="exponents >= 0", actual=int(y.min())
@@ -323,7 +323,7 @@ def integer_power(binding: Binding) -> Body:
 
 
 @kernel("AddN", dtypes=_NUMBERS, fresh=True)
-def add_n(xp: Any, inputs: Any) -> Any:
+def add_n(xp: Namespace, inputs: Sequence[Array]) -> Array:
     first = inputs[0]
     for other in inputs[1:]:
         if other.shape != first.shape:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.blockwise import claim_array
 from aioflow.kernels.convert import as_sizes
 from aioflow.kernels.registry import Binding, binder
+from aioflow.memory.values import Array
 
 Sizes = tuple[int, ...]
 
@@ -20,16 +20,16 @@ def _axes(op: str) -> Sizes:
     return tuple(range(-rank, 0))
 
 
-def _check_rank(x: Any, axes: Sizes) -> None:
+def _check_rank(x: Array, axes: Sizes) -> None:
     if np.ndim(x) < len(axes):
         raise InvalidArgumentError("the input has too few axes", expected=f"rank >= {len(axes)}", actual=np.shape(x))
 
 
-def _whole(binding: Binding) -> Callable[[Any], Any]:
+def _whole(binding: Binding) -> Callable[[Array], Array]:
     xp, axes, dtype = binding.xp, _axes(binding.op_type), binding.output_dtypes[0].np_dtype
     transform = xp.fft.ifftn if binding.op_type.startswith("I") else xp.fft.fftn
 
-    def body(x: Any) -> Any:
+    def body(x: Array) -> Array:
         _check_rank(x, axes)
         if not x.size:
             return xp.zeros(x.shape, dtype)
@@ -38,11 +38,11 @@ def _whole(binding: Binding) -> Callable[[Any], Any]:
     return body
 
 
-def _of_reals(binding: Binding) -> Callable[[Any, Sizes], Any]:
+def _of_reals(binding: Binding) -> Callable[[Array, Sizes], Array]:
     xp, axes, dtype = binding.xp, _axes(binding.op_type), binding.output_dtypes[0].np_dtype
     inverse = binding.op_type.startswith("I")
 
-    def body(x: Any, lengths: Sizes) -> Any:
+    def body(x: Array, lengths: Sizes) -> Array:
         _check_rank(x, axes)
         if len(lengths) != len(axes):
             raise InvalidArgumentError("fft_length has a size for each axis", expected=len(axes), actual=list(lengths))

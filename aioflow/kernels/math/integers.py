@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.registry import Binding, Body, binder
+from aioflow.memory.values import Array, Namespace
 
 
-def _truncated(xp: Any, x: Any, y: Any) -> Any:
+def _truncated(xp: Namespace, x: Array, y: Array) -> Array:
     """Return x / y rounded towards zero."""
     # fmod has the sign of x, and x minus it divides evenly.
     return xp.floor_divide(xp.subtract(x, xp.fmod(x, y)), y)
 
 
-def _division(binding: Binding, divide: Body) -> Body:
+def _division(binding: Binding, divide: Callable[..., Array]) -> Body:
     divisor = binding.constants[1]
     if divisor is not None and divisor.all():
         return divide
 
-    def checked(x: Any, y: Any) -> Any:
+    def checked(x: Array, y: Array) -> Array:
         result = divide(x, y)
         if result.size and not y.all():
             raise InvalidArgumentError("integer division by zero", expected="a divisor other than 0", actual=0)
@@ -53,13 +54,13 @@ def truncate_mod(binding: Binding) -> Body:
     return _division(binding, binding.xp.fmod)
 
 
-def _shift(binding: Binding, shift: Body) -> Body:
+def _shift(binding: Binding, shift: Callable[..., Array]) -> Body:
     xp, last = binding.xp, 8 * binding.output_dtypes[0].size - 1
     amount = binding.constants[1]
     if amount is not None and ((amount >= 0) & (amount <= last)).all():
         return shift
 
-    def limited(x: Any, y: Any) -> Any:
+    def limited(x: Array, y: Array) -> Array:
         return shift(x, xp.minimum(xp.maximum(y, 0), last))
 
     return limited

@@ -6,24 +6,25 @@ call, to the last bit.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from aioflow.concurrency.stopping import batches, blocks
 from aioflow.kernels.blockwise import BLOCK
+from aioflow.memory.values import Array
 
 _MANY: Final = 1 << 20  # numbers up to which one sort takes at most some hundredths of a second
 _PIVOTS: Final = 127
 _SAMPLES: Final = 32  # samples per pivot
 
 
-def is_long(x: Any) -> bool:
+def is_long(x: Array) -> bool:
     """Return True if a vector of numbers is long enough to be sorted in buckets."""
     return type(x) is np.ndarray and x.ndim == 1 and x.size > _MANY and x.dtype.kind != "O"
 
 
-def order_of(x: Any) -> Any:
+def order_of(x: Array) -> Array:
     """Return `np.argsort(x, kind="stable")` of a vector of numbers."""
     if not is_long(x):
         return np.argsort(x, kind="stable")
@@ -38,7 +39,7 @@ def order_of(x: Any) -> Any:
     return order
 
 
-def largest(x: Any, count: int) -> Any:
+def largest(x: Array, count: int) -> Array:
     """Return the positions of the largest `count` of a long vector, and of numbers that may equal them, ascending."""
     _, places = _shared_out(x)
     ends = np.cumsum(_counts(places))
@@ -46,19 +47,22 @@ def largest(x: Any, count: int) -> Any:
     return np.concatenate([part.start + np.flatnonzero(places[part] >= least) for part in blocks(x.size, BLOCK)])
 
 
-def nth(x: Any, place: int) -> Any:
+def nth(x: Array, place: int) -> Array:
     """Return the number at that place in the sorted order of a long vector."""
     pivots, places = _shared_out(x)
     ends = np.cumsum(_counts(places))
     bucket = int(np.searchsorted(ends, place, side="right"))
+    found: Array
     if bucket % 2:
-        return pivots[bucket // 2]
+        found = pivots[bucket // 2]
+        return found
     inside = np.concatenate([x[part][places[part] == bucket] for part in blocks(x.size, BLOCK)])
     place -= int(ends[bucket - 1]) if bucket else 0
-    return np.partition(inside, place)[place]
+    found = np.partition(inside, place)[place]
+    return found
 
 
-def _shared_out(x: Any) -> tuple[Any, Any]:
+def _shared_out(x: Array) -> tuple[Array, Array]:
     """Return the sorted pivots, and the bucket of each number: 2i below pivot i, 2i + 1 if equal to it."""
     sample = np.sort(x[:: max(1, x.size // (_PIVOTS * _SAMPLES))])
     pivots = np.unique(sample[np.linspace(0, len(sample) - 1, _PIVOTS).astype(np.int64)])
@@ -71,11 +75,11 @@ def _shared_out(x: Any) -> tuple[Any, Any]:
     return pivots, places
 
 
-def _counts(places: Any) -> Any:
+def _counts(places: Array) -> Array | int:
     return sum(np.bincount(places[part], minlength=2 * _PIVOTS + 1) for part in blocks(places.size, BLOCK))
 
 
-def bucket_by_bucket(places: Any) -> tuple[Any, Any]:
+def bucket_by_bucket(places: Array) -> tuple[Array, Array]:
     """Return the positions sorted by bucket (uint16), in each bucket ascending, and the end of each bucket."""
     most = max(int(places[part].max()) for part in blocks(places.size, BLOCK)) + 1
     counts = sum(np.bincount(places[part], minlength=most) for part in blocks(places.size, BLOCK))

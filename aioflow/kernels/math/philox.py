@@ -7,14 +7,15 @@ yields four 32-bit numbers. Their conversion to numbers of a dtype follows Tenso
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.kernels.blockwise import BLOCK, claim_array, written
 from aioflow.kernels.convert import as_int, as_ints, as_sizes
-from aioflow.kernels.registry import Binding, binder
+from aioflow.kernels.registry import Binding, Body, binder
+from aioflow.memory.values import Array, Namespace, NpDType
 
 _FACTORS: Final = (0xD2511F53, 0xCD9E8D57)
 _STEPS: Final = (0x9E3779B9, 0xBB67AE85)  # increments of the key per round
@@ -22,15 +23,16 @@ _ROUNDS: Final = 10
 _WORD: Final = 0xFFFFFFFF
 _KEY_OF_KEYS: Final = 0x02461E293EC8F720
 _ALGORITHMS: Final = (1, 3)  # Philox, and the choice of the device
+Convert: TypeAlias = Callable[[Namespace, Array, NpDType], Array]
 _SMALLEST: Final = 1e-7  # the smallest argument of the logarithm
 
 
-def _words(xp: Any, key: int, counter: int, groups: int) -> Any:
+def _words(xp: Namespace, key: int, counter: int, groups: int) -> Array:
     """Return four 32-bit numbers for each of `groups` values of the counter: uint64 [4, groups]."""
     return words_at(xp, key, counter, xp.arange(groups, dtype=np.uint64))
 
 
-def words_at(xp: Any, key: int, counter: int, steps: Any) -> Any:
+def words_at(xp: Namespace, key: int, counter: int, steps: Array) -> Array:
     """Return four 32-bit numbers for each value of the counter at `counter + steps`: uint64 [4, steps]."""
     low = steps + np.uint64(counter & (1 << 64) - 1)  # wraps around
     carry = (low < np.uint64(counter & (1 << 64) - 1)).astype(np.uint64)
@@ -50,14 +52,14 @@ def words_at(xp: Any, key: int, counter: int, steps: Any) -> Any:
     return xp.stack([c0, c1, c2, c3])
 
 
-def _flat(xp: Any, words: Any, bits: int) -> Any:
+def _flat(xp: Namespace, words: Array, bits: int) -> Array:
     """Return the numbers in order, of 32 or of 64 bits."""
     if bits == 64:
         words = words[0::2] | words[1::2] << np.uint64(32)
     return xp.ascontiguousarray(words.T).reshape(-1)
 
 
-def uniform(xp: Any, words: Any, dtype: Any) -> Any:
+def uniform(xp: Namespace, words: Array, dtype: NpDType) -> Array:
     """Return numbers in [0, 1): the fraction bits of a number in [1, 2)."""
     if dtype.itemsize == 8:
         mixed = (words[0::2] & np.uint64(0xFFFFF)) << np.uint64(32) | words[1::2]
@@ -69,7 +71,7 @@ def uniform(xp: Any, words: Any, dtype: Any) -> Any:
     return ((flat & np.uint32((1 << bits) - 1)).astype(np.float32) / np.float32(1 << bits)).astype(dtype)
 
 
-def normal(xp: Any, words: Any, dtype: Any) -> Any:
+def normal(xp: Namespace, words: Array, dtype: NpDType) -> Array:
     """Return normal numbers by the Box-Muller method: two from two uniform numbers."""
     wide = np.dtype(np.float64 if dtype.itemsize == 8 else np.float32)
     pairs = uniform(xp, words, wide).reshape(-1, 2)
@@ -94,10 +96,10 @@ def first_counter(key: tuple[int, ...], counter: tuple[int, ...], alg: int) -> i
 
 
 @binder("StatelessRandomGetKeyCounter", host={"seed": as_ints}, fresh=True)
-def bind_key_and_counter(binding: Binding) -> Callable[..., Any]:
+def bind_key_and_counter(binding: Binding) -> Body:
     xp = binding.xp
 
-    def body(seed: tuple[int, ...]) -> Any:
+    def body(seed: tuple[int, ...]) -> tuple[Array, Array]:
         if len(seed) != 2:
             raise InvalidArgumentError("seed must hold two integers", expected="shape (2,)", actual=len(seed))
         low, high = (value & (1 << 64) - 1 for value in seed)
@@ -108,7 +110,7 @@ def bind_key_and_counter(binding: Binding) -> Callable[..., Any]:
     return body
 
 
-_DRAWS: Final[dict[str, Callable[..., Any]]] = {
+_DRAWS: Final[dict[str, Convert]] = {
     "StatelessRandomUniformV2": uniform,
     "StatelessRandomNormalV2": normal,
 }
@@ -117,29 +119,29 @@ FROM: Final = {"shape": as_sizes, "key": as_ints, "counter": as_ints, "alg": as_
 
 @binder("StatelessRandomUniformV2", host=FROM, fresh=True, elastic=True)
 @binder("StatelessRandomNormalV2", host=FROM, fresh=True, elastic=True)
-def bind_floats(binding: Binding) -> Callable[..., Any]:
+def bind_floats(binding: Binding) -> Body:
     draw, dtype, xp = _DRAWS[binding.op_type], binding.output_dtypes[0].np_dtype, binding.xp
     each = 2 if dtype.itemsize == 8 else 4  # numbers from one value of the counter
 
-    def body(shape: tuple[int, ...], key: tuple[int, ...], counter: tuple[int, ...], alg: int) -> Any:
+    def body(shape: tuple[int, ...], key: tuple[int, ...], counter: tuple[int, ...], alg: int) -> Array:
         return _filled(binding, shape, key, counter, alg, each, lambda words: draw(xp, words, dtype))
 
     return body
 
 
 @binder("StatelessRandomUniformIntV2", host={**FROM, "minval": as_int, "maxval": as_int}, fresh=True, elastic=True)
-def bind_integers(binding: Binding) -> Callable[..., Any]:
+def bind_integers(binding: Binding) -> Body:
     dtype, xp = binding.output_dtypes[0].np_dtype, binding.xp
     each = 2 if dtype.itemsize == 8 else 4
 
     def body(
         shape: tuple[int, ...], key: tuple[int, ...], counter: tuple[int, ...], alg: int, minval: int, maxval: int
-    ) -> Any:
+    ) -> Array:
         if minval >= maxval:
             raise InvalidArgumentError("Need minval < maxval", expected=f"maxval > {minval}", actual=maxval)
         span, low = np.uint64(maxval - minval), np.uint64(minval & (1 << 64) - 1)
 
-        def draw(words: Any) -> Any:
+        def draw(words: Array) -> Array:
             return (_flat(xp, words, 8 * dtype.itemsize) % span + low).astype(dtype)  # wraps around for a negative low
 
         return _filled(binding, shape, key, counter, alg, each, draw)
@@ -154,13 +156,13 @@ def _filled(
     counter: tuple[int, ...],
     alg: int,
     each: int,
-    draw: Callable[[Any], Any],
-) -> Any:
+    draw: Callable[[Array], Array],
+) -> Array:
     first = first_counter(key, counter, alg)
     dtype, xp = binding.output_dtypes[0].np_dtype, binding.xp
     count = claim_array(shape, dtype, 20.0)
 
-    def part_of(part: slice) -> Any:
+    def part_of(part: slice) -> Array:
         begin = part.start // each
         words = _words(xp, key[0], first + begin & (1 << 128) - 1, -(-part.stop // each) - begin)
         return draw(words)[part.start - begin * each :][: part.stop - part.start]

@@ -7,20 +7,21 @@ counter, so it does not depend on the number of tries of others. The numbers of 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from aioflow.concurrency.stopping import blocks, checkpoint
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.blockwise import claim_array
-from aioflow.kernels.math.philox import FROM, first_counter, normal, uniform, words_at
-from aioflow.kernels.registry import Binding, binder
+from aioflow.kernels.math.philox import FROM, Convert, first_counter, normal, uniform, words_at
+from aioflow.kernels.registry import Binding, Body, binder
+from aioflow.memory.values import Array
 
 _OF_EACH: Final = 256  # values of the counter reserved for each number
 _BLOCK: Final = 1 << 15
 _F64: Final = np.dtype(np.float64)
-_Words = Callable[[Any], Any]
+_Words = Callable[[Array], Array]
 
 
 class _Pairs:
@@ -32,12 +33,12 @@ class _Pairs:
         steps: The next value of the counter of each number, shared by all draws of the number.
     """
 
-    def __init__(self, words: _Words, convert: Callable[..., Any], steps: Any) -> None:
+    def __init__(self, words: _Words, convert: Convert, steps: Array) -> None:
         self._words, self._convert, self._steps = words, convert, steps
         self._pairs = np.empty((len(steps), 2))
         self._left = np.zeros(len(steps), np.int64)
 
-    def of(self, which: Any) -> Any:
+    def of(self, which: Array) -> Array:
         """Return one draw for each of the numbers `which`."""
         empty = which[self._left[which] == 0]
         if len(empty):
@@ -48,7 +49,7 @@ class _Pairs:
         return self._pairs[which, self._left[which]]
 
 
-def _drawn(words: _Words, numbers: Any, alpha: Any) -> Any:
+def _drawn(words: _Words, numbers: Array, alpha: Array) -> Array:
     """Return the gamma distributed numbers at these positions, as float64."""
     steps = numbers.astype(np.uint64) * np.uint64(_OF_EACH)
     uniforms, normals = _Pairs(words, uniform, steps), _Pairs(words, normal, steps)
@@ -79,10 +80,10 @@ def _drawn(words: _Words, numbers: Any, alpha: Any) -> Any:
 
 
 @binder("StatelessRandomGammaV3", device="CPU", host=FROM, fresh=True, elastic=True)
-def bind_gamma(binding: Binding) -> Callable[..., Any]:
+def bind_gamma(binding: Binding) -> Body:
     dtype = binding.output_dtypes[0].np_dtype
 
-    def body(shape: tuple[int, ...], key: tuple[int, ...], counter: tuple[int, ...], alg: int, alpha: Any) -> Any:
+    def body(shape: tuple[int, ...], key: tuple[int, ...], counter: tuple[int, ...], alg: int, alpha: Array) -> Array:
         first = first_counter(key, counter, alg)
         if alpha.shape != shape[len(shape) - alpha.ndim :]:
             raise InvalidArgumentError("the shape does not end with that of alpha", expected=alpha.shape, actual=shape)

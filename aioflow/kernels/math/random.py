@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -13,9 +13,10 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.blockwise import BLOCK, claim_array, taken, written
 from aioflow.kernels.convert import as_int, as_ints, as_sizes
 from aioflow.kernels.math.large_sorts import bucket_by_bucket
-from aioflow.kernels.registry import Binding, binder
+from aioflow.kernels.registry import Binding, Body, binder
+from aioflow.memory.values import Array, Namespace, NpDType
 
-Draw = Callable[[Any, int, Any], Any]
+Draw: TypeAlias = Callable[[np.random.Generator, int, NpDType], Array]
 _MANTISSA: Final = {"float16": 10, "bfloat16": 7}
 _MANY_ROWS: Final = 1 << 20  # rows above which a shuffle is done in buckets
 # Replaces the seed (0, 0), for which the backend would use a seed from the operating system.
@@ -34,7 +35,7 @@ def _stream(binding: Binding) -> _Stream:
     return binding.shared(lambda: _Stream(binding))
 
 
-def _uniform(generator: Any, count: int, dtype: Any) -> Any:
+def _uniform(generator: np.random.Generator, count: int, dtype: NpDType) -> Array:
     if dtype.itemsize != 2:
         return generator.random(count, dtype=dtype)
     # As many bits as the dtype has, so that no number is rounded up to 1.
@@ -44,13 +45,13 @@ def _uniform(generator: Any, count: int, dtype: Any) -> Any:
     return (steps.astype(np.int32) / bits).astype(dtype)
 
 
-def _normal(generator: Any, count: int, dtype: Any) -> Any:
+def _normal(generator: np.random.Generator, count: int, dtype: NpDType) -> Array:
     if dtype.itemsize != 2:
         return generator.standard_normal(count, dtype=dtype)
     return generator.standard_normal(count, dtype=np.float32).astype(dtype)
 
 
-def _truncated(generator: Any, count: int, dtype: Any) -> Any:
+def _truncated(generator: np.random.Generator, count: int, dtype: NpDType) -> Array:
     wide = np.dtype(np.float32) if dtype.itemsize == 2 else dtype
     sample = generator.standard_normal(count, dtype=wide)
     outside = abs(sample) > 2
@@ -86,14 +87,14 @@ class _Sampler:
         """Claim memory for a sample of that shape, as `stopping.reserve`, and return its number of elements."""
         return claim_array(shape, self._dtype, self._nanoseconds)
 
-    def sample(self, shape: tuple[int, ...], draw: Callable[[slice], Any]) -> Any:
+    def sample(self, shape: tuple[int, ...], draw: Callable[[slice], Array]) -> Array:
         """Return a sample of that shape; `draw` returns the elements of each block, numbered in row-major order."""
         count = self.reserve(shape)
         if count <= BLOCK or not self._in_blocks:
             return self._drawn(slice(0, count), draw).reshape(shape)
         return written(shape, self._dtype, lambda part: self._drawn(part, draw))
 
-    def _drawn(self, part: slice, draw: Callable[[slice], Any]) -> Any:
+    def _drawn(self, part: slice, draw: Callable[[slice], Array]) -> Array:
         if self._stream is None:
             return draw(part)
         with acting(), self._stream.lock:
@@ -103,7 +104,7 @@ class _Sampler:
 @binder("RandomUniform", host={"shape": as_sizes}, fresh=True, elastic=True, acts_itself=True)
 @binder("RandomStandardNormal", host={"shape": as_sizes}, fresh=True, elastic=True, acts_itself=True)
 @binder("TruncatedNormal", host={"shape": as_sizes}, fresh=True, elastic=True, acts_itself=True, synchronises=True)
-def stateful(binding: Binding) -> Callable[[tuple[int, ...]], Any]:
+def stateful(binding: Binding) -> Callable[[tuple[int, ...]], Array]:
     draw, stream, dtype = _DRAWS[binding.op_type], _stream(binding), binding.output_dtypes[0].np_dtype
     sampler = _Sampler(binding, stream)
     return lambda shape: sampler.sample(shape, lambda part: draw(stream.generator, part.stop - part.start, dtype))
@@ -114,11 +115,11 @@ def stateful(binding: Binding) -> Callable[[tuple[int, ...]], Any]:
 @binder(
     "StatelessTruncatedNormal", host={"shape": as_sizes, "seed": as_ints}, fresh=True, elastic=True, synchronises=True
 )
-def stateless(binding: Binding) -> Callable[..., Any]:
+def stateless(binding: Binding) -> Body:
     draw, dtype, backend = _DRAWS[binding.op_type], binding.output_dtypes[0].np_dtype, binding.backend
     sampler = _Sampler(binding)
 
-    def body(shape: tuple[int, ...], seed: tuple[int, ...]) -> Any:
+    def body(shape: tuple[int, ...], seed: tuple[int, ...]) -> Array:
         if len(seed) != 2:
             raise InvalidArgumentError(
                 "seed must hold two integers", expected="shape (2,)", actual=f"{len(seed)} elements"
@@ -136,11 +137,11 @@ def stateless(binding: Binding) -> Callable[..., Any]:
     elastic=True,
     acts_itself=True,
 )
-def uniform_int(binding: Binding) -> Callable[..., Any]:
+def uniform_int(binding: Binding) -> Body:
     stream, dtype, xp = _stream(binding), binding.output_dtypes[0].np_dtype, binding.xp
     sampler = _Sampler(binding, stream)
 
-    def body(shape: tuple[int, ...], minval: int, maxval: int) -> Any:
+    def body(shape: tuple[int, ...], minval: int, maxval: int) -> Array:
         if 0 in shape:
             return xp.empty(shape, dtype)
         if minval >= maxval:
@@ -152,11 +153,11 @@ def uniform_int(binding: Binding) -> Callable[..., Any]:
 
 
 @binder("RandomShuffle", fresh=True, acts_itself=True)
-def shuffle(binding: Binding) -> Callable[[Any], Any]:
+def shuffle(binding: Binding) -> Callable[[Array], Array]:
     stream, xp = _stream(binding), binding.xp
     in_blocks = binding.is_host
 
-    def body(value: Any) -> Any:
+    def body(value: Array) -> Array:
         if value.ndim == 0 or value.shape[0] <= 1:
             return value.copy()
         count = value.shape[0]
@@ -172,7 +173,7 @@ def shuffle(binding: Binding) -> Callable[[Any], Any]:
     return body
 
 
-def _large_permutation(stream: _Stream, count: int) -> Any:
+def _large_permutation(stream: _Stream, count: int) -> Array:
     """Return a uniformly random order: numbers go into random buckets, which are shuffled one by one.
 
     Sources: Rao, 1961; Sandelius, 1962.
@@ -192,11 +193,11 @@ def _large_permutation(stream: _Stream, count: int) -> Any:
 
 
 @binder("Multinomial", host={"num_samples": as_int}, fresh=True, elastic=True, acts_itself=True)
-def multinomial(binding: Binding) -> Callable[..., Any]:
+def multinomial(binding: Binding) -> Body:
     stream, dtype, xp = _stream(binding), binding.output_dtypes[0].np_dtype, binding.xp
     sampler = _Sampler(binding, stream, nanoseconds=100.0)
 
-    def body(logits: Any, num_samples: int) -> Any:
+    def body(logits: Array, num_samples: int) -> Array:
         if logits.ndim != 2:
             raise InvalidArgumentError("logits must be a matrix", expected="rank 2", actual=logits.shape)
         if num_samples < 0:
@@ -211,7 +212,7 @@ def multinomial(binding: Binding) -> Callable[..., Any]:
             return xp.empty((batch, num_samples), dtype)
         choose = _chooser(xp, logits.astype(np.float64), num_samples)
 
-        def draw(part: slice) -> Any:
+        def draw(part: slice) -> Array:
             return choose(part, stream.generator.random(part.stop - part.start)).astype(dtype)
 
         return sampler.sample((batch, num_samples), draw)
@@ -219,13 +220,13 @@ def multinomial(binding: Binding) -> Callable[..., Any]:
     return body
 
 
-def _chooser(xp: Any, logits: Any, samples: int) -> Callable[[slice, Any], Any]:
+def _chooser(xp: Namespace, logits: Array, samples: int) -> Callable[[slice, Array], Array]:
     """Return a function from a block of the samples, and a draw in [0, 1) for each, to classes.
 
     A draw chooses the class whose interval of the row's cumulative distribution contains it.
     """
     batch, classes = logits.shape
-    logits = xp.where(xp.isfinite(logits), logits, -xp.inf)
+    logits = xp.where(xp.isfinite(logits), logits, -np.inf)
     peak = logits.max(axis=1, keepdims=True)
     weights = xp.exp(logits - xp.where(xp.isfinite(peak), peak, 0))
     cumulative = xp.cumsum(weights, axis=1)
@@ -236,7 +237,7 @@ def _chooser(xp: Any, logits: Any, samples: int) -> Callable[[slice, Any], Any]:
     # Rounding must not choose a class past the last one that can occur.
     last = xp.where(total[:, 0] > 0, classes - 1 - xp.argmax(weights[:, ::-1] > 0, axis=1), 0)
 
-    def choose(part: slice, draws: Any) -> Any:
+    def choose(part: slice, draws: Array) -> Array:
         rows = xp.arange(part.start, part.stop) // samples
         found = xp.searchsorted(steps, draws + rows, side="right") - rows * classes
         return xp.minimum(found, last[rows])
@@ -245,15 +246,15 @@ def _chooser(xp: Any, logits: Any, samples: int) -> Callable[[slice, Any], Any]:
 
 
 @binder("RandomGamma", host={"shape": as_sizes}, fresh=True, elastic=True, acts_itself=True)
-def gamma(binding: Binding) -> Callable[..., Any]:
+def gamma(binding: Binding) -> Body:
     stream, dtype, xp = _stream(binding), binding.output_dtypes[0].np_dtype, binding.xp
     wide = np.float32 if dtype.itemsize == 2 else dtype
     sampler = _Sampler(binding, stream, nanoseconds=50.0)
 
-    def body(shape: tuple[int, ...], alpha: Any) -> Any:
+    def body(shape: tuple[int, ...], alpha: Array) -> Array:
         given = alpha.astype(wide).reshape(-1)
 
-        def draw(part: slice) -> Any:
+        def draw(part: slice) -> Array:
             concentration = _repeated(xp, given, part)
             sample = stream.generator.standard_gamma(xp.where(concentration > 0, concentration, 1), dtype=wide)
             return xp.where(concentration > 0, sample, xp.nan).astype(dtype)
@@ -263,7 +264,7 @@ def gamma(binding: Binding) -> Callable[..., Any]:
     return body
 
 
-def _repeated(xp: Any, given: Any, part: slice) -> Any:
+def _repeated(xp: Namespace, given: Array, part: slice) -> Array:
     """Return a part of the vector `given` repeated cyclically."""
     return (
         given[xp.arange(part.start, part.stop) % given.size]
@@ -273,14 +274,14 @@ def _repeated(xp: Any, given: Any, part: slice) -> Any:
 
 
 @binder("RandomPoissonV2", host={"shape": as_sizes}, fresh=True, elastic=True, acts_itself=True)
-def poisson(binding: Binding) -> Callable[..., Any]:
+def poisson(binding: Binding) -> Body:
     stream, dtype, xp = _stream(binding), binding.output_dtypes[0].np_dtype, binding.xp
     sampler = _Sampler(binding, stream, nanoseconds=100.0)
 
-    def body(shape: tuple[int, ...], rate: Any) -> Any:
+    def body(shape: tuple[int, ...], rate: Array) -> Array:
         given = rate.astype(np.float64).reshape(-1)
 
-        def draw(part: slice) -> Any:
+        def draw(part: slice) -> Array:
             means = _repeated(xp, given, part)
             valid = xp.isfinite(means) & (means >= 0)
             sample = stream.generator.poisson(xp.where(valid, means, 0))

@@ -20,6 +20,7 @@ from aioflow.graph.dtypes import DType
 from aioflow.kernels.blockwise import BLOCK, is_large
 from aioflow.kernels.convert import as_int, as_ints
 from aioflow.kernels.registry import Binding, Body, binder, kernel
+from aioflow.memory.values import Array, Function, Namespace, NpDType
 
 _HOST = {"reduction_indices": as_ints}
 _SMALL_FLOATS = (dtypes.float16, dtypes.bfloat16)
@@ -45,7 +46,7 @@ def normal_axes(axes: tuple[int, ...], rank: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-Reduce: TypeAlias = Callable[[Any, tuple[int, ...], bool], Any]
+Reduce: TypeAlias = Callable[[Array, tuple[int, ...], bool], Array]
 
 
 def _reducing(binding: Binding, reduce: Reduce) -> Body:
@@ -61,12 +62,12 @@ def _reducing(binding: Binding, reduce: Reduce) -> Body:
 # ── sums ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _wide(dtype: DType) -> Any:
+def _wide(dtype: DType) -> NpDType:
     """Return the NumPy dtype in which sums and products of `dtype` are computed."""
     return np.dtype(np.float32) if dtype in _SMALL_FLOATS else dtype.np_dtype
 
 
-def _adder(xp: Any, dtype: DType) -> Reduce:
+def _adder(xp: Namespace, dtype: DType) -> Reduce:
     add = xp.add.reduce
     wide, own = _wide(dtype), dtype.np_dtype
     if wide != own:
@@ -76,7 +77,7 @@ def _adder(xp: Any, dtype: DType) -> Reduce:
     return lambda x, axes, keep: add(x, axis=axes, keepdims=keep)
 
 
-def _blas_adder(xp: Any, rank: int, axes: tuple[int, ...], otherwise: Reduce) -> Reduce | None:
+def _blas_adder(xp: Namespace, rank: int, axes: tuple[int, ...], otherwise: Reduce) -> Reduce | None:
     """Return a sum over leading or trailing axes as a product with ones, or None for other axes."""
     count, ordered = len(axes), tuple(sorted(axes))
     leading = ordered == tuple(range(count))
@@ -86,14 +87,14 @@ def _blas_adder(xp: Any, rank: int, axes: tuple[int, ...], otherwise: Reduce) ->
     # The ones of the last call. The tuple is read and replaced as a whole, because steps may run concurrently.
     held: tuple[int, Any] = (-1, None)
 
-    def ones(size: int, dtype: Any) -> Any:
+    def ones(size: int, dtype: NpDType) -> Array:
         nonlocal held
-        found = held
+        found: tuple[int, Array] = held
         if found[0] != size:
             found = held = (size, xp.ones(size, dtype))
         return found[1]
 
-    def add(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
+    def add(x: Array, axes: tuple[int, ...], keep: bool) -> Array:
         if not x.flags.c_contiguous:
             return otherwise(x, axes, keep)
         shape = x.shape
@@ -150,33 +151,37 @@ def bind_mean(binding: Binding) -> Body:
         return _reducing(binding, _small_mean(binding.xp, dtype))
     add = _fast_adder(binding)
 
-    def mean(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
+    def mean(x: Array, axes: tuple[int, ...], keep: bool) -> Array:
         # The mean of no elements, 0 / 0, is NaN and no exception, because the total is never a Python number.
+        found: Array
         if len(axes) == 1:
-            return add(x, axes, keep) / x.shape[axes[0]]
-        if len(axes) == x.ndim:
-            return add(x, axes, keep) / x.size
-        return add(x, axes, keep) / math.prod([x.shape[a] for a in axes])
+            found = add(x, axes, keep) / x.shape[axes[0]]
+        elif len(axes) == x.ndim:
+            found = add(x, axes, keep) / x.size
+        else:
+            found = add(x, axes, keep) / math.prod([x.shape[a] for a in axes])
+        return found
 
     return _reducing(binding, mean)
 
 
-def _small_mean(xp: Any, dtype: DType) -> Reduce:
-    def mean(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
+def _small_mean(xp: Namespace, dtype: DType) -> Reduce:
+    def mean(x: Array, axes: tuple[int, ...], keep: bool) -> Array:
         count = np.float32(math.prod([x.shape[a] for a in axes]))
         return (xp.add.reduce(x, axis=axes, dtype=xp.float32, keepdims=keep) / count).astype(dtype.np_dtype)
 
     return mean
 
 
-def _integer_mean(xp: Any, dtype: DType) -> Reduce:
+def _integer_mean(xp: Namespace, dtype: DType) -> Reduce:
     """Return the mean rounded towards zero, 0 for no elements. Unlike TensorFlow's, the 64-bit sums do not wrap."""
     wide = xp.uint64 if dtype.is_unsigned else xp.int64
 
-    def mean(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
+    def mean(x: Array, axes: tuple[int, ...], keep: bool) -> Array:
         count = wide(max(math.prod([x.shape[a] for a in axes]), 1))
         total = xp.add.reduce(x, axis=axes, dtype=wide, keepdims=keep)
-        return (xp.sign(total) * (xp.abs(total) // count)).astype(dtype.np_dtype)
+        rounded: Array = xp.sign(total) * (xp.abs(total) // count)
+        return rounded.astype(dtype.np_dtype)
 
     return mean
 
@@ -193,9 +198,9 @@ def bind_prod(binding: Binding) -> Body:
 @binder("EuclideanNorm", host=_HOST, fresh=True)
 def bind_euclidean_norm(binding: Binding) -> Body:
     xp, dtype = binding.xp, binding.output_dtypes[0]
-    wide = xp.float64 if dtype.is_integer else _wide(dtype)
+    wide = np.dtype(np.float64) if dtype.is_integer else _wide(dtype)
 
-    def norm(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
+    def norm(x: Array, axes: tuple[int, ...], keep: bool) -> Array:
         squares = (x * x.conj()).real if dtype.is_complex else xp.square(x.astype(wide, copy=False))
         return xp.sqrt(xp.add.reduce(squares, axis=axes, keepdims=keep)).astype(dtype.np_dtype)
 
@@ -205,13 +210,13 @@ def bind_euclidean_norm(binding: Binding) -> Body:
 # ── extremes ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _extreme(binding: Binding, name: str, of_nothing: Any) -> Body:
+def _extreme(binding: Binding, name: str, of_nothing: float) -> Body:
     """Return the body of a maximum or minimum, whose result over no elements is `of_nothing`."""
     xp = binding.xp
     # On the CPU the ufunc's `reduce`, which avoids a Python wrapper; CuPy's ufuncs lack it.
-    reduce = getattr(xp, name + "imum").reduce if binding.is_host else getattr(xp, name)
+    reduce: Function = getattr(xp, name + "imum").reduce if binding.is_host else getattr(xp, name)
 
-    def extreme(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
+    def extreme(x: Array, axes: tuple[int, ...], keep: bool) -> Array:
         if x.size:
             return reduce(x, axis=axes, keepdims=keep)
         sizes = [1 if a in axes else s for a, s in enumerate(x.shape) if keep or a not in axes]
@@ -250,29 +255,29 @@ def bind_any(binding: Binding) -> Body:
 
 
 @kernel("Cumsum", host={"axis": as_int}, fresh=True)
-def cumsum(xp: Any, x: Any, axis: int, *, exclusive: bool, reverse: bool) -> Any:
+def cumsum(xp: Namespace, x: Array, axis: int, *, exclusive: bool, reverse: bool) -> Array:
     return _scan(xp, "add", 0, x, axis, exclusive, reverse)
 
 
 @kernel("Cumprod", host={"axis": as_int}, fresh=True)
-def cumprod(xp: Any, x: Any, axis: int, *, exclusive: bool, reverse: bool) -> Any:
+def cumprod(xp: Namespace, x: Array, axis: int, *, exclusive: bool, reverse: bool) -> Array:
     return _scan(xp, "multiply", 1, x, axis, exclusive, reverse)
 
 
-def _scan(xp: Any, name: str, first: int, x: Any, axis: int, exclusive: bool, reverse: bool) -> Any:
+def _scan(xp: Namespace, name: str, first: int, x: Array, axis: int, exclusive: bool, reverse: bool) -> Array:
     rank = np.ndim(x)
     if not -rank <= axis < rank:
         raise InvalidArgumentError("scan axis out of range", expected=f"-{rank} <= axis < {rank}", actual=axis)
     before = (slice(None),) * (axis % rank)
     source = x[(*before, slice(None, None, -1))] if reverse else x
-    wide = xp.float32 if x.dtype in (t.np_dtype for t in _SMALL_FLOATS) else x.dtype
+    wide = np.dtype(np.float32) if x.dtype in (t.np_dtype for t in _SMALL_FLOATS) else x.dtype
     if is_large(x):
         result = np.empty(x.shape, x.dtype)
         target = result[(*before, slice(None, None, -1))] if reverse else result
         if exclusive:
             target[(*before, slice(0, 1))] = first
             source, target = source[(*before, slice(None, -1))], target[(*before, slice(1, None))]
-        _scan_into(target, source, axis % rank, getattr(np, name), np.dtype(wide))
+        _scan_into(target, source, axis % rank, getattr(np, name), wide)
         return result
     scan = {"add": xp.cumsum, "multiply": xp.cumprod}[name]
     if exclusive:
@@ -285,7 +290,7 @@ def _scan(xp: Any, name: str, first: int, x: Any, axis: int, exclusive: bool, re
     return result.astype(x.dtype, copy=False)
 
 
-def _scan_into(target: Any, source: Any, axis: int, ufunc: Any, wide: np.dtype[Any]) -> None:
+def _scan_into(target: Array, source: Array, axis: int, ufunc: np.ufunc, wide: NpDType) -> None:
     """Scan block by block, and carry the last value of a block over to the next."""
     if source.size <= BLOCK:
         target[...] = ufunc.accumulate(source, axis, dtype=wide)
@@ -304,7 +309,7 @@ def _scan_into(target: Any, source: Any, axis: int, ufunc: Any, wide: np.dtype[A
         for part in blocks(columns, max(1, BLOCK * columns // row)):
             _scan_into(target[:, part], source[:, part], 0, ufunc, wide)
     else:
-        last: Any = None
+        last: Array | None = None
         for part in blocks(len(source), BLOCK // row):
             few = source[part].astype(wide)
             if last is not None:

@@ -14,6 +14,7 @@ from aioflow.kernels.blockwise import BLOCK, claim_array, folded_rows, full, is_
 from aioflow.kernels.convert import as_int
 from aioflow.kernels.math.large_sorts import is_long, order_of
 from aioflow.kernels.registry import Binding, Body, binder
+from aioflow.memory.values import Array, Namespace, NpDType
 
 _UFUNC: Final = {"Sum": "add", "Mean": "add", "Prod": "multiply", "Max": "maximum", "Min": "minimum"}
 
@@ -21,7 +22,7 @@ _UFUNC: Final = {"Sum": "add", "Mean": "add", "Prod": "multiply", "Max": "maximu
 class _Reducer:
     """A reduction of rows to segments by one ufunc, in float32 if the dtype is a small float."""
 
-    def __init__(self, binding: Binding, kind: str, empty: Any) -> None:
+    def __init__(self, binding: Binding, kind: str, empty: float) -> None:
         dtype = binding.output_dtypes[0]
         self.xp = binding.xp
         self.ufunc = getattr(binding.xp, _UFUNC[kind])
@@ -31,7 +32,7 @@ class _Reducer:
         self.wide = np.dtype(np.float32) if small else dtype.np_dtype
         self.has_reduceat = binding.is_host
 
-    def into(self, data: Any, ids: Any, count: int) -> Any:
+    def into(self, data: Array, ids: Array, count: int) -> Array:
         """Return [count, ...] segments of the rows of `data`, whose ids ascend and are in range."""
         shape = (count, *data.shape[1:])
         claim_array(shape, self.wide)
@@ -54,7 +55,7 @@ class _Reducer:
         return result
 
 
-def _starts(xp: Any, ids: Any) -> Any:
+def _starts(xp: Namespace, ids: Array) -> Array:
     """Return the first position of each of the ascending ids."""
     if not is_large(ids):
         return xp.flatnonzero(xp.concatenate([ids[:1] >= 0, ids[1:] != ids[:-1]]))
@@ -68,7 +69,7 @@ def _starts(xp: Any, ids: Any) -> Any:
 # ── sorted ids ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _check_sorted(xp: Any, data: Any, ids: Any) -> int:
+def _check_sorted(xp: Namespace, data: Array, ids: Array) -> int:
     """Return the number of segments. Raise InvalidArgumentError unless ids are one per row, ascending, not negative."""
     if ids.ndim != 1 or not data.ndim or len(ids) != data.shape[0]:
         raise InvalidArgumentError(
@@ -99,7 +100,7 @@ def bind_segment(binding: Binding) -> Body:
     kind = binding.op_type.removeprefix("Segment")
     reducer = _Reducer(binding, kind, 1 if kind == "Prod" else 0)
 
-    def segments(data: Any, ids: Any) -> Any:
+    def segments(data: Array, ids: Array) -> Array:
         count = _check_sorted(reducer.xp, data, ids)
         return reducer.into(data, ids, count).astype(reducer.own, copy=False)
 
@@ -111,14 +112,16 @@ def bind_segment_mean(binding: Binding) -> Body:
     reducer, dtype = _Reducer(binding, "Mean", 0), binding.output_dtypes[0]
     xp = reducer.xp
 
-    def means(data: Any, ids: Any) -> Any:
+    def means(data: Array, ids: Array) -> Array:
         count = _check_sorted(xp, data, ids)
         sums = reducer.into(data, ids, count)
         sizes = xp.maximum(xp.bincount(ids, minlength=count), 1).reshape(count, *(1,) * (data.ndim - 1))
+        found: Array
         if not dtype.is_integer:
-            return (sums / sizes.astype(sums.real.dtype)).astype(reducer.own, copy=False)
-        sizes = sizes.astype(sums.dtype)
-        return (xp.sign(sums) * (xp.abs(sums) // sizes)).astype(reducer.own, copy=False)
+            found = sums / sizes.astype(sums.real.dtype)
+        else:
+            found = xp.sign(sums) * (xp.abs(sums) // sizes.astype(sums.dtype))
+        return found.astype(reducer.own, copy=False)
 
     return means
 
@@ -126,7 +129,7 @@ def bind_segment_mean(binding: Binding) -> Body:
 # ── unsorted ids ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _check_unsorted(data: Any, ids: Any, count: int) -> None:
+def _check_unsorted(data: Array, ids: Array, count: int) -> None:
     if data.shape[: ids.ndim] != ids.shape:
         raise InvalidArgumentError(
             "the shape of the data does not start with that of the segment ids",
@@ -151,7 +154,7 @@ def bind_unsorted_segment(binding: Binding) -> Body:
     xp = reducer.xp
     by_bincount = kind == "Sum" and dtype in (dtypes.float32, dtypes.float64)  # bincount adds in float64
 
-    def segments(data: Any, ids: Any, count: int) -> Any:
+    def segments(data: Array, ids: Array, count: int) -> Array:
         data, ids = xp.asarray(data), xp.asarray(ids)
         _check_unsorted(data, ids, count)
         flat = ids.reshape(-1)
@@ -164,7 +167,7 @@ def bind_unsorted_segment(binding: Binding) -> Body:
             return _added(xp, flat, rows, count, reducer.own)
         if bool((flat[1:] < flat[:-1]).any()):
             # NumPy sorts 16-bit keys by radix, several times faster than wider ones.
-            keys = flat.astype(xp.uint16) if count <= 1 << 16 else flat
+            keys = flat.astype(np.uint16) if count <= 1 << 16 else flat
             order = order_of(keys) if is_long(keys) else xp.argsort(keys, kind="stable")
             flat, rows = flat[order], taken(xp, rows, order)
         return reducer.into(rows, flat, count).astype(reducer.own, copy=False)
@@ -172,13 +175,13 @@ def bind_unsorted_segment(binding: Binding) -> Body:
     return segments
 
 
-def _added(xp: Any, ids: Any, numbers: Any, count: int, dtype: Any) -> Any:
+def _added(xp: Namespace, ids: Array, numbers: Array, count: int, dtype: NpDType) -> Array:
     """Return the sum of the numbers of each id, added in float64 in order."""
     if not on_host(xp) or (count <= BLOCK and not is_large(numbers)):
         return xp.bincount(ids, weights=numbers, minlength=count).astype(dtype)
     totals = xp.zeros(count, xp.float64)
     for part in blocks(len(ids), BLOCK if is_large(numbers) else max(1, len(ids))):
-        xp.add.at(totals, ids[part], numbers[part].astype(xp.float64))
+        xp.add.at(totals, ids[part], numbers[part].astype(np.float64))
     if not is_large(totals):
         return totals.astype(dtype)
     return written((count,), dtype, lambda part: totals[part])

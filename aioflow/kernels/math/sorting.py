@@ -13,6 +13,7 @@ from aioflow.kernels.blockwise import BLOCK, claim_array, is_large, on_host
 from aioflow.kernels.convert import as_array, as_int
 from aioflow.kernels.math.large_sorts import is_long, largest, nth, order_of
 from aioflow.kernels.registry import Binding, Body, binder, kernel
+from aioflow.memory.values import Array, Namespace, NpDType
 
 # Above this width a partition is faster than a full sort, if few elements are wanted.
 _WIDE: Final = 256
@@ -23,7 +24,7 @@ _WIDE: Final = 256
 def bind_arg(binding: Binding) -> Body:
     name, output = binding.op_type.lower(), binding.output_dtypes[0].np_dtype
 
-    def find(x: Any, axis: int) -> Any:
+    def find(x: Array, axis: int) -> Any:
         shape = x.shape
         if not -len(shape) <= axis < len(shape) or not shape[axis]:
             return _arg_of_scalar(shape, axis, output)
@@ -33,7 +34,7 @@ def bind_arg(binding: Binding) -> Body:
     return find
 
 
-def _arg_of_scalar(shape: tuple[int, ...], axis: int, output: np.dtype[Any]) -> Any:
+def _arg_of_scalar(shape: tuple[int, ...], axis: int, output: NpDType) -> Any:
     """Return 0 for axis 0 of a scalar. Otherwise raise InvalidArgumentError: the axis is missing or empty."""
     if not shape and axis == 0:
         return output.type(0)
@@ -43,8 +44,8 @@ def _arg_of_scalar(shape: tuple[int, ...], axis: int, output: np.dtype[Any]) -> 
 
 
 @kernel("TopK", fresh=True, synchronises=True)
-def top_k(xp: Any, x: Any, *, k: int) -> tuple[Any, Any]:
-    return _top(xp, x, k, xp.int32)
+def top_k(xp: Namespace, x: Array, *, k: int) -> tuple[Array, Array]:
+    return _top(xp, x, k, np.dtype(np.int32))
 
 
 @binder("TopKV2", host={"k": as_int}, fresh=True, synchronises=True)
@@ -53,7 +54,7 @@ def bind_top_k(binding: Binding) -> Body:
     return lambda x, k: _top(xp, x, k, index)
 
 
-def _top(xp: Any, x: Any, k: int, index: Any) -> tuple[Any, Any]:
+def _top(xp: Namespace, x: Array, k: int, index: NpDType) -> tuple[Array, Array]:
     if not x.ndim or k < 0 or x.shape[-1] < k:
         raise InvalidArgumentError(
             f"input must have at least k={k} columns", expected=f"0 <= k <= {x.shape[-1:]}", actual=k
@@ -73,7 +74,7 @@ def _top(xp: Any, x: Any, k: int, index: Any) -> tuple[Any, Any]:
     return xp.take_along_axis(x, best, -1), best.astype(index)
 
 
-def _top_of_rows(xp: Any, x: Any, k: int, index: Any) -> tuple[Any, Any]:
+def _top_of_rows(xp: Namespace, x: Array, k: int, index: NpDType) -> tuple[Array, Array]:
     """Find the largest elements by rows, since NumPy sorts at most 32 dimensions; a large array in blocks of rows."""
     rows = x.reshape(-1, x.shape[-1])
     if not is_large(x):
@@ -86,14 +87,15 @@ def _top_of_rows(xp: Any, x: Any, k: int, index: Any) -> tuple[Any, Any]:
     return values.reshape(*x.shape[:-1], k), best.reshape(*x.shape[:-1], k)
 
 
-def _descending(xp: Any, x: Any) -> Any:
+def _descending(xp: Namespace, x: Array) -> Array:
     """Return the indices of a stable descending sort: a stable ascending one of the mirrored array, mirrored."""
     mirrored = x[..., ::-1]
     order = order_of(mirrored) if is_long(x) else xp.argsort(mirrored, axis=-1, kind="stable")
-    return x.shape[-1] - 1 - order[..., ::-1]
+    descending: Array = x.shape[-1] - 1 - order[..., ::-1]
+    return descending
 
 
-def _top_few(xp: Any, x: Any, k: int) -> Any:
+def _top_few(xp: Namespace, x: Array, k: int) -> Array:
     """Return the same as `_descending(x)[..., :k]`, by a partition."""
     if is_long(x):
         candidates = largest(x, k)
@@ -109,7 +111,7 @@ def _top_few(xp: Any, x: Any, k: int) -> Any:
 
 
 @kernel("NthElement", host={"n": as_int}, fresh=True)
-def nth_element(xp: Any, x: Any, n: int, *, reverse: bool) -> Any:
+def nth_element(xp: Namespace, x: Array, n: int, *, reverse: bool) -> Array:
     width = x.shape[-1] if x.ndim else 0
     if not 0 <= n < width:
         raise InvalidArgumentError(f"input must have more than n={n} columns", expected=f"0 <= n < {width}", actual=n)
@@ -125,16 +127,16 @@ def nth_element(xp: Any, x: Any, n: int, *, reverse: bool) -> Any:
 
 
 @kernel("InTopK", fresh=True)
-def in_top_k(xp: Any, predictions: Any, targets: Any, *, k: int) -> Any:
+def in_top_k(xp: Namespace, predictions: Array, targets: Array, *, k: int) -> Array:
     return _in_top(xp, predictions, targets, k)
 
 
 @kernel("InTopKV2", host={"k": as_int}, fresh=True)
-def in_top_k_v2(xp: Any, predictions: Any, targets: Any, k: int) -> Any:
+def in_top_k_v2(xp: Namespace, predictions: Array, targets: Array, k: int) -> Array:
     return _in_top(xp, predictions, targets, k)
 
 
-def _in_top(xp: Any, predictions: Any, targets: Any, k: int) -> Any:
+def _in_top(xp: Namespace, predictions: Array, targets: Array, k: int) -> Array:
     if predictions.ndim != 2 or targets.shape != predictions.shape[:1]:
         raise InvalidArgumentError(
             "predictions and targets do not fit",
@@ -151,17 +153,18 @@ def _in_top(xp: Any, predictions: Any, targets: Any, k: int) -> Any:
     return _in_top_rows(xp, predictions, targets, k)
 
 
-def _in_top_rows(xp: Any, predictions: Any, targets: Any, k: int) -> Any:
+def _in_top_rows(xp: Namespace, predictions: Array, targets: Array, k: int) -> Array:
     inside = (targets >= 0) & (targets < predictions.shape[1])
     own = xp.take_along_axis(predictions, xp.where(inside, targets, 0)[:, None], 1)
-    return inside & ((predictions > own).sum(1) < k) & xp.isfinite(predictions).all(1)
+    found: Array = inside & ((predictions > own).sum(1) < k) & xp.isfinite(predictions).all(1)
+    return found
 
 
 @binder("Bincount", host={"size": as_int}, fresh=True, elastic=True, synchronises=True)
 def bind_bincount(binding: Binding) -> Body:
     xp, own = binding.xp, binding.output_dtypes[0].np_dtype
 
-    def count(arr: Any, size: int, weights: Any) -> Any:
+    def count(arr: Array, size: int, weights: Array) -> Array:
         if size < 0:
             raise InvalidArgumentError("size must be non-negative", expected=">= 0", actual=size)
         flat = xp.asarray(arr).reshape(-1)
@@ -194,7 +197,7 @@ def bind_bincount(binding: Binding) -> Body:
 def bind_histogram(binding: Binding) -> Body:
     xp, output = binding.xp, binding.output_dtypes[0].np_dtype
 
-    def histogram(values: Any, value_range: np.ndarray[Any, Any], nbins: int) -> Any:
+    def histogram(values: Array, value_range: Array, nbins: int) -> Array:
         if nbins <= 0:
             raise InvalidArgumentError("nbins should be a positive number", expected="> 0", actual=nbins)
         if value_range.shape != (2,) or not value_range[0] < value_range[1]:
@@ -207,9 +210,9 @@ def bind_histogram(binding: Binding) -> Body:
         step = (float(high) - float(low)) / nbins
         result = xp.zeros(nbins, xp.int64)
         for part in blocks(flat.size, BLOCK if is_large(flat) else max(1, flat.size)):
-            places = (xp.maximum(flat[part], low) - low).astype(xp.float64) / step
+            places = (xp.maximum(flat[part], low) - low).astype(np.float64) / step
             places = xp.nan_to_num(places, nan=0.0, posinf=nbins - 1)
-            result += xp.bincount(xp.minimum(places, nbins - 1).astype(xp.int64), minlength=nbins)
+            result += xp.bincount(xp.minimum(places, nbins - 1).astype(np.int64), minlength=nbins)
         return result.astype(output)
 
     return histogram

@@ -14,7 +14,7 @@ import importlib
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.kernels.blockwise import is_large
 from aioflow.kernels.convert import broadcast_shape
 from aioflow.kernels.registry import HOST, Binding, Body, binder
+from aioflow.memory.values import Array, Namespace, NpDType
 from aioflow.release import install_command
 
 _PART: Final = 1 << 14  # elements of a block, at up to microseconds each
@@ -54,7 +55,7 @@ def by_scipy(op: str, one_shape: bool = False) -> Callable[[Body], Body]:
         def bind(binding: Binding) -> Body:
             special, dtype = _scipy_special(), binding.output_dtypes[0].np_dtype
 
-            def call(*inputs: Any) -> Any:
+            def call(*inputs: Array) -> Array:
                 if one_shape:
                     _check_one_shape(inputs)
                 return _widened(lambda _, *arrays: body(special, *arrays), np, dtype, *inputs)
@@ -67,7 +68,7 @@ def by_scipy(op: str, one_shape: bool = False) -> Callable[[Body], Body]:
     return register
 
 
-def _check_one_shape(inputs: Sequence[Any]) -> None:
+def _check_one_shape(inputs: Sequence[Array]) -> None:
     shapes = {np.shape(value) for value in inputs} - {()}
     if len(shapes) > 1:
         raise InvalidArgumentError(
@@ -75,7 +76,7 @@ def _check_one_shape(inputs: Sequence[Any]) -> None:
         )
 
 
-def _scipy_special() -> Any:
+def _scipy_special() -> Namespace:
     """Import SciPy's special functions when the first kernel that needs them is bound."""
     # Not imported with this module, because the import takes some tenths of a second.
     try:
@@ -88,14 +89,15 @@ def _scipy_special() -> Any:
         ) from error
 
 
-def _widened(body: Body, xp: Any, dtype: np.dtype[Any], *inputs: Any) -> Any:
+def _widened(body: Body, xp: Namespace, dtype: NpDType, *inputs: Array) -> Array:
     arrays = [xp.asarray(value) for value in inputs]
     if len(arrays) > 1:
         shape = broadcast_shape(*(array.shape for array in arrays))
         arrays = [xp.broadcast_to(array, shape) for array in arrays]
     if not is_large(arrays[0]):
         result = body(xp, *(xp.atleast_1d(a.astype(np.float64)) for a in arrays)).astype(dtype)
-        return result.reshape(arrays[0].shape)[()]
+        found: Array = result.reshape(arrays[0].shape)[()]
+        return found
     made = np.empty(arrays[0].shape, dtype)
     into, flat = made.reshape(-1), [array.reshape(-1) for array in arrays]
     for part in blocks(made.size, _PART):
@@ -103,7 +105,7 @@ def _widened(body: Body, xp: Any, dtype: np.dtype[Any], *inputs: Any) -> Any:
     return made
 
 
-def _polynomial(x: Any, coefficients: Sequence[float]) -> Any:
+def _polynomial(x: Array, coefficients: Sequence[float]) -> Array:
     """Return the polynomial with these coefficients, that of the highest power first."""
     result = x * coefficients[0] + coefficients[1]
     for coefficient in coefficients[2:]:
@@ -112,7 +114,7 @@ def _polynomial(x: Any, coefficients: Sequence[float]) -> Any:
     return result
 
 
-def _piecewise(x: Any, pieces: Sequence[tuple[Any, Callable[[Any], Any]]]) -> Any:
+def _piecewise(x: Array, pieces: Sequence[tuple[Array, Callable[[Array], Array]]]) -> Array:
     """Return each piece's function over the elements that its mask selects; NaN where no mask does."""
     result = x * np.nan
     for mask, function in pieces:
@@ -152,26 +154,26 @@ _NEAR_LIMIT: Final = 0.46875
 _LAST: Final = 27.3  # beyond it erfc is below the least subnormal
 
 
-def _ratio(x: Any, coefficients: tuple[Sequence[float], Sequence[float]]) -> Any:
+def _ratio(x: Array, coefficients: tuple[Sequence[float], Sequence[float]]) -> Array:
     return _polynomial(x, coefficients[0]) / _polynomial(x, coefficients[1])
 
 
-def _erf_near(x: Any) -> Any:
+def _erf_near(x: Array) -> Array:
     return x * _ratio(x * x, _NEAR)
 
 
-def _bell(xp: Any, y: Any) -> Any:
+def _bell(xp: Namespace, y: Array) -> Array:
     """Return exp(-y²), with the square split so that its rounding error is not magnified."""
     head = xp.trunc(y * 16) / 16
     return xp.exp(-head * head) * xp.exp((head - y) * (y + head))
 
 
-def _erfc_far(xp: Any, y: Any) -> Any:
+def _erfc_far(xp: Namespace, y: Array) -> Array:
     inverse = 1 / (y * y)
     return _bell(xp, y) * (1 / math.sqrt(math.pi) - inverse * _ratio(inverse, _FAR)) / y
 
 
-def _erfc_positive(xp: Any, y: Any) -> Any:
+def _erfc_positive(xp: Namespace, y: Array) -> Array:
     """Return erfc for y > 0.46875."""
     middle = y <= 4
     return _piecewise(
@@ -185,7 +187,7 @@ def _erfc_positive(xp: Any, y: Any) -> Any:
 
 
 @in_float64("Erf")
-def erf(xp: Any, x: Any) -> Any:
+def erf(xp: Namespace, x: Array) -> Array:
     size = xp.absolute(x)
     return _piecewise(
         x,
@@ -197,7 +199,7 @@ def erf(xp: Any, x: Any) -> Any:
 
 
 @in_float64("Erfc")
-def erfc(xp: Any, x: Any) -> Any:
+def erfc(xp: Namespace, x: Array) -> Array:
     return _piecewise(
         x,
         [
@@ -242,10 +244,10 @@ _FAR_TAIL: Final = (
 )
 
 
-def _quantile(xp: Any, offset: Any, tail: Any) -> Any:
+def _quantile(xp: Namespace, offset: Array, tail: Array) -> Array:
     """Return the normal quantile of a probability p, given p - ½ and the smaller of p and 1 - p, both exact."""
 
-    def outside(smaller: Any) -> Any:
+    def outside(smaller: Array) -> Array:
         r = xp.sqrt(-xp.log(smaller))
         far = r > 5
         return _piecewise(
@@ -266,12 +268,12 @@ def _quantile(xp: Any, offset: Any, tail: Any) -> Any:
 
 
 @in_float64("Ndtri")
-def ndtri(xp: Any, x: Any) -> Any:
+def ndtri(xp: Namespace, x: Array) -> Array:
     return _quantile(xp, x - 0.5, xp.minimum(x, 1 - x))
 
 
 @in_float64("Erfinv")
-def erfinv(xp: Any, x: Any) -> Any:
+def erfinv(xp: Namespace, x: Array) -> Array:
     return _quantile(xp, x / 2, (1 - xp.absolute(x)) / 2) / math.sqrt(2)
 
 
@@ -282,7 +284,7 @@ _LGAMMA_SERIES: Final = (1 / 156, -691 / 360360, 1 / 1188, -1 / 1680, 1 / 1260, 
 _DIGAMMA_SERIES: Final = (1 / 12, -691 / 32760, 1 / 132, -1 / 240, 1 / 252, -1 / 120, 1 / 12)
 
 
-def _lgamma_positive(xp: Any, x: Any) -> Any:
+def _lgamma_positive(xp: Namespace, x: Array) -> Array:
     small = x < _SHIFT
     product = xp.ones_like(x)
     for step in range(_SHIFT):
@@ -294,8 +296,8 @@ def _lgamma_positive(xp: Any, x: Any) -> Any:
 
 
 @in_float64("Lgamma")
-def lgamma(xp: Any, x: Any) -> Any:
-    def reflected(v: Any) -> Any:
+def lgamma(xp: Namespace, x: Array) -> Array:
+    def reflected(v: Array) -> Array:
         sine = xp.absolute(xp.sin(math.pi * (v - xp.rint(v))))  # reduced first, since π v would lose the fraction
         result = xp.log(math.pi / sine) - _lgamma_positive(xp, 1 - v)
         return xp.where(v == -np.inf, np.inf, result)
@@ -303,7 +305,7 @@ def lgamma(xp: Any, x: Any) -> Any:
     return _piecewise(x, [(x > 0, partial(_lgamma_positive, xp)), (x <= 0, reflected)])
 
 
-def _digamma_positive(xp: Any, x: Any) -> Any:
+def _digamma_positive(xp: Namespace, x: Array) -> Array:
     small = x < _SHIFT
     total = xp.zeros_like(x)
     for step in range(_SHIFT):
@@ -314,8 +316,8 @@ def _digamma_positive(xp: Any, x: Any) -> Any:
 
 
 @in_float64("Digamma")
-def digamma(xp: Any, x: Any) -> Any:
-    def reflected(v: Any) -> Any:
+def digamma(xp: Namespace, x: Array) -> Array:
+    def reflected(v: Array) -> Array:
         fraction = v - xp.rint(v)
         return _digamma_positive(xp, 1 - v) - math.pi / xp.tan(math.pi * fraction)
 
@@ -331,7 +333,7 @@ _EULER_MACLAURIN: Final = tuple(b / math.factorial(2 * j) for j, b in enumerate(
 _MOST_TERMS: Final = 100_000
 
 
-def _hurwitz(xp: Any, x: Any, q: Any) -> Any:
+def _hurwitz(xp: Namespace, x: Array, q: Array) -> Array:
     """Return ζ(x, q) for x > 1: a sum of terms until the base is at least 10, then the integral and corrections."""
     terms = int(min(max(10.0, 11 - float(q.min())), _MOST_TERMS))
     total, base = xp.zeros_like(q), q.copy()
@@ -350,7 +352,7 @@ def _hurwitz(xp: Any, x: Any, q: Any) -> Any:
 
 
 @in_float64("Zeta")
-def zeta(xp: Any, x: Any, q: Any) -> Any:
+def zeta(xp: Namespace, x: Array, q: Array) -> Array:
     usable = (x > 1) & (q > -_MOST_TERMS) & ((q > 0) | ((q != xp.floor(q)) & (x == xp.floor(x))))
     result = x * np.nan
     if usable.any():
@@ -361,7 +363,7 @@ def zeta(xp: Any, x: Any, q: Any) -> Any:
 
 
 @in_float64("Polygamma")
-def polygamma(xp: Any, a: Any, x: Any) -> Any:
+def polygamma(xp: Namespace, a: Array, x: Array) -> Array:
     """Return (-1)^(a+1) a! ζ(a + 1, x), and digamma for order 0."""
     order = a + 1
     sign = xp.where(order % 2 == 0, 1.0, -1.0)
@@ -374,17 +376,17 @@ def polygamma(xp: Any, a: Any, x: Any) -> Any:
 
 
 @by_scipy("Igamma")
-def igamma(special: Any, a: Any, x: Any) -> Any:
+def igamma(special: Namespace, a: Array, x: Array) -> Array:
     return np.where(x == 0, 0.0, np.where(a > 0, special.gammainc(a, x), np.nan))
 
 
 @by_scipy("Igammac")
-def igammac(special: Any, a: Any, x: Any) -> Any:
+def igammac(special: Namespace, a: Array, x: Array) -> Array:
     return np.where(a > 0, special.gammaincc(a, x), np.nan)
 
 
 @by_scipy("Betainc", one_shape=True)
-def betainc(special: Any, a: Any, b: Any, x: Any) -> Any:
+def betainc(special: Namespace, a: Array, b: Array, x: Array) -> Array:
     return np.where((a > 0) & (b > 0), special.betainc(a, b, x), np.nan)
 
 
@@ -397,7 +399,7 @@ _MOST_STEPS: Final = 10_000
 _LARGE: Final = 1e5  # above it the two expansions take thousands of steps, and the limit's error is below 1e-8
 
 
-def _drift_by_series(xp: Any, a: Any, x: Any) -> Any:
+def _drift_by_series(xp: Namespace, a: Array, x: Array) -> Array:
     """Return the drift for x <= max(a, 1), by a series.
 
     P is xᵃ exp(-x) / Γ(a + 1) times the sum of xⁿ / ((a + 1) … (a + n)).
@@ -411,10 +413,11 @@ def _drift_by_series(xp: Any, a: Any, x: Any) -> Any:
         if bool((term * harmonic <= _EPSILON * slope).all()):
             break
         checkpoint()
-    return (slope - (xp.log(x) - _digamma_positive(xp, a + 1)) * total) / a
+    drift: Array = (slope - (xp.log(x) - _digamma_positive(xp, a + 1)) * total) / a
+    return drift
 
 
-def _drift_by_fraction(xp: Any, a: Any, x: Any) -> Any:
+def _drift_by_fraction(xp: Namespace, a: Array, x: Array) -> Array:
     """Return the drift for x > max(a, 1), by a continued fraction.
 
     1 - P is xᵃ exp(-x) / Γ(a) times the fraction, whose convergents are p / q.
@@ -442,10 +445,11 @@ def _drift_by_fraction(xp: Any, a: Any, x: Any) -> Any:
         factor = xp.where(xp.absolute(p1) > _BIG, _EPSILON, 1.0)
         p0, p1, q0, q1, dp0, dp1, dq0, dq1 = (v * factor for v in (p0, p1, q0, q1, dp0, dp1, dq0, dq1))
         checkpoint()
-    return (xp.log(x) - _digamma_positive(xp, a)) * total + slope
+    drift: Array = (xp.log(x) - _digamma_positive(xp, a)) * total + slope
+    return drift
 
 
-def _drift_in_the_limit(xp: Any, a: Any, x: Any) -> Any:
+def _drift_in_the_limit(xp: Namespace, a: Array, x: Array) -> Array:
     """Return the drift for large a.
 
     P is the normal distribution function of a number that grows as √(x - a - a log(x / a)). The omitted terms are
@@ -456,7 +460,7 @@ def _drift_in_the_limit(xp: Any, a: Any, x: Any) -> Any:
     return xp.where(gap == 0, 1 / a, ratio / gap) * (1 + 1 / (6 * a))
 
 
-def _drift(xp: Any, a: Any, x: Any) -> Any:
+def _drift(xp: Namespace, a: Array, x: Array) -> Array:
     """Return (dx/da) / x at constant P(a, x), for finite positive numbers."""
     large, left = a > _LARGE, x <= xp.maximum(a, 1.0)
     pieces = [
@@ -471,7 +475,7 @@ def _drift(xp: Any, a: Any, x: Any) -> Any:
     return result
 
 
-def _where_gamma_is(xp: Any, a: Any, x: Any, function: Callable[[Any, Any], Any]) -> Any:
+def _where_gamma_is(xp: Namespace, a: Array, x: Array, function: Callable[[Array, Array], Array]) -> Array:
     """Return the function for positive finite numbers, 0 at the ends of the distribution, and NaN outside it."""
     result = xp.where(((a > 0) & (x >= 0)) | (x == 0), 0.0, np.nan)
     inside = (a > 0) & (x > 0) & xp.isfinite(a) & xp.isfinite(x)
@@ -481,13 +485,13 @@ def _where_gamma_is(xp: Any, a: Any, x: Any, function: Callable[[Any, Any], Any]
 
 
 @in_float64("IgammaGradA")
-def igamma_grad_a(xp: Any, a: Any, x: Any) -> Any:
-    def slope(a: Any, x: Any) -> Any:
+def igamma_grad_a(xp: Namespace, a: Array, x: Array) -> Array:
+    def slope(a: Array, x: Array) -> Array:
         return -xp.exp(a * xp.log(x) - x - _lgamma_positive(xp, a)) * _drift(xp, a, x)
 
     return _where_gamma_is(xp, a, x, slope)
 
 
 @in_float64("RandomGammaGrad")
-def random_gamma_grad(xp: Any, alpha: Any, sample: Any) -> Any:
+def random_gamma_grad(xp: Namespace, alpha: Array, sample: Array) -> Array:
     return _where_gamma_is(xp, alpha, sample, lambda a, x: x * _drift(xp, a, x))
