@@ -16,6 +16,7 @@ from aioflow.concurrency.stopping import blocks
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.kernels.registry import Binding, Body, binder, kernel
+from aioflow.memory.values import Array, Namespace, Value
 
 _LARGE: Final = 400  # rows of a matrix that takes some milliseconds to factor
 _SINGULAR: Final = "Input is not invertible."
@@ -23,17 +24,17 @@ _WORK: Final = 1 << 24  # multiply-adds of one call, counted as for a matrix pro
 _BLOCK: Final = 64  # below this size a triangular system is solved as a general one
 
 
-def _adjoint(xp: Any, x: Any) -> Any:
+def _adjoint(xp: Namespace, x: Array) -> Array:
     turned = x.swapaxes(-1, -2)
     return xp.conj(turned) if x.dtype.kind == "c" else turned
 
 
-def _computable(xp: Any, x: Any) -> Any:
+def _computable(xp: Namespace, x: Array) -> Array:
     """Return the array in a dtype that LAPACK supports."""
-    return x.astype(xp.float32) if x.dtype.itemsize == 2 else x
+    return x.astype(np.float32) if x.dtype.itemsize == 2 else x
 
 
-def _in_batches(xp: Any, function: Callable[..., Any], *arrays: Any) -> Any:
+def _in_batches(xp: Namespace, function: Callable[..., Any], *arrays: Array) -> Any:
     """Call a function of (batches of) matrices for a few matrices at a time, with checkpoints between the calls."""
     rows, matrix = arrays[0].shape[:-2], arrays[0].shape[-2:]
     work = math.prod(matrix) * max(matrix)
@@ -46,17 +47,17 @@ def _in_batches(xp: Any, function: Callable[..., Any], *arrays: Any) -> Any:
     return tuple(_joined(xp, parts, rows) for parts in zip(*made, strict=True))
 
 
-def _joined(xp: Any, parts: Sequence[Any], rows: tuple[int, ...]) -> Any:
+def _joined(xp: Namespace, parts: Sequence[Array], rows: tuple[int, ...]) -> Array:
     whole = xp.concatenate(parts)
     return whole.reshape(*rows, *whole.shape[1:])
 
 
-def _require_matrices(x: Any) -> None:
+def _require_matrices(x: Array) -> None:
     if x.ndim < 2:
         raise InvalidArgumentError("not matrices", expected="rank >= 2", actual=x.shape)
 
 
-def _require_square(x: Any) -> None:
+def _require_square(x: Array) -> None:
     if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
         raise InvalidArgumentError("the matrices are not square", expected="(..., n, n)", actual=x.shape)
 
@@ -68,40 +69,42 @@ def _singular(error: Exception) -> InvalidArgumentError:
 
 
 @kernel("MatrixInverse", fresh=True)
-def matrix_inverse(xp: Any, input: Any, *, adjoint: bool) -> Any:
+def matrix_inverse(xp: Namespace, input: Array, *, adjoint: bool) -> Array:
     _require_square(input)
     x = _computable(xp, input)
     try:
-        return _in_batches(xp, xp.linalg.inv, _adjoint(xp, x) if adjoint else x).astype(input.dtype, copy=False)
+        inverse: Array = _in_batches(xp, xp.linalg.inv, _adjoint(xp, x) if adjoint else x)
+        return inverse.astype(input.dtype, copy=False)
     except np.linalg.LinAlgError as error:
         raise _singular(error) from error
 
 
-def _holds_the_interpreter(x: Any) -> bool:
+def _holds_the_interpreter(x: Value) -> bool:
     """Return True if NumPy would hold the GIL for long, which blocks the event loop."""
     return isinstance(x, np.ndarray) and x.shape[-1] > _LARGE
 
 
-def _factored(xp: Any, x: Any) -> tuple[Any, Any]:
+def _factored(xp: Namespace, x: Array) -> tuple[Array, Array]:
     """Return the diagonal of R in x = QR, and the determinant of Q.
 
     The diagonal is 0 for a matrix with a row of zeros, which rounding would hide.
     """
     # In raw mode the result is transposed; it holds R, and beside it the vectors of the Householder reflections.
     reflectors, scales = xp.linalg.qr(x, mode="raw")
-    diagonal = np.diagonal(reflectors, axis1=-2, axis2=-1) * x.any(axis=-1).all(axis=-1)[..., None]
+    diagonal = np.diagonal(reflectors, axis1=-2, axis2=-1) * np.all(x.any(axis=-1), axis=-1)[..., None]
     if x.dtype.kind != "c":
         return diagonal, 1 - 2 * (np.count_nonzero(scales, axis=-1) % 2).astype(x.dtype)
     squares = 1 + np.sum(np.abs(np.triu(reflectors, 1)) ** 2, axis=-1)
     return diagonal, np.prod(1 - scales * squares, axis=-1)
 
 
-def _det_by_qr(xp: Any, x: Any) -> Any:
+def _det_by_qr(xp: Namespace, x: Array) -> Array:
     diagonal, turned = _factored(xp, x)
-    return np.prod(diagonal, axis=-1) * turned
+    determinant: Array = np.prod(diagonal, axis=-1) * turned
+    return determinant
 
 
-def _slogdet_by_qr(xp: Any, x: Any) -> tuple[Any, Any]:
+def _slogdet_by_qr(xp: Namespace, x: Array) -> tuple[Array, Array]:
     diagonal, turned = _factored(xp, x)
     sizes = np.abs(diagonal)
     signs = diagonal / np.where(sizes == 0, 1, sizes)
@@ -109,21 +112,22 @@ def _slogdet_by_qr(xp: Any, x: Any) -> tuple[Any, Any]:
 
 
 @kernel("MatrixDeterminant", fresh=True)
-def matrix_determinant(xp: Any, input: Any) -> Any:
+def matrix_determinant(xp: Namespace, input: Array) -> Array:
     _require_square(input)
     det = partial(_det_by_qr, xp) if _holds_the_interpreter(input) else xp.linalg.det
-    return _in_batches(xp, det, _computable(xp, input)).astype(input.dtype)
+    found: Array = _in_batches(xp, det, _computable(xp, input))
+    return found.astype(input.dtype)
 
 
 @kernel("LogMatrixDeterminant", fresh=True)
-def log_matrix_determinant(xp: Any, input: Any) -> tuple[Any, Any]:
+def log_matrix_determinant(xp: Namespace, input: Array) -> tuple[Array, Array]:
     _require_square(input)
     slogdet = partial(_slogdet_by_qr, xp) if _holds_the_interpreter(input) else xp.linalg.slogdet
     sign, log = _in_batches(xp, slogdet, _computable(xp, input))
     return sign.astype(input.dtype), log.astype(input.dtype)
 
 
-def _require_solvable(matrix: Any, rhs: Any, spread: bool) -> None:
+def _require_solvable(matrix: Array, rhs: Array, spread: bool) -> None:
     _require_square(matrix)
     batches = matrix.shape[:-2], rhs.shape[:-2]
     fits = rhs.ndim >= 2 and rhs.shape[-2] == matrix.shape[-1]
@@ -139,17 +143,18 @@ def _require_solvable(matrix: Any, rhs: Any, spread: bool) -> None:
 
 
 @kernel("MatrixSolve", fresh=True)
-def matrix_solve(xp: Any, matrix: Any, rhs: Any, *, adjoint: bool) -> Any:
+def matrix_solve(xp: Namespace, matrix: Array, rhs: Array, *, adjoint: bool) -> Array:
     _require_solvable(matrix, rhs, False)
     a, b = _computable(xp, matrix), _computable(xp, rhs)
     try:
-        return _in_batches(xp, xp.linalg.solve, _adjoint(xp, a) if adjoint else a, b).astype(matrix.dtype, copy=False)
+        found: Array = _in_batches(xp, xp.linalg.solve, _adjoint(xp, a) if adjoint else a, b)
+        return found.astype(matrix.dtype, copy=False)
     except np.linalg.LinAlgError as error:
         raise _singular(error) from error
 
 
 @kernel("MatrixTriangularSolve", fresh=True, synchronises=True)
-def matrix_triangular_solve(xp: Any, matrix: Any, rhs: Any, *, lower: bool, adjoint: bool) -> Any:
+def matrix_triangular_solve(xp: Namespace, matrix: Array, rhs: Array, *, lower: bool, adjoint: bool) -> Array:
     _require_solvable(matrix, rhs, True)
     a, b = _computable(xp, matrix), _computable(xp, rhs)
     if (xp.diagonal(a, axis1=-2, axis2=-1) == 0).any():
@@ -161,7 +166,7 @@ def matrix_triangular_solve(xp: Any, matrix: Any, rhs: Any, *, lower: bool, adjo
     return _substitute(xp, a, b, lower).astype(matrix.dtype, copy=False)
 
 
-def _substitute(xp: Any, a: Any, b: Any, lower: bool) -> Any:
+def _substitute(xp: Namespace, a: Array, b: Array, lower: bool) -> Array:
     """Solve by forward or backward substitution in halves, so that nearly all the work is matrix products."""
     size = a.shape[-1]
     if size <= _BLOCK:
@@ -177,10 +182,11 @@ def _substitute(xp: Any, a: Any, b: Any, lower: bool) -> Any:
 
 
 @kernel("Cholesky", fresh=True)
-def cholesky(xp: Any, input: Any) -> Any:
+def cholesky(xp: Namespace, input: Array) -> Array:
     _require_square(input)
     try:
-        return _in_batches(xp, xp.linalg.cholesky, _computable(xp, input)).astype(input.dtype, copy=False)
+        factor: Array = _in_batches(xp, xp.linalg.cholesky, _computable(xp, input))
+        return factor.astype(input.dtype, copy=False)
     except np.linalg.LinAlgError as error:
         raise InvalidArgumentError(
             "Cholesky decomposition was not successful. The input might not be valid.",
@@ -190,7 +196,7 @@ def cholesky(xp: Any, input: Any) -> Any:
 
 
 @kernel("CholeskyGrad", fresh=True)
-def cholesky_grad(xp: Any, l: Any, grad: Any) -> Any:  # noqa: E741  # the op's own name for the factor
+def cholesky_grad(xp: Namespace, l: Array, grad: Array) -> Array:  # noqa: E741  # the op's own name for the factor
     _require_square(l)
     if grad.shape != l.shape:
         raise InvalidArgumentError("the gradient does not have the factor's shape", expected=l.shape, actual=grad.shape)
@@ -204,7 +210,7 @@ def cholesky_grad(xp: Any, l: Any, grad: Any) -> Any:  # noqa: E741  # the op's 
 
 
 @kernel("SelfAdjointEigV2", fresh=True, synchronises=True)
-def self_adjoint_eig(xp: Any, input: Any, *, compute_v: bool) -> tuple[Any, Any]:
+def self_adjoint_eig(xp: Namespace, input: Array, *, compute_v: bool) -> tuple[Array, Array]:
     _require_square(input)
     x = _computable(xp, input)
     if not xp.isfinite(xp.tril(x)).all():  # values above the diagonal are not read
@@ -227,10 +233,10 @@ def _not_decomposed() -> InvalidArgumentError:
 
 
 @kernel("Svd", fresh=True, synchronises=True)
-def svd(xp: Any, input: Any, *, compute_uv: bool, full_matrices: bool) -> tuple[Any, Any, Any]:
+def svd(xp: Namespace, input: Array, *, compute_uv: bool, full_matrices: bool) -> tuple[Array, Array, Array]:
     _require_matrices(input)
     x, own = _computable(xp, input), input.dtype
-    finite = xp.isfinite(x).all(axis=(-2, -1), keepdims=True)
+    finite = xp.all(xp.isfinite(x), axis=(-2, -1), keepdims=True)
     # LAPACK may not terminate for values that are not finite. Their results are NaN, as in TensorFlow.
     if not finite.all():
         parts = svd(xp, xp.where(finite, input, 0), compute_uv=compute_uv, full_matrices=full_matrices)
@@ -250,10 +256,10 @@ def bind_qr(binding: Binding) -> Body:
     xp, own = binding.xp, binding.output_dtypes[0]
     decompose = partial(xp.linalg.qr, mode="complete" if binding.attrs["full_matrices"] else "reduced")
 
-    def decomposed(x: Any) -> tuple[Any, ...]:
+    def decomposed(x: Array) -> tuple[Array, ...]:
         _require_matrices(x)
         if own is not dtypes.float16:
             return tuple(_in_batches(xp, decompose, x))
-        return tuple(part.astype(own.np_dtype) for part in _in_batches(xp, decompose, x.astype(xp.float32)))
+        return tuple(part.astype(own.np_dtype) for part in _in_batches(xp, decompose, x.astype(np.float32)))
 
     return decomposed

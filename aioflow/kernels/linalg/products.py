@@ -7,9 +7,9 @@ when a node is bound are not checked in the step.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
@@ -18,32 +18,35 @@ from aioflow.graph import dtypes
 from aioflow.graph.einsum import Equation, Label, parse_equation
 from aioflow.kernels.convert import broadcast_shape
 from aioflow.kernels.registry import Binding, Body, binder, kernel
+from aioflow.memory.values import Array, Namespace, NpDType
 
+_Product: TypeAlias = Callable[[Array, Array], Array]
+_Contraction: TypeAlias = Callable[[Sequence[Array]], Array]
 _SMALL_FLOATS = (dtypes.float16, dtypes.bfloat16)
 
 
-def _transposed(x: Any) -> Any:
+def _transposed(x: Array) -> Array:
     return x.T
 
 
-def _same(x: Any) -> Any:
+def _same(x: Array) -> Array:
     return x
 
 
-def _in_float32(xp: Any, multiply: Body, own: Any) -> Body:
-    def product(a: Any, b: Any) -> Any:
-        return multiply(a.astype(xp.float32), b.astype(xp.float32)).astype(own)
+def _in_float32(xp: Namespace, multiply: _Product, own: NpDType) -> _Product:
+    def product(a: Array, b: Array) -> Array:
+        return multiply(a.astype(np.float32), b.astype(np.float32)).astype(own)
 
     return product
 
 
 @binder("MatMul", fresh=True)
 def bind_matmul(binding: Binding) -> Body:
-    multiply: Body = binding.xp.matmul
+    multiply: _Product = binding.xp.matmul
     transpose_a, transpose_b = binding.attrs["transpose_a"], binding.attrs["transpose_b"]
     if binding.output_dtypes[0] in _SMALL_FLOATS:
         multiply = _in_float32(binding.xp, multiply, binding.output_dtypes[0].np_dtype)
-    body: Body
+    body: _Product
     match transpose_a, transpose_b:
         case False, False:
             body = multiply
@@ -62,10 +65,10 @@ def bind_matmul(binding: Binding) -> Body:
     return _checked_matmul(body, 0 if transpose_a else 1, 1 if transpose_b else 0)
 
 
-def _checked_matmul(body: Body, a_axis: int, b_axis: int) -> Body:
+def _checked_matmul(body: _Product, a_axis: int, b_axis: int) -> Body:
     """Return the product of operands whose inner sizes are known only in the step."""
 
-    def product(a: Any, b: Any) -> Any:
+    def product(a: Array, b: Array) -> Array:
         left, right = a.shape, b.shape
         if len(left) != 2 or len(right) != 2 or left[a_axis] != right[b_axis]:
             raise InvalidArgumentError(
@@ -86,7 +89,7 @@ def bind_batch_matmul(binding: Binding) -> Body:
     multiply = _in_float32(xp, xp.matmul, dtype.np_dtype) if dtype in _SMALL_FLOATS else xp.matmul
     conjugate = xp.conj if dtype.is_complex else _same
 
-    def product(x: Any, y: Any) -> Any:
+    def product(x: Array, y: Array) -> Array:
         _check_batches(x.shape, y.shape, adj_x, adj_y, same)
         if adj_x:
             x = conjugate(x.swapaxes(-1, -2))
@@ -116,7 +119,7 @@ def _check_batches(x: tuple[int, ...], y: tuple[int, ...], adj_x: bool, adj_y: b
 
 
 @kernel("Cross", fresh=True)
-def cross(xp: Any, a: Any, b: Any) -> Any:
+def cross(xp: Namespace, a: Array, b: Array) -> Array:
     if a.shape != b.shape or not a.shape or a.shape[-1] != 3:
         raise InvalidArgumentError(
             "cross takes vectors of three elements", expected="equal shapes (..., 3)", actual=f"{a.shape} and {b.shape}"
@@ -135,9 +138,10 @@ def cross(xp: Any, a: Any, b: Any) -> Any:
 def bind_einsum(binding: Binding) -> Body:
     xp, dtype = binding.xp, binding.output_dtypes[0]
     equation = parse_equation(binding.attrs["equation"], binding.attrs["N"])
-    plans: dict[tuple[int, ...], Body] = {}  # by the operands' ranks, which only vary for an equation with "..."
+    # By the operands' ranks, which only vary for an equation with "...".
+    plans: dict[tuple[int, ...], _Contraction] = {}
 
-    def contract(inputs: tuple[Any, ...]) -> Any:
+    def contract(inputs: tuple[Array, ...]) -> Array:
         ranks = tuple(np.ndim(x) for x in inputs)
         plan = plans.get(ranks)
         if plan is None:
@@ -145,13 +149,13 @@ def bind_einsum(binding: Binding) -> Body:
                 plans.clear()
             plan = plans[ranks] = _plan(xp, equation, ranks)
         if dtype in _SMALL_FLOATS:
-            return plan([x.astype(xp.float32) for x in inputs]).astype(dtype.np_dtype)
+            return plan([x.astype(np.float32) for x in inputs]).astype(dtype.np_dtype)
         return plan(inputs)
 
     return contract
 
 
-def _plan(xp: Any, equation: Equation, ranks: tuple[int, ...]) -> Body:
+def _plan(xp: Namespace, equation: Equation, ranks: tuple[int, ...]) -> _Contraction:
     """Return the computation for operands of these ranks: reduce each to the distinct labels needed, combine, write."""
     labels = [term for term in equation.labels(ranks) if term is not None]
     output = equation.output_labels(labels)
@@ -161,7 +165,7 @@ def _plan(xp: Any, equation: Equation, ranks: tuple[int, ...]) -> Body:
     combine = _combination(xp, kept, distinct)
     write = _writer(xp, distinct, output)
 
-    def run(inputs: Any) -> Any:
+    def run(inputs: Sequence[Array]) -> Array:
         _check_sizes(labels, inputs)
         return write(combine([r(x) for r, x in zip(reduce, inputs, strict=True)]))
 
@@ -174,7 +178,7 @@ def _kept_labels(labels: list[tuple[Label, ...]], position: int, output: tuple[L
     return tuple(label for label in dict.fromkeys(labels[position]) if label in needed)
 
 
-def _check_sizes(labels: list[tuple[Label, ...]], inputs: Any) -> None:
+def _check_sizes(labels: list[tuple[Label, ...]], inputs: Sequence[Array]) -> None:
     """Raise InvalidArgumentError if a label has two sizes. Under an ellipsis a 1 matches any size."""
     sizes: dict[Label, int] = {}
     for term, x in zip(labels, inputs, strict=True):
@@ -195,7 +199,7 @@ def _numbered(terms: list[tuple[Label, ...]]) -> list[list[int]]:
     return [[numbers.setdefault(label, len(numbers)) for label in term] for term in terms]
 
 
-def _unary(xp: Any, term: tuple[Label, ...], kept: tuple[Label, ...]) -> Callable[[Any], Any]:
+def _unary(xp: Namespace, term: tuple[Label, ...], kept: tuple[Label, ...]) -> Callable[[Array], Array]:
     if term == kept:
         return _same
     source, target = _numbered([term, kept])
@@ -205,7 +209,7 @@ def _unary(xp: Any, term: tuple[Label, ...], kept: tuple[Label, ...]) -> Callabl
     return lambda x: xp.einsum(x, source, target)
 
 
-def _combination(xp: Any, terms: list[tuple[Label, ...]], output: tuple[Label, ...]) -> Callable[[list[Any]], Any]:
+def _combination(xp: Namespace, terms: list[tuple[Label, ...]], output: tuple[Label, ...]) -> _Contraction:
     if len(terms) == 1:
         order = tuple(terms[0].index(label) for label in output)
         return (lambda xs: xs[0]) if terms[0] == output else (lambda xs: xs[0].transpose(order))
@@ -213,21 +217,21 @@ def _combination(xp: Any, terms: list[tuple[Label, ...]], output: tuple[Label, .
         return _Pair.plan(xp, terms[0], terms[1], output)
     sublists = _numbered([*terms, output])
 
-    def combine(xs: list[Any]) -> Any:
+    def combine(xs: Sequence[Array]) -> Array:
         arguments = [item for x, sublist in zip(xs, sublists, strict=False) for item in (x, sublist)]
         return xp.einsum(*arguments, sublists[-1], optimize="greedy")
 
     return combine
 
 
-def _writer(xp: Any, distinct: tuple[Label, ...], output: tuple[Label, ...]) -> Callable[[Any], Any]:
+def _writer(xp: Namespace, distinct: tuple[Label, ...], output: tuple[Label, ...]) -> Callable[[Array], Array]:
     """Return a function that writes the output; if the output repeats a label, values go on a diagonal of zeros."""
     if distinct == output:
         return _same
     positions = [distinct.index(label) for label in output]
     source, target = _numbered([output, distinct])
 
-    def write(x: Any) -> Any:
+    def write(x: Array) -> Array:
         # `einsum` returns a writable view of the diagonal.
         result = xp.zeros(tuple(x.shape[i] for i in positions), dtype=x.dtype)
         xp.einsum(result, source, target)[...] = x
@@ -240,7 +244,7 @@ def _writer(xp: Any, distinct: tuple[Label, ...], output: tuple[Label, ...]) -> 
 class _Pair:
     """Two operands as one batched matrix product [batch, left, inner] × [batch, inner, right]."""
 
-    xp: Any
+    xp: Namespace
     batch: int
     left: int
     inner: int
@@ -249,9 +253,7 @@ class _Pair:
     order_output: tuple[int, ...]
 
     @staticmethod
-    def plan(
-        xp: Any, a: tuple[Label, ...], b: tuple[Label, ...], output: tuple[Label, ...]
-    ) -> Callable[[list[Any]], Any]:
+    def plan(xp: Namespace, a: tuple[Label, ...], b: tuple[Label, ...], output: tuple[Label, ...]) -> _Contraction:
         batch = tuple(x for x in output if x in a and x in b)
         left = tuple(x for x in output if x in a and x not in b)
         right = tuple(x for x in output if x in b and x not in a)
@@ -268,7 +270,7 @@ class _Pair:
         )
         return pair.multiply if inner else pair.spread
 
-    def multiply(self, xs: list[Any]) -> Any:
+    def multiply(self, xs: Sequence[Array]) -> Array:
         a, b = xs[0].transpose(self.order_a), xs[1].transpose(self.order_b)
         batch, left, inner = self.batch, self.left, self.inner
         a_inner, b_inner = a.shape[batch + left :], b.shape[batch : batch + inner]
@@ -283,7 +285,7 @@ class _Pair:
         )
         return product.reshape(product.shape[:batch] + lefts + rights).transpose(self.order_output)
 
-    def spread(self, xs: list[Any]) -> Any:
+    def spread(self, xs: Sequence[Array]) -> Array:
         """Compute an elementwise or outer product, with no label to sum."""
         a, b = xs[0].transpose(self.order_a), xs[1].transpose(self.order_b)
         ones = (1,) * (b.ndim - self.batch)

@@ -13,7 +13,8 @@ import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.dtypes import DType
-from aioflow.kernels.registry import Binding, binder, kernel
+from aioflow.kernels.registry import Binding, Body, binder, kernel
+from aioflow.memory.values import Array, Namespace, NpDType
 
 _HALVES = "float16 bfloat16"
 _SHORT_ROW = 64  # classes; above about this number a reduction by rows is faster, as measured
@@ -21,12 +22,12 @@ _SELU_SCALE = 1.0507009873554805
 _SELU_SCALE_ALPHA = 1.7580993408473768
 
 
-def widen(value: Any) -> Any:
+def widen(value: Array) -> Array:
     """Return a half-precision value in float32, and others unchanged."""
     return value.astype(np.float32) if value.dtype.itemsize == 2 and value.dtype.kind not in "iu" else value
 
 
-def narrow(value: Any, dtype: Any) -> Any:
+def narrow(value: Array, dtype: NpDType) -> Array:
     """Return the value in `dtype`."""
     return value if value.dtype == dtype else value.astype(dtype)
 
@@ -40,10 +41,10 @@ def _number(binding: Binding, value: float) -> Any:
 
 
 @binder("Relu", fresh=True, takes_out=True, exact_c="({0} != {0} || {0} > 0) ? {0} : (T)0")
-def relu(binding: Binding) -> Callable[..., Any]:
+def relu(binding: Binding) -> Body:
     maximum, zero = binding.xp.maximum, _number(binding, 0)
 
-    def body(features: Any, out: Any = None) -> Any:
+    def body(features: Array, out: Array | None = None) -> Array:
         return maximum(features, zero, out=out)
 
     return body
@@ -55,38 +56,38 @@ def relu(binding: Binding) -> Callable[..., Any]:
     takes_out=True,
     exact_c="{0} != {0} ? {0} : ({0} > 0 ? ({0} < 6 ? {0} : (T)6) : (T)0)",
 )
-def relu6(binding: Binding) -> Callable[..., Any]:
+def relu6(binding: Binding) -> Body:
     maximum, minimum = binding.xp.maximum, binding.xp.minimum
     zero, six = _number(binding, 0), _number(binding, 6)
 
-    def body(features: Any, out: Any = None) -> Any:
+    def body(features: Array, out: Array | None = None) -> Array:
         return minimum(maximum(features, zero, out=out), six, out=out)
 
     return body
 
 
 @binder("ReluGrad", fresh=True, takes_out=True, exact_c="{0} * ({1} > 0)")
-def relu_grad(binding: Binding) -> Callable[..., Any]:
+def relu_grad(binding: Binding) -> Body:
     multiply, zero = binding.xp.multiply, _number(binding, 0)
 
-    def body(gradients: Any, features: Any, out: Any = None) -> Any:
+    def body(gradients: Array, features: Array, out: Array | None = None) -> Array:
         return multiply(gradients, features > zero, out=out)
 
     return body
 
 
 @binder("Relu6Grad", fresh=True, takes_out=True, exact_c="{0} * ({1} > 0 && {1} < 6)")
-def relu6_grad(binding: Binding) -> Callable[..., Any]:
+def relu6_grad(binding: Binding) -> Body:
     multiply, zero, six = binding.xp.multiply, _number(binding, 0), _number(binding, 6)
 
-    def body(gradients: Any, features: Any, out: Any = None) -> Any:
+    def body(gradients: Array, features: Array, out: Array | None = None) -> Array:
         return multiply(gradients, (features > zero) & (features < six), out=out)
 
     return body
 
 
 @binder("LeakyRelu", fresh=True)
-def leaky_relu(binding: Binding) -> Callable[..., Any]:
+def leaky_relu(binding: Binding) -> Body:
     xp, alpha, scale = binding.xp, binding.attrs["alpha"], _number(binding, binding.attrs["alpha"])
     if 0 <= alpha <= 1:
         return lambda features: xp.maximum(features, features * scale)
@@ -94,7 +95,7 @@ def leaky_relu(binding: Binding) -> Callable[..., Any]:
 
 
 @binder("LeakyReluGrad", fresh=True)
-def leaky_relu_grad(binding: Binding) -> Callable[..., Any]:
+def leaky_relu_grad(binding: Binding) -> Body:
     xp, scale = binding.xp, _number(binding, binding.attrs["alpha"])
     return lambda gradients, features: xp.where(features > 0, gradients, gradients * scale)
 
@@ -102,7 +103,7 @@ def leaky_relu_grad(binding: Binding) -> Callable[..., Any]:
 # -- smooth activations ----------------------------------------------------------------------------
 
 
-def _in_float32(binding: Binding, body: Callable[..., Any]) -> Callable[..., Any]:
+def _in_float32(binding: Binding, body: Body) -> Body:
     """Return the body, computed in float32 for half-precision nodes."""
     dtype = binding.output_dtypes[0].np_dtype
     if binding.output_dtypes[0].name not in _HALVES:
@@ -118,10 +119,10 @@ def _compute_number(binding: Binding) -> type:
 
 
 @binder("Elu", fresh=True)
-def elu(binding: Binding) -> Callable[..., Any]:
+def elu(binding: Binding) -> Body:
     xp, zero = binding.xp, _compute_number(binding)(0)
 
-    def body(features: Any) -> Any:
+    def body(features: Array) -> Array:
         # expm1 of positive numbers is not used, and the minimum keeps it from overflowing.
         return xp.where(features > zero, features, xp.expm1(xp.minimum(features, zero)))
 
@@ -129,7 +130,7 @@ def elu(binding: Binding) -> Callable[..., Any]:
 
 
 @binder("EluGrad", fresh=True, exact_c="{1} < 0 ? ({1} + 1) * {0} : {0}")
-def elu_grad(binding: Binding) -> Callable[..., Any]:
+def elu_grad(binding: Binding) -> Body:
     xp, one = binding.xp, _compute_number(binding)(1)
     return _in_float32(
         binding, lambda gradients, outputs: xp.where(outputs < 0, (outputs + one) * gradients, gradients)
@@ -137,56 +138,57 @@ def elu_grad(binding: Binding) -> Callable[..., Any]:
 
 
 @binder("Selu", fresh=True)
-def selu(binding: Binding) -> Callable[..., Any]:
+def selu(binding: Binding) -> Body:
     xp, number = binding.xp, _compute_number(binding)
     zero, scale, scale_alpha = number(0), number(_SELU_SCALE), number(_SELU_SCALE_ALPHA)
 
-    def body(features: Any) -> Any:
+    def body(features: Array) -> Array:
         return xp.where(features > zero, features * scale, xp.expm1(xp.minimum(features, zero)) * scale_alpha)
 
     return _in_float32(binding, body)
 
 
 @binder("SeluGrad", fresh=True)
-def selu_grad(binding: Binding) -> Callable[..., Any]:
+def selu_grad(binding: Binding) -> Body:
     xp, number = binding.xp, _compute_number(binding)
     scale, scale_alpha = number(_SELU_SCALE), number(_SELU_SCALE_ALPHA)
 
-    def body(gradients: Any, outputs: Any) -> Any:
+    def body(gradients: Array, outputs: Array) -> Array:
         return xp.where(outputs < 0, gradients * (outputs + scale_alpha), gradients * scale)
 
     return _in_float32(binding, body)
 
 
 @binder("Softplus", fresh=True)
-def softplus(binding: Binding) -> Callable[..., Any]:
+def softplus(binding: Binding) -> Body:
     xp, zero = binding.xp, _compute_number(binding)(0)
 
-    def body(features: Any) -> Any:
+    def body(features: Array) -> Array:
         return xp.maximum(features, zero) + xp.log1p(xp.exp(-abs(features)))
 
     return _in_float32(binding, body)
 
 
 @binder("SoftplusGrad", fresh=True)
-def softplus_grad(binding: Binding) -> Callable[..., Any]:
+def softplus_grad(binding: Binding) -> Body:
     xp, one = binding.xp, _compute_number(binding)(1)
     return _in_float32(binding, lambda gradients, features: gradients / (xp.exp(-features) + one))
 
 
 @binder("Softsign", fresh=True, exact_c="{0} / (fabs({0}) + 1)")
-def softsign(binding: Binding) -> Callable[..., Any]:
+def softsign(binding: Binding) -> Body:
     one = _compute_number(binding)(1)
     return _in_float32(binding, lambda features: features / (abs(features) + one))
 
 
 @binder("SoftsignGrad", fresh=True)
-def softsign_grad(binding: Binding) -> Callable[..., Any]:
+def softsign_grad(binding: Binding) -> Body:
     one = _compute_number(binding)(1)
 
-    def body(gradients: Any, features: Any) -> Any:
+    def body(gradients: Array, features: Array) -> Array:
         base = abs(features) + one
-        return gradients / (base * base)
+        slope: Array = gradients / (base * base)
+        return slope
 
     return _in_float32(binding, body)
 
@@ -196,15 +198,14 @@ def softsign_grad(binding: Binding) -> Callable[..., Any]:
 
 @binder("BiasAdd", fresh=True, takes_out=True, exact_c="{0} + {1}")
 @binder("BiasAddV1", fresh=True, takes_out=True)
-def bias_add(binding: Binding) -> Callable[..., Any]:
+def bias_add(binding: Binding) -> Body:
     add = binding.xp.add
     first = binding.attrs.get("data_format") == "NCHW"
     value, bias = binding.input_dims
     if not first and value and bias and value[-1] is not None and value[-1] == bias[0]:
-        found: Callable[..., Any] = add
-        return found
+        return add
 
-    def body(value: Any, bias: Any, out: Any = None) -> Any:
+    def body(value: Array, bias: Array, out: Array | None = None) -> Array:
         axis = 1 if first else value.ndim - 1
         if bias.ndim != 1 or value.ndim < 2 + first or value.shape[axis] != bias.shape[0]:
             raise InvalidArgumentError(
@@ -217,15 +218,15 @@ def bias_add(binding: Binding) -> Callable[..., Any]:
     return body
 
 
-def column_sums(xp: Any) -> Callable[[Any], Any]:
+def column_sums(xp: Namespace) -> Callable[[Array], Array]:
     """Return a function that sums a matrix over its rows. Halves are summed in float32, integers wrap.
 
     A product with a row of ones is several times faster than a reduction along the first axis, which traverses the
     matrix row by row.
     """
-    ones: dict[Any, Any] = {}
+    ones: dict[tuple[int, NpDType], Array] = {}
 
-    def total(matrix: Any) -> Any:
+    def total(matrix: Array) -> Array:
         if matrix.dtype.kind != "f" or matrix.dtype.itemsize < 4:
             if matrix.dtype.itemsize == 2 and matrix.dtype.kind not in "iu":
                 return xp.add.reduce(matrix.astype(np.float32), axis=0).astype(matrix.dtype)
@@ -242,11 +243,11 @@ def column_sums(xp: Any) -> Callable[[Any], Any]:
 
 
 @binder("BiasAddGrad", fresh=True)
-def bias_add_grad(binding: Binding) -> Callable[[Any], Any]:
+def bias_add_grad(binding: Binding) -> Callable[[Array], Array]:
     total = column_sums(binding.xp)
     first = binding.attrs["data_format"] != "NHWC"
 
-    def body(out_backprop: Any) -> Any:
+    def body(out_backprop: Array) -> Array:
         shape = out_backprop.shape
         if len(shape) < 2 + first:
             raise InvalidArgumentError(
@@ -264,15 +265,15 @@ def bias_add_grad(binding: Binding) -> Callable[[Any], Any]:
 # -- softmax ---------------------------------------------------------------------------------------
 
 
-def softmax_parts(xp: Any) -> Callable[[Any], tuple[Any, Any, Any]]:
+def softmax_parts(xp: Namespace) -> Callable[[Array], tuple[Array, Array, Array]]:
     """Return a function of a matrix that returns (logits - max, its exponential, its sum) by rows, in new buffers.
 
     The results are float32 or wider. A reduction along short rows (few classes) costs one call per row. For these, the
     maximum is taken over the columns of a transposed copy, and the sum is a product with ones.
     """
-    ones: dict[Any, Any] = {}
+    ones: dict[tuple[int, NpDType], Array] = {}
 
-    def parts(logits: Any) -> tuple[Any, Any, Any]:
+    def parts(logits: Array) -> tuple[Array, Array, Array]:
         x = widen(logits)
         rows, classes = x.shape
         if classes == 0 or rows == 0:
@@ -291,7 +292,7 @@ def softmax_parts(xp: Any) -> Callable[[Any], tuple[Any, Any, Any]]:
     return parts
 
 
-def _rows(logits: Any) -> Any:
+def _rows(logits: Array) -> Array:
     if logits.ndim == 2:
         return logits
     if logits.ndim == 0:
@@ -300,10 +301,10 @@ def _rows(logits: Any) -> Any:
 
 
 @binder("Softmax", fresh=True)
-def softmax(binding: Binding) -> Callable[[Any], Any]:
+def softmax(binding: Binding) -> Callable[[Array], Array]:
     parts = softmax_parts(binding.xp)
 
-    def body(logits: Any) -> Any:
+    def body(logits: Array) -> Array:
         _, exps, total = parts(_rows(logits))
         exps /= total
         return narrow(exps.reshape(logits.shape), logits.dtype)
@@ -312,10 +313,10 @@ def softmax(binding: Binding) -> Callable[[Any], Any]:
 
 
 @binder("LogSoftmax", fresh=True)
-def log_softmax(binding: Binding) -> Callable[[Any], Any]:
+def log_softmax(binding: Binding) -> Callable[[Array], Array]:
     xp, parts = binding.xp, softmax_parts(binding.xp)
 
-    def body(logits: Any) -> Any:
+    def body(logits: Array) -> Array:
         shifted, _, total = parts(_rows(logits))
         shifted -= xp.log(total)
         return narrow(shifted.reshape(logits.shape), logits.dtype)
@@ -324,6 +325,6 @@ def log_softmax(binding: Binding) -> Callable[[Any], Any]:
 
 
 @kernel("L2Loss", fresh=True)
-def l2_loss(xp: Any, t: Any) -> Any:
+def l2_loss(xp: Namespace, t: Array) -> Array:
     flat = widen(t).reshape(-1)
     return narrow(xp.dot(flat, flat) * flat.dtype.type(0.5), t.dtype)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.nn.activations import narrow, softmax_parts, widen
 from aioflow.kernels.registry import Binding, binder
+from aioflow.memory.values import Array, Namespace
 
 
 @binder("SoftmaxCrossEntropyWithLogits", fresh=True)
-def dense(binding: Binding) -> Callable[[Any, Any], tuple[Any, Any]]:
+def dense(binding: Binding) -> Callable[[Array, Array], tuple[Array, Array]]:
     xp, parts = binding.xp, softmax_parts(binding.xp)
 
-    def body(features: Any, labels: Any) -> tuple[Any, Any]:
+    def body(features: Array, labels: Array) -> tuple[Array, Array]:
         if features.shape != labels.shape:
             features, labels = _broadcast(xp, features, labels)
         _check_logits(features)
@@ -32,7 +32,7 @@ def dense(binding: Binding) -> Callable[[Any, Any], tuple[Any, Any]]:
     return body
 
 
-def _broadcast(xp: Any, features: Any, labels: Any) -> tuple[Any, Any]:
+def _broadcast(xp: Namespace, features: Array, labels: Array) -> tuple[Array, Array]:
     fits = features.ndim == labels.ndim == 2 and all(
         a == b or 1 in (a, b) for a, b in zip(features.shape, labels.shape, strict=True)
     )
@@ -44,7 +44,7 @@ def _broadcast(xp: Any, features: Any, labels: Any) -> tuple[Any, Any]:
     return xp.broadcast_to(features, shape), xp.broadcast_to(labels, shape)
 
 
-def _check_logits(features: Any) -> None:
+def _check_logits(features: Array) -> None:
     if features.ndim != 2:
         raise InvalidArgumentError("logits must be a matrix", expected="rank 2", actual=features.shape)
     if features.shape[1] == 0:
@@ -54,12 +54,12 @@ def _check_logits(features: Any) -> None:
 
 
 @binder("SparseSoftmaxCrossEntropyWithLogits", fresh=True)
-def sparse(binding: Binding) -> Callable[[Any, Any], tuple[Any, Any]]:
+def sparse(binding: Binding) -> Callable[[Array, Array], tuple[Array, Array]]:
     xp, parts = binding.xp, softmax_parts(binding.xp)
     unsigned = np.dtype(f"u{binding.input_dtypes[1].np_dtype.itemsize}")
-    last: list[Any] = [None]
+    last: list[Array | None] = [None]
 
-    def body(features: Any, labels: Any) -> tuple[Any, Any]:
+    def body(features: Array, labels: Array) -> tuple[Array, Array]:
         _check_logits(features)
         batch, classes = features.shape
         if labels.shape != (batch,):
@@ -81,7 +81,7 @@ def sparse(binding: Binding) -> Callable[[Any, Any], tuple[Any, Any]]:
     return body
 
 
-def _refuse_label(xp: Any, labels: Any, classes: int) -> None:
+def _refuse_label(xp: Namespace, labels: Array, classes: int) -> None:
     wrong = labels[(labels < 0) | (labels >= classes)]
     raise InvalidArgumentError(
         f"received a label value of {int(wrong[0])} which is outside the valid range of [0, {classes})",

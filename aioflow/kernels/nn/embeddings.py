@@ -6,18 +6,18 @@ It runs before the ids are translated to row numbers of the partitions, so that 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.array.scatter import in_bounds
 from aioflow.kernels.registry import Binding, binder
+from aioflow.memory.values import Array
 
 
 @binder("AioflowCheckedIds", synchronises=True)
-def checked_ids(binding: Binding) -> Callable[[Any], Any]:
+def checked_ids(binding: Binding) -> Callable[[Array], Array]:
     xp, table, rows = binding.xp, binding.attrs["table"], binding.attrs["rows"]
 
-    def checked(ids: Any) -> Any:
+    def checked(ids: Array) -> Array:
         given = xp.asarray(ids)
         if in_bounds(xp, given, rows):
             return ids

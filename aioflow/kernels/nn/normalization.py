@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.nn.activations import column_sums, narrow, widen
 from aioflow.kernels.registry import Binding, binder, kernel
+from aioflow.memory.values import Array, Namespace
 
 
 class _Images:
@@ -21,7 +21,7 @@ class _Images:
         self._xp = binding.xp
         self._columns = column_sums(binding.xp)
 
-    def flat(self, x: Any) -> Any:
+    def flat(self, x: Array) -> Array:
         """Return `x` in float32 as [windows, channels], or as [batch, channels, windows] if the channels come first.
 
         Raises:
@@ -35,15 +35,15 @@ class _Images:
             return self._xp.zeros([max(size, 0) for size in shape], np.float32)
         return widen(x).reshape(shape)
 
-    def total(self, flat: Any) -> Any:
+    def total(self, flat: Array) -> Array:
         """Return the sum of each channel."""
         return self._columns(flat) if flat.ndim == 2 else flat.sum(axis=2).sum(axis=0)
 
-    def spread(self, per_channel: Any) -> Any:
+    def spread(self, per_channel: Array) -> Array:
         """Return one number per channel, shaped to broadcast over `flat`."""
         return per_channel if self.axis != 1 else per_channel[:, None]
 
-    def check(self, x: Any, *per_channel: Any) -> None:
+    def check(self, x: Array, *per_channel: Array) -> None:
         """Raise InvalidArgumentError unless each vector has one element per channel."""
         wanted = (x.shape[self.axis],)
         for vector in per_channel:
@@ -54,12 +54,12 @@ class _Images:
 @binder("FusedBatchNorm", fresh=True)
 @binder("FusedBatchNormV2", fresh=True)
 @binder("FusedBatchNormV3", fresh=True)
-def batch_norm(binding: Binding) -> Callable[..., tuple[Any, ...]]:
+def batch_norm(binding: Binding) -> Callable[..., tuple[Array, ...]]:
     xp, images = binding.xp, _Images(binding)
     epsilon, factor = np.float32(binding.attrs["epsilon"]), np.float32(binding.attrs["exponential_avg_factor"])
     training, third = binding.attrs["is_training"], len(binding.output_dtypes) == 6
 
-    def body(x: Any, scale: Any, offset: Any, mean: Any, variance: Any) -> tuple[Any, ...]:
+    def body(x: Array, scale: Array, offset: Array, mean: Array, variance: Array) -> tuple[Array, ...]:
         flat = images.flat(x)
         images.check(x, scale, offset)
         if training:
@@ -81,7 +81,7 @@ def batch_norm(binding: Binding) -> Callable[..., tuple[Any, ...]]:
     return body
 
 
-def _moments(images: _Images, flat: Any) -> tuple[Any, Any, Any]:
+def _moments(images: _Images, flat: Array) -> tuple[Array, Array, Array]:
     count = np.float32(max(flat.size // max(flat.shape[-1 if flat.ndim == 2 else 1], 1), 1))
     mean = images.total(flat) / count
     centred = flat - images.spread(mean)
@@ -89,8 +89,8 @@ def _moments(images: _Images, flat: Any) -> tuple[Any, Any, Any]:
 
 
 def _running(
-    images: _Images, x: Any, flat: Any, old: tuple[Any, Any], new: tuple[Any, Any], factor: Any
-) -> tuple[Any, Any]:
+    images: _Images, x: Array, flat: Array, old: tuple[Array, Array], new: tuple[Array, Array], factor: np.float32
+) -> tuple[Array, Array]:
     """Return the batch's mean and unbiased variance, averaged into the running ones unless `factor` is 1."""
     count = flat.size // max(x.shape[images.axis], 1)
     mean, variance = new[0], new[1] * np.float32(count / max(count - 1, 1))
@@ -104,11 +104,13 @@ def _running(
 @binder("FusedBatchNormGrad", fresh=True)
 @binder("FusedBatchNormGradV2", fresh=True)
 @binder("FusedBatchNormGradV3", fresh=True)
-def batch_norm_grad(binding: Binding) -> Callable[..., tuple[Any, ...]]:
+def batch_norm_grad(binding: Binding) -> Callable[..., tuple[Array, ...]]:
     xp, images = binding.xp, _Images(binding)
     epsilon, training = np.float32(binding.attrs["epsilon"]), binding.attrs["is_training"]
 
-    def body(y_backprop: Any, x: Any, scale: Any, mean: Any, variance: Any, *unused: Any) -> tuple[Any, ...]:
+    def body(
+        y_backprop: Array, x: Array, scale: Array, mean: Array, variance: Array, *unused: Array
+    ) -> tuple[Array, ...]:
         if y_backprop.shape != x.shape:
             raise InvalidArgumentError("y_backprop must have the shape of x", expected=x.shape, actual=y_backprop.shape)
         dy, unit = images.flat(y_backprop), images.flat(x)
@@ -132,15 +134,23 @@ def batch_norm_grad(binding: Binding) -> Callable[..., tuple[Any, ...]]:
 
 
 @kernel("LRN", fresh=True)
-def lrn(xp: Any, input: Any, *, depth_radius: int, bias: float, alpha: float, beta: float) -> Any:
+def lrn(xp: Namespace, input: Array, *, depth_radius: int, bias: float, alpha: float, beta: float) -> Array:
     x = _images4(input)
     return narrow(x * _shrunk(xp, _norm(xp, x, depth_radius, bias, alpha), beta), input.dtype)
 
 
 @kernel("LRNGrad", fresh=True)
 def lrn_grad(
-    xp: Any, grads: Any, image: Any, output: Any, *, depth_radius: int, bias: float, alpha: float, beta: float
-) -> Any:
+    xp: Namespace,
+    grads: Array,
+    image: Array,
+    output: Array,
+    *,
+    depth_radius: int,
+    bias: float,
+    alpha: float,
+    beta: float,
+) -> Array:
     dy, x, y = _images4(grads), _images4(image), _images4(output)
     if not dy.shape == x.shape == y.shape:
         raise InvalidArgumentError(
@@ -152,17 +162,17 @@ def lrn_grad(
     return narrow(made, grads.dtype)
 
 
-def _images4(value: Any) -> Any:
+def _images4(value: Array) -> Array:
     if value.ndim != 4:
         raise InvalidArgumentError("the input has the wrong rank", expected="rank 4", actual=value.shape)
     return widen(value)
 
 
-def _norm(xp: Any, x: Any, radius: int, bias: float, alpha: float) -> Any:
+def _norm(xp: Namespace, x: Array, radius: int, bias: float, alpha: float) -> Array:
     return _window_sum(xp, x * x, radius) * np.float32(alpha) + np.float32(bias)
 
 
-def _shrunk(xp: Any, norm: Any, beta: float) -> Any:
+def _shrunk(xp: Namespace, norm: Array, beta: float) -> Array:
     """Return norm ** -beta. Square roots take a fraction of the time of a power."""
     if beta == 0.5:
         return 1 / xp.sqrt(norm)
@@ -173,7 +183,7 @@ def _shrunk(xp: Any, norm: Any, beta: float) -> Any:
     return norm ** np.float32(-beta)
 
 
-def _window_sum(xp: Any, x: Any, radius: int) -> Any:
+def _window_sum(xp: Namespace, x: Array, radius: int) -> Array:
     """Return, for each channel, the sum over the channels at most `radius` away."""
     depth = x.shape[-1]
     total = x.copy()

@@ -5,8 +5,8 @@ The gates of a step are adjacent columns of one array, so one call computes what
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.convert import as_int
 from aioflow.kernels.nn.activations import narrow, widen
 from aioflow.kernels.registry import Binding, binder
+from aioflow.memory.values import Array, Namespace
 
 # The gates in the order of their columns in the weights: input, cell, forget, output.
 _ORDERS: Final = {"BlockLSTM": "icfo", "BlockLSTMV2": "ifco", "BlockLSTMGrad": "icfo", "BlockLSTMGradV2": "ifco"}
@@ -33,7 +34,9 @@ class _Layer:
         at = self.order.index(name) * units
         return slice(at, at + units)
 
-    def check(self, steps: int, x: Any, cs_prev: Any, h_prev: Any, w: Any, b: Any, looks: Any) -> int:
+    def check(
+        self, steps: int, x: Array, cs_prev: Array, h_prev: Array, w: Array, b: Array, looks: Sequence[Array]
+    ) -> int:
         """Return the number of units. Raise InvalidArgumentError unless the shapes of the arrays match."""
         if x.ndim != 3 or cs_prev.ndim != 2 or not 0 <= steps <= x.shape[0]:
             raise InvalidArgumentError(
@@ -50,11 +53,13 @@ class _Layer:
 
 @binder("BlockLSTM", fresh=True, host={"seq_len_max": as_int})
 @binder("BlockLSTMV2", fresh=True, host={"seq_len_max": as_int})
-def block_lstm(binding: Binding) -> Callable[..., tuple[Any, ...]]:
+def block_lstm(binding: Binding) -> Callable[..., tuple[Array, ...]]:
     xp, layer, dtype = binding.xp, _Layer(binding), binding.output_dtypes[0].np_dtype
     clip, forget = binding.attrs["cell_clip"], binding.attrs.get("forget_bias", 0.0)
 
-    def body(steps: int, x: Any, cs_prev: Any, h_prev: Any, w: Any, wci: Any, wcf: Any, wco: Any, b: Any) -> Any:
+    def body(
+        steps: int, x: Array, cs_prev: Array, h_prev: Array, w: Array, wci: Array, wcf: Array, wco: Array, b: Array
+    ) -> tuple[Array, ...]:
         units = layer.check(steps, x, cs_prev, h_prev, w, b, (wci, wcf, wco))
         wide = [widen(each) for each in (x, cs_prev, h_prev, w, wci, wcf, wco, b)]
         x, cells, output, w, wci, wcf, wco, b = wide
@@ -95,7 +100,7 @@ def block_lstm(binding: Binding) -> Callable[..., tuple[Any, ...]]:
     return body
 
 
-def _sigmoid(xp: Any, x: Any) -> None:
+def _sigmoid(xp: Namespace, x: Array) -> None:
     """Apply the sigmoid in place. Where exp overflows, 1 / inf is the correct 0."""
     # Not `xp.negative(x, x)`: NumPy 2.4 negates every fourth element of an array wrongly in place.
     xp.multiply(x, -1, x)
@@ -106,10 +111,10 @@ def _sigmoid(xp: Any, x: Any) -> None:
 
 @binder("BlockLSTMGrad", fresh=True, host={"seq_len_max": as_int})
 @binder("BlockLSTMGradV2", fresh=True, host={"seq_len_max": as_int})
-def block_lstm_grad(binding: Binding) -> Callable[..., tuple[Any, ...]]:
+def block_lstm_grad(binding: Binding) -> Callable[..., tuple[Array, ...]]:
     xp, layer, dtype = binding.xp, _Layer(binding), binding.output_dtypes[0].np_dtype
 
-    def body(steps: int, *arrays: Any) -> Any:
+    def body(steps: int, *arrays: Array) -> tuple[Array, ...]:
         x, cs_prev, h_prev, w, wci, wcf, wco, b = arrays[:8]
         units = layer.check(steps, x, cs_prev, h_prev, w, b, (wci, wcf, wco))
         x, cs_prev, h_prev, w, wci, wcf, wco, b, *values = (widen(each) for each in arrays)
@@ -135,7 +140,9 @@ def block_lstm_grad(binding: Binding) -> Callable[..., tuple[Any, ...]]:
     return body
 
 
-def _backwards(xp: Any, layer: _Layer, steps: int, recurrent: Any, state: Any, values: Any) -> tuple[Any, Any, Any]:
+def _backwards(
+    xp: Namespace, layer: _Layer, steps: int, recurrent: Array, state: Sequence[Array], values: Sequence[Array]
+) -> tuple[Array, Array, Array]:
     """Return the gradients of all gates before their activations, and of the cells and output before the first step."""
     cs_prev, wci, wcf, wco = state
     i, cs, f, o, ci, co, _, cs_grad, h_grad = values
