@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from aioflow.concurrency.stopping import batches, blocks, checkpoint
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.convert import as_int, as_number
-from aioflow.kernels.registry import Binding, binder
+from aioflow.kernels.registry import Binding, Body, binder
 from aioflow.memory.copying import copied
+from aioflow.memory.values import Array
 
 _BLOCK = 1 << 14  # boxes that are compared with one box, or drawn, between two checkpoints
 
@@ -22,8 +22,8 @@ _BLOCK = 1 << 14  # boxes that are compared with one box, or drawn, between two 
     host={"max_output_size": as_int, "iou_threshold": as_number, "score_threshold": as_number},
     fresh=True,
 )
-def non_max_suppression(binding: Binding) -> Callable[..., Any]:
-    def body(boxes: Any, scores: Any, most: int, overlap: float, least: float) -> Any:
+def non_max_suppression(binding: Binding) -> Body:
+    def body(boxes: Array, scores: Array, most: int, overlap: float, least: float) -> Array:
         if scores.ndim != 1 or boxes.shape != (len(scores), 4):
             raise InvalidArgumentError(
                 "there is a box for each score", expected="boxes [n, 4], scores [n]", actual=(boxes.shape, scores.shape)
@@ -40,7 +40,7 @@ def non_max_suppression(binding: Binding) -> Callable[..., Any]:
     return body
 
 
-def _kept(boxes: Any, order: Any, most: int, overlap: float) -> list[int]:
+def _kept(boxes: Array, order: Array, most: int, overlap: float) -> list[int]:
     """Return the indices of the kept boxes, for boxes sorted by descending score."""
     corners = np.concatenate([np.minimum(boxes[:, :2], boxes[:, 2:]), np.maximum(boxes[:, :2], boxes[:, 2:])], axis=1)
     areas = (corners[:, 2] - corners[:, 0]) * (corners[:, 3] - corners[:, 1])
@@ -54,7 +54,7 @@ def _kept(boxes: Any, order: Any, most: int, overlap: float) -> list[int]:
     return kept
 
 
-def _overlaps(corners: Any, areas: Any, one: Any, others: Any) -> Any:
+def _overlaps(corners: Array, areas: Array, one: np.intp, others: Array) -> Array:
     """Return the intersection over union of `one` with each of the others; 0 if a box has no area."""
     result = np.zeros(len(others), np.float32)
     for start in range(0, len(others), _BLOCK):
@@ -90,8 +90,8 @@ _WHITE: Final = np.ones((1, 1), np.float32)
 
 @binder("DrawBoundingBoxes", device="CPU", fresh=True)
 @binder("DrawBoundingBoxesV2", device="CPU", fresh=True)
-def draw_bounding_boxes(binding: Binding) -> Callable[..., Any]:
-    def body(images: Any, boxes: Any, colors: Any = None) -> Any:
+def draw_bounding_boxes(binding: Binding) -> Body:
+    def body(images: Array, boxes: Array, colors: Array | None = None) -> Array:
         if images.ndim != 4:
             raise InvalidArgumentError("images have four dimensions", expected="rank 4", actual=images.shape)
         if boxes.ndim != 3 or (len(boxes), boxes.shape[2]) != (len(images), 4):
@@ -99,7 +99,7 @@ def draw_bounding_boxes(binding: Binding) -> Callable[..., Any]:
                 "there are boxes for each image", expected=f"[{len(images)}, boxes, 4]", actual=boxes.shape
             )
         table = _table(images.shape[3], colors).astype(images.dtype)
-        made = copied(images)
+        made: Array = copied(images)
         for image, its_boxes in zip(made, boxes, strict=True):
             _draw(image, its_boxes, table)
         return made
@@ -107,7 +107,7 @@ def draw_bounding_boxes(binding: Binding) -> Callable[..., Any]:
     return body
 
 
-def _table(channels: int, colors: Any) -> Any:
+def _table(channels: int, colors: Array | None) -> Array:
     if colors is not None and colors.size:
         if colors.ndim != 2 or colors.shape[1] < channels:
             raise InvalidArgumentError(
@@ -119,7 +119,7 @@ def _table(channels: int, colors: Any) -> Any:
     return _WHITE if channels == 1 else _COLOURS[:, :channels]
 
 
-def _draw(image: Any, boxes: Any, table: Any) -> None:
+def _draw(image: Array, boxes: Array, table: Array) -> None:
     scale = np.array([image.shape[0] - 1, image.shape[1] - 1] * 2, np.float32)
     for part in blocks(len(boxes), _BLOCK):
         with np.errstate(invalid="ignore"):
@@ -128,7 +128,7 @@ def _draw(image: Any, boxes: Any, table: Any) -> None:
             _draw_one(image, box, table[number % len(table)])
 
 
-def _draw_one(image: Any, box: list[int], colour: Any) -> None:
+def _draw_one(image: Array, box: list[int], colour: Array) -> None:
     (height, width, _), (top, left, bottom, right) = image.shape, box
     if top > bottom or left > right or top >= height or left >= width or bottom < 0 or right < 0:
         return

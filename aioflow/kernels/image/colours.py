@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -12,9 +11,10 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.blockwise import BLOCK, on_host
 from aioflow.kernels.convert import as_number
 from aioflow.kernels.registry import Binding, binder
+from aioflow.memory.values import Array, Namespace
 
 
-def _by_pixels(xp: Any, images: Any, convert: Callable[[Any], Any]) -> Any:
+def _by_pixels(xp: Namespace, images: Array, convert: Callable[[Array], Array]) -> Array:
     """Return new images whose pixels `convert` computes, from blocks [n, 3] in single or double precision."""
     if not images.ndim or images.shape[-1] != 3:
         raise InvalidArgumentError("colours have three channels", expected="[..., 3]", actual=images.shape)
@@ -27,7 +27,7 @@ def _by_pixels(xp: Any, images: Any, convert: Callable[[Any], Any]) -> Any:
     return made.reshape(images.shape)
 
 
-def _hue(xp: Any, pixels: Any, value: Any, spread: Any) -> Any:
+def _hue(xp: Namespace, pixels: Array, value: Array, spread: Array) -> Array:
     """Return the hue, from 0 to 1."""
     red, green, blue = pixels.T
     sixth = pixels.dtype.type(1 / 6)
@@ -41,15 +41,16 @@ def _hue(xp: Any, pixels: Any, value: Any, spread: Any) -> Any:
     return xp.where(hue < 0, hue + 1, hue)
 
 
-def _coloured(xp: Any, hue: Any, white: Any, spread: Any) -> Any:
+def _coloured(xp: Namespace, hue: Array, white: Array, spread: Array) -> Array:
     """Return `white` plus the share of `spread` that each channel has at that hue."""
     turn = hue * 6
     red = abs(turn - 3) - 1
     parts = xp.stack([red, 2 - abs(turn - 2), 2 - abs(turn - 4)], axis=1)
-    return white[:, None] + spread[:, None] * xp.clip(parts, 0, 1)
+    pixels: Array = white[:, None] + spread[:, None] * xp.clip(parts, 0, 1)
+    return pixels
 
 
-def _as_hsv(xp: Any, pixels: Any) -> tuple[Any, Any, Any]:
+def _as_hsv(xp: Namespace, pixels: Array) -> tuple[Array, Array, Array]:
     value = pixels.max(axis=1)
     spread = value - pixels.min(axis=1)
     saturation = xp.where(value > 0, spread / xp.where(value > 0, value, 1), 0)
@@ -57,33 +58,33 @@ def _as_hsv(xp: Any, pixels: Any) -> tuple[Any, Any, Any]:
 
 
 @binder("RGBToHSV", fresh=True)
-def rgb_to_hsv(binding: Binding) -> Callable[[Any], Any]:
+def rgb_to_hsv(binding: Binding) -> Callable[[Array], Array]:
     xp = binding.xp
     return lambda images: _by_pixels(xp, images, lambda pixels: xp.stack(_as_hsv(xp, pixels), axis=1))
 
 
 @binder("HSVToRGB", fresh=True)
-def hsv_to_rgb(binding: Binding) -> Callable[[Any], Any]:
+def hsv_to_rgb(binding: Binding) -> Callable[[Array], Array]:
     xp = binding.xp
 
-    def convert(pixels: Any) -> Any:
+    def convert(pixels: Array) -> Array:
         hue, saturation, value = pixels.T
         return _coloured(xp, hue, (1 - saturation) * value, saturation * value)
 
     return lambda images: _by_pixels(xp, images, convert)
 
 
-def _check_images(images: Any) -> None:
+def _check_images(images: Array) -> None:
     if images.ndim < 3:
         raise InvalidArgumentError("an image has the wrong rank", expected=">= 3", actual=images.shape)
 
 
 @binder("AdjustHue", fresh=True, host={"delta": as_number})
-def adjust_hue(binding: Binding) -> Callable[[Any, float], Any]:
+def adjust_hue(binding: Binding) -> Callable[[Array, float], Array]:
     xp = binding.xp
 
-    def adjust(images: Any, delta: float) -> Any:
-        def convert(pixels: Any) -> Any:
+    def adjust(images: Array, delta: float) -> Array:
+        def convert(pixels: Array) -> Array:
             value, white = pixels.max(axis=1), pixels.min(axis=1)
             hue = _hue(xp, pixels, value, value - white) + pixels.dtype.type(delta)
             return _coloured(xp, hue - xp.floor(hue), white, value - white)
@@ -95,11 +96,11 @@ def adjust_hue(binding: Binding) -> Callable[[Any, float], Any]:
 
 
 @binder("AdjustSaturation", fresh=True, host={"scale": as_number})
-def adjust_saturation(binding: Binding) -> Callable[[Any, float], Any]:
+def adjust_saturation(binding: Binding) -> Callable[[Array, float], Array]:
     xp = binding.xp
 
-    def adjust(images: Any, scale: float) -> Any:
-        def convert(pixels: Any) -> Any:
+    def adjust(images: Array, scale: float) -> Array:
+        def convert(pixels: Array) -> Array:
             hue, saturation, value = _as_hsv(xp, pixels)
             saturation = xp.clip(saturation * pixels.dtype.type(scale), 0, 1)
             return _coloured(xp, hue, (1 - saturation) * value, saturation * value)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import importlib
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from io import BytesIO
-from typing import Any, Final
+from types import ModuleType
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -20,16 +21,19 @@ from aioflow.concurrency.threads import in_thread
 from aioflow.errors import InvalidArgumentError, OpError, UnimplementedError
 from aioflow.formats.png import MOST_PIXELS, SIGNATURE, is_deep, read_deep_png, write_png
 from aioflow.graph import dtypes
+from aioflow.graph.dtypes import DType
 from aioflow.kernels.convert import as_bytes
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.kernels.text.strings import as_strings, string_values
+from aioflow.memory.values import Array, Value
 from aioflow.release import install_command
 
 _FEW_PIXELS: Final = 1 << 12  # decoded in some tens of microseconds, less than a call in a thread takes
+_Decoder: TypeAlias = Callable[[Value], Array | Awaitable[Array]]
 _JPEG, _GIF, _BMP = b"\xff\xd8\xff", b"GIF8", b"BM"
 
 
-def _pillow() -> Any:
+def _pillow() -> ModuleType:
     try:
         return importlib.import_module("PIL.Image")
     except ImportError as error:
@@ -60,11 +64,11 @@ def _opened(data: bytes, what: str) -> Any:
 # ── channels ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _most(image: Any) -> Any:
+def _most(image: Array) -> int:
     return np.iinfo(image.dtype).max
 
 
-def _recoloured(image: Any, channels: int) -> Any:
+def _recoloured(image: Array, channels: int) -> Array:
     """Return the image with that many channels; 0 keeps its own. Gray is computed in integers, as by libpng."""
     have = image.shape[2]
     if channels in (0, have):
@@ -75,7 +79,7 @@ def _recoloured(image: Any, channels: int) -> Any:
             return colours.copy()
         red, green, blue = np.moveaxis(colours.astype(np.int64), 2, 0)
         half = 16384 if image.dtype == np.uint16 else 0
-        grey = (9797 * red + 19234 * green + 3737 * blue + half) >> 15  # the weights sum to 32768
+        grey: Array = (9797 * red + 19234 * green + 3737 * blue + half) >> 15  # the weights sum to 32768
         return grey.astype(image.dtype)[:, :, None]
     if colours.shape[2] == 1:
         colours = np.repeat(colours, 3, axis=2)
@@ -95,7 +99,7 @@ def _only(allowed: tuple[int, ...], channels: int, what: str) -> None:
 # ── formats ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _png(data: bytes, channels: int, deep: bool) -> Any:
+def _png(data: bytes, channels: int, deep: bool) -> Array:
     if is_deep(data):
         image = read_deep_png(data)
     else:
@@ -106,7 +110,7 @@ def _png(data: bytes, channels: int, deep: bool) -> Any:
     return image.astype(np.uint16) * np.uint16(257) if deep and image.dtype == np.uint8 else image
 
 
-def _shallow_png(data: bytes, channels: int) -> Any:
+def _shallow_png(data: bytes, channels: int) -> Array:
     opened = _opened(data, "PNG")
     with _image_errors("PNG"):
         if opened.mode.startswith("I"):
@@ -122,7 +126,7 @@ def _shallow_png(data: bytes, channels: int) -> Any:
     return image[:, :, None] if image.ndim == 2 else image
 
 
-def _jpeg(data: bytes, channels: int, ratio: int = 1, recover: bool = False) -> Any:
+def _jpeg(data: bytes, channels: int, ratio: int = 1, recover: bool = False) -> Array:
     _only((0, 1, 3), channels, "JPEG")
     if ratio not in (1, 2, 4, 8):
         raise InvalidArgumentError("unsupported ratio", expected="1, 2, 4 or 8", actual=ratio)
@@ -139,11 +143,11 @@ def _jpeg(data: bytes, channels: int, ratio: int = 1, recover: bool = False) -> 
     return made[:, :, None] if made.ndim == 2 else made
 
 
-def _gif(data: bytes, limit: int | None = None) -> Any:
+def _gif(data: bytes, limit: int | None = None) -> Array:
     """Return at most `limit` frames, as [frames, height, width, 3], each cropped to the size of the image."""
     opened = _opened(data, "GIF")
     width, height = opened.size
-    frames: list[Any] = []
+    frames: list[Array] = []
     with _image_errors("GIF"):
         count = opened.n_frames if limit is None else limit
         if count * width * height > MOST_PIXELS:
@@ -157,7 +161,7 @@ def _gif(data: bytes, limit: int | None = None) -> Any:
     return np.stack(frames)
 
 
-def _bmp(data: bytes, channels: int) -> Any:
+def _bmp(data: bytes, channels: int) -> Array:
     """Decode an uncompressed BMP image."""
     with _image_errors("BMP"):
         offset, _, width, height, _, bits, packing = struct.unpack_from("<IIiiHHI", data, 10)
@@ -177,7 +181,7 @@ def _bmp(data: bytes, channels: int) -> Any:
     return _recoloured(np.ascontiguousarray(image[::-1] if height > 0 else image), channels)
 
 
-def _still(data: bytes, channels: int, deep: bool) -> Any:
+def _still(data: bytes, channels: int, deep: bool) -> Array:
     """Decode a PNG, JPEG or GIF image of one frame: the ops for PNG and for JPEG accept all three formats."""
     if data.startswith(SIGNATURE):
         return _png(data, channels, deep)
@@ -194,13 +198,13 @@ def _still(data: bytes, channels: int, deep: bool) -> Any:
     return _deepened(image) if deep else image
 
 
-def _deepened(image: Any) -> Any:
+def _deepened(image: Array) -> Array:
     """Return the image at 16 bits, scaled by 256 as TensorFlow does for all formats except PNG."""
     # White becomes 255 * 256, not 65535.
     return image.astype(np.uint16) * np.uint16(256)
 
 
-def _any(data: bytes, channels: int, dtype: Any, animated: bool) -> Any:
+def _any(data: bytes, channels: int, dtype: DType, animated: bool) -> Array:
     png = data.startswith(SIGNATURE)
     if data.startswith(_BMP):
         image = _bmp(data, channels)
@@ -232,8 +236,8 @@ def _is_small(data: bytes) -> bool:
     return bool(abs(width * height) <= _FEW_PIXELS)
 
 
-def _decoder(decode: Callable[[bytes], Any]) -> Callable[[Any], Any]:
-    def run(contents: Any) -> Any:
+def _decoder(decode: Callable[[bytes], Array]) -> _Decoder:
+    def run(contents: Value) -> Array | Awaitable[Array]:
         strings = string_values(contents)
         if strings.ndim:
             raise InvalidArgumentError("one image is decoded at a time", expected="a scalar", actual=strings.shape)
@@ -244,16 +248,16 @@ def _decoder(decode: Callable[[bytes], Any]) -> Callable[[Any], Any]:
 
 
 @binder("DecodePng", device="CPU", is_async=True, fresh=True)
-def decode_png(binding: Binding) -> Callable[[Any], Any]:
+def decode_png(binding: Binding) -> _Decoder:
     attrs = binding.attrs
     return _decoder(partial(_still, channels=attrs["channels"], deep=attrs["dtype"] is dtypes.uint16))
 
 
 @binder("DecodeJpeg", device="CPU", is_async=True, fresh=True)
-def decode_jpeg(binding: Binding) -> Callable[[Any], Any]:
+def decode_jpeg(binding: Binding) -> _Decoder:
     channels, ratio, recover = (binding.attrs[name] for name in ("channels", "ratio", "try_recover_truncated"))
 
-    def decode(data: bytes) -> Any:
+    def decode(data: bytes) -> Array:
         if data.startswith(_JPEG):
             return _jpeg(data, channels, ratio, recover)
         return _still(data, channels, deep=False)
@@ -262,17 +266,17 @@ def decode_jpeg(binding: Binding) -> Callable[[Any], Any]:
 
 
 @binder("DecodeBmp", device="CPU", is_async=True, fresh=True)
-def decode_bmp(binding: Binding) -> Callable[[Any], Any]:
+def decode_bmp(binding: Binding) -> _Decoder:
     return _decoder(partial(_bmp, channels=binding.attrs["channels"]))
 
 
 @binder("DecodeGif", device="CPU", is_async=True, fresh=True)
-def decode_gif(binding: Binding) -> Callable[[Any], Any]:
+def decode_gif(binding: Binding) -> _Decoder:
     return _decoder(_gif)
 
 
 @binder("DecodeImage", device="CPU", is_async=True, fresh=True)
-def decode_image(binding: Binding) -> Callable[[Any], Any]:
+def decode_image(binding: Binding) -> _Decoder:
     attrs = binding.attrs
     return _decoder(
         partial(_any, channels=attrs["channels"], dtype=attrs["dtype"], animated=attrs["expand_animations"])
@@ -282,7 +286,7 @@ def decode_image(binding: Binding) -> Callable[[Any], Any]:
 _PICTURES: Final = ("BMP", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 
 
-def _picture(data: bytes, pixels: str) -> Any:
+def _picture(data: bytes, pixels: str) -> Array:
     """Return the pixels as Pillow decodes them, for any format of the ONNX op ImageDecoder."""
     with _image_errors("complete"):
         opened = _pillow().open(BytesIO(data), formats=_PICTURES)
@@ -298,10 +302,10 @@ def _picture(data: bytes, pixels: str) -> Any:
 
 
 @binder("AioflowDecodePicture", device="CPU", is_async=True, fresh=True)
-def decode_picture(binding: Binding) -> Callable[[Any], Any]:
+def decode_picture(binding: Binding) -> Callable[[Array], Awaitable[Array]]:
     pixels = binding.attrs["pixel_format"]
 
-    def run(encoded: Any) -> Any:
+    def run(encoded: Array) -> Awaitable[Array]:
         if encoded.ndim != 1:
             raise InvalidArgumentError("one image is decoded at a time", expected="[bytes]", actual=encoded.shape)
         return in_thread(_picture, encoded.tobytes(), pixels, effects=False)
@@ -310,10 +314,10 @@ def decode_picture(binding: Binding) -> Callable[[Any], Any]:
 
 
 @binder("ExtractJpegShape", device="CPU", fresh=True, host={"contents": as_bytes})
-def extract_jpeg_shape(binding: Binding) -> Callable[[Any], Any]:
+def extract_jpeg_shape(binding: Binding) -> Callable[[bytes], Array]:
     dtype = binding.output_dtypes[0].np_dtype
 
-    def extract(contents: bytes) -> Any:
+    def extract(contents: bytes) -> Array:
         opened = _opened(contents, "JPEG")
         return np.array([opened.height, opened.width, len(opened.getbands())], dtype=dtype)
 
@@ -323,7 +327,7 @@ def extract_jpeg_shape(binding: Binding) -> Callable[[Any], Any]:
 # ── encoding ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _checked(image: Any, channels: tuple[int, ...]) -> Any:
+def _checked(image: Array, channels: tuple[int, ...]) -> Array:
     if image.ndim < 3 or image.shape[-1] not in channels or not image.size:
         raise InvalidArgumentError(
             "not an image that can be encoded", expected=f"[height, width, one of {channels}]", actual=image.shape
@@ -332,16 +336,16 @@ def _checked(image: Any, channels: tuple[int, ...]) -> Any:
 
 
 @binder("EncodePng", device="CPU", is_async=True, fresh=True)
-def encode_png(binding: Binding) -> Callable[[Any], Any]:
+def encode_png(binding: Binding) -> Callable[[Array], Array | Awaitable[Array]]:
     compression = binding.attrs["compression"]
     if not -1 <= compression <= 9:
         raise InvalidArgumentError("unknown compression", expected="-1..9", actual=compression)
 
-    def encode(images: Any) -> Any:
+    def encode(images: Array) -> Array:
         many = images.reshape(-1, *images.shape[-3:])
         return as_strings([write_png(image, compression) for image in batches(many, 1)], images.shape[:-3])
 
-    def run(image: Any) -> Any:
+    def run(image: Array) -> Array | Awaitable[Array]:
         _checked(image, (1, 2, 3, 4))
         return encode(image) if image.size <= _FEW_PIXELS else in_thread(encode, image, effects=False)
 
@@ -350,7 +354,7 @@ def encode_png(binding: Binding) -> Callable[[Any], Any]:
 
 @kernel("EncodeJpeg", device="CPU", fresh=True)
 async def encode_jpeg(
-    image: Any,
+    image: Array,
     *,
     format: str,
     quality: int,
@@ -361,14 +365,14 @@ async def encode_jpeg(
     x_density: int,
     y_density: int,
     xmp_metadata: str,
-) -> Any:
+) -> Array:
     _checked(image, {"": (1, 3), "grayscale": (1,), "rgb": (3,)}[format])
     if image.ndim != 3 or not 0 <= quality <= 100:
         raise InvalidArgumentError(
             "one image is encoded at a time, with a quality of at most 100", expected="rank 3", actual=image.shape
         )
     inch = 1.0 if density_unit == "in" else 2.54
-    options: dict[str, Any] = {
+    options: dict[str, object] = {
         "quality": quality,
         "progressive": progressive,
         "optimize": optimize_size or progressive,
@@ -378,7 +382,7 @@ async def encode_jpeg(
     if xmp_metadata:
         options["xmp"] = xmp_metadata.encode()
 
-    def encode() -> Any:
+    def encode() -> Array:
         out = BytesIO()
         _pillow().fromarray(image[:, :, 0] if image.shape[2] == 1 else image).save(out, "JPEG", **options)
         return as_strings([out.getvalue()], ())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -11,9 +10,10 @@ from aioflow.concurrency.stopping import blocks
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.blockwise import BLOCK, on_host
 from aioflow.kernels.registry import Binding
+from aioflow.memory.values import Array, Namespace
 
 
-def checked_size(images: Any, size: tuple[int, ...]) -> tuple[int, int]:
+def checked_size(images: Array, size: tuple[int, ...]) -> tuple[int, int]:
     """Return height and width. Raise InvalidArgumentError unless the images can be resized to them."""
     if images.ndim != 4 or len(size) != 2:
         raise InvalidArgumentError("images are resized in batches", expected="rank 4, 2 sizes", actual=images.shape)
@@ -22,7 +22,7 @@ def checked_size(images: Any, size: tuple[int, ...]) -> tuple[int, int]:
     return size[0], size[1]
 
 
-def original_size(grads: Any, image: Any) -> tuple[int, int]:
+def original_size(grads: Array, image: Array) -> tuple[int, int]:
     """Return height and width of the resized images. Raise InvalidArgumentError if the gradients do not fit them."""
     shapes = np.shape(grads), np.shape(image)
     if {len(shape) for shape in shapes} != {4} or shapes[0][::3] != shapes[1][::3]:
@@ -34,14 +34,14 @@ def original_size(grads: Any, image: Any) -> tuple[int, int]:
     return checked_size(grads, image.shape[1:3])
 
 
-def scale_of(old: int, new: int, corners: bool) -> Any:
+def scale_of(old: int, new: int, corners: bool) -> np.float32:
     """Return the number of old pixels per new pixel, as float32."""
     if corners and new > 1:
         return np.float32(old - 1) / np.float32(new - 1)
     return np.float32(old) / np.float32(new)
 
 
-def positions(old: int, new: int, corners: bool, centres: bool) -> Any:
+def positions(old: int, new: int, corners: bool, centres: bool) -> Array:
     """Return the positions of the new pixels among the old ones, as float32."""
     numbers = np.arange(new, dtype=np.float32)
     scale = scale_of(old, new, corners)
@@ -62,7 +62,7 @@ def scaling_flags(binding: Binding) -> tuple[bool, bool]:
     return corners, centres
 
 
-def some_lines(xp: Any, shape: tuple[int, ...]) -> Iterator[slice]:
+def some_lines(xp: Namespace, shape: tuple[int, ...]) -> Iterator[slice]:
     """Yield blocks of lines of images, on the CPU; elsewhere all lines at once."""
     batch, height, width, depth = shape
     return blocks(height, max(1, BLOCK // max(1, batch * width * depth)) if on_host(xp) else max(1, height))

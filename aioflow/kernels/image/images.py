@@ -6,7 +6,7 @@ Whole images are resized along the rows first, then along the columns.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,12 +14,13 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.blockwise import claim_array
 from aioflow.kernels.convert import as_ints
 from aioflow.kernels.image.grids import checked_size, original_size, positions, scale_of, scaling_flags, some_lines
-from aioflow.kernels.registry import Binding, binder, kernel
+from aioflow.kernels.registry import Binding, Body, binder, kernel
+from aioflow.memory.values import Array, Namespace
 
 # ── bilinear ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _neighbours(old: int, new: int, flags: tuple[bool, bool]) -> tuple[Any, Any, Any]:
+def _neighbours(old: int, new: int, flags: tuple[bool, bool]) -> tuple[Array, Array, Array]:
     """Return for each new pixel the two old pixels around it, and its distance from the first."""
     at = positions(old, new, *flags)
     below = np.floor(at)
@@ -31,10 +32,10 @@ def _neighbours(old: int, new: int, flags: tuple[bool, bool]) -> tuple[Any, Any,
 
 
 @binder("ResizeBilinear", fresh=True, host={"size": as_ints}, elastic=True)
-def resize_bilinear(binding: Binding) -> Callable[[Any, tuple[int, ...]], Any]:
+def resize_bilinear(binding: Binding) -> Callable[[Array, tuple[int, ...]], Array]:
     xp, flags = binding.xp, scaling_flags(binding)
 
-    def resize(images: Any, size: tuple[int, ...]) -> Any:
+    def resize(images: Array, size: tuple[int, ...]) -> Array:
         height, width = checked_size(images, size)
         shape = (len(images), height, width, images.shape[3])
         claim_array(shape, np.dtype(np.float32))
@@ -51,7 +52,7 @@ def resize_bilinear(binding: Binding) -> Callable[[Any, tuple[int, ...]], Any]:
     return resize
 
 
-def _weights(old: int, new: int, flags: tuple[bool, bool]) -> Any:
+def _weights(old: int, new: int, flags: tuple[bool, bool]) -> Array:
     """Return the weight of each old pixel in each new one: [old, new]."""
     below, above, share = _neighbours(old, new, flags)
     made = np.zeros((old, new), dtype=np.float32)
@@ -62,10 +63,10 @@ def _weights(old: int, new: int, flags: tuple[bool, bool]) -> Any:
 
 
 @binder("ResizeBilinearGrad", fresh=True)
-def resize_bilinear_grad(binding: Binding) -> Callable[[Any, Any], Any]:
+def resize_bilinear_grad(binding: Binding) -> Callable[[Array, Array], Array]:
     xp, flags = binding.xp, scaling_flags(binding)
 
-    def back(grads: Any, image: Any) -> Any:
+    def back(grads: Array, image: Array) -> Array:
         height, width = original_size(grads, image)
         rows = xp.asarray(_weights(height, grads.shape[1], flags))
         columns = xp.asarray(_weights(width, grads.shape[2], flags))
@@ -74,7 +75,7 @@ def resize_bilinear_grad(binding: Binding) -> Callable[[Any, Any], Any]:
     return back
 
 
-def _transposed(xp: Any, grads: Any, rows: Any, columns: Any) -> Any:
+def _transposed(xp: Namespace, grads: Array, rows: Array, columns: Array) -> Array:
     """Weigh rows, then columns: [batch, h, w, c] by [old h, h] and [old w, w]."""
     by_rows = xp.einsum("oh,bhwc->bowc", rows, grads, optimize=True)
     return xp.einsum("ow,bhwc->bhoc", columns, by_rows, optimize=True)
@@ -83,20 +84,21 @@ def _transposed(xp: Any, grads: Any, rows: Any, columns: Any) -> Any:
 # ── nearest neighbour ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _nearest(old: int, new: int, corners: bool, centres: bool) -> Any:
+def _nearest(old: int, new: int, corners: bool, centres: bool) -> Array:
     numbers = np.arange(new, dtype=np.float32)
     scale = scale_of(old, new, corners)
     at = (numbers + np.float32(0.5)) * scale if centres else numbers * scale
     # Half a pixel is rounded up here, not to even.
     chosen = np.floor(at + np.float32(0.5)) if corners else np.floor(at)
-    return np.clip(chosen, 0, old - 1).astype(np.int64)
+    inside: Array = np.clip(chosen, 0, old - 1)
+    return inside.astype(np.int64)
 
 
 @binder("ResizeNearestNeighbor", fresh=True, host={"size": as_ints}, elastic=True)
-def resize_nearest_neighbor(binding: Binding) -> Callable[[Any, tuple[int, ...]], Any]:
+def resize_nearest_neighbor(binding: Binding) -> Callable[[Array, tuple[int, ...]], Array]:
     xp, flags = binding.xp, scaling_flags(binding)
 
-    def resize(images: Any, size: tuple[int, ...]) -> Any:
+    def resize(images: Array, size: tuple[int, ...]) -> Array:
         height, width = checked_size(images, size)
         shape = (len(images), height, width, images.shape[3])
         claim_array(shape, images.dtype)
@@ -111,10 +113,10 @@ def resize_nearest_neighbor(binding: Binding) -> Callable[[Any, tuple[int, ...]]
 
 
 @binder("ResizeNearestNeighborGrad", fresh=True, host={"size": as_ints}, elastic=True)
-def resize_nearest_neighbor_grad(binding: Binding) -> Callable[[Any, tuple[int, ...]], Any]:
+def resize_nearest_neighbor_grad(binding: Binding) -> Callable[[Array, tuple[int, ...]], Array]:
     xp, flags = binding.xp, scaling_flags(binding)
 
-    def back(grads: Any, size: tuple[int, ...]) -> Any:
+    def back(grads: Array, size: tuple[int, ...]) -> Array:
         height, width = checked_size(grads, size)
         shape = (len(grads), height, width, grads.shape[3])
         # Sums of many gradients would overflow a narrow dtype, or lose precision in it.
@@ -147,21 +149,21 @@ class _Axis(NamedTuple):
         inside: True where the position is inside the image.
     """
 
-    before: Any
-    after: Any
-    share: Any
-    inside: Any
+    before: Array
+    after: Array
+    share: Array
+    inside: Array
 
     def of_lines(self) -> _Axis:
         """Return the axis with each field flattened to [boxes * new]."""
         return _Axis(*(value.reshape(-1) for value in self))
 
-    def ends(self) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    def ends(self) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
         """Return both neighbors with their weights."""
         return (self.before, 1 - self.share), (self.after, self.share)
 
 
-def _axis(xp: Any, begin: Any, end: Any, old: int, new: int, nearest: bool) -> _Axis:
+def _axis(xp: Namespace, begin: Array, end: Array, old: int, new: int, nearest: bool) -> _Axis:
     last = np.float32(old - 1)
     if new > 1:
         scale = (end - begin) * last / np.float32(new - 1)
@@ -179,7 +181,7 @@ def _axis(xp: Any, begin: Any, end: Any, old: int, new: int, nearest: bool) -> _
     return _Axis(below.astype(np.int64), after.astype(np.int64), share, inside)
 
 
-def _slopes(xp: Any, old: int, new: int) -> tuple[Any, Any]:
+def _slopes(xp: Namespace, old: int, new: int) -> tuple[Array, Array]:
     """Return the derivatives of a crop's pixel positions by the begin and the end of its box: [new] each."""
     along = xp.arange(new, dtype=np.float32) / np.float32(new - 1) if new > 1 else xp.full(1, 0.5, np.float32)
     return (1 - along) * (old - 1), along * (old - 1)
@@ -189,7 +191,7 @@ class _Crops:
     """Crops, processed by lines: a line is a row of one crop."""
 
     def __init__(
-        self, xp: Any, boxes: Any, box_ind: Any, image: tuple[int, ...], size: tuple[int, ...], method: str
+        self, xp: Namespace, boxes: Array, box_ind: Array, image: tuple[int, ...], size: tuple[int, ...], method: str
     ) -> None:
         (_, old_height, old_width, _), (height, width), nearest = image, size, method == "nearest"
         self.xp, self.image, self.size = xp, image, size
@@ -198,14 +200,14 @@ class _Crops:
         self.boxes = xp.arange(len(boxes)).repeat(height)
         self.numbers = box_ind.astype(np.int64)[self.boxes]
 
-    def parts(self) -> Iterator[tuple[slice, _Axis, _Axis, Any]]:
+    def parts(self) -> Iterator[tuple[slice, _Axis, _Axis, Array]]:
         """Yield blocks of lines: slice, rows [lines, 1], columns, and a mask of the pixels inside [lines, width, 1]."""
         for part in some_lines(self.xp, (1, len(self.boxes), self.size[1], self.image[3])):
             rows = _Axis(*(value[part, None] for value in self.rows))
             columns = _Axis(*(value[self.boxes[part]] for value in self.columns))
             yield part, rows, columns, (rows.inside & columns.inside)[..., None]
 
-    def corners(self, image: Any, part: slice, rows: _Axis, columns: _Axis) -> list[Any]:
+    def corners(self, image: Array, part: slice, rows: _Axis, columns: _Axis) -> list[Array]:
         """Return the four neighbors of each pixel as float32: above left, above right, below left, below right."""
         numbers = self.numbers[part, None]
         return [
@@ -215,7 +217,7 @@ class _Crops:
         ]
 
 
-def _check_boxes(xp: Any, boxes: Any, box_ind: Any, image: tuple[int, ...], size: tuple[int, ...]) -> None:
+def _check_boxes(xp: Namespace, boxes: Array, box_ind: Array, image: tuple[int, ...], size: tuple[int, ...]) -> None:
     if len(image) != 4 or len(size) != 2 or min(image[1:3]) <= 0 or min(size) <= 0:
         raise InvalidArgumentError("a size must be positive", expected="rank 4, 2 sizes, > 0", actual=(image, size))
     if boxes.ndim != 2 or boxes.shape[1] != 4 or box_ind.shape != boxes.shape[:1]:
@@ -236,11 +238,11 @@ def _check_boxes(xp: Any, boxes: Any, box_ind: Any, image: tuple[int, ...], size
 
 
 @binder("CropAndResize", fresh=True, host={"crop_size": as_ints}, elastic=True, synchronises=True)
-def crop_and_resize(binding: Binding) -> Callable[..., Any]:
+def crop_and_resize(binding: Binding) -> Body:
     xp, method = binding.xp, binding.attrs["method"]
     beyond = np.float32(binding.attrs["extrapolation_value"])
 
-    def crop(image: Any, boxes: Any, box_ind: Any, crop_size: tuple[int, ...]) -> Any:
+    def crop(image: Array, boxes: Array, box_ind: Array, crop_size: tuple[int, ...]) -> Array:
         _check_boxes(xp, boxes, box_ind, image.shape, crop_size)
         shape = (len(boxes), *crop_size, image.shape[3])
         claim_array(shape, np.dtype(np.float32))
@@ -257,11 +259,11 @@ def crop_and_resize(binding: Binding) -> Callable[..., Any]:
 
 
 @binder("CropAndResizeGradImage", fresh=True, host={"image_size": as_ints}, elastic=True, synchronises=True)
-def crop_and_resize_grad_image(binding: Binding) -> Callable[..., Any]:
+def crop_and_resize_grad_image(binding: Binding) -> Body:
     xp, method, dtype = binding.xp, binding.attrs["method"], binding.output_dtypes[0].np_dtype
     wide = np.result_type(dtype, np.float32)
 
-    def back(grads: Any, boxes: Any, box_ind: Any, image_size: tuple[int, ...]) -> Any:
+    def back(grads: Array, boxes: Array, box_ind: Array, image_size: tuple[int, ...]) -> Array:
         _check_boxes(xp, boxes, box_ind, image_size, grads.shape[1:3])
         _check_grads(grads, boxes, image_size)
         claim_array(image_size, wide)
@@ -281,7 +283,7 @@ def crop_and_resize_grad_image(binding: Binding) -> Callable[..., Any]:
     return back
 
 
-def _check_grads(grads: Any, boxes: Any, image: tuple[int, ...]) -> None:
+def _check_grads(grads: Array, boxes: Array, image: tuple[int, ...]) -> None:
     if grads.ndim != 4 or (len(grads), grads.shape[3]) != (len(boxes), image[3]):
         raise InvalidArgumentError(
             "the gradients are not those of crops", expected=f"({len(boxes)}, …, {image[-1:]})", actual=grads.shape
@@ -289,11 +291,11 @@ def _check_grads(grads: Any, boxes: Any, image: tuple[int, ...]) -> None:
 
 
 @binder("CropAndResizeGradBoxes", fresh=True, synchronises=True)
-def crop_and_resize_grad_boxes(binding: Binding) -> Callable[..., Any]:
+def crop_and_resize_grad_boxes(binding: Binding) -> Body:
     """Bind the gradient by the boxes: each pixel's slope in the image, times the derivative of its position."""
     xp = binding.xp
 
-    def back(grads: Any, image: Any, boxes: Any, box_ind: Any) -> Any:
+    def back(grads: Array, image: Array, boxes: Array, box_ind: Array) -> Array:
         size = grads.shape[1:3]
         _check_boxes(xp, boxes, box_ind, image.shape, size)
         _check_grads(grads, boxes, image.shape)
@@ -321,7 +323,7 @@ def crop_and_resize_grad_boxes(binding: Binding) -> Callable[..., Any]:
 
 
 @kernel("AdjustContrastv2", fresh=True)
-def adjust_contrast(images: Any, factor: Any) -> Any:
+def adjust_contrast(images: Array, factor: Array) -> Array:
     if images.ndim < 3 or np.ndim(factor):
         raise InvalidArgumentError(
             "the images or the factor have the wrong rank", expected="rank >= 3 and a scalar", actual=images.shape
@@ -330,4 +332,5 @@ def adjust_contrast(images: Any, factor: Any) -> Any:
         return images.copy()
     floats = images.astype(np.float32)
     mean = floats.mean(axis=(-3, -2), keepdims=True)
-    return ((floats - mean) * factor + mean).astype(images.dtype)
+    adjusted: Array = (floats - mean) * factor + mean
+    return adjusted.astype(images.dtype)

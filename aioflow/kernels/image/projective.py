@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -11,19 +11,20 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.blockwise import claim_array, full
 from aioflow.kernels.convert import as_array, as_ints
 from aioflow.kernels.image.grids import some_lines
-from aioflow.kernels.registry import Binding, binder
+from aioflow.kernels.registry import Binding, Body, binder
+from aioflow.memory.values import Array, Namespace, NpDType
 
-_Places = Callable[[Any, Any, int], Any]
+_Places: TypeAlias = Callable[[Namespace, Array, int], Array]
 
 
 # ── what is beyond the edges ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _clamped(xp: Any, at: Any, size: int) -> Any:
+def _clamped(xp: Namespace, at: Array, size: int) -> Array:
     return xp.clip(at, np.float32(0), np.float32(size - 1))
 
 
-def _reflected(xp: Any, at: Any, size: int) -> Any:
+def _reflected(xp: Namespace, at: Array, size: int) -> Array:
     """Continue abcd as dcba|abcd|dcba."""
     if size <= 1:
         return xp.where(xp.isnan(at), at, np.float32(0))
@@ -35,7 +36,7 @@ def _reflected(xp: Any, at: Any, size: int) -> Any:
     return _clamped(xp, xp.where(at < 0, before, xp.where(at > size - 1, after, at)), size)
 
 
-def _wrapped(xp: Any, at: Any, size: int) -> Any:
+def _wrapped(xp: Namespace, at: Array, size: int) -> Array:
     """Continue abcd as abcd|abcd|abcd."""
     if size <= 1:
         return xp.where(xp.isnan(at), at, np.float32(0))
@@ -59,27 +60,27 @@ _FILLS: Final[dict[str, _Places]] = {
 class _Source:
     """The images from which pixels are read; outside them, pixels have the fill value."""
 
-    def __init__(self, xp: Any, images: Any, numbers: Any, fill: Any) -> None:
+    def __init__(self, xp: Namespace, images: Array, numbers: Array, fill: np.generic) -> None:
         self.xp, self.images, self.numbers, self.fill = xp, images, numbers, fill
 
-    def read(self, y: Any, x: Any) -> Any:
+    def read(self, y: Array, x: Array) -> Array:
         """Return the pixels at integer coordinates: [lines, width, channels]."""
         xp, (_, height, width, _) = self.xp, self.images.shape
         inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
         rows, columns = (xp.where(inside, at, 0).astype(np.int64) for at in (y, x))
         return xp.where(inside[..., None], self.images[self.numbers, rows, columns], self.fill)
 
-    def nearest(self, y: Any, x: Any) -> Any:
+    def nearest(self, y: Array, x: Array) -> Array:
         """Return the nearest pixels; of two equally near ones, the one further from 0."""
         return self.read(*(_rounded(self.xp, at) for at in (y, x)))
 
-    def bilinear(self, y: Any, x: Any) -> Any:
+    def bilinear(self, y: Array, x: Array) -> Array:
         """Interpolate between the four neighboring pixels, as float32."""
         xp = self.xp
         top, left = xp.floor(y), xp.floor(x)
         bottom, right = top + 1, left + 1
 
-        def row(at: Any) -> Any:
+        def row(at: Array) -> Array:
             before, after = (self.read(at, column).astype(np.float32, copy=False) for column in (left, right))
             return (right - x)[..., None] * before + (x - left)[..., None] * after
 
@@ -87,13 +88,13 @@ class _Source:
         return xp.where(xp.isnan(y + x)[..., None], self.fill, made)
 
 
-def _rounded(xp: Any, at: Any) -> Any:
+def _rounded(xp: Namespace, at: Array) -> Array:
     size = abs(at)
     whole = xp.floor(size)
     return xp.copysign(whole + (size - whole >= 0.5), at)
 
 
-def _places(xp: Any, transforms: Any, rows: Any, width: int) -> tuple[Any, Any]:
+def _places(xp: Namespace, transforms: Array, rows: Array, width: int) -> tuple[Array, Array]:
     """Return the source coordinates y and x, float32 [lines, width], NaN if the source is infinitely far away."""
     a0, a1, a2, b0, b1, b2, c0, c1 = (number[:, None] for number in transforms.T)
     x, y = xp.arange(width, dtype=np.float32), rows[:, None].astype(np.float32)
@@ -102,7 +103,7 @@ def _places(xp: Any, transforms: Any, rows: Any, width: int) -> tuple[Any, Any]:
     return (b0 * x + b1 * y + b2) / scale, (a0 * x + a1 * y + a2) / scale
 
 
-def _check(images: Any, transforms: Any, size: tuple[int, ...]) -> None:
+def _check(images: Array, transforms: Array, size: tuple[int, ...]) -> None:
     if images.ndim != 4 or len(size) != 2 or min(size) <= 0:
         raise InvalidArgumentError(
             "images are transformed in batches", expected="rank 4, 2 sizes > 0", actual=(images.shape, size)
@@ -115,7 +116,7 @@ def _check(images: Any, transforms: Any, size: tuple[int, ...]) -> None:
         )
 
 
-def _filling(value: Any, dtype: Any) -> Any:
+def _filling(value: Array | float, dtype: NpDType) -> Any:
     with np.errstate(invalid="ignore"):
         return as_array(value).reshape(()).astype(dtype)[()]
 
@@ -127,12 +128,12 @@ def _filling(value: Any, dtype: Any) -> Any:
     host={"output_shape": as_ints, "fill_value": as_array},
     elastic=True,
 )
-def transform(binding: Binding) -> Callable[..., Any]:
+def transform(binding: Binding) -> Body:
     xp, dtype = binding.xp, binding.output_dtypes[0].np_dtype
     bilinear = binding.attrs["interpolation"] == "BILINEAR"
     mapped = _FILLS[binding.attrs["fill_mode"]]
 
-    def body(images: Any, transforms: Any, size: tuple[int, ...], fill_value: Any = 0.0) -> Any:
+    def body(images: Array, transforms: Array, size: tuple[int, ...], fill_value: Array | float = 0.0) -> Array:
         _check(images, transforms, size)
         (batch, old_height, old_width, depth), (height, width) = images.shape, size
         shape = (batch, height, width, depth)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -12,20 +12,22 @@ from aioflow.kernels.blockwise import claim_array
 from aioflow.kernels.convert import as_array, as_ints
 from aioflow.kernels.image.grids import checked_size, original_size, positions, scale_of, scaling_flags
 from aioflow.kernels.image.taps import Taps, resampled, spans, transposed
-from aioflow.kernels.registry import Binding, binder
+from aioflow.kernels.registry import Binding, Body, binder
+from aioflow.memory.values import Array
 
+_Pair: TypeAlias = tuple[np.float32, np.float32]
 _F32: Final = np.float32
 _LEAST: Final = _F32(1000) * np.finfo(np.float32).tiny  # the smallest sum of weights to divide by
 
 
-def _normalized(weights: Any, owners: Any, new: int) -> Any:
+def _normalized(weights: Array, owners: Array, new: int) -> Array:
     """Return weights that sum to 1 for each new pixel, or are 0 if their sum is nearly 0."""
     sums = np.bincount(owners, weights, new).astype(np.float32)
     solid = np.abs(sums) >= _LEAST
     return weights * np.where(solid, 1 / np.where(solid, sums, 1), 0)[owners].astype(np.float32)
 
 
-def _sized(images: Any, height: int, width: int) -> None:
+def _sized(images: Array, height: int, width: int) -> None:
     claim_array((len(images), height, width, images.shape[3]), np.dtype(np.float32))
 
 
@@ -34,7 +36,7 @@ def _sized(images: Any, height: int, width: int) -> None:
 _STEPS: Final = 1024  # entries of the weight table per pixel
 
 
-def _cubic_table(sharpness: float) -> tuple[Any, Any]:
+def _cubic_table(sharpness: float) -> tuple[Array, Array]:
     """Return the weights by distance, from 0 to 1 and from 1 to 2; `sharpness` is Keys's parameter a."""
     a, near = sharpness, np.arange(_STEPS + 1) / _STEPS
     far = near + 1
@@ -60,10 +62,10 @@ def _cubic(old: int, new: int, flags: tuple[bool, bool]) -> Taps:
 
 
 @binder("ResizeBicubic", fresh=True, host={"size": as_ints}, elastic=True)
-def resize_bicubic(binding: Binding) -> Callable[[Any, tuple[int, ...]], Any]:
+def resize_bicubic(binding: Binding) -> Callable[[Array, tuple[int, ...]], Array]:
     xp, flags = binding.xp, scaling_flags(binding)
 
-    def resize(images: Any, size: tuple[int, ...]) -> Any:
+    def resize(images: Array, size: tuple[int, ...]) -> Array:
         height, width = checked_size(images, size)
         _sized(images, height, width)
         return resampled(xp, images, _cubic(images.shape[1], height, flags), _cubic(images.shape[2], width, flags))
@@ -72,10 +74,10 @@ def resize_bicubic(binding: Binding) -> Callable[[Any, tuple[int, ...]], Any]:
 
 
 @binder("ResizeBicubicGrad", fresh=True)
-def resize_bicubic_grad(binding: Binding) -> Callable[[Any, Any], Any]:
+def resize_bicubic_grad(binding: Binding) -> Callable[[Array, Array], Array]:
     xp, flags = binding.xp, scaling_flags(binding)
 
-    def back(grads: Any, image: Any) -> Any:
+    def back(grads: Array, image: Array) -> Array:
         height, width = original_size(grads, image)
         rows, columns = _cubic(height, grads.shape[1], flags), _cubic(width, grads.shape[2], flags)
         made = resampled(xp, grads, transposed(rows, height), transposed(columns, width))
@@ -104,10 +106,10 @@ def _areas(old: int, new: int, corners: bool) -> Taps:
 
 
 @binder("ResizeArea", fresh=True, host={"size": as_ints}, elastic=True)
-def resize_area(binding: Binding) -> Callable[[Any, tuple[int, ...]], Any]:
+def resize_area(binding: Binding) -> Callable[[Array, tuple[int, ...]], Array]:
     xp, corners = binding.xp, binding.attrs["align_corners"]
 
-    def resize(images: Any, size: tuple[int, ...]) -> Any:
+    def resize(images: Array, size: tuple[int, ...]) -> Array:
         height, width = checked_size(images, size)
         _sized(images, height, width)
         return resampled(xp, images, _areas(images.shape[1], height, corners), _areas(images.shape[2], width, corners))
@@ -118,8 +120,8 @@ def resize_area(binding: Binding) -> Callable[[Any, tuple[int, ...]], Any]:
 # ── by a filter ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _lanczos(radius: float) -> Callable[[Any], Any]:
-    def weigh(x: Any) -> Any:
+def _lanczos(radius: float) -> Callable[[Array], Array]:
+    def weigh(x: Array) -> Array:
         angle = np.where(x > 1e-3, x, 1) * np.float32(np.pi)
         waves = _F32(radius) * np.sin(angle) * np.sin(angle / _F32(radius)) / (angle * angle)
         return np.where(x > radius, 0, np.where(x > 1e-3, waves, 1))
@@ -127,24 +129,25 @@ def _lanczos(radius: float) -> Callable[[Any], Any]:
     return weigh
 
 
-def _gaussian(x: Any) -> Any:
+def _gaussian(x: Array) -> Array:
     return np.where(x >= 1.5, 0, np.exp(-x * x / _F32(2 * 0.5 * 0.5)))
 
 
-def _box(x: Any) -> Any:
+def _box(x: Array) -> Array:
     return np.where(x < 0.5, 1, np.where(x == 0.5, 0.5, 0))
 
 
-def _triangle(x: Any) -> Any:
-    return np.maximum(1 - x, 0)
+def _triangle(x: Array) -> Array:
+    weights: Array = np.maximum(1 - x, 0)
+    return weights
 
 
-def _keys(x: Any) -> Any:
+def _keys(x: Array) -> Array:
     near, far = ((1.5 * x - 2.5) * x) * x + 1, ((-0.5 * x + 2.5) * x - 4) * x + 2
     return np.where(x >= 2, 0, np.where(x >= 1, far, near))
 
 
-def _mitchell(x: Any) -> Any:
+def _mitchell(x: Array) -> Array:
     """Mitchell and Netravali's filter with B = C = 1/3.
 
     Source: "Reconstruction filters in computer graphics", 1988.
@@ -153,7 +156,7 @@ def _mitchell(x: Any) -> Any:
     return np.where(x >= 2, 0, np.where(x >= 1, far, near))
 
 
-_FILTERS: Final[dict[str, tuple[float, Callable[[Any], Any]]]] = {  # radius and weights by distance
+_FILTERS: Final[dict[str, tuple[float, Callable[[Array], Array]]]] = {  # radius and weights by distance
     "lanczos1": (1.0, _lanczos(1.0)),
     "lanczos3": (3.0, _lanczos(3.0)),
     "lanczos5": (5.0, _lanczos(5.0)),
@@ -172,7 +175,7 @@ class _Filter:
         self._radius, self._weigh = _FILTERS[binding.attrs["kernel_type"]]
         self._antialias = binding.attrs["antialias"]
 
-    def taps(self, old: int, new: int, scale: Any, moved: Any) -> Taps:
+    def taps(self, old: int, new: int, scale: np.float32, moved: np.float32) -> Taps:
         """Return the weights for new pixels at `scale * x + moved` of the old ones.
 
         A new pixel whose center is outside the old image has no weights, so it is 0.
@@ -192,21 +195,21 @@ class _Filter:
         return Taps(starts, counts, places, _normalized(self._weigh(away).astype(np.float32), owners, new))
 
 
-def _pair(value: Any, what: str) -> tuple[Any, Any]:
+def _pair(value: Array, what: str) -> _Pair:
     numbers = as_array(value).reshape(-1)
     if numbers.shape != (2,) or not np.isfinite(numbers).all():
         raise InvalidArgumentError(f"{what} is not that of rows and columns", expected="2 numbers", actual=numbers)
     return numbers[0], numbers[1]
 
 
-def _as_scale(value: Any) -> tuple[Any, Any]:
+def _as_scale(value: Array) -> _Pair:
     scale = _pair(value, "scale")
     if min(scale) <= 0:
         raise InvalidArgumentError("a scale must be positive", expected="> 0", actual=scale)
     return scale
 
 
-def _as_translation(value: Any) -> tuple[Any, Any]:
+def _as_translation(value: Array) -> _Pair:
     return _pair(value, "translation")
 
 
@@ -214,10 +217,10 @@ _PLACED: Final = {"scale": _as_scale, "translation": _as_translation}
 
 
 @binder("ScaleAndTranslate", fresh=True, host={"size": as_ints, **_PLACED}, elastic=True)
-def scale_and_translate(binding: Binding) -> Callable[..., Any]:
+def scale_and_translate(binding: Binding) -> Body:
     xp, filtering = binding.xp, _Filter(binding)
 
-    def resize(images: Any, size: tuple[int, ...], scale: tuple[Any, Any], moved: tuple[Any, Any]) -> Any:
+    def resize(images: Array, size: tuple[int, ...], scale: _Pair, moved: _Pair) -> Array:
         height, width = checked_size(images, size)
         _sized(images, height, width)
         rows = filtering.taps(images.shape[1], height, scale[0], moved[0])
@@ -227,10 +230,10 @@ def scale_and_translate(binding: Binding) -> Callable[..., Any]:
 
 
 @binder("ScaleAndTranslateGrad", fresh=True, host=_PLACED)
-def scale_and_translate_grad(binding: Binding) -> Callable[..., Any]:
+def scale_and_translate_grad(binding: Binding) -> Body:
     xp, filtering = binding.xp, _Filter(binding)
 
-    def back(grads: Any, image: Any, scale: tuple[Any, Any], moved: tuple[Any, Any]) -> Any:
+    def back(grads: Array, image: Array, scale: _Pair, moved: _Pair) -> Array:
         height, width = original_size(grads, image)
         rows = filtering.taps(height, grads.shape[1], scale[0], moved[0])
         columns = filtering.taps(width, grads.shape[2], scale[1], moved[1])

@@ -5,13 +5,14 @@ All resizing here is separable: the rows are weighed first, then the columns.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from aioflow.concurrency.stopping import blocks, checkpoint
 from aioflow.kernels.blockwise import BLOCK
 from aioflow.kernels.image.grids import some_lines
+from aioflow.memory.values import Array, Namespace
 
 
 class Taps(NamedTuple):
@@ -26,13 +27,13 @@ class Taps(NamedTuple):
         weights: float32 [entries], their weights.
     """
 
-    starts: Any
-    counts: Any
-    places: Any
-    weights: Any
+    starts: Array
+    counts: Array
+    places: Array
+    weights: Array
 
 
-def spans(first: Any, counts: Any) -> tuple[Any, Any, Any]:
+def spans(first: Array, counts: Array) -> tuple[Array, Array, Array]:
     """Return the entries of spans of neighboring old pixels, all int64: starts, and each entry's new and old pixel."""
     starts = np.cumsum(counts) - counts
     owners = np.repeat(np.arange(len(counts)), counts)
@@ -47,7 +48,7 @@ def transposed(taps: Taps, old: int) -> Taps:
     return Taps(np.cumsum(counts) - counts, counts, owners[order], taps.weights[order])
 
 
-def resampled(xp: Any, images: Any, rows: Taps, columns: Taps) -> Any:
+def resampled(xp: Namespace, images: Array, rows: Taps, columns: Taps) -> Array:
     """Return resampled images: float32 [batch, new height, new width, channels]."""
     batch, _, width, depth = images.shape
     shape = (batch, len(rows.counts), len(columns.counts), depth)
@@ -59,7 +60,7 @@ def resampled(xp: Any, images: Any, rows: Taps, columns: Taps) -> Any:
     return result
 
 
-def _weighed(xp: Any, values: Any, taps: Taps, part: slice) -> Any:
+def _weighed(xp: Namespace, values: Array, taps: Taps, part: slice) -> Array:
     """Return the new pixels `part` along axis 1."""
     starts, counts = taps.starts[part], taps.counts[part]
     made = xp.zeros((len(values), len(starts), *values.shape[2:]), np.float32)
@@ -81,7 +82,7 @@ def _weighed(xp: Any, values: Any, taps: Taps, part: slice) -> Any:
     return made
 
 
-def _one_by_one(xp: Any, values: Any, taps: Taps, part: slice, made: Any) -> None:
+def _one_by_one(xp: Namespace, values: Array, taps: Taps, part: slice, made: Array) -> None:
     size = max(1, BLOCK * made.shape[1] // made.size)
     for number, (start, count) in enumerate(zip(taps.starts[part].tolist(), taps.counts[part].tolist(), strict=True)):
         checkpoint()
@@ -90,6 +91,6 @@ def _one_by_one(xp: Any, values: Any, taps: Taps, part: slice, made: Any) -> Non
             made[:, number] += found.sum(axis=1)
 
 
-def _taken(xp: Any, values: Any, taps: Taps, which: Any) -> Any:
+def _taken(xp: Namespace, values: Array, taps: Taps, which: Array | slice) -> Array:
     rows = values[:, xp.asarray(taps.places[which])].astype(np.float32, copy=False)
     return rows * xp.asarray(taps.weights[which])[:, None, None]
