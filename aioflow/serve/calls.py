@@ -110,6 +110,7 @@ class Single(Call):
                 found = await self._computed(arrays, priority)
         except TimeoutError as error:
             if isinstance(error, OpError) or not scope.expired():
+                tally.failed += 1  # the step's own error
                 raise
             tally.expired += 1
             raise DeadlineExceededError(
@@ -123,7 +124,7 @@ class Single(Call):
             tally.rejected += error.retry_after is not None
             tally.failed += error.retry_after is None
             raise
-        except OpError:
+        except Exception:
             tally.failed += 1
             raise
         tally.answered += 1

@@ -9,6 +9,8 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 from aioflow.checks.numbers import check_number, check_seconds, check_whole
 from aioflow.config import AUTO, SessionConfig
 from aioflow.errors import InvalidArgumentError
+from aioflow.graph.argument_kinds import check_kind
+from aioflow.sync.batches import check_batch_sizes
 
 _BY_ENGINE: Final = SessionConfig(delegate=AUTO)
 Batch: TypeAlias = Literal["never", "proven", "auto", "always"]
@@ -37,6 +39,7 @@ class ModelOptions:
 
     Raises:
         InvalidArgumentError: an option is unknown or out of range.
+        DTypeError: a number, or a size in `allowed_batch_sizes`, has the wrong type.
     """
 
     batch: Batch = "auto"
@@ -56,6 +59,8 @@ class ModelOptions:
             raise InvalidArgumentError("ModelOptions.batch is unknown", expected=f"one of {BATCH}", actual=self.batch)
         for name in ("max_batch_size", "max_enqueued_batches", "max_concurrent_batches"):
             check_whole(getattr(self, name), f"ModelOptions.{name}", 1)
+        check_kind(self.allowed_batch_sizes, (list, tuple), "ModelOptions.allowed_batch_sizes", "a tuple of ints")
+        check_batch_sizes(self.allowed_batch_sizes, self.max_batch_size)
         if self.json_nan not in ("error", "null"):
             raise InvalidArgumentError(
                 "ModelOptions.json_nan is unknown", expected="'error' or 'null'", actual=self.json_nan

@@ -9,13 +9,33 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Final, NamedTuple
 
+from aioflow.checks.numbers import wrong_kind
 from aioflow.errors import InvalidArgumentError, ResourceExhaustedError
 
 _NEVER: Final = float("inf")
+
+
+def check_batch_sizes(sizes: Sequence[Any], most: int) -> None:
+    """Check `allowed_batch_sizes`, given the maximum size of a batch. Empty stands for any size.
+
+    Raises:
+        DTypeError: one of them is not an int.
+        InvalidArgumentError: they are not positive, do not rise, or do not end with the maximum.
+    """
+    for size in sizes:
+        if isinstance(size, bool) or not isinstance(size, Integral):
+            raise wrong_kind(list(sizes), "allowed_batch_sizes", "ints")
+    if sizes and (sizes[0] < 1 or sorted(set(sizes)) != list(sizes) or sizes[-1] != most):
+        raise InvalidArgumentError(
+            "allowed_batch_sizes must rise, and end with max_batch_size",
+            expected=f"sizes up to {most}",
+            actual=list(sizes),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +63,7 @@ class BatchPolicy:
                 expected="max_batch_size >= 1, max_enqueued_batches >= 1, batch_timeout >= 0 seconds",
                 actual=self,
             )
-        sizes = self.allowed_batch_sizes
-        if sizes and (sizes[0] < 1 or sorted(set(sizes)) != list(sizes) or sizes[-1] != self.max_batch_size):
-            raise InvalidArgumentError(
-                "allowed_batch_sizes must rise, and end with max_batch_size",
-                expected=f"sizes up to {self.max_batch_size}",
-                actual=list(sizes),
-            )
+        check_batch_sizes(self.allowed_batch_sizes, self.max_batch_size)
 
     def padded(self, rows: int) -> int:
         """Return the number of rows that a batch of `rows` rows is padded to."""

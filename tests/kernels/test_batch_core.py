@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from aioflow.errors import InvalidArgumentError, ResourceExhaustedError
+from aioflow.errors import DTypeError, InvalidArgumentError, ResourceExhaustedError
 from aioflow.sync.batches import BatchCore, BatchPolicy, Piece, Request
 
 INFINITY = float("inf")
@@ -119,6 +121,12 @@ def test_batch_is_padded_to_an_allowed_size() -> None:
 @pytest.mark.parametrize("sizes", [(4, 2, 8), (2, 4), (2, 2, 8), (0, 8)], ids=str)
 def test_allowed_batch_sizes_must_rise_to_the_largest(sizes: tuple[int, ...]) -> None:
     with pytest.raises(InvalidArgumentError, match="must rise"):
+        BatchPolicy(8, allowed_batch_sizes=sizes)
+
+
+@pytest.mark.parametrize("sizes", [(1.5, 8), (2, 8.0), (True, 8), ("2", 8)], ids=str)
+def test_allowed_batch_sizes_must_be_whole(sizes: Any) -> None:
+    with pytest.raises(DTypeError, match="allowed_batch_sizes"):
         BatchPolicy(8, allowed_batch_sizes=sizes)
 
 

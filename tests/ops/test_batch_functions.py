@@ -229,6 +229,15 @@ async def test_large_requests_are_split_into_batches() -> None:
 
 
 @virtually
+async def test_batch_sizes_above_the_maximum_are_rejected() -> None:
+    layer = Layer(max_batch_size=4, allowed_batch_sizes=[2, 8], enable_large_batch_splitting=True)
+    async with opened(layer.graph) as session:
+        with pytest.raises(InvalidArgumentError, match="max_batch_size") as caught:
+            await layer.right(session, 3.0, 2)
+    assert (caught.value.expected, caught.value.actual) == ("sizes up to 4", [2, 8])
+
+
+@virtually
 async def test_empty_request_has_a_run_of_its_own() -> None:
     layer = Layer()
     async with opened(layer.graph) as session:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import aioflow as af
-from aioflow.errors import InvalidArgumentError
+from aioflow.errors import DeadlineExceededError, DTypeError, InvalidArgumentError
 from aioflow.interop.model import Signature
 from aioflow.serve.calls import Call, open_call
 from aioflow.serve.options import ModelOptions
@@ -224,3 +224,29 @@ async def test_log_explains_why_a_model_is_not_batched(caplog: pytest.LogCapture
 def test_unknown_batch_option_is_rejected() -> None:
     with pytest.raises(InvalidArgumentError, match="batch"):
         ModelOptions(batch=True)  # type: ignore[arg-type]  # the option's former type
+
+
+@pytest.mark.parametrize("batch", ["never", "always"])
+async def test_deadline_error_of_a_step_counts_as_failed(batch: str) -> None:
+    def late(_: Any) -> Any:
+        raise DeadlineExceededError("the store did not answer")
+
+    async with af.Session() as session:
+        call = await opened(session, hidden(late), batch=batch)
+        [found] = await answers(call, [[1, 2]])
+        assert isinstance(found, DeadlineExceededError)
+        counted = call.statistics()
+        assert (counted.failed, counted.expired, counted.answered) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("sizes", [(4, 2, 64), (4, 32), (0, 64), (2, 2, 64), (4, 128)], ids=str)
+def test_model_options_reject_batch_sizes_that_do_not_rise_to_the_maximum(sizes: tuple[int, ...]) -> None:
+    with pytest.raises(InvalidArgumentError, match="allowed_batch_sizes") as caught:
+        ModelOptions(allowed_batch_sizes=sizes)
+    assert (caught.value.expected, caught.value.actual) == ("sizes up to 64", list(sizes))
+
+
+@pytest.mark.parametrize("sizes", [64, (1.5, 64), (True, 64), ("8", 64)], ids=str)
+def test_model_options_reject_batch_sizes_of_other_types(sizes: Any) -> None:
+    with pytest.raises(DTypeError, match="allowed_batch_sizes"):
+        ModelOptions(allowed_batch_sizes=sizes)

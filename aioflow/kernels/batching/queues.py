@@ -40,6 +40,10 @@ class BatchSettings:
         """Return the settings of a node. Raise InvalidArgumentError if its attributes are invalid."""
         most, allowed = attrs["max_batch_size"], tuple(attrs["allowed_batch_sizes"])
         splits = attrs.get("enable_large_batch_splitting", False)
+        if splits and allowed and allowed[-1] > most:
+            raise InvalidArgumentError(
+                "allowed_batch_sizes exceed max_batch_size", expected=f"sizes up to {most}", actual=list(allowed)
+            )
         policy = BatchPolicy(
             allowed[-1] if splits and allowed else most,
             attrs["batch_timeout_micros"] * 1e-6,
