@@ -50,7 +50,9 @@ class QueueRunner:
     ) -> None:
         if queue_runner_def is not None or import_scope is not None:
             raise UnimplementedError(
-                "queue runners cannot be created from a stored graph", expected="queue and enqueue_ops"
+                "QueueRunner accepts neither queue_runner_def nor import_scope",
+                expected="queue and enqueue_ops; `train.import_meta_graph` creates the runners of a stored graph",
+                actual="queue_runner_def" if queue_runner_def is not None else "import_scope",
             )
         if queue is None or not enqueue_ops:
             raise InvalidArgumentError(

@@ -413,8 +413,9 @@ async def test_runner_requires_an_active_coordinator() -> None:
             runner.create_threads(session, coord)
     with pytest.raises(errors.InvalidArgumentError):
         train.QueueRunner(queue, [])
-    with pytest.raises(errors.UnimplementedError):
+    with pytest.raises(errors.UnimplementedError, match="queue_runner_def") as caught:
         train.QueueRunner(queue_runner_def=object())
+    assert "import_meta_graph" in str(caught.value.expected), "which creates the runners of a stored graph"
 
 
 # ── producers ────────────────────────────────────────────────────────────────────────────────────────────────────────
