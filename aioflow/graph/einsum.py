@@ -86,7 +86,7 @@ def parse_equation(text: str, count: int) -> Equation:
     terms = tuple(_read_term(part, text) for part in left.split(","))
     if len(terms) != count:
         raise InvalidArgumentError(
-            f"the equation {text!r} has {len(terms)} operands", expected=len(terms), actual=count
+            f"the equation {text!r} has {len(terms)} operands", expected=count, actual=len(terms)
         )
     output = _read_term(right, text) if arrow else _implied_output(terms)
     unknown = sorted(set(output).difference(*terms))

@@ -189,6 +189,12 @@ def test_einsum_operands_that_do_not_fit_are_refused() -> None:
     assert (caught.value.expected, caught.value.actual) == (3, 2)
 
 
+def test_einsum_error_names_the_number_of_inputs_as_expected() -> None:
+    with pytest.raises(InvalidArgumentError, match="has 2 operands") as caught:
+        aioflow.einsum("ij,jk->ik", np.ones((2, 2)), np.ones((2, 2)), np.ones((2, 2)))
+    assert (caught.value.expected, caught.value.actual) == (3, 2)
+
+
 def test_einsum_of_ranks_that_change() -> None:
     with aioflow.Graph().as_default():
         x = aioflow.placeholder("float64")
