@@ -102,14 +102,26 @@ class AioflowBackend(Backend):
         outputs_info: Any = None,
         **kwargs: Any,
     ) -> tuple[Any, ...]:
-        """Return the outputs of one node, of the opset `opset_version=`; by default the newest."""
+        """Return the outputs of one node.
+
+        Args:
+            node: The node.
+            inputs: Arrays, one for each input that the node has.
+            device: "CPU".
+            outputs_info: Ignored.
+            kwargs: `opset_version`, by default the newest; `config`, a SessionConfig.
+
+        Raises:
+            InvalidArgumentError: the device does not exist, or an input is not an array.
+            UnsupportedError: the op cannot be imported.
+        """
         names = [name for name in node.input if name]
         wrapped = [_info(name, value) for name, value in zip(names, inputs, strict=True)]
         outputs = [ValueInfoProto(name=name) for name in node.output if name]
         version = kwargs.get("opset_version", NEWEST.get(node.domain, 1))
         graph = helper.make_graph([node], "node", wrapped, outputs)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid(node.domain, version)])
-        rep = cls.prepare(model, device)
+        rep = cls.prepare(model, device, **kwargs)
         try:
             return rep.run(inputs)
         finally:

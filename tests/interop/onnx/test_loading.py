@@ -11,6 +11,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
 import aioflow
 from aioflow.errors import DataLossError, InvalidArgumentError, NotFoundError
 from aioflow.interop import onnx
+from aioflow.interop.onnx import backend
 from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
 
 HEADER = '<ir_version: 9, opset_import: ["": 18, "mine": 1]>\n'
@@ -130,3 +131,13 @@ async def test_a_path_that_cannot_be_written_is_a_typed_error(tmp_path: Path) ->
         await onnx.export(model, path=tmp_path / "none" / "model.onnx")
     with pytest.raises(InvalidArgumentError, match="no file"):
         onnx.load(tmp_path)
+
+
+def test_backend_runs_a_node_with_the_given_config() -> None:
+    node, x = helper.make_node("Log", ["x"], ["y"]), np.array([-1.0], np.float32)
+    config = aioflow.SessionConfig(check_finite=True)
+    assert np.isnan(backend.run_node(node, [x])[0]).all()
+    with pytest.raises(InvalidArgumentError, match="NaN"):
+        backend.run_node(node, [x], config=config)
+    with pytest.raises(InvalidArgumentError, match="NaN"):
+        backend.run_model(parse("g (float[1] x) => (float[1] y) { y = Log (x) }"), [x], config=config)
