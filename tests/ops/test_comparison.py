@@ -74,6 +74,21 @@ def test_equality_can_be_lenient_about_shapes(name: str, otherwise: bool) -> Non
     assert value(y, {x: [1, 0, 3]}).tolist() == [not otherwise, otherwise, not otherwise]
 
 
+def test_lenient_equality_of_unknown_sizes_has_an_unknown_shape() -> None:
+    def lenient(x: Any, y: Any) -> Any:
+        return af.extend.make("Equal", x, y, incompatible_shape_error=False)
+
+    x, y = af.placeholder("int32", [None]), af.placeholder("int32", [None])
+    assert lenient(x, y).dims is None, "a scalar for two sizes that differ"
+    assert lenient(x, x).dims == (None,)
+    assert lenient(x, [1]).dims == (None,)
+    assert lenient(x, [1, 2]).dims is None
+    equal = lenient(x, y)
+    feeds = {x: [1, 2], y: [1, 2, 3]}
+    assert value(equal, feeds).tolist() is False
+    assert value(af.rank(equal), feeds) == 0
+
+
 def test_approximate_equality_has_no_broadcasting() -> None:
     x = af.placeholder("float32")
     y = approximate_equal(x, x + 1e-6)

@@ -39,21 +39,23 @@ __all__ = [
 def _lenient_broadcast(ctx: ShapeContext) -> Dims:
     """Infer the shape of Equal and NotEqual.
 
-    With incompatible_shape_error=False, incompatible shapes result in a scalar. So an unknown size beside a known one
-    other than 1 leaves the whole shape unknown.
+    With incompatible_shape_error=False, incompatible shapes result in a scalar. So an unknown size of one input
+    leaves the whole shape unknown, unless the other input has size 1 there or is the same tensor.
     """
     if ctx.attrs["incompatible_shape_error"]:
         return broadcast(ctx)
-    x, y = (t.dims for t in ctx.tensors)
+    first, second = ctx.tensors
+    x, y = first.dims, second.dims
     if x is None or y is None:
         return None
     try:
         dims = broadcast(ctx)
     except InvalidArgumentError:
         return ()
-    # A known size that is not 1 beside an unknown one may prove incompatible.
-    open_sizes = any((a is None) != (b is None) and 1 not in (a, b) for a, b in zip(x[::-1], y[::-1], strict=False))
-    return None if open_sizes else dims
+    if first is second:
+        return dims
+    may_differ = any(None in (a, b) and 1 not in (a, b) for a, b in zip(x[::-1], y[::-1], strict=False))
+    return None if may_differ else dims
 
 
 def _one_shape(ctx: ShapeContext) -> Dims:

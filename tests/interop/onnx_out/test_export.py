@@ -280,3 +280,11 @@ async def test_variable_can_be_read_in_a_loop() -> None:
         await session.run(scale.initializer)
         model = await export(session, {"y": y}, {"x": x})
     assert evaluate(model, {"x": floats(5)})[0] == 40
+
+
+@pytest.mark.parametrize("name", ["Equal", "NotEqual"])
+async def test_equality_of_incompatible_shapes_is_refused(name: str) -> None:
+    x, y = (af.placeholder(af.float32, [size]) for size in (2, 3))
+    z = af.extend.make(name, x, y, incompatible_shape_error=False)
+    with pytest.raises(UnsupportedError, match="incompatible shapes"):
+        await export(x.graph, {"z": z})

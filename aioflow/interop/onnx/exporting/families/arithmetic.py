@@ -6,7 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias
 
+from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
+from aioflow.graph.shapes import broadcast_dims
 from aioflow.interop.onnx.exporting.families.elementwise import log1p_of
 from aioflow.interop.onnx.exporting.layouts import elementwise
 from aioflow.interop.onnx.exporting.node import Node
@@ -66,8 +68,13 @@ def equal(node: Node, x: Value, y: Value) -> Value:
         same = node.make("Equal", a, b)
         return node.make("Not", same) if node.op == "NotEqual" else same
 
-    if not node.attr("incompatible_shape_error", True) and not (x.is_static and y.is_static):
-        node.refuse("incompatible_shape_error=False with shapes that are not known")
+    if not node.attr("incompatible_shape_error", True):
+        if not (x.is_static and y.is_static):
+            node.refuse("incompatible_shape_error=False with shapes that are not known")
+        try:
+            broadcast_dims([x.dims, y.dims])
+        except InvalidArgumentError:
+            node.refuse("incompatible_shape_error=False with incompatible shapes")
     return elementwise(node, [x, y], compare)
 
 
