@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from aioflow.compiler.ir import Edge
 from aioflow.graph.dtypes import as_dtype
+from aioflow.net.credentials import Credentials
 from aioflow.net.decoder import Decoder
 from aioflow.net.errors_codec import decode_error
 from aioflow.net.framing import CHUNK_BYTES, VERSION, Kind, Message, bare_frame, encode
@@ -19,6 +21,7 @@ from aioflow.net.limits import DEFAULT_LIMITS
 from aioflow.net.plan_codec import decode_part, encode_part
 from aioflow.net.proving import Proving, Role, client_secret
 from aioflow.net.sealing import SEALED_CHUNK_BYTES
+from aioflow.net.server import client_options, server_options
 from aioflow.net.tensor_format import WIRE_DTYPES, Destination, parse_spec, to_wire
 from tests.net.wire_vectors import FILE, pattern, vectors
 
@@ -167,3 +170,14 @@ def test_a_plan() -> None:
     header, (again,) = encode_part(part)
     assert header == vector["body"]["part"]
     assert decode_part(header, [again]) == part  # the two encoders order the texts differently
+
+
+def test_document_has_the_heartbeats_and_connections_of_a_server() -> None:
+    text = " ".join((Path(__file__).parents[2] / "docs" / "wire.md").read_text("utf-8").split())
+    server, client = server_options(Credentials()), client_options(Credentials())
+    assert server.heartbeat == client.heartbeat
+    assert f"Each end sends one every {server.heartbeat} s" in text
+    assert f"a server after {server.misses} ({server.heartbeat * server.misses:g} s)" in text
+    assert f"after {client.misses} ({client.heartbeat * client.misses:.3g} s)" in text
+    connections = f"{server.connections} of clients, {server.peers} of tasks, {server.unauthenticated} unauthenticated"
+    assert f"| connections | {connections} |" in text
