@@ -1,7 +1,8 @@
 """Convolutions with cuDNN's graph interface, if `nvidia-cudnn-frontend` is installed (the extra `cudnn`).
 
-CuPy has had no cuDNN since version 14. The frontend plans a graph once for each pair of shapes. The channels are last
-in memory (NHWC). The matrix products of `convolution` handle what the frontend cannot plan (groups, integers, float64).
+CuPy has had no cuDNN since version 14. Each kernel plans a graph for its shapes, and keeps the last 64. The channels
+are last in memory (NHWC). The matrix products of `convolution` compute what cuDNN is not asked for (float64, integers)
+and what it has no plan for, such as groups.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def _frontend() -> Any:
 def preferred(name: str, binding: Binding) -> Convolution | None:
     """Return cuDNN's version of the function `name` of `convolution`, which may raise NotPlannedError.
 
-    Return None if cuDNN does not have the node's dtype, is not installed, or is not enabled.
+    Return None if the node's dtype is not float32, float16 or bfloat16, or cuDNN is not installed or not enabled.
     """
     dtype = binding.output_dtypes[0]
     if dtype not in _TYPES or not getattr(binding.backend, "uses_cudnn", False) or _frontend() is None:
@@ -45,11 +46,11 @@ def preferred(name: str, binding: Binding) -> Convolution | None:
 
 
 class NotPlannedError(Exception):
-    """Error: cuDNN has no plan for these shapes, or does not support them."""
+    """Error: cuDNN has no plan for these shapes, or the convolution is in groups."""
 
 
 class _Planner:
-    """The plans by shapes, which run on the current stream."""
+    """The plans of one node's convolution by operation, shapes and windows. They run on the current stream."""
 
     def __init__(self, cudnn: Any, kind: str) -> None:
         self._cudnn = cudnn

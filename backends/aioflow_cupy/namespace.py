@@ -1,9 +1,10 @@
 """The array namespace of kernels on a GPU: CuPy's, with the few differences that kernels rely on.
 
 CuPy's `ufunc.at` uses atomic operations, which exist for some functions and dtypes only, and it has `reduceat` for
-`add` alone. Here both work for every function. Without an atomic operation they use a segmented scan: log n passes,
-with the same result each time. Linear algebra raises for singular matrices, as NumPy's does, and solves for batches
-that broadcast.
+`add` alone. Here both work for the functions that kernels fold with: `add`, `subtract` (`at` only), `multiply`,
+`maximum` and `minimum`. `reduceat`, and `at` without an atomic operation, use a segmented scan: log n passes, with the
+same result each time. `inv`, `cholesky` and `solve` raise for matrices that they cannot invert or factor, as NumPy's
+do, and `solve` accepts batches that broadcast.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Namespace:
 
 
 class _Ufunc:
-    """A ufunc with `at` and `reduceat` for all dtypes."""
+    """A binary ufunc with `at` and `reduceat` for all of its dtypes. Its only other method is `reduce`."""
 
     __slots__ = ("__name__", "_call", "_cupy", "_native")
 
@@ -54,9 +55,10 @@ class _Ufunc:
         return self._native.reduce
 
     def at(self, target: Any, rows: Any, updates: Any) -> None:
-        """Combine `updates[i]` into `target[rows[i]]`, in place and for every i; rows [n] may repeat.
+        """Combine `updates[i]` into `target[rows[i]]`, in place and for every index i of `rows`; rows may repeat.
 
-        Floats are added with atomic operations in no fixed order, so the last bits of their sums may differ.
+        `updates` broadcasts to the shape of `target[rows]`. Floats and complex numbers are added by atomic operations,
+        if their dtype has them, in no fixed order, so the last bits of their sums may differ.
         """
         cupy, apply = self._cupy, self._native
         if self.__name__ == "subtract" and target.dtype.kind not in "bu":
@@ -79,7 +81,7 @@ class _Ufunc:
     def reduceat(self, array: Any, starts: Any, axis: int = 0, dtype: Any = None) -> Any:
         """Return the combined rows from each start up to the next one (to the end for the last), along axis 0.
 
-        `starts` must begin with 0 and ascend strictly.
+        `starts` must begin with 0 and ascend strictly. `axis` is ignored: kernels pass 0.
         """
         cupy = self._cupy
         marks = cupy.zeros(len(array), dtype=cupy.int64)
