@@ -10,47 +10,41 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from tests.source_modules import ROOT, Modules, imported, read_tree
 from tests.wording import findings
 
-ROOT: Final = Path(__file__).parent.parent
 _OWN: Final = ("self", "cls", "super", "mcs")
 _OF_NAMED_TUPLES: Final = ("_asdict", "_fields", "_make", "_replace")  # public in spite of their names
 
 
-def sources(*folders: str) -> dict[Path, str]:
-    """Return the text of each Python file in these folders."""
-    return {path: path.read_text("utf-8") for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))}
-
-
-def lines_of(files: Mapping[Path, str]) -> int:
+def lines_of(texts: Sequence[str]) -> int:
     """Return the number of lines."""
-    return sum(text.count("\n") for text in files.values())
+    return sum(text.count("\n") for text in texts)
 
 
-def comments(files: Mapping[Path, str]) -> int:
+def comments(texts: Sequence[str]) -> int:
     """Return the number of comments, without those that direct a tool."""
     directives = ("# noqa", "# type:", "# ruff:", "# pragma", "# mypy:")
     found = 0
-    for text in files.values():
+    for text in texts:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             found += token.type == tokenize.COMMENT and not token.string.startswith(directives)
     return found
 
 
-def uses_of_any(trees: Mapping[str, ast.Module]) -> int:
+def uses_of_any(modules: Modules) -> int:
     """Return how often the name `Any` stands in the code, imports aside."""
-    return sum(isinstance(node, ast.Name) and node.id == "Any" for tree in trees.values() for node in ast.walk(tree))
+    return sum(isinstance(n, ast.Name) and n.id == "Any" for module in modules.values() for n in module.nodes)
 
 
-def private_accesses(trees: Mapping[str, ast.Module]) -> int:
+def private_accesses(modules: Modules) -> int:
     """Return how often code reads or writes a private attribute of something other than `self`, `cls` or `super()`."""
     found = 0
-    for tree in trees.values():
-        for node in ast.walk(tree):
+    for module in modules.values():
+        for node in module.nodes:
             if not isinstance(node, ast.Attribute) or not re.match(r"_.*(?<!__)$", node.attr):
                 continue
             if node.attr in _OF_NAMED_TUPLES:
@@ -60,17 +54,13 @@ def private_accesses(trees: Mapping[str, ast.Module]) -> int:
     return found
 
 
-def imports_of(trees: Mapping[str, ast.Module]) -> dict[str, set[str]]:
+def imports_of(modules: Modules) -> dict[str, set[str]]:
     """Return the modules that each module imports, those for type checkers included."""
-    found: dict[str, set[str]] = {name: set() for name in trees}
-    for name, tree in trees.items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
-                found[name].update(alias.name for alias in node.names)
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                inner = [f"{node.module}.{alias.name}" for alias in node.names]
-                found[name].update(each if each in trees else node.module for each in inner)
-        found[name] = (found[name] & trees.keys()) - {name}
+    found: dict[str, set[str]] = {}
+    for name, module in modules.items():
+        statements = [node for node in module.nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+        targets = {target for node in statements for _, target in imported(node, modules)}
+        found[name] = (targets & modules.keys()) - {name}
     return found
 
 
@@ -89,28 +79,23 @@ def _reached(edges: Mapping[str, set[str]], start: str) -> Iterator[str]:
             yield target
 
 
-def module_name(path: Path) -> str:
-    """Return the dotted name of a file of aioflow or of a backend."""
-    base = ROOT / "backends" if path.is_relative_to(ROOT / "backends") else ROOT
-    return ".".join(path.relative_to(base).with_suffix("").parts).removesuffix(".__init__")
-
-
 def measured() -> dict[str, str]:
     """Return the rows of the table."""
-    source, tests = sources("aioflow", "backends"), sources("tests")
-    trees = {module_name(path): ast.parse(text) for path, text in source.items()}
-    edges = imports_of(trees)
-    importers = [sum(name in targets for targets in edges.values()) for name in trees]
+    modules = read_tree()
+    source = [module.source for module in modules.values()]
+    tests = [path.read_text("utf-8") for path in sorted((ROOT / "tests").rglob("*.py"))]
+    edges = imports_of(modules)
+    importers = [sum(name in targets for targets in edges.values()) for name in modules]
     lines = lines_of(source)
     return {
         "phrases that `tests/wording.py` finds: source, tests": " / ".join(
-            str(sum(1 for text in files.values() for _ in findings(text))) for files in (source, tests)
+            str(sum(1 for text in texts for _ in findings(text))) for texts in (source, tests)
         ),
         "comments, % of lines": f"{100 * comments(source) / lines:.1f}",
-        "`Any` per 1,000 lines": f"{1000 * uses_of_any(trees) / lines:.1f}",
+        "`Any` per 1,000 lines": f"{1000 * uses_of_any(modules) / lines:.1f}",
         "largest import cycle, with imports for type checkers": str(largest_cycle(edges)),
         "entries at the top of `aioflow/`": str(sum(1 for each in (ROOT / "aioflow").iterdir() if each.name[1] != "_")),
-        "accesses to private attributes of other objects": str(private_accesses(trees)),
+        "accesses to private attributes of other objects": str(private_accesses(modules)),
         "lines: source / tests": f"{lines:,} / {lines_of(tests):,}",
         "files; with exactly one importer": f"{len(source)}; {importers.count(1)}",
     }

@@ -11,9 +11,7 @@ import ast
 import gc
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, TypeAlias
 
 import pytest
@@ -21,8 +19,7 @@ import pytest
 from aioflow.graph.boundary import ARG, RECV, RETVAL, SEND
 from aioflow.graph.opdef import OPS
 from aioflow_numpy.namespace import OTHERS
-
-ROOT = Path(__file__).parent.parent
+from tests.source_modules import Module, Modules, imported, parse, read_tree
 
 # Imports point downhill: a module imports from lower ranks, and from its own rank only within its own package. The key
 # is the second part of the module's name ("" is aioflow/__init__.py). A module that is not listed fails `ranks`.
@@ -127,56 +124,7 @@ PATTERNS: Final = frozenset(
 
 MODULE_LINES, CLASS_LINES, FUNCTION_LINES = 700, 500, 60
 
-
-@dataclass(frozen=True)
-class Module:
-    """One source file, parsed.
-
-    Attributes:
-        nodes: All nodes of `tree`, collected once for the many rules that iterate over them.
-        running: The nodes outside of `if TYPE_CHECKING:` blocks.
-    """
-
-    name: str
-    source: str
-    tree: ast.Module
-    nodes: Sequence[ast.AST]
-    running: Sequence[ast.AST]
-
-    @property
-    def area(self) -> str:
-        """The key of the module in RANKS."""
-        return self.name.split(".")[1] if "." in self.name else ""
-
-    @property
-    def in_core(self) -> bool:
-        return self.name.partition(".")[0] == "aioflow"
-
-    def at(self, node: ast.expr | ast.stmt, message: str) -> str:
-        return f"{self.name}:{node.lineno}: {message}"
-
-
-Modules: TypeAlias = Mapping[str, Module]
 Rule: TypeAlias = Callable[[Modules], Iterator[str]]
-
-
-def read_tree() -> Modules:
-    files = [(root, path) for root in (ROOT, ROOT / "backends") for path in sorted(root.glob("aioflow*/**/*.py"))]
-    return parse({module_name(path.relative_to(root)): path.read_text(encoding="utf-8") for root, path in files})
-
-
-def module_name(path: Path) -> str:
-    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
-
-
-def parse(sources: Mapping[str, str]) -> Modules:
-    return {name: parsed(name, source) for name, source in sources.items()}
-
-
-def parsed(name: str, source: str) -> Module:
-    tree = ast.parse(source)
-    nodes = list(ast.walk(tree))
-    return Module(name, source, tree, nodes, list(running(tree)) if "TYPE_CHECKING" in source else nodes)
 
 
 # ── imports ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -185,13 +133,8 @@ def parsed(name: str, source: str) -> Module:
 def imports(module: Module, modules: Modules) -> Iterator[tuple[ast.stmt, str]]:
     """Yield each import at run time, at the top level or in a function, with the module that it names."""
     for node in module.running:
-        if isinstance(node, ast.Import):
-            yield from ((node, alias.name) for alias in node.names if not is_package(module, alias))
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            for alias in node.names:
-                inner = f"{base}.{alias.name}"
-                yield node, inner if inner in modules else base
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from ((node, target) for alias, target in imported(node, modules) if not is_package(module, alias))
 
 
 def is_package(module: Module, alias: ast.alias) -> bool:
@@ -220,16 +163,6 @@ def noted(module: Module) -> Iterator[ast.expr]:
             yield node.annotation
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.returns is not None:
             yield node.returns
-
-
-def running(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield every node outside of `if TYPE_CHECKING:` blocks."""
-    waiting = [tree]
-    while waiting:
-        for child in ast.iter_child_nodes(waiting.pop()):
-            if not (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)):
-                yield child
-                waiting.append(child)
 
 
 def ranks(modules: Modules) -> Iterator[str]:

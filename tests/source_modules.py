@@ -1,0 +1,79 @@
+"""The modules of aioflow and of its backends, parsed, for the rules and the measures of the source."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+ROOT = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True)
+class Module:
+    """One source file, parsed.
+
+    Attributes:
+        nodes: All nodes of `tree`, collected once for the many rules that iterate over them.
+        running: The nodes outside of `if TYPE_CHECKING:` blocks.
+    """
+
+    name: str
+    source: str
+    tree: ast.Module
+    nodes: Sequence[ast.AST]
+    running: Sequence[ast.AST]
+
+    @property
+    def area(self) -> str:
+        """The key of the module in RANKS."""
+        return self.name.split(".")[1] if "." in self.name else ""
+
+    @property
+    def in_core(self) -> bool:
+        return self.name.partition(".")[0] == "aioflow"
+
+    def at(self, node: ast.expr | ast.stmt, message: str) -> str:
+        return f"{self.name}:{node.lineno}: {message}"
+
+
+Modules: TypeAlias = Mapping[str, Module]
+
+
+def read_tree() -> Modules:
+    files = [(root, path) for root in (ROOT, ROOT / "backends") for path in sorted(root.glob("aioflow*/**/*.py"))]
+    return parse({module_name(path.relative_to(root)): path.read_text(encoding="utf-8") for root, path in files})
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+
+
+def parse(sources: Mapping[str, str]) -> Modules:
+    return {name: parsed(name, source) for name, source in sources.items()}
+
+
+def parsed(name: str, source: str) -> Module:
+    tree = ast.parse(source)
+    nodes = list(ast.walk(tree))
+    return Module(name, source, tree, nodes, list(running(tree)) if "TYPE_CHECKING" in source else nodes)
+
+
+def running(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield every node outside of `if TYPE_CHECKING:` blocks."""
+    waiting = [tree]
+    while waiting:
+        for child in ast.iter_child_nodes(waiting.pop()):
+            if not (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)):
+                yield child
+                waiting.append(child)
+
+
+def imported(node: ast.Import | ast.ImportFrom, modules: Mapping[str, object]) -> Iterator[tuple[ast.alias, str]]:
+    """Yield each name of an import statement, with the module that it names or is taken from."""
+    for alias in node.names:
+        base = node.module or "" if isinstance(node, ast.ImportFrom) else ""
+        inner = f"{base}.{alias.name}"
+        yield alias, alias.name if isinstance(node, ast.Import) else inner if inner in modules else base
