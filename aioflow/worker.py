@@ -24,7 +24,7 @@ from aioflow.net.status.page import serve_status
 
 __all__ = ["loop_factory", "main"]
 
-_GOODBYE_SECONDS: Final = 5.0  # seconds after the drain until the process is ended forcibly
+_CLOSE_SECONDS: Final = 5.0  # seconds after the drain until the process is ended forcibly
 _PROGRAM: Final = "python -m aioflow.worker"
 
 
@@ -55,7 +55,7 @@ def _run(given: Sequence[str]) -> int:
     )
     told = asyncio.Event()
     try:
-        run(_serve(server, options, told), on_terminate=told.set, patience=options.drain_seconds + _GOODBYE_SECONDS)
+        run(_serve(server, options, told), on_terminate=told.set, patience=options.drain_seconds + _CLOSE_SECONDS)
     except Stopped as stopped:  # the normal end of a worker, so no message
         return stopped.status
     return 0

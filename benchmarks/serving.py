@@ -112,7 +112,7 @@ async def onnxruntime_async(weights: Weights) -> AsyncIterator[Predict]:
     loop = asyncio.get_running_loop()
 
     def done(results: Any, future: Any, error: str) -> None:
-        loop.call_soon_threadsafe(_settle, future, results, error)
+        loop.call_soon_threadsafe(_resolve, future, results, error)
 
     async def predict(rows: Any) -> Any:
         future = loop.create_future()
@@ -123,7 +123,7 @@ async def onnxruntime_async(weights: Weights) -> AsyncIterator[Predict]:
     yield predict
 
 
-def _settle(future: Any, results: Any, error: str) -> None:
+def _resolve(future: Any, results: Any, error: str) -> None:
     if not future.done():
         if error:
             future.set_exception(RuntimeError(error))

@@ -84,7 +84,7 @@ def _shown(frame: LoopFrame | None) -> str:
     return "no frame" if frame is None else f"frame {frame.name!r}"
 
 
-def settled(graph: ClientGraph) -> ClientGraph:
+def with_loops_together(graph: ClientGraph) -> ClientGraph:
     """Return the placed graph with the control-flow nodes of loops moved to the devices where they must be.
 
     A loop variable's Enter, Merge and NextIteration are on one device, because an edge between devices carries a value
@@ -94,7 +94,7 @@ def settled(graph: ClientGraph) -> ClientGraph:
     devices = {name: node.device for name, node in graph.nodes.items()}
     for node in graph.nodes.values():
         if node.op == "Merge":
-            _settle_variable(graph, node, devices)
+            _place_variable(graph, node, devices)
         elif node.op in ("Switch", "Exit") and not is_everywhere(graph.nodes[node.inputs[0].node]):
             devices[node.name] = devices[node.inputs[0].node]
     # A second pass, because the sources of fetches may just have been moved.
@@ -107,7 +107,7 @@ def settled(graph: ClientGraph) -> ClientGraph:
     return replace(graph, nodes=moved)
 
 
-def _settle_variable(graph: ClientGraph, merge: Node, devices: dict[str, str]) -> None:
+def _place_variable(graph: ClientGraph, merge: Node, devices: dict[str, str]) -> None:
     sources = [graph.nodes[edge.node] for edge in merge.inputs]
     if any(source.op == "NextIteration" for source in sources):
         for source in sources:

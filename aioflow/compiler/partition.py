@@ -19,7 +19,7 @@ import numpy as np
 
 from aioflow.compiler.deadness import may_be_dead
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec, Part, Plan
-from aioflow.compiler.loops import LoopFrame, frames_behind, settled
+from aioflow.compiler.loops import LoopFrame, frames_behind, with_loops_together
 from aioflow.compiler.ordering import in_order
 from aioflow.compiler.place.colocation import is_everywhere
 from aioflow.errors import InvalidArgumentError
@@ -57,7 +57,7 @@ def partition(
     if len(devices) == 1:
         subgraphs = {devices[0]: graph}
     else:
-        subgraphs = _Cut(settled(graph), compression, recompute, asked).subgraphs()
+        subgraphs = _Cut(with_loops_together(graph), compression, recompute, asked).subgraphs()
     tasks: dict[str, dict[str, ClientGraph]] = {}
     for device, subgraph in subgraphs.items():
         tasks.setdefault(task_of(device), {})[device] = subgraph

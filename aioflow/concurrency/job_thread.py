@@ -22,13 +22,13 @@ class JobThread:
 
     Args:
         name: Name of the thread.
-        settle_in: Called first in the thread.
+        prepare: Called first in the thread.
         daemon: Whether the interpreter exits without waiting for the running job. A daemon thread that is stopped
             inside native code aborts the process. Queued jobs are not started in either case.
     """
 
-    def __init__(self, name: str, settle_in: Callable[[], None], daemon: bool) -> None:
-        self._name, self._settle_in, self._daemon = name, settle_in, daemon
+    def __init__(self, name: str, prepare: Callable[[], None], daemon: bool) -> None:
+        self._name, self._prepare, self._daemon = name, prepare, daemon
         self.after_fork()
         renew_in_child(self)
 
@@ -90,7 +90,7 @@ class JobThread:
             return self._thread is not None
 
     def _serve(self) -> None:
-        self._settle_in()
+        self._prepare()
         while (job := self._next()) is not None:
             try:
                 job()

@@ -71,7 +71,7 @@ class Work:
     def check(self) -> None:
         """Raise if the work is to stop."""
 
-    def act(self) -> None:
+    def begin_critical(self) -> None:
         """Start a critical section, whose code has effects. A caller waits for its end, and does not abandon it.
 
         Raises:
@@ -83,7 +83,7 @@ class Work:
             self.effects = self._rests
             raise Stopped
 
-    def acted(self) -> None:
+    def end_critical(self) -> None:
         """End a critical section."""
         self.effects = self._rests
 
@@ -148,7 +148,7 @@ class BoundedWork(Work):
         if perf_counter() > self._until:
             raise OffloadToThread
 
-    def act(self) -> None:
+    def begin_critical(self) -> None:
         """Start a critical section. It lifts the time limit, since the work cannot be started again afterwards."""
         self._until = self._seconds = float("inf")
 
@@ -207,20 +207,23 @@ def reserve(size: int, seconds: float = 0.0) -> None:
     (_this_thread.work or Work()).admit(size, seconds)
 
 
-class acting:
-    """A critical section, `with acting():`, for code with effects: see `Work.act`. Checkpoints in it do nothing."""
+class critical_section:
+    """A critical section, `with critical_section():`, for code with effects: see `Work.begin_critical`.
+
+    Checkpoints in it do nothing.
+    """
 
     __slots__ = ("_work",)
 
     def __enter__(self) -> None:
         self._work = _this_thread.work
         if self._work is not None:
-            self._work.act()
+            self._work.begin_critical()
             _this_thread.work = None
 
     def __exit__(self, *exc_info: object) -> None:
         if self._work is not None:
-            self._work.acted()
+            self._work.end_critical()
             _this_thread.work = self._work
 
 

@@ -32,7 +32,7 @@ _PRIORITY: Final = 10  # nice levels below other threads: a tenth of a processor
 _QUEUED, _RUNNING, _ENDED, _WITHDRAWN, _LEFT = range(5)
 
 
-class LeftBehind(Exception):
+class AbandonedError(Exception):
     """The call was asked to stop, but is still running in its thread, and the caller no longer waits for it.
 
     For a caller that was cancelled, this is the cause of the `asyncio.CancelledError`. Other callers get it directly.
@@ -46,8 +46,8 @@ class LeftBehind(Exception):
         self.call = call
 
     @classmethod
-    def behind(cls, error: BaseException) -> LeftBehind | None:
-        """Return the LeftBehind that an exception is or is caused by, or None."""
+    def within(cls, error: BaseException) -> AbandonedError | None:
+        """Return the AbandonedError that an exception is or is caused by, or None."""
         found = error if isinstance(error, cls) else error.__cause__
         return found if isinstance(found, cls) else None
 
@@ -126,7 +126,7 @@ class Call:
         # Complete by now: `rejoin` appends only under the lock, while `_delivered` is False.
         for loop, future in self._rejoining:
             with suppress(RuntimeError):
-                loop.call_soon_threadsafe(_settle, future, *self._result)
+                loop.call_soon_threadsafe(_resolve, future, *self._result)
         return stays
 
     # -- on the loop ---------------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ class Call:
             if not self._late.done():  # done already if a second cancellation arrives in the same turn of the loop
                 self._late.set_result(None)
         else:  # if the future is done, the caller was cancelled in the same turn of the loop and does not wait
-            _settle(self.future, outcome, error)
+            _resolve(self.future, outcome, error)
 
     def withdraw(self) -> bool:
         """Withdraw the call. Return False if a thread has started it."""
@@ -153,7 +153,7 @@ class Call:
     def ask(self) -> None:
         """React to a request to stop: withdraw the call, or make sure that the caller does not wait forever."""
         if self.withdraw():
-            _settle(self.future, None, Stopped())
+            _resolve(self.future, None, Stopped())
         elif self._timer is None and not self._delivered:
             self._timer = self._loop.call_later(GRACE, self._give_up)
 
@@ -172,7 +172,7 @@ class Call:
             if not self._late.done():
                 self._late.set_result(None)
         else:
-            _settle(self.future, None, LeftBehind(self))
+            _resolve(self.future, None, AbandonedError(self))
 
     async def end(self) -> None:
         """Wait until the call has ended or is abandoned, ignoring further cancellation."""
@@ -190,7 +190,7 @@ class Call:
             if not ended:
                 self._rejoining.append((loop, future))
         if ended:
-            _settle(future, *self._result)
+            _resolve(future, *self._result)
         return await future
 
 
@@ -216,7 +216,7 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
     return task.result()
 
 
-def _settle(future: asyncio.Future[Any], outcome: Any, error: BaseException | None) -> None:
+def _resolve(future: asyncio.Future[Any], outcome: Any, error: BaseException | None) -> None:
     if future.done():
         return
     if error is not None:
@@ -265,7 +265,7 @@ class Threads:
             critical: Whether to run the call even if the caller is cancelled before a thread is free.
 
         Raises:
-            LeftBehind: the work was asked to stop, other than by a cancellation of the caller, and the call is
+            AbandonedError: the work was asked to stop, other than by a cancellation of the caller, and the call is
                 abandoned.
             Stopped: the work was asked to stop, other than by a cancellation of the caller. If it was asked before, the
                 function is not started.
@@ -284,7 +284,7 @@ class Threads:
             if critical or not call.withdraw():
                 await call.end()
             if call.left:
-                raise asyncio.CancelledError from LeftBehind(call)
+                raise asyncio.CancelledError from AbandonedError(call)
             raise
         finally:
             work.watchers.remove(call.ask)
@@ -345,7 +345,7 @@ async def in_thread(
             and the result or error of the function is lost. For clean-up, and for effects that belong together.
 
     Raises:
-        LeftBehind, Stopped: as for `Threads.call`.
+        AbandonedError, Stopped: as for `Threads.call`.
     """
     if work is None:
         work = Work() if critical else Stoppable(effects=effects)

@@ -92,7 +92,7 @@ def _write_file(store: Folder, name: str, arrays: Mapping[str, Any]) -> None:
         header, digests = write_tensors(upload.file, arrays)
         size = upload.file.tell()
         # The old manifest may refer to an earlier pending file, which `commit` would replace.
-        _settle(store, name)
+        _finish_write(store, name)
         manifest = _manifest(data, name, arrays, header, digests, size)
         upload.commit()
         try:
@@ -145,7 +145,7 @@ def _tidy(store: Folder, name: str) -> None:
     ):  # best effort: each save finishes or deletes the files of its own prefix in any case
         for file in filter(waiting.fullmatch, store.names()):
             if store.has_writer(file) is False:
-                _settle(store, file.removesuffix(_PENDING))
+                _finish_write(store, file.removesuffix(_PENDING))
 
 
 def _manifest(
@@ -162,7 +162,7 @@ def _manifest(
     return sealed(content)
 
 
-def _settle(store: Folder, name: str) -> None:
+def _finish_write(store: Folder, name: str) -> None:
     """Finish an interrupted write: rename the pending data file if the manifest refers to it, else delete it."""
     pending = name + _PENDING
     if store.size(pending) is None or store.has_writer(pending):

@@ -199,8 +199,8 @@ class KernelDef:
         elastic: The cost depends on the values of its inputs (a shape, a count), and not only on their sizes. The body
             calls `stopping.reserve` before it has any visible effect, because a step on the event loop is restarted
             in a thread if the reservation is too large for the loop.
-        acts_itself: The body marks the sections in which it has an effect (`stopping.acting`). Outside of them it may
-            be stopped, as a body without effects may be at any time. Other bodies with effects are awaited.
+        acts_itself: The body marks the sections in which it has an effect (`stopping.critical_section`). Outside of them it
+            may be stopped, as a body without effects may be at any time. Other bodies with effects are awaited.
         synchronises: The body looks at a value (a size that depends on values, a check). There the host waits for a
             device that computes ahead, and the surrounding part cannot be captured.
         host_results: The outputs are in host memory, wherever the inputs are.
@@ -268,7 +268,7 @@ class KernelRegistry:
         self._known: dict[str, list[KernelDef]] = {}
         self._origins: dict[Hashable, Globals] = {}  # maps each kernel's key to the module that registered it
         self._offered: dict[str, list[tuple[Callable[[], KernelDef], Globals]]] = {}
-        self._settled: set[str] = set()  # the ops whose offered kernels are all made
+        self._completed: set[str] = set()  # the ops whose offered kernels are all made
         self._offers = Locked()  # excludes an offer during the decision that all offered kernels are made
         self._here = threading.local()
 
@@ -285,7 +285,7 @@ class KernelRegistry:
                     import_module(name)
             self._package = ""
         for op in list(self._offered):
-            self._settle(op)
+            self._complete(op)
 
     @contextmanager
     def trusting(self) -> Iterator[None]:
@@ -310,17 +310,17 @@ class KernelRegistry:
         own = origin.get("__name__", "").startswith("aioflow.kernels.")
         if own or getattr(self._here, "trusts", False):
             with self._offers.lock:
-                if op not in self._settled:
-                    # `cache`: made once, even if an interrupt cuts off `_settle`.
+                if op not in self._completed:
+                    # `cache`: made once, even if an interrupt cuts off `_complete`.
                     self._offered.setdefault(op, []).append((cache(make), origin))
                     return
         if not own:
-            self._settle(op)
+            self._complete(op)
         self._add(make(), origin)
 
-    def _settle(self, op: str) -> None:
+    def _complete(self, op: str) -> None:
         """Make all kernels of an op."""
-        if op in self._settled:
+        if op in self._completed:
             return
         with not_forked(), REGISTERING:
             home = OPS.home(op).split(".")
@@ -343,7 +343,7 @@ class KernelRegistry:
             if self._offered.get(op):
                 return False
             self._offered.pop(op, None)
-            self._settled.add(op)
+            self._completed.add(op)
             return True
 
     def register(self, kernel_def: KernelDef) -> KernelDef:
@@ -375,7 +375,7 @@ class KernelRegistry:
         return kernel_def
 
     def _of(self, op_type: str) -> list[KernelDef]:
-        self._settle(op_type)
+        self._complete(op_type)
         return self._known.get(op_type, [])
 
     def find(

@@ -131,7 +131,7 @@ class Segments:
         smallest: Size in bytes below which an array gets no segment.
 
     Attributes:
-        borrowers: Number of connections to processes that can map the segments.
+        importers: Number of connections to processes that can map the segments.
     """
 
     def __init__(self, kept: int, smallest: int) -> None:
@@ -139,8 +139,8 @@ class Segments:
         self.smallest = smallest
         self._lock = threading.Lock()
         self._waiting: deque[Segment] = deque()
-        self._lent: dict[int, Segment] = {}
-        self.borrowers = 0
+        self._exported: dict[int, Segment] = {}
+        self.importers = 0
         renew_in_child(self)
         spoil_at_fork(self)
 
@@ -148,18 +148,18 @@ class Segments:
         """Reset the state in a child: a thread of the parent may hold the lock, and the segments are the parent's."""
         self._lock = threading.Lock()
         self._waiting.clear()
-        self._lent.clear()
-        self.borrowers = 0
+        self._exported.clear()
+        self.importers = 0
 
     def spoil(self) -> None:
         """Mark the segments that are exported now as not reusable, since a child has them in its memory."""
-        for segment in list(self._lent.values()):
+        for segment in list(self._exported.values()):
             segment.spoiled = True
 
     def connected(self, change: int) -> None:
         """Change the number of importing connections by `change`."""
         with self._lock:
-            self.borrowers += change
+            self.importers += change
 
     @property
     def waiting(self) -> int:
@@ -167,9 +167,9 @@ class Segments:
         return sum(segment.size for segment in list(self._waiting))
 
     @property
-    def lent(self) -> int:
+    def exported(self) -> int:
         """Bytes that are exported."""
-        return sum(segment.size for segment in list(self._lent.values()))
+        return sum(segment.size for segment in list(self._exported.values()))
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, reserve: bool = True) -> Array | None:
         """Return an array like `numpy.empty`; None if it is too small, or no segment is available.
@@ -194,7 +194,7 @@ class Segments:
         except OSError:
             return None
         loan = Loan(shape, dtype, segment.memory)
-        self._lent[segment.number] = segment
+        self._exported[segment.number] = segment
         loan.home, loan.segment = self, segment
         return loan.view(np.ndarray)
 
@@ -209,9 +209,9 @@ class Segments:
             if best is not None:
                 self._waiting.remove(best)
                 return best
-            while self._waiting and len(self._lent) + len(self._waiting) >= _MOST:
+            while self._waiting and len(self._exported) + len(self._waiting) >= _MOST:
                 self._waiting.popleft().retire()
-        if len(self._lent) >= _MOST:
+        if len(self._exported) >= _MOST:
             return None
         try:
             return Segment(nbytes)
@@ -222,7 +222,7 @@ class Segments:
         """Return a segment that is no longer in use."""
         if not segment.is_mine:
             return
-        self._lent.pop(segment.number, None)
+        self._exported.pop(segment.number, None)
         # An array's finalizer may run at any point, also inside `_take`. Waiting for the lock there would deadlock.
         if segment.spoiled or _FORKS.going_on or not self._lock.acquire(blocking=False):
             segment.retire()

@@ -121,13 +121,13 @@ class Link:
         """The connection, or None."""
         return self._channel
 
-    async def settle(self, resources: Sequence[Resource], devices: Sequence[str]) -> list[str]:
-        """Resolve resources at the linked task; see `ResourceDirectory.settle`. Raises UnavailableError."""
+    async def resolve(self, resources: Sequence[Resource], devices: Sequence[str]) -> list[str]:
+        """Resolve resources at the linked task; see `ResourceDirectory.resolve`. Raises UnavailableError."""
         if self._server is not None:
-            return await self._server.homes.settle(resources, devices)
+            return await self._server.homes.resolve(resources, devices)
         if self._worker is None:
             raise UnavailableError(f"not connected to {self.task}")
-        return await self._worker.settle(resources, devices)
+        return await self._worker.resolve(resources, devices)
 
     async def state(self, seconds: float) -> WorkerState:
         """Return the state of the worker, within `seconds`.

@@ -107,7 +107,7 @@ class RemoteCluster:
         self._connecting = asyncio.Lock()
         self._links: dict[str, Link] = {}  # by task; the target's first
         self._own: ClientTask | None = None
-        self._settled: dict[Resource, str] = {}  # devices of resources, agreed on by the whole cluster
+        self._resolved: dict[Resource, str] = {}  # devices of resources, agreed on by the whole cluster
         self._moves = 0  # number of times that resources were found to have moved
         self.on_move: list[Callable[[], Awaitable[None]]] = []
 
@@ -276,17 +276,17 @@ class RemoteCluster:
             await step.open()
         return step
 
-    async def settle(self, homes: Mapping[Home, str]) -> Mapping[Home, str]:
-        """Resolve the devices of resources, as `Cluster.settle`.
+    async def resolve(self, homes: Mapping[Home, str]) -> Mapping[Home, str]:
+        """Resolve the devices of resources, as `Cluster.resolve`.
 
         Raises:
             UnavailableError: the coordinator of the resource directory cannot be reached.
         """
-        new = {Resource(*key): device for key, device in homes.items() if key not in self._settled}
+        new = {Resource(*key): device for key, device in homes.items() if key not in self._resolved}
         if new:
             with _before_the_step():
                 await self._ask_keeper(new)
-        return {key: self._settled[Resource(*key)] for key in homes}
+        return {key: self._resolved[Resource(*key)] for key in homes}
 
     async def _ask_keeper(self, asked: Mapping[Resource, str]) -> None:
         """Resolve these resources using only tasks that this client has reached, so that it notices their restarts."""
@@ -295,7 +295,7 @@ class RemoteCluster:
             while True:
                 await coordinator.open(self._hub.timeout)
                 known = {link.task: link.restarts for link in self._links.values() if link.is_known}
-                devices = await coordinator.settle(list(asked), list(asked.values()))
+                devices = await coordinator.resolve(list(asked), list(asked.values()))
                 # Owners that were not reached before, or restarted meanwhile: connect to them, and resolve again.
                 strange = [link for link in self._homes(devices) if known.get(link.task) != link.restarts]
                 if not strange:
@@ -307,9 +307,9 @@ class RemoteCluster:
                 error.message += f"; {coordinator.task} coordinates the resource directory of the cluster"
             raise
         moved = any(
-            self._settled.get(resource, device) != device for resource, device in zip(asked, devices, strict=True)
+            self._resolved.get(resource, device) != device for resource, device in zip(asked, devices, strict=True)
         )
-        self._settled.update(zip(asked, devices, strict=True))
+        self._resolved.update(zip(asked, devices, strict=True))
         if moved:
             self._moves += 1
             self.pins.clear()
@@ -323,11 +323,11 @@ class RemoteCluster:
     def _standing(self) -> Standing:
         """Return the conditions under which a step that is made now stays valid."""
         moves = self._moves
-        return Standing(self._settle_again, lambda: moves == self._moves)
+        return Standing(self._resolve_again, lambda: moves == self._moves)
 
-    async def _settle_again(self, tasks: Collection[str]) -> None:
+    async def _resolve_again(self, tasks: Collection[str]) -> None:
         """Resolve the resources of restarted tasks again: other clients may have moved them in the meantime."""
-        asked = {resource: device for resource, device in self._settled.items() if task_of(device) in tasks}
+        asked = {resource: device for resource, device in self._resolved.items() if task_of(device) in tasks}
         if asked:
             await self._ask_keeper(asked)
 

@@ -27,11 +27,11 @@ class Standing(NamedTuple):
     """The conditions under which a plan stays valid.
 
     Attributes:
-        settle: Resolves the resources of restarted tasks again; called with these tasks.
+        resolve: Resolves the resources of restarted tasks again; called with these tasks.
         holds: Returns True while all resources are where they were when the plan was made.
     """
 
-    settle: Callable[[Collection[str]], Awaitable[None]]
+    resolve: Callable[[Collection[str]], Awaitable[None]]
     holds: Callable[[], bool]
 
 
@@ -105,7 +105,7 @@ class RemoteStep:
                 await _all(way.open(self._patience) for way, _ in self._parts)
                 # Before `tell`, which raises: afterwards the restart counts as reported, and nothing is resolved again.
                 if restarted := [way.task for way, _ in self._parts if not way.is_told]:
-                    await self._standing.settle(restarted)
+                    await self._standing.resolve(restarted)
                 for way, _ in self._parts:
                     way.tell()
                 self._require_standing()

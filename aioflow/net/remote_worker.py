@@ -379,7 +379,7 @@ class RemoteWorker:
         rows = unpack_texts(texts, 2, seconds.size)
         return [(node, waited, what) for (node, what), waited in zip(rows, seconds.reshape(-1).tolist(), strict=True)]
 
-    async def settle(self, resources: Sequence[Resource], devices: Sequence[str]) -> list[str]:
+    async def resolve(self, resources: Sequence[Resource], devices: Sequence[str]) -> list[str]:
         """Return the devices of resources; the proposed ones are adopted for resources without a device."""
         rows = [[*resource, device] for resource, device in zip(resources, devices, strict=True)]
         reply = await self._channel.call(SETTLE, {}, [pack_texts(rows)], timeout=self._timeout)

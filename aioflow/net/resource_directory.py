@@ -139,7 +139,7 @@ class ResourceDirectory:
         self._known: dict[Name, list[str]] = {}
         self._decided: dict[Resource, str] = {}
 
-    async def settle(self, resources: Sequence[Resource], devices: Sequence[str]) -> list[str]:
+    async def resolve(self, resources: Sequence[Resource], devices: Sequence[str]) -> list[str]:
         """Return the devices of the resources: those decided earlier, or else those proposed.
 
         The tasks that own them have recorded the reservations.
@@ -163,14 +163,14 @@ class ResourceDirectory:
             # In a loop, since a concurrent call that was aborted may have removed names meanwhile.
             while new := [name for name in dict.fromkeys(r[:2] for r in resources) if name not in self._known]:
                 self._learn(new, await self._look_up(new))
-            settled = [self._settled(*pair) for pair in zip(resources, devices, strict=True)]
+            resolved = [self._resolved(*pair) for pair in zip(resources, devices, strict=True)]
         try:
-            await self._claim(dict(zip(resources, settled, strict=True)))
+            await self._claim(dict(zip(resources, resolved, strict=True)))
         except AbortedError:  # a task has served another coordinator in between: look up again next time
             for resource in resources:
                 self._known.pop(resource[:2], None)
             raise
-        return settled
+        return resolved
 
     def _places(self, name: Name) -> int:
         return len(self._known.get(name, ()))
@@ -194,7 +194,7 @@ class ResourceDirectory:
         if device not in known:
             known.append(device)
 
-    def _settled(self, resource: Resource, device: str) -> str:
+    def _resolved(self, resource: Resource, device: str) -> str:
         # The proposed device need not match the request: soft placement may have found no such device.
         decided = self._decided.get(resource)
         if decided is None:

@@ -20,7 +20,7 @@ from aioflow.net.worker_service import WorkerService
 from aioflow.runtime.step import Step
 
 _LOOK_SECONDS: Final = 0.05  # between checks whether values have arrived; peers confirm them a few times a second
-_GOODBYE_SECONDS: Final = 2.0  # for the last answers, in addition to the time for running steps
+_CLOSE_SECONDS: Final = 2.0  # for the last answers, in addition to the time for running steps
 _MOST_STEPS: Final = 100  # described one by one
 _MOST_WAITS: Final = 20  # described per step
 _MOST_QUEUES: Final = 100
@@ -72,7 +72,7 @@ class Serving:
         try:
             async with asyncio.timeout(seconds):
                 await admission.idle()
-                await self._settled()
+                await self._until_quiet()
         except TimeoutError:
             in_order = False
             admission.stop(
@@ -82,12 +82,12 @@ class Serving:
             )
             await admission.idle()
         with suppress(TimeoutError):  # do not wait for peers that do not read
-            async with asyncio.timeout(_GOODBYE_SECONDS):
+            async with asyncio.timeout(_CLOSE_SECONDS):
                 await self._service.answered()
                 if in_order:  # a graceful close tells peers that all values have arrived
-                    await self._service.say_goodbye()
+                    await self._service.close_gracefully()
 
-    async def _settled(self) -> None:
+    async def _until_quiet(self) -> None:
         while not (self._outbox.is_empty and self._service.is_quiet):  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_SECONDS)
 

@@ -78,7 +78,7 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
         self._strings: list[Strings] = []  # string tensors of received messages, still to be decoded
         self._reading = True
         self._error: OpError | None = None
-        self._goodbye = False  # True once the peer has closed gracefully
+        self._closed_gracefully = False  # True once the peer has closed gracefully
         self._heartbeat = Heartbeat(options.misses)
         self._beats = SentHeartbeats(self._loop.time())
         self._heard_at = self._loop.time()
@@ -135,7 +135,7 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """Process the end of the peer's data; the transport then closes itself."""
-        if not self._goodbye:
+        if not self._closed_gracefully:
             self._fail(UnavailableError(f"{self.peer} closed the connection unexpectedly{self._perhaps()}"))
         return False
 
@@ -278,7 +278,7 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
         elif message.kind is Kind.HEARTBEAT:
             self.heard = max(self.heard, message.request)
         elif message.kind is Kind.CLOSE:
-            self._goodbye = True
+            self._closed_gracefully = True
             self._end(UnavailableError(f"{self.peer} closed the connection"), None)
 
     def _fail(self, error: OpError) -> None:
@@ -342,7 +342,7 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
     async def opened(self) -> None:
         """Wait for the end of the handshake. Raises the error if it failed."""
         await asyncio.shield(self.greeted)
-        if not self._goodbye:  # the peer may have closed right after the handshake
+        if not self._closed_gracefully:  # the peer may have closed right after the handshake
             self._require_open()
 
     async def close(self) -> None:

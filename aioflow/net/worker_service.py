@@ -211,7 +211,7 @@ class WorkerService:
         for client in list(self._connected):
             await client.channel.answered()
 
-    async def say_goodbye(self) -> None:
+    async def close_gracefully(self) -> None:
         """Close all connections gracefully and wait until they have ended."""
         clients = list(self._connected)
         for client in clients:
@@ -291,7 +291,7 @@ class _Client:
             CLOCK: self._clock,
             REPORT: self._report,
             ABORT: self._abort,
-            SETTLE: self._settle,
+            SETTLE: self._resolve,
             HOLDS: self._holds,
             CLAIM: self._claim,
             STATE: self._state,
@@ -505,9 +505,9 @@ class _Client:
         error: OpError = decode_error(asked.error, request.peer)
         return Reply(Aborted(await self._session.abort(asked.step, error))._asdict())
 
-    async def _settle(self, request: Request) -> Reply:
+    async def _resolve(self, request: Request) -> Reply:
         rows = await read_homes(request.tensors, self.channel.comm.limits)
-        devices = await self._homes.settle([resource for resource, _ in rows], [device for _, device in rows])
+        devices = await self._homes.resolve([resource for resource, _ in rows], [device for _, device in rows])
         return Reply({}, await pack_rows([[device] for device in devices]))
 
     def _require_task(self, request: Request) -> None:

@@ -133,7 +133,7 @@ class Cluster(Protocol):
     async def register(self, plan: Plan, session: int, config: SessionConfig) -> RegisteredStep:
         """Register the parts of the plan with their workers."""
 
-    async def settle(self, homes: Mapping[Home, str]) -> Mapping[Home, str]:
+    async def resolve(self, homes: Mapping[Home, str]) -> Mapping[Home, str]:
         """Resolve the locations of resources, once for all clients.
 
         Args:
@@ -184,7 +184,7 @@ class LocalCluster:
         """Return 0, because no other worker takes part in a step."""
         return 0
 
-    async def settle(self, homes: Mapping[Home, str]) -> Mapping[Home, str]:
+    async def resolve(self, homes: Mapping[Home, str]) -> Mapping[Home, str]:
         """Return `homes` unchanged: sessions on one worker share `pins`."""
         return homes
 

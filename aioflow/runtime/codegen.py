@@ -10,7 +10,7 @@ There are five forms of the same body:
 - `loop` runs in a thread and leaves the stop check to the surrounding loop.
 - `brief` is `fast` for a strand that may be restarted in a thread.
 
-All forms but `fast` mark the critical section of a node with effects by `work.act()` and `work.acted()`. A thread may
+All forms but `fast` mark the critical section of a node with effects by `work.begin_critical()` and `work.end_critical()`. A thread may
 be abandoned only outside of such a section, and a `brief` strand may be restarted only before the first one.
 """
 
@@ -154,7 +154,7 @@ class NodeWriter:
                 dies = [e for e in dies if e.node == bound.node.name]
                 text = f"{self._taken[i]}{self._drops(entering, bound, leftover)}; {text}"
             if bound.is_waited_for and form is not Form.FAST:
-                text = f"work.act(); {text}; work.acted()"
+                text = f"work.begin_critical(); {text}; work.end_critical()"
             if bound.node.op not in STEERING:
                 names = [self._names[Edge(bound.node.name, p)] for p in range(len(bound.node.outputs))]
                 text += _SUFFIX[form].format(index=i, outputs="".join(f"{n}," for n in names))

@@ -121,7 +121,7 @@ class Dataflow:
         size = magnitude(feeds)
         run = _Run(core, step, self._longest.expect(size) <= self._budget, _Longest())
         try:
-            await self._settle(run, await self._advance(run, partial(core.start, feeds)), waiting)
+            await self._follow(run, await self._advance(run, partial(core.start, feeds)), waiting)
             if waiting:
                 await self._await_rest(run, waiting, running)
         finally:
@@ -149,11 +149,11 @@ class Dataflow:
     def _in_thread(self, run: _Run, report: Report | None, go: Callable[[], list[Activation]]) -> list[Activation]:
         work = work_here(run.step)
         work.limit = self._limit
-        work.acted()
+        work.end_critical()
         run.core.execute = _in_thread(run.step, report, run.longest, work)
         return _quietly(go)
 
-    async def _settle(self, run: _Run, activations: Sequence[Activation], waiting: list[_Begun]) -> None:
+    async def _follow(self, run: _Run, activations: Sequence[Activation], waiting: list[_Begun]) -> None:
         """Call async kernels and run the followers of kernels that complete at once; append the others to `waiting`."""
         queue = deque(activations)
         while queue:
@@ -191,7 +191,7 @@ class Dataflow:
                         begun, result = await finished.get()
                         running.remove(begun)
                         go = partial(run.core.finish, begun.activation, self._end(begun, result))
-                        await self._settle(run, await self._advance(run, go), waiting)
+                        await self._follow(run, await self._advance(run, go), waiting)
                 guard.cancel()
         except BaseExceptionGroup as group:
             cause = run.step.end(group)
@@ -286,9 +286,9 @@ def _in_thread(step: Step, report: Report | None, longest: _Longest, work: StepW
         started = perf_counter()
         try:
             if node.acts:
-                work.act()
+                work.begin_critical()
                 outputs = compute(inputs, step)
-                work.acted()
+                work.end_critical()
             else:
                 if step.requested:
                     step.halt()

@@ -16,16 +16,16 @@ from aioflow.runtime.tasks import Task
 
 def elastic_nodes(task: Task) -> tuple[int, ...]:
     """Return the positions of the nodes whose work depends on values that are known only in the step."""
-    settled: set[Edge] = set()  # values that follow from shapes and constants
+    fixed: set[Edge] = set()  # values that follow from shapes and constants
     own = {b.node.name for b in task.nodes}
     outside = set(task.inputs)
     found: list[int] = []
     for position, b in enumerate(task.nodes):
-        known = all(e in settled if e.node in own else e not in outside for e in b.node.inputs)
+        known = all(e in fixed if e.node in own else e not in outside for e in b.node.inputs)
         traits = traits_of(b.node.op)
         if traits.only_shapes or (known and not traits.effect.is_stateful):
-            settled.update(Edge(b.node.name, port) for port in range(len(b.node.outputs)))
-        if b.kernel.elastic and any(e not in settled and (e.node in own or e in outside) for e in _telling(b)):
+            fixed.update(Edge(b.node.name, port) for port in range(len(b.node.outputs)))
+        if b.kernel.elastic and any(e not in fixed and (e.node in own or e in outside) for e in _telling(b)):
             found.append(position)
     return tuple(found)
 

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from aioflow.concurrency.slices import ask_for_long_slice
 from aioflow.concurrency.stopping import Stopped, Work, current_work
-from aioflow.concurrency.threads import Call, LeftBehind, Threads
+from aioflow.concurrency.threads import AbandonedError, Call, Threads
 from aioflow.runtime.step import Step
 
 NODES_OF_LINES: Final = "__nodes_of_lines__"  # a global of generated code: for each line, the name of its node
@@ -39,7 +39,8 @@ class StepWork(Work):
 
     Args:
         step: The step.
-        effects: Whether the work counts as having effects outside of a critical section (`act`, `acted`).
+        effects: Whether the work counts as having effects outside of a critical section (`begin_critical` to
+            `end_critical`).
 
     Attributes:
         node: The name of the running node, for code that is not generated.
@@ -82,7 +83,7 @@ class DeviceThreads(Threads):
         name: The name of the device.
         threads: Number of threads of the device, and of each kernel; 0 means one per processor.
         leaves: Whether a thread may be abandoned while its function runs. The function marks its critical sections
-            by `StepWork.act`.
+            by `StepWork.begin_critical`.
     """
 
     def __init__(self, name: str, threads: int = 0, leaves: bool = False) -> None:
@@ -98,8 +99,8 @@ class DeviceThreads(Threads):
         """
         try:
             return await self.call(StepWork(step, not self._leaves), function, *args)
-        except (asyncio.CancelledError, LeftBehind) as error:
-            left = LeftBehind.behind(error)
+        except (asyncio.CancelledError, AbandonedError) as error:
+            left = AbandonedError.within(error)
             if left is not None:
                 step.leave_behind(running_node(left.call) or "a kernel")
             if left is not error:

@@ -45,7 +45,7 @@ def room_to_send(bound: BoundNode, leaving: frozenset[Edge]) -> Callable[..., An
     shape, np_dtype = tuple(int(size) for size in dims if size is not None), dtype.np_dtype
 
     def room(other: Any = None) -> Any:
-        made = SHARED.empty(shape, np_dtype) if SHARED.borrowers else None
+        made = SHARED.empty(shape, np_dtype) if SHARED.importers else None
         return other if made is None else made
 
     return room

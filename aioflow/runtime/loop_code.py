@@ -26,10 +26,10 @@ class _Unstoppable:
     requested = False
     probe = None
 
-    def act(self) -> None:
+    def begin_critical(self) -> None:
         """Do nothing: this work has no critical sections."""
 
-    acted = act
+    end_critical = begin_critical
 
 
 UNSTOPPABLE: Final = _Unstoppable()

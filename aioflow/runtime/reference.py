@@ -198,9 +198,9 @@ def _call(bound: BoundNode, inputs: Mapping[Edge, Any], step: Step) -> Outputs:
         if bound.kernel.retains:
             inputs = _copies(inputs)
         if bound.is_waited_for:
-            work.act()
+            work.begin_critical()
         outputs = _declared(bound, _called(bound, inputs, step))
-        work.acted()
+        work.end_critical()
     except Exception as error:
         failure = kernel_error(error, bound.node)
         raise failure from failure.__cause__

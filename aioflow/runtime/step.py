@@ -14,7 +14,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Final, NoReturn, Protocol, Self, TypeAlias, cast
 
-from aioflow.concurrency.threads import LeftBehind, to_its_end
+from aioflow.concurrency.threads import AbandonedError, to_its_end
 from aioflow.errors import (
     AbortedError,
     AioflowError,
@@ -125,7 +125,7 @@ class Step:
         begun: For a step on several workers, the cluster tasks at which updates may have been made; None for a step in
             this process alone.
         changed: Whether it has permanently changed state in this process that is visible outside.
-        left_behind: The nodes whose kernels did not stop on request, in abandoned threads.
+        abandoned: The nodes whose kernels did not stop on request, in abandoned threads.
         releases: Called when the step has ended.
         requested: Whether the step was asked to stop.
         error: The reason for the stop, or None for a cancellation.
@@ -138,6 +138,7 @@ class Step:
         "_finished",
         "_stopped",
         "_taken",
+        "abandoned",
         "begun",
         "changed",
         "deadline",
@@ -146,7 +147,6 @@ class Step:
         "holding",
         "holds_after",
         "id",
-        "left_behind",
         "probe",
         "releases",
         "rendezvous",
@@ -171,7 +171,7 @@ class Step:
         self._taken: list[GiveBack] = []
         self.holding: Callable[[], Awaitable[None] | None] | None = None
         self.holds_after = inf
-        self.left_behind: list[str] = []
+        self.abandoned: list[str] = []
         self.waiting: dict[Waiter, None] = {}
         self.watchers: list[Callable[[], None]] = []
         self.since = monotonic()
@@ -215,7 +215,7 @@ class Step:
         try:
             value = await result
         except asyncio.CancelledError as error:
-            if LeftBehind.behind(error):
+            if AbandonedError.within(error):
                 del self.waiting[wait]
                 self.leave_behind(node)
             raise
@@ -269,7 +269,7 @@ class Step:
     def state(self) -> str:
         """Return what the step waits for and the threads that it abandoned, as the end of a sentence."""
         waiting = f"; waiting for {', '.join(self.waits)}" if self.waiting else ""
-        return waiting + _left(self.left_behind) + _applied(self.begun)
+        return waiting + _left(self.abandoned) + _applied(self.begun)
 
     def account(self, error: BaseException) -> None:
         """Note in the error that ends the step whether updates may have been made."""
@@ -307,7 +307,7 @@ class Step:
 
     def leave_behind(self, node: str) -> None:
         """Record that the kernel of a node has not stopped and its thread is abandoned."""
-        self.left_behind.append(node)
+        self.abandoned.append(node)
         if self.error is not None:
             self.error.message += _left([node])
         _LOGGER.warning("node %r does not stop: its kernel is left behind in a thread, where it is still running", node)

@@ -161,7 +161,7 @@ class Strand:
             step.halt()
         work = work_here(step)
         work.limit = self._limit
-        work.acted()
+        work.end_critical()
         code = self._made(Form.STOPPABLE if step.probe is None else Form.PROBED)
         # `call_inline` does not compile long code, so it is compiled here as soon as the strand is cheap enough for it.
         if self._fast is None and self.code.is_long and self.cost.expect(self._magnitude(values)) <= self._budget:

@@ -14,7 +14,7 @@ import numpy as np
 
 from aioflow.compiler.ir import Part
 from aioflow.concurrency.forking import check_process, generation
-from aioflow.concurrency.stopping import acting
+from aioflow.concurrency.stopping import critical_section
 from aioflow.concurrency.switch_interval import lower_switch_interval
 from aioflow.config import SessionConfig
 from aioflow.errors import InvalidArgumentError, NotFoundError, OpError
@@ -153,7 +153,7 @@ class Worker:
             )
         executable = next(iter(made.values())) if len(made) == 1 else PartExecutable(made)
         # An abandoned call that has not reached this point registers nothing.
-        with acting():
+        with critical_section():
             handle = next(self._handles)
             self._executables[handle], self._owners[handle] = executable, session
         return handle

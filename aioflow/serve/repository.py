@@ -298,14 +298,14 @@ class Repository:
                 await work
             # The error goes through `outcome`: one that left the task would cancel the whole group.
             except Exception as error:
-                _settle(outcome, error)
+                _resolve(outcome, error)
             else:
-                _settle(outcome, None)
+                _resolve(outcome, None)
 
         def ended(task: asyncio.Task[None]) -> None:
             self._loads.discard(task)
             work.close()  # if the task was cancelled before it started
-            _settle(outcome, _ending())
+            _resolve(outcome, _ending())
 
         task = self._group.create_task(run())
         self._loads.add(task)
@@ -402,7 +402,7 @@ def _ending() -> UnavailableError:
     return UnavailableError("the service is shutting down")
 
 
-def _settle(outcome: asyncio.Future[None], error: Exception | None) -> None:
+def _resolve(outcome: asyncio.Future[None], error: Exception | None) -> None:
     if outcome.done():
         return
     if error is None:

@@ -39,7 +39,7 @@ from aioflow.runtime.step import Probe, Step
 from aioflow.session.fetches import FetchMapper, convert_feeds, feed_converter
 from aioflow.session.planner import Planner
 from aioflow.session.prepared import described, planned
-from aioflow.session.time_limit import left_behind
+from aioflow.session.time_limit import abandoned
 from aioflow.sync.background import Background
 from aioflow.sync.partial_run import EXCHANGE, Exchange
 
@@ -316,7 +316,7 @@ class PartialRuns:
                 raise
             state = "; it was converting its feeds" if values is None or run is None else run.step.state()
             raise DeadlineExceededError(
-                f"the fetches were not computed in time{state}{left_behind(error)}",
+                f"the fetches were not computed in time{state}{abandoned(error)}",
                 expected=f"at most {limit} s",
                 actual="not computed yet",
             ) from error

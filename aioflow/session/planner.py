@@ -21,7 +21,7 @@ from aioflow.compiler.place.strategies import Placement, check_strategy, choose
 from aioflow.compiler.prune import StepRequest
 from aioflow.compiler.timeline import NodeSeconds, TransferSeconds
 from aioflow.concurrency.forking import Locked
-from aioflow.concurrency.stopping import acting
+from aioflow.concurrency.stopping import critical_section
 from aioflow.config import SessionConfig
 from aioflow.errors import NotFoundError
 from aioflow.graph.boundary import ARG, PARTIAL_FEED, PARTIAL_FETCH, RECV, RETVAL, SEND
@@ -145,9 +145,9 @@ class Planner:
             return True
         shared = (node for node in plan.nodes() if _is_shared(node) and node.op not in _BOUNDARY)
         homes = {node.name: (home, node.device) for node in shared if (home := self._open_home(node, request))}
-        settled = await self._cluster.settle(dict(homes.values())) if homes else {}
+        resolved = await self._cluster.resolve(dict(homes.values())) if homes else {}
         # Another client may have decided first, on another device.
-        moved = {name: settled[home] for name, (home, device) in homes.items() if settled[home] != device}
+        moved = {name: resolved[home] for name, (home, device) in homes.items() if resolved[home] != device}
         with _PINNING.lock:
             self._cluster.pins.update(moved)
         return not moved
@@ -275,7 +275,7 @@ class Planner:
             if node.op not in _BOUNDARY and traits_of(node.op).effect.is_stateful
         ]
         # A critical section: the planning thread must not be abandoned with only some of the pins set.
-        with acting(), _PINNING.lock:
+        with critical_section(), _PINNING.lock:
             if any(n.name not in known and pins.get(n.name, n.device) != n.device for pins, n in placed):
                 return False
             for pins, node in placed:

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from aioflow.checks.numbers import check_seconds
-from aioflow.concurrency.threads import LeftBehind
+from aioflow.concurrency.threads import AbandonedError
 from aioflow.errors import DeadlineExceededError
 from aioflow.runtime.step import Step
 
@@ -74,12 +74,12 @@ class TimeLimit:
 
     def _where(self, expired: BaseException | None) -> str:
         if self.step is None:
-            return f"; it was {self.doing}{left_behind(expired)}"
+            return f"; it was {self.doing}{abandoned(expired)}"
         return self.step.state()
 
 
-def left_behind(expired: BaseException | None) -> str:
+def abandoned(expired: BaseException | None) -> str:
     """Return an ending for the error message if a thread with a call other than a kernel was abandoned, else ""."""
     cancelled = None if expired is None else expired.__cause__
-    left = None if cancelled is None else LeftBehind.behind(cancelled)
+    left = None if cancelled is None else AbandonedError.within(cancelled)
     return "" if left is None else ", in a thread where it is left behind and still running"

@@ -60,7 +60,7 @@ class AccumulatorCore:
         return f"accumulator {self.name!r} ({self.count} of {wanted} gradients, step {self.step})"
 
     def apply(self, step: int, gradient: Any) -> list[Ticket]:
-        """Add a gradient and return the settled tickets.
+        """Add a gradient and return the resolved tickets.
 
         The gradient is dropped if it is stale, if its step was undone, or if `only_first` is set and the step has one.
         Raises InvalidArgumentError if it is incompatible with the sum.
@@ -83,7 +83,7 @@ class AccumulatorCore:
             self.step = min(self.step, step)
 
     def set_limit(self, limit: int) -> list[Ticket]:
-        """Limit the gradients that takes wait for, until a restart or another limit. Return the settled tickets."""
+        """Limit the gradients that takes wait for, until a restart or another limit. Return the resolved tickets."""
         with self._lock:
             self.limit = limit
             return self._flush()
@@ -100,20 +100,20 @@ class AccumulatorCore:
             self.step = step
 
     def close(self) -> list[Ticket]:
-        """Fail waiting and future takes with CancelledError until a restart. Return the settled tickets."""
+        """Fail waiting and future takes with CancelledError until a restart. Return the resolved tickets."""
         with self._lock:
             self.closed = True
             refused: list[Ticket] = list(self._takers)
             self._takers.clear()
             for ticket in refused:
-                ticket.settle(error=self._closed_error())
+                ticket.resolve(error=self._closed_error())
             return refused
 
     def submit(self, ticket: Take) -> list[Ticket]:
-        """Queue a take. Return all tickets that this settles."""
+        """Queue a take. Return all tickets that this resolves."""
         with self._lock:
             if self.closed:
-                ticket.settle(error=self._closed_error())
+                ticket.resolve(error=self._closed_error())
                 return [ticket]
             self._takers.append(ticket)
             return self._flush()
@@ -122,13 +122,13 @@ class AccumulatorCore:
         return CancelledError(f"accumulator {self.name!r} is closed", expected="a restart", actual="closed")
 
     def withdraw(self, ticket: Take) -> list[Ticket]:
-        """Remove a take from the queue, or put its sum back. Return the tickets that this settles.
+        """Remove a take from the queue, or put its sum back. Return the tickets that this resolves.
 
         A sum is put back if it was not delivered and no later sum has been taken. Gradients that have arrived since are
         added if they are compatible.
         """
         with self._lock:
-            if not ticket.settled:
+            if not ticket.resolved:
                 self._takers.remove(ticket)
             elif ticket.error is None:
                 self._put_back(ticket)
@@ -152,14 +152,14 @@ class AccumulatorCore:
         return ticket.required if self.limit is None else min(ticket.required, self.limit)
 
     def _flush(self) -> list[Ticket]:
-        settled: list[Ticket] = []
+        resolved: list[Ticket] = []
         # At least one gradient, even if the limit is 0: without gradients there is no sum to return.
         while self._takers and self.count and self.count >= self._wanted(self._takers[0]):
             ticket = self._takers.popleft()
-            ticket.settle((self._sum, self.count))
+            ticket.resolve((self._sum, self.count))
             self._taken += 1
             ticket.step, ticket.number = self.step, self._taken
             self._sum, self.count = None, 0
             self.step += 1
-            settled.append(ticket)
-        return settled
+            resolved.append(ticket)
+        return resolved

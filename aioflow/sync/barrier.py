@@ -56,7 +56,7 @@ class BarrierCore:
         return f"barrier {self.name!r} ({self.ready_size} ready, {self.incomplete_size} incomplete, {state})"
 
     def insert(self, component: int, keys: Sequence[bytes], values: Sequence[Any]) -> list[Ticket]:
-        """Set one component of several elements and return the settled tickets. If it raises, none is set.
+        """Set one component of several elements and return the resolved tickets. If it raises, none is set.
 
         Args:
             component: Index of the component.
@@ -100,13 +100,13 @@ class BarrierCore:
         """Move elements that have become complete to the queue."""
         whole = [self._incomplete.pop(key) for key in keys if not any(v is _MISSING for v in self._incomplete[key])]
         put = Enqueue([tuple(element) for element in whole])
-        settled = [ticket for ticket in self._ready.submit(put) if ticket is not put]
+        resolved = [ticket for ticket in self._ready.submit(put) if ticket is not put]
         if self.closed and not self._incomplete:
-            settled += self._ready.cancel_and_close()
-        return settled
+            resolved += self._ready.cancel_and_close()
+        return resolved
 
     def close(self, cancel: bool) -> list[Ticket]:
-        """Refuse new keys; with `cancel`, refuse all keys and drop the incomplete elements. Return the settled tickets.
+        """Refuse new keys; with `cancel`, refuse all keys and drop incomplete elements. Return the resolved tickets.
 
         A closed barrier may only be closed again with `cancel`.
 
@@ -124,16 +124,16 @@ class BarrierCore:
             return self._ready.cancel_and_close() if not self._incomplete else []
 
     def submit(self, ticket: Dequeue) -> list[Ticket]:
-        """Queue a request for complete elements. Return all tickets that this settles."""
+        """Queue a request for complete elements. Return all tickets that this resolves."""
         with self._lock:
             error = self._shortage(ticket)
             if error is not None:
-                ticket.settle(error=error)
+                ticket.resolve(error=error)
                 return [ticket]
             return self._ready.submit(ticket)
 
     def withdraw(self, ticket: Dequeue) -> list[Ticket]:
-        """Remove a request from the queue, or put its elements back. Return the tickets that this settles."""
+        """Remove a request from the queue, or put its elements back. Return the tickets that this resolves."""
         return self._ready.withdraw(ticket)
 
     def _shortage(self, ticket: Dequeue) -> OutOfRangeError | None:

@@ -29,13 +29,13 @@ class Turns:
             wake_all(self.leave())
 
     def ask(self, ticket: Ticket) -> list[Ticket]:
-        """Queue for the lock; if it is free, settle the ticket at once. Return the settled tickets."""
+        """Queue for the lock; if it is free, resolve the ticket at once. Return the resolved tickets."""
         with self._guard:
             if self._taken:
                 self._line.append(ticket)
                 return []
             self._taken = True
-            ticket.settle()
+            ticket.resolve()
             return [ticket]
 
     def try_enter(self) -> bool:
@@ -46,22 +46,22 @@ class Turns:
             return free
 
     def withdraw(self, ticket: Ticket) -> list[Ticket]:
-        """Leave the queue, or release the lock if the ticket already holds it. Return the settled tickets."""
+        """Leave the queue, or release the lock if the ticket already holds it. Return the resolved tickets."""
         with self._guard:
-            if not ticket.settled:
+            if not ticket.resolved:
                 self._line.remove(ticket)
                 return []
         return self.leave()
 
     def leave(self) -> list[Ticket]:
-        """Release the lock to the next ticket. Return the settled tickets."""
+        """Release the lock to the next ticket. Return the resolved tickets."""
         with self._guard:
             if not self._line:
                 self._taken = False
                 return []
             # `_taken` stays True: the lock passes on directly, so that a newcomer cannot overtake.
             following = self._line.popleft()
-            following.settle()
+            following.resolve()
             return [following]
 
     def describe(self) -> str:

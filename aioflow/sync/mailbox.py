@@ -43,14 +43,14 @@ class MailboxCore:
         return f"mailbox {self.name!r} (letters: {keys}; waited for: {wanted})"
 
     def put(self, key: int, letter: Any) -> list[Ticket]:
-        """Store a letter, replacing one with the same key. Return the settled tickets."""
+        """Store a letter, replacing one with the same key. Return the resolved tickets."""
         with self._lock:
             self._letters = {k: kept for k, kept in self._letters.items() if k < key}
             self._letters[key] = letter
             served = [take for take in self._takes if take.key == key]
             self._takes = [take for take in self._takes if take.key != key]
             for take in served:
-                self._settle(take)
+                self._resolve(take)
             return list(served)
 
     def submit(self, take: Take) -> list[Ticket]:
@@ -59,16 +59,16 @@ class MailboxCore:
             if take.key not in self._letters:
                 self._takes.append(take)
                 return []
-            self._settle(take)
+            self._resolve(take)
             return [take]
 
     def withdraw(self, take: Take) -> list[Ticket]:
         """Stop waiting. A letter that was taken is kept anyway."""
         with self._lock:
-            if not take.settled:
+            if not take.resolved:
                 self._takes.remove(take)
             return []
 
-    def _settle(self, take: Take) -> None:
-        take.settle(self._letters[take.key])
+    def _resolve(self, take: Take) -> None:
+        take.resolve(self._letters[take.key])
         self._letters = {k: letter for k, letter in self._letters.items() if k >= take.key}

@@ -1,6 +1,6 @@
 """Queues as plain state machines: no event loop and no arrays, only elements and waiting tickets.
 
-Every method is one event. It returns the tickets that the event settled, to be woken by the caller. Both sides are
+Every method is one event. It returns the tickets that the event resolved, to be woken by the caller. Both sides are
 served first in, first out. A close is a request of the enqueuing side, so it waits behind earlier enqueues.
 """
 
@@ -197,7 +197,7 @@ class QueueCore:
         return f"queue {self.name!r} (size {len(self._store)}, {limit}, {state}; waiting: {waiting})"
 
     def try_put(self, element: Any) -> Sequence[Ticket] | None:
-        """Put one element in without waiting. Return the settled tickets, or None if that needs an `Enqueue`."""
+        """Put one element in without waiting. Return the resolved tickets, or None if that needs an `Enqueue`."""
         with self._lock:
             if self.closed or self._writers or len(self._store) >= self.capacity:
                 return None
@@ -208,7 +208,7 @@ class QueueCore:
         """Take one element without waiting.
 
         Returns:
-            A settled ticket and the other tickets that this settles, or None if that needs a `Dequeue`.
+            A resolved ticket and the other tickets that this resolves, or None if that needs a `Dequeue`.
         """
         with self._lock:
             store = self._store
@@ -216,11 +216,11 @@ class QueueCore:
                 return None
             ticket = Dequeue(1)
             ticket.taken.append(store.pop())
-            ticket.settle(store.arrange(ticket.taken))
+            ticket.resolve(store.arrange(ticket.taken))
             return ticket, self._flush() if self._writers else ()
 
     def try_submit(self, ticket: Enqueue | Dequeue) -> list[Ticket] | None:
-        """Submit the ticket if that settles it at once. Otherwise return None and change nothing."""
+        """Submit the ticket if that resolves it at once. Otherwise return None and change nothing."""
         with self._lock:
             store = self._store
             line: Sequence[Ticket] = self._readers if isinstance(ticket, Dequeue) else self._writers
@@ -240,21 +240,21 @@ class QueueCore:
             self._writers.append(ticket)
 
     def submit(self, ticket: Ticket) -> list[Ticket]:
-        """Queue a ticket. Return all tickets that this settles."""
+        """Queue a ticket. Return all tickets that this resolves."""
         with self._lock:
             self._line_up(ticket)
             return self._flush()
 
     def withdraw(self, ticket: Ticket) -> list[Ticket]:
-        """Remove a ticket from its queue, or put its elements back. Return the settled tickets.
+        """Remove a ticket from its queue, or put its elements back. Return the resolved tickets.
 
         An element that has been enqueued stays in.
         """
         with self._lock:
             if not isinstance(ticket, Dequeue):
-                if not ticket.settled:
+                if not ticket.resolved:
                     self._writers.remove(ticket)
-            elif ticket.settled:
+            elif ticket.resolved:
                 self._store.restore(ticket.taken)
                 ticket.taken = []
             else:
@@ -263,14 +263,14 @@ class QueueCore:
             return self._flush()
 
     def cancel_and_close(self) -> list[Ticket]:
-        """Close at once. Waiting enqueues fail, waiting closes succeed. Return the settled tickets."""
+        """Close at once. Waiting enqueues fail, waiting closes succeed. Return the resolved tickets."""
         with self._lock:
             self.closed = True
             ended = list(self._writers)
             self._writers.clear()
             for ticket in ended:
                 error = None if isinstance(ticket, Close) else self._cancelled("the enqueue was cancelled by a close")
-                ticket.settle(error=error)
+                ticket.resolve(error=error)
             return [*ended, *self._flush()]
 
     def _cancelled(self, what: str) -> CancelledError:
@@ -278,35 +278,35 @@ class QueueCore:
 
     def _flush(self) -> list[Ticket]:
         """Serve both sides from their fronts until neither makes progress."""
-        settled: list[Ticket] = []
+        resolved: list[Ticket] = []
         moved = True
         while moved:
             moved = False
             while self._writers and self._serve_writer(self._writers[0]):
-                settled.append(self._writers.popleft())
+                resolved.append(self._writers.popleft())
                 moved = True
             while self._readers and self._serve_reader(self._readers[0]):
-                settled.append(self._readers.popleft())
+                resolved.append(self._readers.popleft())
                 moved = True
             # A dequeue that is still short may have made room for writers.
             moved = moved or (bool(self._writers) and len(self._store) < self.capacity)
-        return settled
+        return resolved
 
     def _serve_writer(self, ticket: Ticket) -> bool:
         if isinstance(ticket, Close):
-            ticket.settle(error=self._cancelled("it is already closed") if self.closed else None)
+            ticket.resolve(error=self._cancelled("it is already closed") if self.closed else None)
             self.closed = True
         elif isinstance(ticket, Enqueue):
             if self.closed:
-                ticket.settle(error=self._cancelled("it is closed"))
+                ticket.resolve(error=self._cancelled("it is closed"))
                 return True
             store, elements = self._store, ticket.elements
             while ticket.position < len(elements) and len(store) < self.capacity:
                 store.push(elements[ticket.position])
                 ticket.position += 1
             if ticket.position == len(elements):
-                ticket.settle()
-        return ticket.settled
+                ticket.resolve()
+        return ticket.resolved
 
     def _serve_reader(self, ticket: Dequeue) -> bool:
         store, taken = self._store, ticket.taken
@@ -318,8 +318,8 @@ class QueueCore:
         if short and self.closed and not self._writers:
             self._end_short(ticket)
         elif not short:
-            ticket.settle(store.arrange(taken))
-        return ticket.settled
+            ticket.resolve(store.arrange(taken))
+        return ticket.resolved
 
     def _end_short(self, ticket: Dequeue) -> None:
         """End a dequeue for which the closed queue has too few elements."""
@@ -327,11 +327,11 @@ class QueueCore:
         if ticket.small and (taken or len(store)):
             while len(store) and len(taken) < ticket.count:
                 taken.append(store.pop())
-            ticket.settle(store.arrange(taken))
+            ticket.resolve(store.arrange(taken))
             return
         self._give_back(ticket)
         size = len(store)
-        ticket.settle(
+        ticket.resolve(
             error=OutOfRangeError(
                 f"queue {self.name!r} is closed and has insufficient elements "
                 f"(requested {ticket.count}, current size {size})",

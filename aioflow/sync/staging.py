@@ -69,7 +69,7 @@ class StagingCore:
         return f"staging area {self.name!r} (size {len(self._inside)}, {self._bytes} bytes; waiting: {waiting})"
 
     def submit(self, ticket: Ticket) -> list[Ticket]:
-        """Queue a ticket. Return all tickets that this settles.
+        """Queue a ticket. Return all tickets that this resolves.
 
         Raises:
             ResourceExhaustedError: the element alone exceeds the memory limit.
@@ -93,18 +93,18 @@ class StagingCore:
             )
 
     def withdraw(self, ticket: Ticket) -> list[Ticket]:
-        """Remove a ticket from its queue, or put its element back. Return the settled tickets.
+        """Remove a ticket from its queue, or put its element back. Return the resolved tickets.
 
         An element that has been put in stays in.
         """
         with self._lock:
             if isinstance(ticket, Put):
-                if not ticket.settled:
+                if not ticket.resolved:
                     self._puts.remove(ticket)
             elif isinstance(ticket, Peek):
-                if not ticket.settled:
+                if not ticket.resolved:
                     self._peeks.remove(ticket)
-            elif not ticket.settled:
+            elif not ticket.resolved:
                 self._gets.remove(ticket)
             else:
                 self._inside.appendleft(ticket.value)
@@ -112,7 +112,7 @@ class StagingCore:
             return self._flush()
 
     def clear(self) -> list[Ticket]:
-        """Drop the elements, and let waiting puts in. Return the settled tickets."""
+        """Drop the elements, and let waiting puts in. Return the resolved tickets."""
         with self._lock:
             self._inside.clear()
             self._bytes = 0
@@ -125,7 +125,7 @@ class StagingCore:
 
     def _flush(self) -> list[Ticket]:
         """Serve all tickets until none makes progress. Peeks are served before gets."""
-        settled: list[Ticket] = []
+        resolved: list[Ticket] = []
         moved = True
         while moved:
             moved = False
@@ -133,21 +133,21 @@ class StagingCore:
                 put = self._puts.popleft()
                 self._inside.append(put)
                 self._bytes += put.size
-                put.settle()
-                settled.append(put)
-            settled += self._look()
+                put.resolve()
+                resolved.append(put)
+            resolved += self._look()
             if self._gets and self._inside:
                 get, put = self._gets.popleft(), self._inside.popleft()
                 self._bytes -= put.size
-                get.settle(put)
-                settled.append(get)
+                get.resolve(put)
+                resolved.append(get)
                 moved = True
-        return settled
+        return resolved
 
     def _look(self) -> list[Ticket]:
         seen: list[Ticket] = []
         for peek in [p for p in self._peeks if p.index < len(self._inside)]:
             self._peeks.remove(peek)
-            peek.settle(self._inside[peek.index])
+            peek.resolve(self._inside[peek.index])
             seen.append(peek)
         return seen

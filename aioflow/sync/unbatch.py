@@ -89,17 +89,17 @@ class ShareCore:
         return f"unbatching {self.name!r} ({len(self._waiting)} waiting; kept for {len(self._kept)} others)"
 
     def bring(self, shares: Mapping[int, Any], now: float) -> list[Ticket]:
-        """Distribute the shares of a carrier. Return the settled tickets."""
-        settled: list[Ticket] = []
+        """Distribute the shares of a carrier. Return the resolved tickets."""
+        resolved: list[Ticket] = []
         with self._lock:
             for number, share in shares.items():
                 ticket = self._waiting.pop(number, None)
                 if ticket is None:
                     self._kept.put(number, share, now)
                 else:
-                    ticket.settle(share)
-                    settled.append(ticket)
-        return settled
+                    ticket.resolve(share)
+                    resolved.append(ticket)
+        return resolved
 
     def submit(self, ticket: Share) -> list[Ticket]:
         """Wait for a share. Return the ticket if the share is there already."""
@@ -107,7 +107,7 @@ class ShareCore:
             if ticket.number not in self._kept:
                 self._waiting[ticket.number] = ticket
                 return []
-            ticket.settle(self._kept.take(ticket.number))
+            ticket.resolve(self._kept.take(ticket.number))
             return [ticket]
 
     def withdraw(self, ticket: Share) -> list[Ticket]:
@@ -137,7 +137,7 @@ class CollectCore:
         return f"gradients of batches {self.name!r} ({len(self._collecting)} waiting for {missing} steps)"
 
     def bring(self, number: int, thing: Any, now: float) -> list[Ticket]:
-        """Store the value of one step. Return the settled tickets."""
+        """Store the value of one step. Return the resolved tickets."""
         with self._lock:
             # A value that a step waits for is in its ticket, where it does not expire.
             wanting = [ticket for ticket in self._collecting if number in ticket.missing]
@@ -164,9 +164,9 @@ class CollectCore:
         return []
 
     def _complete(self) -> list[Ticket]:
-        settled: list[Ticket] = []
+        resolved: list[Ticket] = []
         for ticket in [each for each in self._collecting if not each.missing]:
-            ticket.settle([ticket.found[number] for number in ticket.numbers])
+            ticket.resolve([ticket.found[number] for number in ticket.numbers])
             self._collecting.remove(ticket)
-            settled.append(ticket)
-        return settled
+            resolved.append(ticket)
+        return resolved

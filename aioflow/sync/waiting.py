@@ -1,6 +1,6 @@
 """Waiting for resources inside a step: a kernel's wait can be described, and leaves no trace if it is cancelled.
 
-The core of a resource does no I/O: it receives requests as `Ticket`s and returns those that are settled. `Waiting`
+The core of a resource does no I/O: it receives requests as `Ticket`s and returns those that are resolved. `Waiting`
 drives one request on an event loop. The waiters may be on several event loops in several threads.
 """
 
@@ -27,36 +27,36 @@ class StepAccount(Protocol):
 
 
 class Ticket:
-    """One request to a resource. The core that holds it settles it once, under the core's lock.
+    """One request to a resource. The core that holds it resolves it once, under the core's lock.
 
     Attributes:
-        stays: Whether the effect of a settled ticket remains after a withdrawal.
-        settled: Whether the request is complete.
+        stays: Whether the effect of a resolved ticket remains after a withdrawal.
+        resolved: Whether the request is complete.
         value: The result.
         error: The error, or None.
-        wake: Called without the lock, if an event of another ticket has settled this one.
+        wake: Called without the lock, if an event of another ticket has resolved this one.
     """
 
-    __slots__ = ("error", "settled", "value", "wake")
+    __slots__ = ("error", "resolved", "value", "wake")
 
     stays: ClassVar[bool] = False
 
     def __init__(self, wake: Callable[[], None] | None = None) -> None:
-        self.settled = False
+        self.resolved = False
         self.value: Any = None
         self.error: Exception | None = None
         self.wake = wake
 
-    def settle(self, value: Any = None, error: Exception | None = None) -> None:
+    def resolve(self, value: Any = None, error: Exception | None = None) -> None:
         """Complete the request."""
-        self.settled = True
+        self.resolved = True
         self.value = value
         self.error = error
 
 
-def wake_all(settled: Iterable[Ticket]) -> None:
-    """Wake the waiters of settled tickets. Call without the core's lock."""
-    for ticket in settled:
+def wake_all(resolved: Iterable[Ticket]) -> None:
+    """Wake the waiters of resolved tickets. Call without the core's lock."""
+    for ticket in resolved:
         if ticket.wake is not None:
             ticket.wake()
 
@@ -76,9 +76,9 @@ class Waiting:
     """An awaitable returned by an async kernel that has to wait; it can describe what it waits for.
 
     Args:
-        submit: Passes a ticket to the core and returns all tickets that this settles, possibly the same one.
-        withdraw: Takes the ticket back, even if it is settled but its value was not used; returns the tickets that this
-            settles.
+        submit: Passes a ticket to the core and returns all tickets that this resolves, possibly the same one.
+        withdraw: Takes the ticket back, even if it is resolved but its value was not used; returns the tickets that
+            this resolves.
         make: Makes the ticket, given its `wake`.
         describe: Returns a description of the wait.
         finish: Converts the value to the result.
@@ -119,7 +119,7 @@ class Waiting:
         except BaseException:
             wake_all(self._withdraw(ticket))
             # The element stays in the resource, so the step has changed something although it was cancelled.
-            if ticket.stays and ticket.settled and ticket.error is None and self._told is not None:
+            if ticket.stays and ticket.resolved and ticket.error is None and self._told is not None:
                 self._told(ticket)
             raise
         if ticket.error is not None:

@@ -365,12 +365,12 @@ async def check_waiting_sender(factory: Factory) -> None:
         filling = tg.create_task(
             _fails(UnavailableError, "a waiting sender did not fail when the connection ended", fill(), first.peer)
         )
-        await _settled(lambda: filling.done(), 20)
+        await _until_steady(lambda: filling.done(), 20)
         second.abort("not interested")
         await filling
 
 
-async def _settled(progress: Callable[[], Any], rounds: int) -> None:
+async def _until_steady(progress: Callable[[], Any], rounds: int) -> None:
     """Wait until `progress()` has not changed for `rounds` rounds."""
     before, quiet = progress(), 0
     while quiet < rounds:
@@ -465,7 +465,7 @@ async def check_backpressure(factory: Factory) -> None:
                 sent += 1
 
         tg.create_task(send())
-        await _settled(lambda: sent, 20)
+        await _until_steady(lambda: sent, 20)
         _require(sent < count, "a sender does not wait for the receiver", f"less than {count} MiB", sent)
         received = [m.request for m in await _collect(second, count)]
         _require(received == list(range(count)), "messages were lost while the sender waited", count, len(received))

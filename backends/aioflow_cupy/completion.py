@@ -76,7 +76,7 @@ class Completions:
 
         def deliver(error: Exception | None) -> None:
             with suppress(RuntimeError):  # the loop was closed, so there is no waiter left
-                loop.call_soon_threadsafe(_settle, made, finish, error)
+                loop.call_soon_threadsafe(_resolve, made, finish, error)
 
         self.call(event, deliver)
         return made
@@ -125,7 +125,7 @@ def _ask(event: Any) -> tuple[bool, Exception | None]:
         return True, error
 
 
-def _settle(future: asyncio.Future[Any], finish: Callable[[], Any], error: Exception | None) -> None:
+def _resolve(future: asyncio.Future[Any], finish: Callable[[], Any], error: Exception | None) -> None:
     result: Any = None
     try:
         result = finish()  # also after an error, since it releases what the copy holds

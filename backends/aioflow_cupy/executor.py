@@ -35,7 +35,7 @@ class StreamExecutor:
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError):
                 step.stop()
-            await self._settle()
+            await self._wait_until_done()
             raise
         return result
 
@@ -44,7 +44,7 @@ class StreamExecutor:
             result = function(*args)
         return result, self._streams.mark(self._streams.compute)
 
-    async def _settle(self) -> None:
+    async def _wait_until_done(self) -> None:
         """Wait until the compute stream is done, ignoring further cancellation."""
         done = self._completions.future(self._streams.mark(self._streams.compute))
         await although_cancelled(done)

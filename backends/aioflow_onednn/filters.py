@@ -111,7 +111,7 @@ def packings(kernel: Array | PackedFilter, users: Iterable[User]) -> dict[User, 
     unpacked = Placed(plain(kernel))
     for user in users:
         if user not in packed:
-            packed[user] = _packed(user, unpacked, partial(_lent, len(packed)), packed)
+            packed[user] = _packed(user, unpacked, partial(_reserved, len(packed)), packed)
     return packed
 
 
@@ -135,5 +135,5 @@ def _fresh(size: int) -> Array:
     return np.empty(size, np.uint8)
 
 
-def _lent(number: int, size: int) -> Array:
+def _reserved(number: int, size: int) -> Array:
     return scratch(f"packed{number}", (size,), _BYTE)

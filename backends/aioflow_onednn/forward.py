@@ -223,7 +223,7 @@ class _ByTeam:
 
     def __call__(self, job: _Job, finish: Finish | None) -> None:
         alone = self._alone
-        threads = 1 if TEAM.is_for_one(alone) else TEAM.lend()
+        threads = 1 if TEAM.is_for_one(alone) else TEAM.reserve()
         try:
             user = self._users.get(threads)
             if user is None:

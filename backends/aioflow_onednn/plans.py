@@ -165,7 +165,7 @@ class Plan:
         try:
             for number, array in enumerate(given):
                 mine.arrays[number][...] = array
-            threads = TEAM.lend() if self._is_shared and not TEAM.is_for_one(alone) else 1
+            threads = TEAM.reserve() if self._is_shared and not TEAM.is_for_one(alone) else 1
             try:
                 TEAM.run(self._computation(threads), alone, mine)
             finally:

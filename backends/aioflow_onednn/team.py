@@ -73,18 +73,18 @@ class Team:
 
     def __init__(self, clock: Callable[[], float] = perf_counter, size: Callable[[], int] = size_of_team) -> None:
         self.size, self._clock = size, clock
-        self._lent = threading.Lock()
+        self._reserved = threading.Lock()
         self._members = _Members()
         self._known = _Known()
         self._account = Account(clock)
 
-    def lend(self) -> int:
+    def reserve(self) -> int:
         """Reserve the team and return its number of threads; 1 if it is not available.
 
         If the number is above 1, the caller must call `back`.
         """
         now = self._clock()
-        if not self._account.is_open(now) or not self._lent.acquire(blocking=False):
+        if not self._account.is_open(now) or not self._reserved.acquire(blocking=False):
             return 1
         size = 1
         try:
@@ -102,7 +102,7 @@ class Team:
 
     def back(self) -> None:
         """Release the team."""
-        self._lent.release()
+        self._reserved.release()
 
     @staticmethod
     def is_for_one(alone: Computation) -> bool:
@@ -139,7 +139,7 @@ class Team:
 
     def renew(self) -> None:
         """Release the team in the child of a fork."""
-        self._lent = threading.Lock()
+        self._reserved = threading.Lock()
 
 
 class _Known(threading.local):

@@ -14,10 +14,10 @@ from aioflow.concurrency.stopping import (
     Stoppable,
     Stopped,
     Work,
-    acting,
     batches,
     blocks,
     checkpoint,
+    critical_section,
     current_work,
     doing,
     largest_value,
@@ -41,7 +41,7 @@ def stopped() -> Stoppable:
 def test_checkpoint_does_nothing_without_work() -> None:
     assert current_work() is None
     checkpoint()
-    with acting():
+    with critical_section():
         checkpoint()
 
 
@@ -107,7 +107,7 @@ def test_stopped_work_does_not_start_an_effect() -> None:
     work, done = stopped(), list[int]()
 
     def change() -> None:
-        with acting():
+        with critical_section():
             done.append(1)
 
     with pytest.raises(Stopped):
@@ -120,7 +120,7 @@ def test_started_effect_is_not_stopped() -> None:
     work, seen = Stoppable(effects=False), list[bool]()
 
     def change() -> str:
-        with acting():
+        with critical_section():
             seen.append(work.effects)
             work.stop()
             checkpoint()
@@ -135,7 +135,7 @@ def test_failed_effect_has_ended() -> None:
     work = Stoppable(effects=False)
 
     def change() -> None:
-        with acting():
+        with critical_section():
             raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
@@ -154,7 +154,7 @@ def test_brief_work_that_takes_too_long_raises_elsewhere() -> None:
 
 def test_brief_work_continues_after_an_effect() -> None:
     def change() -> str:
-        with acting():
+        with critical_section():
             pass
         checkpoint()
         reserve(10**9, seconds=100)

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aioflow.concurrency.stopping import Stoppable, Stopped, acting, checkpoint, current_work
-from aioflow.concurrency.threads import LeftBehind, Threads, in_thread
+from aioflow.concurrency.stopping import Stoppable, Stopped, checkpoint, critical_section, current_work
+from aioflow.concurrency.threads import AbandonedError, Threads, in_thread
 
 PATIENCE = 30.0  # seconds
 WHO: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")
@@ -34,7 +34,7 @@ class Gate:
         return "opened"
 
     def with_an_effect(self) -> str:
-        with acting():
+        with critical_section():
             return self()
 
     async def until_entered(self) -> None:
@@ -57,7 +57,7 @@ async def _outcome(call: Any) -> Any:
     """Return the result of a call, or its exception."""
     try:
         return await call
-    except (asyncio.CancelledError, LeftBehind, Stopped) as error:
+    except (asyncio.CancelledError, AbandonedError, Stopped) as error:
         return error
 
 
@@ -74,7 +74,7 @@ async def _cancelled(call: Any, gate: Gate) -> Any:
 async def test_cancelled_call_without_effects_is_abandoned(one: Threads, gate: Gate) -> None:
     error = await _cancelled(one.call(Stoppable(effects=False), gate), gate)
     assert isinstance(error, asyncio.CancelledError)
-    left = LeftBehind.behind(error)
+    left = AbandonedError.within(error)
     assert left is not None
     assert left.call.left
     assert left.call.thread == gate.threads[0]
@@ -114,7 +114,7 @@ async def test_cancelled_call_with_effects_is_awaited(one: Threads, gate: Gate, 
         assert pending
         gate.opened.set()
     assert isinstance(task.result(), asyncio.CancelledError)
-    assert LeftBehind.behind(task.result()) is None
+    assert AbandonedError.within(task.result()) is None
 
 
 async def test_cancelled_call_ends_at_a_checkpoint(one: Threads) -> None:
@@ -134,11 +134,11 @@ async def test_cancelled_call_ends_at_a_checkpoint(one: Threads) -> None:
         task.cancel()
         await asyncio.wait([task])
         assert ended.is_set()
-    assert LeftBehind.behind(task.result()) is None
+    assert AbandonedError.within(task.result()) is None
 
 
 async def test_call_whose_work_is_stopped_raises(one: Threads, gate: Gate) -> None:
-    """The waiting caller was not cancelled, so `Stopped` or `LeftBehind` informs it."""
+    """The waiting caller was not cancelled, so `Stopped` or `AbandonedError` informs it."""
     running, queued = Stoppable(effects=False), Stoppable()
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
         task = group.create_task(_outcome(one.call(running, gate)))
@@ -149,7 +149,7 @@ async def test_call_whose_work_is_stopped_raises(one: Threads, gate: Gate) -> No
         await asyncio.wait([later])
         running.stop()
     assert isinstance(later.result(), Stopped)
-    assert isinstance(task.result(), LeftBehind)
+    assert isinstance(task.result(), AbandonedError)
 
 
 async def test_call_of_stopped_work_does_not_run(one: Threads) -> None:
@@ -160,7 +160,7 @@ async def test_call_of_stopped_work_does_not_run(one: Threads) -> None:
 
 
 async def test_rejoin_returns_the_result_of_an_abandoned_call(one: Threads, gate: Gate) -> None:
-    left = LeftBehind.behind(await _cancelled(one.call(Stoppable(effects=False), gate), gate))
+    left = AbandonedError.within(await _cancelled(one.call(Stoppable(effects=False), gate), gate))
     assert left is not None
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
         early = [group.create_task(left.call.rejoin()) for _ in range(2)]
@@ -175,7 +175,7 @@ async def test_rejoin_raises_the_error_of_an_abandoned_call(one: Threads, gate: 
         gate()
         raise OSError("no")
 
-    left = LeftBehind.behind(await _cancelled(one.call(Stoppable(effects=False), fail), gate))
+    left = AbandonedError.within(await _cancelled(one.call(Stoppable(effects=False), fail), gate))
     assert left is not None
     gate.opened.set()
     async with asyncio.timeout(PATIENCE):

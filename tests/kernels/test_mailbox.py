@@ -12,7 +12,7 @@ def test_take_waits_for_its_key() -> None:
     assert box.submit(early) == box.submit(other) == []
     assert box.describe() == "mailbox 'box' (letters: none; waited for: 1, 2)"
     assert box.put(1, "one") == [early]
-    assert (early.value, other.settled) == ("one", False)
+    assert (early.value, other.resolved) == ("one", False)
     assert box.put(2, "two") == [other]
     assert other.value == "two"
 

@@ -29,7 +29,7 @@ def fill(core: QueueCore, *elements: Any) -> None:
 def take(core: QueueCore, count: int = 1, small: bool = False) -> Any:
     ticket = Dequeue(count, small)
     core.submit(ticket)
-    assert ticket.settled
+    assert ticket.resolved
     if ticket.error is not None:
         raise ticket.error
     return ticket.value
@@ -45,7 +45,7 @@ def test_full_queue_makes_enqueues_wait_in_order() -> None:
     assert core.submit(first) == [first, second]
     assert first.value == [1]
     assert len(core) == 1
-    assert not third.settled
+    assert not third.resolved
 
 
 def test_enqueue_of_many_enters_as_space_permits() -> None:
@@ -54,9 +54,9 @@ def test_enqueue_of_many_enters_as_space_permits() -> None:
     assert core.submit(many) == []
     assert len(core) == 2
     assert take(core, 2) == [1, 2]
-    assert not many.settled
+    assert not many.resolved
     assert take(core, 3) == [3, 4, 5]
-    assert many.settled
+    assert many.resolved
 
 
 def test_dequeues_are_served_in_order() -> None:
@@ -151,7 +151,7 @@ def test_withdrawn_enqueue_admits_the_next() -> None:
     core.submit(next_one)
     core.withdraw(wide)
     assert take(core, 2) == [1, 4]
-    assert next_one.settled
+    assert next_one.resolved
 
 
 def test_priority_store_serves_by_key_and_all_or_nothing() -> None:
@@ -216,11 +216,11 @@ class QueueMachine(RuleBasedStateMachine):
         self.given: list[int] = []
         self.returned = False
 
-    def _after(self, settled: Iterable[Ticket], *mine: Ticket) -> None:
-        settled = list(settled)
-        assert len({id(t) for t in settled}) == len(settled), "a ticket was woken twice"
-        for ticket in settled:
-            assert ticket.settled
+    def _after(self, resolved: Iterable[Ticket], *mine: Ticket) -> None:
+        resolved = list(resolved)
+        assert len({id(t) for t in resolved}) == len(resolved), "a ticket was woken twice"
+        for ticket in resolved:
+            assert ticket.resolved
             if isinstance(ticket, Dequeue):
                 if ticket.error is None:
                     self.given += ticket.value
@@ -243,10 +243,10 @@ class QueueMachine(RuleBasedStateMachine):
     @rule()
     def try_enqueue(self) -> None:
         (element,) = self._elements(1)
-        settled = self.core.try_put(element)
-        if settled is not None:
+        resolved = self.core.try_put(element)
+        if resolved is not None:
             self.put.append(element)
-            self._after(settled)
+            self._after(resolved)
 
     @rule()
     def try_dequeue(self) -> None:
@@ -259,23 +259,23 @@ class QueueMachine(RuleBasedStateMachine):
     def try_many(self, count: int) -> None:
         ticket = Dequeue(count)
         self.readers.append(ticket)
-        settled = self.core.try_submit(ticket)
-        if settled is None:
+        resolved = self.core.try_submit(ticket)
+        if resolved is None:
             self.readers.remove(ticket)
         else:
-            assert ticket.settled
-            self._after(settled)
+            assert ticket.resolved
+            self._after(resolved)
 
     @rule(count=st.integers(0, 3))
     def try_enqueue_many(self, count: int) -> None:
         ticket = Enqueue(self._elements(count))
         self.writers.append(ticket)
-        settled = self.core.try_submit(ticket)
-        if settled is None:
+        resolved = self.core.try_submit(ticket)
+        if resolved is None:
             self.writers.remove(ticket)
         else:
-            assert ticket.settled
-            self._after(settled)
+            assert ticket.resolved
+            self._after(resolved)
 
     @rule(count=st.integers(0, 5), small=st.booleans())
     def dequeue(self, count: int, small: bool) -> None:
@@ -285,18 +285,18 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 3), small=st.booleans())
     def dequeue_and_lose_it(self, count: int, small: bool) -> None:
-        """Withdraw a dequeue after it was settled, before its value was delivered."""
+        """Withdraw a dequeue after it was resolved, before its value was delivered."""
         ticket = Dequeue(count, small)
         self.readers.append(ticket)
-        settled = self.core.submit(ticket)
-        if ticket.settled:
+        resolved = self.core.submit(ticket)
+        if ticket.resolved:
             self.readers.remove(ticket)
-            self._after([t for t in settled if t is not ticket])
+            self._after([t for t in resolved if t is not ticket])
             # Returned elements re-enter at the front, after later ones may have been delivered.
             self.returned = self.returned or bool(ticket.taken)
             self._after(self.core.withdraw(ticket))
         else:
-            self._after(settled)
+            self._after(resolved)
 
     @precondition(lambda self: self.writers)
     @rule(data=st.data())

@@ -33,17 +33,17 @@ class Lines(RuleBasedStateMachine):
 
     def ask(self, submit: Callable[[Any], Iterable[Ticket]], ticket: Any) -> None:
         self.waiting.append(ticket)
-        self.settle(submit(ticket))
+        self.resolve(submit(ticket))
 
-    def settle(self, settled: Iterable[Ticket]) -> None:
-        settled = list(settled)
-        assert len({id(t) for t in settled}) == len(settled), "a ticket was woken twice"
-        for ticket in settled:
-            assert ticket.settled
+    def resolve(self, resolved: Iterable[Ticket]) -> None:
+        resolved = list(resolved)
+        assert len({id(t) for t in resolved}) == len(resolved), "a ticket was woken twice"
+        for ticket in resolved:
+            assert ticket.resolved
             earlier = [t for t in self.waiting[: self.waiting.index(ticket)] if self.same_line(t, ticket)]
-            assert all(t in settled for t in earlier), "somebody was overtaken"
+            assert all(t in resolved for t in earlier), "somebody was overtaken"
             self.served.append(ticket)
-        self.waiting = [t for t in self.waiting if t not in settled]
+        self.waiting = [t for t in self.waiting if t not in resolved]
 
     def same_line(self, one: Ticket, other: Ticket) -> bool:
         return type(one) is type(other)
@@ -52,14 +52,14 @@ class Lines(RuleBasedStateMachine):
         """Withdraw a waiting ticket."""
         ticket = data.draw(st.sampled_from(self.waiting))
         self.waiting.remove(ticket)
-        self.settle(withdraw(ticket))
+        self.resolve(withdraw(ticket))
         return ticket
 
     def lose(self, data: Any, withdraw: Callable[[Any], Iterable[Ticket]], candidates: list[Any]) -> Any:
         """Withdraw a ticket after it was served, before its value was delivered."""
         ticket = data.draw(st.sampled_from(candidates))
         self.served.remove(ticket)
-        self.settle(withdraw(ticket))
+        self.resolve(withdraw(ticket))
         return ticket
 
 
@@ -121,7 +121,7 @@ class BarrierMachine(Lines):
         keys = [b"%d" % i for i in range(self.keys, self.keys + count)]
         self.keys += count
         try:
-            self.settle(self.core.insert(component, keys, keys))
+            self.resolve(self.core.insert(component, keys, keys))
         except errors.CancelledError:
             assert self.core.closed
         else:
@@ -133,7 +133,7 @@ class BarrierMachine(Lines):
     def go_on(self, data: Any, component: int) -> None:
         keys = data.draw(st.lists(st.sampled_from(sorted(self.begun)), min_size=1, max_size=4, unique=True))
         try:
-            settled = self.core.insert(component, keys, keys)
+            resolved = self.core.insert(component, keys, keys)
         except errors.InvalidArgumentError:
             assert any(component in self.begun[key] for key in keys)
             return
@@ -142,7 +142,7 @@ class BarrierMachine(Lines):
             if len(self.begun[key]) == 2:
                 self.whole[key] += 1
                 del self.begun[key]
-        self.settle(settled)
+        self.resolve(resolved)
 
     @rule(count=st.integers(0, 4), small=st.booleans())
     def take(self, count: int, small: bool) -> None:
@@ -162,13 +162,13 @@ class BarrierMachine(Lines):
     @rule(cancel=st.booleans())
     def close(self, cancel: bool) -> None:
         try:
-            settled = self.core.close(cancel)
+            resolved = self.core.close(cancel)
         except errors.CancelledError:
             assert self.core.closed
             return
         if cancel:
             self.begun.clear()
-        self.settle(settled)
+        self.resolve(resolved)
 
     def same_line(self, one: Ticket, other: Ticket) -> bool:
         return other.error is None  # requests that cannot be served are refused at once
@@ -212,7 +212,7 @@ def test_peeks_are_served_before_gets() -> None:
     put = Put("a", 1)
     assert set(core.submit(put)) == {put, peek, get}
     assert peek.value.element == get.value.element == "a"
-    assert not far.settled
+    assert not far.resolved
 
 
 class StagingMachine(Lines):
@@ -235,7 +235,7 @@ class StagingMachine(Lines):
     def peek(self, index: int) -> None:
         ticket = Peek(index)
         self.ask(self.core.submit, ticket)
-        if ticket.settled:
+        if ticket.resolved:
             assert ticket.value is self.core._inside[index] or not self.core._inside
 
     @precondition(lambda self: self.waiting)
@@ -250,12 +250,12 @@ class StagingMachine(Lines):
         ticket = data.draw(st.sampled_from(self.served))
         if not isinstance(ticket, Put):
             self.served.remove(ticket)
-        self.settle(self.core.withdraw(ticket))
+        self.resolve(self.core.withdraw(ticket))
 
     @rule()
     def clear(self) -> None:
         self.dropped += [p.element for p in self.core._inside]
-        self.settle(self.core.clear())
+        self.resolve(self.core.clear())
 
     def same_line(self, one: Ticket, other: Ticket) -> bool:
         return type(one) is type(other) and not isinstance(one, Peek)
@@ -416,7 +416,7 @@ class AccumulatorMachine(Lines):
         step = self.core.step - behind
         if step >= self.core.step:
             self.fresh.add(self.next)
-        self.settle(self.core.apply(step, frozenset({self.next})))
+        self.resolve(self.core.apply(step, frozenset({self.next})))
         self.next += 1
 
     @rule(required=st.integers(1, 4))
@@ -426,7 +426,7 @@ class AccumulatorMachine(Lines):
     @rule(limit=st.integers(1, 4))
     def set_limit(self, limit: int) -> None:
         self.least = min(self.least, limit)
-        self.settle(self.core.set_limit(limit))
+        self.resolve(self.core.set_limit(limit))
 
     @rule(ahead=st.integers(-2, 2))
     def set_step(self, ahead: int) -> None:
@@ -485,16 +485,16 @@ class TurnsMachine(Lines):
     def cancel_one(self, data: Any) -> None:
         self.cancel(data, self.core.withdraw)
 
-    @precondition(lambda self: any(t.settled for t in self.served))
+    @precondition(lambda self: any(t.resolved for t in self.served))
     @rule(data=st.data())
     def lose_it(self, data: Any) -> None:
-        self.lose(data, self.core.withdraw, [t for t in self.served if t.settled])
+        self.lose(data, self.core.withdraw, [t for t in self.served if t.resolved])
 
     @precondition(lambda self: self.served)
     @rule()
     def leave(self) -> None:
         self.served.pop()
-        self.settle(self.core.leave())
+        self.resolve(self.core.leave())
 
     @invariant()
     def one_holder_and_nobody_waits_for_nobody(self) -> None:

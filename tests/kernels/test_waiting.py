@@ -128,11 +128,11 @@ def test_barrier_waiters_survive_any_events(events: list[tuple[str, int]]) -> No
         if what == "in":
             values = world.fresh(number)
             try:
-                settled = core.insert(0, [b"%d" % v for v in values], values)
+                resolved = core.insert(0, [b"%d" % v for v in values], values)
             except errors.CancelledError:
                 return None
             put.update(values)
-            return wake_all(settled)
+            return wake_all(resolved)
         if what in ("out", "some"):
             make = partial(Dequeue, number, what == "some")
             return waiting(core, make, lambda elements: [e[2] for e in elements])
@@ -167,7 +167,7 @@ def test_staging_area_waiters_survive_any_events(events: list[tuple[str, int]]) 
     assert not core._puts
     assert not core._gets
     inside = Counter(p.element for p in core._inside)
-    assert world.given + inside == Counter(t.element for t in puts if t.settled)
+    assert world.given + inside == Counter(t.element for t in puts if t.resolved)
 
 
 @given(events=EVENTS)

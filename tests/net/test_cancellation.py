@@ -185,11 +185,11 @@ class ClosedLink:
 
 
 async def test_remote_step_open_raises_plain_error_when_session_closes() -> None:
-    async def settle(tasks: Collection[str]) -> None: ...
+    async def resolve(tasks: Collection[str]) -> None: ...
 
     part: Any = SimpleNamespace(task=ClosedLink.task)
     way: Any = ClosedLink()
-    standing = Standing(settle, lambda: True)
+    standing = Standing(resolve, lambda: True)
     step = RemoteStep([(way, part)], af.SessionConfig(), 1.0, Background(), standing)
     with pytest.raises(AbortedError, match="the session is closed"):
         await step.open()

@@ -168,7 +168,7 @@ def homes_of_two(error: af.errors.OpError) -> ResourceDirectory:
     return ResourceDirectory(Holdings(Worker()), lambda: ["other"], reach)
 
 
-async def test_settle_decides_nothing_while_a_task_may_be_alive() -> None:
+async def test_resolve_decides_nothing_while_a_task_may_be_alive() -> None:
     """Decide only if the other task refuses connections: then it holds nothing.
 
     A task that does not answer, or whose connection is lost, may hold the resource.
@@ -176,12 +176,12 @@ async def test_settle_decides_nothing_while_a_task_may_be_alive() -> None:
     names = [Resource("", "v", "")]
     refused = UnavailableError("nobody")
     refused.__cause__ = ConnectionRefusedError()
-    assert await homes_of_two(refused).settle(names, [LOCAL]) == [LOCAL]
+    assert await homes_of_two(refused).resolve(names, [LOCAL]) == [LOCAL]
     for error in (DeadlineExceededError("silence"), UnavailableError("silence: the connection was lost")):
         silent = homes_of_two(error)
         for _ in range(2):
             with pytest.raises(type(error), match="silence"):
-                await silent.settle(names, [LOCAL])
+                await silent.resolve(names, [LOCAL])
 
 
 def test_holdings_refuse_claims_of_an_earlier_coordinator() -> None:
@@ -243,8 +243,8 @@ async def test_malformed_device_in_a_lookup_decides_nothing() -> None:
         v = Resource("", "v", "")
         for resource, device in ((v, "garbage///"), (Resource("", "v", "/job:%%%"), TASKS[0])):
             with pytest.raises(InvalidArgumentError, match="malformed device name"):
-                await server.homes.settle([v, resource], [TASKS[0], device])
-        assert await server.homes.settle([v], [TASKS[1]]) == [TASKS[1]], "nothing was decided before"
+                await server.homes.resolve([v, resource], [TASKS[0], device])
+        assert await server.homes.resolve([v], [TASKS[1]]) == [TASKS[1]], "nothing was decided before"
 
 
 def test_packed_texts_are_unpacked_and_validated() -> None:

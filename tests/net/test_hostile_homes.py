@@ -35,14 +35,14 @@ async def stranger(limits: Limits, is_task: bool = True) -> AsyncIterator[tuple[
             yield server, channel
 
 
-async def settled(channel: Channel, *rows: list[str]) -> list[str]:
+async def resolved(channel: Channel, *rows: list[str]) -> list[str]:
     reply = await channel.call(SETTLE, {}, [pack_texts(rows)], timeout=60)
     return [device for (device,) in unpack_texts(reply.tensors, 1, len(rows))]
 
 
 async def refusal(channel: Channel, *rows: list[str]) -> OpError:
     with pytest.raises(OpError) as raised:
-        await settled(channel, *rows)
+        await resolved(channel, *rows)
     return raised.value
 
 
@@ -59,7 +59,7 @@ async def test_resource_must_be_on_a_device_of_the_cluster(device: str) -> None:
         assert isinstance(error, InvalidArgumentError | ResourceExhaustedError)
         assert error.expected
         assert error.actual
-        assert await settled(channel, ["", "v", "", DEVICE]) == [DEVICE], "nothing was decided"
+        assert await resolved(channel, ["", "v", "", DEVICE]) == [DEVICE], "nothing was decided"
 
 
 @pytest.mark.parametrize("column", range(4))
@@ -82,20 +82,20 @@ async def test_messages_and_directory_are_bounded() -> None:
         for kind, asked in ((HOLDS, [["", name] for name in "abcde"]), (CLAIM, rows[:5])):
             with pytest.raises(ResourceExhaustedError, match="one message"):
                 await channel.call(kind, {}, [pack_texts(asked)], timeout=60)
-        assert await settled(channel, *rows[:4]) == [DEVICE] * 4
+        assert await resolved(channel, *rows[:4]) == [DEVICE] * 4
         assert isinstance(await refusal(channel, *rows[4:7]), ResourceExhaustedError)
-        assert await settled(channel, *rows[:4]) == [DEVICE] * 4, "what is known costs nothing more"
-        assert await settled(channel, *rows[4:6]) == [DEVICE] * 2
+        assert await resolved(channel, *rows[:4]) == [DEVICE] * 4, "what is known costs nothing more"
+        assert await resolved(channel, *rows[4:6]) == [DEVICE] * 2
         assert isinstance(await refusal(channel, rows[6]), ResourceExhaustedError)
     async with stranger(Limits(resource_bytes=1000)) as (_, channel):
-        await settled(channel, ["", "a" * 700, "", DEVICE])
+        await resolved(channel, ["", "a" * 700, "", DEVICE])
         error = await refusal(channel, ["", "b" * 300, "", DEVICE])
         assert isinstance(error, ResourceExhaustedError)
         assert "1000 bytes" in str(error.expected)
     async with stranger(Limits(places=3)) as (_, channel):
         places = [["", "v", f"/device:CPU:{i}", f"{TASK}/device:CPU:{i}"] for i in range(4)]
         assert isinstance(await refusal(channel, *places), ResourceExhaustedError)
-        assert len(await settled(channel, *places[:3])) == 3
+        assert len(await resolved(channel, *places[:3])) == 3
         assert isinstance(await refusal(channel, places[3]), ResourceExhaustedError)
 
 
@@ -123,7 +123,7 @@ async def test_concurrent_lookups_share_the_limit() -> None:
 
 async def outcome(table: ResourceDirectory, names: str) -> OpError | None:
     try:
-        await table.settle([Resource("", name, "") for name in names], [DEVICE] * len(names))
+        await table.resolve([Resource("", name, "") for name in names], [DEVICE] * len(names))
     except OpError as error:
         return error
     return None
@@ -147,7 +147,7 @@ async def test_task_may_claim_only_its_own_devices() -> None:
     async with listen(address, serve):
         table = ResourceDirectory(Holdings(Worker(task=TASK)), lambda: ["/job:ps/replica:0/task:1"], reach)
         with pytest.raises(InvalidArgumentError, match="cannot be there"):
-            await table.settle([Resource("", "v", "")], [DEVICE])
+            await table.resolve([Resource("", "v", "")], [DEVICE])
 
 
 async def test_large_message_does_not_block_the_event_loop() -> None:
@@ -180,4 +180,4 @@ async def test_clients_may_not_use_requests_between_tasks(kind: str, columns: in
         with pytest.raises(PermissionDeniedError, match="for tasks of the cluster"):
             await channel.call(kind, {}, [pack_texts([["", "v", "", DEVICE][:columns]])], timeout=60)
         assert not server.homes.holdings.look_up([("", "v")])
-        assert await settled(channel, ["", "v", "", DEVICE]) == [DEVICE]
+        assert await resolved(channel, ["", "v", "", DEVICE]) == [DEVICE]

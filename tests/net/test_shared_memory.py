@@ -25,9 +25,9 @@ from aioflow.net.credentials import Credentials
 from aioflow.net.framing import Kind, Message
 from aioflow.net.limits import Limits
 from aioflow.net.shared_memory import sharing
-from aioflow.net.shared_memory.board import Board
-from aioflow.net.shared_memory.borrowing import Borrower
+from aioflow.net.shared_memory.importing import Importer
 from aioflow.net.shared_memory.opening import Process
+from aioflow.net.shared_memory.ring import Ring
 from aioflow.net.shared_memory.sharing import Sharing
 from aioflow.testing.check_comm import connected
 from tests.net.clusters import cluster
@@ -45,10 +45,10 @@ SECONDS: Final = 30.0
 def all_comes_back() -> Iterator[None]:
     """Check that all exported memory is returned once a test's connections have ended and its arrays are dropped."""
     yield
-    if SHARED.lent:
+    if SHARED.exported:
         gc.collect()
-    assert SHARED.lent == 0
-    assert SHARED.borrowers == 0
+    assert SHARED.exported == 0
+    assert SHARED.importers == 0
 
 
 def filled(value: int, size: int = SIZE) -> np.ndarray[Any, Any]:
@@ -94,7 +94,7 @@ async def test_large_tensors_are_exported_and_small_ones_sent_inline() -> None:
         for array, wanted in zip(found, (small, large, text, filled(7), bools), strict=True):
             np.testing.assert_array_equal(array, wanted)
             assert array.dtype == wanted.dtype
-        assert SHARED.lent >= large.nbytes + SIZE
+        assert SHARED.exported >= large.nbytes + SIZE
         assert not found[1].flags.writeable
         with pytest.raises(ValueError, match="WRITEABLE"):
             found[1].flags.writeable = True
@@ -106,7 +106,7 @@ async def test_end_without_shared_memory_receives_tensors_by_tcp(options: tuple[
         for one, other in ((first, second), (second, first)):
             (array,) = await sent(one, other, filled(3))
             np.testing.assert_array_equal(array, filled(3))
-        assert SHARED.lent == 0
+        assert SHARED.exported == 0
 
 
 @pytest.mark.parametrize("seals", [False, True])
@@ -115,7 +115,7 @@ async def test_authenticated_ends_share_memory(seals: bool) -> None:
     async with pair(options, options) as (first, second):
         (array,) = await sent(first, second, filled(3))
         np.testing.assert_array_equal(array, filled(3))
-        assert SHARED.lent > 0
+        assert SHARED.exported > 0
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ async def test_any_layout_arrives(array: np.ndarray[Any, Any]) -> None:
         (found,) = await sent(first, second, array)
         np.testing.assert_array_equal(found, array)
         assert found.dtype == array.dtype.newbyteorder("=")
-        assert SHARED.lent > 0
+        assert SHARED.exported > 0
 
 
 async def test_held_arrays_are_not_changed_by_later_messages() -> None:
@@ -153,8 +153,8 @@ async def test_released_memory_is_reused() -> None:
     async with pair() as (first, second):
         for n in range(50):
             await sent(first, second, filled(n))
-        await eventually(lambda: first.closed or SHARED.lent <= 2 * SIZE)
-        assert SHARED.lent + SHARED.waiting <= 4 * SIZE
+        await eventually(lambda: first.closed or SHARED.exported <= 2 * SIZE)
+        assert SHARED.exported + SHARED.waiting <= 4 * SIZE
 
 
 async def test_refused_message_exports_no_memory() -> None:
@@ -165,7 +165,7 @@ async def test_refused_message_exports_no_memory() -> None:
                 await first.send(Message(Kind.PUSH, 1, {"x": object()}, (filled(1),)))
             with pytest.raises(OpError):
                 await first.send(push(1, filled(1), np.array([object()])))
-        assert SHARED.lent == 0
+        assert SHARED.exported == 0
         await sent(first, second, filled(1))
 
 
@@ -174,7 +174,7 @@ async def test_tensors_beyond_the_limit_are_sent_by_the_connection() -> None:
     for ends in ((options, SHARES), (SHARES, options)):
         async with pair(*ends) as (first, second):
             held = [(await sent(first, second, filled(n)))[0] for n in range(12)]
-            assert SHARED.lent <= 4 * SIZE
+            assert SHARED.exported <= 4 * SIZE
             assert [int(array[0]) for array in held] == list(range(12))
             assert sum(not array.flags.writeable for array in held) >= 2
             del held
@@ -186,7 +186,7 @@ async def test_unread_exports_are_bounded() -> None:
         count = 0
         while first.post(push(count, filled(count % 251))):
             count += 1
-            assert SHARED.lent <= 4 * SIZE
+            assert SHARED.exported <= 4 * SIZE
             assert count < 1000
         for number in range(count):
             message = await received(second)
@@ -266,61 +266,61 @@ def described(segment: Segment, **changes: Any) -> list[Any]:
     ids=str,
 )
 def test_invalid_description_is_refused(segment: Segment, changes: dict[str, Any], error: type) -> None:
-    borrower = Borrower(Process(os.getpid()), Board(bytes(32)), Limits())
+    importer = Importer(Process(os.getpid()), Ring(bytes(32)), Limits())
     with pytest.raises(error):
-        borrower.borrow(described(segment, **changes))
-    assert borrower.bytes == 0
-    _, array = borrower.borrow(described(segment))  # unchanged, the description is valid
-    assert array.nbytes == borrower.mapped - TRAILER - segment.size + SIZE
+        importer.import_array(described(segment, **changes))
+    assert importer.bytes == 0
+    _, array = importer.import_array(described(segment))  # unchanged, the description is valid
+    assert array.nbytes == importer.mapped - TRAILER - segment.size + SIZE
 
 
 def test_reused_slot_or_resized_segment_is_refused(segment: Segment) -> None:
-    borrower = Borrower(Process(os.getpid()), Board(bytes(32)), Limits())
-    _, held = borrower.borrow(described(segment))
+    importer = Importer(Process(os.getpid()), Ring(bytes(32)), Limits())
+    _, held = importer.import_array(described(segment))
     with pytest.raises(DataLossError, match="used twice"):
-        borrower.borrow(described(segment, turn=2))
+        importer.import_array(described(segment, turn=2))
     with pytest.raises(DataLossError, match="changed its size"):
-        borrower.borrow(described(segment, slot=1, file_bytes=segment.size + 2 * TRAILER, shape=[8], nbytes=8))
+        importer.import_array(described(segment, slot=1, file_bytes=segment.size + 2 * TRAILER, shape=[8], nbytes=8))
     del held
-    borrower.borrow(described(segment, turn=2))
+    importer.import_array(described(segment, turn=2))
 
 
 def test_held_and_mapped_memory_is_bounded() -> None:
     segments = [Segment(SIZE) for _ in range(6)]
     limits = Limits(shared_bytes=3 * segments[0].size)
-    borrower = Borrower(Process(os.getpid()), Board(bytes(32)), limits)
+    importer = Importer(Process(os.getpid()), Ring(bytes(32)), limits)
     for slot, segment in enumerate(segments):
-        borrower.borrow(described(segment, slot=slot))
-        assert borrower.mapped <= limits.shared_bytes + 3 * TRAILER
-    held = [borrower.borrow(described(segment, slot=slot))[1] for slot, segment in enumerate(segments[:3])]
+        importer.import_array(described(segment, slot=slot))
+        assert importer.mapped <= limits.shared_bytes + 3 * TRAILER
+    held = [importer.import_array(described(segment, slot=slot))[1] for slot, segment in enumerate(segments[:3])]
     with pytest.raises(ResourceExhaustedError):
-        borrower.borrow(described(segments[3], slot=3))
+        importer.import_array(described(segments[3], slot=3))
     held.pop()
-    borrower.borrow(described(segments[3], slot=3))
+    importer.import_array(described(segments[3], slot=3))
 
 
 @pytest.mark.parametrize("size", [SIZE, 64 * SIZE])
 def test_two_segments_of_one_number_are_refused(size: int) -> None:
     """Protect the count of imported bytes, which is by segment number; a fetch is mapped anew each time."""
     first, second = Segment(SIZE), Segment(size)
-    borrower = Borrower(Process(os.getpid()), Board(bytes(32)), Limits(shared_bytes=2 * SIZE))
-    _, held = borrower.borrow(described(first), own=True)
-    _, again = borrower.borrow(described(first, slot=1), own=True)
+    importer = Importer(Process(os.getpid()), Ring(bytes(32)), Limits(shared_bytes=2 * SIZE))
+    _, held = importer.import_array(described(first), own=True)
+    _, again = importer.import_array(described(first, slot=1), own=True)
     with pytest.raises(DataLossError, match="the same number"):
-        borrower.borrow(described(second, slot=2, number=first.number), own=True)
-    assert borrower.bytes == first.size
+        importer.import_array(described(second, slot=2, number=first.number), own=True)
+    assert importer.bytes == first.size
     del held, again
-    assert borrower.bytes == 0
+    assert importer.bytes == 0
 
 
 def test_segments_retired_by_their_owner_are_unmapped(segment: Segment) -> None:
-    borrower = Borrower(Process(os.getpid()), Board(bytes(32)), Limits())
-    borrower.borrow(described(segment))
-    borrower.trim()
-    assert borrower.mapped > 0
+    importer = Importer(Process(os.getpid()), Ring(bytes(32)), Limits())
+    importer.import_array(described(segment))
+    importer.trim()
+    assert importer.mapped > 0
     segment.retire()
-    borrower.trim()
-    assert borrower.mapped == 0
+    importer.trim()
+    assert importer.mapped == 0
 
 
 def made_by(name: str, folder: Path) -> int:
@@ -438,7 +438,7 @@ async def test_peer_with_unreachable_memory_falls_back_to_tcp(
         for one, other in ((first, second), (second, first)):
             (array,) = await sent(one, other, filled(3))
             np.testing.assert_array_equal(array, filled(3))
-        assert SHARED.lent == 0
+        assert SHARED.exported == 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
@@ -484,7 +484,7 @@ async def test_received_values_belong_to_their_own_step() -> None:
             await session.run(add)
             await session.run(v.assign_sub(np.ones(ROWS, np.float32)))
             np.testing.assert_array_equal((await session.run(more))[:3], [2 * n + 1] * 3)
-        assert SHARED.lent + SHARED.waiting > 0
+        assert SHARED.exported + SHARED.waiting > 0
 
 
 async def test_sent_result_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:

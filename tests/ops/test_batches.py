@@ -192,7 +192,7 @@ def test_share_core_skips_withdrawn_waiters() -> None:
     core.submit(here)
     core.withdraw(gone)
     assert core.bring({1: "a", 2: "b"}, now=0.0) == [here]
-    assert (gone.settled, here.value) == (False, "b")
+    assert (gone.resolved, here.value) == (False, "b")
 
 
 @virtually

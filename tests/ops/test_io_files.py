@@ -296,7 +296,7 @@ def test_turns_are_granted_in_order() -> None:
     assert turns.withdraw(b) == []
     assert turns.leave() == [c]
     assert turns.withdraw(c) == []
-    assert turns.ask(Ticket())[0].settled
+    assert turns.ask(Ticket())[0].resolved
 
 
 def test_withdrawn_turn_passes_to_the_next() -> None:

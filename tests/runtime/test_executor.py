@@ -57,7 +57,7 @@ def unheard(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
     assert found == []
 
 
-async def _settle(turns: int = 3) -> None:
+async def _pass_turns(turns: int = 3) -> None:
     for _ in range(turns):
         await asyncio.sleep(0)
 
@@ -177,7 +177,7 @@ async def test_cancel_during_a_call_waits_for_its_end(one: DeviceThreads, gate: 
     task = asyncio.get_running_loop().create_task(one.run(step, gate))
     await gate.until_entered()
     task.cancel()
-    await _settle()
+    await _pass_turns()
     assert step.requested, "the kernels are told"
     assert not task.done(), "the function is still running"
     gate.opened.set()
@@ -193,7 +193,7 @@ async def test_cancel_of_a_queued_call_removes_it(one: DeviceThreads, gate: Gate
     first = loop.create_task(one.run(Step(), gate, "first"))
     await gate.until_entered()
     queued = [loop.create_task(one.run(Step(), ran.append, f"queued {i}")) for i in range(3)]
-    await _settle()
+    await _pass_turns()
     queued[1].cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(queued[1], _PATIENCE)
@@ -222,7 +222,7 @@ async def test_repeated_cancel_still_waits_for_the_end(
     await gate.until_entered()
     for _ in range(times):
         task.cancel()
-        await _settle(between)
+        await _pass_turns(between)
     assert not task.done()
     gate.opened.set()
     with pytest.raises(asyncio.CancelledError):
@@ -237,7 +237,7 @@ async def test_cancel_in_the_turn_in_which_the_result_arrives(one: DeviceThreads
     task = asyncio.get_running_loop().create_task(one.run(Step(), gate))
     await gate.until_entered()
     task.cancel()
-    await _settle(turns)
+    await _pass_turns(turns)
     gate.opened.set()
     assert gate.left.wait(_PATIENCE)  # blocks the loop, so that the result is not delivered yet
     # Spin instead of `asyncio.sleep`, which would let the loop deliver the result.
@@ -247,7 +247,7 @@ async def test_cancel_in_the_turn_in_which_the_result_arrives(one: DeviceThreads
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    await _settle()
+    await _pass_turns()
 
 
 async def test_an_error_after_a_cancellation_raises_cancelled_error(one: DeviceThreads, gate: Gate) -> None:
@@ -258,7 +258,7 @@ async def test_an_error_after_a_cancellation_raises_cancelled_error(one: DeviceT
     task = asyncio.get_running_loop().create_task(one.run(Step(), work))
     await gate.until_entered()
     task.cancel()
-    await _settle()
+    await _pass_turns()
     gate.opened.set()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -284,7 +284,7 @@ async def test_cancelled_calls_release_their_threads() -> None:
     loop = asyncio.get_running_loop()
     for i in range(100):
         task = loop.create_task(threads.run(Step(), lambda: None))
-        await _settle(i % 3)
+        await _pass_turns(i % 3)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     assert threads._busy == 0
@@ -310,7 +310,7 @@ async def _leaves_nothing(start: Callable[[Thing], Any]) -> None:
         reference = weakref.ref(thing)
         await start(thing)
         del thing
-        await _settle()
+        await _pass_turns()
         late = time.monotonic() + _PATIENCE
         while reference() is not None and time.monotonic() < late:  # until the thread is back at its queue
             threading.Event().wait(0.001)

@@ -267,7 +267,7 @@ async def test_stateless_kernel_that_does_not_stop_is_abandoned(graph: af.Graph)
             task.cancel()
             await asyncio.wait([task], timeout=_PATIENCE / 2)
             assert task.cancelled()
-            assert step.left_behind == ["stuck"]
+            assert step.abandoned == ["stuck"]
     finally:
         go_on.set()
 

@@ -50,7 +50,7 @@ def node(source: Any, **options: Any) -> af.Tensor:
     return found
 
 
-async def settle() -> None:
+async def pass_turns() -> None:
     for _ in range(20):
         await asyncio.sleep(0)
 
@@ -98,7 +98,7 @@ async def test_source_prefetches_exactly_the_configured_depth(prefetch: int) -> 
         assert numbers.opened == 0
         for i in range(3):
             assert await session.run(x) == i
-            await settle()
+            await pass_turns()
             assert numbers.read == i + 1 + prefetch
     assert numbers.closed == 1
 
@@ -120,9 +120,9 @@ async def test_steps_are_served_in_order_and_cancellation_loses_no_element() -> 
     x = node(numbers, prefetch=0)
     async with af.Session() as session, asyncio.TaskGroup() as tg:
         tasks = [tg.create_task(session.run(x)) for _ in range(4)]
-        await settle()
+        await pass_turns()
         tasks[1].cancel()
-        await settle()
+        await pass_turns()
         numbers.gate.set()
         assert [await tasks[i] for i in (0, 2, 3)] == [0, 1, 2]
         with pytest.raises(asyncio.CancelledError):
@@ -146,7 +146,7 @@ async def test_closing_the_session_closes_the_iterator_and_wakes_waiters() -> No
 
     async with asyncio.TaskGroup() as tg:
         tg.create_task(stopped())
-        await settle()
+        await pass_turns()
         await session.close()
     assert (numbers.opened, numbers.closed) == (1, 1)
 
@@ -191,7 +191,7 @@ async def test_step_on_another_loop_fails_if_the_reader_loop_is_closed() -> None
     async with af.Session() as session:
         assert await session.run(x) == 0
         numbers.gate.clear()
-        await settle()
+        await pass_turns()
         # Closed without cancelling its tasks, as `loop.close()` does.
         loop = asyncio.get_running_loop()
         with patch.object(loop, "call_soon_threadsafe", side_effect=RuntimeError("closed")), ThreadPoolExecutor(1) as t:
@@ -320,10 +320,10 @@ async def test_stream_returns_results_in_order_of_feeds() -> None:
     async with af.Session() as session, asyncio.TaskGroup() as tg:
         steps = session.stream(y, [{x: float(i)} for i in range(5)], prefetch=4)
         task = tg.create_task(anext(steps))
-        await settle()
+        await pass_turns()
         for event in reversed(events):
             event.set()
-            await settle()
+            await pass_turns()
         assert await task == 0
         assert [r async for r in steps] == [1, 2, 3, 4]
     assert done == [4, 3, 2, 1, 0]
@@ -343,7 +343,7 @@ async def test_stream_keeps_prefetch_plus_one_steps_in_flight() -> None:
     async with af.Session() as session, asyncio.TaskGroup() as tg:
         steps = session.stream(y, ({x: float(i)} for i in range(100)), prefetch=3)
         task = tg.create_task(anext(steps))
-        await settle()
+        await pass_turns()
         assert flying == {0, 1, 2, 3}
         gate.set()
         assert await task == 0
@@ -371,22 +371,22 @@ async def test_leaving_a_stream_early_cancels_prefetched_steps(way: str) -> None
         if way == "block":
             async with session.stream(y, feeds, prefetch=3) as steps:
                 assert await anext(steps) == 0
-                await settle()
+                await pass_turns()
                 assert running == 3
             assert running == 0
         elif way == "break":
             async for result in session.stream(y, feeds, prefetch=3):
                 assert result == 0
-                await settle()
+                await pass_turns()
                 assert running == 3
                 break
             gc.collect()
-            await settle()
+            await pass_turns()
             assert running == 0
         else:
             steps = session.stream(y, feeds, prefetch=3)
             assert await anext(steps) == 0
-            await settle()
+            await pass_turns()
             assert running == 3
     assert running == 0
 
@@ -427,7 +427,7 @@ async def test_closing_the_session_ends_a_stream() -> None:
 
     async with asyncio.TaskGroup() as tg:
         tg.create_task(stopped())
-        await settle()
+        await pass_turns()
         await session.close()
     assert (await session.worker.state()).running == 0
 
@@ -438,7 +438,7 @@ async def test_stream_rejects_a_second_concurrent_reader() -> None:
     async with af.Session() as session, asyncio.TaskGroup() as tg:
         steps = session.stream(node(numbers), prefetch=1)
         task = tg.create_task(anext(steps))
-        await settle()
+        await pass_turns()
         with pytest.raises(af.errors.FailedPreconditionError, match="being read"):
             await anext(steps)
         numbers.gate.set()

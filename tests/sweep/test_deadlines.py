@@ -308,7 +308,7 @@ async def test_decomposition_of_a_matrix_with_nan_or_inf_ends_soon(decompose: An
 
 # ── files that never end ─────────────────────────────────────────────────────────────────────────────────────────────
 
-_LEFT_BEHIND: Final = "left behind, where it is still running: the kernel of 'slow'"
+_ABANDONED: Final = "left behind, where it is still running: the kernel of 'slow'"
 _needs_pipes = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes on Windows")
 
 
@@ -330,7 +330,7 @@ async def test_stuck_file_read_does_not_delay_the_timeout_of_run(silent: Path) -
         await _until(idle=False)
         with clock_put_forward():
             await asyncio.wait([task])
-        assert _LEFT_BEHIND in task.result().message
+        assert _ABANDONED in task.result().message
         assert await session.run(af.constant(1.0) + 1.0) == 2.0
 
 
@@ -343,7 +343,7 @@ async def test_stuck_file_read_does_not_delay_close(silent: Path) -> None:
         await _until(idle=False)
         async with asyncio.timeout(_PATIENCE):
             await session.close()
-    assert _LEFT_BEHIND in task.result().message
+    assert _ABANDONED in task.result().message
 
 
 async def _failed(run: Coroutine[Any, Any, Any], kind: type[af.OpError]) -> af.OpError:
@@ -384,7 +384,7 @@ def test_stuck_file_read_does_not_delay_the_exit_of_the_process(silent: Path) ->
     with program("-c", _READS, str(silent)) as process:
         said, _ = process.communicate(timeout=SECONDS)
     assert process.returncode == 0
-    assert _LEFT_BEHIND in said
+    assert _ABANDONED in said
 
 
 _ENDLESS = Path("/dev/zero")

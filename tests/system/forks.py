@@ -647,7 +647,7 @@ async def fork_and_go_on(echo: Echo) -> None:
     end(child)
     if set(kept.tolist()) != {101}:
         raise SystemExit(f"the parent holds {set(kept.tolist())}")
-    if SHARED.lent + SHARED.waiting > 8_000_000:
+    if SHARED.exported + SHARED.waiting > 8_000_000:
         raise SystemExit("memory does not come back after a fork")
 
 

@@ -82,12 +82,12 @@ async def test_killed_or_stopped_process_leaks_no_segments(how: signal.Signals) 
         held = (await received(comm)).tensors[0]
         assert set(held.tolist()) == {2}
         assert not held.flags.writeable
-        assert SHARED.lent > 0  # the child still holds exported memory
+        assert SHARED.exported > 0  # the child still holds exported memory
         process.send_signal(how)
         with pytest.raises(UnavailableError):
             await flood(comm)
         assert set(held.tolist()) == {2}
-        await eventually(lambda: SHARED.lent == 0)
+        await eventually(lambda: SHARED.exported == 0)
         del held
     gc.collect()
     SHARED.trim(0.0)

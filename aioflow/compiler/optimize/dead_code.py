@@ -21,7 +21,7 @@ from aioflow.graph.boundary import ARG, RETVAL
 def dead_code(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph:
     """Return the graph without unneeded nodes. Feeds stay, because they are numbered."""
     waiting = [n.name for n in graph.nodes.values() if n.op in (ARG, RETVAL)]
-    targets = _acting(graph)
+    targets = _effective_targets(graph)
     waiting += targets
     needed: set[str] = set()
     while waiting:
@@ -34,7 +34,7 @@ def dead_code(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph:
     return replace(graph, nodes={name: node for name, node in graph.nodes.items() if name in needed}, targets=targets)
 
 
-def _acting(graph: ClientGraph) -> tuple[str, ...]:
+def _effective_targets(graph: ClientGraph) -> tuple[str, ...]:
     """Return the targets, with those that only wait replaced by the nodes that they wait for."""
     found: dict[str, None] = {}
     seen: set[str] = set()

@@ -89,7 +89,7 @@ class Facts:
         node that no longer reads this node must still wait for them. Empty if this node depends only on feeds and
         constants.
         """
-        return self._settled(self._anchors, name, self._find_anchors)
+        return self._derived(self._anchors, name, self._find_anchors)
 
     def _find_anchors(self, node: Node) -> tuple[str, ...]:
         if node.op == ARG:
@@ -112,7 +112,7 @@ class Facts:
         """
         if self._nodes[edge.node].outputs[edge.port].dims == ():
             return True
-        return self._settled(self._row_major, edge.node, self._find_row_major)
+        return self._derived(self._row_major, edge.node, self._find_row_major)
 
     def _find_row_major(self, node: Node) -> bool:
         if node.op == "Const":
@@ -132,7 +132,7 @@ class Facts:
 
         An elementwise function of this value alone has the same layout.
         """
-        return self.is_row_major(edge) or self._settled(self._compact, edge.node, self._find_compact)
+        return self.is_row_major(edge) or self._derived(self._compact, edge.node, self._find_compact)
 
     def _find_compact(self, node: Node) -> bool:
         if traits_of(node.op).memory is Memory.PASSED and self.is_pure(node.op):
@@ -147,7 +147,7 @@ class Facts:
             self._elementwise[op] = is_elementwise(op)
         return self._elementwise[op]
 
-    def _settled(self, known: dict[str, T], name: str, find: Callable[[Node], T]) -> T:
+    def _derived(self, known: dict[str, T], name: str, find: Callable[[Node], T]) -> T:
         """Return `find` of a node, after that of all nodes that it depends on, up to nodes that are not pure."""
         stack = [] if name in known else [name]
         while stack:

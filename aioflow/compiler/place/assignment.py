@@ -86,7 +86,7 @@ class Assignment:
         for tensor in problem.reads[node]:
             source = problem.source[tensor]
             if self.device[source] == _FLOATING:
-                self._settle(source, device)
+                self._choose(source, device)
             if self.device[source] != device:
                 sent[tensor] = 1
 
@@ -116,7 +116,7 @@ class Assignment:
         feasible = self.problem.feasible[group]
         return device if device in feasible else feasible[0]
 
-    def _settle(self, node: int, device: int) -> None:
+    def _choose(self, node: int, device: int) -> None:
         waiting = [node]
         while waiting:
             source = waiting.pop()

@@ -233,13 +233,13 @@ class _Constraints:
 
     def _resolve_empty(self) -> None:
         """Resolve the groups whose mask is empty."""
-        unsettled: dict[int, list[Node]] = {}
+        empty: dict[int, list[Node]] = {}
         for i, node in enumerate(self.nodes):
             root = self.sets.find(i)
             if not self.masks[root] and node.op not in BOUNDARY:
-                unsettled.setdefault(root, []).append(node)
-        for root, members in unsettled.items():
-            self.masks[root] = _settle(members, self.graph, self.offers)
+                empty.setdefault(root, []).append(node)
+        for root, members in empty.items():
+            self.masks[root] = _relaxed(members, self.graph, self.offers)
 
     def _go_to_files(self) -> None:
         """Restrict groups that open files to tasks with file access, preferably to the session's target.
@@ -290,7 +290,7 @@ class _Constraints:
                     self.masks[kept], self.priorities[kept] = mask, priorities
 
 
-def _settle(members: Sequence[Node], graph: ClientGraph, offers: Offers) -> int:
+def _relaxed(members: Sequence[Node], graph: ClientGraph, offers: Offers) -> int:
     """Return the devices for a group whose mask is empty.
 
     Args:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.concurrency.stopping import Stopped
-from aioflow.concurrency.threads import Call, LeftBehind, in_thread
+from aioflow.concurrency.threads import AbandonedError, Call, in_thread
 from aioflow.errors import DataLossError, InvalidArgumentError, OpError, UnimplementedError
 from aioflow.formats.protobuf import PIECE, VARINT, read_fields, write_number, write_piece
 from aioflow.formats.record_sources import (
@@ -166,7 +166,7 @@ class Reader:
         try:
             await in_thread(function, effects=False)
         except asyncio.CancelledError as error:
-            left = LeftBehind.behind(error)
+            left = AbandonedError.within(error)
             self._behind = None if left is None else left.call
             raise
 

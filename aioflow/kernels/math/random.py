@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from aioflow.concurrency.stopping import acting, batches, blocks
+from aioflow.concurrency.stopping import batches, blocks, critical_section
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.blockwise import BLOCK, claim_array, taken, written
 from aioflow.kernels.convert import as_int, as_ints, as_sizes
@@ -97,7 +97,7 @@ class _Sampler:
     def _drawn(self, part: slice, draw: Callable[[slice], Array]) -> Array:
         if self._stream is None:
             return draw(part)
-        with acting(), self._stream.lock:
+        with critical_section(), self._stream.lock:
             return draw(part)
 
 
@@ -163,7 +163,7 @@ def shuffle(binding: Binding) -> Callable[[Array], Array]:
         count = value.shape[0]
         if in_blocks and count > _MANY_ROWS:
             return taken(xp, value, _large_permutation(stream, count))
-        with acting(), stream.lock:
+        with critical_section(), stream.lock:
             if hasattr(stream.generator, "permutation"):
                 order = stream.generator.permutation(count)
             else:
@@ -181,12 +181,12 @@ def _large_permutation(stream: _Stream, count: int) -> Array:
     buckets = count // BLOCK + 1
     chosen = np.empty(count, np.uint16)
     for part in blocks(count, BLOCK):
-        with acting(), stream.lock:
+        with critical_section(), stream.lock:
             chosen[part] = stream.generator.integers(0, buckets, part.stop - part.start, dtype=np.uint16)
     order, ends = bucket_by_bucket(chosen)
     begin = 0
     for end in batches(ends.tolist(), 1):
-        with acting(), stream.lock:
+        with critical_section(), stream.lock:
             stream.generator.shuffle(order[begin:end])
         begin = end
     return order

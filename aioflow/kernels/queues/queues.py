@@ -187,12 +187,12 @@ def enqueue(binding: Binding) -> Callable[..., Waiting | None]:
         if dtypes != queue.dtypes:
             queue.check_types(dtypes, "enqueue into")
         queue.check(components)
-        settled = queue.try_put(components)
-        if settled is None:
+        resolved = queue.try_put(components)
+        if resolved is None:
             return queue.waiting(lambda wake: Enqueue((components,), wake), told=partial(tell, step, None))
         step.changed = True
-        if settled:
-            wake_all(settled)
+        if resolved:
+            wake_all(resolved)
         return None
 
     return put
@@ -207,10 +207,10 @@ def enqueue_many(binding: Binding) -> Callable[[Any, tuple[Any, ...]], Waiting |
         elements = _rows(components)
         for element in elements[:1]:  # the rows of an array have the same shape
             queue.check(element)
-        settled = queue.try_submit(Enqueue(elements))
-        if settled is None:
+        resolved = queue.try_submit(Enqueue(elements))
+        if resolved is None:
             return queue.waiting(lambda wake: Enqueue(elements, wake))
-        wake_all(settled)
+        wake_all(resolved)
         return None
 
     return put
@@ -248,9 +248,9 @@ def dequeue(binding: Binding) -> Callable[..., Any]:
         taken = queue.try_take()
         if taken is None:
             return queue.waiting(partial(Dequeue, 1, False), _first, partial(tell, step, withdraw))
-        ticket, settled = taken
-        if settled:
-            wake_all(settled)
+        ticket, resolved = taken
+        if resolved:
+            wake_all(resolved)
         tell(step, withdraw, ticket)
         return ticket.value[0]
 
@@ -275,11 +275,11 @@ def _dequeue_many(small: bool, binding: Binding) -> Callable[..., Any]:
                 actual=[format_dims(s) for s in queue.shapes] or "none",
             )
         ticket = Dequeue(n, small)
-        settled = queue.try_submit(ticket)
+        resolved = queue.try_submit(ticket)
         told, finish = partial(tell, step, queue.withdraw if gives_back else None), partial(_batch, xp, queue)
-        if settled is None:
+        if resolved is None:
             return queue.waiting(partial(Dequeue, n, small), finish, told)
-        wake_all(settled)
+        wake_all(resolved)
         told(ticket)
         return finish(ticket.value)
 

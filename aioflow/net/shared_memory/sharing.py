@@ -23,10 +23,10 @@ from aioflow.memory.values import Array
 from aioflow.net.chance import fresh_number
 from aioflow.net.framing import CHUNK_BYTES, Encoded, Kind, Message, encode
 from aioflow.net.limits import Limits
-from aioflow.net.shared_memory.board import FILE_BYTES, NONCE_BYTES, Board, PeerBoard
-from aioflow.net.shared_memory.borrowing import Borrower
-from aioflow.net.shared_memory.lending import Lender, large
+from aioflow.net.shared_memory.exporting import Exporter, large
+from aioflow.net.shared_memory.importing import Importer
 from aioflow.net.shared_memory.opening import Process
+from aioflow.net.shared_memory.ring import FILE_BYTES, NONCE_BYTES, PeerRing, Ring
 
 _PIECE: Final = 1 << 20  # bytes copied at a time
 _TURN: Final = 0.5e-3  # seconds after which a copy yields to the event loop
@@ -39,7 +39,7 @@ class _Offer(NamedTuple):
     """The contents of a MEMORY message."""
 
     process: int
-    board: int
+    board: int  # the ring; the name crosses the wire
     nonce: str
     bytes: int
     unread: int
@@ -56,9 +56,9 @@ class Sharing:
     def __init__(self, limits: Limits, wanted: bool) -> None:
         self._limits = limits
         self._wanted = wanted
-        self._board: Board | None = None
-        self._borrower: Borrower | None = None
-        self._lender: Lender | None = None
+        self._ring: Ring | None = None
+        self._importer: Importer | None = None
+        self._exporter: Exporter | None = None
 
     def offered(self, socket: Any) -> bool:
         """Return True if this end can share memory with the peer of a socket."""
@@ -66,14 +66,14 @@ class Sharing:
         return self._wanted
 
     def begin(self) -> Message | None:
-        """Create this end's board and return the first message to send, if any. Call once both ends can share."""
+        """Create this end's ring and return the first message to send, if any. Call once both ends can share."""
         nonce = fresh_number(8 * NONCE_BYTES).to_bytes(NONCE_BYTES, "little")
         try:
-            self._board = Board(nonce)
+            self._ring = Ring(nonce)
         except OSError:
             return None
         limits = self._limits
-        offer = _Offer(os.getpid(), self._board.fd, nonce.hex(), limits.shared_bytes, limits.unread_bytes)
+        offer = _Offer(os.getpid(), self._ring.fd, nonce.hex(), limits.shared_bytes, limits.unread_bytes)
         return Message(Kind.MEMORY, 0, offer._asdict())
 
     # ── in ──
@@ -99,27 +99,27 @@ class Sharing:
 
     def _met(self, message: Message) -> None:
         offer = _offer(message)
-        if self._board is None or self._borrower is not None:
+        if self._ring is None or self._importer is not None:
             raise DataLossError("an unexpected offer of shared memory", actual=brief(dict(message.header)))
-        board: PeerBoard | None = None
+        ring: PeerRing | None = None
         with suppress(OSError, OpError):  # of another host or user, or the id belongs to another process now
             process = Process(offer.process)
-            board = PeerBoard(process.open(offer.board, FILE_BYTES))
-        if board is None or not board.is_of(offer.nonce):
+            ring = PeerRing(process.open(offer.board, FILE_BYTES))
+        if ring is None or not ring.is_of(offer.nonce):
             return
-        self._borrower = Borrower(process, self._board, self._limits)
-        self._lender = Lender(board, min(offer.bytes, self._limits.shared_bytes), offer.unread, self._limits)
-        self._board.ready()
+        self._importer = Importer(process, self._ring, self._limits)
+        self._exporter = Exporter(ring, min(offer.bytes, self._limits.shared_bytes), offer.unread, self._limits)
+        self._ring.ready()
 
     def _opened(self, message: Message) -> Message:
-        if self._borrower is None:
+        if self._importer is None:
             raise DataLossError("the peer sent a shared tensor without offering shared memory")
-        (kind, header, lent), limits = _loan(message), self._limits
-        total = len(lent) + len(message.tensors)
+        (kind, header, exported), limits = _loan(message), self._limits
+        total = len(exported) + len(message.tensors)
         if total > limits.tensors:
             raise ResourceExhaustedError("tensors of one message", expected=limits.tensors, actual=total)
         arrays: dict[int, Array] = {}
-        for index, array in (self._borrower.borrow(each, own=kind is Kind.REPLY) for each in lent):
+        for index, array in (self._importer.import_array(each, own=kind is Kind.REPLY) for each in exported):
             if index >= total or index in arrays:
                 raise DataLossError(
                     "a shared tensor has an invalid index in its message", expected=f"below {total}", actual=index
@@ -136,14 +136,14 @@ class Sharing:
 
     def takes(self, message: Message) -> bool:
         """Return True if tensors of a message may be exported."""
-        return self._lender is not None and large(message)
+        return self._exporter is not None and large(message)
 
     async def encode(self, message: Message) -> Encoded:
         """Encode a message, with tensors exported where possible. Raises as `framing.encode`."""
-        if self._lender is None:
+        if self._exporter is None:
             return encode(message, self._limits)
         arrays = {}
-        for index, (dtype, array) in self._lender.picked(message).items():
+        for index, (dtype, array) in self._exporter.picked(message).items():
             lying = await _copied(array)
             if lying is not None:
                 arrays[index] = dtype, lying
@@ -152,8 +152,8 @@ class Sharing:
     def encode_now(self, message: Message, most: int) -> Encoded | None:
         """Encode a message without waiting. Return None if that takes long, or the payload exceeds `most` bytes."""
         encoded = None
-        if self._lender is not None and large(message):
-            picked = self._lender.picked(message)
+        if self._exporter is not None and large(message):
+            picked = self._exporter.picked(message)
             if sum(array.nbytes for _, array in picked.values() if not _lies(array)) > CHUNK_BYTES:
                 return None
             arrays = {index: (dtype, _copied_now(array)) for index, (dtype, array) in picked.items()}
@@ -165,43 +165,43 @@ class Sharing:
     def _encoded(
         self, message: Message, arrays: Mapping[int, tuple[DType, Array]], most: int | None = None
     ) -> Encoded | None:
-        if self._lender is None or not arrays:
+        if self._exporter is None or not arrays:
             return None
-        lent = dict(self._lender.lend(arrays))
-        header = {"kind": int(message.kind), "header": message.header, "lent": list(lent.values())}
+        exported = dict(self._exporter.export(arrays))
+        header = {"kind": int(message.kind), "header": message.header, "lent": list(exported.values())}
         rest = tuple(tensor for index, tensor in enumerate(message.tensors) if index not in arrays)
         with suppress(OpError):  # then the plain message is encoded, which raises the message's own errors
             encoded = encode(Message(Kind.LENT, message.request, header, rest), self._limits)
             if most is None or encoded.payload_bytes <= most:
                 return encoded
-        self._lender.revoke(lent)
+        self._exporter.revoke(exported)
         return None
 
     # ── time, and the end ──
 
     def tick(self) -> None:
         """Collect returned tensors and release unused memory. Call periodically."""
-        if self._lender is not None and self._borrower is not None:
-            self._lender.collect()
-            self._borrower.trim()
+        if self._exporter is not None and self._importer is not None:
+            self._exporter.collect()
+            self._importer.trim()
             SHARED.trim(_IDLE_SECONDS)
 
     def end(self) -> None:
         """Stop sharing: the connection has ended. Exported segments are not reused; imported arrays stay valid."""
-        if self._lender is not None and self._borrower is not None:
-            self._lender.end()
-            self._borrower.end()
-        self._lender = self._borrower = self._board = None
+        if self._exporter is not None and self._importer is not None:
+            self._exporter.end()
+            self._importer.end()
+        self._exporter = self._importer = self._ring = None
 
 
 def _loan(message: Message) -> tuple[Kind, dict[str, Any], list[Any]]:
     """Return the kind and header of the message in a LENT, and the entries of its tensors. Raises DataLossError."""
     said = message.header
-    kind, header, lent = said.get("kind"), said.get("header"), said.get("lent")
-    if said.keys() == _LENT and type(kind) is int and isinstance(header, dict) and isinstance(lent, list):
+    kind, header, exported = said.get("kind"), said.get("header"), said.get("lent")
+    if said.keys() == _LENT and type(kind) is int and isinstance(header, dict) and isinstance(exported, list):
         found = _INNER.get(kind)
         if found is not None:
-            return found, header, lent
+            return found, header, exported
     raise DataLossError("a malformed message with shared tensors", expected=sorted(_LENT), actual=brief(dict(said)))
 
 

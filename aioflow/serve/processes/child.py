@@ -94,7 +94,7 @@ class Child:
         finally:
             self.is_ready = False
             self.exit_reason = _exit_reason(await self._running.wait())
-            self._settle(UnavailableError(f"{self} ended {self.exit_reason} before it was ready"))
+            self._resolve(UnavailableError(f"{self} ended {self.exit_reason} before it was ready"))
             self.ended.set()
 
     async def started(self) -> None:
@@ -109,15 +109,15 @@ class Child:
     async def _ready(self, index: list[dict[str, str]]) -> None:
         self.index = index
         self.is_ready = True
-        self._settle(None)
+        self._resolve(None)
 
     async def _failed(self, message: str, expected: str | None, actual: str | None) -> None:
-        self._settle(FailedPreconditionError(message, expected=expected, actual=actual))
+        self._resolve(FailedPreconditionError(message, expected=expected, actual=actual))
 
     async def _left(self, metrics: str) -> None:
         self.last_metrics = metrics
 
-    def _settle(self, error: OpError | None) -> None:
+    def _resolve(self, error: OpError | None) -> None:
         if self._started.done():
             return
         if error is None:

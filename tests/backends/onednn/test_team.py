@@ -52,7 +52,7 @@ def _pair(clock: _Clock, alone: float, together: float) -> Any:
 
 def _step(team: Team, pair: Any) -> str:
     """Compute once, and return which variant ran."""
-    if team.lend() < 2:
+    if team.reserve() < 2:
         return "blocks"
     try:
         chosen = pair.alone if team.is_for_one(pair.alone) else pair.together
@@ -132,17 +132,17 @@ def test_suspensions_are_short_again_after_the_team_saved_time() -> None:
 
 def test_only_one_computation_has_the_team() -> None:
     team = _team(_Clock())
-    assert team.lend() == 2
+    assert team.reserve() == 2
     with_another: list[int] = []
-    thread = threading.Thread(target=lambda: with_another.append(team.lend()))
+    thread = threading.Thread(target=lambda: with_another.append(team.reserve()))
     thread.start()
     thread.join()
     assert with_another == [1]
     team.back()
-    assert team.lend() == 2
+    assert team.reserve() == 2
 
 
-def test_interrupted_lend_does_not_keep_the_team() -> None:
+def test_interrupted_reservation_does_not_keep_the_team() -> None:
     sizes: list[int] = []
 
     def size() -> int:
@@ -153,14 +153,14 @@ def test_interrupted_lend_does_not_keep_the_team() -> None:
 
     team = Team(_Clock(), size)
     with pytest.raises(KeyboardInterrupt):
-        team.lend()
-    assert team.lend() == 2
+        team.reserve()
+    assert team.reserve() == 2
 
 
 async def test_team_is_not_used_on_an_event_loop() -> None:
     team = _team(_Clock())
-    assert team.lend() == 1
-    assert await asyncio.to_thread(team.lend) == 2
+    assert team.reserve() == 1
+    assert await asyncio.to_thread(team.reserve) == 2
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -33,7 +33,7 @@ class Net:
     async def run(self, session: af.Session) -> Any:
         return await session.run(self.y, {self.x: ROWS})
 
-    async def settled(self, session: af.Session) -> Any:
+    async def prepared(self, session: af.Session) -> Any:
         """Return the result after all preparations that a run starts have finished."""
         await self.run(session)
         await session.prepared()
@@ -55,18 +55,18 @@ async def test_variables_are_constants_until_one_changes(parts: list[Delegated])
     net = Net()
     async with af.Session(config=BY_ONNXRUNTIME) as session:
         await session.run(net.init)
-        found = await net.settled(session)
+        found = await net.prepared(session)
         (part,) = (each for each in parts if each.fixed is not None)
         assert models_of(part) == {"fixed"}
         await same_as_ours(net, session, found)
         await session.run(net.add)
         await same_as_ours(net, session, await net.run(session))
         assert "fixed" not in models_of(part)
-        await same_as_ours(net, session, await net.settled(session))
+        await same_as_ours(net, session, await net.prepared(session))
         assert models_of(part) == {"general"}
         for _ in range(RUNS):
             await net.run(session)
-        await same_as_ours(net, session, await net.settled(session))
+        await same_as_ours(net, session, await net.prepared(session))
         assert models_of(part) == {"general", "fixed"}, "they have been still for a while again"
 
 
@@ -138,7 +138,7 @@ async def test_model_shares_the_variables_memory_until_the_session_ends(parts: l
         async with af.Session(config=BY_ONNXRUNTIME) as session:
             await session.run(net.init)
             await session.run(net.add)  # from now on the array is not that of the graph's constant
-            await net.settled(session)
+            await net.prepared(session)
             (fixed,) = (each.fixed for each in parts if each.fixed is not None)
             (weights,) = (value for value in fixed.values.values() if value.shape == (64, 32))
             assert any(np.shares_memory(array, weights) for array in fixed.part.held.values())
@@ -200,7 +200,7 @@ async def test_model_that_rejects_the_values_reads_them_as_inputs(
     net = Net()
     async with af.Session(config=BY_ONNXRUNTIME) as session:
         await session.run(net.init)
-        await net.settled(session)
-        await same_as_ours(net, session, await net.settled(session))
+        await net.prepared(session)
+        await same_as_ours(net, session, await net.prepared(session))
         assert [each.part is not None for each in parts if each.graph.feeds == 3] == [True]
         assert not any(each.fixed for each in parts)

@@ -98,7 +98,7 @@ async def _outcome(seed: str, op: str, index: str) -> dict[str, Any]:
     return {"kind": "ok", "place": "", "reached": True}
 
 
-class _LeftBehind(logging.Handler):
+class _Abandoned(logging.Handler):
     """Log handler that notices kernels still running in their threads after their calls have ended.
 
     Such kernels should end soon, too. One that runs for as long as a call may take (`runner.Patience`) counts as
@@ -130,7 +130,7 @@ async def _serve(seed: str, answers: IO[str]) -> None:
     noticed: list[str] = []
     sys.unraisablehook = lambda found: noticed.append(f"{found.err_msg or 'ignored'}: {found.exc_value!r}")
     asyncio.get_running_loop().set_exception_handler(lambda _, context: noticed.append(str(context)[:300]))
-    left = _LeftBehind()
+    left = _Abandoned()
     logging.getLogger("aioflow").addHandler(left)
     for line in sys.stdin:
         op, index = line.split()

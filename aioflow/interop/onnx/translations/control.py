@@ -57,7 +57,7 @@ def _either(node: Node, one: Kind, other: Kind) -> Kind:
 @translation("Loop")
 def loop(node: Node, count: Tensor | None, condition: Tensor | None, *start: Value) -> tuple[Value, ...]:
     body = node.body("body")
-    carried, given_back, scanned = _settled(node, body, start)
+    carried, given_back, scanned = _stable_kinds(node, body, start)
     limit = None if count is None else ops.reshape(int64(count), [])
 
     def goes_on(i: Tensor, going: Tensor, *_: Tensor) -> Tensor:
@@ -84,7 +84,7 @@ def _invariants(carried: Items[Kind], lists: int) -> list[Any]:
     return [(), (), *(kind.dims if isinstance(kind, TensorKind) else () for kind in carried), *[()] * lists]
 
 
-def _settled(node: Node, body: Subgraph, start: Items[Value]) -> tuple[list[Kind], list[Kind], list[TensorKind]]:
+def _stable_kinds(node: Node, body: Subgraph, start: Items[Value]) -> tuple[list[Kind], list[Kind], list[TensorKind]]:
     """Return the kinds of the carried values in every iteration, of their new values, and of scan outputs.
 
     The kinds are widened until the new values fit them.

@@ -1,4 +1,4 @@
-"""Boards: a page of each end that the other reads, by which exported memory is returned without a message.
+"""Rings: a page of each end that the other reads, by which exported memory is returned without a message.
 
 A byte is written by one process and read by the other, and its meaning does not depend on timing. The peer's bytes are
 trusted only about the tensors exported to that peer.
@@ -24,11 +24,11 @@ _BYTES: Final = _RETURNED + SLOTS
 FILE_BYTES: Final = _BYTES - _BYTES % -TRAILER + TRAILER
 
 
-class Board:
-    """The own board of this end.
+class Ring:
+    """The own ring of this end.
 
     Args:
-        nonce: The first bytes of the board.
+        nonce: The first bytes of the ring.
 
     Raises:
         OSError: the system does not provide the memory.
@@ -42,7 +42,7 @@ class Board:
 
     @property
     def fd(self) -> int:
-        """File descriptor of the board."""
+        """File descriptor of the ring."""
         return self._segment.fd
 
     def ready(self) -> None:
@@ -59,14 +59,14 @@ class Board:
             self._bytes[_RETURNED + slot] = turn
 
 
-class PeerBoard:
-    """The other end's board."""
+class PeerRing:
+    """The other end's ring."""
 
     def __init__(self, opened: Opened) -> None:
         self._bytes = opened.bytes
 
     def is_of(self, nonce: str) -> bool:
-        """Return True if this is the board that was announced with the nonce."""
+        """Return True if this is the ring that was announced with the nonce."""
         return self._bytes[:NONCE_BYTES].tobytes().hex() == nonce
 
     @property

@@ -12,11 +12,11 @@ from aioflow.memory.segments import SHARED, Loan, loan_of
 from aioflow.memory.values import Array
 from aioflow.net.framing import Kind, Message
 from aioflow.net.limits import Limits
-from aioflow.net.shared_memory.board import SLOTS, SPOILED, TURNS, PeerBoard
+from aioflow.net.shared_memory.ring import SLOTS, SPOILED, TURNS, PeerRing
 from aioflow.net.tensor_format import dtype_of
 
 
-class _Lent:
+class _Exported:
     """A tensor exported to the other end."""
 
     __slots__ = ("array", "arrived", "loan", "turn")
@@ -42,20 +42,20 @@ def large(message: Message) -> bool:
     return any(getattr(tensor, "nbytes", 0) >= SHARED.smallest for tensor in message.tensors)
 
 
-class Lender:
+class Exporter:
     """The exporting side of one end.
 
     Args:
-        board: The other end's board.
+        ring: The other end's ring.
         most: Maximum bytes exported at a time, in whole segments.
         unread: Maximum bytes in transit at a time; if none are, a message may have more.
         limits: Limits of this end.
     """
 
-    def __init__(self, board: PeerBoard, most: int, unread: int, limits: Limits) -> None:
-        self._board = board
+    def __init__(self, ring: PeerRing, most: int, unread: int, limits: Limits) -> None:
+        self._ring = ring
         self._most, self._unread, self._limits = most, unread, limits
-        self._lent: dict[int, _Lent] = {}
+        self._exported: dict[int, _Exported] = {}
         self._turns = [0] * SLOTS
         self._ready = False
         SHARED.connected(1)
@@ -63,24 +63,24 @@ class Lender:
     @property
     def bytes(self) -> int:
         """Exported bytes, in whole segments."""
-        return sum(_segments(self._lent.values()).values())
+        return sum(_segments(self._exported.values()).values())
 
     def collect(self) -> None:
-        """Read the other end's board, and release the tensors that have been returned."""
-        for slot, lent in list(self._lent.items()):
-            lent.arrived = lent.arrived or self._board.arrived(slot) == lent.turn
-            came = self._board.returned(slot)
-            if came & TURNS == lent.turn:
+        """Read the other end's ring, and release the tensors that have been returned."""
+        for slot, exported in list(self._exported.items()):
+            exported.arrived = exported.arrived or self._ring.arrived(slot) == exported.turn
+            came = self._ring.returned(slot)
+            if came & TURNS == exported.turn:
                 if came & SPOILED:
-                    _spoil(lent)
-                del self._lent[slot]
+                    _spoil(exported)
+                del self._exported[slot]
 
     def picked(self, message: Message) -> dict[int, tuple[DType, Array]]:
         """Return the tensors of a message that may be exported, by index.
 
         Until the other end is ready, or if the message exceeds a limit, the result is empty.
         """
-        self._ready = self._ready or self._board.ready
+        self._ready = self._ready or self._ring.ready
         tensors, limits = message.tensors, self._limits
         if not self._ready or message.kind < Kind.REQUEST or not isinstance(message.header, Mapping):
             return {}
@@ -98,10 +98,10 @@ class Lender:
     def _within(self, found: dict[int, tuple[DType, Array]]) -> dict[int, tuple[DType, Array]]:
         """Return those tensors for which there is room."""
         # With nothing in transit, a message of any size may be exported: otherwise it could never be.
-        on_way = sum(lent.array.nbytes for lent in self._lent.values() if not lent.arrived)
+        on_way = sum(exported.array.nbytes for exported in self._exported.values() if not exported.arrived)
         if on_way and on_way + sum(array.nbytes for _, array in found.values()) > self._unread:
             return {}
-        room, slots = self._most - self.bytes, SLOTS - len(self._lent)
+        room, slots = self._most - self.bytes, SLOTS - len(self._exported)
         chosen = {}
         for index, (dtype, array) in found.items():
             loan = loan_of(array)
@@ -113,16 +113,16 @@ class Lender:
                 chosen[index] = dtype, array
         return chosen
 
-    def lend(self, arrays: Mapping[int, tuple[DType, Array]]) -> Iterator[tuple[int, list[Any]]]:
+    def export(self, arrays: Mapping[int, tuple[DType, Array]]) -> Iterator[tuple[int, list[Any]]]:
         """Export arrays that lie in segments, and yield the slot and the LENT entry of each."""
-        free = iter(sorted(set(range(SLOTS)).difference(self._lent)))
+        free = iter(sorted(set(range(SLOTS)).difference(self._exported)))
         for index, (dtype, array) in arrays.items():
             loan = loan_of(array)
             if loan is None or loan.segment is None:
                 continue
             segment, slot = loan.segment, next(free)
             self._turns[slot] = turn = self._turns[slot] % TURNS + 1
-            self._lent[slot] = _Lent(array, loan, turn)
+            self._exported[slot] = _Exported(array, loan, turn)
             offset = int(array.__array_interface__["data"][0]) - segment.address
             place = _Place(segment.number, segment.fd, segment.file_bytes, offset, slot, turn)
             yield slot, [index, dtype.name, list(array.shape), array.nbytes, list(place)]
@@ -130,21 +130,25 @@ class Lender:
     def revoke(self, slots: Iterable[int]) -> None:
         """Take back tensors whose message has not been sent."""
         for slot in slots:
-            del self._lent[slot]
+            del self._exported[slot]
 
     def end(self) -> None:
         """Retire the exported segments: the connection has ended, so the other end can no longer return them."""
-        for lent in self._lent.values():
-            _spoil(lent)
-        self._lent.clear()
+        for exported in self._exported.values():
+            _spoil(exported)
+        self._exported.clear()
         SHARED.connected(-1)
 
 
-def _segments(all_lent: Iterable[_Lent]) -> dict[int, int]:
+def _segments(all_exported: Iterable[_Exported]) -> dict[int, int]:
     """Return the sizes of the tensors' segments, by number."""
-    return {lent.loan.segment.number: lent.loan.segment.size for lent in all_lent if lent.loan.segment is not None}
+    return {
+        exported.loan.segment.number: exported.loan.segment.size
+        for exported in all_exported
+        if exported.loan.segment is not None
+    }
 
 
-def _spoil(lent: _Lent) -> None:
-    if lent.loan.segment is not None:
-        lent.loan.segment.spoiled = True
+def _spoil(exported: _Exported) -> None:
+    if exported.loan.segment is not None:
+        exported.loan.segment.spoiled = True

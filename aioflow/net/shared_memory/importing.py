@@ -18,14 +18,14 @@ from aioflow.graph.dtypes import string
 from aioflow.memory.segments import TRAILER, is_forking, spoil_at_fork
 from aioflow.memory.values import Array
 from aioflow.net.limits import Limits
-from aioflow.net.shared_memory.board import SLOTS, SPOILED, TURNS, Board
 from aioflow.net.shared_memory.opening import Opened, Process
+from aioflow.net.shared_memory.ring import SLOTS, SPOILED, TURNS, Ring
 from aioflow.net.tensor_format import TensorSpec, parse_spec
 
 _PLACE: Final = 6  # numbers
 
 
-class _Borrowed(np.ndarray[Any, Any]):
+class _Imported(np.ndarray[Any, Any]):
     """The array over another process's memory that all other arrays over it have as their base."""
 
     ticket: _Ticket | None = None  # None for views of the array, which return nothing themselves
@@ -38,30 +38,30 @@ class _Borrowed(np.ndarray[Any, Any]):
 class _Ticket:
     """The record of one imported array."""
 
-    __slots__ = ("_borrower", "file", "number", "size", "slot", "spoiled", "turn")
+    __slots__ = ("_importer", "file", "number", "size", "slot", "spoiled", "turn")
 
-    def __init__(self, borrower: Borrower, slot: int, turn: int, number: int, file: tuple[int, ...], size: int) -> None:
-        self._borrower = borrower
+    def __init__(self, importer: Importer, slot: int, turn: int, number: int, file: tuple[int, ...], size: int) -> None:
+        self._importer = importer
         self.slot, self.turn, self.number, self.file, self.size = slot, turn, number, file, size
         self.spoiled = False  # True if a forked child may hold the array
 
     def give_back(self) -> None:
         """Return the array to its owner. Thread-safe."""
-        self._borrower.give_back(self)
+        self._importer.give_back(self)
 
 
-class Borrower:
+class Importer:
     """The importing side of one end.
 
     Args:
         process: The process at the other end.
-        board: This end's board, by which imported tensors are returned.
+        ring: This end's ring, by which imported tensors are returned.
         limits: Limits of this end.
     """
 
-    def __init__(self, process: Process, board: Board, limits: Limits) -> None:
+    def __init__(self, process: Process, ring: Ring, limits: Limits) -> None:
         self._process = process
-        self._board = board
+        self._ring = ring
         self._limits = limits
         self._held: dict[int, _Ticket] = {}
         self._mapped: dict[int, Opened] = {}  # by number of the segment, least recently used first
@@ -77,7 +77,7 @@ class Borrower:
         """Bytes that are mapped, in use or not."""
         return sum(opened.bytes.nbytes for opened in self._mapped.values())
 
-    def borrow(self, description: Any, own: bool = False) -> tuple[int, Array]:
+    def import_array(self, description: Any, own: bool = False) -> tuple[int, Array]:
         """Import an array and return its index among the message's tensors, and the array.
 
         Args:
@@ -101,11 +101,11 @@ class Borrower:
         # Limits are counted by segment number, and two files with one number would evade them.
         if any(ticket.number == number and ticket.file != memory.file for ticket in list(self._held.values())):
             raise DataLossError("two shared-memory segments have the same number", actual=number)
-        borrowed = _Borrowed(spec.shape, spec.dtype.np_dtype, memory.bytes, offset)
+        imported = _Imported(spec.shape, spec.dtype.np_dtype, memory.bytes, offset)
         ticket = _Ticket(self, slot, turn, number, memory.file, size)
-        self._held[slot] = borrowed.ticket = ticket
-        self._board.arrived(slot, turn)
-        return index, borrowed.view(np.ndarray)
+        self._held[slot] = imported.ticket = ticket
+        self._ring.arrived(slot, turn)
+        return index, imported.view(np.ndarray)
 
     def _memory(self, number: int, fd: int, file_bytes: int, own: bool) -> Opened:
         # A private mapping is not kept for later arrays: it may have been written to.
@@ -137,10 +137,10 @@ class Borrower:
 
     def give_back(self, ticket: _Ticket) -> None:
         """Return an array that is no longer held to its owner."""
-        # Before the board: the owner may reuse the slot once the board is written.
+        # Before the ring: the owner may reuse the slot once the ring is written.
         self._held.pop(ticket.slot, None)
         spoiled = ticket.spoiled or is_forking()
-        self._board.returned(ticket.slot, ticket.turn + (SPOILED if spoiled else 0))
+        self._ring.returned(ticket.slot, ticket.turn + (SPOILED if spoiled else 0))
 
     def spoil(self) -> None:
         """Mark all imported arrays before a fork: the child will hold them, too."""
