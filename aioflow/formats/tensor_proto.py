@@ -23,7 +23,7 @@ from aioflow.formats.protobuf import (
 )
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType, as_dtype
-from aioflow.graph.tensor_fields import CONTENT, STRINGS, Field, check_strangers, elements, field_of, strings
+from aioflow.graph.tensor_fields import CONTENT, STRINGS, Field, check_fields, elements, field_of, strings
 from aioflow.memory.copying import native
 
 _DTYPE, _SHAPE = 1, 2
@@ -84,7 +84,7 @@ def tensor_elements(data: bytes, dtype: DType, shape: tuple[int, ...]) -> Any:
             content = data[begin:end]
         elif number == field.number:
             pieces.append((wire, begin if wire == VARINT else data[begin:end]))
-    check_strangers(dtype, sorted(numbers))
+    check_fields(dtype, sorted(numbers))
     count = math.prod(shape)
     reserve(count * dtype.np_dtype.itemsize)  # one element may stand for all, so the message's size is no bound
     if field is STRINGS:

@@ -70,7 +70,7 @@ def field_of(dtype: DType) -> Field:
     return found
 
 
-def check_strangers(dtype: DType, found: Sequence[int] | Sequence[str]) -> None:
+def check_fields(dtype: DType, found: Sequence[int] | Sequence[str]) -> None:
     """Raise InvalidArgumentError if one of the fields, given by number or by name, belongs to another dtype."""
     names = {name if isinstance(name, str) else _NUMBERS.get(name, "") for name in found}
     strange = names & _NAMES - {field_of(dtype).name}

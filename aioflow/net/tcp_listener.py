@@ -40,22 +40,22 @@ class _Door:
         self.connections = connections
         self._options = options
         self._arrivals = Arrivals(options.limits.all_arriving_bytes)
-        self._strangers: dict[TcpComm, None] = {}  # unauthenticated clients, the oldest first
+        self._unauthenticated: dict[TcpComm, None] = {}  # the oldest first
         self._refused: set[TcpComm] = set()  # until they are closed
 
     def accept(self) -> TcpComm:
         """Return the protocol for a new connection."""
         comm = TcpComm(Role.LISTENING, self._options, arrivals=self._arrivals)
-        if len(self._strangers) >= self._options.unauthenticated:
-            oldest = next(iter(self._strangers))
-            del self._strangers[oldest]
+        if len(self._unauthenticated) >= self._options.unauthenticated:
+            oldest = next(iter(self._unauthenticated))
+            del self._unauthenticated[oldest]
             oldest.abort("there are too many unauthenticated connections")
-        self._strangers[comm] = None
+        self._unauthenticated[comm] = None
         comm.greeted.add_done_callback(lambda _: self._greeted(comm))
         return comm
 
     def _greeted(self, comm: TcpComm) -> None:
-        self._strangers.pop(comm, None)
+        self._unauthenticated.pop(comm, None)
         if comm.closed:
             return
         try:
@@ -67,7 +67,7 @@ class _Door:
 
     def close(self) -> None:
         """Drop the unauthenticated and refused connections."""
-        for comm in (*self._strangers, *self._refused):
+        for comm in (*self._unauthenticated, *self._refused):
             comm.abort("the listener has closed")
 
 

@@ -10,8 +10,9 @@ There are five forms of the same body:
 - `loop` runs in a thread and leaves the stop check to the surrounding loop.
 - `brief` is `fast` for a strand that may be restarted in a thread.
 
-All forms but `fast` mark the critical section of a node with effects by `work.begin_critical()` and `work.end_critical()`. A thread may
-be abandoned only outside of such a section, and a `brief` strand may be restarted only before the first one.
+All forms but `fast` mark the critical section of a node with effects by `work.begin_critical()` and
+`work.end_critical()`. A thread may be abandoned only outside of such a section, and a `brief` strand may be restarted
+only before the first one.
 """
 
 from __future__ import annotations

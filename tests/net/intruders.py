@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 from tests.net.mutations import mutated
 from tests.net.plain_wire import CONNECTING, PROVES, REQUEST, SEALS, SHARES, bare, frames, hello, proof
 
-__all__ = ["STRANGERS", "Place", "Silent", "exchange", "hostile_frames", "recorded_words"]
+__all__ = ["UNAUTHENTICATED", "Place", "Silent", "exchange", "hostile_frames", "recorded_words"]
 
 Place: TypeAlias = tuple[str, int]
 Words: TypeAlias = Callable[[random.Random, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -74,7 +74,7 @@ async def _zeros(chance: random.Random, reader: asyncio.StreamReader, writer: as
     writer.write(hello(5, PROVES | SEALS) + bytes(64))
 
 
-STRANGERS: Final[dict[str, Words]] = {
+UNAUTHENTICATED: Final[dict[str, Words]] = {
     "garbage": _garbage,
     "another protocol": _another_protocol,
     "another version": _another_version,

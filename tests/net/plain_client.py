@@ -133,7 +133,7 @@ class PlainClient:
             self._beat += 1
             self._write(bare(HEARTBEAT, self._beat))
         elif frame.kind == CLOSE:
-            raise ConnectionError("the worker says goodbye")
+            raise ConnectionError("the worker closes the connection")
         elif frame.kind == CHUNK:
             self._chunk(data[PREFIX.size :])
         else:

@@ -28,7 +28,7 @@ TASK = "/job:ps/replica:0/task:0"
 
 
 @asynccontextmanager
-async def stranger(**limits: int) -> AsyncIterator[tuple[Server, Channel]]:
+async def hostile_client(**limits: int) -> AsyncIterator[tuple[Server, Channel]]:
     options = CommOptions(limits=Limits(**limits), heartbeat=5.0)
     async with Server({"ps": inproc(1)}, "ps", 0, options=options) as server, asyncio.timeout(60):
         comm = await connect(server.target.removeprefix("aioflow://"), 5.0, CommOptions(heartbeat=5.0))
@@ -58,7 +58,7 @@ async def refusal(channel: Channel, what: Part) -> OpError:
 
 
 async def test_number_of_parts_per_client_is_bounded() -> None:
-    async with stranger(parts=3) as (server, channel):
+    async with hostile_client(parts=3) as (server, channel):
         handles = [await register(channel, part()) for _ in range(3)]
         error = await refusal(channel, part())
         assert isinstance(error, ResourceExhaustedError)
@@ -71,7 +71,7 @@ async def test_number_of_parts_per_client_is_bounded() -> None:
 
 
 async def test_bytes_of_parts_per_client_are_bounded() -> None:
-    async with stranger(part_bytes=1 << 20) as (server, channel):
+    async with hostile_client(part_bytes=1 << 20) as (server, channel):
         for _ in range(2):
             handle = await register(channel, part(600_000))
             assert isinstance(await refusal(channel, part(600_000)), ResourceExhaustedError)
@@ -85,14 +85,14 @@ async def test_bytes_of_parts_per_client_are_bounded() -> None:
 
 
 async def test_concurrent_registrations_share_the_limit() -> None:
-    async with stranger(parts=3) as (server, channel):
+    async with hostile_client(parts=3) as (server, channel):
         done = await asyncio.gather(*(register(channel, part()) for _ in range(10)), return_exceptions=True)
         assert sum(isinstance(outcome, int) for outcome in done) == 3
         assert (await server.worker.state()).registered == 3
 
 
 async def test_refused_part_uses_no_quota() -> None:
-    async with stranger(parts=1) as (_, channel):
+    async with hostile_client(parts=1) as (_, channel):
         wrong = Part(TASK, {"/job:nobody/replica:0/task:0/device:CPU:0": part().subgraphs[f"{TASK}/device:CPU:0"]})
         for _ in range(3):
             assert not isinstance(await refusal(channel, wrong), ResourceExhaustedError)
@@ -100,7 +100,7 @@ async def test_refused_part_uses_no_quota() -> None:
 
 
 async def test_incarnations_of_unknown_tasks_are_not_kept() -> None:
-    async with stranger() as (_, channel):
+    async with hostile_client() as (_, channel):
         for number in range(5):
             await register(channel, part(), {f"/job:{'x' * 1000}_{number}_{i}": 1 for i in range(40)} | {TASK: 7})
         clients = [found for found in gc.get_objects() if type(found) is worker_service._Client]

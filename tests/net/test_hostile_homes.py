@@ -26,7 +26,7 @@ DEVICE = f"{TASK}/device:CPU:0"
 
 
 @asynccontextmanager
-async def stranger(limits: Limits, is_task: bool = True) -> AsyncIterator[tuple[Server, Channel]]:
+async def hostile_client(limits: Limits, is_task: bool = True) -> AsyncIterator[tuple[Server, Channel]]:
     """Yield a server with these limits, and a channel to it whose own end has default limits."""
     async with Server({"ps": inproc(1)}, "ps", 0, options=CommOptions(limits=limits, heartbeat=5.0)) as server:
         options = CommOptions(heartbeat=5.0, is_task=is_task)
@@ -54,7 +54,7 @@ async def refusal(channel: Channel, *rows: list[str]) -> OpError:
     ],
 )
 async def test_resource_must_be_on_a_device_of_the_cluster(device: str) -> None:
-    async with stranger(Limits()) as (_, channel):
+    async with hostile_client(Limits()) as (_, channel):
         error = await refusal(channel, ["", "v", "", device])
         assert isinstance(error, InvalidArgumentError | ResourceExhaustedError)
         assert error.expected
@@ -64,7 +64,7 @@ async def test_resource_must_be_on_a_device_of_the_cluster(device: str) -> None:
 
 @pytest.mark.parametrize("column", range(4))
 async def test_length_of_names_is_bounded(column: int) -> None:
-    async with stranger(Limits(name_bytes=100)) as (_, channel):
+    async with hostile_client(Limits(name_bytes=100)) as (_, channel):
         row = ["", "v", "", DEVICE]
         row[column] = "n" * 101
         error = await refusal(channel, ["", "u", "", DEVICE], row)
@@ -76,7 +76,7 @@ async def test_length_of_names_is_bounded(column: int) -> None:
 
 
 async def test_messages_and_directory_are_bounded() -> None:
-    async with stranger(Limits(rows=4, resources=6, resource_bytes=1000, places=3)) as (_, channel):
+    async with hostile_client(Limits(rows=4, resources=6, resource_bytes=1000, places=3)) as (_, channel):
         rows = [["", name, "", DEVICE] for name in "abcdefgh"]
         assert isinstance(await refusal(channel, *rows[:5]), ResourceExhaustedError)
         for kind, asked in ((HOLDS, [["", name] for name in "abcde"]), (CLAIM, rows[:5])):
@@ -87,12 +87,12 @@ async def test_messages_and_directory_are_bounded() -> None:
         assert await resolved(channel, *rows[:4]) == [DEVICE] * 4, "what is known costs nothing more"
         assert await resolved(channel, *rows[4:6]) == [DEVICE] * 2
         assert isinstance(await refusal(channel, rows[6]), ResourceExhaustedError)
-    async with stranger(Limits(resource_bytes=1000)) as (_, channel):
+    async with hostile_client(Limits(resource_bytes=1000)) as (_, channel):
         await resolved(channel, ["", "a" * 700, "", DEVICE])
         error = await refusal(channel, ["", "b" * 300, "", DEVICE])
         assert isinstance(error, ResourceExhaustedError)
         assert "1000 bytes" in str(error.expected)
-    async with stranger(Limits(places=3)) as (_, channel):
+    async with hostile_client(Limits(places=3)) as (_, channel):
         places = [["", "v", f"/device:CPU:{i}", f"{TASK}/device:CPU:{i}"] for i in range(4)]
         assert isinstance(await refusal(channel, *places), ResourceExhaustedError)
         assert len(await resolved(channel, *places[:3])) == 3
@@ -165,7 +165,7 @@ async def test_large_message_does_not_block_the_event_loop() -> None:
             await asyncio.sleep(0)
             turns += 1
 
-    async with stranger(limits) as (_, channel), asyncio.TaskGroup() as tg:
+    async with hostile_client(limits) as (_, channel), asyncio.TaskGroup() as tg:
         counter = tg.create_task(count())
         for kind, columns in ((SETTLE, 4), (HOLDS, 2)):
             turns = 0
@@ -176,7 +176,7 @@ async def test_large_message_does_not_block_the_event_loop() -> None:
 
 @pytest.mark.parametrize(("kind", "columns"), [(HOLDS, 2), (CLAIM, 4)])
 async def test_clients_may_not_use_requests_between_tasks(kind: str, columns: int) -> None:
-    async with stranger(Limits(), is_task=False) as (server, channel):
+    async with hostile_client(Limits(), is_task=False) as (server, channel):
         with pytest.raises(PermissionDeniedError, match="for tasks of the cluster"):
             await channel.call(kind, {}, [pack_texts([["", "v", "", DEVICE][:columns]])], timeout=60)
         assert not server.homes.holdings.look_up([("", "v")])

@@ -177,7 +177,7 @@ async def test_errors_of_unstarted_steps_are_kept_truncated() -> None:
 
 
 @asynccontextmanager
-async def stranger(**limits: int) -> AsyncIterator[tuple[StepTable, Channel]]:
+async def hostile_client(**limits: int) -> AsyncIterator[tuple[StepTable, Channel]]:
     options = CommOptions(limits=Limits(**limits), heartbeat=5.0)
     async with Server({"ps": inproc(1)}, "ps", 0, options=options) as server, asyncio.timeout(60):
         comm = await connect(server.target.removeprefix("aioflow://"), 5.0, CommOptions(heartbeat=5.0))
@@ -192,7 +192,7 @@ HEADER = {"edge": "edge", "tag": "", "dead": False}
 
 
 async def test_values_for_unknown_steps_are_bounded_over_a_connection() -> None:
-    async with stranger(early_bytes=4 * MB) as (steps, channel):
+    async with hostile_client(early_bytes=4 * MB) as (steps, channel):
         value = np.zeros(MB, np.uint8)
         for step in range(20):
             await channel.push_packed(packed(DELIVER, HEADER), [value], step)
@@ -205,14 +205,14 @@ async def test_values_for_unknown_steps_are_bounded_over_a_connection() -> None:
     ("changes", "tensors"), [({}, 0), ({}, 2), ({"dead": True}, 1), ({"edge": 1}, 1), ({"step": 1}, 1)]
 )
 async def test_malformed_value_ends_the_connection(changes: dict[str, Any], tensors: int) -> None:
-    async with stranger() as (steps, channel):
+    async with hostile_client() as (steps, channel):
         await channel.push(DELIVER, {**HEADER, **changes}, [np.float32(1.0)] * tensors)
         assert isinstance(await channel.wait_ended(), UnavailableError)
         assert not steps._early
 
 
 async def test_errors_of_many_aborts_are_kept_truncated() -> None:
-    async with stranger() as (steps, channel):
+    async with hostile_client() as (steps, channel):
         document = encode_error(UnavailableError("m" * 30_000), 40_000)
         for step in range(50):
             await channel.call(ABORT, {"step": step, "error": document}, timeout=60)

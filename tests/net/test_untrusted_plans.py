@@ -20,7 +20,7 @@ from aioflow.net.plan_codec import encode_part
 from aioflow.net.server import Server
 from aioflow.net.transports import listen
 from tests.net.clusters import cluster, inproc
-from tests.net.test_hostile_clients import TASK, stranger
+from tests.net.test_hostile_clients import TASK, hostile_client
 
 CALLED: list[str] = []
 
@@ -66,7 +66,7 @@ def calling(kind: str) -> af.Operation:
 async def test_plans_cannot_call_python_functions_of_the_server(kind: str) -> None:
     operation = calling(kind)
     plan = part(operation.type, **operation.attrs)
-    async with stranger() as (server, channel):
+    async with hostile_client() as (server, channel):
         claims: list[dict[str, Any]] = [{}, {"proof": ""}, {"proof": None}, {"proof": "0" * 32}, {"proof": "é"}]
         for claim in [*claims, {"proof": [proof()]}, {"proof": proof()[:-1]}]:
             error = await refusal(channel, plan, **claim)
@@ -87,7 +87,7 @@ async def test_functions_of_the_client_run_on_servers_of_its_process() -> None:
 
 async def test_plans_cannot_have_onnx_nodes_computed_by_an_engine() -> None:
     # Malformed inputs may crash the engine, and the process with it.
-    async with stranger() as (server, channel):
+    async with hostile_client() as (server, channel):
         error = await refusal(channel, part("OnnxNode", Tin=(), Tout=(af.float32,), output_shapes=(None,)))
         assert isinstance(error, PermissionDeniedError)
         assert (await server.worker.state()).registered == 0
@@ -98,7 +98,7 @@ async def test_plans_cannot_have_onnx_nodes_computed_by_an_engine() -> None:
 
 @pytest.mark.parametrize("op", ["NoSuchOp", "os.system", "_PartialFeed", "_PartialFetch", ""])
 async def test_unknown_and_internal_ops_are_refused(op: str) -> None:
-    async with stranger() as (server, channel):
+    async with hostile_client() as (server, channel):
         error = await refusal(channel, part(op))
         assert isinstance(error, InvalidArgumentError)
         assert "no op" in str(error)
@@ -113,7 +113,7 @@ async def test_user_op_is_accepted_if_registered_in_this_process() -> None:
     def noted(*, text: str) -> None:
         CALLED.append(text)
 
-    async with stranger() as (_, channel):
+    async with hostile_client() as (_, channel):
         assert await refusal(channel, part("UntrustedNoted", text="x")) is None
         assert isinstance(await refusal(channel, part("UntrustedNoted", text=3)), OpError)
         assert isinstance(await refusal(channel, part("UntrustedNoted", text="x", function="os.system")), OpError)

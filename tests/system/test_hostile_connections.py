@@ -19,7 +19,7 @@ from aioflow.net.comm import Comm, CommOptions
 from aioflow.net.credentials import Credentials
 from aioflow.net.transports import listen
 from tests.net.certificates import Authority
-from tests.net.intruders import STRANGERS, Place, Silent, exchange, hostile_frames, recorded_words
+from tests.net.intruders import UNAUTHENTICATED, Place, Silent, exchange, hostile_frames, recorded_words
 from tests.net.recording import Stream, recorded
 from tests.processes import program_on_loop
 from tests.system.test_plain_client import address_of
@@ -129,14 +129,14 @@ async def test_unauthenticated_clients_learn_nothing_while_honest_ones_are_serve
 
         async def one(name: str, number: int) -> None:
             chance = random.Random(f"{SEED} {name} {number}")
-            say = replayed(chance) if name == "replayed" else STRANGERS[name]
+            say = replayed(chance) if name == "replayed" else UNAUTHENTICATED[name]
             heard.setdefault(name, set()).add(len(await exchange(where, say, chance)))
             if number % 10 == 0:
                 silent.drip(number // 10)
 
         try:
             await silent.open(150)
-            names = [*STRANGERS, "replayed"]
+            names = [*UNAUTHENTICATED, "replayed"]
             await some_at_a_time([lambda n=n, i=i: one(n, i) for i in range(EACH) for n in names])  # type: ignore[misc]
         finally:
             silent.close()
@@ -144,7 +144,7 @@ async def test_unauthenticated_clients_learn_nothing_while_honest_ones_are_serve
     async with worker(tmp_path, Credentials(SECRET)) as there:
         await while_served(there, attack(there.where))
         there.is_well()
-    assert set(heard) == {*STRANGERS, "replayed"}
+    assert set(heard) == {*UNAUTHENTICATED, "replayed"}
     # The opening, 64 bytes or the rest of it, perhaps 32 zeros: nothing that would help to guess the secret.
     assert all(size <= 96 for sizes in heard.values() for size in sizes), heard
 
@@ -192,13 +192,13 @@ async def test_clients_without_a_valid_certificate_receive_nothing(tmp_path: Pat
     authority = Authority(tmp_path)
     other = Authority(tmp_path, "other")
     good = authority.tls("worker")
-    other.tls("stranger")
+    other.tls("foreign")
     authority.dated("late", "200101000000Z", "210101000000Z")
     authority.dated("early", "450101000000Z", "460101000000Z")
     names = {
         "that has ended": "late",
         "that has not begun": "early",
-        "of another authority": "stranger",
+        "of another authority": "foreign",
         "signed by itself": "other",
         "none": None,
         "of an old version": "worker",
@@ -211,7 +211,7 @@ async def test_clients_without_a_valid_certificate_receive_nothing(tmp_path: Pat
 
     async def attack(where: Place) -> None:
         async def one(name: str) -> None:
-            tls, words = contexts.get(name), STRANGERS["no secret" if name in contexts else "garbage"]
+            tls, words = contexts.get(name), UNAUTHENTICATED["no secret" if name in contexts else "garbage"]
             heard.setdefault(name, set()).add(len(await exchange(where, words, random.Random(name), tls)))
 
         await some_at_a_time([lambda n=n: one(n) for _ in range(20) for n in [*contexts, "no TLS"]])  # type: ignore[misc]
@@ -232,7 +232,7 @@ async def test_tls_handshakes_at_a_plain_port_do_no_harm(tmp_path: Path) -> None
 
     async def attack(where: Place) -> None:
         chance = random.Random(SEED)
-        await some_at_a_time([lambda: exchange(where, STRANGERS["garbage"], chance, context) for _ in range(40)])
+        await some_at_a_time([lambda: exchange(where, UNAUTHENTICATED["garbage"], chance, context) for _ in range(40)])
 
     async with worker(tmp_path, Credentials(SECRET)) as there:
         await while_served(there, attack(there.where))

@@ -72,15 +72,15 @@ async def outcome(network: Network, given: Mapping[str, str]) -> list[str]:
 @pytest.mark.parametrize("by", ["secret", "certificates"])
 async def test_only_clients_with_the_cluster_credentials_are_admitted(by: str, tmp_path: Path) -> None:
     async with asyncio.timeout(250), machines("client", "ps", "worker") as network:
-        authority, stranger = Authority(tmp_path), Authority(tmp_path, "other")
+        authority, foreign = Authority(tmp_path), Authority(tmp_path, "other")
         given, wrong = {}, {}
         for name, machine in network.machines.items():
             if by == "secret":
                 given[name], wrong[name] = {"AIOFLOW_SECRET": SECRET}, {"AIOFLOW_SECRET": SECRET[::-1]}
             else:
                 authority.tls(name, f"IP:{machine.address}")
-                stranger.tls(f"stranger-{name}", f"IP:{machine.address}")
-                given[name], wrong[name] = files(tmp_path, name), files(tmp_path, f"stranger-{name}")
+                foreign.tls(f"foreign-{name}", f"IP:{machine.address}")
+                given[name], wrong[name] = files(tmp_path, name), files(tmp_path, f"foreign-{name}")
         known = {name: environment(**mine) for name, mine in given.items()}
         async with workers(network, known):
             assert await outcome(network, known["client"]) == ["result", "6.0"]

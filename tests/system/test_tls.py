@@ -78,7 +78,7 @@ def test_tls_connection_keeps_the_contract(check: Check, loop: str, worker: Tls)
 def test_peers_without_a_trusted_certificate_are_rejected(loop: str, authority: Authority, worker: Tls) -> None:
     other = Authority(authority.folder, "other")
     wrong = {
-        "of another authority": other.tls("stranger", ca=authority.cert),
+        "of another authority": other.tls("foreign", ca=authority.cert),
         "that has ended": authority.tls("late", days=-1),
     }
 

@@ -10,7 +10,7 @@ import numpy as np
 from aioflow.errors import InvalidArgumentError, ResourceExhaustedError
 from aioflow.graph.definitions import TensorData
 from aioflow.graph.dtypes import DType, as_dtype
-from aioflow.graph.tensor_fields import STRINGS, check_strangers, elements, field_of, strings
+from aioflow.graph.tensor_fields import STRINGS, check_fields, elements, field_of, strings
 from aioflow.memory.values import Array
 from aioflow.protos import Message
 
@@ -84,7 +84,7 @@ def tensor_of(proto: Message, room: Room) -> TensorData:
         raise InvalidArgumentError("a constant has no known shape", expected="sizes >= 0", actual=shape)
     sizes: Any = shape
     field, count = field_of(dtype), math.prod(sizes)
-    check_strangers(dtype, [known.name for known, _ in proto.ListFields()])
+    check_fields(dtype, [known.name for known, _ in proto.ListFields()])
     content, listed = proto.tensor_content, getattr(proto, field.name)
     if field is STRINGS:
         return TensorData(dtype, sizes, strings(tuple(listed), content, count, room.take))

@@ -257,9 +257,9 @@ async def test_unsupported_model_is_refused_and_writes_no_files(tmp_path: Path) 
             with pytest.raises(UnsupportedError, match="_InitializedValue"):
                 await save_saved_model(session, tmp_path, Signature({"x": x}, {"y": x * other}))
             with af.Graph().as_default():
-                stranger = af.constant(1.0)
+                foreign = af.constant(1.0)
             with pytest.raises(OpError):
-                await save_saved_model(session, tmp_path, Signature({"x": x}, {"y": stranger}))
+                await save_saved_model(session, tmp_path, Signature({"x": x}, {"y": foreign}))
     assert os.listdir(tmp_path) == []
 
 

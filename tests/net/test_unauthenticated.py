@@ -73,44 +73,44 @@ def ran(scene: Scene) -> bytes:
     return asked("run", body, [("float32", (1,), bytes(4))], secrets.randbits(50) + 1)
 
 
-# Requests that attempt what the table denies to strangers. Each key is a substring of the line in the table.
+# Requests that attempt what the table denies to unauthenticated clients. Each key is a substring of a row of the table.
 WORDS: Final[dict[str, Callable[[Scene], bytes]]] = {
-    "Python code of theirs": lambda scene: registered(calling(scene)) + ran(scene),
+    "its own Python code": lambda scene: registered(calling(scene)) + ran(scene),
     "a Python function of the worker": lambda scene: registered(calling(scene)) + ran(scene),
     "run graphs": lambda scene: registered(doubling()) + ran(scene),
     "outside of the worker": lambda scene: registered(opening_a_file(scene, "ReadFile")) + ran(scene),
     "files in those folders": lambda scene: registered(opening_a_file(scene, "WriteFile")) + ran(scene),
     "the variables, queues": lambda scene: asked("reset", {"containers": None}),
-    "ask for a place for a variable": lambda scene: asked("settle", {}, [texts(b"", b"v", b"", DEVICE)]),
-    "say where variables are": lambda scene: (
+    "request a device for a variable": lambda scene: asked("settle", {}, [texts(b"", b"v", b"", DEVICE)]),
+    "report the devices of variables": lambda scene: (
         asked("claim", {}, [texts(b"", b"v", b"", DEVICE)]) + asked("holds", {}, [texts(b"", b"v")], 2)
     ),
-    "end the connection of somebody else": lambda scene: asked("hello", {"ended": [scene.client]}),
+    "end the connection of another process": lambda scene: asked("hello", {"ended": [scene.client]}),
     "stop a step": lambda scene: asked("abort", {"step": scene.step, "error": {**ERROR, **NO_PLACE}}),
-    "take part in a step": lambda scene: asked("deliver", {"edge": "e", "tag": "", "dead": True}, (), scene.step, PUSH),
-    "learn paths": lambda scene: asked("nothing", {}) + asked("register", {}) + b"".join(frames(REQUEST, 1, {})),
-    "slow or run out of memory": lambda scene: b"".join(frames(REQUEST, 1, {}, [LARGE])),
+    "send values to": lambda scene: asked("deliver", {"edge": "e", "tag": "", "dead": True}, (), scene.step, PUSH),
+    "read paths": lambda scene: asked("nothing", {}) + asked("register", {}) + b"".join(frames(REQUEST, 1, {})),
+    "slow the worker down": lambda scene: b"".join(frames(REQUEST, 1, {}, [LARGE])),
 }
 ELSEWHERE: Final = {
-    "connections that are kept for tasks": "test_places, of who has proved himself: strangers have none of theirs",
-    "keep a connection that does nothing": "test_credentials, test_hostile_connections: they have seconds",
-    "alter what is sent": "test_credentials, test_proving: what is changed on the way ends the connection",
-    "read what is sent": "below",
+    "connection that is reserved for tasks": "test_places: only authenticated clients have connections at all",
+    "keep an idle connection": "test_credentials, test_hostile_connections: they are closed after seconds",
+    "change data in transit": "test_credentials, test_proving: changed data ends the connection",
+    "read data in transit": "below",
 }
 
 
-def lines_about_strangers() -> list[str]:
+def rows_of_the_table() -> list[str]:
     lines = TABLE.read_text("utf-8").splitlines()
     rows = [re.split(r"\s*\|\s*", line.strip("| \n")) for line in lines if line.startswith("|")]
-    start = next(number for number, row in enumerate(rows) if "stranger" in row)
+    start = next(number for number, row in enumerate(rows) if "unauthenticated client" in row)
     return [row[0] for row in rows[start + 2 :] if len(row) > 1]
 
 
-def test_security_table_lines_are_all_covered() -> None:
-    lines = lines_about_strangers()
-    assert len(lines) >= 12
-    for line in lines:
-        assert sum(key in line for key in (*WORDS, *ELSEWHERE)) == 1, line
+def test_security_table_rows_are_all_covered() -> None:
+    rows = rows_of_the_table()
+    assert len(rows) >= 12
+    for row in rows:
+        assert sum(key in row for key in (*WORDS, *ELSEWHERE)) == 1, row
 
 
 @asynccontextmanager
