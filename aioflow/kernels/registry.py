@@ -199,8 +199,8 @@ class KernelDef:
         elastic: The cost depends on the values of its inputs (a shape, a count), and not only on their sizes. The body
             calls `stopping.reserve` before it has any visible effect, because a step on the event loop is restarted
             in a thread if the reservation is too large for the loop.
-        acts_itself: The body marks the sections in which it has an effect (`stopping.critical_section`). Outside of them
-            it may be stopped, as a body without effects may be at any time. Other bodies with effects are awaited.
+        acts_itself: The body marks the sections in which it has an effect (`stopping.critical_section`). Outside of
+            them it may be stopped, as a body without effects may be at any time. Other bodies with effects are awaited.
         synchronises: The body looks at a value (a size that depends on values, a check). There the host waits for a
             device that computes ahead, and the surrounding part cannot be captured.
         host_results: The outputs are in host memory, wherever the inputs are.
