@@ -22,6 +22,8 @@ from tests.net.plain_wire import HEARTBEAT, REQUEST, bare, frames, hello
 
 MIB = 1 << 20
 LARGE = 8 * MIB  # bytes of a value
+# A client that does not read sends no heartbeats either. It must not count as dead before the test has ended.
+PATIENT = 240  # heartbeats, of half a second
 
 pytestmark = pytest.mark.blocks_loop("memory for large values is taken and cleared on it")
 
@@ -69,7 +71,7 @@ def fresh() -> int:
 
 async def test_worker_closes_connection_of_a_client_that_never_reads() -> None:
     loop = asyncio.get_running_loop()
-    options = CommOptions(limits=Limits(open_requests=64, unread_bytes=1 * MIB))
+    options = CommOptions(limits=Limits(open_requests=64, unread_bytes=1 * MIB), misses=PATIENT)
     port = PortReservation("127.0.0.1")
     assert port._socket is not None
     # Small buffers: unread bytes then pile up in the worker, not in the system.
@@ -98,7 +100,7 @@ def state_of(where: tuple[str, int]) -> dict[str, Any]:
 
 
 async def test_unread_answers_are_bounded() -> None:
-    options = CommOptions(limits=Limits(unsent_bytes=4 * LARGE))
+    options = CommOptions(limits=Limits(unsent_bytes=4 * LARGE), misses=PATIENT)
     async with asyncio.timeout(100), Server({"ps": ["127.0.0.1:0"]}, "ps", 0, options=options) as server:
         await asyncio.to_thread(asks_and_reads_late, place_of(server))
 
@@ -157,7 +159,7 @@ async def does_not_read() -> AsyncIterator[str]:
 
 
 async def test_unsent_values_for_a_worker_that_does_not_read_are_bounded() -> None:
-    options = CommOptions(limits=Limits(unsent_bytes=4 * LARGE))
+    options = CommOptions(limits=Limits(unsent_bytes=4 * LARGE), misses=PATIENT)
     async with asyncio.timeout(100), does_not_read() as address:
         cluster = {"ps": ["127.0.0.1:0"], "worker": [address]}
         async with Server(cluster, "ps", 0, options=options) as server:
