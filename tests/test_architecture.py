@@ -19,6 +19,7 @@ import pytest
 from aioflow.graph.boundary import ARG, RECV, RETVAL, SEND
 from aioflow.graph.opdef import OPS
 from aioflow_numpy.namespace import OTHERS
+from tests.measures import private_accesses
 from tests.source_modules import Module, Modules, imported, parse, read_tree
 
 # Imports point downhill: a module imports from lower ranks, and from its own rank only within its own package. The key
@@ -286,6 +287,13 @@ def docstrings(modules: Modules) -> Iterator[str]:
             yield f"{module.name}: no docstring"
 
 
+def private_attributes(modules: Modules) -> Iterator[str]:
+    """Check that only the class that defines a private attribute uses it; see `private_accesses`."""
+    for module in modules.values():
+        for node, name in private_accesses(module.tree):
+            yield module.at(node, f"{name} is private: use a public method of its owner, or move the code there")
+
+
 # ── calls that the library never makes ───────────────────────────────────────────────────────────────────────────────
 
 
@@ -456,6 +464,7 @@ RULES: Final[tuple[Rule, ...]] = (
     sizes,
     drawers,
     docstrings,
+    private_attributes,
     tasks,
     asserts,
     prints,
@@ -501,6 +510,10 @@ WRONG: Final[tuple[tuple[Rule, dict[str, str], int], ...]] = (
     (sizes, {"aioflow.a": _LONG_CLASS}, 1),
     (drawers, {"aioflow.graph.utils": "", "aioflow.common.x": "", "aioflow._helpers": ""}, 3),
     (docstrings, {"aioflow.a": "x = 1"}, 1),
+    (private_attributes, {"aioflow.a": "class C:\n    _x = 1\ndef f(c, self):\n    c._x = self._x"}, 2),
+    (private_attributes, {"aioflow.a": "class C:\n    def f(self, d): d.y()._x\nclass D:\n    _x = 1"}, 1),
+    (private_attributes, {"aioflow_numpy.a": "import m\nfrom m import _x\nm._y()\ngetattr(m, '_z', None)"}, 3),
+    (private_attributes, {"aioflow.a": "class C(D):\n    def f(self, d):\n        _x = self._x\n        d._x"}, 1),
     (tasks, {"aioflow.a": "asyncio.create_task(f())\nloop.create_task(f())\nensure_future(f())"}, 3),
     (
         tasks,
@@ -550,6 +563,14 @@ RIGHT: Final[tuple[tuple[Rule, dict[str, str]], ...]] = (
     (ranks, {"aioflow_onednn.a": "import aioflow_numpy.b", "aioflow_numpy.b": ""}),
     (ranks, {"aioflow_onnxruntime.a": "import aioflow.interop.b", "aioflow.interop.b": ""}),
     (cycles, {"aioflow.a": "import aioflow.b\nimport aioflow.c", "aioflow.b": "import aioflow.c", "aioflow.c": ""}),
+    (
+        private_attributes,
+        {
+            "aioflow.a": "class C:\n    def f(self, c):\n        self._x: int = 1\n        c._x, c._g(), c._s, C._y\n"
+            "    if 1: _y = 2\n    def _g(self): super()._z\n    __slots__ = ('_s',)"
+        },
+    ),
+    (private_attributes, {"aioflow.a": "row._replace(x=1)\nx.__dict__\nsys._getframe(1)\nhasattr(x, '_fields')"}),
     (tasks, {"aioflow.a": "tg.create_task(f())\nself._group.create_task(f())\nself.task_group.create_task(f())"}),
     (tasks, {"aioflow.a": "from aioflow.runtime.bind import gather\ngather(x)\nbind.gather(x)"}),
     (ranks_exist, dict.fromkeys(_EVERY_RANK, "")),

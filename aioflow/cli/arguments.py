@@ -9,11 +9,14 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TypeAlias
 
 from aioflow.config import AUTO
 from aioflow.formats.stores import is_url
 
+# argparse has no public names for these types. The first takes no parameter at run time.
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Options: TypeAlias = argparse.ArgumentParser | argparse._ArgumentGroup
 _WRONG: Final = 2  # also argparse's status
 _SIZE: Final = re.compile(r"([0-9]{1,18})(?:([KMGT])(i?)B)?")
 
@@ -26,11 +29,11 @@ class Parser(argparse.ArgumentParser):
         self.exit(_WRONG, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
-def add_delegate(parser: argparse.ArgumentParser | argparse._ArgumentGroup, when: str = "") -> None:
+def add_delegate(parser: Options, when: str = "") -> None:
     """Add an option for the engine that computes parts of steps: `delegate`, as `SessionConfig.delegate` accepts it.
 
     Args:
-        parser: The parser of a command.
+        parser: The parser of a command, or a group of it.
         when: Text to append to the first sentence of the help.
     """
     parser.add_argument(

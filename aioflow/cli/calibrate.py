@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from aioflow.cli.arguments import output_file, seconds
+from aioflow.cli.arguments import Commands, output_file, seconds
 from aioflow.cli.progress import progress
 from aioflow.compiler.place.calibration import RATES, Calibration, Link, calibration_path, write_calibration
 from aioflow.config import SessionConfig
@@ -32,7 +32,7 @@ def _link_text(link: Link) -> str:
     return f"{link.latency * 1e6:.1f} µs, {bandwidth}, {link.overhead * 1e6:.1f} µs of the receiver's time"
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
     parser = commands.add_parser("calibrate", help="measure this machine for the cost model of placement")
     parser.add_argument(

@@ -12,8 +12,10 @@ from aioflow.cli.program import run_demo
 if TYPE_CHECKING:
     import argparse
 
+    from aioflow.cli.arguments import Commands
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+
+def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
     parser = commands.add_parser(
         "demo", help="train on handwritten digits and serve predictions in one event loop", add_help=False

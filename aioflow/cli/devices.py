@@ -12,12 +12,13 @@ from aioflow.runtime.device_list import list_devices
 if TYPE_CHECKING:
     import argparse
 
+    from aioflow.cli.arguments import Commands
     from aioflow.runtime.device_list import DeviceAttributes
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
     parser = commands.add_parser("devices", help="list the devices of this machine")
     parser.add_argument("--json", action="store_true", help="print a JSON array")

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Iterator
 
+    from aioflow.cli.arguments import Commands
+
 _PACKAGES = ("numpy", "ml_dtypes", "msgpack", "protobuf", "google-crc32c", "google-re2", "uvloop")
 _DEMO_PACKAGES = ("starlette", "uvicorn", "httpx", "rich", "matplotlib")
 
@@ -80,7 +82,7 @@ def _demo(packages: Iterable[str]) -> str:
     return f"needs {', '.join(missing)}: {extra_command('demo') or 'install them'}"
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
     parser = commands.add_parser("doctor", help="report versions, backends, devices, BLAS and missing parts")
     parser.set_defaults(run=_run)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 # The whole package, since importing it registers the ops and the portable kernels.
 import aioflow as af
-from aioflow.cli.arguments import add_imports, file, output_file, stored_file
+from aioflow.cli.arguments import Commands, add_imports, file, output_file, stored_file
 from aioflow.cli.backends import load_backends
 from aioflow.cli.program import run
 from aioflow.compiler.ir import ClientGraph
@@ -48,7 +48,7 @@ class _Step:
     request: StepRequest
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
     parser = commands.add_parser("explain", help="show the placement of a saved graph's nodes and the predicted step")
     parser.add_argument(

@@ -10,7 +10,7 @@ from typing import Final
 # The whole package, since importing it registers the ops and the portable kernels.
 import aioflow as af
 from aioflow.cli import tables
-from aioflow.cli.arguments import add_imports, count, output_file, stored_file
+from aioflow.cli.arguments import Commands, add_imports, count, output_file, stored_file
 from aioflow.cli.model_inputs import add_shape, opened_model
 from aioflow.cli.progress import progress
 from aioflow.errors import DTypeError, InvalidArgumentError, NotFoundError
@@ -25,7 +25,7 @@ _FORMS: Final[Mapping[str, Callable[[Outline, str], str]]] = {".svg": as_svg, ".
 _MOST_BOXES: Final = 4000  # a larger picture takes minutes and is unreadable
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
     parser = commands.add_parser(
         "graph",

@@ -17,7 +17,7 @@ from typing import Any, Final
 # The whole package, since importing it registers the ops and the portable kernels.
 import aioflow  # noqa: F401  # imported for its effect
 from aioflow.cli import tables
-from aioflow.cli.arguments import add_delegate, add_imports, stored_file
+from aioflow.cli.arguments import Commands, add_delegate, add_imports, stored_file
 from aioflow.cli.delegation import as_document, as_lines, delegation_of
 from aioflow.cli.devices import readable_size
 from aioflow.cli.estimates import Estimate, estimated
@@ -49,7 +49,7 @@ class _Found:
     delegations: Mapping[str, Delegation | OpError]
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
     parser = commands.add_parser(
         "inspect",

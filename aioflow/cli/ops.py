@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 # The whole package, since importing it registers the ops and the portable kernels.
 import aioflow  # noqa: F401  # imported for its effect
-from aioflow.cli.arguments import add_imports
+from aioflow.cli.arguments import Commands, add_imports
 from aioflow.cli.backends import load_backends
 from aioflow.graph.costs import Cost
 from aioflow.graph.opdef import GRADIENTS, OPS
@@ -93,7 +93,7 @@ def _dtypes(attr: str, allowed: Sequence[DType] | None, kernels: Sequence[Kernel
     return [dtype.name for dtype in allowed if taken is None or dtype in taken]
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
     parser = commands.add_parser("ops", help="list the ops with their dtypes, devices and gradients")
     parser.add_argument("--json", action="store_true", help="print a JSON array")

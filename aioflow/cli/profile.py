@@ -14,7 +14,7 @@ from typing import Any, Final
 # The whole package, since importing it registers the ops and the portable kernels.
 import aioflow as af
 from aioflow.cli import program, tables
-from aioflow.cli.arguments import add_delegate, add_imports, output_file, positive, stored_file
+from aioflow.cli.arguments import Commands, add_delegate, add_imports, output_file, positive, stored_file
 from aioflow.cli.estimates import node_flops
 from aioflow.cli.model_inputs import add_inputs, all_inputs, opened_model
 from aioflow.cli.progress import progress
@@ -54,7 +54,7 @@ class _Row:
     flops: float = 0.0
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
     parser = commands.add_parser(
         "profile",

@@ -17,7 +17,7 @@ import numpy as np
 # The whole package, since importing it registers the ops and the portable kernels.
 import aioflow as af
 from aioflow.cli import program, tables
-from aioflow.cli.arguments import add_delegate, add_imports, output_file, positive, stored_file
+from aioflow.cli.arguments import Commands, add_delegate, add_imports, output_file, positive, stored_file
 from aioflow.cli.delegation import as_lines
 from aioflow.cli.model_inputs import add_inputs, all_inputs, opened_model
 from aioflow.cli.progress import progress
@@ -40,7 +40,7 @@ class _Times(NamedTuple):
     steps: list[float]
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
     parser = commands.add_parser(
         "run",

@@ -14,7 +14,18 @@ from typing import Final, TypeVar
 
 import aioflow.serve as service
 from aioflow.cli import program
-from aioflow.cli.arguments import add_delegate, add_imports, file, patience, port, positive, seconds, size
+from aioflow.cli.arguments import (
+    Commands,
+    Options,
+    add_delegate,
+    add_imports,
+    file,
+    patience,
+    port,
+    positive,
+    seconds,
+    size,
+)
 from aioflow.cli.model_inputs import input_shape
 from aioflow.config import SessionConfig
 from aioflow.errors import InvalidArgumentError, OpError
@@ -32,7 +43,7 @@ _END_SECONDS: Final = 10.0  # after the drain time; longer than `Processes` take
 _MOST_TOKEN: Final = 4096
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
     parser = commands.add_parser(
         "serve",
@@ -93,7 +104,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.set_defaults(run=_run)
 
 
-def _add_batches(how: argparse._ArgumentGroup) -> None:
+def _add_batches(how: Options) -> None:
     how.add_argument(
         "--max-batch-size", type=positive, default=64, metavar="N", help="maximum number of rows in a step (64)"
     )
@@ -128,7 +139,7 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_processes(many: argparse._ArgumentGroup) -> None:
+def _add_processes(many: Options) -> None:
     many.add_argument(
         "--processes", type=positive, default=1, metavar="N", help="number of processes that share the port (1)"
     )

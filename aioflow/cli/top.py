@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Any, Final
 
 from aioflow.cli import program, tables
-from aioflow.cli.arguments import seconds
+from aioflow.cli.arguments import Commands, seconds
 from aioflow.cli.cluster import parse_cluster
 from aioflow.cli.credentials import add_credentials, given_credentials
 from aioflow.cli.devices import readable_size
@@ -34,7 +34,7 @@ _ENTER: Final = f"{_ESCAPE}?1049h{_ESCAPE}?25l"  # the alternate screen, without
 _LEAVE: Final = f"{_ESCAPE}?25h{_ESCAPE}?1049l"
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
     parser = commands.add_parser(
         "top",

@@ -183,13 +183,17 @@ class _FileParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise InvalidArgumentError(f"{self.prog}: {message}")
 
+    def keys(self) -> list[str]:
+        """Return the names of the options."""
+        return [option[2:] for action in self._actions for option in action.option_strings]
+
 
 def _settings_of_file(path: Path, worker: Mapping[str, Any]) -> Mapping[str, Any]:
     name = f"{path}: [worker]"
     # Settings of the file are parsed as command-line options, so that both have the same types and checks.
     parser = _FileParser(prog=name, argument_default=argparse.SUPPRESS, allow_abbrev=False, add_help=False)
     _add_settings(parser)
-    known = [option[2:] for action in parser._actions for option in action.option_strings]
+    known = parser.keys()
     for key in worker:
         if key not in known:
             raise InvalidArgumentError(f"{name} has an unknown key", expected=f"one of {', '.join(known)}", actual=key)

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
+from pkgutil import iter_modules
 from typing import Final, NoReturn
 
-from aioflow import _NAMESPACES
+import aioflow
 from aioflow.checks.documents import document
 from aioflow.graph.suggestions import did_you_mean, near_names
 
@@ -38,7 +39,8 @@ def _answer(module: str, name: str) -> str:
 
 def _modules() -> Iterator[str]:
     yield _PACKAGE
-    yield from (f"{_PACKAGE}.{name}" for name in _NAMESPACES)
+    files = {file.name for file in iter_modules(aioflow.__path__)}
+    yield from (f"{_PACKAGE}.{name}" for name in _public(_PACKAGE) if name in files)
 
 
 def _public(module: str) -> list[str]:

@@ -283,9 +283,13 @@ def can_cast_feed(source: DType, target: DType) -> bool:
     """Return whether `source` can become `target` without a loss of kind: int to float yes, float to int no."""
     if source is target:
         return True
-    # In lower case, a narrow type has the rank of the wide ones.
-    ranks = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
-    rank, wanted = ranks.get(source._kind.lower()), ranks.get(target._kind.lower())
+    rank, wanted = _rank(source), _rank(target)
     if rank is None or wanted is None or wanted == 0:
         return False
     return rank <= wanted
+
+
+def _rank(dtype: DType) -> int | None:
+    """Return the rank of a kind of numbers, or None for other types. A narrow type has the rank of the wide ones."""
+    kinds = (dtype.is_bool, dtype.is_integer, dtype.is_floating, dtype.is_complex)
+    return kinds.index(True) if True in kinds else None

@@ -262,12 +262,12 @@ class Link:
 
     async def _is_wanted(self, request: Request) -> Reply:
         step = parse(Wanted, request.header).step
-        return Reply(WhetherWanted(self._worker is not None and self._worker.wants(step))._asdict())
+        return Reply(WhetherWanted(self._worker is not None and self._worker.steps.wants(step))._asdict())
 
     def _on_abort(self, request: Request) -> None:
         asked = parse(Abort, request.header)
         if self._worker is not None:
-            self._worker.failed(asked.step, decode_error(asked.error, request.peer))
+            self._worker.steps.failed(asked.step, decode_error(asked.error, request.peer))
 
     async def close(self) -> None:
         """Close the link. It must not be opened again."""
@@ -303,6 +303,6 @@ async def _hold(channel: Channel, opened: asyncio.Future[None], worker: RemoteWo
     if not opened.done():
         opened.set_result(None)
     try:
-        worker.ended(await channel.wait_ended())
+        worker.steps.connection_ended(await channel.wait_ended())
     finally:
         await channel.close()

@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from time import monotonic, perf_counter
-from typing import Any, Final, NamedTuple
+from time import perf_counter
+from typing import Any, Final
 
 from aioflow.compiler.ir import Part, worth_a_thread
 from aioflow.concurrency.threads import in_thread, to_its_end
 from aioflow.config import SessionConfig
 from aioflow.errors import (
-    CancelledError,
     DataLossError,
-    InternalError,
-    InvalidArgumentError,
     OpError,
     UnavailableError,
     UnimplementedError,
 )
 from aioflow.net.channel import Channel, Reply, packed
-from aioflow.net.comm import gone
-from aioflow.net.errors_codec import encode_error
-from aioflow.net.exchange import REMEMBERED
 from aioflow.net.frame_header import Packed
 from aioflow.net.messages import (
-    ABORT,
     CLOCK,
     DEREGISTER,
     HELLO,
     REGISTER,
-    REPORT,
     RESET,
     RUN,
     SETTLE,
@@ -41,20 +33,18 @@ from aioflow.net.messages import (
     STATUS,
     TRACEPARENT,
     UNDERSTANDS,
-    Aborted,
     Clock,
     Handle,
     Hello,
-    Parsed,
     Ran,
     Run,
     State,
     Understands,
     config_document,
     parse,
-    to_wire_value,
     unpack_stats,
 )
+from aioflow.net.pending_steps import PendingCall, PendingSteps, RegisteredPart, owned
 from aioflow.net.plan_codec import encode_part
 from aioflow.net.resource_directory import Resource, pack_texts, unpack_texts
 from aioflow.net.status.document import unpack_status
@@ -81,9 +71,12 @@ class RemoteWorker:
         channel: The open connection, to be closed by its creator.
         peers: Incarnations by task. A registered part receives those of the tasks it sends to.
         timeout: Seconds to wait for the answer to a short request.
-        patience: Seconds after which the worker asks whether a late step is still wanted (`wants`). Less than the
+        patience: Seconds after which the worker asks whether a late step is still wanted (`steps.wants`). Less than the
             dead-peer timeout of the connection.
         home: Whether the worker is in this process.
+
+    Attributes:
+        steps: The steps that run at the worker.
     """
 
     def __init__(
@@ -99,14 +92,10 @@ class RemoteWorker:
         self._timeout = timeout
         self._patience = patience
         self._home = home
-        self._parts: dict[int, _Registered] = {}
+        self.steps = PendingSteps(channel)
+        self._parts: dict[int, RegisteredPart] = {}
         # Headers of steps without options, with what they depend on.
         self._documents: dict[int, tuple[tuple[int, bool], Packed]] = {}
-        self._ran = Parsed(Ran)
-        self._wanted: dict[int, Step] = {}
-        # Steps whose part has ended, but whose values sent from there may not have arrived.
-        self._sent: dict[int, Step] = {}
-        self._unanswered = 0  # number of parts begun that report only failures
         self._understands: Sequence[str] | None = None  # the optional fields; None before the first query
         # Time of the last comparison of clocks, and the seconds by which the worker's is ahead.
         self._clock: tuple[float, float] | None = None
@@ -147,7 +136,7 @@ class RemoteWorker:
         document = {"part": header, "config": config_document(config), "peers": peers}
         reply = await self._channel.call(REGISTER, document, tensors, timeout=_REGISTER_SECONDS)
         handle = parse(Handle, reply.header).handle
-        self._parts[handle] = _Registered(
+        self._parts[handle] = RegisteredPart(
             part.all_feeds, part.feeds, part.changes, bool(part.destinations), part.gives_back
         )
         return handle
@@ -181,30 +170,9 @@ class RemoteWorker:
         part = self._parts.get(handle)
         if part is None or step.probe is not None or step.spans is not None:
             return None
-        share = _Share(self, part, step, on_end, quietly)
+        call = PendingCall(self.steps, part, step, on_end, quietly)
         document = self._document(handle, step, None, not quietly)
-        if not self._channel.calls.begin(step.id, document, part.taken(feeds), share):
-            return None
-        share.begun()
-        return share
-
-    def _has_begun(self, part: _Registered, step: Step) -> None:
-        self._wanted[step.id] = step
-        if part.changes and step.begun is not None:
-            step.begun.add(self._channel.peer)
-
-    def _has_ended(self, part: _Registered, step: Step) -> None:
-        """Process the successful end of a part."""
-        self._may_be_given_back(part, step)
-        if part.sends:
-            self._sent[step.id] = step
-            step.releases.append(lambda: self._forget(step))
-            if self._channel.error is not None:
-                self.ended(gone(self._channel.peer, self._channel.error))
-
-    def _may_be_given_back(self, part: _Registered, step: Step) -> None:
-        if part.gives_back:
-            step.took(partial(self._stop, step))
+        return call if call.begin(document, part.taken(feeds)) else None
 
     async def run(self, handle: int, feeds: Sequence[Any], step: Step) -> list[Any]:
         """Run a registered part once and return its fetches.
@@ -226,45 +194,24 @@ class RemoteWorker:
         part = self._parts.get(handle) or _unknown(feeds)
         tensors = part.taken(feeds)
         traceparent = None if step.spans is None else await self._traceparent(step.spans)
-        wait = _Wait(self._channel.peer, partial(self.waiting, step.id))
+        wait = self.steps.wait_for(step)
         step.waiting[wait] = None
         # Before the request: the worker may ask at once whether the step is wanted.
-        self._has_begun(part, step)
+        self.steps.begun(part, step)
         try:
             reply = await self._reply(self._document(handle, step, trace, True, traceparent), tensors, step)
         except OpError as error:
             if not error.may_have_been_applied:
-                self._not_begun(step)
+                self.steps.not_begun(step)
             raise
         except asyncio.CancelledError:  # keep `wait` in the step, so that a timeout names it
-            await to_its_end(self._stop(step))  # so that elements taken by the step are put back
+            await to_its_end(self.steps.stop(step))  # so that elements taken by the step are put back
             raise
         finally:
-            self._wanted.pop(step.id, None)
+            self.steps.not_wanted(step)
         del step.waiting[wait]
-        self._has_ended(part, step)
+        self.steps.has_ended(part, step)
         return await self._fetches(reply, trace)
-
-    def wants(self, step: int) -> bool:
-        """Return True if a step is still awaited here."""
-        return step in self._wanted
-
-    def _forget(self, step: Step) -> None:
-        self._sent.pop(step.id, None)
-
-    def failed(self, step: int, error: OpError) -> None:
-        """Stop a step, because a value sent by the worker's part cannot be delivered. That part may have ended."""
-        running = self._wanted.get(step) or self._sent.get(step)
-        if running is not None:
-            running.stop(error)
-
-    def ended(self, error: OpError) -> None:
-        """Stop the steps whose values may be lost: the connection has ended, so no confirmation will come.
-
-        A worker that closed the connection gracefully waited for the delivery of its values first.
-        """
-        for step in () if self._channel.in_order else list(self._sent.values()):
-            step.stop(error)
 
     async def _traceparent(self, spans: Spans) -> str | None:
         """Return the parent for the worker's spans; None without one, or if the worker does not support it."""
@@ -296,19 +243,6 @@ class RemoteWorker:
             self._documents[handle] = (heard, answered), document
         return document
 
-    def _is_forgotten(self, ordinal: int) -> bool:
-        """Return True if the worker may no longer remember that it has run a quiet part.
-
-        Args:
-            ordinal: The number of quiet parts begun up to and including this one. Parts that began earlier may have
-                ended later, so this allows for as many as can be open.
-        """
-        return self._unanswered - ordinal >= REMEMBERED - self._channel.comm.limits.open_requests
-
-    def _not_begun(self, step: Step) -> None:
-        if step.begun is not None:
-            step.begun.discard(self._channel.peer)
-
     async def _reply(self, document: Packed, tensors: Sequence[Any], step: Step) -> Reply:
         """Send the request and return the worker's answer. If the step is stopped first, abort the part."""
         waiting = step.stoppable()
@@ -317,27 +251,22 @@ class RemoteWorker:
                 return await self._channel.calls.ask(document, tensors, step.id)
         except OpError:
             if waiting.stopped:
-                await to_its_end(self._stop(step))
+                await to_its_end(self.steps.stop(step))
             raise
 
     async def _fetches(self, reply: Reply, trace: TraceProbe | None) -> list[Any]:
-        devices, origin = self._ran(reply.header)
+        if trace is None:
+            return self.steps.fetches(reply)
+        devices, origin = parse(Ran, reply.header)
         tensors = list(reply.tensors)
-        if trace is not None:
-            if devices is None or len(tensors) < STATS_TENSORS:
-                raise DataLossError(
-                    f"{self._channel.peer} sent no timings for a traced step",
-                    expected="devices and timings",
-                    actual=devices,
-                )
-            trace.add(unpack_stats(devices, tensors[-STATS_TENSORS:]), origin - await self._ahead())
-            del tensors[-STATS_TENSORS:]
-        return [_own(tensor) for tensor in tensors]
-
-    async def _stop(self, step: Step) -> None:
-        with suppress(OpError):  # the worker is unreachable or busy; an abort request is all that can be done
-            if not await self.abort(step.id, step.error or CancelledError("the step was stopped")):
-                self._not_begun(step)
+        if devices is None or len(tensors) < STATS_TENSORS:
+            raise DataLossError(
+                f"{self._channel.peer} sent no timings for a traced step",
+                expected="devices and timings",
+                actual=devices,
+            )
+        trace.add(unpack_stats(devices, tensors[-STATS_TENSORS:]), origin - await self._ahead())
+        return [owned(tensor) for tensor in tensors[:-STATS_TENSORS]]
 
     async def abort(self, step: int, error: OpError) -> bool:
         """Stop a step because of an error elsewhere, and put back the elements that it has taken.
@@ -354,8 +283,7 @@ class RemoteWorker:
         Raises:
             DeadlineExceededError: the worker has not stopped the step within two seconds; it still will.
         """
-        header = {"step": step, "error": encode_error(error, 16 << 10)}
-        return parse(Aborted, (await self._channel.call(ABORT, header, timeout=_ABORT_SECONDS)).header).begun
+        return await self.steps.abort(step, error)
 
     async def _ahead(self) -> float:
         """Return the lead of the worker's clock over `perf_counter` in seconds, from the fastest of several answers."""
@@ -369,15 +297,6 @@ class RemoteWorker:
                 found.append((answered - asked, there - (asked + answered) / 2))
             self._clock = now, min(found)[1]
         return self._clock[1]
-
-    async def waiting(self, step: int) -> Sequence[tuple[str, float, str]]:
-        """Return the waits of a step on the worker, in the form of `StuckStep.waiting`."""
-        reply = await self._channel.call(REPORT, {"step": step}, timeout=_REPORT_SECONDS)
-        if not reply.tensors:
-            return ()
-        seconds, *texts = reply.tensors
-        rows = unpack_texts(texts, 2, seconds.size)
-        return [(node, waited, what) for (node, what), waited in zip(rows, seconds.reshape(-1).tolist(), strict=True)]
 
     async def resolve(self, resources: Sequence[Resource], devices: Sequence[str]) -> list[str]:
         """Return the devices of resources; the proposed ones are adopted for resources without a device."""
@@ -407,150 +326,6 @@ class RemoteWorker:
         return await self._channel.call(kind, header, timeout=self._timeout)
 
 
-class _Registered(NamedTuple):
-    """The facts about a registered part that are needed to run it.
-
-    Attributes:
-        all_feeds: Number of feeds of the whole step.
-        feeds: Indices of the feeds that the part takes.
-        changes: Whether the part changes state that other steps see.
-        sends: Whether the part sends values to other tasks.
-        gives_back: Whether an abort puts elements back even if the part has just ended.
-    """
-
-    all_feeds: int
-    feeds: tuple[int, ...]
-    changes: bool
-    sends: bool
-    gives_back: bool
-
-    def taken(self, feeds: Sequence[Any]) -> list[Any]:
-        """Return the part's feeds out of those of a whole step.
-
-        Raises:
-            InvalidArgumentError: the number of feeds is wrong.
-        """
-        if len(feeds) != self.all_feeds:
-            raise InvalidArgumentError("wrong number of feeds", expected=self.all_feeds, actual=len(feeds))
-        return [to_wire_value(feeds[index]) for index in self.feeds]
-
-
-class _Share:
-    """A pending call: a part that runs on a worker (`runtime.worker.Begun`), and receives the answer to its request."""
-
-    __slots__ = (
-        "_failed",
-        "_is_open",
-        "_on_end",
-        "_ordinal",
-        "_part",
-        "_quietly",
-        "_reply",
-        "_step",
-        "_wait",
-        "_worker",
-    )
-
-    def __init__(
-        self,
-        worker: RemoteWorker,
-        part: _Registered,
-        step: Step,
-        on_end: Callable[[OpError | None], None],
-        quietly: bool,
-    ) -> None:
-        self._quietly = quietly
-        self._worker = worker
-        self._part = part
-        self._step = step
-        self._on_end = on_end
-        self._reply: Reply | None = None
-        self._failed = False
-        self._ordinal = 0
-        self._is_open = True
-        self._wait = _Wait(worker.peer, partial(worker.waiting, step.id))
-
-    def begun(self) -> None:
-        """Record that the request has been sent."""
-        self._worker._unanswered += self._quietly
-        self._ordinal = self._worker._unanswered
-        self._step.waiting[self._wait] = None
-        self._worker._has_begun(self._part, self._step)
-
-    def done(self) -> bool:
-        """Return True once there is an answer."""
-        return self._failed or self._reply is not None
-
-    def set_result(self, reply: Reply) -> None:
-        """Process the end of the part. For a quiet part, this comes only when its worker closes gracefully."""
-        self._reply = reply
-        del self._step.waiting[self._wait]
-        self._worker._has_ended(self._part, self._step)
-        if not self._quietly:
-            self._on_end(None)
-
-    def set_exception(self, error: OpError) -> None:
-        """Process the failure of the part or of its connection."""
-        self._failed = True
-        if not error.may_have_been_applied and not (self._quietly and self._worker._is_forgotten(self._ordinal)):
-            self._worker._not_begun(self._step)
-        self._on_end(error)
-
-    def results(self) -> list[Any]:
-        """Return the fetches. Raises DataLossError if the answer is malformed."""
-        if self._quietly:
-            return []
-        if self._reply is None:
-            raise InternalError("the fetches of a part were read before it ended")
-        self._worker._ran(self._reply.header)
-        return [_own(tensor) for tensor in self._reply.tensors]
-
-    async def stop(self) -> None:
-        """Abort the part. The wait for it stays in the step, so that a timeout names it."""
-        self._is_open = False
-        self._worker._channel.calls.give_up(self._step.id)
-        try:
-            await self._worker._stop(self._step)
-        finally:
-            self._worker._wanted.pop(self._step.id, None)
-
-    def close(self) -> None:
-        """Stop expecting an answer."""
-        if self._is_open:
-            self._is_open = False
-            self._worker._wanted.pop(self._step.id, None)
-            calls = self._worker._channel.calls
-            # A quiet part reports only failures: unless the step was stopped, it has ended without one.
-            has_ended = self.done() or (self._quietly and not self._step.requested)
-            (calls.forget if has_ended else calls.give_up)(self._step.id)
-            if self._quietly and has_ended:
-                self._step.waiting.pop(self._wait, None)
-                if self._reply is None:
-                    self._worker._may_be_given_back(self._part, self._step)
-
-
-def _unknown(feeds: Sequence[Any]) -> _Registered:
+def _unknown(feeds: Sequence[Any]) -> RegisteredPart:
     """Return a stand-in for a handle that is not registered; the worker will answer with an error."""
-    return _Registered(len(feeds), (), changes=False, sends=False, gives_back=False)
-
-
-class _Wait:
-    """The wait for a worker, as an entry of `Step.waiting`."""
-
-    __slots__ = ("inquire", "node", "since")
-
-    def __init__(self, peer: str, inquire: Callable[[], Awaitable[Sequence[tuple[str, float, str]]]]) -> None:
-        self.node = peer
-        self.since = monotonic()
-        self.inquire = inquire
-
-    def describe(self) -> str:
-        """Describe what the step waits for."""
-        return "the peer's part of the step"
-
-
-def _own(tensor: Any) -> Any:
-    """Return a fetched value as one that the caller owns."""
-    if not tensor.ndim:
-        return tensor[()]
-    return tensor if tensor.flags.writeable else tensor.copy()
+    return RegisteredPart(len(feeds), (), changes=False, sends=False, gives_back=False)

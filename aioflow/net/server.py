@@ -295,6 +295,25 @@ class Server:
         home = _home()
         return not self._closing.is_set() and (self._home is home or (self._home is None and self._starts_itself))
 
+    def is_of_this_process(self) -> bool:
+        """Return True if the server is in this process, on any event loop.
+
+        Simulated processes share one: there, it must be in the one that runs now.
+        """
+        process: object = None
+        with suppress(RuntimeError):  # no event loop is running
+            process = getattr(asyncio.get_running_loop(), "process", None)
+        return process is None or self._home is process
+
+    async def start_on_use(self) -> None:
+        """Start the server if it starts on first use, as `Server(start=)`, and has not been started.
+
+        A server made by another thread is left to that thread's event loop. Raises as `start`.
+        """
+        is_new = self._home is None and self.is_here()
+        if is_new and self._process == generation() and self._maker == threading.get_ident():
+            await self.start()
+
     async def open_session(self, peers: Mapping[str, int], origin: Origin | None = None) -> WorkerSession:
         """Open a session of the worker for a client in this process, and start the server if necessary.
 
@@ -405,22 +424,14 @@ def find_server(address: str) -> Server | None:
 def own_server(address: str) -> Server | None:
     """Return this process's server at a comm address, on any event loop, if there is one."""
     server = _SERVERS.get(address)
-    process: object = None
-    with suppress(RuntimeError):  # no event loop is running
-        process = getattr(asyncio.get_running_loop(), "process", None)
-    return server if server is not None and (process is None or server._home is process) else None
+    return server if server is not None and server.is_of_this_process() else None
 
 
 async def start_own(address: str) -> None:
-    """Start this process's server at a comm address, if it starts on first use and has not been started.
-
-    A server made by another thread is left to that thread's event loop. Raises as `Server.start`.
-    """
+    """Start this process's server at a comm address, if there is one, as `Server.start_on_use`."""
     server = _SERVERS.get(address)
-    if server is None or server._home is not None or not server.is_here():
-        return
-    if server._process == generation() and server._maker == threading.get_ident():
-        await server.start()
+    if server is not None:
+        await server.start_on_use()
 
 
 def is_of_this_process(address: str) -> bool:

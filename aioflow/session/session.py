@@ -442,6 +442,13 @@ class Session(Blocking, Batching, Reporting):
         run = self._run_ahead if prefetch else self.run
         return Stream(run, self._background, fetches, feeds, prefetch, timeout)
 
+    def keep_checkpoints_in(self, folder: str | os.PathLike[str]) -> None:
+        """Announce the folder, or URL of a folder, where the program keeps its checkpoints.
+
+        If the target is a server of this program, the server's clients may open files in that folder from now on.
+        """
+        self._cluster.keep_checkpoints_in(folder)
+
     async def partial_run_setup(self, fetches: Any, feeds: Sequence[Any] | None = None) -> str:
         """Start a step that `partial_run` feeds and fetches in several calls, and return its handle.
 
@@ -481,14 +488,6 @@ class Session(Blocking, Batching, Reporting):
         _require_tensors(mapper)
         limit = timeout if timeout is not None else self.config.operation_timeout
         return await self._partial_runs.advance(handle, mapper, dict(zip(fed, feeds.values(), strict=True)), limit)
-
-
-def keep_checkpoints_in(folder: str | os.PathLike[str], session: Session) -> None:
-    """Announce the folder, or URL of a folder, where the program keeps its checkpoints.
-
-    If the session's target is a server of this program, the server's clients may open files in that folder from now on.
-    """
-    session._cluster.keep_checkpoints_in(folder)
 
 
 def _check_arguments(target: Any, graph: Any, config: Any) -> None:

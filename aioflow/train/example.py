@@ -94,20 +94,21 @@ class Feature:
         self.float_list = float_list or FloatList()
         self.int64_list = int64_list or Int64List()
 
-    def _stored(self) -> tuple[Kind | None, list[Any]]:
-        if self.bytes_list.value:
-            return "bytes", self.bytes_list.value
-        if self.float_list.value:
-            return "float", self.float_list.value
-        return ("int64", self.int64_list.value) if self.int64_list.value else (None, [])
-
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Feature) and self._stored() == other._stored()
+        return isinstance(other, Feature) and _values_of(self) == _values_of(other)
 
     __hash__ = None  # type: ignore[assignment]  # it can change
 
     def __repr__(self) -> str:
-        return f"Feature({self._stored()!r})"
+        return f"Feature({_values_of(self)!r})"
+
+
+def _values_of(feature: Feature) -> tuple[Kind | None, list[Any]]:
+    if feature.bytes_list.value:
+        return "bytes", feature.bytes_list.value
+    if feature.float_list.value:
+        return "float", feature.float_list.value
+    return ("int64", feature.int64_list.value) if feature.int64_list.value else (None, [])
 
 
 class Features:
@@ -145,7 +146,7 @@ class Example:
 
 
 def _stored(features: Features) -> dict[bytes, tuple[Kind | None, list[Any]]]:
-    return {_bytes(name): part._stored() for name, part in features.feature.items()}
+    return {_bytes(name): _values_of(part) for name, part in features.feature.items()}
 
 
 class FeatureList:
@@ -182,7 +183,7 @@ class SequenceExample:
         """Return the bytes to write into a record file. Equal examples produce equal bytes."""
         lists = self.feature_lists.feature_list.items()
         return encode_sequence_example(
-            _stored(self.context), {_bytes(name): [step._stored() for step in part.feature] for name, part in lists}
+            _stored(self.context), {_bytes(name): [_values_of(step) for step in part.feature] for name, part in lists}
         )
 
     @classmethod

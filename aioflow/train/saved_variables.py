@@ -84,7 +84,7 @@ def _columns(name: str, table: ExportedTable) -> list[Saved]:
 
 
 def _listed(value: Any) -> Saved:
-    part = getattr(_variable(value), "_save_slice_info", None)
+    part = getattr(_variable(value), "save_slice_info", None)
     return Saved(value.handle.op.name if part is None else part.full_name, value, part)
 
 

@@ -23,7 +23,7 @@ def restored_variables(restore: Operation) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, handles in _restored_handles(restore).items():
         parts = [known[handle] if handle in known else AdoptedVariable(handle, collections=[]) for handle in handles]
-        whole = len(parts) == 1 and parts[0]._get_save_slice_info() is None
+        whole = len(parts) == 1 and parts[0].save_slice_info is None
         found[name] = parts[0] if whole else parts
     return found | _restored_tables(restore)
 

@@ -56,11 +56,11 @@ def create_slot(
 
 def _join_slices(slot: Variable, primary: Any) -> None:
     """Save the slot of a part as a part: `v/Momentum` is one tensor in a checkpoint, however `v` is partitioned."""
-    info = primary._get_save_slice_info() if isinstance(primary, Variable) else None
+    info = primary.save_slice_info if isinstance(primary, Variable) else None
     if info is not None and slot.dims == primary.dims:
         scope, _, own = slot.op.name.rpartition(f"{primary.op.name}/")
         whole = f"{scope}{info.full_name}/{own}"
-        slot._set_save_slice_info(SaveSliceInfo(whole, info.full_shape, info.var_offset, info.var_shape))
+        slot.save_slice_info = SaveSliceInfo(whole, info.full_shape, info.var_offset, info.var_shape)
 
 
 def filled_slot(primary: Any, value: float, name: str, dtype: DType | None = None) -> Variable:

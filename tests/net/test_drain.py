@@ -128,7 +128,7 @@ async def test_outcome_of_a_forgotten_part_is_reported_as_uncertain(
     More parts have ended since than are remembered, so no worker may claim that the part had not begun.
     """
     monkeypatch.setattr("aioflow.net.requests.REMEMBERED", 4)
-    monkeypatch.setattr("aioflow.net.remote_worker.REMEMBERED", 4 + DEFAULT_LIMITS.open_requests)
+    monkeypatch.setattr("aioflow.net.pending_steps.REMEMBERED", 4 + DEFAULT_LIMITS.open_requests)
     opened = asyncio.Event()
 
     async def wait() -> float:

@@ -22,7 +22,7 @@ from aioflow.errors import (
 )
 from aioflow.kernels.queues.queues import Queue
 from aioflow.net import worker_service
-from aioflow.net.remote_worker import RemoteWorker
+from aioflow.net.pending_steps import PendingSteps
 from aioflow.net.task_worker import WorkerSession
 from aioflow.runtime.step import Step
 from aioflow.runtime.worker import Worker
@@ -254,14 +254,14 @@ async def test_step_in_a_cluster_returns_its_elements(there: str, tcp: bool) -> 
 @pytest.fixture(params=[0, 50], ids=["with the cancellation", "later than that"])
 def turns_before_an_abort(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Delay `abort`, so that a worker learns first that a part is no longer wanted, and the reason only later."""
-    abort = RemoteWorker.abort
+    abort = PendingSteps.abort
 
-    async def later(worker: RemoteWorker, step: int, error: OpError) -> bool:
+    async def later(steps: PendingSteps, step: int, error: OpError) -> bool:
         for _ in range(request.param):
             await asyncio.sleep(0)
-        return await abort(worker, step, error)
+        return await abort(steps, step, error)
 
-    monkeypatch.setattr(RemoteWorker, "abort", later)
+    monkeypatch.setattr(PendingSteps, "abort", later)
 
 
 @pytest.mark.usefixtures("turns_before_an_abort")
@@ -301,13 +301,13 @@ async def test_late_abort_reports_that_elements_are_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The hold time of 0 s stands for a machine so busy that the abort takes longer than the usual two seconds."""
-    abort = RemoteWorker.abort
+    abort = PendingSteps.abort
 
-    async def later(worker: RemoteWorker, step: int, error: OpError) -> bool:
+    async def later(steps: PendingSteps, step: int, error: OpError) -> bool:
         await asyncio.sleep(0.05)
-        return await abort(worker, step, error)
+        return await abort(steps, step, error)
 
-    monkeypatch.setattr(RemoteWorker, "abort", later)
+    monkeypatch.setattr(PendingSteps, "abort", later)
     monkeypatch.setattr("aioflow.net.task_worker._HELD_SECONDS", 0.0)
     with af.device("/job:worker/task:1"):
         source = af.FIFOQueue(9, [af.float32], [()])

@@ -27,6 +27,7 @@ from aioflow.ops.math.segment import segment_sum
 from aioflow.ops.scoping import name_scope
 from aioflow.ops.sparse.forms import sparse_fill_empty_rows, sparse_reshape, sparse_retain
 from aioflow.ops.sparse.tensor import SparseTensor
+from aioflow.ops.variables.partitioned import PartitionedVariable
 
 _COMBINERS: Final = ("mean", "sqrtn", "sum")
 
@@ -74,7 +75,7 @@ def embedding_lookup(
 
 
 def _tables(params: Any) -> list[Any]:
-    tables = list(params) if isinstance(params, list | tuple) or hasattr(params, "_get_variable_list") else [params]
+    tables = list(params) if isinstance(params, list | tuple | PartitionedVariable) else [params]
     if not tables:
         raise InvalidArgumentError("embedding_lookup needs params", expected="at least one table", actual="none")
     return tables
@@ -137,7 +138,7 @@ def _checked(tables: list[Any], ids: Tensor) -> Tensor:
 
 def _name_of(tables: list[Any]) -> str:
     """Return the name of the partitioned variable; for separate tables, all their names."""
-    parts = [t._get_save_slice_info() if hasattr(t, "sparse_read") else None for t in tables]
+    parts = [t.save_slice_info if hasattr(t, "sparse_read") else None for t in tables]
     names = [getattr(t, "name", "") if part is None else part.full_name for t, part in zip(tables, parts, strict=True)]
     return ", ".join(dict.fromkeys(name.removesuffix(":0") for name in names if name))
 

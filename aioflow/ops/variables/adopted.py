@@ -53,7 +53,7 @@ class AdoptedVariable(Variable):
         with graph.as_default(), graph.control_dependencies(None), graph.name_scope(f"{node.name}/"):
             with graph.colocate_with(node):
                 with graph.name_scope("IsInitialized"):
-                    self._is_initialized = make("VarIsInitializedOp", handle)
+                    make("VarIsInitializedOp", handle)
                 self._cached = self._new_read(graph) if read is None else read
             if initial_value is None:
                 self._initial_value = self._cached

@@ -28,7 +28,7 @@ class PartitionedVariable(TensorOperators):
         name: Name of the whole.
         shape: Sizes of the whole.
         dtype: The element type.
-        variable_list: The parts, each with its position in the whole (`_set_save_slice_info`).
+        variable_list: The parts, each with its position in the whole (`save_slice_info`).
         partitions: Number of parts along each axis.
 
     Raises:
@@ -81,6 +81,11 @@ class PartitionedVariable(TensorOperators):
         """Return the static shape of the whole."""
         return TensorShape(self._dims)
 
+    @property
+    def partitions(self) -> list[int]:
+        """Number of parts along each axis."""
+        return list(self._partitions)
+
     def __iter__(self) -> Iterator[Variable]:  # type: ignore[override]  # yields parts, where a tensor yields rows
         return iter(self._variable_list)
 
@@ -104,6 +109,8 @@ class PartitionedVariable(TensorOperators):
             "run, by `as_tensor()`; to set it, a run of `assign(value)`",
             actual=repr(self),
         ).at(first.name, first.type, first.source)
+
+    # Programs for TensorFlow call these two.
 
     def _get_variable_list(self) -> list[Variable]:
         return self._variable_list
@@ -190,7 +197,7 @@ def _info(part: Any, name: str, dims: tuple[int | None, ...]) -> SaveSliceInfo:
     """Return the position of a part in the whole. Raise InvalidArgumentError if it belongs to another whole."""
     if not isinstance(part, Variable):
         raise DTypeError("a part must be a variable", expected="a Variable", actual=repr(part))
-    info = part._get_save_slice_info()
+    info = part.save_slice_info
     if info is None or tuple(info.full_shape) != dims:
         raise InvalidArgumentError(
             f"{part.name} is no part of {name}",

@@ -173,21 +173,6 @@ class VariableScope:
                 settings[key] = getattr(self, key)
         return settings
 
-    def _child(self, name: str, reuse: Any, name_scope: str) -> VariableScope:
-        return VariableScope(
-            reuse,
-            name,
-            self.initializer,
-            self.regularizer,
-            self.caching_device,
-            self._partitioner,
-            self.custom_getter,
-            name_scope,
-            self.dtype,
-            self.use_resource,
-            self.constraint,
-        )
-
 
 def _composed(outer: Callable[..., Any], inner: Callable[..., Any]) -> Callable[..., Any]:
     """Return a getter that calls `outer` with a getter that calls `inner`."""
@@ -307,14 +292,31 @@ def _opened(graph: Graph, name_or_scope: Any, default_name: str | None, reuse: A
     """Return a new scope for the block, which inherits from the outer scope or from the one to enter again."""
     if isinstance(name_or_scope, VariableScope):
         source = name_or_scope
-        return source._child(source.name, reuse or source.reuse, source.original_name_scope)
+        return _child(source, source.name, reuse or source.reuse, source.original_name_scope)
     outer = _current(graph)
     start = outer.name + "/" if outer.name else ""
     if name_or_scope is None:
         full_name = store_of(graph).unique_name(f"{start}{default_name}")
     else:
         full_name = f"{start}{name_or_scope}" if name_or_scope else outer.name
-    return outer._child(full_name, reuse or outer.reuse, prefix)
+    return _child(outer, full_name, reuse or outer.reuse, prefix)
+
+
+def _child(outer: VariableScope, name: str, reuse: Any, name_scope: str) -> VariableScope:
+    """Return a scope with the defaults of another one."""
+    return VariableScope(
+        reuse,
+        name,
+        outer.initializer,
+        outer.regularizer,
+        outer.caching_device,
+        outer.partitioner,
+        outer.custom_getter,
+        name_scope,
+        outer.dtype,
+        outer.use_resource,
+        outer.constraint,
+    )
 
 
 @contextmanager

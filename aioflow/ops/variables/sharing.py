@@ -79,7 +79,7 @@ def _check_shared(
 ) -> None:
     if not reuse:
         raise AlreadyExistsError(
-            f"partitioned variable {name} already exists; it was made at {found._get_variable_list()[0].op.source}",
+            f"partitioned variable {name} already exists; it was made at {next(iter(found)).op.source}",
             expected="another name, or reuse=True or AUTO_REUSE in the variable scope",
             actual=name,
         )
@@ -89,9 +89,9 @@ def _check_shared(
         )
     if found.dtype is not dtype:
         raise DTypeError(f"shared variable {name} has a different dtype", expected=found.dtype.name, actual=dtype.name)
-    if partitions is not None and partitions != found._get_partitions():
+    if partitions is not None and partitions != found.partitions:
         raise InvalidArgumentError(
-            f"shared variable {name} has other parts", expected=found._get_partitions(), actual=partitions
+            f"shared variable {name} has other parts", expected=found.partitions, actual=partitions
         )
 
 
@@ -102,7 +102,7 @@ def _part(graph: Graph, name: str, info: SaveSliceInfo, settings: Mapping[str, A
         own = {"shape": None, "initializer": _cut(graph, name, initializer, info)}
     told = PartitionInfo(info.full_shape, info.var_offset)
     part = share_or_make(graph, name, **{**settings, **own, "partition_info": told})
-    part._set_save_slice_info(info)
+    part.save_slice_info = info
     return part
 
 

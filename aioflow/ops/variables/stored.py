@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from aioflow.errors import DTypeError
-from aioflow.graph.graph import Graph
-from aioflow.graph.shapes import dims_of
+from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.ops.variables.replicas import VariableAggregation, VariableSynchronization
 from aioflow.ops.variables.slices import SaveSliceInfo
 from aioflow.protos import Message, is_message, message
@@ -27,7 +26,7 @@ def variable_def(variable: Any, export_scope: str | None = None) -> Message:
         synchronization=variable.synchronization.value,
         aggregation=variable.aggregation.value,
     )
-    part = variable._get_save_slice_info()
+    part = variable.save_slice_info
     if part is not None:
         info = made.save_slice_info_def
         info.full_name = part.full_name
@@ -37,11 +36,23 @@ def variable_def(variable: Any, export_scope: str | None = None) -> Message:
     return made
 
 
-def take_up(variable: Any, graph: Graph, stored: Any, import_scope: str | None) -> None:
-    """Set the attributes of a variable from a message; the graph already has all its nodes.
+class StoredVariable(NamedTuple):
+    """A variable of a graph, found by its `VariableDef` message."""
+
+    handle: Tensor
+    snapshot: Tensor
+    initializer: Operation
+    initial_value: Tensor
+    trainable: bool
+    synchronization: VariableSynchronization
+    aggregation: VariableAggregation
+    save_slice_info: SaveSliceInfo | None
+
+
+def find_stored(graph: Graph, stored: Message, import_scope: str | None) -> StoredVariable:
+    """Return the variable that a message names; the graph already has all its nodes.
 
     Args:
-        variable: The variable to set.
         graph: The graph of its nodes.
         stored: The `VariableDef` message.
         import_scope: Name scope of these names in the graph.
@@ -56,22 +67,20 @@ def take_up(variable: Any, graph: Graph, stored: Any, import_scope: str | None) 
     node = graph.get_operation_by_name((scope + stored.variable_name).removesuffix(":0"))
     if node.type != "VarHandleOp":
         raise DTypeError("not the handle of a variable", expected="a VarHandleOp", actual=node.type)
-    handle = node.outputs[0]
-    variable.synchronization = VariableSynchronization(stored.synchronization)
-    variable.aggregation = VariableAggregation(stored.aggregation)
-    variable._trainable = stored.trainable
-    variable._constraint = None
-    variable._caching_device = None
-    variable._handle = handle
-    variable._dims = dims_of(handle.op.attrs["shape"])
-    variable._dtype = handle.op.attrs["dtype"]
-    variable._is_initialized = None
-    variable._cached = graph.get_tensor_by_name(scope + stored.snapshot_name)
-    variable._initializer = graph.get_operation_by_name(scope + stored.initializer_name)
+    snapshot = graph.get_tensor_by_name(scope + stored.snapshot_name)
+    initializer = graph.get_operation_by_name(scope + stored.initializer_name)
     initial = stored.initial_value_name
-    variable._initial_value = graph.get_tensor_by_name(scope + initial) if initial else variable._cached
+    place = None
     if stored.HasField("save_slice_info_def"):
         info = stored.save_slice_info_def
         place = SaveSliceInfo(info.full_name, info.full_shape, info.var_offset, info.var_shape)
-        variable._set_save_slice_info(place)
-    graph.add_variable(variable)
+    return StoredVariable(
+        node.outputs[0],
+        snapshot,
+        initializer,
+        graph.get_tensor_by_name(scope + initial) if initial else snapshot,
+        stored.trainable,
+        VariableSynchronization(stored.synchronization),
+        VariableAggregation(stored.aggregation),
+        place,
+    )

@@ -27,7 +27,7 @@ from aioflow.ops.variables import slices
 from aioflow.ops.variables.initial_values import guarded
 from aioflow.ops.variables.replicas import VariableAggregation, VariableSynchronization
 from aioflow.ops.variables.state import convert_indices
-from aioflow.ops.variables.stored import take_up
+from aioflow.ops.variables.stored import StoredVariable, find_stored
 from aioflow.ops.variables.stored import variable_def as definition_of
 from aioflow.ops.variables.updates import Updates
 from aioflow.ops.variables.wider_shapes import WIDENED, widen_variable
@@ -88,7 +88,7 @@ class Variable(Updates):
         if variable_def is not None:
             if initial_value is not None:
                 raise InvalidArgumentError("variable_def and initial_value exclude each other", expected="one of them")
-            take_up(self, default_graph(), variable_def, import_scope)
+            self._take_up(find_stored(default_graph(), variable_def, import_scope))
             return
         if initial_value is None:
             raise InvalidArgumentError(
@@ -110,6 +110,23 @@ class Variable(Updates):
             self._build(graph, initial_value, name, wanted, static, validate_shape)
         self._join(graph, collections)
 
+    def _take_up(self, stored: StoredVariable) -> None:
+        """Become the variable that a graph already has."""
+        node = stored.handle.op
+        self.synchronization = stored.synchronization
+        self.aggregation = stored.aggregation
+        self._trainable = stored.trainable
+        self._constraint = None
+        self._caching_device = None
+        self._handle = stored.handle
+        self._dims = dims_of(node.attrs["shape"])
+        self._dtype = as_dtype(node.attrs["dtype"])
+        self._cached = stored.snapshot
+        self._initializer = stored.initializer
+        self._initial_value = stored.initial_value
+        self._save_slice_info = stored.save_slice_info
+        node.graph.add_variable(self)
+
     def _build(
         self, graph: Graph, initial_value: Any, name: str | None, dtype: DType | None, shape: Any, validate_shape: bool
     ) -> None:
@@ -130,7 +147,7 @@ class Variable(Updates):
             self._initial_value = initial
             with graph.colocate_with(self._handle.op):
                 with graph.name_scope("IsInitialized"):
-                    self._is_initialized = make("VarIsInitializedOp", self._handle)
+                    make("VarIsInitializedOp", self._handle)
                 self._initializer = make_op("AssignVariableOp", self._handle, guarded(initial), name="Assign")
                 with graph.name_scope("Read"):
                     self._cached = self._read()
@@ -251,8 +268,18 @@ class Variable(Updates):
         """The tensor that the initializer assigns."""
         return self._initial_value
 
+    @property
+    def save_slice_info(self) -> slices.SaveSliceInfo | None:
+        """The position of the value in a larger tensor, for checkpoints; None if it is a tensor of its own."""
+        return self._save_slice_info
+
+    @save_slice_info.setter
+    def save_slice_info(self, info: slices.SaveSliceInfo | None) -> None:
+        self._save_slice_info = info
+
+    # Programs for TensorFlow call these two.
+
     def _set_save_slice_info(self, save_slice_info: slices.SaveSliceInfo | None) -> None:
-        """Set the position of the value in a larger tensor, for checkpoints."""
         self._save_slice_info = save_slice_info
 
     def _get_save_slice_info(self) -> slices.SaveSliceInfo | None:

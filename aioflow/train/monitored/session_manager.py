@@ -27,7 +27,7 @@ from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import Graph, Tensor
 from aioflow.graph.tensor_like import NodeLike
 from aioflow.runtime.worker import Worker
-from aioflow.session.session import Session, keep_checkpoints_in
+from aioflow.session.session import Session
 from aioflow.train.checkpoint_state import CheckpointState, get_checkpoint_state
 from aioflow.train.monitored.patience import delays
 from aioflow.train.monitored.session_run_hook import called
@@ -201,7 +201,7 @@ class SessionManager:
     async def _restore(self, session: Session, source: _Restoring) -> bool:
         """Restore the variables if there is a checkpoint, and return whether there was one."""
         if source.directory:
-            keep_checkpoints_in(source.directory, session)
+            session.keep_checkpoints_in(source.directory)
         if source.directory and source.path:
             raise InvalidArgumentError(
                 "both a directory and a checkpoint are given",

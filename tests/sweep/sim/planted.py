@@ -20,8 +20,8 @@ from aioflow.kernels.registry import KERNELS
 from aioflow.net import (
     links,
     outbox,
+    pending_steps,
     remote_step,
-    remote_worker,
     resource_directory,
     step_table,
     task_worker,
@@ -115,7 +115,7 @@ def early_value_dropped() -> AbstractContextManager[Any]:
 
 
 def abort_not_forwarded() -> AbstractContextManager[Any]:
-    async def abort(worker: Any, step: int, error: OpError) -> bool:
+    async def abort(steps: Any, step: int, error: OpError) -> bool:
         return True
 
     def give_up(calls: Any, number: int, sent: Any = None) -> None:
@@ -123,7 +123,7 @@ def abort_not_forwarded() -> AbstractContextManager[Any]:
         calls.forget(number)
 
     stack = ExitStack()
-    stack.enter_context(mock.patch.object(remote_worker.RemoteWorker, "abort", abort))
+    stack.enter_context(mock.patch.object(pending_steps.PendingSteps, "abort", abort))
     stack.enter_context(mock.patch.object(Calls, "give_up", give_up))
     return stack
 
