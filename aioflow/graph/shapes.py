@@ -350,6 +350,31 @@ def num_elements(dims: Dims) -> int | None:
     return total
 
 
+def check_axis(axis: int, rank: int, what: str = "axis") -> int:
+    """Return `axis` counted from the front.
+
+    Raises:
+        InvalidArgumentError: a tensor of that rank does not have the axis.
+    """
+    if not -rank <= axis < rank:
+        raise InvalidArgumentError(
+            f"{what} {axis} is out of range", expected=f"{what} in [{-rank}, {rank})", actual=axis
+        )
+    return axis % rank
+
+
+def check_axes(axes: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Return `axes` counted from the front.
+
+    Raises:
+        InvalidArgumentError: a tensor of that rank does not have an axis, or an axis is given twice.
+    """
+    found = tuple([check_axis(axis, rank) for axis in axes])
+    if len(set(found)) < len(found):
+        raise InvalidArgumentError("an axis is given twice", expected="distinct axes", actual=list(axes))
+    return found
+
+
 def is_compatible(a: Dims, b: Dims) -> bool:
     """Return True if some fully known shape is compatible with both."""
     if a is None or b is None:

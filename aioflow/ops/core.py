@@ -47,6 +47,13 @@ def _default_shape(ctx: ShapeContext) -> Dims:
     return shape
 
 
+def origin(handle: Tensor) -> Tensor:
+    """Follow a handle back through identities, loops and branches to the tensor that it comes from."""
+    while handle.op.type in ("Enter", "Identity", "StopGradient", "Switch"):
+        handle = handle.op.inputs[0]
+    return handle
+
+
 def scalar(ctx: ShapeContext) -> Dims:
     """Return the shape of a scalar (a shape function)."""
     return ()

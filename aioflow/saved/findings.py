@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
-
-import numpy as np
 
 from aioflow.graph.graphdef import GraphDef, TensorData
 from aioflow.interop.unsupported import UnsupportedOp
@@ -82,4 +81,4 @@ def counted(definition: GraphDef) -> Mapping[str, int]:
 def count(shape: Iterable[int]) -> int:
     """Return the number of elements."""
     # As Python integers: the sizes that a file states may overflow int64.
-    return int(np.prod([int(size) for size in shape], dtype=object))
+    return math.prod(int(size) for size in shape)

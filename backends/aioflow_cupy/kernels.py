@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
+from aioflow.graph.shapes import check_axis
 from aioflow.kernels.array import indexing as array_index
-from aioflow.kernels.array.shape import checked_axis
 from aioflow.kernels.convert import as_int
 from aioflow.kernels.nn.activations import narrow, softmax_parts
 from aioflow.kernels.registry import ANY_DEVICE, KERNELS, Binding, Body, binder
@@ -80,7 +80,7 @@ def _pick(xp: Any, params: Any, indices: Any, axis: int) -> Any:
 @binder("Gather", device="GPU", dtypes={"Tparams": _NUMERIC}, fresh=True)
 def gather(binding: Binding) -> Callable[[Any, Any], Any]:
     xp = binding.xp
-    return lambda params, indices: _pick(xp, params, indices, checked_axis(0, params.ndim))
+    return lambda params, indices: _pick(xp, params, indices, check_axis(0, params.ndim))
 
 
 @binder("GatherV2", device="GPU", dtypes={"Tparams": _NUMERIC}, host={"axis": as_int}, fresh=True)
@@ -88,7 +88,7 @@ def gather_v2(binding: Binding) -> Callable[..., Any]:
     xp = binding.xp
     if binding.attrs["batch_dims"]:
         return array_index.gather_v2(binding)
-    return lambda params, indices, axis: _pick(xp, params, indices, checked_axis(axis, params.ndim))
+    return lambda params, indices, axis: _pick(xp, params, indices, check_axis(axis, params.ndim))
 
 
 @binder("ResourceGather", device="GPU", dtypes={"dtype": _NUMERIC}, fresh=True, takes=VariableResource)

@@ -36,9 +36,7 @@ def diag_part(xp: Any, value: Any) -> Any:
         raise InvalidArgumentError(
             "the halves of the shape differ", expected="an even rank and equal halves", actual=list(value.shape)
         )
-    count = 1
-    for size in value.shape[:half]:
-        count *= size
+    count = math.prod(value.shape[:half])
     places = xp.arange(count)
     return value.reshape((count, count))[places, places].reshape(value.shape[:half])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +10,8 @@ import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
+from aioflow.graph.shapes import check_axis
 from aioflow.kernels.array.scatter import flat_rows, scatter_rows
-from aioflow.kernels.array.shape import checked_axis
 from aioflow.kernels.blockwise import claim_array, full, is_large, rows_written, taken
 from aioflow.kernels.convert import as_int, as_sizes, broadcast_shape
 from aioflow.kernels.registry import Binding, binder, kernel
@@ -46,7 +47,7 @@ def gather_v2(binding: Binding) -> Callable[..., Any]:
     xp, batch_dims = binding.xp, binding.attrs["batch_dims"]
 
     def pick(params: Any, indices: Any, axis: int) -> Any:
-        position = checked_axis(axis, params.ndim)
+        position = check_axis(axis, params.ndim)
         _check_range(xp, indices, params.shape[position])
         if batch_dims:
             batch = batch_dims + indices.ndim if batch_dims < 0 else batch_dims
@@ -63,9 +64,7 @@ def _batched(xp: Any, params: Any, indices: Any, axis: int, batch: int) -> Any:
         raise InvalidArgumentError(
             "the batch dimensions of a gather differ", expected=list(lead), actual=list(indices.shape[:batch])
         )
-    count = 1
-    for size in lead:
-        count *= size
+    count = math.prod(lead)
     places, outer, inner = params.shape[axis], params.shape[batch:axis], params.shape[axis + 1 :]
     order = [*range(batch), axis, *range(batch, axis), *range(axis + 1, params.ndim)]
     rows = params.transpose(order).reshape((count * places, *outer, *inner))
@@ -107,7 +106,7 @@ def gather_nd(binding: Binding) -> Callable[[Any, Any], Any]:
         shape = indices.shape[:-1] + inner
         rows, good = flat_rows(xp, indices, params.shape[:length], ignore)
         flat = (
-            params.reshape((-1, *inner)) if params.size else params.reshape((_product(params.shape[:length]), *inner))
+            params.reshape((-1, *inner)) if params.size else params.reshape((math.prod(params.shape[:length]), *inner))
         )
         if good is None:
             return taken(xp, flat, rows).reshape(shape)
@@ -116,13 +115,6 @@ def gather_nd(binding: Binding) -> Callable[[Any, Any], Any]:
         return result.reshape(shape)
 
     return pick
-
-
-def _product(sizes: tuple[int, ...]) -> int:
-    total = 1
-    for size in sizes:
-        total *= size
-    return total
 
 
 def _scatter_into(xp: Any, mode: str, result: Any, indices: Any, updates: Any, ignore: bool) -> Any:
@@ -136,8 +128,8 @@ def _scatter_into(xp: Any, mode: str, result: Any, indices: Any, updates: Any, i
     rows, good = flat_rows(xp, indices, result.shape[:length], ignore)
     if not updates.size:
         return result
-    values = updates.reshape((_product(indices.shape[:-1]), *inner))
-    target = result.reshape((_product(result.shape[:length]), *inner))
+    values = updates.reshape((math.prod(indices.shape[:-1]), *inner))
+    target = result.reshape((math.prod(result.shape[:length]), *inner))
     scatter_rows(xp, mode, target, rows, values if good is None else values[good])
     return result
 

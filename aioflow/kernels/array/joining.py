@@ -11,7 +11,7 @@ import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.kernels.array.shape import checked_axis
+from aioflow.graph.shapes import check_axis
 from aioflow.kernels.blockwise import claim_array, is_large
 from aioflow.kernels.convert import as_int, as_ints, as_sizes
 from aioflow.kernels.registry import Binding, binder, kernel
@@ -92,7 +92,7 @@ def split(binding: Binding) -> Callable[..., Any]:
     places = _even_cuts if count <= _FEW else _even_cuts.__wrapped__
 
     def parts(split_dim: int, value: Any) -> Any:
-        position = checked_axis(split_dim, value.ndim, "split_dim")
+        position = check_axis(split_dim, value.ndim, "split_dim")
         cuts = places(position, value.shape[position], count)
         return tuple([value[cut] for cut in cuts])
 
@@ -105,7 +105,7 @@ def split_v(binding: Binding) -> Callable[..., Any]:
     places = _given_cuts if count <= _FEW else _given_cuts.__wrapped__
 
     def parts(value: Any, size_splits: tuple[int, ...], split_dim: int) -> Any:
-        position = checked_axis(split_dim, value.ndim, "split_dim")
+        position = check_axis(split_dim, value.ndim, "split_dim")
         cuts = places(position, value.shape[position], count, size_splits)
         return tuple([value[cut] for cut in cuts])
 
@@ -140,7 +140,7 @@ def pack(binding: Binding) -> Callable[[Sequence[Any]], Any]:
                 raise InvalidArgumentError(
                     "tensors of different shapes cannot be stacked", expected="equal shapes", actual=shapes
                 )
-        position = checked_axis(axis, len(shape) + 1)
+        position = check_axis(axis, len(shape) + 1)
         result = xp.empty((*shape[:position], len(values), *shape[position:]), dtype)
         before: tuple[Any, ...] = (slice(None),) * position
         for i, value in enumerate(values):
@@ -157,7 +157,7 @@ def unpack(binding: Binding) -> Callable[[Any], Any]:
     after: tuple[Any, ...] = (...,) if binding.input_dtypes[0] is dtypes.string else ()
 
     def slices(value: Any) -> Any:
-        position = checked_axis(axis, value.ndim)
+        position = check_axis(axis, value.ndim)
         if value.shape[position] != count:
             raise InvalidArgumentError(
                 "the dimension does not have the size to unpack", expected=count, actual=list(value.shape)

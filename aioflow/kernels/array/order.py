@@ -10,8 +10,8 @@ import numpy as np
 
 from aioflow.concurrency.stopping import batches, blocks
 from aioflow.errors import InvalidArgumentError
+from aioflow.graph.shapes import check_axes, check_axis
 from aioflow.kernels.array.scatter import scatter_rows
-from aioflow.kernels.array.shape import checked_axis
 from aioflow.kernels.blockwise import BLOCK, claim_array, full, is_large, rows_written, taken, written
 from aioflow.kernels.convert import as_array, as_ints, as_sizes
 from aioflow.kernels.math.large_sorts import order_of
@@ -37,15 +37,12 @@ def reverse(value: Any, dims: Any) -> Any:
 
 @kernel("ReverseV2", host={"axis": as_ints})
 def reverse_v2(value: Any, axis: tuple[int, ...]) -> Any:
-    axes = {checked_axis(a, value.ndim) for a in axis}
-    if len(axes) != len(axis):
-        raise InvalidArgumentError("an axis is reversed twice", expected="each axis once", actual=list(axis))
-    return _flipped(value, axes)
+    return _flipped(value, set(check_axes(axis, value.ndim)))
 
 
 @kernel("ReverseSequence", fresh=True, synchronises=True)
 def reverse_sequence(xp: Any, value: Any, seq_lengths: Any, *, seq_dim: int, batch_dim: int) -> Any:
-    batch, along = checked_axis(batch_dim, value.ndim, "batch_dim"), checked_axis(seq_dim, value.ndim, "seq_dim")
+    batch, along = check_axis(batch_dim, value.ndim, "batch_dim"), check_axis(seq_dim, value.ndim, "seq_dim")
     size = value.shape[along]
     if seq_lengths.shape != (value.shape[batch],):
         raise InvalidArgumentError(
@@ -88,7 +85,7 @@ def roll(xp: Any, value: Any, shift: tuple[int, ...], axis: tuple[int, ...]) -> 
             expected=f"rank >= 1 and {len(axis)} shifts",
             actual=f"{len(shift)}",
         )
-    axes = [checked_axis(a, value.ndim) for a in axis]
+    axes = [check_axis(a, value.ndim) for a in axis]
     if not is_large(value):
         return xp.roll(value, shift, tuple(axes)) if axes else copied(value)
     for place, by in zip(axes, shift, strict=True):
@@ -230,7 +227,7 @@ def unique_v2(binding: Binding) -> Callable[..., Any]:
     def distinct(value: Any, axis: tuple[int, ...]) -> Any:
         if not axis:
             _check_vector(value)
-        position = None if value.ndim == 1 else checked_axis(axis[0], value.ndim)
+        position = None if value.ndim == 1 else check_axis(axis[0], value.ndim)
         return _distinct(xp, value, dtype, position)[:2]
 
     return distinct
@@ -368,9 +365,7 @@ binder("UpperBound", fresh=True)(_bound("right"))
 
 @kernel("UnravelIndex", host={"dims": as_sizes}, fresh=True, synchronises=True)
 def unravel_index(xp: Any, indices: Any, dims: tuple[int, ...]) -> Any:
-    total = 1
-    for size in dims:
-        total *= size
+    total = math.prod(dims)
     flat = indices.reshape(-1)
     if flat.size and not 0 <= int(flat.min()) <= int(flat.max()) < total:
         raise InvalidArgumentError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -192,23 +193,16 @@ def space_to_batch(binding: Binding) -> Callable[..., Any]:
         pairs = [size for pair in zip(rows, block, strict=True) for size in pair]
         blocks = padded.reshape((value.shape[0], *pairs, *inner))
         order = [*range(2, 2 * count + 1, 2), 0, *range(1, 2 * count, 2), *range(2 * count + 1, blocks.ndim)]
-        return _copied(blocks.transpose(order), (value.shape[0] * _product(block), *rows, *inner))
+        return _copied(blocks.transpose(order), (value.shape[0] * math.prod(block), *rows, *inner))
 
     return move
-
-
-def _product(sizes: tuple[int, ...]) -> int:
-    total = 1
-    for size in sizes:
-        total *= size
-    return total
 
 
 @kernel("BatchToSpaceND", host={"block_shape": _as_block, "crops": _as_pairs}, fresh=True)
 def batch_to_space(value: Any, block: tuple[int, ...], crops: Pairs) -> Any:
     count = _check_block(value, block, crops)
     inner, rows = value.shape[count + 1 :], value.shape[1 : count + 1]
-    batch = _quotient(value.shape[0], _product(block), "batch")
+    batch = _quotient(value.shape[0], math.prod(block), "batch")
     blocks = value.reshape((*block, batch, *rows, *inner))
     order = [count, *(i for axis in range(count) for i in (count + 1 + axis, axis)), *range(2 * count + 1, blocks.ndim)]
     sizes = [d * b for d, b in zip(rows, block, strict=True)]

@@ -9,21 +9,13 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
+from aioflow.graph.shapes import check_axis
 from aioflow.kernels.blockwise import claim_array
 from aioflow.kernels.convert import as_int, as_ints, as_sizes, check_room, check_shape
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.memory.copying import copied
 
 _FEW: Final = 4096  # elements up to which a filled array is made faster than a broadcast view
-
-
-def checked_axis(axis: int, rank: int, what: str = "axis") -> int:
-    """Return `axis` counted from the front. Raise InvalidArgumentError if it is out of range."""
-    if not -rank <= axis < rank:
-        raise InvalidArgumentError(
-            f"{what} {axis} is out of range", expected=f"{what} in [{-rank}, {rank})", actual=axis
-        )
-    return axis % rank
 
 
 def _as_open_sizes(value: Any) -> tuple[int, ...]:
@@ -104,11 +96,11 @@ def transpose(x: Any, perm: tuple[int, ...]) -> Any:
 def expand_dims(binding: Binding) -> Callable[..., Any]:
     dims, constant = binding.input_dims[0], binding.constants[1]
     if dims is not None and constant is not None:
-        index = (slice(None),) * checked_axis(as_int(constant), len(dims) + 1) + (None, ...)
+        index = (slice(None),) * check_axis(as_int(constant), len(dims) + 1) + (None, ...)
         return lambda value, dim: value[index]
 
     def expand(value: Any, dim: int) -> Any:
-        return value[(slice(None),) * checked_axis(dim, value.ndim + 1) + (None, ...)]
+        return value[(slice(None),) * check_axis(dim, value.ndim + 1) + (None, ...)]
 
     return expand
 
@@ -118,7 +110,7 @@ def squeeze(binding: Binding) -> Callable[[Any], Any]:
     axes: tuple[int, ...] = binding.attrs["squeeze_dims"]
 
     def remove(value: Any) -> Any:
-        found = {checked_axis(a, value.ndim, "squeeze axis") for a in axes}
+        found = {check_axis(a, value.ndim, "squeeze axis") for a in axes}
         wrong = [a for a in found if value.shape[a] != 1]
         if wrong:
             raise InvalidArgumentError(

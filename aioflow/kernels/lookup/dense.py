@@ -5,6 +5,7 @@ TensorFlow's checkpoints hold the buckets, and TensorFlow restores no other form
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -97,7 +98,7 @@ class DenseTable(MutableTable):
         """Like `LookupTable.fill`, but skip entries of reserved keys. Raise InvalidArgumentError for misfit values."""
         listed = self.keys_of(keys)
         array = np.asarray(values)
-        if array.size != len(listed) * int(np.prod(self.value_dims)):
+        if array.size != len(listed) * math.prod(self.value_dims):
             raise InvalidArgumentError(
                 f"the values do not fit the keys of table {self.name!r}",
                 expected=f"{len(listed)} of shape {self.value_dims}",
@@ -115,10 +116,10 @@ class DenseTable(MutableTable):
         """Return keys [buckets, size of a key] and values [buckets, size of a value]."""
         with self._lock:
             keys, values, buckets = list(self._entries), list(self._entries.values()), self._buckets
-        shapes = [(buckets, int(np.prod(dims))) for dims in (self.key_dims, self.value_dims)]
+        shapes = [(buckets, math.prod(dims)) for dims in (self.key_dims, self.value_dims)]
         for shape, dtype in zip(shapes, (self.key_dtype, self.value_dtype), strict=True):
             check_room(shape)
-            reserve(int(np.prod(shape)) * dtype.np_dtype.itemsize)
+            reserve(math.prod(shape) * dtype.np_dtype.itemsize)
         made_keys = np.empty(shapes[0], self.key_dtype.np_dtype)
         made_keys[:] = np.array(self._empty, self.key_dtype.np_dtype)
         made_values = np.empty(shapes[1], self.value_dtype.np_dtype)

@@ -5,6 +5,7 @@ Operations are atomic: a lookup of many keys sees all of a concurrent insertion 
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -78,7 +79,7 @@ class LookupTable:
         if not self.key_dims:
             found: list[Any] = array.reshape(-1).tolist()
             return found
-        return list(map(tuple, array.reshape(-1, max(1, int(np.prod(self.key_dims)))).tolist()))
+        return list(map(tuple, array.reshape(-1, max(1, math.prod(self.key_dims))).tolist()))
 
     def values_of(self, keys: Any, values: Any) -> list[Any]:
         """Return the values of these keys. Raise InvalidArgumentError if their number or shape does not fit."""
@@ -122,7 +123,7 @@ class LookupTable:
     def _rows(self, keys: list[Any], default: Any) -> Any:
         shape = (len(keys), *self.value_dims)
         check_room(shape)
-        reserve(int(np.prod(shape)) * self.value_dtype.np_dtype.itemsize)
+        reserve(math.prod(shape) * self.value_dtype.np_dtype.itemsize)
         made = np.empty(shape, self.value_dtype.np_dtype)
         made[...] = default if default.shape == self.value_dims else default.reshape(shape)
         with self._lock:

@@ -14,9 +14,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from aioflow.concurrency.stopping import blocks
-from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
+from aioflow.graph.shapes import check_axes, check_axis
 from aioflow.kernels.blockwise import BLOCK, is_large
 from aioflow.kernels.convert import as_int, as_ints
 from aioflow.kernels.registry import Binding, Body, binder, kernel
@@ -24,26 +24,6 @@ from aioflow.memory.values import Array, Function, Namespace, NpDType
 
 _HOST = {"reduction_indices": as_ints}
 _SMALL_FLOATS = (dtypes.float16, dtypes.bfloat16)
-
-
-def normal_axes(axes: tuple[int, ...], rank: int) -> tuple[int, ...]:
-    """Return the axes counted from the front.
-
-    Raises:
-        InvalidArgumentError: an axis does not exist, or is given twice.
-    """
-    found: list[int] = []
-    for axis in axes:
-        if not -rank <= axis < rank:
-            raise InvalidArgumentError(
-                f"invalid reduction dimension {axis} for an input with {rank} dimensions",
-                expected=f"-{rank} <= axis < {rank}",
-                actual=axis,
-            )
-        found.append(axis + rank if axis < 0 else axis)
-    if len(set(found)) < len(found):
-        raise InvalidArgumentError("an axis is given twice", expected="distinct axes", actual=list(axes))
-    return tuple(found)
 
 
 Reduce: TypeAlias = Callable[[Array, tuple[int, ...], bool], Array]
@@ -54,8 +34,8 @@ def _reducing(binding: Binding, reduce: Reduce) -> Body:
     keep = binding.attrs["keep_dims"]
     dims, axes = binding.input_dims[0], binding.constants[1]
     if dims is None or axes is None:
-        return lambda x, given: reduce(x, normal_axes(given, np.ndim(x)), keep)
-    known = normal_axes(as_ints(axes), len(dims))
+        return lambda x, given: reduce(x, check_axes(given, np.ndim(x)), keep)
+    known = check_axes(as_ints(axes), len(dims))
     return lambda x, given: reduce(x, known, keep)
 
 
@@ -117,7 +97,7 @@ def _fast_adder(binding: Binding) -> Reduce:
     plain = _adder(binding.xp, dtype)
     if dims is None or axes is None:
         return plain
-    known = normal_axes(as_ints(axes), len(dims))
+    known = check_axes(as_ints(axes), len(dims))
     if dtype in (dtypes.float32, dtypes.float64):
         return _blas_adder(binding.xp, len(dims), known, plain) or plain
     return plain
@@ -128,7 +108,7 @@ def _reduces_to_scalar(binding: Binding) -> bool:
     dims, axes, dtype = binding.input_dims[0], binding.constants[1], binding.output_dtypes[0]
     if dims is None or axes is None or binding.attrs["keep_dims"] or dtype in _SMALL_FLOATS or dtype.is_integer:
         return False
-    return len(normal_axes(as_ints(axes), len(dims))) == len(dims)
+    return len(check_axes(as_ints(axes), len(dims))) == len(dims)
 
 
 @binder("Sum", host=_HOST, fresh=True)
@@ -265,10 +245,8 @@ def cumprod(xp: Namespace, x: Array, axis: int, *, exclusive: bool, reverse: boo
 
 
 def _scan(xp: Namespace, name: str, first: int, x: Array, axis: int, exclusive: bool, reverse: bool) -> Array:
-    rank = np.ndim(x)
-    if not -rank <= axis < rank:
-        raise InvalidArgumentError("scan axis out of range", expected=f"-{rank} <= axis < {rank}", actual=axis)
-    before = (slice(None),) * (axis % rank)
+    axis = check_axis(axis, np.ndim(x))
+    before = (slice(None),) * axis
     source = x[(*before, slice(None, None, -1))] if reverse else x
     wide = np.dtype(np.float32) if x.dtype in (t.np_dtype for t in _SMALL_FLOATS) else x.dtype
     if is_large(x):
@@ -277,7 +255,7 @@ def _scan(xp: Namespace, name: str, first: int, x: Array, axis: int, exclusive: 
         if exclusive:
             target[(*before, slice(0, 1))] = first
             source, target = source[(*before, slice(None, -1))], target[(*before, slice(1, None))]
-        _scan_into(target, source, axis % rank, getattr(np, name), wide)
+        _scan_into(target, source, axis, getattr(np, name), wide)
         return result
     scan = {"add": xp.cumsum, "multiply": xp.cumprod}[name]
     if exclusive:

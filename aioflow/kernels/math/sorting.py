@@ -9,6 +9,7 @@ import numpy as np
 
 from aioflow.concurrency.stopping import batches, blocks
 from aioflow.errors import InvalidArgumentError
+from aioflow.graph.shapes import check_axis
 from aioflow.kernels.blockwise import BLOCK, claim_array, is_large, on_host
 from aioflow.kernels.convert import as_array, as_int
 from aioflow.kernels.math.large_sorts import is_long, largest, nth, order_of
@@ -38,9 +39,8 @@ def _arg_of_scalar(shape: tuple[int, ...], axis: int, output: NpDType) -> Any:
     """Return 0 for axis 0 of a scalar. Otherwise raise InvalidArgumentError: the axis is missing or empty."""
     if not shape and axis == 0:
         return output.type(0)
-    if -len(shape) <= axis < len(shape):
-        raise InvalidArgumentError(f"reduction axis {axis} is empty", expected="at least one element", actual=shape)
-    raise InvalidArgumentError("axis out of range", expected=f"-{len(shape)} <= axis < {len(shape)}", actual=axis)
+    check_axis(axis, len(shape))
+    raise InvalidArgumentError(f"reduction axis {axis} is empty", expected="at least one element", actual=shape)
 
 
 @kernel("TopK", fresh=True, synchronises=True)

@@ -11,6 +11,7 @@ import numpy as np
 
 from aioflow.concurrency.stopping import blocks
 from aioflow.errors import InvalidArgumentError
+from aioflow.graph.shapes import check_axis
 from aioflow.kernels.blockwise import BLOCK, claim_array, full, joined, put_rows, rows_chosen, taken, written
 from aioflow.kernels.convert import as_int, as_sizes, check_rank
 from aioflow.kernels.math.large_sorts import order_of
@@ -149,9 +150,7 @@ def sparse_concat(
         check_entries(*part)
         check_bounds(part[0], part[2])
     rank = len(sizes[0])
-    axis = concat_dim + rank if concat_dim < 0 else concat_dim
-    if not 0 <= axis < rank:
-        raise InvalidArgumentError("no such dimension", expected=f"-{rank}..{rank - 1}", actual=concat_dim)
+    axis = check_axis(concat_dim, rank)
     for size in sizes[1:]:
         if len(size) != rank or (np.delete(size, axis) != np.delete(sizes[0], axis)).any():
             raise InvalidArgumentError(
@@ -177,10 +176,7 @@ def sparse_concat(
 def sparse_split(axis: int, indices: Any, values: Any, shape: Any, *, num_split: int) -> tuple[Any, ...]:
     check_entries(indices, values, shape)
     check_bounds(indices, shape)
-    rank = len(shape)
-    if not -rank <= axis < rank:
-        raise InvalidArgumentError("no such dimension", expected=f"-{rank}..{rank - 1}", actual=axis)
-    axis %= rank
+    axis = check_axis(axis, len(shape))
     length = int(shape[axis])
     if num_split > length:
         raise InvalidArgumentError("there are more parts than elements", expected=f"<= {length}", actual=num_split)

@@ -10,6 +10,7 @@ import numpy as np
 
 from aioflow.concurrency.stopping import blocks
 from aioflow.errors import InvalidArgumentError
+from aioflow.graph.shapes import check_axis
 from aioflow.kernels.blockwise import (
     claim_array,
     counted,
@@ -138,9 +139,7 @@ class _Reduction:
         check_entries(indices, values, shape)
         check_bounds(indices, shape)
         rank = len(shape)
-        if any(not -rank <= axis < rank for axis in axes):
-            raise InvalidArgumentError("no such dimension", expected=f"-{rank}..{rank - 1}", actual=axes)
-        reduced = {axis % rank for axis in axes}
+        reduced = {check_axis(axis, rank) for axis in axes}
         kept = [axis for axis in range(rank) if axis not in reduced]
         groups = group(indices[:, kept])
         made = np.zeros(groups.total, dtype=_wide(values.dtype))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 import re
 from collections.abc import Callable
 from functools import partial
@@ -16,6 +17,7 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.formats.farm_hash import fingerprint
 from aioflow.formats.regex import compiled_pattern, compiled_rewrite, replaced
 from aioflow.formats.string_hash import murmur_hash, sip_hash
+from aioflow.graph.shapes import check_axes
 from aioflow.kernels.convert import as_ints
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.kernels.text.strings import as_strings, each, string_values
@@ -121,15 +123,13 @@ def reduce_join(binding: Binding) -> Callable[[Array, tuple[int, ...]], Array]:
     def join(value: Value, axes: tuple[int, ...]) -> Array:
         strings = string_values(value)
         rank = strings.ndim
-        chosen = [axis + rank if axis < 0 else axis for axis in axes]
-        if any(not 0 <= axis < rank for axis in chosen) or len(set(chosen)) != len(chosen):
-            raise InvalidArgumentError("not axes to join", expected=f"-{rank}..{rank - 1}, each once", actual=axes)
+        chosen = check_axes(axes, rank)
         if not chosen:
             return strings.copy()
         others = [axis for axis in range(rank) if axis not in chosen]
         ordered = strings.transpose([*others, *reversed(chosen)])
         shape = ordered.shape[: len(others)]
-        count = int(np.prod(shape, dtype=np.int64))
+        count = math.prod(shape)
         size = ordered.size // count if count else 0
         rows = (ordered if ordered.flags.c_contiguous else copied(ordered)).reshape(count, size)
         made = np.empty(count, object)

@@ -11,13 +11,12 @@ from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.opdef import ShapeContext, define_op, gradient
-from aioflow.graph.shapes import Dims, format_dims, is_compatible, merge_dims, num_elements
+from aioflow.graph.shapes import Dims, check_axis, format_dims, is_compatible, merge_dims, num_elements
 from aioflow.graph.static_value import constant_value, moving
 from aioflow.graph.traits import movement, opaque
 from aioflow.memory.values import Array
 from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
-from aioflow.ops.array.shape import check_axis
 from aioflow.ops.array.static_shapes import int_constant, known_dims, shape_of, zeros_of
 from aioflow.ops.sparse.indexed_slices import Gradient
 

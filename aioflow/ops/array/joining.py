@@ -15,13 +15,13 @@ from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.opdef import ShapeContext, define_op, gradient
-from aioflow.graph.shapes import Dims, format_dims, merge_dims
+from aioflow.graph.shapes import Dims, check_axis, format_dims, merge_dims
 from aioflow.graph.static_value import LONGEST_KNOWN, constant_value, moving
 from aioflow.graph.traits import movement, view
 from aioflow.memory.values import Array
 from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, constant, convert_n_to_tensor, convert_to_tensor, make, make_list
-from aioflow.ops.array.shape import check_axis, times
+from aioflow.ops.array.shape import times
 from aioflow.ops.array.static_shapes import int_constant, known_dims, or_zeros, shape_of
 from aioflow.ops.sparse.indexed_slices import Gradient
 

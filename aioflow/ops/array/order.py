@@ -12,13 +12,12 @@ from aioflow.graph.arrays import blank
 from aioflow.graph.dtypes import DTypeLike, as_dtype
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
-from aioflow.graph.shapes import Dims, format_dims, is_compatible, merge_dims, num_elements
+from aioflow.graph.shapes import Dims, check_axes, check_axis, format_dims, is_compatible, merge_dims, num_elements
 from aioflow.graph.static_value import StaticValue, constant_value, known_by, moving
 from aioflow.graph.traits import movement, opaque, reading, reduction
 from aioflow.memory.values import Array
 from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_list, make_tuple
-from aioflow.ops.array.shape import check_axis
 from aioflow.ops.array.static_shapes import int_constant, or_zeros, shape_of
 
 __all__ = [
@@ -59,9 +58,7 @@ def _reverse_v2_shape(ctx: ShapeContext) -> Dims:
     ctx.require_rank("axis", 1)
     if dims is None or axes is None:
         return dims
-    found = [check_axis(int(a), len(dims)) for a in axes]
-    if len(set(found)) != len(found):
-        raise InvalidArgumentError("an axis is reversed twice", expected="each axis once", actual=axes.tolist())
+    check_axes(axes.tolist(), len(dims))
     return dims
 
 

@@ -7,13 +7,12 @@ import numpy as np
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
-from aioflow.graph.shapes import Dims, broadcast_dims, format_dims, is_compatible, merge_dims, num_elements
+from aioflow.graph.shapes import Dims, broadcast_dims, check_axis, format_dims, is_compatible, merge_dims, num_elements
 from aioflow.graph.static_value import known_by
 from aioflow.graph.traits import ANY, elementwise, movement
 from aioflow.memory.values import Array
 from aioflow.ops import row_values, rows
 from aioflow.ops.apply import TensorLike, convert_n_to_tensor, convert_to_tensor, make
-from aioflow.ops.array.shape import check_axis
 from aioflow.ops.array.static_shapes import int_constant, reduce_to, zeros_of
 
 __all__ = ["boolean_mask", "where", "where_v2"]

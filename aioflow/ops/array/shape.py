@@ -14,7 +14,16 @@ from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
-from aioflow.graph.shapes import Dims, ShapeLike, TensorShape, dims_of, format_dims, merge_dims, num_elements
+from aioflow.graph.shapes import (
+    Dims,
+    ShapeLike,
+    TensorShape,
+    check_axis,
+    dims_of,
+    format_dims,
+    merge_dims,
+    num_elements,
+)
 from aioflow.graph.static_value import LONGEST_KNOWN, StaticValue, moving
 from aioflow.graph.traits import WRITING, Effect, Half, instant, movement, passes_on, reshapes, view
 from aioflow.memory.values import Array
@@ -38,19 +47,6 @@ __all__ = [
     "squeeze",
     "transpose",
 ]
-
-
-def check_axis(axis: int, rank: int, what: str = "axis") -> int:
-    """Return `axis` counted from the front.
-
-    Raises:
-        InvalidArgumentError: a tensor of that rank does not have the axis.
-    """
-    if not -rank <= axis < rank:
-        raise InvalidArgumentError(
-            f"{what} {axis} is out of range", expected=f"{what} in [{-rank}, {rank})", actual=axis
-        )
-    return axis % rank
 
 
 def times(size: int | None, factor: int | None) -> int | None:
@@ -183,9 +179,7 @@ def _reshape_shape(ctx: ShapeContext) -> Dims:
 
 def _known_product(dims: tuple[int | None, ...]) -> tuple[int, list[int]]:
     """Return the product of the known sizes and the positions of the unknown ones (empty if a known size is zero)."""
-    total = 1
-    for known in dims:
-        total *= 1 if known is None else known
+    total = math.prod(size for size in dims if size is not None)
     return total, [] if total == 0 else [i for i, d in enumerate(dims) if d is None]
 
 

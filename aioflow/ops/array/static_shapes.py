@@ -15,7 +15,7 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.shapes import Dims, format_dims
+from aioflow.graph.shapes import Dims, check_axis
 from aioflow.ops.apply import constant, convert_to_tensor, make, make_list
 
 
@@ -110,10 +110,8 @@ def swap_with_last(tensor: Tensor, axis: int) -> list[int] | Tensor:
     dims = tensor.dims
     if dims is None:
         return _swap_at_run_time(tensor, axis)
-    if not -len(dims) <= axis < len(dims):
-        raise InvalidArgumentError("no such axis", expected=f"a tensor with axis {axis}", actual=format_dims(dims))
     order = list(range(len(dims)))
-    axis %= len(dims)
+    axis = check_axis(axis, len(dims))
     order[axis], order[-1] = order[-1], order[axis]
     return order
 

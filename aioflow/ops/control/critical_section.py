@@ -16,7 +16,7 @@ from aioflow.graph.tensor_like import SupportsTensor
 from aioflow.graph.traits import handle, waiting
 from aioflow.ops import nest
 from aioflow.ops.apply import make, make_op
-from aioflow.ops.core import group, identity, scalar
+from aioflow.ops.core import group, identity, origin, scalar
 from aioflow.ops.scoping import name_scope
 
 __all__ = ["CriticalSection"]
@@ -115,7 +115,7 @@ class CriticalSection:
 
     def _check(self, graph: Graph, created: Sequence[Operation], exclusive: bool) -> None:
         inside = set(created)
-        used = {_origin(t) for op in created for t in op.inputs if t.dtype is dtypes.resource}
+        used = {origin(t) for op in created for t in op.inputs if t.dtype is dtypes.resource}
         resources = frozenset(t for t in used if t.op not in inside)
         if self._handle in resources:
             raise InvalidArgumentError(
@@ -132,13 +132,6 @@ class CriticalSection:
                     actual=sorted(t.name for t in shared),
                 )
         graph.add_to_collection(_EXECUTIONS, _Execution(self._handle, resources, exclusive))
-
-
-def _origin(handle: Tensor) -> Tensor:
-    """Follow a handle back through loops and branches to the tensor that it comes from."""
-    while handle.op.type in ("Enter", "Switch", "Identity"):
-        handle = handle.op.inputs[0]
-    return handle
 
 
 def _again(leaf: Any) -> Any:

@@ -15,6 +15,7 @@ from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.argument_kinds import check_kind, whole_numbers
 from aioflow.graph.einsum import Equation
 from aioflow.graph.graph import Tensor
+from aioflow.graph.shapes import check_axis
 from aioflow.graph.static_value import constant_value
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_list
 from aioflow.ops.array.static_shapes import int_constant
@@ -71,9 +72,7 @@ def _contracted(axes: Any, x_rank: int, y_rank: int) -> tuple[list[int], list[in
     found = []
     for given, rank in zip(axes, (x_rank, y_rank), strict=True):
         listed = whole_numbers(np.reshape(given, -1), "axes")
-        if any(not -rank <= i < rank for i in listed):
-            raise InvalidArgumentError("axes out of range", expected=f"-{rank} <= axis < {rank}", actual=listed)
-        found.append([i % rank for i in listed])
+        found.append([check_axis(i, rank) for i in listed])
     if len(found[0]) != len(found[1]):
         raise InvalidArgumentError(
             "the operands must have equally many axes", expected=f"{len(found[0])} for both", actual=axes

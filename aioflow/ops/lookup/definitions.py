@@ -11,7 +11,7 @@ from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
 from aioflow.graph.shapes import Dims, is_compatible, merge_dims
 from aioflow.graph.traits import Effect, files, handle, state_change, state_read
 from aioflow.ops import rows
-from aioflow.ops.core import scalar
+from aioflow.ops.core import origin, scalar
 
 _WHY: Final = "its table is in the host's memory"
 _TYPES: Final = ["key_dtype: type", "value_dtype: type"]
@@ -21,14 +21,11 @@ _STATIC: Final = ("HashTableV2", "AnonymousHashTable")
 _OF_SCALARS: Final = ("MutableHashTableV2", "AnonymousMutableHashTable")
 _OF_TENSORS: Final = ("MutableHashTableOfTensorsV2", "AnonymousMutableHashTableOfTensors")
 _OF_KEYS: Final = ("MutableDenseHashTableV2", "AnonymousMutableDenseHashTable")
-_PASS_THROUGH: Final = frozenset({"Identity", "Enter", "Switch"})
 
 
 def table_node(handle: Tensor) -> Operation | None:
     """Return the node that creates the table behind a handle; None if it is not a table, or not known."""
-    op = handle.op
-    while op.type in _PASS_THROUGH:
-        op = op.inputs[0].op
+    op = origin(handle).op
     return op if op.type in (*_STATIC, *_OF_SCALARS, *_OF_TENSORS, *_OF_KEYS) else None
 
 

@@ -16,7 +16,7 @@ from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DTypeLike, as_dtype
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import OPS, ShapeContext, define_op, gradient, not_differentiable
-from aioflow.graph.shapes import Dims, num_elements
+from aioflow.graph.shapes import Dims, check_axis, num_elements
 from aioflow.graph.static_value import Rule, StaticValue, constant_value, integers_only
 from aioflow.graph.traits import reading, reduction
 from aioflow.memory.values import Array
@@ -51,28 +51,17 @@ def reduced(ctx: ShapeContext) -> Dims:
         return None
     if axes is None:
         return (None,) * len(dims) if keep else None
-    gone = {normal_axis(int(a), len(dims)) for a in axes.reshape(-1)}
+    gone = {check_axis(int(a), len(dims)) for a in axes.reshape(-1)}
     if keep:
         return tuple(1 if i in gone else d for i, d in enumerate(dims))
     return tuple(d for i, d in enumerate(dims) if i not in gone)
-
-
-def normal_axis(axis: int, rank: int) -> int:
-    """Return the axis counted from the front. Raise InvalidArgumentError if the tensor has no such axis."""
-    if not -rank <= axis < rank:
-        raise InvalidArgumentError(
-            f"invalid axis {axis} for a tensor with {rank} dimensions",
-            expected=f"-{rank} <= axis < {rank}",
-            actual=axis,
-        )
-    return axis % rank if rank else 0
 
 
 def _scanned(ctx: ShapeContext) -> Dims:
     ctx.require_rank("axis", 0)
     dims, axis = ctx.dims("x"), ctx.scalar("axis")
     if dims is not None and axis is not None:
-        normal_axis(axis, len(dims))
+        check_axis(axis, len(dims))
     return dims
 
 
@@ -170,7 +159,7 @@ def _reduced_axes(op: Operation) -> set[int] | None:
     dims, axes = op.inputs[0].dims, constant_value(op.inputs[1])
     if dims is None or axes is None:
         return None
-    return {normal_axis(int(a), len(dims)) for a in axes.reshape(-1)}
+    return {check_axis(int(a), len(dims)) for a in axes.reshape(-1)}
 
 
 def _with_kept_dims(op: Operation, *tensors: Tensor) -> list[Tensor]:

@@ -11,13 +11,13 @@ from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DTypeLike, as_dtype
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
-from aioflow.graph.shapes import Dims, merge_dims
+from aioflow.graph.shapes import Dims, check_axis, merge_dims
 from aioflow.graph.static_value import constant_value
 from aioflow.graph.traits import reading, reduction
 from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_list, make_tuple
 from aioflow.ops.array.static_shapes import swap_with_last
-from aioflow.ops.math.reduction import normal_axis, reduce_by
+from aioflow.ops.math.reduction import reduce_by
 from aioflow.ops.scoping import name_scope
 
 # in_top_k, top_k and nth_element are public as names of aioflow.nn and aioflow.math only.
@@ -47,7 +47,7 @@ def _arg_shape(ctx: ShapeContext) -> Dims:
         return ()
     if axis is None:
         return (None,) * (len(dims) - 1)
-    gone = normal_axis(int(axis), len(dims))
+    gone = check_axis(int(axis), len(dims))
     return dims[:gone] + dims[gone + 1 :]
 
 
@@ -387,7 +387,7 @@ def _last_axis(x: Tensor, axis: int) -> list[int] | Tensor | None:
     if x.dims is None:
         return None if axis == -1 else swap_with_last(x, axis)
     rank = len(x.dims)
-    axis = normal_axis(axis, rank)
+    axis = check_axis(axis, rank)
     return None if axis == rank - 1 or rank == 0 else swap_with_last(x, axis)
 
 

@@ -9,7 +9,7 @@ from aioflow.graph.graph import Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
 from aioflow.graph.shapes import Dims, common_dims, format_dims
 from aioflow.graph.traits import handle, waiting
-from aioflow.ops.core import scalar
+from aioflow.ops.core import origin, scalar
 
 _KINDS = ("FIFOQueueV2", "PaddingFIFOQueueV2", "RandomShuffleQueueV2", "PriorityQueueV2")
 _NAMES = ["container: string = ''", "shared_name: string = ''"]
@@ -21,9 +21,7 @@ _TIMEOUT = "timeout_ms: int = -1"
 
 def _shapes_of(handle: Tensor) -> tuple[Dims, ...]:
     """Return the static shapes of the queue's elements, derived from its handle; () if they are unknown."""
-    op = handle.op
-    while op.type in ("Identity", "Enter", "Switch"):
-        op = op.inputs[0].op
+    op = origin(handle).op
     if op.type == "GatherV2" and op.inputs[0].op.type == "Pack":  # see `QueueBase.from_list`
         found = {_shapes_of(each) for each in op.inputs[0].op.inputs}
         return tuple(map(_common, zip(*found, strict=False))) if () not in found else ()

@@ -8,10 +8,9 @@ from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
-from aioflow.graph.shapes import Dims
+from aioflow.graph.shapes import Dims, check_axis
 from aioflow.graph.traits import sparse, transcendental
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_list
-from aioflow.ops.array.shape import check_axis
 from aioflow.ops.sparse.tensor import SparseTensor, SparseTensorValue, sparse_of
 
 __all__ = [

@@ -9,7 +9,7 @@ from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.graph import Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
-from aioflow.graph.shapes import Dims
+from aioflow.graph.shapes import Dims, check_axis
 from aioflow.graph.traits import text
 from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_list
@@ -45,9 +45,7 @@ def _reduced(ctx: ShapeContext) -> Dims:
     if dims is None or axes is None:
         return (None,) * len(dims) if dims is not None and ctx.attrs["keep_dims"] else None
     rank = len(dims)
-    chosen = {int(axis) + rank if axis < 0 else int(axis) for axis in axes.reshape(-1)}
-    if any(not 0 <= axis < rank for axis in chosen):
-        raise InvalidArgumentError("no such dimension", expected=f"-{rank}..{rank - 1}", actual=axes.tolist())
+    chosen = {check_axis(int(axis), rank) for axis in axes.reshape(-1)}
     if ctx.attrs["keep_dims"]:
         return tuple(1 if axis in chosen else size for axis, size in enumerate(dims))
     return tuple(size for axis, size in enumerate(dims) if axis not in chosen)

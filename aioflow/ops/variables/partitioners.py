@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
-from aioflow.graph.shapes import Dims, TensorShape, dims_of, format_dims
+from aioflow.graph.shapes import Dims, TensorShape, check_axis, dims_of, format_dims
 
 __all__ = [
     "fixed_size_partitioner",
@@ -86,8 +86,7 @@ def min_max_variable_partitioner(
 
 def _sizes(shape: Any, axis: int) -> list[int]:
     sizes = _known(dims_of(shape))
-    if not -len(sizes) <= axis < len(sizes):
-        raise InvalidArgumentError("there is no such axis to cut along", expected=f"an axis of {sizes}", actual=axis)
+    check_axis(axis, len(sizes))
     return sizes
 
 

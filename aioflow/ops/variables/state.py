@@ -6,7 +6,7 @@ The public functions accept a `Variable` (or the result of an assignment), so th
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import aioflow
 from aioflow.errors import DTypeError, InvalidArgumentError
@@ -15,10 +15,11 @@ from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
-from aioflow.graph.shapes import Dims, format_dims, is_compatible, merge_dims
+from aioflow.graph.shapes import Dims, format_dims, is_compatible, merge_dims, num_elements
 from aioflow.graph.traits import WRITING, Effect, Memory, bookkeeping, handle, state_change, state_read
 from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make
+from aioflow.ops.core import origin
 
 __all__ = [
     "assign",
@@ -38,13 +39,9 @@ __all__ = [
     "scatter_update",
 ]
 
-_PASS_THROUGH: Final = frozenset({"Identity", "Enter", "Switch", "StopGradient"})
-
 
 def _handle_node(handle: Tensor) -> Operation | None:
-    op = handle.op
-    while op.type in _PASS_THROUGH:
-        op = op.inputs[0].op
+    op = origin(handle).op
     return op if op.type == "VarHandleOp" else None
 
 
@@ -344,13 +341,11 @@ def _resource_gather_grad(op: Operation, grad: Tensor) -> list[IndexedSlices | N
 
 
 def _product(dims: tuple[int | None, ...]) -> int:
-    total = 1
-    for size in dims:
-        if size is None:
-            raise InvalidArgumentError(
-                "an empty row needs a known number of indices", expected="known sizes", actual=format_dims(dims)
-            )
-        total *= size
+    total = num_elements(dims)
+    if total is None:
+        raise InvalidArgumentError(
+            "an empty row needs a known number of indices", expected="known sizes", actual=format_dims(dims)
+        )
     return total
 
 

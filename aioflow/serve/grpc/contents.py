@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -48,9 +49,7 @@ def from_contents(contents: Message, dtype: DType, shape: tuple[int, ...], name:
             f"input {name!r} has contents that do not match its datatype", expected=wanted, actual=", ".join(given)
         )
     values = getattr(contents, wanted)
-    count = 1
-    for size in shape:
-        count *= size
+    count = math.prod(shape)
     if len(values) != count:
         raise MalformedRequestError(
             f"input {name!r} has a number of elements that does not match its shape",

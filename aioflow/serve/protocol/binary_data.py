@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import sys
 from typing import Any, Final
@@ -24,9 +25,7 @@ def from_bytes(data: Any, begin: int, size: int, dtype: DType, shape: tuple[int,
     Raises:
         MalformedRequestError: the number of bytes does not match the shape, or the bytes are not valid for the dtype.
     """
-    count = 1
-    for each in shape:
-        count *= each
+    count = math.prod(shape)
     if dtype is dtypes.string:
         return _strings(memoryview(data)[begin : begin + size], count, name).reshape(shape)
     if size != count * dtype.size:

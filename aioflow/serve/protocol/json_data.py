@@ -65,9 +65,7 @@ def _check_infinite(flat: list[Any]) -> None:
 
 def _flat(data: Any, shape: tuple[int, ...], name: str) -> list[Any]:
     """Return the elements in row-major order."""
-    count = 1
-    for size in shape:
-        count *= size
+    count = math.prod(shape)
     level: list[Any] = data if type(data) is list else [data]
     if len(level) == count and not (level and type(level[0]) is list):
         return level  # flat, or with one axis

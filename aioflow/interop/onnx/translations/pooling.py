@@ -171,7 +171,7 @@ def lp_pool(node: Node, x: Tensor) -> Tensor:
     windows = windows_of(node, x, node.required("kernel_shape"))
     p = constant(float(node.attr("p", 2)), x.dtype)
     mean = _mean(framed(ops.pow(ops.abs(x), p), windows, 0), windows)
-    return ops.pow(mean * constant(float(np.prod(windows.kernel)), x.dtype), 1 / p)
+    return ops.pow(mean * constant(float(math.prod(windows.kernel)), x.dtype), 1 / p)
 
 
 @translation("GlobalAveragePool")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from aioflow.interop.onnx.exporting.node import Node
@@ -72,7 +74,7 @@ def space_to_batch(node: Node, x: Value, block: Value, paddings: Value) -> Value
     spread = node.reshaped(padded, node.joined([*parts, rest]))
     order = [*range(2, 2 * count + 1, 2), 0, *range(1, 2 * count, 2), *range(2 * count + 1, rank + count)]
     turned = node.transposed(spread, order)
-    batch = node.make("Mul", parts[0], node.const([int(np.prod(sizes))]))
+    batch = node.make("Mul", parts[0], node.const([math.prod(sizes)]))
     return node.reshaped(turned, node.joined([batch, *parts[1::2], rest]))
 
 
@@ -83,7 +85,7 @@ def batch_to_space(node: Node, x: Value, block: Value, crops: Value) -> Value:
     known = node.known(crops, "crops that are not constant")
     rank, count = node.rank(x), len(sizes)
     shape = node.make("Shape", x)
-    batch = node.make("Div", _part(node, shape, 0), node.const([int(np.prod(sizes))]))
+    batch = node.make("Div", _part(node, shape, 0), node.const([math.prod(sizes)]))
     space = [_part(node, shape, i + 1) for i in range(count)]
     rest = node.make("Shape", x, start=count + 1)
     spread = node.reshaped(x, node.joined([*(node.const([n]) for n in sizes), batch, *space, rest]))
