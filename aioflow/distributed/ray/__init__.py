@@ -8,8 +8,9 @@ from contextlib import asynccontextmanager
 from importlib import import_module
 from typing import Any
 
+from aioflow.concurrency.threads import in_thread
 from aioflow.distributed.ray.asked import check_strategy
-from aioflow.distributed.ray.host import RayHost, in_thread
+from aioflow.distributed.ray.host import RayHost
 from aioflow.distributed.starting.cluster import StartedCluster
 from aioflow.distributed.starting.jobs import Jobs
 from aioflow.distributed.starting.supervising import supervised, wanted
@@ -106,7 +107,7 @@ async def _connected() -> AsyncIterator[Any]:
         yield ray
         return
     try:
-        await in_thread(ray.init)
+        await in_thread(ray.init, critical=True)
         yield ray
     finally:
-        await in_thread(ray.shutdown)
+        await in_thread(ray.shutdown, critical=True)

@@ -11,8 +11,9 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
+from aioflow.concurrency.threads import in_thread
 from aioflow.distributed.ray.actor import WorkerActor
 from aioflow.distributed.ray.asked import actor_options, bundles, orders
 from aioflow.distributed.starting.host import Running, Wanted
@@ -21,8 +22,6 @@ from aioflow.errors import AlreadyExistsError, DeadlineExceededError, Unavailabl
 from aioflow.net.cluster_spec import ClusterSpec, Task
 from aioflow.net.errors_codec import decode_error
 from aioflow.net.remote_step import outcomes
-
-T = TypeVar("T")
 
 _LOGGER: Final = logging.getLogger("aioflow.distributed")
 _SOON: Final = 5.0  # seconds until a warning that Ray has no room
@@ -60,9 +59,9 @@ class RayHost:
         try:
             async with asyncio.timeout(seconds) as limit:
                 make = partial(self._ray.util.placement_group, self._bundles, strategy=self._strategy)
-                await in_thread(partial(self._keep_group, make))
+                await in_thread(self._keep_group, make, critical=True)
                 await self._until_there_is_room(seconds)
-                await in_thread(self._make_actors)
+                await in_thread(self._make_actors, critical=True)
                 async with asyncio.TaskGroup() as tg:
                     found = {task: tg.create_task(self._address(task)) for task in self._actors}
         except ExceptionGroup as group:
@@ -70,7 +69,7 @@ class RayHost:
         except TimeoutError as error:
             if not limit.expired():
                 raise
-            free = await in_thread(self._ray.available_resources)
+            free = await in_thread(self._ray.available_resources, effects=False)
             raise DeadlineExceededError(
                 f"Ray has no room for all tasks within {seconds:g} s",
                 expected=f"{self._bundles}, placed by {self._strategy}",
@@ -162,7 +161,7 @@ class RayHost:
                     _LOGGER.info("%s could not be drained: %s", task.name, _brief(error))
 
     async def close(self) -> None:
-        await in_thread(self._remove)
+        await in_thread(self._remove, critical=True)
         with suppress(TimeoutError):
             async with asyncio.timeout(_END_SECONDS):
                 await outcomes(_gone(actor.ended.remote()) for actor in self._actors.values())
@@ -183,13 +182,3 @@ def _brief(error: Exception) -> str:
     """Return the first and the last line of a message; the last has the error of an actor's constructor."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return " … ".join(line[:_LINE] for line in dict.fromkeys((lines[0], lines[-1])))
-
-
-async def in_thread(call: Callable[[], T]) -> T:
-    """Return the result of a blocking call. If cancelled, wait for the call first, so that its result is recorded."""
-    running = asyncio.get_running_loop().run_in_executor(None, call)
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await asyncio.wait([running])
-        raise

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import aioflow as af
 from aioflow.errors import DTypeError, FailedPreconditionError, InvalidArgumentError
 from aioflow.interop.model import Model, Signature
 from aioflow.interop.onnx import export
+from aioflow.interop.onnx.exporting.assembly import assembled
 from aioflow.interop.unsupported import UnsupportedError
 from tests.interop.onnx_out.cases import CASES, Case
 from tests.interop.onnx_out.running import Arrays, compare
@@ -173,6 +176,26 @@ async def test_export_writes_a_file(tmp_path: Path) -> None:
     await export(x.graph, {"y": af.matmul(x, weights)}, path=path)
     assert sizes_in(tmp_path).keys() == {"model.onnx"}
     assert evaluate(onnx.load(path), {"x": np.ones((1, 600), np.float32)})[0] == 600 * 599 / 2
+
+
+async def test_cancelled_export_writes_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, going_on = threading.Event(), threading.Event()
+
+    def slowly(*args: Any) -> onnx.ModelProto:
+        begun.set()
+        going_on.wait()
+        return assembled(*args)
+
+    monkeypatch.setattr("aioflow.interop.onnx.exporting.export.assembled", slowly)
+    x = af.placeholder(af.float32, [2])
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(export(af.get_default_graph(), [x * 2.0], path=tmp_path / "model.onnx"))
+        await asyncio.to_thread(begun.wait)
+        task.cancel()
+    going_on.set()
+    await asyncio.get_running_loop().shutdown_default_executor()  # joins a thread that might still write
+    assert task.cancelled()
+    assert sizes_in(tmp_path) == {}
 
 
 async def test_external_data_goes_into_a_second_file(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from onnx import ModelProto
 from aioflow.checks.brief import brief
 from aioflow.compiler.ir import ClientGraph, Edge
 from aioflow.compiler.prune import StepRequest, prune
+from aioflow.concurrency.threads import in_thread
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.formats.files import file_errors
 from aioflow.graph.boundary import ARG, RETVAL
@@ -93,7 +93,11 @@ async def export(
     else:
         values = await values_of(handles(step), graph, values_in)
     names = list(found_inputs), list(found_outputs)
-    return await asyncio.to_thread(_made, step, values, *names, opset, path, external_data)
+    model = await in_thread(_made, step, values, *names, opset, effects=False)
+    if path is not None:
+        with file_errors(path):
+            await in_thread(_write, model, Path(path), external_data)
+    return model
 
 
 def _check_opset(opset: Any) -> None:
@@ -190,10 +194,8 @@ def _made(
     inputs: Sequence[str],
     outputs: Sequence[str],
     opset: int,
-    path: str | os.PathLike[str] | None,
-    external_data: bool | None,
 ) -> ModelProto:
-    """Return the model after writing it to `path`, if given. Slow: call it in a thread."""
+    """Return the model. Slow: call it in a thread."""
     graph = optimized(fused(frozen(step, values), opset))
     args = {int(n.attrs["index"]): Edge(n.name, 0) for n in graph.nodes.values() if n.op == ARG}
     results = {int(n.attrs["index"]): n.inputs[0] for n in graph.nodes.values() if n.op == RETVAL}
@@ -205,11 +207,7 @@ def _made(
         reserved=outputs,
         impossible=changing(step),
     )
-    model = assembled(scope, dict(zip(outputs, made, strict=True)), "")
-    if path is not None:
-        with file_errors(path):
-            _write(model, Path(path), external_data)
-    return model
+    return assembled(scope, dict(zip(outputs, made, strict=True)))
 
 
 def _write(model: ModelProto, path: Path, external_data: bool | None) -> None:
