@@ -56,12 +56,12 @@ def rows(table: Sequence[Sequence[str]], right: Iterable[int] = (), indent: str 
         yield line if limit is None or len(line) <= limit else line[: limit - 1] + "…"
 
 
-def packed(cells: Sequence[tuple[str, str]], indent: str = "  ") -> Iterator[str]:
+def packed(cells: Sequence[tuple[str, str]]) -> Iterator[str]:
     """Yield names with values, several per line, ordered down the columns as in a listing of files."""
     limit = width() or 100
     names, values = (max((len(cell[i]) for cell in cells), default=0) for i in (0, 1))
-    across = max(1, (limit - len(indent) + 3) // (names + values + 4))
+    across = max(1, (limit + 1) // (names + values + 4))
     height = -(-len(cells) // across)
     for line in range(height):
         shown = [f"{name.ljust(names)} {value.rjust(values)}" for name, value in cells[line::height]]
-        yield (indent + "   ".join(shown)).rstrip()
+        yield ("  " + "   ".join(shown)).rstrip()

@@ -15,7 +15,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-import aioflow
 from aioflow.errors import (
     AlreadyExistsError,
     FailedPreconditionError,
@@ -26,7 +25,6 @@ from aioflow.graph import scopes
 from aioflow.graph.argument_kinds import check_kind, check_text
 from aioflow.graph.calls import EXPANDERS
 from aioflow.graph.collections import Collections
-from aioflow.graph.default_session import current_session
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graphdef import GraphDef, graph_def_of
 from aioflow.graph.keys import GraphKeys
@@ -432,10 +430,6 @@ class Graph(Collections):
     def container(self, name: str) -> AbstractContextManager[str]:
         """Keep the resources of new stateful nodes in the container with this name."""
         return scopes.container(self, name)
-
-    def default_session(self) -> aioflow.Session | None:
-        """Return the innermost session opened as default for this graph, or None. `Session` sets it."""
-        return current_session(self)
 
 
 def _through_context(

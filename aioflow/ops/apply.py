@@ -212,16 +212,14 @@ def convert_to_tensor(
     return constant(value, wanted, name=name or "Const")
 
 
-def convert_n_to_tensor(
-    values: Iterable[TensorLike], dtype: DTypeLike | None = None, name: str | None = None
-) -> list[Tensor]:
+def convert_n_to_tensor(values: Iterable[TensorLike], dtype: DTypeLike | None = None) -> list[Tensor]:
     """Apply `convert_to_tensor` to each value. Raise DTypeError if `values` is a single value."""
     if isinstance(values, str | bytes | Mapping):
         raise DTypeError(
             "a list of values is needed, not a single value", expected="a list of tensors", actual=repr(values)
         )
     check_kind(values, Iterable, "the values to convert to tensors", "a list of tensors")
-    return [convert_to_tensor(v, dtype, name=None if name is None else f"{name}_{i}") for i, v in enumerate(values)]
+    return [convert_to_tensor(value, dtype) for value in values]
 
 
 def _checked(tensor: Tensor, dtype: DType | None) -> Tensor:

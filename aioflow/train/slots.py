@@ -63,9 +63,8 @@ def _join_slices(slot: Variable, primary: Any) -> None:
         slot.save_slice_info = SaveSliceInfo(whole, info.full_shape, info.var_offset, info.var_shape)
 
 
-def filled_slot(primary: Any, value: float, name: str, dtype: DType | None = None) -> Variable:
+def filled_slot(primary: Any, value: float, name: str) -> Variable:
     """Create a slot of the shape of `primary`, with every element equal to `value`."""
-    element = primary.dtype if dtype is None else dtype
     dims: Dims = primary.shape.raw
 
     def initial() -> Any:
@@ -74,6 +73,6 @@ def filled_slot(primary: Any, value: float, name: str, dtype: DType | None = Non
             sizes = make("Shape", start)
         else:
             sizes = constant([d for d in dims or () if d is not None], "int32", name="dims")
-        return make("Fill", sizes, constant(value, element, name="value"))
+        return make("Fill", sizes, constant(value, primary.dtype, name="value"))
 
-    return create_slot(primary, initial, name, element, dims)
+    return create_slot(primary, initial, name, primary.dtype, dims)

@@ -19,11 +19,10 @@ from aioflow.runtime.executor import DeviceThreads
 from aioflow.runtime.host_values import HostValues
 from aioflow.runtime.step import Step, root_cause
 from aioflow_cupy.completion import Completions
-from aioflow_cupy.coverage import is_capturable
 from aioflow_cupy.dlpack import SharedArray, imported, is_on_gpu
 from aioflow_cupy.driver import Driver
 from aioflow_cupy.executor import StreamExecutor
-from aioflow_cupy.graphs import CapturedFunction
+from aioflow_cupy.graphs import CapturedFunction, is_capturable
 from aioflow_cupy.memory import DeviceMemory
 from aioflow_cupy.namespace import Namespace
 from aioflow_cupy.staging import LANE_BYTES, Lanes

@@ -10,7 +10,7 @@ A graph contains the addresses of all its arrays:
 Calls that do not meet these conditions run without a graph.
 
 A strand may be captured only if none of its kernels needs a value of the device on the host
-(`coverage.is_capturable`). If CUDA refuses nevertheless, the strand is never tried again.
+(`is_capturable`). If CUDA refuses nevertheless, the strand is never tried again.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import numpy as np
 from aioflow.errors import FailedPreconditionError
 from aioflow.graph import dtypes
 from aioflow.kernels.resources import VariableResource
+from aioflow.runtime.bind import BoundNode
 from aioflow_cupy.driver import Driver, Graph, Pool
 from aioflow_cupy.streams import Streams
 
@@ -239,3 +240,22 @@ def _variables_in_place(capture: _Capture) -> bool:
     if any(variable.value is not array for variable, array in capture.variables):
         return False
     return all(count <= _HELD for count in _counts(capture.variables))
+
+
+def is_capturable(nodes: Sequence[BoundNode]) -> bool:
+    """Return whether a CUDA graph can replace the bound nodes of a strand: none needs device values on the host.
+
+    CUDA would refuse other nodes itself, but only after the attempt.
+    """
+    on_host = {b.node.name for b in nodes if b.kernel.host_results}
+    inside = {b.node.name for b in nodes}
+    for bound in nodes:
+        # Gathers with `batch_dims` run the portable kernel, which looks at the indices.
+        if bound.kernel.is_async or bound.kernel.synchronises or bound.node.attrs.get("batch_dims"):
+            return False
+        for argument in bound.arguments:
+            if argument.convert is not None and any(
+                edge.node in inside and edge.node not in on_host for edge in argument.sources
+            ):
+                return False
+    return True

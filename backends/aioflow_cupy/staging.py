@@ -79,13 +79,6 @@ class Lanes:
             else:
                 self._retired.append((event, lane))
 
-    @property
-    def under_way(self) -> int:
-        """The number of lanes that wait for their event."""
-        with self._lock:
-            self._collect()
-            return len(self._retired)
-
     def clear(self) -> None:
         """Drop all lanes. No copy may be in progress."""
         with self._lock:

@@ -227,16 +227,6 @@ class Library:
         self.call(name, byref(handle), *arguments, threads=threads)
         return handle.value or 0
 
-    def is_made(self, name: str, *arguments: Any) -> int | None:
-        """Return the handle that a function creates, or None where the library has no implementation."""
-        handle = c_void_p()
-        status = self._by(1, self._functions[name], byref(handle), *arguments)
-        if status in (Status.UNIMPLEMENTED, Status.LAST_IMPL_REACHED):
-            return None
-        if status:
-            self.fail(name, status)
-        return handle.value or 0
-
     @contextmanager
     def attributes_with(self, activation: Activation | None, result: int) -> Iterator[int]:
         """Provide the attributes of a primitive that ends with an activation, for the duration of the block.

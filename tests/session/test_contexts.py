@@ -27,6 +27,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 import aioflow as af
+from aioflow.graph.default_session import current_session
 from aioflow.graph.scopes import current_scope
 
 _PATIENCE = 60.0
@@ -80,7 +81,7 @@ class Program:
         assert all(session.closed for session in self.sessions)
         assert self.results
         assert af.get_default_session() is None
-        assert self.graph.default_session() is None
+        assert current_session(self.graph) is None
         assert af.get_default_graph() is graph
         assert current_scope(self.graph) == current_scope(af.Graph())
 
@@ -159,7 +160,7 @@ def crossed_sessions(program: Program) -> None:
         await first.__aenter__()
         await second.__aenter__()
         await first.__aexit__(None, None, None)
-        assert program.graph.default_session() is second
+        assert current_session(program.graph) is second
         with program.graph.as_default():
             program.results.append(float(await program.y.eval({program.x: 1.0})))
         await second.__aexit__(None, None, None)

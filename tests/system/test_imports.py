@@ -178,7 +178,7 @@ class Refuse:
         if name.partition(".")[0] in ("cupy", "cupyx"):
             raise ImportError("CuPy is not to be imported")
 sys.meta_path.insert(0, Refuse())
-import aioflow, aioflow_cupy, aioflow_cupy.backend, aioflow_cupy.coverage
+import aioflow, aioflow_cupy, aioflow_cupy.backend, aioflow_cupy.graphs
 assert "cupy" not in sys.modules
 from aioflow_cupy.backend import CupyBackend
 try:

@@ -49,10 +49,10 @@ def integers(node: Node, tensor: Tensor | None, what: str) -> list[int] | None:
     return node.refuse(f"{what} that are not constant") if value is None else [int(v) for v in np.reshape(value, -1)]
 
 
-def length_of(node: Node, vector: Tensor, what: str) -> int:
-    """Return the number of elements of a vector. Refuse the node if it is not known."""
+def length_of(node: Node, vector: Tensor) -> int:
+    """Return the number of axes in a vector of them. Refuse the node if it is not known."""
     length = (vector.dims or (None,))[0]
-    return node.refuse(f"an unknown number of {what}") if length is None else length
+    return node.refuse("an unknown number of axes") if length is None else length
 
 
 def axes_of(node: Node, tensor: Tensor, given: Tensor | None, from_end: bool = False) -> list[int] | None:

@@ -52,7 +52,7 @@ def reverse_sequence(xp: Any, value: Any, seq_lengths: Any, *, seq_dim: int, bat
         raise InvalidArgumentError(
             "a sequence is longer than its dimension",
             expected=f"lengths in 0..{size}",
-            actual=_first_outside(seq_lengths, 0, size + 1),
+            actual=_first_outside(seq_lengths, size + 1),
         )
     rest = [i for i in range(value.ndim) if i not in (batch, along)]
     order = [batch, along, *rest]
@@ -71,10 +71,10 @@ def reverse_sequence(xp: Any, value: Any, seq_lengths: Any, *, seq_dim: int, bat
     return reversed_.transpose(np.argsort(order).tolist())
 
 
-def _first_outside(values: Any, low: int, high: int) -> int:
-    """Return the first value outside [low, high); an error message with all of them could list millions."""
+def _first_outside(values: Any, high: int) -> int:
+    """Return the first value outside [0, high); an error message with all of them could list millions."""
     flat = values.reshape(-1)
-    return int(flat[int(((flat < low) | (flat >= high)).argmax())])
+    return int(flat[int(((flat < 0) | (flat >= high)).argmax())])
 
 
 @kernel("Roll", host={"shift": as_ints, "axis": as_ints}, fresh=True)
@@ -109,7 +109,7 @@ def invert_permutation(xp: Any, x: Any) -> Any:
     count = x.size
     if count and (int(x.min()) < 0 or int(x.max()) >= count):
         raise InvalidArgumentError(
-            "not a permutation", expected=f"each of 0..{count - 1} once", actual=_first_outside(x, 0, count)
+            "not a permutation", expected=f"each of 0..{count - 1} once", actual=_first_outside(x, count)
         )
     result = full(xp, x.shape, -1, x.dtype)
     for part in blocks(count, BLOCK if is_large(x) else max(1, count)):
@@ -290,7 +290,7 @@ def dynamic_partition(binding: Binding) -> Callable[[Any, Any], Any]:
             raise InvalidArgumentError(
                 "a partition is out of range",
                 expected=f"0 <= partition < {count}",
-                actual=_first_outside(partitions, 0, count),
+                actual=_first_outside(partitions, count),
             )
         flat = partitions.reshape(-1)
         rows = data.reshape((flat.size, *data.shape[partitions.ndim :]))
@@ -371,7 +371,7 @@ def unravel_index(xp: Any, indices: Any, dims: tuple[int, ...]) -> Any:
         raise InvalidArgumentError(
             "a position is outside the tensor",
             expected=f"0 <= position < {total}",
-            actual=_first_outside(flat, 0, total),
+            actual=_first_outside(flat, total),
         )
     result = xp.empty((len(dims), flat.size), indices.dtype)
     for part in blocks(flat.size, BLOCK if is_large(flat) else max(1, flat.size)):

@@ -46,9 +46,9 @@ def _block(shape: tuple[int, ...], begin: tuple[int, ...], size: tuple[int, ...]
     return (*index, ...)
 
 
-def _bind_index(binding: Binding, first: int) -> Index | None:
-    """Return the index tuple if the three inputs from `first` on are constants, otherwise None."""
-    bounds = binding.constants[first : first + 3]
+def _bind_index(binding: Binding) -> Index | None:
+    """Return the index tuple if the three inputs after the first are constants, otherwise None."""
+    bounds = binding.constants[1:4]
     if any(b is None for b in bounds):
         return None
     begin, end, strides = (as_ints(b) for b in bounds)
@@ -62,7 +62,7 @@ _BOUNDS: Final = {"begin": as_ints, "end": as_ints, "strides": as_ints}
 def strided_slice(binding: Binding) -> Callable[..., Any]:
     # Indexing an object array by integers alone returns plain bytes; an ellipsis keeps the result an array.
     keep_array = binding.input_dtypes[0] is dtypes.string
-    fixed = _bind_index(binding, 1)
+    fixed = _bind_index(binding)
     attrs = binding.attrs
 
     def take(value: Any, index: Index) -> Any:
@@ -115,7 +115,7 @@ def _out_of_bounds(shape: tuple[int, ...], index: Index) -> InvalidArgumentError
 @binder("StridedSliceGrad", host={"shape": as_sizes, **_BOUNDS}, fresh=True, elastic=True)
 def strided_slice_grad(binding: Binding) -> Callable[..., Any]:
     xp, dtype, attrs = binding.xp, binding.output_dtypes[0].np_dtype, binding.attrs
-    fixed = _bind_index(binding, 1)
+    fixed = _bind_index(binding)
 
     def place(shape: tuple[int, ...], begin: Any, end: Any, strides: Any, dy: Any) -> Any:
         index = strided_index(begin, end, strides, attrs) if fixed is None else fixed

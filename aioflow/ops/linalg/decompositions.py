@@ -236,11 +236,9 @@ def _inverse_grad(op: Operation, grad: Tensor) -> Tensor:
     return -matmul(y, matmul(grad, y, adjoint_b=True), adjoint_a=True)
 
 
-def _columns(x: Tensor, count: int = 2) -> Tensor:
-    """Append `count` dimensions of size 1."""
-    for _ in range(count):
-        x = make("ExpandDims", x, -1)
-    return x
+def _columns(x: Tensor) -> Tensor:
+    """Append two dimensions of size 1."""
+    return make("ExpandDims", make("ExpandDims", x, -1), -1)
 
 
 @gradient("MatrixDeterminant")

@@ -183,22 +183,22 @@ class ConditionalAccumulatorBase:
         step = _as_int64(new_global_step)
         return make_op("ResourceAccumulatorSetGlobalStep", self._accumulator_ref, step, name=name)
 
-    def restart(self, step: TensorLike, name: str | None = None) -> Operation:
+    def restart(self, step: TensorLike) -> Operation:
         """Return an operation that continues from a step, for training restored from a checkpoint.
 
         An earlier step drops the gradients added so far, and gradients of the undone steps that arrive later. The
         operation also reopens a closed accumulator and removes its limit.
         """
         tensor = _as_int64(step)
-        return make_op("_ResourceAccumulatorRestart", self._accumulator_ref, tensor, name=name or "Restart")
+        return make_op("_ResourceAccumulatorRestart", self._accumulator_ref, tensor, name="Restart")
 
-    def go_back(self, step: TensorLike, name: str | None = None) -> Operation:
+    def go_back(self, step: TensorLike) -> Operation:
         """Return an operation that accepts gradients of `step` again.
 
         Use it if the gradients taken in this step have changed nothing.
         """
         tensor = _as_int64(step)
-        return make_op("_ResourceAccumulatorGoBack", self._accumulator_ref, tensor, name=name or "GoBack")
+        return make_op("_ResourceAccumulatorGoBack", self._accumulator_ref, tensor, name="GoBack")
 
     def limit(self, num_required: TensorLike, name: str | None = None) -> Operation:
         """Return an operation that limits the number of gradients a `take_grad` waits for, whatever it requires.

@@ -6,7 +6,6 @@ from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import define_op, not_differentiable
 from aioflow.graph.scopes import current_scope
-from aioflow.graph.shapes import Dims
 from aioflow.graph.traits import waiting
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_op
 
@@ -26,15 +25,13 @@ def mailbox_put(shared_name: str, key: TensorLike, value: Tensor) -> Operation:
     return make_op("MailboxPut", key, value, container=_container(value), shared_name=shared_name)
 
 
-def mailbox_take(shared_name: str, key: TensorLike, dtype: DType, dims: Dims = None) -> Tensor:
+def mailbox_take(shared_name: str, key: TensorLike, dtype: DType) -> Tensor:
     """Return the value under `key`; the node waits for it.
 
     The same value can be taken again until a value with a larger key has been taken.
     """
     tensor = convert_to_tensor(key)
-    value = make("MailboxTake", tensor, T=dtype, container=_container(tensor), shared_name=shared_name)
-    value.set_shape(dims)
-    return value
+    return make("MailboxTake", tensor, T=dtype, container=_container(tensor), shared_name=shared_name)
 
 
 def _container(tensor: Tensor) -> str:

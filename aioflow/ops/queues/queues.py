@@ -212,9 +212,9 @@ class QueueBase:
         """Return the number of elements, an int32 scalar."""
         return make("QueueSizeV2", self._queue_ref, name=name or f"{self._base_name}_Size")
 
-    def num_waiting(self, name: str | None = None) -> Tensor:
+    def num_waiting(self) -> Tensor:
         """Return the number of waiting dequeues, an int32 scalar. TensorFlow has no such method."""
-        return make("_QueueDequeuersV2", self._queue_ref, name=name or f"{self._base_name}_Waiting")
+        return make("_QueueDequeuersV2", self._queue_ref, name=f"{self._base_name}_Waiting")
 
     @property
     def _base_name(self) -> str:

@@ -19,7 +19,7 @@ from aioflow.graph.static_value import constant_value
 from aioflow.graph.traits import sparse
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_list, make_op
 from aioflow.ops.scoping import name_scope
-from aioflow.ops.sparse.tensor import SparseTensor, int64_tensor, sparse_of
+from aioflow.ops.sparse.tensor import SparseTensor, first_size, int64_tensor, sparse_of
 
 __all__ = [
     "sparse_concat",
@@ -36,10 +36,6 @@ __all__ = [
 # ── definitions ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _size(dims: Dims, axis: int = 0) -> int | None:
-    return None if dims is None else dims[axis]
-
-
 def _reordered(ctx: ShapeContext) -> list[Dims]:
     ctx.require_rank("input_shape", 1)
     return [_or_open(ctx.require_rank("input_indices", 2), 2), _or_open(ctx.require_rank("input_values", 1), 1)]
@@ -50,10 +46,10 @@ def _or_open(dims: Dims, rank: int) -> Dims:
 
 
 def _reshaped(ctx: ShapeContext) -> list[Dims]:
-    rows = _size(ctx.require_rank("input_indices", 2))
+    rows = first_size(ctx.require_rank("input_indices", 2))
     ctx.require_rank("input_shape", 1)
     new = ctx.require_rank("new_shape", 1)
-    return [(rows, _size(new)), _or_open(new, 1)]
+    return [(rows, first_size(new)), _or_open(new, 1)]
 
 
 def _joined(ctx: ShapeContext) -> list[Dims]:
@@ -73,18 +69,18 @@ def _joined(ctx: ShapeContext) -> list[Dims]:
         rows = None if rows is None or count is None or count[0] is None else rows + count[0]
         columns = merge_dims(columns, None if indices is None else indices[1:])
         shape = merge_dims(shape, one)
-    return [(rows, _size(columns)), (rows,), shape]
+    return [(rows, first_size(columns)), (rows,), shape]
 
 
 def _parts(ctx: ShapeContext) -> list[Dims]:
     count = ctx.attrs["num_split"]
-    rank = _size(ctx.require_rank("shape", 1))
+    rank = first_size(ctx.require_rank("shape", 1))
     return [*[(None, rank)] * count, *[(None,)] * count, *[(rank,)] * count]
 
 
 def _sliced(ctx: ShapeContext) -> list[Dims]:
     shape = ctx.require_rank("shape", 1)
-    return [(None, _size(shape)), (None,), _or_open(shape, 1)]
+    return [(None, first_size(shape)), (None,), _or_open(shape, 1)]
 
 
 def _filled(ctx: ShapeContext) -> list[Dims]:
@@ -94,7 +90,7 @@ def _filled(ctx: ShapeContext) -> list[Dims]:
     merge_dims(None if indices is None else indices[1:], rank)
     ctx.require_rank("default_value", 0)
     shape = ctx.partial_shape("dense_shape")
-    return [(None, _size(rank)), (None,), (_size(shape) if shape else None,), (_size(indices),)]
+    return [(None, first_size(rank)), (None,), (first_size(shape) if shape else None,), (first_size(indices),)]
 
 
 _SPARSE = "indices: int64, values: T, {}: int64"
@@ -144,7 +140,7 @@ define_op(
     "backprop_val_grad: T, input_indices: int64, input_start: int64, output_indices: int64",
     "val_grad: T",
     ["T: {numbertype}"],
-    shape=lambda ctx: (_size(ctx.require_rank("input_indices", 2)),),
+    shape=lambda ctx: (first_size(ctx.require_rank("input_indices", 2)),),
     traits=sparse(),
 )
 define_op(

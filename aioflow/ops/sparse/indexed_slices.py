@@ -29,16 +29,9 @@ def convert_to_tensor_or_indexed_slices(
     return convert_to_tensor(value, dtype, name=name)
 
 
-def convert_n_to_tensor_or_indexed_slices(
-    values: Iterable[TensorLike | None], dtype: DTypeLike | None = None, name: str | None = None
-) -> list[Gradient | None]:
+def convert_n_to_tensor_or_indexed_slices(values: Iterable[TensorLike | None]) -> list[Gradient | None]:
     """Apply `convert_to_tensor_or_indexed_slices` to each value; None stays None."""
-    return [
-        None
-        if value is None
-        else convert_to_tensor_or_indexed_slices(value, dtype, None if name is None else f"{name}_{i}")
-        for i, value in enumerate(values)
-    ]
+    return [None if value is None else convert_to_tensor_or_indexed_slices(value) for value in values]
 
 
 def _dense_sum(parts: Sequence[Tensor]) -> Tensor:

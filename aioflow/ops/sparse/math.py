@@ -11,7 +11,7 @@ from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_different
 from aioflow.graph.shapes import Dims, check_axis
 from aioflow.graph.traits import sparse, transcendental
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_list
-from aioflow.ops.sparse.tensor import SparseTensor, SparseTensorValue, sparse_of
+from aioflow.ops.sparse.tensor import SparseTensor, SparseTensorValue, first_size, sparse_of
 
 __all__ = [
     "sparse_add",
@@ -33,17 +33,13 @@ _INPUT = "input_indices: int64, input_values: T, input_shape: int64, reduction_a
 _SP = "sp_indices: int64, sp_values: T, sp_shape: int64"
 
 
-def _size(dims: Dims, axis: int = 0) -> int | None:
-    return None if dims is None else dims[axis]
-
-
 def _sum_shape(ctx: ShapeContext) -> list[Dims]:
     shape = ctx.require_rank("a_shape", 1)
-    return [(None, _size(shape)), (None,), (_size(shape),)]
+    return [(None, first_size(shape)), (None,), (first_size(shape),)]
 
 
 def _add_grad_shape(ctx: ShapeContext) -> list[Dims]:
-    return [(_size(ctx.require_rank(name, 2)),) for name in ("a_indices", "b_indices")]
+    return [(first_size(ctx.require_rank(name, 2)),) for name in ("a_indices", "b_indices")]
 
 
 def _product_shape(ctx: ShapeContext) -> Dims:
@@ -76,7 +72,7 @@ def _reduced_shape(ctx: ShapeContext) -> Dims:
 
 
 def _entries_shape(ctx: ShapeContext) -> Dims:
-    return (_size(ctx.require_rank("sp_indices", 2)),)
+    return (first_size(ctx.require_rank("sp_indices", 2)),)
 
 
 define_op(

@@ -27,6 +27,11 @@ __all__ = [
 ]
 
 
+def first_size(dims: Dims) -> int | None:
+    """Return the first size of a shape, or None if it is unknown."""
+    return None if dims is None else dims[0]
+
+
 class SparseTensorValue(NamedTuple):
     """The value of a `SparseTensor`, as fed to a run or returned by it.
 
@@ -103,7 +108,7 @@ class SparseTensor(CompositeTensor):
                 expected="a shape of one dimension, [rank]",
                 actual=format_dims(dims),
             )
-        rank = None if dims is None else dims[0]
+        rank = first_size(dims)
         return [(None, rank), (None,), (rank,)]
 
     def kept_dims(self) -> list[Dims]:

@@ -50,7 +50,7 @@ def decode_request(body: Any, json_length: int | None = None, limits: Limits | N
             "Inference-Header-Content-Length is not within the body", expected=f"0 to {total}", actual=json_length
         )
     document = json_object(body if json_length == total else memoryview(body)[:json_length], limits)
-    parameters = _object(document, "parameters", "the request")
+    parameters = _parameters(document, "the request")
     timeout, priority = scheduling(parameters)
     inputs, end = _inputs(document, body, json_length, limits)
     if end != total:
@@ -85,7 +85,7 @@ def _inputs(document: Mapping[str, Any], body: Any, at: int, limits: Limits) -> 
         name = tensor_name(entry.get("name"), found, "input")
         dtype = tensor_dtype(entry.get("datatype"), name)
         shape = tensor_shape(entry.get("shape"), name, limits)
-        parameters = _object(entry, "parameters", f"input {name!r}")
+        parameters = _parameters(entry, f"input {name!r}")
         check_input(parameters, name)
         size = parameters.get(_BINARY_SIZE)
         if size is None:
@@ -110,7 +110,7 @@ def _outputs(document: Mapping[str, Any], binary: bool, limits: Limits) -> tuple
     found: dict[str, RequestedOutput] = {}
     for entry in _entries(document, "outputs", limits, is_required=False):
         name = tensor_name(entry.get("name"), found, "output")
-        parameters = _object(entry, "parameters", f"output {name!r}")
+        parameters = _parameters(entry, f"output {name!r}")
         check_output(parameters, name)
         own = flag_of(parameters, "binary_data", f"output {name!r}") if "binary_data" in parameters else binary
         found[name] = RequestedOutput(name, own)
@@ -131,12 +131,13 @@ def _entries(document: Mapping[str, Any], key: str, limits: Limits, is_required:
         yield entry
 
 
-def _object(entry: Mapping[str, Any], key: str, what: str) -> dict[str, Any]:
-    found = entry.get(key)
+def _parameters(entry: Mapping[str, Any], what: str) -> dict[str, Any]:
+    found = entry.get("parameters")
     if found is None:
         return {}
     if type(found) is not dict:
-        raise MalformedRequestError(f"{key!r} of {what} is not an object", expected="an object", actual=kind(found))
+        wrong = f"'parameters' of {what} is not an object"
+        raise MalformedRequestError(wrong, expected="an object", actual=kind(found))
     return found
 
 

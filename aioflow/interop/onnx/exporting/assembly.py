@@ -17,15 +17,12 @@ _PRODUCER: Final = "aioflow"
 _SMALL: Final = 1024  # bytes; smaller constants are always in the model
 
 
-def assembled(
-    scope: Scope, outputs: Mapping[str, Value], doc: str, outside: dict[str, Array] | None = None
-) -> ModelProto:
+def assembled(scope: Scope, outputs: Mapping[str, Value], outside: dict[str, Array] | None = None) -> ModelProto:
     """Return the model.
 
     Args:
         scope: The result of the walk.
         outputs: The output values by their names in the model.
-        doc: A description for readers.
         outside: Receives the constants of more than 1 KiB, by name, which the model then only refers to. By default,
             all constants are in the model.
     """
@@ -47,7 +44,6 @@ def assembled(
         ir_version=helper.find_min_ir_version_for(imports),
         producer_name=_PRODUCER,
         producer_version=RELEASE,
-        doc_string=doc,
     )
 
 

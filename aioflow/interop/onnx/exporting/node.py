@@ -162,10 +162,9 @@ class Node:
             return Value(value.name, value.dtype, self._first_dims(value))
         return self.transposed(value, channels_first_order(self.rank(value)))
 
-    def last(self, value: Value, channels_first: bool, index: int = 0) -> Value:
-        """Return a result that has its channels first as an output of the graph. It is transposed only where needed."""
-        dims = self.outputs[index].dims
-        return Value(value.name, value.dtype, dims, None, not channels_first)
+    def last(self, value: Value, channels_first: bool) -> Value:
+        """Return a result that has its channels first as the first output. It is transposed only where needed."""
+        return Value(value.name, value.dtype, self.outputs[0].dims, None, not channels_first)
 
     def _first_dims(self, value: Value) -> Any:
         return None if value.dims is None else tuple(value.dims[i] for i in channels_first_order(len(value.dims)))

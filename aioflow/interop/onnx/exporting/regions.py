@@ -60,7 +60,7 @@ def model_of(graph: ClientGraph, opset: int) -> tuple[ModelProto, Mapping[str, A
     """
     scope, values = _walked(graph, opset)
     outside: dict[str, Array] = {}
-    model = assembled(scope, {f"output_{index}": value for index, value in enumerate(values)}, "", outside)
+    model = assembled(scope, {f"output_{index}": value for index, value in enumerate(values)}, outside)
     return model, outside
 
 

@@ -129,9 +129,3 @@ def load_families() -> None:
     """Import all modules of translations."""
     for module in iter_modules(families.__path__):
         import_module(f"{families.__name__}.{module.name}")
-
-
-def translated_ops() -> list[str]:
-    """Return the names of all ops that have a translation, sorted."""
-    load_families()
-    return sorted(_RULES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -64,8 +63,9 @@ def mention_proto(array: Array, name: str) -> TensorProto:
     return made
 
 
-def value_info(value: Value, sizes: Sequence[Any] | None = None) -> ValueInfoProto:
+def value_info(value: Value) -> ValueInfoProto:
     """Return name, dtype and shape of an input or output. Each unknown size has a name of its own."""
-    if sizes is None and value.dims is not None:
+    sizes: list[Any] | None = None
+    if value.dims is not None:
         sizes = [f"{value.name}_dim_{i}" if size is None else size for i, size in enumerate(value.dims)]
     return helper.make_tensor_value_info(value.name, tensor_type(value.dtype), sizes)

@@ -40,7 +40,7 @@ def grid_sample(node: Node, x: Tensor, grid: Tensor) -> Tensor:
 @translation("AffineGrid")
 def affine_grid(node: Node, theta: Tensor, size: Tensor) -> Tensor:
     """Return the positions of a grid over [-1, 1] after an affine map, with the coordinate of the last axis first."""
-    count = length_of(node, size, "axes") - 2
+    count = length_of(node, size) - 2
     sizes = _elements(size, count + 2)[2:]
     kind, rank = theta.dtype, count + 1
     axes: list[Any] = []
@@ -115,7 +115,7 @@ def _regular(node: Node, axis: int, kernel: list[int], made: list[Any], like: Te
 @translation("Col2Im")
 def col2im(node: Node, columns: Tensor, image_shape: Tensor, block_shape: Tensor) -> Tensor:
     """Add each element of the blocks to its position in the image. Elements in the padding are dropped."""
-    count = length_of(node, image_shape, "axes")
+    count = length_of(node, image_shape)
     image, block = _elements(image_shape, count), _elements(block_shape, count)
     strides, dilations = node.attr("strides", []) or [1] * count, node.attr("dilations", []) or [1] * count
     pads = node.attr("pads", []) or [0] * (2 * count)

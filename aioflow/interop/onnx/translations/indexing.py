@@ -42,7 +42,7 @@ def slice_(
         return _sliced(node, x, starts, ends, axes, steps)
     given = integers(node, axes, "axes")
     if given is None:
-        given = list(range(length_of(node, starts, "axes")))
+        given = list(range(length_of(node, starts)))
     places = [axis_of(node, x, axis) for axis in given]
     order = [places.index(i) if i in places else len(places) for i in range(max(places, default=-1) + 1)]
     if not order:

@@ -60,7 +60,7 @@ def _cut(x: Tensor, pairs: list[list[int]]) -> Tensor:
 def _padded(node: Node, x: Tensor, pads: Tensor, value: Tensor | None, axes: Tensor | None) -> Tensor:
     """Return the tensor with paddings that are known only in the step."""
     rank, mode = rank_of(node, x), node.attr("mode", "constant")
-    count = rank if axes is None else length_of(node, axes, "axes")
+    count = rank if axes is None else length_of(node, axes)
     pairs = ops.transpose(ops.reshape(int64(pads), int64([2, count])))
     if axes is not None:
         places = ops.expand_dims(ops.floormod(int64(axes), int64(rank)), 1)

@@ -151,7 +151,7 @@ def squeeze(node: Node, x: Tensor, axes: Tensor | None = None) -> Tensor:
 
 def _squeezed(node: Node, x: Tensor, axes: Tensor) -> Tensor:
     """Return the tensor without axes that are known only in the step."""
-    rank, count = rank_of(node, x), length_of(node, axes, "axes")
+    rank, count = rank_of(node, x), length_of(node, axes)
     gone = _marked(axes, rank)
     sizes = ops.boolean_mask(ops.shape(x, out_type="int64"), ops.equal(gone, int64(0)))
     return with_dims(ops.reshape(x, sizes), (None,) * (rank - count))
@@ -181,7 +181,7 @@ def unsqueeze(node: Node, x: Tensor, axes: Tensor | None = None) -> Tensor:
 
 def _unsqueezed(node: Node, x: Tensor, axes: Tensor) -> Tensor:
     """Return the tensor with new axes that are known only in the step."""
-    rank = rank_of(node, x) + length_of(node, axes, "axes")
+    rank = rank_of(node, x) + length_of(node, axes)
     new = _marked(axes, rank)
     own = ops.cumsum(int64(1) - new, exclusive=True)
     # New axes at the end have the input's rank as index, so that one more size keeps the index valid.

@@ -125,7 +125,7 @@ def cosh(node: Node, x: Value) -> Value:
     """Export cosh(x), as (exp(x) + exp(-x)) / 2 for float64, which onnxruntime lacks."""
     if x.dtype is not dtypes.float64:
         return kept(x, node.make("Cosh", x))
-    return kept(x, _half(node, "Add", x))
+    return kept(x, _half(node, x))
 
 
 @exporter("Sinh", any_layout=True)
@@ -137,8 +137,8 @@ def sinh(node: Node, x: Value) -> Value:
     return kept(x, node.make("Mul", both, node.like(0.5, x)))
 
 
-def _half(node: Node, op: str, x: Value) -> Value:
-    both = node.make(op, node.make("Exp", x), node.make("Exp", node.make("Neg", x)))
+def _half(node: Node, x: Value) -> Value:
+    both = node.make("Add", node.make("Exp", x), node.make("Exp", node.make("Neg", x)))
     return node.make("Mul", both, node.like(0.5, x))
 
 
