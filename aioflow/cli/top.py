@@ -23,6 +23,7 @@ from aioflow.errors import DeadlineExceededError, InvalidArgumentError, OpError,
 from aioflow.net.cluster_spec import ClusterSpec
 from aioflow.net.remote_cluster import RemoteCluster
 from aioflow.net.status.server import ServerStatus
+from aioflow.net.status.text import printable
 
 _INTERVAL: Final = 2.0
 _ANSWER: Final = 3.0  # timeout of a server's answer, in seconds
@@ -148,18 +149,13 @@ def _show(
     if arguments.json:
         print(json.dumps(_document(found)), flush=True)
         return
-    lines = [_printable(line) for line in _lines(found, before, passed)]
+    lines = [printable(line) for line in _lines(found, before, passed)]
     if arguments.once or not sys.stdout.isatty():
         print("\n".join(lines) + ("" if arguments.once else "\n"), flush=True)
         return
     columns, height = shutil.get_terminal_size()
     shown = "\n".join(line[: columns - 1] for line in lines[: height - 1])
     print(_CLEAR + shown, end="", flush=True)
-
-
-def _printable(line: str) -> str:
-    """Replace control characters: clients choose the names of nodes, which must not control the terminal."""
-    return "".join(letter if letter.isprintable() else "?" for letter in line)
 
 
 def _lines(

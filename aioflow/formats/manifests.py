@@ -50,10 +50,11 @@ def described(value: Any) -> dict[str, Any]:
 def sealed(content: Mapping[str, Any]) -> bytes:
     """Return a manifest with this content and its checksum, encoded as JSON."""
     whole = {"format": _FORMAT, **content}
-    return (json.dumps(whole | {"sha256": _digest(whole)}, indent=1, sort_keys=True) + "\n").encode()
+    return (json.dumps(whole | {"sha256": digest_of(whole)}, indent=1, sort_keys=True) + "\n").encode()
 
 
-def _digest(content: Mapping[str, Any]) -> str:
+def digest_of(content: Mapping[str, Any]) -> str:
+    """Return the checksum of a manifest's content."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -80,7 +81,7 @@ def read_manifest(store: Store, name: str) -> dict[str, Any]:
     try:
         content: dict[str, Any] = json.loads(raw)
         digest = content.pop("sha256")
-        valid = content["format"] == _FORMAT and digest == _digest(content)
+        valid = content["format"] == _FORMAT and digest == digest_of(content)
         numbered = type(content["version"]) is int and content["version"] >= 1
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise DataLossError(f"file {path} is damaged", expected="a manifest", actual=str(error)) from error

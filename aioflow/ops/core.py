@@ -47,6 +47,11 @@ def _default_shape(ctx: ShapeContext) -> Dims:
     return shape
 
 
+def cast_like(tensor: Tensor, like: Tensor) -> Tensor:
+    """Cast a tensor to the dtype of another one, if it has another dtype."""
+    return tensor if tensor.dtype is like.dtype else make("Cast", tensor, DstT=like.dtype)
+
+
 def origin(handle: Tensor) -> Tensor:
     """Follow a handle back through identities, loops and branches to the tensor that it comes from."""
     while handle.op.type in ("Enter", "Identity", "StopGradient", "Switch"):

@@ -12,19 +12,11 @@ from functools import partial
 from typing import Any, Final
 
 from aioflow.concurrency.forking import renew_in_child
+from aioflow.concurrency.threads import is_loops_thread
 from aioflow.errors import ClosedSessionError
 
 # Loops of the parent process, which a child holds for ever so that they are never collected.
 _INHERITED: Final[list[asyncio.AbstractEventLoop]] = []
-
-
-def loop_runs_here() -> bool:
-    """Return whether this thread is running an event loop."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 class SyncRunner:
@@ -65,7 +57,7 @@ class SyncRunner:
         Raises:
             ClosedSessionError: `refuse` was called before.
         """
-        if loop_runs_here():
+        if is_loops_thread():
             return _in_thread(partial(asyncio.run, coroutine))
         with self._lock:
             if self._closed:
@@ -100,7 +92,7 @@ class SyncRunner:
 
     def close(self, last: Coroutine[Any, Any, None]) -> None:
         """Run a last coroutine and close the loop. If nothing has been run, the coroutine is not run either."""
-        if loop_runs_here():
+        if is_loops_thread():
             _in_thread(partial(self.close, last))
             return
         with self._lock:

@@ -6,7 +6,6 @@ read. The content is untrusted: each name must be that of a file in the folder.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -16,6 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from aioflow.checks.brief import brief
 from aioflow.checks.versions import readable_version
 from aioflow.errors import DataLossError, OpError
+from aioflow.formats.manifests import digest_of
 from aioflow.graph.dtypes import ALL, DType
 from aioflow.graph.shapes import Dims
 from aioflow.release import RELEASE
@@ -151,7 +151,7 @@ class Manifest:
         try:
             content = json.loads(data)
             digest = content.pop("sha256")
-            whole = content["format"] == _FORMAT and digest == _digest(content)
+            whole = content["format"] == _FORMAT and digest == digest_of(content)
             content["version"] = _number(content["version"])
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise DataLossError(
@@ -172,12 +172,8 @@ class Manifest:
 
 def sealed(content: Mapping[str, Any]) -> bytes:
     """Return a JSON file with this content and its checksum."""
-    text = json.dumps({**content, "sha256": _digest(content)}, indent=1)
+    text = json.dumps({**content, "sha256": digest_of(content)}, indent=1)
     return (_INNERMOST.sub(lambda found: _LINE.sub(" ", found[0]), text) + "\n").encode()
-
-
-def _digest(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _tensor_document(info: TensorInfo) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from aioflow.compiler.prune import StepRequest
 from aioflow.concurrency.context_stack import Entry
 from aioflow.concurrency.forking import check_process, generation, not_forked, renew_in_child
 from aioflow.concurrency.stopping import OffloadToThread
+from aioflow.concurrency.threads import is_loops_thread
 from aioflow.config import RunOptions, SessionConfig
 from aioflow.errors import (
     ClosedSessionError,
@@ -38,7 +39,7 @@ from aioflow.runtime.cluster import Cluster, LocalCluster
 from aioflow.runtime.delegates import PREPARATIONS
 from aioflow.runtime.stats import RunMetadata
 from aioflow.runtime.step import Step, StuckStep
-from aioflow.runtime.sync_runner import SyncRunner, loop_runs_here
+from aioflow.runtime.sync_runner import SyncRunner
 from aioflow.runtime.worker import Worker, WorkerState
 from aioflow.session import signatures as session_signatures
 from aioflow.session.batching import Batching
@@ -132,7 +133,7 @@ class Session(Blocking, Batching, Reporting):
     ) -> None:
         if self._leave():
             with _noted_on(error):
-                if isinstance(error, GeneratorExit) and not loop_runs_here():
+                if isinstance(error, GeneratorExit) and not is_loops_thread():
                     self._close_now()  # a coroutine that is being closed must not await
                 else:
                     await self.close()

@@ -14,6 +14,7 @@ import numpy as np
 
 from aioflow.kernels.nn.windows import Pool, expect_shape
 from aioflow.kernels.registry import Binding, binder
+from aioflow_cupy.pooling import lowest
 from aioflow_cupy.taps import Taps, picked, pooled
 
 
@@ -24,7 +25,7 @@ def max_pool_with_argmax(binding: Binding) -> Callable[[Any], tuple[Any, Any]]:
 
     def body(image: Any) -> tuple[Any, Any]:
         taps, _ = shared.of(image.shape)
-        y = pooled(xp, image, taps, xp.maximum, _lowest(image.dtype))
+        y = pooled(xp, image, taps, xp.maximum, lowest(image.dtype))
         numbered = image.shape if whole else (1, *image.shape[1:])
         places = xp.arange(math.prod(numbered), dtype=np.int64).reshape(numbered)
         return y, picked(xp, image, y, xp.broadcast_to(places, image.shape), taps).astype(dtype, copy=False)
@@ -52,10 +53,6 @@ def max_pool_grad_with_argmax(binding: Binding) -> Callable[[Any, Any, Any], Any
         return made.reshape(image.shape).astype(grad.dtype, copy=False)
 
     return body
-
-
-def _lowest(dtype: Any) -> Any:
-    return np.iinfo(dtype).min if dtype.kind in "iu" else -np.inf
 
 
 def _summed(dtype: Any) -> Any:

@@ -36,7 +36,8 @@ class _Counts:
         return self._xp.asarray(np.maximum(total, 1).astype(np.float32))
 
 
-def _lowest(dtype: Any) -> Any:
+def lowest(dtype: Any) -> Any:
+    """Return the smallest number of a dtype."""
     return np.iinfo(dtype).min if dtype.kind in "iu" else -np.inf
 
 
@@ -55,7 +56,7 @@ def max_pool(binding: Binding) -> Callable[[Any], Any]:
     def body(image: Any) -> Any:
         g, _ = shared.of(image.shape)
         x = layout.last(image)
-        padded = g.pad(xp, x, _lowest(x.dtype))
+        padded = g.pad(xp, x, lowest(x.dtype))
         best = None
         for _, _, where in g.taps():
             best = padded[where].copy() if best is None else xp.maximum(best, padded[where], best)

@@ -92,3 +92,8 @@ def _of_lines(g: Windows, filters: Filters, samples: slice, lines: slice) -> Blo
     source = slice(max(0, first), min(g.h, last + 1))
     part = replace(g, h=source.stop - source.start, top=source.start - first, oh=oh)
     return Block(samples, lines, source, outputs, part, filters)
+
+
+def after(g: Windows) -> tuple[int, int]:
+    """Return the padding (below, right), negative where windows end before the image does."""
+    return g.span_h - g.top - g.h, g.span_w - g.left - g.w

@@ -19,10 +19,10 @@ from aioflow_numpy.conv_shapes import Windows
 from aioflow_numpy.threads import for_each, thread_count
 from aioflow_onednn import conv_blocks
 from aioflow_onednn.codes import Algorithm, Argument, PropKind, Query
-from aioflow_onednn.conv_blocks import Block, by_samples
+from aioflow_onednn.conv_blocks import Block, after, by_samples
 from aioflow_onednn.filters import Filters, packings
 from aioflow_onednn.library import Activation, Library, library
-from aioflow_onednn.primitives import Layout, Packing, Primitive, address, described, dims_of
+from aioflow_onednn.primitives import Layout, Packing, Primitive, address, described, dims_of, image_layout
 
 _FAR_APART: Final = 2**12  # strides and dilations above which oneDNN may fail
 _KEPT: Final = 1024  # prepared convolutions
@@ -32,7 +32,7 @@ _TRIED: Final = 4093  # length of the repeated test data: a prime, so that the d
 
 def fits(g: Windows) -> bool:
     """Return True if each window reads some of the image and oneDNN supports the strides and dilations."""
-    below, beside = _after(g)
+    below, beside = after(g)
     if max(g.sh, g.sw, g.dh, g.dw) > _FAR_APART:
         return False
     return max(g.top, below) < (g.kh - 1) * g.dh + 1 and max(g.left, beside) < (g.kw - 1) * g.dw + 1
@@ -101,22 +101,13 @@ def _by_filter_plan(g: Windows, filters: Filters, threads: int, least: int) -> _
     return [(each, _by_filter(each.windows, filters)) for each in by_samples(g, filters, threads, least, threads)]
 
 
-def _after(g: Windows) -> tuple[int, int]:
-    """Return the padding (below, right), negative where windows end before the image does."""
-    return g.span_h - g.top - g.h, g.span_w - g.left - g.w
-
-
-def _image(n: int, h: int, w: int, c: int) -> Layout:
-    return Layout((n, c, h, w), (h * w * c, 1, w * c, c))
-
-
 def _images(g: Windows, filters: Filters) -> tuple[Layout, Layout]:
-    return _image(g.n, g.h, g.w, g.c), _image(g.n, g.oh, g.ow, filters.outputs)
+    return image_layout(g.n, g.h, g.w, g.c), image_layout(g.n, g.oh, g.ow, filters.outputs)
 
 
 def _geometry(g: Windows) -> tuple[object, ...]:
     """Return strides, dilations and paddings as arguments of the library."""
-    return tuple(dims_of(pair) for pair in ((g.sh, g.sw), (g.dh - 1, g.dw - 1), (g.top, g.left), _after(g)))
+    return tuple(dims_of(pair) for pair in ((g.sh, g.sw), (g.dh - 1, g.dw - 1), (g.top, g.left), after(g)))
 
 
 def _forward_descriptor(

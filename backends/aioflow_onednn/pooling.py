@@ -18,11 +18,11 @@ from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Windows
 from aioflow_numpy.threads import for_each, thread_count
 from aioflow_onednn.codes import Algorithm, Argument, PropKind, Query
-from aioflow_onednn.conv_blocks import Block, blocks, by_samples
+from aioflow_onednn.conv_blocks import Block, after, blocks, by_samples
 from aioflow_onednn.filters import Filters
 from aioflow_onednn.library import Library, library
 from aioflow_onednn.magnitudes import FAR, sum_of_squares
-from aioflow_onednn.primitives import Layout, Primitive, address, described, dims_of
+from aioflow_onednn.primitives import Layout, Primitive, address, described, dims_of, image_layout
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -57,16 +57,12 @@ class Pool:
     def layouts(self) -> tuple[Layout, Layout]:
         """Return the layouts of the image and of the result, consistent with `_geometry`."""
         g = self.windows.lying()
-        return _layout(g.n, g.h, g.w, g.c), _layout(g.n, g.oh, g.ow, g.c)
-
-
-def _layout(n: int, h: int, w: int, c: int) -> Layout:
-    return Layout((n, c, h, w), (h * w * c, 1, w * c, c))
+        return image_layout(g.n, g.h, g.w, g.c), image_layout(g.n, g.oh, g.ow, g.c)
 
 
 def fits(g: Windows) -> bool:
     """Return True if oneDNN is fast and correct: nothing is empty, and every window reads some of the image."""
-    below, beside = _after(g)
+    below, beside = after(g)
     inside = max(g.top, below) < g.kh and max(g.left, beside) < g.kw
     usual = g.kh * g.kw <= _LARGE and max(g.sh, g.sw) <= _LARGE
     return inside and usual and g.rows * g.c > 0 and g.h * g.w > 0
@@ -227,9 +223,4 @@ def _descriptor(dnnl: Library, pool: Pool, kind: PropKind, threads: int = 1) -> 
 def _geometry(g: Windows) -> tuple[object, ...]:
     """Return strides, kernel, dilations (all 0) and paddings as arguments of the library."""
     g = g.lying()  # oneDNN takes twice as long for columns
-    return tuple(dims_of(pair) for pair in ((g.sh, g.sw), (g.kh, g.kw), (0, 0), (g.top, g.left), _after(g)))
-
-
-def _after(g: Windows) -> tuple[int, int]:
-    """Return the padding (below, right), negative where windows end before the image does."""
-    return g.span_h - g.top - g.h, g.span_w - g.left - g.w
+    return tuple(dims_of(pair) for pair in ((g.sh, g.sw), (g.kh, g.kw), (0, 0), (g.top, g.left), after(g)))

@@ -244,3 +244,8 @@ def _reorder(library: Library, source: int, target: int) -> Primitive:
         "reorder_primitive_desc_create", source, library.engine, target, library.engine, library.attributes
     )
     return Primitive(library, made, {Argument.SRC: Query.SRC, Argument.DST: Query.DST})
+
+
+def image_layout(n: int, h: int, w: int, c: int) -> Layout:
+    """Return the layout of images [n, h, w, c]."""
+    return Layout((n, c, h, w), (h * w * c, 1, w * c, c))

@@ -68,7 +68,7 @@ def as_text(status: ServerStatus) -> str:
         *([f"  and {more} more"] if more > 0 else []),
         *(queue[:_MOST_LETTERS] for queue in activity.queues),
     ]
-    return "\n".join(map(_printable, lines)) + "\n"
+    return "\n".join(map(printable, lines)) + "\n"
 
 
 def _lines(step: RunningStep) -> list[str]:
@@ -79,6 +79,6 @@ def _lines(step: RunningStep) -> list[str]:
     ]
 
 
-def _printable(line: str) -> str:
+def printable(line: str) -> str:
     """Replace the characters that a terminal would interpret; clients choose the names of nodes."""
     return "".join(letter if letter.isprintable() else "?" for letter in line)

@@ -326,7 +326,8 @@ def _either(name: str, value: Any, old_name: str, old_value: Any) -> Any:
     return old_value
 
 
-def _all_axes(x: Tensor) -> Tensor:
+def all_axes(x: Tensor) -> Tensor:
+    """Return the numbers of the axes as an int32 vector."""
     if x.dims is not None:
         return constant(np.arange(len(x.dims), dtype=np.int32))
     return make("Range", 0, make("Rank", x), 1)
@@ -338,7 +339,7 @@ def reduce_by(
     """Create a reduction node; without `axis`, over all axes."""
     x = convert_to_tensor(input_tensor, dtype_hint=OPS.get(op_type).inputs[0].dtype)
     with x.graph.as_default():
-        axes = _all_axes(x) if axis is None else axis
+        axes = all_axes(x) if axis is None else axis
         result = make(op_type, x, axes, keep_dims=bool(keepdims), name=name)
     if axis is None and not keepdims:
         # Known even if the rank of the input is not.

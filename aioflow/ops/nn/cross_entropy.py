@@ -13,7 +13,7 @@ from aioflow.graph.traits import opaque, transcendental
 from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_list
 from aioflow.ops.array.static_shapes import swap_with_last
-from aioflow.ops.core import stop_gradient
+from aioflow.ops.core import cast_like, stop_gradient
 from aioflow.ops.nn.activations import (
     is_last_axis,
     log_softmax,
@@ -120,10 +120,6 @@ def _precise(tensor: Tensor) -> Tensor:
     return make("Cast", tensor, DstT="float32") if tensor.dtype.name in ("float16", "bfloat16") else tensor
 
 
-def _as_dtype_of(tensor: Tensor, like: Tensor) -> Tensor:
-    return tensor if tensor.dtype is like.dtype else make("Cast", tensor, DstT=like.dtype)
-
-
 def softmax_cross_entropy_with_logits_v2(
     labels: TensorLike, logits: TensorLike, axis: int | None = None, name: str | None = None, dim: int | None = None
 ) -> Tensor:
@@ -165,7 +161,7 @@ def _dense_loss(labels: TensorLike, logits: TensorLike, axis: int, name: str | N
         given = convert_to_tensor(logits, name="logits")
         features = _precise(given)
         targets = convert_to_tensor(labels, None if isinstance(labels, Tensor) else features.dtype, name="labels")
-        targets = _as_dtype_of(targets, features)
+        targets = cast_like(targets, features)
         dims: Dims = given.dims
         order = None if is_last_axis(given, axis) else _axis_to_end(given, axis)
         if order is not None:
@@ -179,7 +175,7 @@ def _dense_loss(labels: TensorLike, logits: TensorLike, axis: int, name: str | N
             loss = _with_outer_shape(loss, features, outer)
         if dims is not None:
             loss.set_shape(outer)
-        return _as_dtype_of(loss, given)
+        return cast_like(loss, given)
 
 
 def _axis_to_end(tensor: Tensor, axis: int) -> list[int] | Tensor:
@@ -238,13 +234,13 @@ def sparse_softmax_cross_entropy_with_logits(
         if given.dims is not None and len(given.dims) == 2:
             own = scope if features is given else None
             loss = make_list("SparseSoftmaxCrossEntropyWithLogits", features, classes, name=own)[0]
-            return _as_dtype_of(loss, given)
+            return cast_like(loss, given)
         outer = classes.dims
         flat = make("Reshape", classes, [-1])
         loss = make_list("SparseSoftmaxCrossEntropyWithLogits", _as_rows(features), flat)[0]
         loss = make("Reshape", loss, make("Shape", classes))
         loss.set_shape(outer)
-        return _as_dtype_of(loss, given)
+        return cast_like(loss, given)
 
 
 def _check_sparse(labels: Tensor, logits: Tensor) -> None:

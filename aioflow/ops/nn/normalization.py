@@ -18,7 +18,7 @@ from aioflow.graph.shapes import Dims, format_dims, is_compatible, num_elements
 from aioflow.graph.traits import reading, reduction
 from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_list
-from aioflow.ops.core import stop_gradient, unchanged
+from aioflow.ops.core import cast_like, stop_gradient, unchanged
 from aioflow.ops.nn.activations import renamed, unless_zero
 from aioflow.ops.scoping import name_scope
 
@@ -209,7 +209,7 @@ def _batch_norm_grad_gradient(op: Operation, *grads: Tensor | None) -> list[Tens
         by_x = through if by_x is None else by_x + through
     made = [by_dy if isinstance(by_dy, Tensor) else None, by_x]
     return [
-        *(g if g is None else _cast(g, t) for g, t in zip(made, (dy, x), strict=True)),
+        *(g if g is None else cast_like(g, t) for g, t in zip(made, (dy, x), strict=True)),
         by_scale,
         *[None] * (len(op.inputs) - 3),
     ]
@@ -217,10 +217,6 @@ def _batch_norm_grad_gradient(op: Operation, *grads: Tensor | None) -> list[Tens
 
 def _float32(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype.name == "float32" else make("Cast", tensor, DstT="float32")
-
-
-def _cast(tensor: Tensor, like: Tensor) -> Tensor:
-    return tensor if tensor.dtype is like.dtype else make("Cast", tensor, DstT=like.dtype)
 
 
 def fused_batch_norm(
@@ -306,7 +302,7 @@ def moments(
         variance = make("Mean", squares, axes, keep_dims=True, name="variance")
         if not _kept(keep_dims, keepdims):
             mean, variance = _squeezed(mean, axes), _squeezed(variance, axes)
-        return _cast(mean, tensor), _cast(variance, tensor)
+        return cast_like(mean, tensor), cast_like(variance, tensor)
 
 
 def _squeezed(tensor: Tensor, axes: int | Sequence[int]) -> Tensor:
@@ -382,7 +378,7 @@ def weighted_moments(
     with name_scope(name, "weighted_moments", [tensor, frequency_weights]):
         keep = _kept(keep_dims, keepdims)
         y = _float32(tensor) if tensor.dtype.name == "float16" else tensor
-        weights = _cast(convert_to_tensor(frequency_weights, dtype_or_none(frequency_weights, y)), y)
+        weights = cast_like(convert_to_tensor(frequency_weights, dtype_or_none(frequency_weights, y)), y)
         # Broadcast the weights, so that their sum counts each element of x.
         weights = weights + make("ZerosLike", y)
         total = make("Sum", weights, axes, keep_dims=True)
@@ -391,7 +387,7 @@ def weighted_moments(
         variance = make("Sum", weights * squares, axes, keep_dims=True) / total
         if not keep:
             mean, variance = _squeezed(mean, axes), _squeezed(variance, axes)
-        return _cast(mean, tensor), _cast(variance, tensor)
+        return cast_like(mean, tensor), cast_like(variance, tensor)
 
 
 def dtype_or_none(value: Any, like: Tensor) -> Any:
@@ -419,7 +415,7 @@ def batch_normalization(
             inverse = inverse * scale
         centre = convert_to_tensor(mean)
         shift = -centre * inverse if offset is None else offset - centre * inverse
-        return tensor * _cast(inverse, tensor) + _cast(shift, tensor)
+        return tensor * cast_like(inverse, tensor) + cast_like(shift, tensor)
 
 
 def l2_normalize(

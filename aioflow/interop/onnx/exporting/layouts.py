@@ -7,9 +7,14 @@ ops then need no transposes in between.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeAlias
 
 from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.rules import exporter
 from aioflow.interop.onnx.exporting.values import Value, channels_first_order
+
+_OfTwo: TypeAlias = Callable[[Node, Value, Value], Value]
 
 
 def elementwise(node: Node, values: Sequence[Value], make: Callable[..., Value]) -> Value:
@@ -17,6 +22,19 @@ def elementwise(node: Node, values: Sequence[Value], make: Callable[..., Value])
     plain, is_first = alike(node, values)
     made = make(*plain)
     return Value(made.name, made.dtype, node.outputs[0].dims, None, True) if is_first else made
+
+
+def of_two(*ops: str) -> Callable[[_OfTwo], _OfTwo]:
+    """Return a decorator that registers a translation of two operands in any layout."""
+
+    def register(function: _OfTwo) -> _OfTwo:
+        @exporter(*ops, any_layout=True)
+        def made(node: Node, x: Value, y: Value) -> Value:
+            return elementwise(node, [x, y], partial(function, node))
+
+        return function
+
+    return register
 
 
 def alike(node: Node, values: Sequence[Value]) -> tuple[list[Value], bool]:

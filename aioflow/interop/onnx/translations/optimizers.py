@@ -8,6 +8,7 @@ from typing import Final
 from aioflow.graph.tensor import Tensor
 from aioflow.interop.onnx.translating import Node, translation
 from aioflow.ops.apply import make
+from aioflow.ops.core import cast_like
 
 _DOMAIN: Final = "ai.onnx.preview.training"
 
@@ -26,10 +27,6 @@ def _each(
     return tuple(value for part in zip(*new, strict=True) for value in part)
 
 
-def _as(value: Tensor, like: Tensor) -> Tensor:
-    return value if value.dtype is like.dtype else make("Cast", value, DstT=like.dtype)
-
-
 @translation("Adagrad", domain=_DOMAIN)
 def adagrad(node: Node, rate: Tensor, step: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
     decay = node.attr("decay_factor", 0.0)
@@ -37,7 +34,7 @@ def adagrad(node: Node, rate: Tensor, step: Tensor, *inputs: Tensor) -> tuple[Te
     def update(x: Tensor, slope: Tensor, squares: Tensor) -> Sequence[Tensor]:
         slope = slope + x * node.attr("norm_coefficient", 0.0)
         squares = squares + slope * slope
-        now = _as(rate, x) / (_as(step, x) * decay + 1)
+        now = cast_like(rate, x) / (cast_like(step, x) * decay + 1)
         return x - now * slope / (make("Sqrt", squares) + node.attr("epsilon", 1e-6)), squares
 
     return _each(node, inputs, 3, update)
@@ -51,7 +48,7 @@ def adam(node: Node, rate: Tensor, step: Tensor, *inputs: Tensor) -> tuple[Tenso
         slope = slope + x * node.attr("norm_coefficient", 0.0)
         mean = mean * alpha + slope * (1 - alpha)
         squares = squares * beta + slope * slope * (1 - beta)
-        count, now = _as(step, x), _as(rate, x)
+        count, now = cast_like(step, x), cast_like(rate, x)
         corrected = now * make("Sqrt", 1 - make("Pow", beta, count)) / (1 - make("Pow", alpha, count))
         now = make("SelectV2", make("Greater", step, 0), corrected, now)
         x = x - now * mean / (make("Sqrt", squares) + node.attr("epsilon", 1e-6))
@@ -68,6 +65,6 @@ def momentum(node: Node, rate: Tensor, step: Tensor, *inputs: Tensor) -> tuple[T
         slope = slope + x * node.attr("norm_coefficient", 0.0)
         share = make("SelectV2", make("Greater", step, 0), slope * beta, slope)
         mean = mean * alpha + share
-        return x - _as(rate, x) * (slope + mean * alpha if nesterov else mean), mean
+        return x - cast_like(rate, x) * (slope + mean * alpha if nesterov else mean), mean
 
     return _each(node, inputs, 3, update)

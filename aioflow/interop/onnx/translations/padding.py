@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from aioflow.graph.tensor import Tensor
+from aioflow.interop.onnx.geometry import quotient
 from aioflow.interop.onnx.layout import padded
 from aioflow.interop.onnx.sizes import axis_of, int64, integers, length_of, rank_of, sizes_of, with_dims
 from aioflow.interop.onnx.translating import Node, translation
@@ -98,7 +99,7 @@ def _repeated(node: Node, x: Tensor, pairs: list[Any], mode: str) -> Tensor:
 def depth_to_space(node: Node, x: Tensor) -> Tensor:
     block = node.required("blocksize")
     batch, depth, rows, columns = sizes_of(x)
-    channels = _divided(depth, block * block)
+    channels = quotient(depth, block * block)
     if node.attr("mode", "DCR") == "DCR":
         parts, order = [batch, block, block, channels, rows, columns], [0, 3, 4, 1, 5, 2]
     else:
@@ -110,14 +111,10 @@ def depth_to_space(node: Node, x: Tensor) -> Tensor:
 def space_to_depth(node: Node, x: Tensor) -> Tensor:
     block = node.required("blocksize")
     batch, channels, rows, columns = sizes_of(x)
-    high, wide = _divided(rows, block), _divided(columns, block)
+    high, wide = quotient(rows, block), quotient(columns, block)
     parts = [batch, channels, high, block, wide, block]
     order = [0, 3, 5, 1, 2, 4] if node.attr("mode", "DCR") == "DCR" else [0, 1, 3, 5, 2, 4]
     return _moved(x, parts, order, [batch, channels * block * block, high, wide])
-
-
-def _divided(size: Any, by: int) -> Any:
-    return ops.floordiv(size, int64(by)) if isinstance(size, Tensor) else size // by
 
 
 def _moved(x: Tensor, parts: list[Any], order: list[int], sizes: list[Any]) -> Tensor:

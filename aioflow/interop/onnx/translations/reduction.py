@@ -13,6 +13,7 @@ from aioflow.interop.onnx.sizes import axis_of
 from aioflow.interop.onnx.translating import Node, translation
 from aioflow.interop.onnx.translations.dimensions import int32
 from aioflow.ops.apply import constant, make
+from aioflow.ops.math.reduction import all_axes
 
 _Over = Callable[[Tensor, Tensor, bool], Tensor]  # (x, axes, keep_dims)
 
@@ -80,7 +81,7 @@ _REDUCTIONS: Final[dict[str, _Over]] = {
 def _by_attribute(reduce: _Over) -> Callable[..., Tensor]:
     def translate(node: Node, x: Tensor) -> Tensor:
         axes = node.attr("axes")
-        chosen = _all_axes(x) if axes is None else constant(np.array(axes, np.int32))
+        chosen = all_axes(x) if axes is None else constant(np.array(axes, np.int32))
         return reduce(x, chosen, bool(node.attr("keepdims", 1)))
 
     return translate
@@ -93,17 +94,11 @@ def _by_input(reduce: _Over) -> Callable[..., Tensor]:
         if empty and none_if_empty:
             return reduce(x, constant(np.array([], np.int32)), keep)
         if axes is None or empty:
-            return reduce(x, _all_axes(x), keep)
+            return reduce(x, all_axes(x), keep)
         known = axes.dims is not None and axes.dims != (None,)
         return reduce(x, axes if known or none_if_empty else _all_if_empty(axes, x), keep)
 
     return translate
-
-
-def _all_axes(x: Tensor) -> Tensor:
-    if x.dims is not None:
-        return constant(np.arange(len(x.dims), dtype=np.int32))
-    return make("Range", 0, make("Rank", x), 1)
 
 
 def _all_if_empty(axes: Tensor, x: Tensor) -> Tensor:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.shapes import broadcast_dims
 from aioflow.interop.onnx.exporting.families.elementwise import log1p_of
-from aioflow.interop.onnx.exporting.layouts import elementwise
+from aioflow.interop.onnx.exporting.layouts import elementwise, of_two
 from aioflow.interop.onnx.exporting.node import Node
 from aioflow.interop.onnx.exporting.rules import exporter
 from aioflow.interop.onnx.exporting.values import Value
-
-_Of2: TypeAlias = Callable[[Node, Value, Value], Value]
 
 
 def binary(ours: str, theirs: str, **attrs: Any) -> None:
@@ -45,19 +42,6 @@ binary("RealDiv", "Div")
 binary("Sub", "Sub")
 binary("TruncateDiv", "Div")
 binary("TruncateMod", "Mod", fmod=1)
-
-
-def _composed(*ops: str) -> Callable[[_Of2], _Of2]:
-    """Return a decorator that registers a translation of two operands in any layout."""
-
-    def register(function: _Of2) -> _Of2:
-        @exporter(*ops, any_layout=True)
-        def made(node: Node, x: Value, y: Value) -> Value:
-            return elementwise(node, [x, y], partial(function, node))
-
-        return function
-
-    return register
 
 
 @exporter("Equal", "NotEqual", any_layout=True)
@@ -99,14 +83,14 @@ def bias_add(node: Node, value: Value, bias: Value) -> Value:
     return elementwise(node, [value, bias], partial(node.make, "Add"))
 
 
-@_composed("SquaredDifference")
+@of_two("SquaredDifference")
 def squared_difference(node: Node, x: Value, y: Value) -> Value:
     """Export (x - y)²."""
     difference = node.make("Sub", x, y)
     return node.make("Mul", difference, difference)
 
 
-@_composed("FloorDiv")
+@of_two("FloorDiv")
 def floor_div(node: Node, x: Value, y: Value) -> Value:
     """Export the quotient, rounded down; ONNX rounds integers towards zero."""
     quotient = node.make("Div", x, y)
@@ -121,7 +105,7 @@ def floor_div(node: Node, x: Value, y: Value) -> Value:
     return node.make("Where", lower, node.make("Sub", quotient, one), quotient)
 
 
-@_composed("FloorMod")
+@of_two("FloorMod")
 def floor_mod(node: Node, x: Value, y: Value) -> Value:
     """Export the remainder with the sign of the divisor."""
     if x.dtype.is_integer:
@@ -138,13 +122,13 @@ def _differ_in_sign(node: Node, x: Value, y: Value) -> Value:
     return node.make("Xor", node.make("Less", x, zero), node.make("Less", y, zero))
 
 
-@_composed("Mod")
+@of_two("Mod")
 def mod(node: Node, x: Value, y: Value) -> Value:
     """Export the remainder with the sign of the dividend."""
     return node.make("Mod", x, y, fmod=1)
 
 
-@_composed("Pow")
+@of_two("Pow")
 def power(node: Node, x: Value, y: Value) -> Value:
     """Export x to the power of y."""
     if x.dtype.is_integer and x.dtype.size < 4:
@@ -161,37 +145,37 @@ def _where_zero(node: Node, test: Value, made: Value) -> Value:
     return node.make("Where", node.make("Equal", test, zero), node.like(0, made), made)
 
 
-@_composed("DivNoNan")
+@of_two("DivNoNan")
 def div_no_nan(node: Node, x: Value, y: Value) -> Value:
     """Export x / y, or 0 where y is 0."""
     return _where_zero(node, y, node.make("Div", x, y))
 
 
-@_composed("MulNoNan")
+@of_two("MulNoNan")
 def mul_no_nan(node: Node, x: Value, y: Value) -> Value:
     """Export x · y, or 0 where y is 0, whatever x is."""
     return _where_zero(node, y, node.make("Mul", x, y))
 
 
-@_composed("Xdivy")
+@of_two("Xdivy")
 def xdivy(node: Node, x: Value, y: Value) -> Value:
     """Export x / y, or 0 where x is 0."""
     return _where_zero(node, x, node.make("Div", x, y))
 
 
-@_composed("Xlogy")
+@of_two("Xlogy")
 def xlogy(node: Node, x: Value, y: Value) -> Value:
     """Export x · log(y), or 0 where x is 0."""
     return _where_zero(node, x, node.make("Mul", x, node.make("Log", y)))
 
 
-@_composed("Xlog1py")
+@of_two("Xlog1py")
 def xlog1py(node: Node, x: Value, y: Value) -> Value:
     """Export x · log(1 + y), or 0 where x is 0."""
     return _where_zero(node, x, node.make("Mul", x, log1p_of(node, y)))
 
 
-@_composed("Atan2")
+@of_two("Atan2")
 def atan2(node: Node, y: Value, x: Value) -> Value:
     """Export the angle of (x, y).
 

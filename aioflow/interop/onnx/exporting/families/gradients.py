@@ -6,29 +6,10 @@ gradient of a convolution with respect to its input is in `convolutions.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import TypeAlias
-
-from aioflow.interop.onnx.exporting.layouts import elementwise
+from aioflow.interop.onnx.exporting.layouts import of_two
 from aioflow.interop.onnx.exporting.node import Node
 from aioflow.interop.onnx.exporting.rules import exporter
 from aioflow.interop.onnx.exporting.values import Value
-
-_Rule: TypeAlias = Callable[[Node, Value, Value], Value]
-
-
-def _gradient(*ops: str) -> Callable[[_Rule], _Rule]:
-    """Return a decorator that registers a translation of two values of the same shape, in any layout."""
-
-    def register(function: _Rule) -> _Rule:
-        @exporter(*ops, any_layout=True)
-        def made(node: Node, x: Value, y: Value) -> Value:
-            return elementwise(node, [x, y], partial(function, node))
-
-        return function
-
-    return register
 
 
 def _times(node: Node, first: Value, *others: Value | float) -> Value:
@@ -42,31 +23,31 @@ def _less_than_one(node: Node, x: Value) -> Value:
     return node.make("Sub", node.like(1, x), x)
 
 
-@_gradient("TanhGrad")
+@of_two("TanhGrad")
 def tanh_grad(node: Node, y: Value, dy: Value) -> Value:
     """Export (1 - y²)·dy."""
     return _times(node, _less_than_one(node, _times(node, y, y)), dy)
 
 
-@_gradient("SigmoidGrad")
+@of_two("SigmoidGrad")
 def sigmoid_grad(node: Node, y: Value, dy: Value) -> Value:
     """Export y·(1 - y)·dy."""
     return _times(node, y, _less_than_one(node, y), dy)
 
 
-@_gradient("SqrtGrad")
+@of_two("SqrtGrad")
 def sqrt_grad(node: Node, y: Value, dy: Value) -> Value:
     """Export dy / 2y, or 0 where dy is 0."""
     return _where_any(node, dy, _times(node, node.make("Div", dy, y), 0.5))
 
 
-@_gradient("RsqrtGrad")
+@of_two("RsqrtGrad")
 def rsqrt_grad(node: Node, y: Value, dy: Value) -> Value:
     """Export -dy·y³ / 2, or 0 where dy is 0."""
     return _where_any(node, dy, _times(node, dy, y, y, y, -0.5))
 
 
-@_gradient("ReciprocalGrad", "InvGrad")
+@of_two("ReciprocalGrad", "InvGrad")
 def reciprocal_grad(node: Node, y: Value, dy: Value) -> Value:
     """Export -dy·y², or 0 where dy is 0."""
     return _where_any(node, dy, _times(node, dy, y, y, -1))
@@ -77,34 +58,34 @@ def _where_any(node: Node, dy: Value, made: Value) -> Value:
     return node.make("Where", node.make("Equal", dy, zero), zero, made)
 
 
-@_gradient("ReluGrad")
+@of_two("ReluGrad")
 def relu_grad(node: Node, dy: Value, x: Value) -> Value:
     """Export dy where x is positive, else 0."""
     return _times(node, dy, node.cast(node.make("Greater", x, node.like(0, x)), dy.dtype))
 
 
-@_gradient("Relu6Grad")
+@of_two("Relu6Grad")
 def relu6_grad(node: Node, dy: Value, x: Value) -> Value:
     """Export dy where x is between 0 and 6, else 0."""
     inside = node.make("And", node.make("Greater", x, node.like(0, x)), node.make("Less", x, node.like(6, x)))
     return _times(node, dy, node.cast(inside, dy.dtype))
 
 
-@_gradient("LeakyReluGrad")
+@of_two("LeakyReluGrad")
 def leaky_relu_grad(node: Node, dy: Value, x: Value) -> Value:
     """Export dy, or alpha · dy where x is not positive."""
     part = _times(node, dy, float(node.attr("alpha")))
     return node.make("Where", node.make("Greater", x, node.like(0, x)), dy, part)
 
 
-@_gradient("EluGrad")
+@of_two("EluGrad")
 def elu_grad(node: Node, dy: Value, y: Value) -> Value:
     """Export dy, or (y + 1)·dy where y is negative."""
     curved = _times(node, node.make("Add", y, node.like(1, y)), dy)
     return node.make("Where", node.make("Less", y, node.like(0, y)), curved, dy)
 
 
-@_gradient("SeluGrad")
+@of_two("SeluGrad")
 def selu_grad(node: Node, dy: Value, y: Value) -> Value:
     """Export scale · dy, or (y + scale · alpha)·dy where y is negative."""
     scale, scale_alpha = 1.0507009873554805, 1.7580993408473768
@@ -112,13 +93,13 @@ def selu_grad(node: Node, dy: Value, y: Value) -> Value:
     return node.make("Where", node.make("Less", y, node.like(0, y)), curved, _times(node, dy, scale))
 
 
-@_gradient("SoftplusGrad")
+@of_two("SoftplusGrad")
 def softplus_grad(node: Node, dy: Value, x: Value) -> Value:
     """Export dy / (exp(-x) + 1)."""
     return _times(node, node.make("Sigmoid", x), dy)
 
 
-@_gradient("SoftsignGrad")
+@of_two("SoftsignGrad")
 def softsign_grad(node: Node, dy: Value, x: Value) -> Value:
     """Export dy / (|x| + 1)²."""
     base = node.make("Add", node.make("Abs", x), node.like(1, x))
