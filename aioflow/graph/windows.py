@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.graph.shapes import Dims, format_dims
+from aioflow.memory.values import Array
 
 Pair: TypeAlias = tuple[int, int]
 Shape: TypeAlias = tuple[int, ...]
@@ -58,11 +59,11 @@ class Layout(NamedTuple):
         """Return the sizes in the order of this layout."""
         return (batch, channel, *sizes) if self.channel == 1 else (batch, *sizes, channel)
 
-    def last(self, array: Any) -> Any:
+    def last(self, array: Array) -> Array:
         """Return a view of `array`, which has this layout, with channels last."""
         return array.transpose(self.to_last) if self.channel == 1 else array
 
-    def back(self, array: Any) -> Any:
+    def back(self, array: Array) -> Array:
         """Return a view of `array`, which has channels last, in this layout."""
         return array.transpose(self.from_last) if self.channel == 1 else array
 

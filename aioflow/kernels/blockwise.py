@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -24,16 +24,16 @@ _OBJECTS: Final = 1 << 14  # elements of a block where NumPy holds the GIL
 _AT_RANK: Final = 32  # NumPy 2.4: `ufunc.at` of an array of more dimensions crashes the process
 
 
-def is_large(value: Any) -> bool:
+def is_large(value: object) -> bool:
     """Return True if a value is an array that is large enough to be processed in blocks."""
     return type(value) is np.ndarray and value.size > (_OBJECTS if value.dtype.kind in "OV" else BLOCK)
 
 
-def _block(dtype: Any) -> int:
+def _block(dtype: NpDType) -> int:
     return _OBJECTS if dtype.kind in "OV" else BLOCK
 
 
-def claim_array(shape: tuple[int, ...], dtype: Any, nanoseconds: float = 0.0) -> int:
+def claim_array(shape: tuple[int, ...], dtype: NpDType, nanoseconds: float = 0.0) -> int:
     """Claim memory and time for an array of that shape, at `nanoseconds` per element; return its number of elements."""
     count = math.prod(shape)
     # `reserve` accepts an empty array of any shape, but NumPy multiplies its other sizes.
@@ -68,7 +68,7 @@ def full(xp: Namespace, shape: tuple[int, ...], value: Value, dtype: NpDType) ->
     return written(shape, dtype, lambda part: value)
 
 
-def on_host(xp: Any) -> bool:
+def on_host(xp: Namespace) -> bool:
     """Return True if `xp` is the namespace of arrays on the CPU."""
     return xp.ndarray is np.ndarray
 
@@ -107,7 +107,7 @@ def joined(arrays: Sequence[Array]) -> Array:
     return result
 
 
-def rows_chosen(array: Any, kept: Any) -> Any:
+def rows_chosen(array: Array, kept: Array) -> Array:
     """Return `array[kept]`, for one flag per row."""
     if not is_large(array):
         return array[kept]
@@ -115,14 +115,14 @@ def rows_chosen(array: Any, kept: Any) -> Any:
     return joined(found)
 
 
-def folded_in(ufunc: Any, target: Any, places: Any, values: Any) -> None:
+def folded_in(ufunc: np.ufunc | Namespace, target: Array, places: Array | tuple[Array, ...], values: Array) -> None:
     """Call `ufunc.at(target, places, values)`, for a vector of places, or a tuple of them, and a vector of values."""
     rows = places if isinstance(places, tuple) else (places,)
     for part in blocks(len(values), BLOCK if is_large(values) else max(1, len(values))):
         ufunc.at(target, tuple(column[part] for column in rows), values[part])
 
 
-def folded_rows(ufunc: Any, target: Any, rows: Any, updates: Any) -> None:
+def folded_rows(ufunc: np.ufunc | Namespace, target: Array, rows: Array, updates: Array) -> None:
     """Call `ufunc.at(target, rows, updates)`, for a vector of rows and one update of a row's shape for each."""
     if target.ndim <= _AT_RANK:
         ufunc.at(target, rows, updates)
@@ -133,14 +133,14 @@ def folded_rows(ufunc: Any, target: Any, rows: Any, updates: Any) -> None:
     target[...] = flat.reshape(target.shape)  # `flat` may be a copy of the target
 
 
-def put_rows(target: Any, places: Any, values: Any) -> None:
+def put_rows(target: Array, places: Array | tuple[Array, ...], values: Array) -> None:
     """Assign `target[places] = values`, for a vector of places, or a tuple of them, and a vector of values."""
     rows = places if isinstance(places, tuple) else (places,)
     for part in blocks(len(values), BLOCK if is_large(values) else max(1, len(values))):
         target[tuple(column[part] for column in rows)] = values[part]
 
 
-def counted(numbers: Any, total: int) -> Any:
+def counted(numbers: Array, total: int) -> Array:
     """Return `np.bincount(numbers, minlength=total)`, for numbers below `total`."""
     if not is_large(numbers):
         return np.bincount(numbers, minlength=total)

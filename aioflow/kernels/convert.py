@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from aioflow.errors import DTypeError, InvalidArgumentError, ResourceExhaustedError
 from aioflow.graph.shapes import Dims, broadcast_dims, format_dims, is_compatible
+from aioflow.memory.values import Array
 
+T = TypeVar("T")
 _ADDRESSES: Final = 2**47  # bytes that a process can address, so no array has more elements
 
 
@@ -23,13 +26,13 @@ def broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(size for size in broadcast_dims(shapes) or () if size is not None)
 
 
-def check_rank(what: str, value: Any, rank: int) -> None:
+def check_rank(what: str, value: npt.ArrayLike, rank: int) -> None:
     """Raise InvalidArgumentError unless the value has that rank."""
     if np.ndim(value) != rank:
         raise InvalidArgumentError(f"{what} has the wrong rank", expected=f"rank {rank}", actual=np.shape(value))
 
 
-def check_shape(value: Any, dims: Dims) -> None:
+def check_shape(value: object, dims: Dims) -> None:
     """Raise InvalidArgumentError unless the value fits that shape."""
     shape = getattr(value, "shape", ())  # a string, a handle and a list of tensors have no shape
     if not is_compatible(dims, shape):
@@ -54,7 +57,7 @@ class Handle:
     def __init__(self, kind: type) -> None:
         self.kind = kind
 
-    def __call__(self, value: Any) -> Any:
+    def __call__(self, value: T) -> T:
         """Return `value`. Raise InvalidArgumentError if it is of a different kind."""
         if isinstance(value, self.kind):
             return value
@@ -79,7 +82,7 @@ def as_bool(value: Any) -> bool:
 OF_ONE_ELEMENT: Final = frozenset({as_int, as_bool})
 
 
-def _only(array: Any) -> Any:
+def _only(array: Array) -> Any:
     if array.size != 1:
         raise InvalidArgumentError("an input must be a scalar", expected="shape ()", actual=array.shape)
     return array.reshape(-1)[0]
@@ -129,6 +132,6 @@ def as_text(value: Any) -> str:
         raise InvalidArgumentError("not valid text", expected="UTF-8", actual=item[:60]) from error
 
 
-def as_array(value: Any) -> np.ndarray[Any, Any]:
+def as_array(value: Any) -> Array:
     """Return the value as a NumPy array."""
     return np.asarray(value)

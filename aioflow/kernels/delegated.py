@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.registry import Binding, BodySteps, binder
+from aioflow.memory.values import Value
 
 
 def body_of(binding: Binding) -> BodySteps:
@@ -17,10 +17,10 @@ def body_of(binding: Binding) -> BodySteps:
 
 
 @binder("_Delegated", fresh=True, takes_step=True)
-def delegated(binding: Binding) -> Callable[..., tuple[Any, ...]]:
+def delegated(binding: Binding) -> Callable[..., tuple[Value, ...]]:
     body = body_of(binding)
 
-    def call(inputs: Sequence[Any], step: Any = None) -> tuple[Any, ...]:
+    def call(inputs: Sequence[Value], step: object = None) -> tuple[Value, ...]:
         return tuple(body.call(inputs, step))
 
     return call

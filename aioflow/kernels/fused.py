@@ -15,8 +15,10 @@ from aioflow.errors import InvalidArgumentError, OpError, SourceLine
 from aioflow.graph.dtypes import DType
 from aioflow.graph.opdef import OPS, traits_of
 from aioflow.graph.shapes import Dims
+from aioflow.graph.signature.attributes import Attrs
 from aioflow.kernels.one_shape import may_differ, of_one_shape
 from aioflow.kernels.registry import KERNELS, Binding, Body, KernelDef, binder
+from aioflow.memory.values import Array, Value
 
 _FILENAME: Final = "<aioflow chain>"
 _FIRST_LINE: Final = 3  # line of the first member in the generated function, after the head and the unpacking
@@ -54,7 +56,7 @@ class Values:
 
     dtypes: tuple[DType, ...]
     dims: tuple[Dims, ...]
-    constants: tuple[Any, ...]
+    constants: tuple[Array | None, ...]
 
     def add(self, dtype: DType) -> Values:
         """Return the values with one more, of which only the dtype is known."""
@@ -89,7 +91,7 @@ class Chain:
         found = error if isinstance(error, OpError) else InvalidArgumentError(f"{type(error).__name__}: {error}")
         return found.at(member.node, member.op, member.source)
 
-    def __call__(self, inputs: Sequence[Any]) -> Any:
+    def __call__(self, inputs: Sequence[Array]) -> Array:
         """Return the result, computed over whole arrays, one member after another.
 
         Raises:
@@ -112,7 +114,7 @@ class Chain:
             trace = trace.tb_next
         return None
 
-    def _compiled(self) -> Callable[[Sequence[Any]], Any]:
+    def _compiled(self) -> Callable[[Sequence[Array]], Array]:
         """Return the program as a function of its inputs."""
         scope: dict[str, Any] = {f"k{at}": member.call for at, member in enumerate(self.members)}
         names = [f"a{i}" for i in range(self.inputs)]
@@ -129,7 +131,7 @@ class Chain:
             lines.append(f"    {names[-1]} = {text}")
         lines.append(f"    return {names[-1]}")
         exec(compile("\n".join(lines) + "\n", _FILENAME, "exec"), scope)
-        function: Callable[[Sequence[Any]], Any] = scope["chain"]
+        function: Callable[[Sequence[Array]], Array] = scope["chain"]
         return function
 
 
@@ -186,7 +188,7 @@ def epilogue_of(binding: Binding) -> Chain | None:
     return Chain(values.dtypes, list(members))
 
 
-def operands_of(attrs: Mapping[str, Any]) -> list[int]:
+def operands_of(attrs: Attrs) -> list[int]:
     """Return the operands of the ops that follow a product, op by op: see `aioflow.ops.fused`."""
     if attrs["operands"]:
         return list(attrs["operands"])
@@ -262,7 +264,7 @@ def _members(
         values = values.add(dtype)
 
 
-def _check_member(op: str, inputs: Sequence[DType], output: DType, attrs: Mapping[str, Any]) -> None:
+def _check_member(op: str, inputs: Sequence[DType], output: DType, attrs: Attrs) -> None:
     """Raise InvalidArgumentError unless the member is elementwise for these dtypes, with a result of dtype `output`.
 
     Backends rely on it that compute in blocks or generate machine code, and a plan may come from an untrusted client.
@@ -275,7 +277,7 @@ def _check_member(op: str, inputs: Sequence[DType], output: DType, attrs: Mappin
             raise _no_program("members of the dtypes that their ops take and make", op)
 
 
-def _no_program(expected: str, actual: Any) -> InvalidArgumentError:
+def _no_program(expected: str, actual: object) -> InvalidArgumentError:
     return InvalidArgumentError("the members of a fused node do not fit together", expected=expected, actual=actual)
 
 
@@ -302,7 +304,7 @@ def naming(binding: Binding, product: Body) -> Body:
     node, source = nodes[0], _source_line(sources[0])
     op = PRODUCTS[binding.op_type]
 
-    def body(*inputs: Any, **named: Any) -> Any:
+    def body(*inputs: Array, **named: object) -> Value:
         try:
             return product(*inputs, **named)
         except OpError as error:

@@ -7,11 +7,12 @@ that lead to one value (`runtime/shortcuts.py`), and the kernels' package makes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from aioflow.kernels.registry import Body
+from aioflow.memory.values import Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class Constant:
 Item: TypeAlias = "int | Constant | tuple[int | Constant, ...]"
 
 
-def given(item: Item, values: Sequence[Any]) -> Any:
+def given(item: Item, values: Sequence[Value]) -> Any:
     """Return the value of a member's argument, with `values` by number."""
     if isinstance(item, tuple):
         return tuple(given(each, values) for each in item)
@@ -34,7 +35,7 @@ def given(item: Item, values: Sequence[Any]) -> Any:
 
 # A function that computes a run of nodes from its outside inputs. It returns the last node's value in new memory, or
 # None if the nodes must be computed one by one, for example so that each reports its own error.
-Shortcut: TypeAlias = Callable[..., Any]
+Shortcut: TypeAlias = Body
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,6 @@ class Joinable:
     def __init__(self, body: Body, part: Any, join: Joiner) -> None:
         self.body, self.part, self.join = body, part, join
 
-    def __call__(self, *args: Any, **named: Any) -> Any:
+    def __call__(self, *args: Value, **named: object) -> Value:
         """Call the body."""
         return self.body(*args, **named)

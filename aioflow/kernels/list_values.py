@@ -11,13 +11,14 @@ from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 from aioflow.errors import InvalidArgumentError
+from aioflow.memory.values import Value
 
 Items: TypeAlias = "tuple[Any, ...] | list[Any]"
 
 
-def stack_of(tensors: Iterable[Any]) -> tuple[Any, ...]:
+def stack_of(tensors: Iterable[Value]) -> tuple[Value, ...]:
     """Return the stack of these tensors, with the last one on top."""
-    items: tuple[Any, ...] = ()
+    items: tuple[Value, ...] = ()
     for tensor in tensors:
         items = (items, tensor)
     return items

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.opdef import OPS
 from aioflow.graph.shapes import Dims, num_elements
 from aioflow.kernels.registry import Body
+from aioflow.memory.values import Array, Value
 
 
 def may_differ(op: str, shapes: Iterable[Dims]) -> bool:
@@ -22,7 +22,7 @@ def of_one_shape(call: Body) -> Body:
     Without the check, the kernel would broadcast to a shape that the graph does not expect.
     """
 
-    def checked(x: Any, y: Any, **named: Any) -> Any:
+    def checked(x: Array, y: Array, **named: object) -> Value:
         if x.shape != y.shape:
             raise InvalidArgumentError("the inputs must have one shape", expected=x.shape, actual=y.shape)
         return call(x, y, **named)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator
-from typing import Any
 
 from aioflow.kernels.registry import Binding, binder, kernel
+from aioflow.memory.values import Value
 from aioflow.sync.partial_run import EXCHANGE
 
 
@@ -15,10 +15,10 @@ class _Feed:
 
     __slots__ = ("_future",)
 
-    def __init__(self, future: asyncio.Future[Any]) -> None:
+    def __init__(self, future: asyncio.Future[Value]) -> None:
         self._future = future
 
-    def __await__(self) -> Generator[Any, None, Any]:
+    def __await__(self) -> Generator[object, None, Value]:
         return self._future.__await__()
 
     @staticmethod
@@ -34,5 +34,5 @@ def partial_feed(binding: Binding) -> Callable[[], _Feed]:
 
 
 @kernel("_PartialFetch", retains=True, opaque=True)
-async def partial_fetch(value: Any, *, index: int) -> None:
+async def partial_fetch(value: Value, *, index: int) -> None:
     EXCHANGE.get().fetches[index].set_result(value)

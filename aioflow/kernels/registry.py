@@ -30,16 +30,18 @@ from aioflow.graph.boundary import GIVES_BACK
 from aioflow.graph.dtypes import DType, as_dtype, resource, string, variant
 from aioflow.graph.opdef import LOADING, OPS, REGISTERING
 from aioflow.graph.shapes import Dims
+from aioflow.graph.signature.attributes import Attrs
 from aioflow.graph.signature.reading import GROUPS
 from aioflow.loading.importing import Globals, gives_way, importing
-from aioflow.memory.values import Namespace
+from aioflow.memory.values import Array, Namespace, Value
 
 ANY_DEVICE: Final = "*"
 HOST: Final = "CPU"  # the device type whose arrays are NumPy arrays in host memory
 _HANDLES: Final = frozenset({resource, variant})
 _FOLDERS: Final = "folders"
-Converter: TypeAlias = Callable[[Any], Any]
+Converter: TypeAlias = Callable[[Any], object]
 Body: TypeAlias = Callable[..., Any]
+DTypes: TypeAlias = Mapping[str, Iterable[Any] | str] | None  # what `as_dtype` accepts, and names of groups
 T = TypeVar("T")
 
 
@@ -68,10 +70,10 @@ class ArrayBackend(Protocol):
         copies them to the device when they meet its arrays; `runtime.host_values.HostValues` implements that.
         """
 
-    def to_device(self, value: Any) -> Awaitable[Any]:
+    def to_device(self, value: Array) -> Awaitable[Array]:
         """Copy a host array (or NumPy scalar) to the device."""
 
-    def to_host(self, value: Any) -> Awaitable[Any]:
+    def to_host(self, value: Array) -> Awaitable[Array]:
         """Copy a device array to host memory. The caller owns the copy."""
 
     def on_host(self, value: Any) -> Any:
@@ -80,10 +82,10 @@ class ArrayBackend(Protocol):
         A device array is copied, which waits until it has been computed. A host value is returned unchanged.
         """
 
-    def copy_from(self, array: Any, other: Any) -> Any:
+    def copy_from(self, array: Array, other: Any) -> Array:
         """Copy an array from another device of the backend to this one, directly between GPUs if possible."""
 
-    def share(self, array: Any) -> Any:
+    def share(self, array: Array) -> object:
         """Return the array as an object with `__dlpack__`, for other libraries that use the device."""
 
 
@@ -98,14 +100,14 @@ class BodySteps(Protocol):
     digest: bytes
     is_repeatable: bool
 
-    async def run(self, values: Sequence[Any]) -> list[Any]:
+    async def run(self, values: Sequence[Value]) -> list[Value]:
         """Run the function with these arguments. The caller owns the returned arrays.
 
         Raises:
             OpError: a node inside failed; the error names it.
         """
 
-    def call(self, values: Sequence[Any], step: Any) -> list[Any]:
+    def call(self, values: Sequence[Value], step: Any) -> list[Value]:
         """Run the function in this thread, as a part of the running step if there is one.
 
         Only for a body without branches, loops and nodes that wait.
@@ -131,12 +133,12 @@ class Binding:
 
     name: str
     op_type: str
-    attrs: Mapping[str, Any]
+    attrs: Attrs
     input_dtypes: tuple[DType, ...]
     input_dims: tuple[Dims, ...]
     output_dtypes: tuple[DType, ...]
     output_dims: tuple[Dims, ...]
-    constants: tuple[Any, ...]
+    constants: tuple[Array | None, ...]
     backend: ArrayBackend
     resources: Any
     state: dict[str, Any]
@@ -231,7 +233,7 @@ class KernelDef:
     host_results: bool = False
     opens_files: bool = False
 
-    def accepts(self, device_type: str, attrs: Mapping[str, Any]) -> bool:
+    def accepts(self, device_type: str, attrs: Attrs) -> bool:
         """Return whether the kernel serves a node with these attributes on that kind of device.
 
         The result must depend on `read_by_kernels(attrs)` alone, because placement caches it by that key.
@@ -244,7 +246,7 @@ class KernelDef:
             return False
         return all(attrs.get(name) in allowed for name, allowed in self.dtypes.items())
 
-    def _reads_handles(self, attrs: Mapping[str, Any]) -> bool:
+    def _reads_handles(self, attrs: Attrs) -> bool:
         """Return whether an input of any dtype is a handle or a list of tensors that `dtypes` does not mention."""
         for arg in OPS.get(self.op).inputs:
             name = arg.type_attr or arg.list_attr
@@ -378,9 +380,7 @@ class KernelRegistry:
         self._complete(op_type)
         return self._known.get(op_type, [])
 
-    def find(
-        self, op_type: str, device_type: str, attrs: Mapping[str, Any], below: float = math.inf
-    ) -> KernelDef | None:
+    def find(self, op_type: str, device_type: str, attrs: Attrs, below: float = math.inf) -> KernelDef | None:
         """Return the kernel for a node with these attributes on that kind of device, or None.
 
         Only kernels with a priority below `below` are considered, for a kernel that leaves some nodes to the next one.
@@ -390,7 +390,7 @@ class KernelRegistry:
             return None
         return max(fitting, key=lambda k: (k.priority, k.device_type != ANY_DEVICE))
 
-    def get(self, op_type: str, device_type: str, attrs: Mapping[str, Any], below: float = math.inf) -> KernelDef:
+    def get(self, op_type: str, device_type: str, attrs: Attrs, below: float = math.inf) -> KernelDef:
         """Return the kernel like `find`, or raise UnimplementedError, which lists the existing kernels."""
         found = self.find(op_type, device_type, attrs, below)
         if found is None:
@@ -419,18 +419,18 @@ def _key(kernel_def: KernelDef) -> Hashable:
     return kernel_def.op, kernel_def.device_type, dtypes, kernel_def.label, kernel_def.priority
 
 
-def read_by_kernels(attrs: Mapping[str, Any]) -> Hashable:
+def read_by_kernels(attrs: Attrs) -> Hashable:
     """Return the facts that decide which kernels serve a node of an op: the label and the dtypes."""
     single = [(name, value) for name, value in attrs.items() if isinstance(value, DType)]
     several = [(name, tuple(value)) for name, value in attrs.items() if _are_dtypes(value)]
     return attrs.get("_kernel", ""), *single, *several
 
 
-def _are_dtypes(value: Any) -> bool:
+def _are_dtypes(value: object) -> bool:
     return isinstance(value, list | tuple) and any(isinstance(each, DType) for each in value)
 
 
-def _has_strings(attrs: Mapping[str, Any]) -> bool:
+def _has_strings(attrs: Attrs) -> bool:
     return any(value is string or (isinstance(value, list | tuple) and string in value) for value in attrs.values())
 
 
@@ -445,7 +445,7 @@ def _describe(kernel_def: KernelDef) -> str:
 KERNELS: Final = KernelRegistry("aioflow.kernels")
 
 
-def _dtype_sets(dtypes: Mapping[str, Iterable[Any] | str] | None) -> dict[str, frozenset[DType]]:
+def _dtype_sets(dtypes: DTypes) -> dict[str, frozenset[DType]]:
     """Convert {"T": "floats ints bool"} or {"T": [float32, …]} to sets of dtypes."""
     result: dict[str, frozenset[DType]] = {}
     for attr, allowed in (dtypes or {}).items():
@@ -483,7 +483,7 @@ def kernel(
     op: str,
     *,
     device: str = ANY_DEVICE,
-    dtypes: Mapping[str, Iterable[Any] | str] | None = None,
+    dtypes: DTypes = None,
     host: Mapping[str, Converter] | None = None,
     takes: type | Mapping[str, type] | None = None,
     expression: str | None = None,
@@ -527,7 +527,7 @@ def binder(
     op: str,
     *,
     device: str = ANY_DEVICE,
-    dtypes: Mapping[str, Iterable[Any] | str] | None = None,
+    dtypes: DTypes = None,
     host: Mapping[str, Converter] | None = None,
     takes: type | Mapping[str, type] | None = None,
     is_async: bool = False,
@@ -558,7 +558,7 @@ def binder(
     return register
 
 
-def _require_op(op: Any) -> None:
+def _require_op(op: object) -> None:
     """Raise InvalidArgumentError for a decorator without its parentheses, which would register nothing."""
     if not isinstance(op, str):
         raise InvalidArgumentError("a kernel needs its op", expected='the name of an op: `@kernel("Tanh")`', actual=op)
@@ -594,7 +594,7 @@ def _checked(kernel_def: KernelDef) -> KernelDef:
     return kernel_def
 
 
-def _misfit(op: str, message: str, expected: str, actual: Any) -> InvalidArgumentError:
+def _misfit(op: str, message: str, expected: str, actual: object) -> InvalidArgumentError:
     return InvalidArgumentError(message, op_type=op, expected=expected, actual=actual)
 
 

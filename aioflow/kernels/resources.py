@@ -22,6 +22,7 @@ from aioflow.graph.dtypes import DType
 from aioflow.graph.shapes import Dims, format_dims, is_compatible
 from aioflow.kernels.registry import Binding
 from aioflow.kernels.snapshots import Snapshot
+from aioflow.memory.values import Array
 
 T = TypeVar("T")
 
@@ -38,7 +39,7 @@ class Reach(Enum):
     WHOLE = auto()
 
 
-Change: TypeAlias = Callable[[list[Any], list[Any]], Sequence[Any]]
+Change: TypeAlias = Callable[[list[Array], list[Array | None]], Sequence[Array]]
 
 
 class VariableResource:
@@ -56,9 +57,9 @@ class VariableResource:
         self.dtype = dtype
         self.dims = dims
         self.lock = threading.Lock()
-        self._value: Any = None
+        self._value: Array | None = None
         self._snapshots: list[weakref.ref[Snapshot]] = []  # those that share the present array
-        self._spares: list[Any] = []  # an array that a snapshot has released
+        self._spares: list[Array] = []  # an array that a snapshot has released
 
     @property
     def value(self) -> Any:
@@ -74,7 +75,7 @@ class VariableResource:
         """True if a value has been assigned."""
         return self.value is not None
 
-    def read(self) -> Any:
+    def read(self) -> Array:
         """Return the present value. Do not modify it.
 
         Raises:
@@ -83,7 +84,7 @@ class VariableResource:
         value = self._value
         return value if value is not None else self._wait_and_read()
 
-    def pick(self, take: Callable[[Any], T]) -> T:
+    def pick(self, take: Callable[[Array], T]) -> T:
         """Return `take(value)`, for reads of some rows of a large table.
 
         Updates wait meanwhile, so `take` must be quick. It must keep no reference to the value.
@@ -95,11 +96,11 @@ class VariableResource:
         with self.lock:
             return take(self._initialized())
 
-    def _wait_and_read(self) -> Any:
+    def _wait_and_read(self) -> Array:
         with self.lock:
             return self._initialized()
 
-    def _initialized(self) -> Any:
+    def _initialized(self) -> Array:
         value = self._value
         if value is None:
             raise FailedPreconditionError(
@@ -128,7 +129,7 @@ class VariableResource:
         """Return the snapshots that share the present array. Call under the lock; they live as long as the list."""
         return [found for known in self._snapshots if (found := known()) is not None]
 
-    def keep(self, rows: Any) -> None:
+    def keep(self, rows: Array) -> None:
         """Prepare for a `change` that is about to overwrite these rows in place. Each must be in range."""
         for taken in self._sharers():
             taken.keep(rows)
@@ -139,7 +140,7 @@ class VariableResource:
             taken.detach()
         self._snapshots = []
 
-    def _spare(self, value: Any, reach: Reach) -> Any:
+    def _spare(self, value: Array, reach: Reach) -> Array | None:
         """Return memory for a new value that a snapshot has released, or None. Fresh memory would cost page faults."""
         if reach is not Reach.WHOLE or not self._spares:
             return None
@@ -148,7 +149,7 @@ class VariableResource:
         alone = sys.getrefcount(spare) <= _ALONE and spare.shape == value.shape and spare.dtype == value.dtype
         return spare if alone else None
 
-    def assign(self, value: Any, same_shape: bool = False) -> None:
+    def assign(self, value: Array, same_shape: bool = False) -> None:
         """Replace the value. The variable keeps the array: the caller must not modify it afterwards.
 
         Args:
@@ -168,10 +169,10 @@ class VariableResource:
                 self._leave()
             self._value = value
 
-    def _misfit(self, expected: Any, value: Any) -> InvalidArgumentError:
+    def _misfit(self, expected: object, value: Array) -> InvalidArgumentError:
         return InvalidArgumentError(f"cannot assign to variable {self.name}", expected=expected, actual=np.shape(value))
 
-    def update(self, change: Callable[[Any, Any], Any], reach: Reach = Reach.ANY) -> None:
+    def update(self, change: Callable[[Array, Array | None], Array], reach: Reach = Reach.ANY) -> None:
         """Replace the value with `change(value, out)` atomically.
 
         `out` is None or an array that may be overwritten: the present one if there is no other reference to it, or,
@@ -203,8 +204,8 @@ class VariableResource:
     def update_locked(variables: Sequence[VariableResource], change: Change, reach: Reach) -> None:
         """Update variables whose locks are held, as `update_together`."""
         values = [variable._initialized() for variable in variables]
-        outs: list[Any] = []
-        news: Sequence[Any] = values
+        outs: list[Array | None] = []
+        news: Sequence[Array] = values
         try:
             for i, variable in enumerate(variables):
                 value = values[i]
@@ -223,7 +224,7 @@ class VariableResource:
                 variable._value = new
 
 
-def _overwritable(value: Any) -> bool:
+def _overwritable(value: Array) -> bool:
     """Return whether this is an array that owns its memory, and not a scalar, a view or a constant."""
     return getattr(value, "base", value) is None and bool(getattr(value.flags, "writeable", True))
 
@@ -292,7 +293,7 @@ class ResourceManager:
         with self._lock:
             return self._containers.get(container, {}).get(name)
 
-    def remove(self, resource: Any) -> bool:
+    def remove(self, resource: object) -> bool:
         """Drop one resource. Return whether it existed."""
         with self._lock:
             for held in self._containers.values():

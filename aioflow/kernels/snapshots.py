@@ -13,8 +13,9 @@ import threading
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
-from aioflow.memory.values import Array
+from aioflow.memory.values import Array, NpDType, Value
 
 _SMALL: Final = 1 << 20  # bytes; a smaller array is cheap to copy
 _WIDE: Final = 1 << 20  # bytes of a row; an update waits while a row is copied
@@ -45,7 +46,7 @@ class Snapshot:
 
     def __init__(self, array: Array, lock: threading.Lock, spares: list[Any]) -> None:
         self.shape: tuple[int, ...] = array.shape
-        self.dtype: np.dtype[Any] = array.dtype
+        self.dtype: NpDType = array.dtype
         self._lock = lock
         self._spares = spares
         # An update in place counts the references to the array, and expects exactly one per snapshot.
@@ -58,7 +59,7 @@ class Snapshot:
         self._old: list[tuple[Array, Array]] = []  # the row numbers, unordered, and their bytes
 
     @staticmethod
-    def pays(value: Any) -> bool:
+    def pays(value: Value) -> bool:
         """Return whether a snapshot of this is worthwhile: an array in host memory with many rows."""
         return (
             type(value) is np.ndarray
@@ -144,7 +145,7 @@ class Snapshot:
         """Return the whole as an array at once."""
         return np.asarray(self)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
         whole = np.empty(self.shape, self.dtype)
         step = max(1, _SMALL * self.shape[0] // max(1, self.nbytes))
         for start in range(0, self.shape[0], step):

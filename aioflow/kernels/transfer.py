@@ -8,14 +8,16 @@ there a key has a tag and a value may be dead.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, final
 
 import numpy as np
 
 from aioflow.graph.boundary import RECV, SEND
 from aioflow.graph.device_spec import task_of
-from aioflow.kernels.registry import HOST, KERNELS, Binding, Body, KernelDef
+from aioflow.kernels.registry import HOST, KERNELS, ArrayBackend, Binding, Body, KernelDef
+from aioflow.memory.values import Array, Value
 
 _TOP_LEVEL: Final = ""  # the tag outside of all frames
 
@@ -32,10 +34,10 @@ def _send(binding: Binding) -> Body:
     name, to = binding.attrs["tensor_name"], binding.attrs["recv_device"]
     here = task_of(binding.attrs["send_device"]) == task_of(to)
 
-    def send(value: Any, *, step: TransferStep, tag: str = _TOP_LEVEL) -> None:
+    def send(value: Value, *, step: TransferStep, tag: str = _TOP_LEVEL) -> None:
         step.meeting.send(name, tag, value, to)
 
-    def deliver(value: Any, *, step: TransferStep, tag: str = _TOP_LEVEL) -> None:
+    def deliver(value: Value, *, step: TransferStep, tag: str = _TOP_LEVEL) -> None:
         step.meeting.deliver(name, tag, value)
 
     return deliver if here else send
@@ -44,7 +46,7 @@ def _send(binding: Binding) -> Body:
 def _recv(binding: Binding) -> Body:
     name, source = binding.attrs["tensor_name"], binding.attrs["send_device"]
 
-    def recv(*, step: TransferStep, tag: str = _TOP_LEVEL) -> Any:
+    def recv(*, step: TransferStep, tag: str = _TOP_LEVEL) -> Value:
         return step.meeting.recv(name, tag, source)
 
     return recv
@@ -54,17 +56,18 @@ KERNELS.offer(SEND, partial(KernelDef, SEND, _send, takes_step=True, sends=True,
 KERNELS.offer(RECV, partial(KernelDef, RECV, _recv, is_async=True, takes_step=True))
 
 
+@final
 class _Lent(NamedTuple):
     """A value in transit between devices of one kind. For a value that never left the host, `device` is the host's."""
 
-    device: Any
-    array: Any
+    device: ArrayBackend
+    array: Array
 
 
 def _to_device(binding: Binding) -> Body:
     device = binding.backend  # a device with its own memory
 
-    def to_device(value: Any) -> Any:
+    def to_device(value: Array | _Lent) -> Awaitable[Array] | Array:
         if type(value) is not _Lent:
             return device.to_device(value)
         # A copy: the kernel is `fresh`, so its output must not share the value's memory.
