@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from aioflow.concurrency.stopping import blocks
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.blockwise import BLOCK, claim_array, on_host
 from aioflow.kernels.convert import as_int
 from aioflow.kernels.registry import kernel
+from aioflow.memory.values import Array, Namespace
 
 
 @kernel("Diag", fresh=True)
-def diag(xp: Any, diagonal: Any) -> Any:
+def diag(xp: Namespace, diagonal: Array) -> Array:
     return _on_diagonals(xp, diagonal.reshape(1, -1)).reshape(diagonal.shape * 2)
 
 
-def _on_diagonals(xp: Any, rows: Any) -> Any:
+def _on_diagonals(xp: Namespace, rows: Array) -> Array:
     """Return a matrix for each row, with the row on its diagonal and zeros elsewhere."""
     count, size = rows.shape
     claim_array((count, size, size), rows.dtype)
@@ -30,7 +30,7 @@ def _on_diagonals(xp: Any, rows: Any) -> Any:
 
 
 @kernel("DiagPart", fresh=True)
-def diag_part(xp: Any, value: Any) -> Any:
+def diag_part(xp: Namespace, value: Array) -> Array:
     half = value.ndim // 2
     if value.ndim % 2 or not value.ndim or value.shape[:half] != value.shape[half:]:
         raise InvalidArgumentError(
@@ -41,13 +41,13 @@ def diag_part(xp: Any, value: Any) -> Any:
     return value.reshape((count, count))[places, places].reshape(value.shape[:half])
 
 
-def _check_matrix(value: Any) -> None:
+def _check_matrix(value: Array) -> None:
     if value.ndim < 2:
         raise InvalidArgumentError("a matrix has two dimensions", expected="rank >= 2", actual=list(value.shape))
 
 
 @kernel("MatrixDiag", fresh=True)
-def matrix_diag(xp: Any, diagonal: Any) -> Any:
+def matrix_diag(xp: Namespace, diagonal: Array) -> Array:
     if diagonal.ndim < 1:
         raise InvalidArgumentError("a diagonal is a vector", expected="rank >= 1", actual=list(diagonal.shape))
     size = diagonal.shape[-1]
@@ -56,14 +56,14 @@ def matrix_diag(xp: Any, diagonal: Any) -> Any:
 
 
 @kernel("MatrixDiagPart", fresh=True)
-def matrix_diag_part(xp: Any, value: Any) -> Any:
+def matrix_diag_part(xp: Namespace, value: Array) -> Array:
     _check_matrix(value)
     places = xp.arange(min(value.shape[-2:]))
     return value[..., places, places]
 
 
 @kernel("MatrixSetDiag", fresh=True)
-def matrix_set_diag(xp: Any, value: Any, diagonal: Any) -> Any:
+def matrix_set_diag(xp: Namespace, value: Array, diagonal: Array) -> Array:
     _check_matrix(value)
     wanted = (*value.shape[:-2], min(value.shape[-2:]))
     if diagonal.shape != wanted:
@@ -77,7 +77,7 @@ def matrix_set_diag(xp: Any, value: Any, diagonal: Any) -> Any:
 
 
 @kernel("MatrixBandPart", host={"num_lower": as_int, "num_upper": as_int}, fresh=True)
-def matrix_band_part(xp: Any, value: Any, num_lower: int, num_upper: int) -> Any:
+def matrix_band_part(xp: Namespace, value: Array, num_lower: int, num_upper: int) -> Array:
     _check_matrix(value)
     rows, columns = value.shape[-2:]
     if num_lower > rows or num_upper > columns:

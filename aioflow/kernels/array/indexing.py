@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -14,11 +13,12 @@ from aioflow.graph.shapes import check_axis
 from aioflow.kernels.array.scatter import flat_rows, scatter_rows
 from aioflow.kernels.blockwise import claim_array, full, is_large, rows_written, taken
 from aioflow.kernels.convert import as_int, as_sizes, broadcast_shape
-from aioflow.kernels.registry import Binding, binder, kernel
+from aioflow.kernels.registry import Binding, Body, binder, kernel
 from aioflow.memory.copying import copied, row_blocks
+from aioflow.memory.values import Array, Namespace
 
 
-def _check_range(xp: Any, indices: Any, limit: int) -> None:
+def _check_range(xp: Namespace, indices: Array, limit: int) -> None:
     if not indices.size:
         return
     # Viewed as unsigned, a negative index is huge, so a single reduction checks both bounds.
@@ -35,7 +35,7 @@ def _check_range(xp: Any, indices: Any, limit: int) -> None:
 
 
 @kernel("Gather", fresh=True)
-def gather(xp: Any, params: Any, indices: Any) -> Any:
+def gather(xp: Namespace, params: Array, indices: Array) -> Array:
     if not params.ndim:
         raise InvalidArgumentError("a scalar has no rows to gather", expected="rank >= 1", actual="rank 0")
     _check_range(xp, indices, params.shape[0])
@@ -43,10 +43,10 @@ def gather(xp: Any, params: Any, indices: Any) -> Any:
 
 
 @binder("GatherV2", host={"axis": as_int}, fresh=True)
-def gather_v2(binding: Binding) -> Callable[..., Any]:
+def gather_v2(binding: Binding) -> Body:
     xp, batch_dims = binding.xp, binding.attrs["batch_dims"]
 
-    def pick(params: Any, indices: Any, axis: int) -> Any:
+    def pick(params: Array, indices: Array, axis: int) -> Array:
         position = check_axis(axis, params.ndim)
         _check_range(xp, indices, params.shape[position])
         if batch_dims:
@@ -57,7 +57,7 @@ def gather_v2(binding: Binding) -> Callable[..., Any]:
     return pick
 
 
-def _batched(xp: Any, params: Any, indices: Any, axis: int, batch: int) -> Any:
+def _batched(xp: Namespace, params: Array, indices: Array, axis: int, batch: int) -> Array:
     """Gather with the batch dimensions and the gathered one merged into the rows of a matrix."""
     lead = params.shape[:batch]
     if not 0 <= batch <= axis or indices.shape[:batch] != lead:
@@ -84,7 +84,7 @@ def _policy(binding: Binding) -> bool:
     return bool(policy == "IGNORE")
 
 
-def _leading(shape: tuple[int, ...], indices: Any) -> int:
+def _leading(shape: tuple[int, ...], indices: Array) -> int:
     """Return the length of the index vectors. Raise InvalidArgumentError if they are longer than the shape."""
     length: int = indices.shape[-1] if indices.ndim else -1
     if not 0 <= length <= len(shape):
@@ -97,10 +97,10 @@ def _leading(shape: tuple[int, ...], indices: Any) -> int:
 
 
 @binder("GatherNd", fresh=True, synchronises=True)
-def gather_nd(binding: Binding) -> Callable[[Any, Any], Any]:
+def gather_nd(binding: Binding) -> Callable[[Array, Array], Array]:
     xp, ignore, dtype = binding.xp, _policy(binding), binding.output_dtypes[0].np_dtype
 
-    def pick(params: Any, indices: Any) -> Any:
+    def pick(params: Array, indices: Array) -> Array:
         length = _leading(params.shape, indices)
         inner = params.shape[length:]
         shape = indices.shape[:-1] + inner
@@ -117,7 +117,7 @@ def gather_nd(binding: Binding) -> Callable[[Any, Any], Any]:
     return pick
 
 
-def _scatter_into(xp: Any, mode: str, result: Any, indices: Any, updates: Any, ignore: bool) -> Any:
+def _scatter_into(xp: Namespace, mode: str, result: Array, indices: Array, updates: Array, ignore: bool) -> Array:
     """Apply `updates` at index vectors to `result`, a new contiguous array."""
     length = _leading(result.shape, indices)
     inner = result.shape[length:]
@@ -135,11 +135,11 @@ def _scatter_into(xp: Any, mode: str, result: Any, indices: Any, updates: Any, i
 
 
 @binder("ScatterNd", host={"shape": as_sizes}, fresh=True, elastic=True, synchronises=True)
-def scatter_nd(binding: Binding) -> Callable[..., Any]:
+def scatter_nd(binding: Binding) -> Body:
     xp, dtype, ignore = binding.xp, binding.output_dtypes[0], _policy(binding)
     mode = "add" if dtype.is_numeric else "update"
 
-    def place(indices: Any, updates: Any, shape: tuple[int, ...]) -> Any:
+    def place(indices: Array, updates: Array, shape: tuple[int, ...]) -> Array:
         claim_array(shape, dtype.np_dtype)
         is_text = dtype is dtypes.string
         result = full(xp, shape, b"", dtype.np_dtype) if is_text else xp.zeros(shape, dtype.np_dtype)
@@ -148,11 +148,11 @@ def scatter_nd(binding: Binding) -> Callable[..., Any]:
     return place
 
 
-def _tensor_scatter(mode: str) -> Callable[[Binding], Callable[..., Any]]:
-    def bind(binding: Binding) -> Callable[..., Any]:
+def _tensor_scatter(mode: str) -> Callable[[Binding], Body]:
+    def bind(binding: Binding) -> Body:
         xp, ignore = binding.xp, _policy(binding)
 
-        def place(tensor: Any, indices: Any, updates: Any) -> Any:
+        def place(tensor: Array, indices: Array, updates: Array) -> Array:
             whole = copied(tensor) if is_large(tensor) else xp.array(tensor, order="C")
             return _scatter_into(xp, mode, whole, indices, updates, ignore)
 
@@ -167,7 +167,7 @@ for _suffix, _kinds in {"Update": None, "Add": "numbers", "Sub": "numbers", "Min
 
 
 @kernel("Where", fresh=True, synchronises=True)
-def where(xp: Any, condition: Any) -> Any:
+def where(xp: Namespace, condition: Array) -> Array:
     if not is_large(condition):
         return xp.argwhere(condition)
     found = []
@@ -179,11 +179,11 @@ def where(xp: Any, condition: Any) -> Any:
 
 
 @kernel("SelectV2", fresh=True, exact_c="{0} ? {1} : {2}")
-def select_v2(xp: Any, condition: Any, t: Any, e: Any) -> Any:
+def select_v2(xp: Namespace, condition: Array, t: Array, e: Array) -> Array:
     return _chosen(xp, condition, t, e)
 
 
-def _chosen(xp: Any, condition: Any, t: Any, e: Any) -> Any:
+def _chosen(xp: Namespace, condition: Array, t: Array, e: Array) -> Array:
     if not (is_large(condition) or is_large(t) or is_large(e)):
         return xp.where(condition, t, e)
     # np.broadcast_arrays accepts at most 32 dimensions.
@@ -193,7 +193,7 @@ def _chosen(xp: Any, condition: Any, t: Any, e: Any) -> Any:
 
 
 @kernel("Select", fresh=True, exact_c="{0} ? {1} : {2}")
-def select(xp: Any, condition: Any, t: Any, e: Any) -> Any:
+def select(xp: Namespace, condition: Array, t: Array, e: Array) -> Array:
     if t.shape != e.shape or (condition.shape not in ((), t.shape) and condition.shape != t.shape[:1]):
         raise InvalidArgumentError(
             "the arguments of where have different shapes",

@@ -14,8 +14,9 @@ from aioflow.graph import dtypes
 from aioflow.graph.shapes import check_axis
 from aioflow.kernels.blockwise import claim_array, is_large
 from aioflow.kernels.convert import as_int, as_ints, as_sizes
-from aioflow.kernels.registry import Binding, binder, kernel
+from aioflow.kernels.registry import Binding, Body, binder, kernel
 from aioflow.memory.copying import copied, copy_into, put
+from aioflow.memory.values import Array, Namespace
 
 _Cuts: TypeAlias = tuple[tuple[slice, ...], ...]
 
@@ -23,7 +24,7 @@ _Cuts: TypeAlias = tuple[tuple[slice, ...], ...]
 _FEW: Final = 64
 
 
-def _joined(xp: Any, values: Sequence[Any], axis: int) -> Any:
+def _joined(xp: Namespace, values: Sequence[Array], axis: int) -> Array:
     try:
         if any(map(is_large, values)):
             return _joined_in_blocks(values, axis)
@@ -37,7 +38,7 @@ def _joined(xp: Any, values: Sequence[Any], axis: int) -> Any:
         ) from error
 
 
-def _joined_in_blocks(values: Sequence[Any], axis: int) -> Any:
+def _joined_in_blocks(values: Sequence[Array], axis: int) -> Array:
     shape = list(values[0].shape)
     position = axis % max(1, len(shape))
     others = {(*value.shape[:position], *value.shape[position + 1 :]) for value in values}
@@ -54,12 +55,12 @@ def _joined_in_blocks(values: Sequence[Any], axis: int) -> Any:
 
 
 @kernel("ConcatV2", host={"axis": as_int}, fresh=True)
-def concat_v2(xp: Any, values: Sequence[Any], axis: int) -> Any:
+def concat_v2(xp: Namespace, values: Sequence[Array], axis: int) -> Array:
     return _joined(xp, values, axis)
 
 
 @kernel("Concat", host={"concat_dim": as_int}, fresh=True)
-def concat(xp: Any, concat_dim: int, values: Sequence[Any]) -> Any:
+def concat(xp: Namespace, concat_dim: int, values: Sequence[Array]) -> Array:
     return _joined(xp, values, concat_dim)
 
 
@@ -87,11 +88,11 @@ def _cuts(position: int, sizes: tuple[int, ...]) -> _Cuts:
 
 
 @binder("Split", host={"split_dim": as_int})
-def split(binding: Binding) -> Callable[..., Any]:
+def split(binding: Binding) -> Body:
     count = binding.attrs["num_split"]
     places = _even_cuts if count <= _FEW else _even_cuts.__wrapped__
 
-    def parts(split_dim: int, value: Any) -> Any:
+    def parts(split_dim: int, value: Array) -> tuple[Array, ...]:
         position = check_axis(split_dim, value.ndim, "split_dim")
         cuts = places(position, value.shape[position], count)
         return tuple([value[cut] for cut in cuts])
@@ -100,11 +101,11 @@ def split(binding: Binding) -> Callable[..., Any]:
 
 
 @binder("SplitV", host={"size_splits": as_ints, "split_dim": as_int})
-def split_v(binding: Binding) -> Callable[..., Any]:
+def split_v(binding: Binding) -> Body:
     count = binding.attrs["num_split"]
     places = _given_cuts if count <= _FEW else _given_cuts.__wrapped__
 
-    def parts(value: Any, size_splits: tuple[int, ...], split_dim: int) -> Any:
+    def parts(value: Array, size_splits: tuple[int, ...], split_dim: int) -> tuple[Array, ...]:
         position = check_axis(split_dim, value.ndim, "split_dim")
         cuts = places(position, value.shape[position], count, size_splits)
         return tuple([value[cut] for cut in cuts])
@@ -129,10 +130,10 @@ def _resolved(sizes: tuple[int, ...], whole: int, count: int) -> tuple[int, ...]
 
 
 @binder("Pack", fresh=True)
-def pack(binding: Binding) -> Callable[[Sequence[Any]], Any]:
+def pack(binding: Binding) -> Callable[[Sequence[Array]], Array]:
     xp, dtype, axis = binding.xp, binding.output_dtypes[0].np_dtype, binding.attrs["axis"]
 
-    def stack(values: Sequence[Any]) -> Any:
+    def stack(values: Sequence[Array]) -> Array:
         shape = values[0].shape
         for value in values:
             if value.shape != shape:
@@ -151,25 +152,25 @@ def pack(binding: Binding) -> Callable[[Sequence[Any]], Any]:
 
 
 @binder("Unpack")
-def unpack(binding: Binding) -> Callable[[Any], Any]:
+def unpack(binding: Binding) -> Callable[[Array], tuple[Array, ...]]:
     count, axis = binding.attrs["num"], binding.attrs["axis"]
     # Indexing an object vector returns plain bytes; an ellipsis keeps the elements arrays.
     after: tuple[Any, ...] = (...,) if binding.input_dtypes[0] is dtypes.string else ()
 
-    def slices(value: Any) -> Any:
+    def slices(value: Array) -> tuple[Array, ...]:
         position = check_axis(axis, value.ndim)
         if value.shape[position] != count:
             raise InvalidArgumentError(
                 "the dimension does not have the size to unpack", expected=count, actual=list(value.shape)
             )
-        before = (slice(None),) * position
+        before: tuple[Any, ...] = (slice(None),) * position
         return tuple(value[(*before, i, *after)] for i in range(count))
 
     return slices
 
 
 @kernel("Tile", host={"multiples": as_sizes}, fresh=True, elastic=True)
-def tile(xp: Any, value: Any, multiples: tuple[int, ...]) -> Any:
+def tile(xp: Namespace, value: Array, multiples: tuple[int, ...]) -> Array:
     if len(multiples) != value.ndim:
         raise InvalidArgumentError(
             "tile needs one multiple per dimension", expected=f"{value.ndim} multiples", actual=list(multiples)
@@ -179,4 +180,5 @@ def tile(xp: Any, value: Any, multiples: tuple[int, ...]) -> Any:
     claim_array(shape, value.dtype)
     wide = value.reshape([size for d in value.shape for size in (1, d)])
     # Copied before the reshape, which could otherwise return a view of the input.
-    return copied(xp.broadcast_to(wide, pairs)).reshape(shape)
+    found: Array = copied(xp.broadcast_to(wide, pairs)).reshape(shape)
+    return found

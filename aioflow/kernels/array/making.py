@@ -14,22 +14,23 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.kernels.blockwise import BLOCK, claim_array, full, written
 from aioflow.kernels.convert import as_int, as_number, as_sizes, check_rank
-from aioflow.kernels.registry import Binding, binder
+from aioflow.kernels.registry import Binding, Body, binder
+from aioflow.memory.values import Array
 
 
 @binder("Fill", host={"dims": as_sizes}, fresh=True, elastic=True)
-def fill(binding: Binding) -> Callable[..., Any]:
+def fill(binding: Binding) -> Body:
     xp, dtype = binding.xp, binding.output_dtypes[0].np_dtype
     value = binding.constants[1]
     if value is not None and np.ndim(value) == 0 and dtype.kind != "O" and _is_all_zero_bytes(value):
 
-        def cleared(dims: tuple[int, ...], value: Any) -> Any:
+        def cleared(dims: tuple[int, ...], value: Array) -> Array:
             claim_array(dims, dtype)
             return xp.zeros(dims, dtype)
 
         return cleared
 
-    def repeated(dims: tuple[int, ...], value: Any) -> Any:
+    def repeated(dims: tuple[int, ...], value: Array) -> Array:
         check_rank("the value to fill with", value, 0)
         claim_array(dims, dtype)
         return full(xp, dims, value, dtype)
@@ -38,7 +39,7 @@ def fill(binding: Binding) -> Callable[..., Any]:
 
 
 @binder("ZerosLike", fresh=True)
-def zeros_like(binding: Binding) -> Callable[[Any], Any]:
+def zeros_like(binding: Binding) -> Callable[[Array], Array]:
     xp, dtype = binding.xp, binding.output_dtypes[0]
     if dtype is dtypes.string:
         return lambda value: full(xp, value.shape, b"", np.dtype(object))
@@ -46,23 +47,23 @@ def zeros_like(binding: Binding) -> Callable[[Any], Any]:
 
 
 @binder("OnesLike", fresh=True)
-def ones_like(binding: Binding) -> Callable[[Any], Any]:
+def ones_like(binding: Binding) -> Callable[[Array], Array]:
     xp, dtype = binding.xp, binding.output_dtypes[0].np_dtype
     return lambda value: full(xp, value.shape, 1, dtype)
 
 
-def _is_all_zero_bytes(value: Any) -> bool:
+def _is_all_zero_bytes(value: Array) -> bool:
     """Return True if cleared memory represents the value. -0.0 equals 0 but has a sign bit."""
     return not np.asarray(value).tobytes().strip(b"\0")
 
 
 @binder("Range", host={"start": as_number, "limit": as_number, "delta": as_number}, fresh=True, elastic=True)
-def range_(binding: Binding) -> Callable[..., Any]:
+def range_(binding: Binding) -> Body:
     xp, dtype = binding.xp, binding.output_dtypes[0].np_dtype
     whole = binding.output_dtypes[0].is_integer
     on_host = binding.is_host
 
-    def count_up(start: Any, limit: Any, delta: Any) -> Any:
+    def count_up(start: float, limit: float, delta: float) -> Array:
         if delta == 0 or (start < limit and delta < 0) or (start > limit and delta > 0):
             raise InvalidArgumentError(
                 "the range never ends", expected="a delta that leads from start to limit", actual=(start, limit, delta)
@@ -72,15 +73,16 @@ def range_(binding: Binding) -> Callable[..., Any]:
                 "a range needs finite numbers", expected="finite numbers", actual=(start, limit, delta)
             )
         # Integers are divided as integers, since floats do not represent all beyond 2**53.
-        count = abs(-((limit - start) // -delta)) if whole else ceil(abs((limit - start) / delta))
+        count: Any = abs(-((limit - start) // -delta)) if whole else ceil(abs((limit - start) / delta))
         claim_array((count,), dtype)
-        wide = np.float64 if dtype == np.float64 else np.float32
+        wide: Any = np.float64 if dtype == np.float64 else np.float32
 
-        def numbers(part: slice) -> Any:
+        def numbers(part: slice) -> Array:
             if whole:
                 return xp.arange(start + part.start * delta, start + part.stop * delta, delta, dtype=dtype)
-            steps: Any = xp.arange(part.start, part.stop).astype(wide)
-            return (steps * wide(delta) + wide(start)).astype(dtype, copy=False)
+            steps = xp.arange(part.start, part.stop).astype(wide)
+            found: Array = (steps * wide(delta) + wide(start)).astype(dtype, copy=False)
+            return found
 
         if count > BLOCK and on_host:
             return written((count,), dtype, numbers)
@@ -90,11 +92,11 @@ def range_(binding: Binding) -> Callable[..., Any]:
 
 
 @binder("LinSpace", host={"start": as_number, "stop": as_number, "num": as_int}, fresh=True, elastic=True)
-def lin_space(binding: Binding) -> Callable[..., Any]:
+def lin_space(binding: Binding) -> Body:
     xp, dtype = binding.xp, binding.output_dtypes[0].np_dtype
     on_host = binding.is_host
 
-    def space(start: float, stop: float, num: int) -> Any:
+    def space(start: float, stop: float, num: int) -> Array:
         if num <= 0:
             raise InvalidArgumentError("linspace needs a positive number of elements", expected="num > 0", actual=num)
         claim_array((num,), dtype)
@@ -109,7 +111,7 @@ def lin_space(binding: Binding) -> Callable[..., Any]:
     return space
 
 
-def _as_depth(value: Any) -> int:
+def _as_depth(value: Array) -> int:
     depth = as_int(value)
     if depth < 0:
         raise InvalidArgumentError("the depth of one_hot is negative", expected="depth >= 0", actual=depth)
@@ -117,12 +119,12 @@ def _as_depth(value: Any) -> int:
 
 
 @binder("OneHot", host={"depth": _as_depth}, fresh=True, elastic=True)
-def one_hot(binding: Binding) -> Callable[..., Any]:
+def one_hot(binding: Binding) -> Body:
     xp, dtype, axis = binding.xp, binding.output_dtypes[0].np_dtype, binding.attrs["axis"]
     off = binding.constants[3]
     off_is_zero = off is not None and dtype.kind != "O" and _is_all_zero_bytes(off)
 
-    def encode(indices: Any, depth: int, on_value: Any, off_value: Any) -> Any:
+    def encode(indices: Array, depth: int, on_value: Array, off_value: Array) -> Array:
         if not -1 <= axis <= indices.ndim:
             raise InvalidArgumentError(
                 "the axis of one_hot is out of range", expected=f"-1 <= axis <= {indices.ndim}", actual=axis
@@ -147,5 +149,5 @@ def one_hot(binding: Binding) -> Callable[..., Any]:
 
 
 @binder("Timestamp", fresh=True)
-def timestamp(binding: Binding) -> Callable[[], Any]:
+def timestamp(binding: Binding) -> Callable[[], np.float64]:
     return lambda: np.float64(time.time())

@@ -15,19 +15,20 @@ from aioflow.kernels.array.scatter import scatter_rows
 from aioflow.kernels.blockwise import BLOCK, claim_array, full, is_large, rows_written, taken, written
 from aioflow.kernels.convert import as_array, as_ints, as_sizes
 from aioflow.kernels.math.large_sorts import order_of
-from aioflow.kernels.registry import Binding, binder, kernel
+from aioflow.kernels.registry import Binding, Body, binder, kernel
 from aioflow.kernels.text.strings import as_strings, each
 from aioflow.memory.copying import copied, put, row_blocks
+from aioflow.memory.values import Array, Namespace, NpDType
 
 _SEARCHED: Final = BLOCK >> 4  # numbers searched at once; a search takes 1 µs where most of the data is not cached
 
 
-def _flipped(value: Any, axes: set[int]) -> Any:
+def _flipped(value: Array, axes: set[int]) -> Array:
     return value[(*(slice(None, None, -1) if i in axes else slice(None) for i in range(value.ndim)), ...)]
 
 
 @kernel("Reverse", host={"dims": as_array})
-def reverse(value: Any, dims: Any) -> Any:
+def reverse(value: Array, dims: Array) -> Array:
     if dims.shape != (value.ndim,):
         raise InvalidArgumentError(
             "reverse needs one flag per dimension", expected=f"{value.ndim} flags", actual=dims.tolist()
@@ -36,12 +37,12 @@ def reverse(value: Any, dims: Any) -> Any:
 
 
 @kernel("ReverseV2", host={"axis": as_ints})
-def reverse_v2(value: Any, axis: tuple[int, ...]) -> Any:
+def reverse_v2(value: Array, axis: tuple[int, ...]) -> Array:
     return _flipped(value, set(check_axes(axis, value.ndim)))
 
 
 @kernel("ReverseSequence", fresh=True, synchronises=True)
-def reverse_sequence(xp: Any, value: Any, seq_lengths: Any, *, seq_dim: int, batch_dim: int) -> Any:
+def reverse_sequence(xp: Namespace, value: Array, seq_lengths: Array, *, seq_dim: int, batch_dim: int) -> Array:
     batch, along = check_axis(batch_dim, value.ndim, "batch_dim"), check_axis(seq_dim, value.ndim, "seq_dim")
     size = value.shape[along]
     if seq_lengths.shape != (value.shape[batch],):
@@ -60,7 +61,7 @@ def reverse_sequence(xp: Any, value: Any, seq_lengths: Any, *, seq_dim: int, bat
     steps = xp.arange(size)[None, :]
     ordered = value.transpose(order)
 
-    def turned(part: slice) -> Any:
+    def turned(part: slice) -> Array:
         places = xp.where(steps < lengths[part], lengths[part] - 1 - steps, steps)
         return ordered[xp.arange(part.start, part.stop)[:, None], places]
 
@@ -71,14 +72,14 @@ def reverse_sequence(xp: Any, value: Any, seq_lengths: Any, *, seq_dim: int, bat
     return reversed_.transpose(np.argsort(order).tolist())
 
 
-def _first_outside(values: Any, high: int) -> int:
+def _first_outside(values: Array, high: int) -> int:
     """Return the first value outside [0, high); an error message with all of them could list millions."""
     flat = values.reshape(-1)
     return int(flat[int(((flat < 0) | (flat >= high)).argmax())])
 
 
 @kernel("Roll", host={"shift": as_ints, "axis": as_ints}, fresh=True)
-def roll(xp: Any, value: Any, shift: tuple[int, ...], axis: tuple[int, ...]) -> Any:
+def roll(xp: Namespace, value: Array, shift: tuple[int, ...], axis: tuple[int, ...]) -> Array:
     if value.ndim < 1 or len(shift) != len(axis):
         raise InvalidArgumentError(
             "roll needs one shift per axis of a tensor",
@@ -94,7 +95,7 @@ def roll(xp: Any, value: Any, shift: tuple[int, ...], axis: tuple[int, ...]) -> 
     return value if axes else copied(value)
 
 
-def _rolled(value: Any, shift: int, axis: int) -> Any:
+def _rolled(value: Array, shift: int, axis: int) -> Array:
     result, lead = np.empty(value.shape, value.dtype), (slice(None),) * axis
     size = value.shape[axis]
     put(result[(*lead, slice(shift, None))], value[(*lead, slice(0, size - shift))])
@@ -103,7 +104,7 @@ def _rolled(value: Any, shift: int, axis: int) -> Any:
 
 
 @kernel("InvertPermutation", fresh=True, synchronises=True)
-def invert_permutation(xp: Any, x: Any) -> Any:
+def invert_permutation(xp: Namespace, x: Array) -> Array:
     if x.ndim != 1:
         raise InvalidArgumentError("a permutation must be a vector", expected="rank 1", actual=list(x.shape))
     count = x.size
@@ -124,7 +125,7 @@ def invert_permutation(xp: Any, x: Any) -> Any:
 # -- Unique -------------------------------------------------------------------------------------------------------
 
 
-def _distinct(xp: Any, value: Any, dtype: Any, axis: int | None = None) -> tuple[Any, Any, Any]:
+def _distinct(xp: Namespace, value: Array, dtype: NpDType, axis: int | None = None) -> tuple[Array, Array, Array]:
     """Return (distinct, idx, count) in the order of first appearance. NaN equals nothing, not even itself."""
     if axis is not None and (is_large(value) or value.dtype.kind == "O"):
         return _distinct_slices(value, dtype, axis)
@@ -140,13 +141,13 @@ def _distinct(xp: Any, value: Any, dtype: Any, axis: int | None = None) -> tuple
     return distinct, places[inverse.reshape(-1)].astype(dtype), counts[order].astype(dtype)
 
 
-def _distinct_objects(value: Any, dtype: Any) -> tuple[Any, Any, Any]:
+def _distinct_objects(value: Array, dtype: NpDType) -> tuple[Array, Array, Array]:
     numbers: dict[Any, int] = {}
     places = each(lambda item: numbers.setdefault(item, len(numbers)), value, dtype)
     return as_strings(list(numbers)), places, _counted(places, len(numbers), dtype)
 
 
-def _distinct_slices(value: Any, dtype: Any, axis: int) -> tuple[Any, Any, Any]:
+def _distinct_slices(value: Array, dtype: NpDType, axis: int) -> tuple[Array, Array, Array]:
     """Like `_distinct`, for slices along `axis`, compared by their bytes."""
     # np.unique would sort large slices in one call that other work cannot interrupt, and it cannot sort strings.
     slices = np.moveaxis(value, axis, 0)
@@ -163,7 +164,7 @@ def _distinct_slices(value: Any, dtype: Any, axis: int) -> tuple[Any, Any, Any]:
     return distinct, places, _counted(places, len(first), dtype)
 
 
-def _keys(rows: Any, start: int) -> list[Any]:
+def _keys(rows: Array, start: int) -> list[Any]:
     """Return a key for each row; keys are equal if the rows are. NaN equals nothing."""
     if rows.dtype.kind == "O":
         return [tuple(row) for row in rows.tolist()]
@@ -175,7 +176,7 @@ def _keys(rows: Any, start: int) -> list[Any]:
     return keys
 
 
-def _distinct_numbers(value: Any, dtype: Any) -> tuple[Any, Any, Any]:
+def _distinct_numbers(value: Array, dtype: NpDType) -> tuple[Array, Array, Array]:
     order = order_of(value)
     ordered = taken(np, value, order)
     begins = np.concatenate(
@@ -190,30 +191,31 @@ def _distinct_numbers(value: Any, dtype: Any) -> tuple[Any, Any, Any]:
     return taken(np, value, np.sort(first)), places, _counted(places, len(first), dtype)
 
 
-def _differs(ordered: Any, part: slice) -> Any:
+def _differs(ordered: Array, part: slice) -> Array:
     """Return for each number whether it differs from the one before it."""
     if part.start:
-        return ordered[part] != ordered[part.start - 1 : part.stop - 1]
+        found: Array = ordered[part] != ordered[part.start - 1 : part.stop - 1]
+        return found
     return np.append(True, ordered[1 : part.stop] != ordered[: part.stop - 1])
 
 
-def _counted(places: Any, count: int, dtype: Any) -> Any:
+def _counted(places: Array, count: int, dtype: NpDType) -> Array:
     counts = np.zeros(count, dtype)
     for part in blocks(len(places), BLOCK):
         np.add.at(counts, places[part], 1)
     return counts
 
 
-def _check_vector(value: Any) -> None:
+def _check_vector(value: Array) -> None:
     if value.ndim != 1:
         raise InvalidArgumentError("unique needs a vector", expected="rank 1", actual=list(value.shape))
 
 
 @binder("Unique", fresh=True, synchronises=True)
-def unique(binding: Binding) -> Callable[[Any], Any]:
+def unique(binding: Binding) -> Callable[[Array], tuple[Array, Array]]:
     xp, dtype = binding.xp, binding.output_dtypes[1].np_dtype
 
-    def distinct(value: Any) -> Any:
+    def distinct(value: Array) -> tuple[Array, Array]:
         _check_vector(value)
         return _distinct(xp, value, dtype)[:2]
 
@@ -221,10 +223,10 @@ def unique(binding: Binding) -> Callable[[Any], Any]:
 
 
 @binder("UniqueV2", host={"axis": as_ints}, fresh=True, synchronises=True)
-def unique_v2(binding: Binding) -> Callable[..., Any]:
+def unique_v2(binding: Binding) -> Body:
     xp, dtype = binding.xp, binding.output_dtypes[1].np_dtype
 
-    def distinct(value: Any, axis: tuple[int, ...]) -> Any:
+    def distinct(value: Array, axis: tuple[int, ...]) -> tuple[Array, Array]:
         if not axis:
             _check_vector(value)
         position = None if value.ndim == 1 else check_axis(axis[0], value.ndim)
@@ -234,10 +236,10 @@ def unique_v2(binding: Binding) -> Callable[..., Any]:
 
 
 @binder("UniqueWithCounts", fresh=True, synchronises=True)
-def unique_with_counts(binding: Binding) -> Callable[[Any], Any]:
+def unique_with_counts(binding: Binding) -> Callable[[Array], tuple[Array, Array, Array]]:
     xp, dtype = binding.xp, binding.output_dtypes[1].np_dtype
 
-    def distinct(value: Any) -> Any:
+    def distinct(value: Array) -> tuple[Array, Array, Array]:
         _check_vector(value)
         return _distinct(xp, value, dtype)
 
@@ -245,29 +247,31 @@ def unique_with_counts(binding: Binding) -> Callable[[Any], Any]:
 
 
 @binder("ListDiff", fresh=True, synchronises=True)
-def list_diff(binding: Binding) -> Callable[[Any, Any], Any]:
+def list_diff(binding: Binding) -> Callable[[Array, Array], tuple[Array, Array]]:
     xp, dtype = binding.xp, binding.output_dtypes[1].np_dtype
 
-    def difference(x: Any, y: Any) -> Any:
+    def difference(x: Array, y: Array) -> tuple[Array, Array]:
         kept = ~_is_in(xp, x, y)
         return x[kept], xp.flatnonzero(kept).astype(dtype)
 
     return difference
 
 
-def _is_in(xp: Any, x: Any, y: Any) -> Any:
+def _is_in(xp: Namespace, x: Array, y: Array) -> Array:
     """Return the same as `xp.isin`, in blocks if an array is large."""
     if not is_large(x) and not is_large(y):
         return xp.isin(x, y)
     if x.dtype.kind == "O":
         known = set(batches(y.reshape(-1).tolist()))
-        return each(known.__contains__, x, bool)
+        result: Array = each(known.__contains__, x, bool)
+        return result
     ordered = y[order_of(y)]
     if not len(ordered):
         return np.zeros(x.shape, bool)
 
-    def found(part: slice) -> Any:
-        return ordered[np.minimum(np.searchsorted(ordered, x[part]), len(ordered) - 1)] == x[part]
+    def found(part: slice) -> Array:
+        same: Array = ordered[np.minimum(np.searchsorted(ordered, x[part]), len(ordered) - 1)] == x[part]
+        return same
 
     return written(x.shape, np.dtype(bool), found)
 
@@ -276,10 +280,10 @@ def _is_in(xp: Any, x: Any, y: Any) -> Any:
 
 
 @binder("DynamicPartition", fresh=True, synchronises=True)
-def dynamic_partition(binding: Binding) -> Callable[[Any, Any], Any]:
+def dynamic_partition(binding: Binding) -> Callable[[Array, Array], tuple[Array, ...]]:
     count = binding.attrs["num_partitions"]
 
-    def sort_out(data: Any, partitions: Any) -> Any:
+    def sort_out(data: Array, partitions: Array) -> tuple[Array, ...]:
         if data.shape[: partitions.ndim] != partitions.shape:
             raise InvalidArgumentError(
                 "the partitions do not fit the data",
@@ -303,10 +307,10 @@ def dynamic_partition(binding: Binding) -> Callable[[Any, Any], Any]:
     return sort_out
 
 
-def _stitch(binding: Binding) -> Callable[..., Any]:
+def _stitch(binding: Binding) -> Body:
     xp, dtype = binding.xp, binding.output_dtypes[0].np_dtype
 
-    def merge(indices: Sequence[Any], data: Sequence[Any]) -> Any:
+    def merge(indices: Sequence[Array], data: Sequence[Array]) -> Array:
         inner = data[0].shape[indices[0].ndim :]
         greatest = -1
         for places, values in zip(indices, data, strict=True):
@@ -337,11 +341,11 @@ for _name in ("DynamicStitch", "ParallelDynamicStitch"):
 # -- sorted sequences ---------------------------------------------------------------------------------------------
 
 
-def _bound(side: str) -> Callable[[Binding], Callable[[Any, Any], Any]]:
-    def bind(binding: Binding) -> Callable[[Any, Any], Any]:
+def _bound(side: str) -> Callable[[Binding], Callable[[Array, Array], Array]]:
+    def bind(binding: Binding) -> Callable[[Array, Array], Array]:
         xp, dtype = binding.xp, binding.output_dtypes[0].np_dtype
 
-        def search(sorted_inputs: Any, values: Any) -> Any:
+        def search(sorted_inputs: Array, values: Array) -> Array:
             if sorted_inputs.ndim != 2 or values.ndim != 2 or len(sorted_inputs) != len(values):
                 raise InvalidArgumentError(
                     "the sequences and the values do not have the same rows",
@@ -364,7 +368,7 @@ binder("UpperBound", fresh=True)(_bound("right"))
 
 
 @kernel("UnravelIndex", host={"dims": as_sizes}, fresh=True, synchronises=True)
-def unravel_index(xp: Any, indices: Any, dims: tuple[int, ...]) -> Any:
+def unravel_index(xp: Namespace, indices: Array, dims: tuple[int, ...]) -> Array:
     total = math.prod(dims)
     flat = indices.reshape(-1)
     if flat.size and not 0 <= int(flat.min()) <= int(flat.max()) < total:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.blockwise import claim_array, full
 from aioflow.kernels.convert import as_array, as_ints, check_rank
-from aioflow.kernels.registry import Binding, binder, kernel
+from aioflow.kernels.registry import Binding, Body, binder, kernel
 from aioflow.memory.copying import copied, put
+from aioflow.memory.values import Array, Namespace, NpDType
 
 Pairs: TypeAlias = tuple[tuple[int, int], ...]
 
 
-def _as_pairs(value: Any) -> Pairs:
+def _as_pairs(value: Array) -> Pairs:
     """Return paddings or crops as one pair per dimension. Raise InvalidArgumentError for a negative one."""
     array = as_array(value)
     if array.ndim != 2 or array.shape[1] != 2 or (array < 0).any():
@@ -25,14 +25,14 @@ def _as_pairs(value: Any) -> Pairs:
     return tuple((int(a), int(b)) for a, b in array)
 
 
-def _check_rank(value: Any, pairs: Pairs) -> None:
+def _check_rank(value: Array, pairs: Pairs) -> None:
     if value.ndim != len(pairs):
         raise InvalidArgumentError(
             "one pair of paddings per dimension is needed", expected=f"{value.ndim} pairs", actual=f"{len(pairs)}"
         )
 
 
-def _padded(xp: Any, value: Any, pairs: Pairs, outside: Any, dtype: Any) -> Any:
+def _padded(xp: Namespace, value: Array, pairs: Pairs, outside: Array | bytes | None, dtype: NpDType) -> Array:
     _check_rank(value, pairs)
     shape = tuple(d + a + b for d, (a, b) in zip(value.shape, pairs, strict=True))
     claim_array(shape, dtype)
@@ -43,17 +43,17 @@ def _padded(xp: Any, value: Any, pairs: Pairs, outside: Any, dtype: Any) -> Any:
 
 
 @binder("Pad", host={"paddings": _as_pairs}, fresh=True, elastic=True)
-def pad(binding: Binding) -> Callable[..., Any]:
+def pad(binding: Binding) -> Body:
     xp, dtype = binding.xp, binding.output_dtypes[0].np_dtype
     outside = b"" if dtype.kind == "O" else None
     return lambda value, paddings: _padded(xp, value, paddings, outside, dtype)
 
 
 @binder("PadV2", host={"paddings": _as_pairs}, fresh=True, elastic=True)
-def pad_v2(binding: Binding) -> Callable[..., Any]:
+def pad_v2(binding: Binding) -> Body:
     xp, dtype = binding.xp, binding.output_dtypes[0].np_dtype
 
-    def padded(value: Any, paddings: Pairs, outside: Any) -> Any:
+    def padded(value: Array, paddings: Pairs, outside: Array) -> Array:
         check_rank("constant_values", outside, 0)
         return _padded(xp, value, paddings, outside, dtype)
 
@@ -61,7 +61,7 @@ def pad_v2(binding: Binding) -> Callable[..., Any]:
 
 
 @kernel("MirrorPad", host={"paddings": _as_pairs}, fresh=True, elastic=True)
-def mirror_pad(xp: Any, value: Any, paddings: Pairs, *, mode: str) -> Any:
+def mirror_pad(xp: Namespace, value: Array, paddings: Pairs, *, mode: str) -> Array:
     _check_rank(value, paddings)
     skip = int(mode == "REFLECT")
     result = value
@@ -80,7 +80,7 @@ def mirror_pad(xp: Any, value: Any, paddings: Pairs, *, mode: str) -> Any:
     return copied(value) if result is value else result
 
 
-def _mirrored(xp: Any, value: Any, axis: int, before: int, after: int, skip: int) -> Any:
+def _mirrored(xp: Namespace, value: Array, axis: int, before: int, after: int, skip: int) -> Array:
     size = value.shape[axis]
     shape = (*value.shape[:axis], before + size + after, *value.shape[axis + 1 :])
     claim_array(shape, value.dtype)
@@ -94,7 +94,7 @@ def _mirrored(xp: Any, value: Any, axis: int, before: int, after: int, skip: int
 
 
 @kernel("MirrorPadGrad", host={"paddings": _as_pairs}, fresh=True)
-def mirror_pad_grad(xp: Any, value: Any, paddings: Pairs, *, mode: str) -> Any:
+def mirror_pad_grad(xp: Namespace, value: Array, paddings: Pairs, *, mode: str) -> Array:
     _check_rank(value, paddings)
     skip = int(mode == "REFLECT")
     result = value.copy()
@@ -121,12 +121,13 @@ def mirror_pad_grad(xp: Any, value: Any, paddings: Pairs, *, mode: str) -> Any:
 # -- blocks -------------------------------------------------------------------------------------------------------
 
 
-def _copied(value: Any, shape: Any) -> Any:
+def _copied(value: Array, shape: tuple[int, ...]) -> Array:
     """Return a contiguous copy of the transposed view, in `shape`."""
-    return copied(value).reshape(shape)
+    found: Array = copied(value).reshape(shape)
+    return found
 
 
-def _four(value: Any, data_format: str) -> tuple[int, int, int, int]:
+def _four(value: Array, data_format: str) -> tuple[int, int, int, int]:
     if value.ndim != 4:
         raise InvalidArgumentError("the input has the wrong rank", expected="rank 4", actual=list(value.shape))
     order = (0, 1, 2, 3) if data_format == "NHWC" else (0, 2, 3, 1)
@@ -141,7 +142,7 @@ def _quotient(size: int, divisor: int, what: str) -> int:
 
 
 @kernel("SpaceToDepth", fresh=True)
-def space_to_depth(value: Any, *, block_size: int, data_format: str) -> Any:
+def space_to_depth(value: Array, *, block_size: int, data_format: str) -> Array:
     batch, height, width, depth = _four(value, data_format)
     rows, columns = _quotient(height, block_size, "height"), _quotient(width, block_size, "width")
     deep = depth * block_size * block_size
@@ -153,7 +154,7 @@ def space_to_depth(value: Any, *, block_size: int, data_format: str) -> Any:
 
 
 @kernel("DepthToSpace", fresh=True)
-def depth_to_space(value: Any, *, block_size: int, data_format: str) -> Any:
+def depth_to_space(value: Array, *, block_size: int, data_format: str) -> Array:
     batch, rows, columns, depth = _four(value, data_format)
     shallow = _quotient(depth, block_size * block_size, "depth")
     height, width = rows * block_size, columns * block_size
@@ -164,14 +165,14 @@ def depth_to_space(value: Any, *, block_size: int, data_format: str) -> Any:
     return _copied(blocks.transpose((0, 3, 4, 1, 5, 2)), (batch, shallow, height, width))
 
 
-def _as_block(value: Any) -> tuple[int, ...]:
+def _as_block(value: Array) -> tuple[int, ...]:
     block = as_ints(value)
     if block and min(block) < 1:
         raise InvalidArgumentError("block sizes must be positive", expected=">= 1", actual=list(block))
     return block
 
 
-def _check_block(value: Any, block: tuple[int, ...], pairs: Pairs) -> int:
+def _check_block(value: Array, block: tuple[int, ...], pairs: Pairs) -> int:
     if len(pairs) != len(block) or value.ndim < len(block) + 1:
         raise InvalidArgumentError(
             "the block and its edges do not fit the input",
@@ -182,10 +183,10 @@ def _check_block(value: Any, block: tuple[int, ...], pairs: Pairs) -> int:
 
 
 @binder("SpaceToBatchND", host={"block_shape": _as_block, "paddings": _as_pairs}, fresh=True, elastic=True)
-def space_to_batch(binding: Binding) -> Callable[..., Any]:
+def space_to_batch(binding: Binding) -> Body:
     xp, dtype = binding.xp, binding.output_dtypes[0].np_dtype
 
-    def move(value: Any, block: tuple[int, ...], paddings: Pairs) -> Any:
+    def move(value: Array, block: tuple[int, ...], paddings: Pairs) -> Array:
         count = _check_block(value, block, paddings)
         inner = value.shape[count + 1 :]
         padded = _padded(xp, value, ((0, 0), *paddings, *[(0, 0)] * len(inner)), None, dtype)
@@ -199,7 +200,7 @@ def space_to_batch(binding: Binding) -> Callable[..., Any]:
 
 
 @kernel("BatchToSpaceND", host={"block_shape": _as_block, "crops": _as_pairs}, fresh=True)
-def batch_to_space(value: Any, block: tuple[int, ...], crops: Pairs) -> Any:
+def batch_to_space(value: Array, block: tuple[int, ...], crops: Pairs) -> Array:
     count = _check_block(value, block, crops)
     inner, rows = value.shape[count + 1 :], value.shape[1 : count + 1]
     batch = _quotient(value.shape[0], math.prod(block), "batch")
@@ -210,4 +211,10 @@ def batch_to_space(value: Any, block: tuple[int, ...], crops: Pairs) -> Any:
     for size, pair in zip(sizes, crops, strict=True):
         if sum(pair) > size:
             raise InvalidArgumentError("the crops exceed the size", expected=f"at most {size}", actual=pair)
-    return whole[(slice(None), *(slice(a, size - b) for size, (a, b) in zip(sizes, crops, strict=True)), ...)]
+    inside: tuple[Any, ...] = (
+        slice(None),
+        *(slice(a, size - b) for size, (a, b) in zip(sizes, crops, strict=True)),
+        ...,
+    )
+    found: Array = whole[inside]
+    return found

@@ -17,21 +17,21 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.blockwise import BLOCK, folded_rows, is_large
 from aioflow.kernels.math.large_sorts import is_long, order_of
 from aioflow.memory.copying import row_blocks
-from aioflow.memory.values import Array
+from aioflow.memory.values import Array, Namespace
 
 _FEW: Final = 512  # elements up to which `ufunc.at` is faster, measured with NumPy 2.4
 
 
-def in_bounds(xp: Any, indices: Array, limit: int) -> bool:
+def in_bounds(xp: Namespace, indices: Array, limit: int) -> bool:
     """Return True if every index is in [0, limit)."""
     if indices.size == 0:
         return True
     # Viewed as unsigned, a negative index is huge, so a single comparison checks both bounds.
-    unsigned = indices.astype(xp.uint64)
+    unsigned = indices.astype(np.uint64)
     return bool(unsigned.max() < limit)
 
 
-def checked_rows(xp: Any, indices: Any, limit: int) -> Array:
+def checked_rows(xp: Namespace, indices: Array, limit: int) -> Array:
     """Return the indices as a flat vector, each in [0, limit).
 
     Raises:
@@ -50,7 +50,9 @@ def checked_rows(xp: Any, indices: Any, limit: int) -> Array:
     return flat
 
 
-def flat_rows(xp: Any, indices: Any, sizes: tuple[int, ...], skip_bad: bool = False) -> tuple[Array, Array | None]:
+def flat_rows(
+    xp: Namespace, indices: Array, sizes: tuple[int, ...], skip_bad: bool = False
+) -> tuple[Array, Array | None]:
     """Return index vectors (the last axis of `indices`) into the leading `sizes` as flat row numbers.
 
     With `skip_bad`, only vectors in bounds get a row number; if some are not, the result has a mask of those that are.
@@ -75,7 +77,7 @@ def flat_rows(xp: Any, indices: Any, sizes: tuple[int, ...], skip_bad: bool = Fa
     )
 
 
-def _numbered(xp: Any, vectors: Any, sizes: tuple[int, ...]) -> tuple[Array, Array]:
+def _numbered(xp: Namespace, vectors: Array, sizes: tuple[int, ...]) -> tuple[Array, Array]:
     """Return for each index vector the row, and whether it is in bounds."""
     rows = xp.zeros(len(vectors), dtype=xp.int64)
     good = xp.ones(len(vectors), dtype=bool)
@@ -90,7 +92,7 @@ def _numbered(xp: Any, vectors: Any, sizes: tuple[int, ...]) -> tuple[Array, Arr
     return rows, good
 
 
-def scatter_rows(xp: Any, mode: str, target: Array, rows: Array, updates: Array) -> None:
+def scatter_rows(xp: Namespace, mode: str, target: Array, rows: Array, updates: Array) -> None:
     """Apply `updates[i]` to `target[rows[i]]` in place, for every i; rows may repeat.
 
     Args:
@@ -107,7 +109,7 @@ def scatter_rows(xp: Any, mode: str, target: Array, rows: Array, updates: Array)
         _MODES[mode](xp, target, rows, updates)
 
 
-def _update(xp: Any, target: Any, rows: Array, updates: Array) -> None:
+def _update(xp: Namespace, target: Any, rows: Array, updates: Array) -> None:
     if not isinstance(target, np.ndarray):
         # A GPU writes repeated rows in no defined order, so every update of a row writes the last one's values.
         updates = xp.broadcast_to(updates, rows.shape + target.shape[1:])[_last(xp, rows, target)]
@@ -118,7 +120,7 @@ def _update(xp: Any, target: Any, rows: Array, updates: Array) -> None:
         target[rows] = updates
 
 
-def _last(xp: Any, rows: Array, target: Array) -> Array:
+def _last(xp: Namespace, rows: Array, target: Array) -> Array:
     """Return for each update the number of the last update of its row."""
     numbers = xp.arange(len(rows), dtype=xp.int32)
     winners = xp.zeros(len(target), dtype=xp.int32)
@@ -127,10 +129,10 @@ def _last(xp: Any, rows: Array, target: Array) -> Array:
     return last
 
 
-def _folded(apply: str, fold: str) -> Callable[[Any, Array, Array, Array], None]:
+def _folded(apply: str, fold: str) -> Callable[[Namespace, Array, Array, Array], None]:
     """Return a function that combines the updates of a row by `fold`, and the result with the row by `apply`."""
 
-    def scatter(xp: Any, target: Array, rows: Array, updates: Array) -> None:
+    def scatter(xp: Namespace, target: Array, rows: Array, updates: Array) -> None:
         function = getattr(xp, apply)
         if target.ndim == 1 and is_large(updates):
             for part in row_blocks(updates):
@@ -151,7 +153,7 @@ def _folded(apply: str, fold: str) -> Callable[[Any, Array, Array, Array], None]
     return scatter
 
 
-def repeats(xp: Any, rows: Array) -> bool:
+def repeats(xp: Namespace, rows: Array) -> bool:
     """Return True if a row number occurs twice."""
     if is_long(rows):
         ordered = rows[order_of(rows)]
@@ -160,7 +162,7 @@ def repeats(xp: Any, rows: Array) -> bool:
     return bool((ordered[1:] == ordered[:-1]).any())
 
 
-def _divide(xp: Any, target: Array, rows: Array, updates: Array) -> None:
+def _divide(xp: Namespace, target: Array, rows: Array, updates: Array) -> None:
     if target.dtype.kind in "iu" and not bool(xp.all(updates)):
         raise InvalidArgumentError("integer division by zero", expected="divisors other than 0", actual=0)
     order = xp.argsort(rows, kind="stable")
@@ -172,7 +174,7 @@ def _divide(xp: Any, target: Array, rows: Array, updates: Array) -> None:
         order, ordered = order[~first], ordered[~first]
 
 
-def _quotient(xp: Any, a: Array, b: Array) -> Array:
+def _quotient(xp: Namespace, a: Array, b: Array) -> Array:
     """Return a / b, rounded towards zero for integers."""
     if a.dtype.kind not in "iu":
         quotient: Array = xp.divide(a, b)
@@ -182,7 +184,7 @@ def _quotient(xp: Any, a: Array, b: Array) -> Array:
     return result
 
 
-_MODES: Final[Mapping[str, Callable[[Any, Array, Array, Array], None]]] = {
+_MODES: Final[Mapping[str, Callable[[Namespace, Array, Array, Array], None]]] = {
     "update": _update,
     "add": _folded("add", "add"),
     "sub": _folded("subtract", "add"),

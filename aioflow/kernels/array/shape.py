@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
-from aioflow.graph.shapes import check_axis
+from aioflow.graph.shapes import Dims, check_axis
 from aioflow.kernels.blockwise import claim_array
 from aioflow.kernels.convert import as_int, as_ints, as_sizes, check_room, check_shape
-from aioflow.kernels.registry import Binding, binder, kernel
+from aioflow.kernels.registry import Binding, Body, binder, kernel
 from aioflow.memory.copying import copied
+from aioflow.memory.values import Array, Namespace, NpDType, Value
 
 _FEW: Final = 4096  # elements up to which a filled array is made faster than a broadcast view
 
 
-def _as_open_sizes(value: Any) -> tuple[int, ...]:
+def _as_open_sizes(value: Array) -> tuple[int, ...]:
     """Return a shape vector in which one size may be -1. Raise InvalidArgumentError for other negative sizes."""
     sizes = as_ints(value)
     if sizes and (min(sizes) < -1 or sizes.count(-1) > 1):
@@ -30,24 +31,24 @@ def _as_open_sizes(value: Any) -> tuple[int, ...]:
 
 
 @binder("Shape", host_results=True)
-def shape(binding: Binding) -> Callable[[Any], Any]:
+def shape(binding: Binding) -> Callable[[Array], Array]:
     dtype = binding.output_dtypes[0].np_dtype
     return lambda value: _in_dtype(value.shape, dtype)
 
 
 @binder("ShapeN", host_results=True)
-def shape_n(binding: Binding) -> Callable[[Any], Any]:
+def shape_n(binding: Binding) -> Callable[[Sequence[Array]], tuple[Array, ...]]:
     dtype = binding.output_dtypes[0].np_dtype
     return lambda values: tuple(_in_dtype(v.shape, dtype) for v in values)
 
 
 @binder("Size", host_results=True)
-def size(binding: Binding) -> Callable[[Any], Any]:
+def size(binding: Binding) -> Callable[[Array], Value]:
     dtype = binding.output_dtypes[0].np_dtype
     return lambda value: _in_dtype(value.size, dtype)[()]
 
 
-def _in_dtype(sizes: Any, dtype: Any) -> Any:
+def _in_dtype(sizes: int | tuple[int, ...], dtype: NpDType) -> Array:
     try:
         return np.array(sizes, dtype)
     except OverflowError as error:
@@ -57,13 +58,13 @@ def _in_dtype(sizes: Any, dtype: Any) -> Any:
 
 
 @binder("Rank", host_results=True)
-def rank(binding: Binding) -> Callable[[Any], Any]:
+def rank(binding: Binding) -> Callable[[Array], np.generic]:
     to_scalar = binding.output_dtypes[0].as_numpy_dtype
     return lambda value: to_scalar(value.ndim)
 
 
 @kernel("Reshape", host={"shape": _as_open_sizes})
-def reshape(tensor: Any, shape: tuple[int, ...]) -> Any:
+def reshape(tensor: Array, shape: tuple[int, ...]) -> Array:
     try:
         return tensor.reshape(shape)
     except ValueError as error:
@@ -83,7 +84,7 @@ def _without_elements(given: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[
 
 
 @kernel("Transpose", host={"perm": as_ints})
-def transpose(x: Any, perm: tuple[int, ...]) -> Any:
+def transpose(x: Array, perm: tuple[int, ...]) -> Array:
     try:
         return x.transpose(perm)
     except ValueError as error:
@@ -93,23 +94,23 @@ def transpose(x: Any, perm: tuple[int, ...]) -> Any:
 
 
 @binder("ExpandDims", host={"dim": as_int})
-def expand_dims(binding: Binding) -> Callable[..., Any]:
+def expand_dims(binding: Binding) -> Body:
     dims, constant = binding.input_dims[0], binding.constants[1]
     if dims is not None and constant is not None:
         index = (slice(None),) * check_axis(as_int(constant), len(dims) + 1) + (None, ...)
         return lambda value, dim: value[index]
 
-    def expand(value: Any, dim: int) -> Any:
+    def expand(value: Array, dim: int) -> Array:
         return value[(slice(None),) * check_axis(dim, value.ndim + 1) + (None, ...)]
 
     return expand
 
 
 @binder("Squeeze")
-def squeeze(binding: Binding) -> Callable[[Any], Any]:
+def squeeze(binding: Binding) -> Callable[[Array], Array]:
     axes: tuple[int, ...] = binding.attrs["squeeze_dims"]
 
-    def remove(value: Any) -> Any:
+    def remove(value: Array) -> Array:
         found = {check_axis(a, value.ndim, "squeeze axis") for a in axes}
         wrong = [a for a in found if value.shape[a] != 1]
         if wrong:
@@ -126,7 +127,7 @@ def squeeze(binding: Binding) -> Callable[[Any], Any]:
 
 
 @kernel("BroadcastTo", host={"shape": as_sizes}, elastic=True)
-def broadcast_to(xp: Any, value: Any, shape: tuple[int, ...]) -> Any:
+def broadcast_to(xp: Namespace, value: Array, shape: tuple[int, ...]) -> Array:
     claim_array(shape, value.dtype)
     try:
         on_host = isinstance(value, np.ndarray | np.generic)
@@ -140,7 +141,7 @@ def broadcast_to(xp: Any, value: Any, shape: tuple[int, ...]) -> Any:
 
 
 @binder("Bitcast")
-def bitcast(binding: Binding) -> Callable[[Any], Any]:
+def bitcast(binding: Binding) -> Callable[[Array], Array]:
     xp = binding.xp
     given, wanted = binding.input_dtypes[0], binding.output_dtypes[0]
     dtype = wanted.np_dtype
@@ -148,11 +149,11 @@ def bitcast(binding: Binding) -> Callable[[Any], Any]:
         return lambda value: value.view(dtype)
     ratio = wanted.size // given.size
 
-    def split_up(value: Any) -> Any:
+    def split_up(value: Array) -> Array:
         flat = xp.asarray(value).reshape(-1)
         return xp.ascontiguousarray(flat).view(dtype).reshape((*value.shape, given.size // wanted.size))
 
-    def merge(value: Any) -> Any:
+    def merge(value: Array) -> Array:
         if not value.shape or value.shape[-1] != ratio:
             raise InvalidArgumentError(
                 f"cannot bitcast {given} to {wanted}", expected=f"a last dimension of {ratio}", actual=list(value.shape)
@@ -163,11 +164,12 @@ def bitcast(binding: Binding) -> Callable[[Any], Any]:
 
 
 @kernel("Snapshot", fresh=True)
-def snapshot(value: Any) -> Any:
-    return copied(value)
+def snapshot(value: Array) -> Array:
+    found: Array = copied(value)
+    return found
 
 
 @kernel("EnsureShape", opaque=True)
-def ensure_shape(value: Any, *, shape: Any) -> Any:
+def ensure_shape(value: Value, *, shape: Dims) -> Value:
     check_shape(value, shape)
     return value

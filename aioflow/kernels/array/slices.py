@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from types import EllipsisType
+from typing import Final
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.strided import IndexItem, strided_index
 from aioflow.kernels.blockwise import claim_array
 from aioflow.kernels.convert import as_ints, as_sizes
-from aioflow.kernels.registry import Binding, binder
+from aioflow.kernels.registry import Binding, Body, binder
 from aioflow.memory.copying import put
+from aioflow.memory.values import Array
 
 Index = tuple[IndexItem, ...]
 
 
 @binder("Slice", host={"begin": as_ints, "size": as_ints})
-def slice_(binding: Binding) -> Callable[..., Any]:
+def slice_(binding: Binding) -> Body:
     _, begin, size = binding.constants
     dims = binding.input_dims[0]
     if begin is None or size is None or dims is None or None in dims:
@@ -26,14 +27,14 @@ def slice_(binding: Binding) -> Callable[..., Any]:
     return lambda value, begin, size: value[fixed]
 
 
-def _block(shape: tuple[int, ...], begin: tuple[int, ...], size: tuple[int, ...]) -> tuple[Any, ...]:
+def _block(shape: tuple[int, ...], begin: tuple[int, ...], size: tuple[int, ...]) -> tuple[slice | EllipsisType, ...]:
     if not len(shape) == len(begin) == len(size):
         raise InvalidArgumentError(
             "slice needs one begin and one size per dimension",
             expected=f"{len(shape)} elements",
             actual=f"{len(begin)} and {len(size)}",
         )
-    index: list[Any] = []
+    index: list[slice] = []
     for axis, (whole, first, count) in enumerate(zip(shape, begin, size, strict=True)):
         last = whole if count == -1 else first + count
         if not 0 <= first <= last <= whole:
@@ -59,13 +60,13 @@ _BOUNDS: Final = {"begin": as_ints, "end": as_ints, "strides": as_ints}
 
 
 @binder("StridedSlice", host=_BOUNDS)
-def strided_slice(binding: Binding) -> Callable[..., Any]:
+def strided_slice(binding: Binding) -> Body:
     # Indexing an object array by integers alone returns plain bytes; an ellipsis keeps the result an array.
     keep_array = binding.input_dtypes[0] is dtypes.string
     fixed = _bind_index(binding)
     attrs = binding.attrs
 
-    def take(value: Any, index: Index) -> Any:
+    def take(value: Array, index: Index) -> Array:
         if keep_array and ... not in index:
             index = (*index, ...)
         try:
@@ -78,7 +79,7 @@ def strided_slice(binding: Binding) -> Callable[..., Any]:
     if keep_array or any(isinstance(item, int) for item in fixed):
         return lambda value, begin, end, strides: take(value, fixed)
 
-    def take_fixed(value: Any, begin: Any, end: Any, strides: Any) -> Any:
+    def take_fixed(value: Array, begin: tuple[int, ...], end: tuple[int, ...], strides: tuple[int, ...]) -> Array:
         try:
             return value[fixed]
         except IndexError as error:
@@ -113,11 +114,13 @@ def _out_of_bounds(shape: tuple[int, ...], index: Index) -> InvalidArgumentError
 
 
 @binder("StridedSliceGrad", host={"shape": as_sizes, **_BOUNDS}, fresh=True, elastic=True)
-def strided_slice_grad(binding: Binding) -> Callable[..., Any]:
+def strided_slice_grad(binding: Binding) -> Body:
     xp, dtype, attrs = binding.xp, binding.output_dtypes[0].np_dtype, binding.attrs
     fixed = _bind_index(binding)
 
-    def place(shape: tuple[int, ...], begin: Any, end: Any, strides: Any, dy: Any) -> Any:
+    def place(
+        shape: tuple[int, ...], begin: tuple[int, ...], end: tuple[int, ...], strides: tuple[int, ...], dy: Array
+    ) -> Array:
         index = strided_index(begin, end, strides, attrs) if fixed is None else fixed
         claim_array(shape, dtype)
         result = xp.zeros(shape, dtype)

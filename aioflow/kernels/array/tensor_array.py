@@ -11,8 +11,10 @@ import numpy as np
 from aioflow.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from aioflow.graph.dtypes import DType
 from aioflow.graph.shapes import Dims, format_dims, is_compatible, merge_dims
+from aioflow.graph.signature.attributes import Attrs
 from aioflow.kernels.convert import as_int, as_ints, check_room
 from aioflow.kernels.registry import Binding, binder, kernel
+from aioflow.memory.values import Array, Namespace
 
 _CLEARED: Any = object()
 
@@ -20,7 +22,7 @@ _CLEARED: Any = object()
 class TensorArrayValue:
     """The tensors of one array. Each element is written once; in an array of gradients, writes are added up."""
 
-    def __init__(self, name: str, size: int, attrs: Any) -> None:
+    def __init__(self, name: str, size: int, attrs: Attrs) -> None:
         self.name = name
         self.items: list[Any] = [None] * size
         self.dtype = attrs["dtype"]
@@ -37,7 +39,7 @@ class TensorArrayValue:
         self.given_out: set[int] = set()
         self.lock = threading.Lock()  # several iterations may write at once
 
-    def write(self, index: int, value: Any) -> None:
+    def write(self, index: int, value: Array) -> None:
         """Set the tensor at `index`.
 
         Raises:
@@ -59,7 +61,7 @@ class TensorArrayValue:
             self.items[index] = value if present is None else present + value
             self.shapes[index] = shape
 
-    def read(self, xp: Any, index: int) -> Any:
+    def read(self, xp: Namespace, index: int) -> Array:
         """Return the tensor at `index`.
 
         Raises:
@@ -70,7 +72,7 @@ class TensorArrayValue:
         with self.lock:
             self._check_open()
             self._check_index(index)
-            value = self.items[index]
+            value: Array | None = self.items[index]
             if value is _CLEARED:
                 raise FailedPreconditionError(
                     f"could not read index {index} of tensor array {self.name} twice",
@@ -122,7 +124,7 @@ class TensorArrayValue:
         self.closed = True
         self.items = []
 
-    def _zeros(self, xp: Any, index: int) -> Any:
+    def _zeros(self, xp: Namespace, index: int) -> Array:
         """Return zeros for an element that was never written. Raise InvalidArgumentError if its shape is unknown."""
         dims = self._known_shape(index)
         if dims is None or None in dims:
@@ -171,18 +173,18 @@ class TensorArrayValue:
             self.dims = merge_dims(self.dims, shape)
 
 
-def _zeros(xp: Any, dims: Sequence[int | None], dtype: DType) -> Any:
+def _zeros(xp: Namespace, dims: Sequence[int | None], dtype: DType) -> Array:
     sizes = tuple(size for size in dims if size is not None)
     check_room(sizes)
     return xp.zeros(sizes, dtype.np_dtype)
 
 
 @binder("TensorArrayV3", host={"size": as_int}, makes=TensorArrayValue)
-def tensor_array(binding: Binding) -> Callable[[int], Any]:
+def tensor_array(binding: Binding) -> Callable[[int], tuple[TensorArrayValue, np.float32]]:
     name = binding.attrs["tensor_array_name"] or binding.name
     flow = np.float32(0)
 
-    def make(size: int) -> Any:
+    def make(size: int) -> tuple[TensorArrayValue, np.float32]:
         if size < 0:
             raise InvalidArgumentError("a tensor array cannot have a negative size", expected=">= 0", actual=size)
         return TensorArrayValue(name, size, binding.attrs), flow
@@ -190,19 +192,19 @@ def tensor_array(binding: Binding) -> Callable[[int], Any]:
     return make
 
 
-def _check_flow(flow: Any) -> None:
+def _check_flow(flow: Array) -> None:
     if np.ndim(flow):
         raise InvalidArgumentError("the flow of a tensor array is no scalar", expected=(), actual=np.shape(flow))
 
 
-def _check_dtype(handle: Any, dtype: DType) -> None:
+def _check_dtype(handle: TensorArrayValue, dtype: DType) -> None:
     if handle.dtype is not dtype:
         raise InvalidArgumentError(
             f"tensor array {handle.name} has elements of another dtype", expected=dtype.name, actual=handle.dtype.name
         )
 
 
-def _check_dims(handle: Any, dims: Dims, wanted: Dims) -> None:
+def _check_dims(handle: TensorArrayValue, dims: Dims, wanted: Dims) -> None:
     if not is_compatible(dims, wanted):
         raise InvalidArgumentError(
             f"the elements of tensor array {handle.name} have another shape",
@@ -212,26 +214,34 @@ def _check_dims(handle: Any, dims: Dims, wanted: Dims) -> None:
 
 
 @kernel("TensorArrayGradV3", takes=TensorArrayValue, makes=TensorArrayValue)
-def gradient(handle: Any, flow: Any, *, source: str) -> Any:
+def gradient(handle: TensorArrayValue, flow: Array, *, source: str) -> tuple[TensorArrayValue, Array]:
     _check_flow(flow)
     return handle.gradient(source), flow
 
 
 @kernel("TensorArrayWriteV3", host={"index": as_int}, retains=True, takes=TensorArrayValue)
-def write(handle: Any, index: int, value: Any, flow: Any) -> Any:
+def write(handle: TensorArrayValue, index: int, value: Array, flow: Array) -> Array:
     _check_flow(flow)
     handle.write(index, value)
     return flow
 
 
 @kernel("TensorArrayReadV3", host={"index": as_int}, takes=TensorArrayValue)
-def read(xp: Any, handle: Any, index: int, flow: Any, *, dtype: Any) -> Any:
+def read(xp: Namespace, handle: TensorArrayValue, index: int, flow: Array, *, dtype: DType) -> Array:
     _check_dtype(handle, dtype)
     return handle.read(xp, index)
 
 
 @kernel("TensorArrayGatherV3", host={"indices": as_ints}, fresh=True, takes=TensorArrayValue)
-def gather(xp: Any, handle: Any, indices: Sequence[int], flow: Any, *, dtype: Any, element_shape: Any) -> Any:
+def gather(
+    xp: Namespace,
+    handle: TensorArrayValue,
+    indices: Sequence[int],
+    flow: Array,
+    *,
+    dtype: DType,
+    element_shape: Dims,
+) -> Array:
     _check_dtype(handle, dtype)
     items = [handle.read(xp, i) for i in indices]
     if not items:
@@ -248,7 +258,7 @@ def gather(xp: Any, handle: Any, indices: Sequence[int], flow: Any, *, dtype: An
 
 
 @kernel("TensorArrayScatterV3", host={"indices": as_ints}, retains=True, takes=TensorArrayValue)
-def scatter(handle: Any, indices: Sequence[int], value: Any, flow: Any) -> Any:
+def scatter(handle: TensorArrayValue, indices: Sequence[int], value: Array, flow: Array) -> Array:
     _check_flow(flow)
     if np.ndim(value) == 0 or np.shape(value)[0] != len(indices):
         raise InvalidArgumentError(
@@ -263,7 +273,7 @@ def scatter(handle: Any, indices: Sequence[int], value: Any, flow: Any) -> Any:
 
 
 @kernel("TensorArraySplitV3", host={"lengths": as_ints}, retains=True, takes=TensorArrayValue)
-def split(handle: Any, value: Any, lengths: Sequence[int], flow: Any) -> Any:
+def split(handle: TensorArrayValue, value: Array, lengths: Sequence[int], flow: Array) -> Array:
     _check_flow(flow)
     if np.ndim(value) == 0 or sum(lengths) != np.shape(value)[0] or min(lengths, default=0) < 0:
         raise InvalidArgumentError(
@@ -285,7 +295,9 @@ def split(handle: Any, value: Any, lengths: Sequence[int], flow: Any) -> Any:
 
 
 @kernel("TensorArrayConcatV3", fresh=True, takes=TensorArrayValue)
-def concat(xp: Any, handle: Any, flow: Any, *, dtype: Any, element_shape_except0: Any) -> Any:
+def concat(
+    xp: Namespace, handle: TensorArrayValue, flow: Array, *, dtype: DType, element_shape_except0: Dims
+) -> tuple[Array, Array]:
     _check_dtype(handle, dtype)
     items = [handle.read(xp, i) for i in range(handle.joined)]
     if not items:
@@ -304,7 +316,7 @@ def concat(xp: Any, handle: Any, flow: Any, *, dtype: Any, element_shape_except0
     return joined, np.array([item.shape[0] for item in items], np.int64)
 
 
-def _alike(handle: Any, items: list[Any], axis: int) -> list[Any]:
+def _alike(handle: TensorArrayValue, items: list[Array], axis: int) -> list[Array]:
     shapes = [np.shape(item)[axis:] for item in items]
     if any(shape != shapes[0] for shape in shapes):
         other = next(shape for shape in shapes if shape != shapes[0])
@@ -315,10 +327,10 @@ def _alike(handle: Any, items: list[Any], axis: int) -> list[Any]:
 
 
 @kernel("TensorArraySizeV3", fresh=True, takes=TensorArrayValue)
-def size(handle: Any, flow: Any) -> Any:
+def size(handle: TensorArrayValue, flow: Array) -> np.int32:
     return np.int32(len(handle.items))
 
 
 @kernel("TensorArrayCloseV3", takes=TensorArrayValue)
-def close(handle: Any) -> None:
+def close(handle: TensorArrayValue) -> None:
     handle.close()

@@ -11,14 +11,15 @@ from aioflow.concurrency.stopping import blocks, reserve
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.shapes import Dims, format_dims, is_compatible
 from aioflow.kernels.convert import as_int, as_ints, as_sizes, check_room
-from aioflow.kernels.list_values import stack_of, tensors_of
-from aioflow.kernels.registry import Binding, binder, kernel
+from aioflow.kernels.list_values import Items, stack_of, tensors_of
+from aioflow.kernels.registry import Binding, Body, binder, kernel
+from aioflow.memory.values import Array, Namespace, Value
 
 _PLACE: Final = 8  # bytes of a list for each tensor, besides the tensor
 _PLACES: Final = 1 << 20  # places added at once: no other Python code runs meanwhile
 
 
-def _lengthened(tensors: list[Any], size: int) -> list[Any]:
+def _lengthened(tensors: list[Value], size: int) -> list[Value]:
     """Return a copy of the list with `size` elements, at least as many as before; the new ones are unset (None)."""
     check_room((size,))
     reserve(size * _PLACE)
@@ -29,16 +30,16 @@ def _lengthened(tensors: list[Any], size: int) -> list[Any]:
 
 
 @kernel("EmptyTensorList", fresh=True)
-def empty(element_shape: Any, max_num_elements: Any) -> Any:
+def empty(element_shape: Array, max_num_elements: Array) -> Items:
     return ()
 
 
 @kernel("TensorListPushBack", expression="({0}, {1})", opaque=True)
-def push(items: Any, tensor: Any) -> Any:
+def push(items: Items, tensor: Value) -> Items:
     return items, tensor
 
 
-def _as_dims(element_shape: Any) -> Dims:
+def _as_dims(element_shape: Array) -> Dims:
     """Return the shape of an element, with None for each size that is -1; None if `element_shape` is a scalar.
 
     Raises:
@@ -56,10 +57,10 @@ _OF_ELEMENTS: Final = {"element_shape": _as_dims}
 
 
 @binder("TensorListPopBack", host=_OF_ELEMENTS)
-def bind_pop(binding: Binding) -> Callable[[Any, Dims], Any]:
+def bind_pop(binding: Binding) -> Callable[[Items, Dims], tuple[Items, Value]]:
     element = _element_of(binding)
 
-    def pop(items: Any, dims: Dims) -> Any:
+    def pop(items: Items, dims: Dims) -> tuple[Items, Value]:
         if isinstance(items, list):
             items = stack_of(items)
         if type(items) is not tuple or not items:
@@ -95,11 +96,11 @@ def _element_of(binding: Binding) -> Callable[[Any, Dims], Any]:
     return element
 
 
-def _zeros_of(binding: Binding) -> Callable[[Dims], Any]:
+def _zeros_of(binding: Binding) -> Callable[[Dims], Array | tuple[()]]:
     """Return a function that creates zeros of a shape, for a tensor that was never set."""
     xp, dtype = binding.xp, binding.attrs["element_dtype"]
 
-    def zeros(dims: Dims) -> Any:
+    def zeros(dims: Dims) -> Array | tuple[()]:
         if dims is None or None in dims:
             raise InvalidArgumentError(
                 "an element of a tensor list was never set, and its shape is not known",
@@ -112,15 +113,15 @@ def _zeros_of(binding: Binding) -> Callable[[Dims], Any]:
 
 
 @kernel("TensorListLength", fresh=True)
-def length(items: Any) -> Any:
+def length(items: Items) -> np.int32:
     return np.int32(len(tensors_of(items)))
 
 
 @binder("TensorListConcatV2", host=_OF_ELEMENTS, fresh=True)
-def concat(binding: Binding) -> Callable[..., Any]:
+def concat(binding: Binding) -> Body:
     xp, dtype, element = binding.xp, binding.attrs["element_dtype"].np_dtype, _element_of(binding)
 
-    def join(items: Any, dims: Dims, leading_dims: Any) -> Any:
+    def join(items: Items, dims: Dims, leading_dims: Array) -> tuple[Array, Array]:
         rest = () if dims is None else dims[1:]
         rows = None if dims is None else (None, *rest)  # the tensors may differ in their first size
         tensors = [element(t, dims if t is None else rows) for t in tensors_of(items)]
@@ -141,7 +142,7 @@ def concat(binding: Binding) -> Callable[..., Any]:
 
 
 @kernel("TensorListSplit", host={"lengths": as_ints})
-def split(tensor: Any, element_shape: Any, lengths: Any) -> Any:
+def split(tensor: Array, element_shape: Array, lengths: tuple[int, ...]) -> Items:
     if np.ndim(tensor) == 0 or sum(lengths) != np.shape(tensor)[0] or min(lengths, default=0) < 0:
         raise InvalidArgumentError(
             "the lengths do not fit the tensor that is split into a list",
@@ -153,20 +154,20 @@ def split(tensor: Any, element_shape: Any, lengths: Any) -> Any:
 
 
 @binder("_Hole", fresh=True)
-def bind_hole(binding: Binding) -> Callable[[], Any]:
+def bind_hole(binding: Binding) -> Callable[[], Value]:
     """Bind the smallest value of the dtype, for an element whose gradient is requested but never used."""
     dtype = binding.attrs["dtype"]
-    least: Any = () if dtype.name == "variant" else np.zeros((), dtype.np_dtype)[()]
+    least: Value = () if dtype.name == "variant" else np.zeros((), dtype.np_dtype)[()]
     return lambda: least
 
 
 @kernel("ZerosLike", dtypes={"T": ("variant",)}, priority=1)
-def zeros_like(xp: Any, items: Any) -> Any:
+def zeros_like(xp: Namespace, items: Items) -> Items:
     """Return a list with zeros in place of every tensor, including those of nested lists."""
     return stack_of([_zeros(xp, tensor) for tensor in tensors_of(items)])
 
 
-def _zeros(xp: Any, tensor: Any) -> Any:
+def _zeros(xp: Namespace, tensor: Array | Items | None) -> Array | Items | None:
     if tensor is None:
         return None
     return zeros_like(xp, tensor) if isinstance(tensor, tuple | list) else xp.zeros_like(tensor)
@@ -176,24 +177,24 @@ def _zeros(xp: Any, tensor: Any) -> Any:
 
 
 @kernel("TensorListReserve", host={"num_elements": as_int}, fresh=True, elastic=True)
-def reserve_list(element_shape: Any, num_elements: int) -> Any:
+def reserve_list(element_shape: Array, num_elements: int) -> Items:
     if num_elements < 0:
         raise InvalidArgumentError("a tensor list cannot have a negative size", expected=">= 0", actual=num_elements)
     return _lengthened([], num_elements)
 
 
 @kernel("TensorListFromTensor")
-def from_tensor(tensor: Any, element_shape: Any) -> Any:
+def from_tensor(tensor: Array, element_shape: Array) -> Items:
     if np.ndim(tensor) == 0:
         raise InvalidArgumentError("a scalar has no rows to list", expected="rank >= 1", actual="rank 0")
     return list(tensor)
 
 
 @binder("TensorListGetItem", host={"index": as_int, **_OF_ELEMENTS})
-def bind_get_item(binding: Binding) -> Callable[[Any, int, Dims], Any]:
+def bind_get_item(binding: Binding) -> Callable[[Items, int, Dims], Value]:
     element = _element_of(binding)
 
-    def get_item(items: Any, index: int, dims: Dims) -> Any:
+    def get_item(items: Items, index: int, dims: Dims) -> Value:
         tensors = tensors_of(items)
         _check_index(index, len(tensors))
         return element(tensors[index], dims)
@@ -202,7 +203,7 @@ def bind_get_item(binding: Binding) -> Callable[[Any, int, Dims], Any]:
 
 
 @kernel("TensorListSetItem", host={"index": as_int}, opaque=True, elastic=True)
-def set_item(items: Any, index: int, item: Any, *, resize_if_index_out_of_bounds: bool) -> Any:
+def set_item(items: Items, index: int, item: Value, *, resize_if_index_out_of_bounds: bool) -> Items:
     tensors = tensors_of(items)
     grows = resize_if_index_out_of_bounds and index >= len(tensors)
     made = _lengthened(tensors, index + 1) if grows else tensors.copy()
@@ -212,7 +213,7 @@ def set_item(items: Any, index: int, item: Any, *, resize_if_index_out_of_bounds
 
 
 @kernel("_TensorListInsert", host={"index": as_int}, opaque=True)
-def insert(items: Any, index: int, item: Any) -> Any:
+def insert(items: Items, index: int, item: Value) -> Items:
     made = tensors_of(items).copy()
     _check_index(index, len(made) + 1)
     made.insert(index, item)
@@ -220,7 +221,7 @@ def insert(items: Any, index: int, item: Any) -> Any:
 
 
 @kernel("_TensorListErase", host={"index": as_int}, opaque=True)
-def erase(items: Any, index: int) -> Any:
+def erase(items: Items, index: int) -> Items:
     made = tensors_of(items).copy()
     _check_index(index, len(made))
     del made[index]
@@ -228,18 +229,18 @@ def erase(items: Any, index: int) -> Any:
 
 
 @kernel("TensorListResize", host={"size": as_int}, elastic=True)
-def resize(items: Any, size: int) -> Any:
+def resize(items: Items, size: int) -> Items:
     if size < 0:
         raise InvalidArgumentError("a tensor list cannot have a negative size", expected=">= 0", actual=size)
     return _lengthened(tensors_of(items)[:size], size)
 
 
 @binder("TensorListStack", host=_OF_ELEMENTS, fresh=True)
-def bind_stack(binding: Binding) -> Callable[[Any, Dims], Any]:
+def bind_stack(binding: Binding) -> Callable[[Items, Dims], Array]:
     xp, dtype, count = binding.xp, binding.attrs["element_dtype"].np_dtype, binding.attrs["num_elements"]
     element, zeros = _element_of(binding), _zeros_of(binding)
 
-    def stack(items: Any, dims: Dims) -> Any:
+    def stack(items: Items, dims: Dims) -> Array:
         tensors = tensors_of(items)
         if count not in (-1, len(tensors)):
             raise InvalidArgumentError("the tensor list is not of that size", expected=count, actual=len(tensors))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from aioflow.concurrency.stopping import batches, blocks
 from aioflow.errors import InvalidArgumentError, UnimplementedError
@@ -14,9 +15,10 @@ from aioflow.formats.string_hash import sip_hash
 from aioflow.graph import dtypes
 from aioflow.kernels.blockwise import BLOCK, claim_array
 from aioflow.kernels.convert import as_bool, as_bytes, as_int, as_ints
-from aioflow.kernels.registry import Binding, binder
+from aioflow.kernels.registry import Binding, Body, binder
 from aioflow.kernels.sparse.entries import check_entries, int64_array
 from aioflow.kernels.text.strings import as_strings, each
+from aioflow.memory.values import Array
 
 _FACTOR: Final = np.uint64(0xC6A4A7935BD1E995)
 _MASK: Final = (1 << 64) - 1
@@ -26,12 +28,14 @@ _SEPARATOR: Final = b"_X_"
 class _Column(NamedTuple):
     """The features of one input: row i has `counts[i]` of them, from `starts[i]` on."""
 
-    values: Any
-    starts: Any
-    counts: Any
+    values: Array
+    starts: Array
+    counts: Array
 
 
-def _columns(indices: Any, values: Any, shapes: Any, dense: Any) -> tuple[list[_Column], int]:
+def _columns(
+    indices: Sequence[Array], values: Sequence[Array], shapes: Sequence[Array], dense: Sequence[Array]
+) -> tuple[list[_Column], int]:
     """Return the columns of all inputs, and the number of rows."""
     sizes = [int64_array(shape) for shape in shapes]
     for part in zip(indices, values, sizes, strict=True):
@@ -58,7 +62,7 @@ def _columns(indices: Any, values: Any, shapes: Any, dense: Any) -> tuple[list[_
     return found, rows
 
 
-def _choices(columns: Sequence[_Column], rows: int) -> tuple[Any, Any, Any]:
+def _choices(columns: Sequence[_Column], rows: int) -> tuple[Array, Array, int]:
     """Return the number of combinations per row, the start of each row's combinations, and their total.
 
     The memory for the total is claimed first. A row without features in some input has no combinations.
@@ -73,8 +77,8 @@ def _choices(columns: Sequence[_Column], rows: int) -> tuple[Any, Any, Any]:
 
 
 def _crossed(
-    columns: Sequence[_Column], rows: int, dtype: Any, join: Callable[[list[Any]], Any]
-) -> tuple[Any, Any, Any]:
+    columns: Sequence[_Column], rows: int, dtype: npt.DTypeLike, join: Callable[[list[Array]], Array]
+) -> tuple[Array, Array, Array]:
     """Return the three parts of the result.
 
     `join` makes elements from the positions of the chosen features in each column.
@@ -98,23 +102,26 @@ def _crossed(
 # ── as text ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _as_text(columns: Sequence[_Column], separator: bytes) -> Callable[[list[Any]], Any]:
+def _as_text(columns: Sequence[_Column], separator: bytes) -> Callable[[list[Array]], Array]:
     texts = [_written(column.values) for column in columns]
 
-    def join(places: list[Any]) -> Any:
+    def join(places: list[Array]) -> Array:
         chosen = [text[place].tolist() for text, place in zip(texts, places, strict=True)]
-        return as_strings([separator.join(words) for words in batches(zip(*chosen, strict=True))])
+        found: Array = as_strings([separator.join(words) for words in batches(zip(*chosen, strict=True))])
+        return found
 
     return join
 
 
-def _written(values: Any) -> Any:
+def _written(values: Array) -> Array:
     return values if values.dtype == object else each(lambda number: b"%d" % number, values)
 
 
 @binder("SparseCrossV2", device="CPU", host={"sep": as_bytes}, fresh=True)
-def sparse_cross_v2(binding: Binding) -> Callable[..., Any]:
-    def body(indices: Any, values: Any, shapes: Any, dense: Any, sep: bytes) -> Any:
+def sparse_cross_v2(binding: Binding) -> Body:
+    def body(
+        indices: Sequence[Array], values: Sequence[Array], shapes: Sequence[Array], dense: Sequence[Array], sep: bytes
+    ) -> tuple[Array, Array, Array]:
         columns, rows = _columns(indices, values, shapes, dense)
         return _crossed(columns, rows, object, _as_text(columns, sep))
 
@@ -124,11 +131,12 @@ def sparse_cross_v2(binding: Binding) -> Callable[..., Any]:
 # ── as numbers ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _mixed(value: Any) -> Any:
-    return value ^ value >> np.uint64(47)
+def _mixed(value: Array) -> Array:
+    found: Array = value ^ value >> np.uint64(47)
+    return found
 
 
-def _joined(first: Any, second: Any) -> Any:
+def _joined(first: Array, second: Array) -> Array:
     """Combine two fingerprints into one as FarmHash does."""
     found = first ^ _FACTOR ^ _mixed(second * _FACTOR) * _FACTOR
     return _mixed(_mixed(found * _FACTOR) * _FACTOR)
@@ -136,7 +144,7 @@ def _joined(first: Any, second: Any) -> Any:
 
 def _as_numbers(
     columns: Sequence[_Column], key: int | None, buckets: int, hash_of: Callable[[bytes], int] = fingerprint
-) -> Callable[[list[Any]], Any]:
+) -> Callable[[list[Array]], Array]:
     """Return a function that joins fingerprints from left to right.
 
     It begins with the key, or with the first fingerprint if the key is None.
@@ -144,7 +152,7 @@ def _as_numbers(
     hashes = [_hashed(column.values, hash_of) for column in columns]
     divisor = np.uint64(buckets or (1 << 63) - 1)
 
-    def join(places: list[Any]) -> Any:
+    def join(places: list[Array]) -> Array:
         chosen = [found[place] for found, place in zip(hashes, places, strict=True)]
         begin = chosen.pop(0) if key is None else np.full(len(places[0]), key & _MASK, np.uint64)
         for one in chosen:
@@ -154,17 +162,20 @@ def _as_numbers(
     return join
 
 
-def _hashed(values: Any, hash_of: Callable[[bytes], int]) -> Any:
+def _hashed(values: Array, hash_of: Callable[[bytes], int]) -> Array:
     if values.dtype == object:
-        return each(hash_of, values, np.uint64)
+        found: Array = each(hash_of, values, np.uint64)
+        return found
     return values.astype(np.int64, copy=False).view(np.uint64)
 
 
 @binder("SparseCross", device="CPU", fresh=True)
-def sparse_cross(binding: Binding) -> Callable[..., Any]:
+def sparse_cross(binding: Binding) -> Body:
     attrs, text = binding.attrs, binding.output_dtypes[1] is dtypes.string
 
-    def body(indices: Any, values: Any, shapes: Any, dense: Any) -> Any:
+    def body(
+        indices: Sequence[Array], values: Sequence[Array], shapes: Sequence[Array], dense: Sequence[Array]
+    ) -> tuple[Array, Array, Array]:
         columns, rows = _columns(indices, values, shapes, dense)
         if text:
             return _crossed(columns, rows, object, _as_text(columns, _SEPARATOR))
@@ -179,13 +190,19 @@ def sparse_cross(binding: Binding) -> Callable[..., Any]:
     host={"num_buckets": as_int, "strong_hash": as_bool, "salt": as_ints},
     fresh=True,
 )
-def sparse_cross_hashed(binding: Binding) -> Callable[..., Any]:
+def sparse_cross_hashed(binding: Binding) -> Body:
     sparse_numbers = dtypes.int64 in binding.attrs["sparse_types"]
     numbers = sparse_numbers or dtypes.int64 in binding.attrs["dense_types"]
 
     def body(
-        indices: Any, values: Any, shapes: Any, dense: Any, num_buckets: int, strong_hash: bool, salt: tuple[int, ...]
-    ) -> Any:
+        indices: Sequence[Array],
+        values: Sequence[Array],
+        shapes: Sequence[Array],
+        dense: Sequence[Array],
+        num_buckets: int,
+        strong_hash: bool,
+        salt: tuple[int, ...],
+    ) -> tuple[Array, Array, Array]:
         if num_buckets < 0 or len(salt) != 2:
             raise InvalidArgumentError(
                 "the hash is not described", expected="num_buckets >= 0, 2 salts", actual=(num_buckets, salt)

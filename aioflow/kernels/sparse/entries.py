@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.blockwise import is_large, joined, taken
 from aioflow.kernels.math.large_sorts import order_of
 from aioflow.memory.copying import row_blocks
+from aioflow.memory.values import Array
 
 
-def as_vector(value: Any) -> Any:
+def as_vector(value: npt.ArrayLike) -> Array:
     """Return the value as a NumPy array, also if it is a bare scalar or string."""
     return (
         value
@@ -22,12 +24,12 @@ def as_vector(value: Any) -> Any:
     )
 
 
-def int64_array(value: Any) -> Any:
+def int64_array(value: npt.ArrayLike) -> Array:
     """Return the value as an int64 array on the host."""
     return np.asarray(value, dtype=np.int64)
 
 
-def check_entries(indices: Any, values: Any, shape: Any) -> None:
+def check_entries(indices: Array, values: Array, shape: Array) -> None:
     """Check that the three parts fit one another.
 
     Raises:
@@ -50,7 +52,7 @@ def check_entries(indices: Any, values: Any, shape: Any) -> None:
         raise InvalidArgumentError("a size is negative", expected=">= 0", actual=shape.tolist())
 
 
-def check_bounds(indices: Any, shape: Any) -> None:
+def check_bounds(indices: Array, shape: Array) -> None:
     """Check that every index is inside the shape.
 
     Raises:
@@ -70,7 +72,7 @@ def check_bounds(indices: Any, shape: Any) -> None:
             )
 
 
-def check_columns(*parts: Any) -> None:
+def check_columns(*parts: Array) -> None:
     """Check that indices, as matrices or as single rows, belong to tensors of equal rank.
 
     Raises:
@@ -85,7 +87,7 @@ def check_columns(*parts: Any) -> None:
         )
 
 
-def row_major(indices: Any) -> Any:
+def row_major(indices: Array) -> Array:
     """Return the stable order that sorts the rows.
 
     It does not use the product of the sizes, which may exceed 64 bits.
@@ -104,12 +106,12 @@ def row_major(indices: Any) -> Any:
     return order
 
 
-def _ascends(keys: Any) -> bool:
+def _ascends(keys: Array) -> bool:
     """Return whether no number is smaller than the one before it."""
     return all((keys[part][1:] >= keys[part][:-1]).all() for part in overlapping(keys))
 
 
-def overlapping(array: Any) -> Iterator[slice]:
+def overlapping(array: Array) -> Iterator[slice]:
     """Yield blocks of rows, each with the row before it."""
     return (slice(max(part.start - 1, 0), part.stop) for part in row_blocks(array))
 
@@ -122,8 +124,8 @@ class Groups(NamedTuple):
         first: One entry of each group.
     """
 
-    number: Any
-    first: Any
+    number: Array
+    first: Array
 
     @property
     def total(self) -> int:
@@ -131,7 +133,7 @@ class Groups(NamedTuple):
         return len(self.first)
 
 
-def group(indices: Any) -> Groups:
+def group(indices: Array) -> Groups:
     """Group equal rows."""
     order = row_major(indices)
     number = np.empty(len(order), dtype=np.int64)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -27,12 +26,13 @@ from aioflow.kernels.sparse.entries import (
     row_major,
 )
 from aioflow.memory.copying import row_blocks
+from aioflow.memory.values import Array
 
 # ── dense ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @kernel("SparseToDense", device="CPU", fresh=True, elastic=True)
-def sparse_to_dense(indices: Any, shape: Any, values: Any, default: Any, *, validate_indices: bool) -> Any:
+def sparse_to_dense(indices: Array, shape: Array, values: Array, default: Array, *, validate_indices: bool) -> Array:
     check_rank("output_shape", shape, 1)
     sizes, values, default = int64_array(as_sizes(shape)), as_vector(values), as_vector(default)
     claim_array(tuple(sizes.tolist()), values.dtype)
@@ -60,13 +60,13 @@ def sparse_to_dense(indices: Any, shape: Any, values: Any, default: Any, *, vali
     return made
 
 
-def _check_order(indices: Any) -> None:
+def _check_order(indices: Array) -> None:
     """Raise InvalidArgumentError unless each row comes after the one before it in row-major order."""
     for part in overlapping(indices):
         _check_steps(indices, part)
 
 
-def _check_steps(indices: Any, part: slice) -> None:
+def _check_steps(indices: Array, part: slice) -> None:
     steps = np.diff(indices[part], axis=0)
     if not len(steps):
         return
@@ -87,7 +87,7 @@ def _check_steps(indices: Any, part: slice) -> None:
 
 
 @kernel("SparseReorder", device="CPU", fresh=True)
-def sparse_reorder(indices: Any, values: Any, shape: Any) -> tuple[Any, Any]:
+def sparse_reorder(indices: Array, values: Array, shape: Array) -> tuple[Array, Array]:
     check_entries(indices, values, shape)
     check_bounds(indices, shape)
     order = row_major(indices)
@@ -95,7 +95,7 @@ def sparse_reorder(indices: Any, values: Any, shape: Any) -> tuple[Any, Any]:
 
 
 @kernel("SparseReshape", device="CPU", fresh=True)
-def sparse_reshape(indices: Any, shape: Any, new_shape: Any) -> tuple[Any, Any]:
+def sparse_reshape(indices: Array, shape: Array, new_shape: Array) -> tuple[Array, Array]:
     check_rank("the shape", shape, 1)
     check_rank("the new shape", new_shape, 1)
     if indices.ndim != 2 or indices.shape[1] != len(shape):
@@ -133,7 +133,7 @@ def _inferred(sizes: list[int], total: int) -> list[int]:
     return sizes
 
 
-def _strides(sizes: Sequence[int]) -> Any:
+def _strides(sizes: Sequence[int]) -> Array:
     strides = [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
     return np.array(strides, dtype=np.int64)
 
@@ -143,12 +143,12 @@ def _strides(sizes: Sequence[int]) -> Any:
 
 @kernel("SparseConcat", device="CPU", fresh=True)
 def sparse_concat(
-    indices: tuple[Any, ...], values: tuple[Any, ...], shapes: tuple[Any, ...], *, concat_dim: int
-) -> tuple[Any, Any, Any]:
+    indices: tuple[Array, ...], values: tuple[Array, ...], shapes: tuple[Array, ...], *, concat_dim: int
+) -> tuple[Array, Array, Array]:
     sizes = [int64_array(shape) for shape in shapes]
-    for part in zip(indices, values, sizes, strict=True):
-        check_entries(*part)
-        check_bounds(part[0], part[2])
+    for places, held, size in zip(indices, values, sizes, strict=True):
+        check_entries(places, held, size)
+        check_bounds(places, size)
     rank = len(sizes[0])
     axis = check_axis(concat_dim, rank)
     for size in sizes[1:]:
@@ -159,7 +159,7 @@ def sparse_concat(
                 actual=size.tolist(),
             )
     lengths = [int(size[axis]) for size in sizes]
-    whole, held = joined(indices), joined(values)
+    whole, rows = joined(indices), joined(values)
     begin = 0
     for number, part in enumerate(indices):
         moved = whole[begin : begin + len(part), axis]
@@ -169,11 +169,11 @@ def sparse_concat(
     shape = sizes[0].copy()
     shape[axis] = sum(lengths)
     order = row_major(whole)
-    return taken(np, whole, order), taken(np, held, order), shape
+    return taken(np, whole, order), taken(np, rows, order), shape
 
 
 @kernel("SparseSplit", device="CPU", fresh=True, host={"split_dim": as_int})
-def sparse_split(axis: int, indices: Any, values: Any, shape: Any, *, num_split: int) -> tuple[Any, ...]:
+def sparse_split(axis: int, indices: Array, values: Array, shape: Array, *, num_split: int) -> tuple[Array, ...]:
     check_entries(indices, values, shape)
     check_bounds(indices, shape)
     axis = check_axis(axis, len(shape))
@@ -181,7 +181,7 @@ def sparse_split(axis: int, indices: Any, values: Any, shape: Any, *, num_split:
     if num_split > length:
         raise InvalidArgumentError("there are more parts than elements", expected=f"<= {length}", actual=num_split)
     small, larger = divmod(length, num_split)
-    found: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
+    found: tuple[list[Array], list[Array], list[Array]] = ([], [], [])
     begin = 0
     for number in range(num_split):
         end = begin + small + (number < larger)
@@ -195,12 +195,12 @@ def sparse_split(axis: int, indices: Any, values: Any, shape: Any, *, num_split:
     return (*found[0], *found[1], *found[2])
 
 
-def _within(places: Any, begin: int, end: int, part: slice) -> Any:
+def _within(places: Array, begin: int, end: int, part: slice) -> Array:
     return (places[part] >= begin) & (places[part] < end)
 
 
 @kernel("SparseSlice", device="CPU", fresh=True)
-def sparse_slice(indices: Any, values: Any, shape: Any, start: Any, size: Any) -> tuple[Any, Any, Any]:
+def sparse_slice(indices: Array, values: Array, shape: Array, start: Array, size: Array) -> tuple[Array, Array, Array]:
     check_entries(indices, values, shape)
     if start.shape != shape.shape or size.shape != shape.shape:
         raise InvalidArgumentError(
@@ -224,7 +224,7 @@ def sparse_slice(indices: Any, values: Any, shape: Any, start: Any, size: Any) -
 
 
 @kernel("SparseSliceGrad", device="CPU", fresh=True)
-def sparse_slice_grad(grad: Any, indices: Any, start: Any, output_indices: Any) -> Any:
+def sparse_slice_grad(grad: Array, indices: Array, start: Array, output_indices: Array) -> Array:
     check_rank("the gradient", grad, 1)
     check_rank("start", start, 1)
     check_columns(indices, output_indices, start)
@@ -241,7 +241,9 @@ def sparse_slice_grad(grad: Any, indices: Any, start: Any, output_indices: Any) 
 
 
 @kernel("SparseFillEmptyRows", device="CPU", fresh=True, elastic=True)
-def sparse_fill_empty_rows(indices: Any, values: Any, shape: Any, default: Any) -> tuple[Any, Any, Any, Any]:
+def sparse_fill_empty_rows(
+    indices: Array, values: Array, shape: Array, default: Array
+) -> tuple[Array, Array, Array, Array]:
     check_entries(indices, values, shape)
     if not len(shape):
         raise InvalidArgumentError("a scalar has no rows", expected="rank >= 1", actual="rank 0")
@@ -273,7 +275,7 @@ def sparse_fill_empty_rows(indices: Any, values: Any, shape: Any, default: Any) 
 
 
 @kernel("SparseFillEmptyRowsGrad", device="CPU", dtypes={"T": "numbers"}, fresh=True)
-def sparse_fill_empty_rows_grad(places: Any, grad: Any) -> tuple[Any, Any]:
+def sparse_fill_empty_rows_grad(places: Array, grad: Array) -> tuple[Array, Array]:
     check_rank("the reverse index map", places, 1)
     check_rank("the gradient", grad, 1)
     if places.size and (places.min() < 0 or places.max() >= len(grad)):

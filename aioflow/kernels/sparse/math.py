@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -26,11 +26,12 @@ from aioflow.kernels.math.large_sorts import order_of
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.kernels.sparse.entries import check_bounds, check_columns, check_entries, group, int64_array
 from aioflow.memory.copying import copied
+from aioflow.memory.values import Array, NpDType
 
 _BLOCK: Final = 1 << 20  # elements of partial products that a matrix product holds at once
 
 
-def _wide(dtype: Any) -> Any:
+def _wide(dtype: NpDType) -> NpDType:
     """Return the dtype of sums: floats of two bytes are summed in float32."""
     # The kind of bfloat16 is "V".
     return np.dtype(np.float32) if dtype.itemsize == 2 and dtype.kind in "fV" else dtype
@@ -39,7 +40,7 @@ def _wide(dtype: Any) -> Any:
 # ── sums ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _two(a: tuple[Any, Any, Any], b: tuple[Any, Any, Any]) -> None:
+def _two(a: tuple[Array, Array, Array], b: tuple[Array, Array, Array]) -> None:
     for part in (a, b):
         check_entries(*part)
         check_bounds(part[0], part[2])
@@ -49,8 +50,8 @@ def _two(a: tuple[Any, Any, Any], b: tuple[Any, Any, Any]) -> None:
 
 @kernel("SparseAdd", device="CPU", fresh=True)
 def sparse_add(
-    a_indices: Any, a_values: Any, a_shape: Any, b_indices: Any, b_values: Any, b_shape: Any, thresh: Any
-) -> tuple[Any, Any, Any]:
+    a_indices: Array, a_values: Array, a_shape: Array, b_indices: Array, b_values: Array, b_shape: Array, thresh: Array
+) -> tuple[Array, Array, Array]:
     _two((a_indices, a_values, a_shape), (b_indices, b_values, b_shape))
     indices, values = joined([a_indices, b_indices]), joined([a_values, b_values])
     groups = group(indices)
@@ -61,13 +62,14 @@ def sparse_add(
     return taken(np, indices, rows_chosen(groups.first, kept)), rows_chosen(sums, kept), a_shape.copy()
 
 
-def _stays(count: Any, sums: Any, thresh: Any) -> Any:
+def _stays(count: Array, sums: Array, thresh: Array) -> Array:
     """Return which results to keep. As in TensorFlow, only sums of several entries are compared with `thresh`."""
-    return (count == 1) | (np.abs(sums) >= thresh)
+    found: Array = (count == 1) | (np.abs(sums) >= thresh)
+    return found
 
 
 @kernel("SparseAddGrad", device="CPU", fresh=True)
-def sparse_add_grad(grad: Any, a_indices: Any, b_indices: Any, sum_indices: Any) -> tuple[Any, Any]:
+def sparse_add_grad(grad: Array, a_indices: Array, b_indices: Array, sum_indices: Array) -> tuple[Array, Array]:
     check_rank("the gradient", grad, 1)
     for part in (a_indices, b_indices, sum_indices):
         check_rank("the indices", part, 2)
@@ -84,17 +86,18 @@ def sparse_add_grad(grad: Any, a_indices: Any, b_indices: Any, sum_indices: Any)
 
 
 @kernel("SparseTensorDenseAdd", device="CPU", fresh=True)
-def sparse_tensor_dense_add(indices: Any, values: Any, shape: Any, dense: Any) -> Any:
+def sparse_tensor_dense_add(indices: Array, values: Array, shape: Array, dense: Array) -> Array:
     check_entries(indices, values, shape)
     if tuple(shape.tolist()) != np.shape(dense):
         raise InvalidArgumentError("the shapes differ", expected=tuple(shape.tolist()), actual=np.shape(dense))
     check_bounds(indices, shape)
     made = copied(np.asarray(dense))
     folded_in(np.add, made, tuple(indices.T), values)
-    return made[()] if made.ndim == 0 else made
+    found: Array = made[()] if made.ndim == 0 else made
+    return found
 
 
-def _combined(combine: Callable[[Any, Any], Any], *parts: Any) -> tuple[Any, Any]:
+def _combined(combine: Callable[[Array, Array], Array], *parts: Array) -> tuple[Array, Array]:
     """Return the union of two sets of entries; a missing entry counts as zero."""
     a_indices, a_values, a_shape, b_indices, b_values, b_shape = parts
     _two((a_indices, a_values, a_shape), (b_indices, b_values, b_shape))
@@ -110,15 +113,15 @@ def _combined(combine: Callable[[Any, Any], Any], *parts: Any) -> tuple[Any, Any
 
 @kernel("SparseSparseMaximum", device="CPU", fresh=True)
 def sparse_sparse_maximum(
-    a_indices: Any, a_values: Any, a_shape: Any, b_indices: Any, b_values: Any, b_shape: Any
-) -> tuple[Any, Any]:
+    a_indices: Array, a_values: Array, a_shape: Array, b_indices: Array, b_values: Array, b_shape: Array
+) -> tuple[Array, Array]:
     return _combined(np.maximum, a_indices, a_values, a_shape, b_indices, b_values, b_shape)
 
 
 @kernel("SparseSparseMinimum", device="CPU", fresh=True)
 def sparse_sparse_minimum(
-    a_indices: Any, a_values: Any, a_shape: Any, b_indices: Any, b_values: Any, b_shape: Any
-) -> tuple[Any, Any]:
+    a_indices: Array, a_values: Array, a_shape: Array, b_indices: Array, b_values: Array, b_shape: Array
+) -> tuple[Array, Array]:
     return _combined(np.minimum, a_indices, a_values, a_shape, b_indices, b_values, b_shape)
 
 
@@ -134,7 +137,7 @@ class _Reduction:
         shape: The dense shape of the results.
     """
 
-    def __init__(self, ufunc: Any, entries: tuple[Any, Any, Any], axes: tuple[int, ...], keep: bool) -> None:
+    def __init__(self, ufunc: np.ufunc, entries: tuple[Array, Array, Array], axes: tuple[int, ...], keep: bool) -> None:
         indices, values, shape = entries
         check_entries(indices, values, shape)
         check_bounds(indices, shape)
@@ -155,7 +158,7 @@ class _Reduction:
         sizes = [1 if axis in reduced else int(shape[axis]) for axis in range(rank)]
         self.shape = sizes if keep else [sizes[axis] for axis in kept]
 
-    def dense(self) -> Any:
+    def dense(self) -> Array:
         """Return the results as an array with zeros where there is no entry."""
         claim_array(tuple(self.shape), self.values.dtype)
         made = np.zeros(self.shape, dtype=self.values.dtype)
@@ -167,10 +170,12 @@ class _Reduction:
         return made[()] if made.ndim == 0 else made
 
 
-def _reduce(ufunc: Any, sparse: bool, binding: Binding) -> Callable[[Any, Any, Any, Any], Any]:
+def _reduce(
+    ufunc: np.ufunc, sparse: bool, binding: Binding
+) -> Callable[[Array, Array, Array, tuple[int, ...]], Array | tuple[Array, Array, Array]]:
     keep = binding.attrs["keep_dims"]
 
-    def run(indices: Any, values: Any, shape: Any, axes: tuple[int, ...]) -> Any:
+    def run(indices: Array, values: Array, shape: Array, axes: tuple[int, ...]) -> Array | tuple[Array, Array, Array]:
         made = _Reduction(ufunc, (indices, values, shape), axes, keep)
         if not sparse:
             return made.dense()
@@ -186,7 +191,7 @@ for _op, _ufunc in (("SparseReduceSum", np.add), ("SparseReduceMax", np.maximum)
 
 
 @kernel("SparseSoftmax", device="CPU", fresh=True)
-def sparse_softmax(indices: Any, values: Any, shape: Any) -> Any:
+def sparse_softmax(indices: Array, values: Array, shape: Array) -> Array:
     check_entries(indices, values, shape)
     check_bounds(indices, shape)
     if len(shape) < 2:
@@ -206,7 +211,7 @@ def sparse_softmax(indices: Any, values: Any, shape: Any) -> Any:
 # ── with dense tensors ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _met(indices: Any, values: Any, shape: Any, dense: Any) -> Any:
+def _met(indices: Array, values: Array, shape: Array, dense: Array) -> Array:
     """Return for each entry the element of a dense tensor that broadcasts to the sparse one."""
     check_entries(indices, values, shape)
     check_bounds(indices, shape)
@@ -222,31 +227,32 @@ def _met(indices: Any, values: Any, shape: Any, dense: Any) -> Any:
 
 
 @kernel("SparseDenseCwiseAdd", device="CPU", fresh=True)
-def sparse_dense_cwise_add(indices: Any, values: Any, shape: Any, dense: Any) -> Any:
+def sparse_dense_cwise_add(indices: Array, values: Array, shape: Array, dense: Array) -> Array:
     return values + _met(indices, values, shape, dense)
 
 
 @kernel("SparseDenseCwiseMul", device="CPU", fresh=True)
-def sparse_dense_cwise_mul(indices: Any, values: Any, shape: Any, dense: Any) -> Any:
+def sparse_dense_cwise_mul(indices: Array, values: Array, shape: Array, dense: Array) -> Array:
     return values * _met(indices, values, shape, dense)
 
 
 @kernel("SparseDenseCwiseDiv", device="CPU", fresh=True)
-def sparse_dense_cwise_div(indices: Any, values: Any, shape: Any, dense: Any) -> Any:
+def sparse_dense_cwise_div(indices: Array, values: Array, shape: Array, dense: Array) -> Array:
     met = _met(indices, values, shape, dense)
     if values.dtype.kind not in "iu":
         return values / met
     if not np.all(met):
         raise InvalidArgumentError("integer division by zero", expected="no zero", actual="a zero")
     towards_zero = np.abs(values) // np.abs(met)
-    return (np.sign(values) * np.sign(met) * towards_zero).astype(values.dtype)
+    found: Array = (np.sign(values) * np.sign(met) * towards_zero).astype(values.dtype)
+    return found
 
 
 @binder("SparseTensorDenseMatMul", device="CPU", dtypes={"T": "numbers"}, fresh=True, elastic=True)
-def sparse_tensor_dense_matmul(binding: Binding) -> Callable[[Any, Any, Any, Any], Any]:
+def sparse_tensor_dense_matmul(binding: Binding) -> Callable[[Array, Array, Array, Array], Array]:
     adjoint_a, adjoint_b = binding.attrs["adjoint_a"], binding.attrs["adjoint_b"]
 
-    def multiply(indices: Any, values: Any, shape: Any, b: Any) -> Any:
+    def multiply(indices: Array, values: Array, shape: Array, b: Array) -> Array:
         places, sizes = int64_array(indices), int64_array(shape)
         check_entries(places, values, sizes)
         check_bounds(places, sizes)
@@ -266,7 +272,7 @@ def sparse_tensor_dense_matmul(binding: Binding) -> Callable[[Any, Any, Any, Any
     return multiply
 
 
-def _product(rows: Any, columns: Any, values: Any, dense: Any, height: int) -> Any:
+def _product(rows: Array, columns: Array, values: Array, dense: Array, height: int) -> Array:
     """Sum `value * dense[column]` into each row, one block of entries at a time."""
     dtype, wide = values.dtype, _wide(values.dtype)
     claim_array((height, dense.shape[1]), wide)
