@@ -15,6 +15,7 @@ from aioflow.kernels.batching.queues import BatchLine, Turn, check_rows, concate
 from aioflow.kernels.convert import as_int
 from aioflow.kernels.registry import Binding, binder
 from aioflow.kernels.resources import resource_finder
+from aioflow.memory.values import Array, Value
 from aioflow.sync.batches import Piece
 from aioflow.sync.unbatch import CollectCore, Collecting, Share, ShareCore
 from aioflow.sync.waiting import Waiting, wake_all
@@ -33,7 +34,7 @@ class CarriedLine(BatchLine):
     A payload holds the arrays and the step's number. The last step of a batch carries it; the others get no rows.
     """
 
-    async def _results(self, pieces: list[Piece]) -> list[Any]:
+    async def _results(self, pieces: list[Piece]) -> list[Array]:
         rows = sum(piece.end - piece.begin for piece in pieces)
         count = len(pieces[0].request.payload) - 1
         return await concatenated(pieces, count, self._core.policy.padded(rows))
@@ -41,7 +42,7 @@ class CarriedLine(BatchLine):
     async def _is_repeatable(self, pieces: list[Piece]) -> bool:
         return True
 
-    def _shares(self, results: list[Any], pieces: list[Piece]) -> Iterator[list[Any]]:
+    def _shares(self, results: list[Array], pieces: list[Piece]) -> Iterator[list[Any]]:
         for piece in pieces[:-1]:
             yield _carried([each[:0] for each in results], [], piece.request.payload[-1])
         index, at = [], 0
@@ -51,21 +52,21 @@ class CarriedLine(BatchLine):
         yield _carried(results, index, pieces[-1].request.payload[-1])
 
 
-def _carried(arrays: Sequence[Any], index: Sequence[tuple[int, int, int]], number: int) -> list[Any]:
+def _carried(arrays: Sequence[Array], index: Sequence[tuple[int, int, int]], number: int) -> list[Any]:
     """Return the outputs of `Batch`: the arrays, the index and the step's number."""
     return [*arrays, np.array(index, np.int64).reshape(-1, _COLUMNS), np.int64(number)]
 
 
 @binder("Batch", device="CPU", is_async=True)
-def batch(binding: Binding) -> Callable[[Sequence[Any]], Any]:
+def batch(binding: Binding) -> Callable[[Sequence[Array]], tuple[Value, ...] | Turn]:
     find = line_finder(CarriedLine, binding)
     most, queue = binding.attrs["max_batch_size"], binding.attrs["batching_queue"]
 
-    async def together(line: CarriedLine, rows: int, tensors: Sequence[Any]) -> Any:
+    async def together(line: CarriedLine, rows: int, tensors: Sequence[Array]) -> tuple[Value, ...]:
         kind = (queue, tuple(tensor.shape[1:] for tensor in tensors))
         return tuple(await line.answer(rows, (*tensors, _number()), kind))
 
-    def call(tensors: Sequence[Any]) -> Any:
+    def call(tensors: Sequence[Array]) -> tuple[Value, ...] | Turn:
         rows = check_rows(tensors, most)
         if not rows:
             number = _number()
@@ -76,7 +77,7 @@ def batch(binding: Binding) -> Callable[[Sequence[Any]], Any]:
     return call
 
 
-def _rows_of(index: Any) -> list[tuple[int, int, int]]:
+def _rows_of(index: Array) -> list[tuple[int, int, int]]:
     """Return the number, begin and end of each step in a batch. Raise InvalidArgumentError for a malformed index."""
     if index.ndim != 2 or index.shape[1] != _COLUMNS:
         raise InvalidArgumentError("batch_index has the wrong shape", expected=f"[n, {_COLUMNS}]", actual=index.shape)
@@ -84,20 +85,21 @@ def _rows_of(index: Any) -> list[tuple[int, int, int]]:
 
 
 @binder("Unbatch", device="CPU", is_async=True, retains=True, host={"id": as_int})
-def unbatch(binding: Binding) -> Callable[[Any, Any, int], Turn]:
+def unbatch(binding: Binding) -> Callable[[Array, Array, int], Array | Turn]:
     seconds = binding.attrs["timeout_micros"] * 1e-6
     find = resource_finder(ShareCore, binding, lambda name: ShareCore(name, seconds))
 
-    async def wait(core: ShareCore, number: int) -> Any:
+    async def wait(core: ShareCore, number: int) -> Array:
         try:
             async with asyncio.timeout(seconds):
-                return await Waiting(core.submit, core.withdraw, partial(Share, number), core.describe)
+                found: Array = await Waiting(core.submit, core.withdraw, partial(Share, number), core.describe)
+                return found
         except TimeoutError:
             raise DeadlineExceededError(
                 "the batch did not arrive in time", expected=f"within {seconds} s", actual="no result for this step"
             ) from None
 
-    def call(batched: Any, index: Any, number: int) -> Any:
+    def call(batched: Array, index: Array, number: int) -> Array | Turn:
         core = find()
         rows = _rows_of(index)
         if rows and (np.ndim(batched) == 0 or len(batched) < rows[-1][2]):
@@ -113,10 +115,10 @@ def unbatch(binding: Binding) -> Callable[[Any, Any, int], Turn]:
 
 
 @binder("UnbatchGrad", device="CPU", is_async=True, retains=True, host={"id": as_int})
-def unbatch_grad(binding: Binding) -> Callable[[Any, Any, Any, int], Any]:
+def unbatch_grad(binding: Binding) -> Callable[[Array, Array, Array, int], Array | Waiting]:
     find = resource_finder(CollectCore, binding, CollectCore)
 
-    def call(original: Any, index: Any, grad: Any, number: int) -> Any:
+    def call(original: Array, index: Array, grad: Array, number: int) -> Array | Waiting:
         core = find()
         rows = _rows_of(index)
         wake_all(core.bring(number, grad, asyncio.get_running_loop().time()))
@@ -130,7 +132,7 @@ def unbatch_grad(binding: Binding) -> Callable[[Any, Any, Any, int], Any]:
     return call
 
 
-def _whole(rows: int, grads: Sequence[Any]) -> Any:
+def _whole(rows: int, grads: Sequence[Array]) -> Array:
     """Return the gradient of a batch of `rows` rows, with zeros for the padding."""
     filled = rows - sum(len(grad) for grad in grads)
     if filled <= 0:

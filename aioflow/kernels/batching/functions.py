@@ -12,6 +12,7 @@ import numpy as np
 from aioflow.errors import FailedPreconditionError, InvalidArgumentError
 from aioflow.kernels.batching.queues import BatchLine, Turn, check_rows, concatenated, line_finder
 from aioflow.kernels.registry import Binding, BodySteps, binder
+from aioflow.memory.values import Array, Value
 from aioflow.sync.batches import Piece
 
 _SMALL: Final = 64  # bytes up to which captured values are compared by content, not by identity
@@ -26,7 +27,7 @@ class _Caller(NamedTuple):
     """
 
     body: BodySteps
-    captured: tuple[Any, ...]
+    captured: tuple[Value, ...]
 
 
 class FunctionLine(BatchLine):
@@ -55,7 +56,7 @@ class FunctionLine(BatchLine):
         caller: _Caller = pieces[0].request.payload[-1]
         return caller.body.is_repeatable
 
-    def _shares(self, results: Sequence[Any], pieces: list[Piece]) -> Iterator[list[Any]]:
+    def _shares(self, results: Sequence[Array], pieces: list[Piece]) -> Iterator[list[Array]]:
         at = 0
         for piece in pieces:
             until = at + piece.end - piece.begin
@@ -64,7 +65,7 @@ class FunctionLine(BatchLine):
 
 
 @binder("BatchFunction", device="CPU", is_async=True, opaque=True)
-def batch_function(binding: Binding) -> Callable[[Sequence[Any], Sequence[Any]], Turn]:
+def batch_function(binding: Binding) -> Callable[[Sequence[Array], Sequence[Value]], Turn]:
     body = binding.body
     if body is None:
         raise InvalidArgumentError("the function of the node is not there", expected="a body", actual="none")
@@ -73,16 +74,18 @@ def batch_function(binding: Binding) -> Callable[[Sequence[Any], Sequence[Any]],
     known = binding.constants[len(binding.attrs["Tin"]) :]
     constants = [None if value is None else _content(value) for value in known]
 
-    async def alone(values: Sequence[Any]) -> tuple[Any, ...]:
+    async def alone(values: Sequence[Value]) -> tuple[Value, ...]:
         return tuple(await body.run(values))
 
-    async def together(line: FunctionLine, rows: int, tensors: Sequence[Any], captured: tuple[Any, ...]) -> Any:
+    async def together(
+        line: FunctionLine, rows: int, tensors: Sequence[Array], captured: tuple[Value, ...]
+    ) -> tuple[Value, ...]:
         pairs = zip(constants, captured, strict=True)
         same = tuple(_same(value) if content is None else content for content, value in pairs)
         kind = (body.digest, queue, same, tuple(tensor.shape[1:] for tensor in tensors))
         return tuple(await line.answer(rows, (*tensors, _Caller(body, captured)), kind))
 
-    def call(tensors: Sequence[Any], captured: Sequence[Any]) -> Turn:
+    def call(tensors: Sequence[Array], captured: Sequence[Value]) -> Turn:
         rows = check_rows(tensors, most)
         if not rows:
             return Turn(partial(alone, [*tensors, *captured]), lambda: "its function")
@@ -92,7 +95,7 @@ def batch_function(binding: Binding) -> Callable[[Sequence[Any], Sequence[Any]],
     return call
 
 
-def _same(value: Any) -> Hashable:
+def _same(value: Value) -> Hashable:
     """Return a key that is equal for captured values with which a function computes the same.
 
     The key is valid only as long as the value is alive, since large values are compared by identity.

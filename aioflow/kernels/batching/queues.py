@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Generator, Hashable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -12,8 +12,10 @@ import numpy as np
 
 from aioflow.concurrency.threads import in_thread
 from aioflow.errors import InvalidArgumentError
+from aioflow.graph.signature.attributes import Attrs
 from aioflow.kernels.registry import Binding
 from aioflow.kernels.resources import resource_finder
+from aioflow.memory.values import Array, Value
 from aioflow.sync.background import Background
 from aioflow.sync.batch_driver import BatchDriver, Call
 from aioflow.sync.batches import BatchPolicy, Piece
@@ -36,7 +38,7 @@ class BatchSettings:
     concurrency: int
 
     @classmethod
-    def of(cls, attrs: Mapping[str, Any]) -> Self:
+    def of(cls, attrs: Attrs) -> Self:
         """Return the settings of a node. Raise InvalidArgumentError if its attributes are invalid."""
         most, allowed = attrs["max_batch_size"], tuple(attrs["allowed_batch_sizes"])
         splits = attrs.get("enable_large_batch_splitting", False)
@@ -60,7 +62,7 @@ class BatchLine(BatchDriver):
         super().__init__(settings.policy, Background(), settings.concurrency, lingers=False)
         self.name = name
 
-    async def answer(self, rows: int, payload: Any, kind: Hashable) -> Any:
+    async def answer(self, rows: int, payload: Sequence[Value], kind: Hashable) -> list[Value]:
         """Queue the rows and return their results. On cancellation, wait for batches that no other step needs.
 
         Raises:
@@ -72,7 +74,8 @@ class BatchLine(BatchDriver):
         self._add(call, loop.time())
         await self._begin_tasks()
         try:
-            return await call.future
+            found: list[Value] = await call.future
+            return found
         except asyncio.CancelledError:
             for run in self._leave(call):
                 await run.ended()
@@ -83,7 +86,7 @@ class BatchLine(BatchDriver):
         running = sum(len(run.pieces) for run in self._runs)
         return f"batches {self.name!r} (waiting: {self._core.requests} with {self._core.rows} rows; running: {running})"
 
-    def _joined(self, shares: Sequence[list[Any]]) -> list[Any]:
+    def _joined(self, shares: Sequence[list[Array]]) -> list[Array]:
         return [np.concatenate(each) for each in zip(*shares, strict=True)]
 
 
@@ -92,11 +95,11 @@ class Turn:
 
     __slots__ = ("_ask", "describe")
 
-    def __init__(self, ask: Callable[[], Coroutine[Any, Any, Any]], describe: Callable[[], str]) -> None:
+    def __init__(self, ask: Callable[[], Coroutine[object, None, Value]], describe: Callable[[], str]) -> None:
         self._ask = ask
         self.describe = describe
 
-    def __await__(self) -> Generator[Any, None, Any]:
+    def __await__(self) -> Generator[object, None, Value]:
         return self._ask().__await__()
 
 
@@ -140,7 +143,7 @@ def line_finder(kind: type[BatchLine], binding: Binding) -> Callable[[], Any]:
     return here
 
 
-def check_rows(tensors: Sequence[Any], most: int) -> int:
+def check_rows(tensors: Sequence[Array], most: int) -> int:
     """Return the number of rows of a step. Raise InvalidArgumentError if the tensors disagree or have too many."""
     shapes = [np.shape(tensor) for tensor in tensors]
     if not all(shapes):
@@ -155,7 +158,7 @@ def check_rows(tensors: Sequence[Any], most: int) -> int:
     return rows
 
 
-async def concatenated(pieces: Sequence[Piece], count: int, rows: int) -> list[Any]:
+async def concatenated(pieces: Sequence[Piece], count: int, rows: int) -> list[Array]:
     """Return the first `count` arrays of the payloads, each joined and padded to `rows` rows with its last row."""
     first = pieces[0].request
     if len(pieces) == 1 and first.rows == rows:
@@ -166,7 +169,7 @@ async def concatenated(pieces: Sequence[Piece], count: int, rows: int) -> list[A
     return _concatenated(pieces, count, rows)
 
 
-def _concatenated(pieces: Sequence[Piece], count: int, rows: int) -> list[Any]:
+def _concatenated(pieces: Sequence[Piece], count: int, rows: int) -> list[Array]:
     filled = rows - sum(piece.end - piece.begin for piece in pieces)
     made = []
     for index in range(count):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.registry import Binding, binder, kernel
@@ -38,7 +37,7 @@ def mutex(binding: Binding) -> Callable[[], Turns]:
 
 
 @binder("MutexLock", device="CPU", is_async=True, takes=Turns, makes=Held)
-def lock(binding: Binding) -> Callable[[Any], Waiting]:
+def lock(binding: Binding) -> Callable[[Turns], Waiting]:
     def wait(mutex: Turns) -> Waiting:
         return Waiting(mutex.ask, mutex.withdraw, Ticket, mutex.describe, lambda _: Held(mutex), _release)
 
@@ -50,7 +49,7 @@ def _release(held: Held) -> None:
 
 
 @kernel("ConsumeMutexLock", device="CPU", takes={"mutex_lock": Held})
-def consume(mutex_lock: Any) -> None:
+def consume(mutex_lock: Held) -> None:
     if not mutex_lock.release():
         raise InvalidArgumentError(
             f"{mutex_lock.mutex.name} has already been released", expected="one consumer", actual="a second one"

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from aioflow.errors import AbortedError, InvalidArgumentError
 from aioflow.kernels.convert import as_bytes
 from aioflow.kernels.registry import Binding, binder, kernel
+from aioflow.memory.values import Array, Value
 
 
 @binder("Assert", synchronises=True)
-def check(binding: Binding) -> Callable[[Any, Any], None]:
+def check(binding: Binding) -> Callable[[Array, Sequence[Array]], None]:
     on_host, summarize = binding.backend.on_host, binding.attrs["summarize"]
 
-    def check(condition: Any, data: Any) -> None:
+    def check(condition: Array, data: Sequence[Array]) -> None:
         if np.ndim(condition) != 0:
             raise InvalidArgumentError(
                 "the condition of an Assert must be a scalar", expected="shape ()", actual=np.shape(condition)
@@ -36,12 +36,12 @@ def abort(*, error_msg: str, exit_without_error: bool) -> None:
 
 
 @binder("Print", synchronises=True)
-def print_values(binding: Binding) -> Callable[[Any, Any], Any]:
+def print_values(binding: Binding) -> Callable[[Array, Sequence[Array]], Array]:
     message, limit, summarize = (binding.attrs[k] for k in ("message", "first_n", "summarize"))
     count: list[int] = binding.shared(lambda: [0])
     on_host = binding.backend.on_host
 
-    def show(value: Any, data: Iterable[Any]) -> Any:
+    def show(value: Array, data: Sequence[Array]) -> Array:
         if limit < 0 or count[0] < limit:
             count[0] += 1
             _write(message + "".join(_summary(on_host(v), summarize) for v in data) + "\n", "stderr")
@@ -51,7 +51,7 @@ def print_values(binding: Binding) -> Callable[[Any, Any], Any]:
 
 
 @binder("PrintV2", host={"input": as_bytes})
-def print_text(binding: Binding) -> Callable[[Any], None]:
+def print_text(binding: Binding) -> Callable[[bytes], None]:
     stream, end = binding.attrs["output_stream"], binding.attrs["end"]
 
     def show(text: bytes) -> None:
@@ -66,12 +66,12 @@ def _write(text: str, stream: str) -> None:
     target.flush()
 
 
-def _text(value: Any) -> str:
+def _text(value: Value) -> str:
     item = value.item() if isinstance(value, np.ndarray) else value
     return item.decode(errors="replace") if isinstance(item, bytes) else str(item)
 
 
-def _summary(value: Any, limit: int) -> str:
+def _summary(value: Array, limit: int) -> str:
     """Return the first elements in one pair of brackets. A string scalar has no brackets."""
     array = np.asarray(value)
     if array.ndim == 0:

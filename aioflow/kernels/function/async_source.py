@@ -19,6 +19,7 @@ from aioflow.errors import CancelledError, DTypeError, FailedPreconditionError, 
 from aioflow.graph.python_functions import PythonFunction, find_function
 from aioflow.kernels.function.py_func import ResultCheck, call_error, is_cancelled
 from aioflow.kernels.registry import Binding, binder
+from aioflow.memory.values import Array, Value
 from aioflow.sync.background import Background, background_of
 from aioflow.sync.waiting import StepAccount
 
@@ -83,7 +84,7 @@ class _Item:
 
     __slots__ = ("error", "value")
 
-    def __init__(self, value: Any = None, error: BaseException | None = None) -> None:
+    def __init__(self, value: Value = None, error: BaseException | None = None) -> None:
         self.value = value
         self.error = error
 
@@ -235,13 +236,13 @@ class AsyncSource:
                 with suppress(Exception):  # no waiter is left to receive the error
                     await iterator.aclose()
 
-    def _begin(self) -> AsyncIterator[Any]:
+    def _begin(self) -> AsyncIterator[Value]:
         try:
             return self._open()
         except StopAsyncIteration as error:  # an error of the factory, not the end of the iterator
             raise call_error(error) from error
 
-    def _open(self) -> AsyncIterator[Any]:
+    def _open(self) -> AsyncIterator[Value]:
         source = self._function.call
         if not isinstance(source, AsyncIterable):
             source = source()
@@ -269,7 +270,7 @@ def _again(error: Exception) -> Callable[[], BaseException]:
     return lambda: failure
 
 
-async def _next_item(iterator: AsyncIterator[Any]) -> _Item:
+async def _next_item(iterator: AsyncIterator[Value]) -> _Item:
     """Return the next element or its error. Raise StopAsyncIteration; CancelledError if the reader is cancelled."""
     try:
         return _Item(await anext(iterator))
@@ -286,14 +287,14 @@ async def _next_item(iterator: AsyncIterator[Any]) -> _Item:
 
 
 @binder("AioflowAsyncIteratorNext", device="CPU", is_async=True, fresh=True, takes_step=True)
-def async_iterator_next(binding: Binding) -> Callable[..., Awaitable[tuple[Any, ...]]]:
+def async_iterator_next(binding: Binding) -> Callable[..., Awaitable[tuple[Array, ...]]]:
     function = find_function(binding.attrs["token"])
     check = ResultCheck(binding)
     source = binding.shared(lambda: AsyncSource(function, binding.attrs["prefetch"], background_of(binding.state)))
 
     gives_back = binding.gives_back
 
-    async def take(*, step: StepAccount) -> tuple[Any, ...]:
+    async def take(*, step: StepAccount) -> tuple[Array, ...]:
         item = await source.next()
         if gives_back:
             step.took(partial(source.give_back, item))

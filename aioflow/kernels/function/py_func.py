@@ -34,11 +34,12 @@ from aioflow.graph.python_functions import PythonFunction, RetryPolicy, find_fun
 from aioflow.graph.shapes import Dims, format_dims, is_compatible
 from aioflow.kernels.registry import Binding, binder
 from aioflow.memory.copying import copied, native
+from aioflow.memory.values import Array, Value
 
 # ── values ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def read_only(value: Any) -> Any:
+def read_only(value: Value) -> Value:
     """Return the value as the user's function receives it: a read-only view, or a scalar."""
     if not isinstance(value, np.ndarray):
         return value
@@ -55,7 +56,7 @@ class ResultCheck:
     def __init__(self, binding: Binding) -> None:
         self._specs = list(zip(binding.output_dtypes, binding.output_dims, strict=True))
 
-    def __call__(self, result: Any) -> tuple[Any, ...]:
+    def __call__(self, result: Value) -> tuple[Array, ...]:
         """Return one array per output.
 
         Raises:
@@ -71,7 +72,7 @@ class ResultCheck:
             )
         return tuple(_output(i, v, *spec) for i, (v, spec) in enumerate(zip(values, self._specs, strict=True)))
 
-    async def wherever(self, result: Any) -> tuple[Any, ...]:
+    async def wherever(self, result: Value) -> tuple[Array, ...]:
         """Like `__call__`, but in a thread if the conversion takes long enough."""
         values = _listed(result)
         # `__call__` reports a wrong number of values, hence `strict=False`.
@@ -80,13 +81,13 @@ class ResultCheck:
         return self(result)
 
 
-def _listed(result: Any) -> Sequence[Any]:
+def _listed(result: Value) -> Sequence[Value]:
     if isinstance(result, list | tuple):
         return result
     return () if result is None else (result,)
 
 
-def _output(index: int, value: Any, dtype: DType, dims: Dims) -> Any:
+def _output(index: int, value: Value, dtype: DType, dims: Dims) -> Array:
     if isinstance(value, np.ndarray | np.generic) and dtype is not dtypes.string:
         if value.dtype.newbyteorder("=") != dtype.np_dtype:
             raise DTypeError(
@@ -94,8 +95,8 @@ def _output(index: int, value: Any, dtype: DType, dims: Dims) -> Any:
                 expected=dtype.name,
                 actual=value.dtype.name,
             )
-        value = native(value)
-        array: Any = copied(value) if value.ndim else value
+        array: Any = native(value)
+        array = copied(array) if array.ndim else array
     else:
         try:
             array = to_array(value, dtype)
@@ -109,7 +110,8 @@ def _output(index: int, value: Any, dtype: DType, dims: Dims) -> Any:
             expected=format_dims(dims),
             actual=tuple(array.shape),
         )
-    return array[()] if array.ndim == 0 and dtype is not dtypes.string else array
+    found: Array = array[()] if array.ndim == 0 and dtype is not dtypes.string else array
+    return found
 
 
 # ── errors ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -139,11 +141,11 @@ def call_error(error: BaseException, meanings: Sequence[tuple[type[BaseException
 
 @binder("AioflowPyCoroutine", device="CPU", is_async=True, fresh=True, retains=True)
 @binder("AioflowPyCoroutineStateless", device="CPU", is_async=True, fresh=True, retains=True)
-def py_coroutine(binding: Binding) -> Callable[[Sequence[Any]], Awaitable[tuple[Any, ...]]]:
+def py_coroutine(binding: Binding) -> Callable[[Sequence[Value]], Awaitable[tuple[Array, ...]]]:
     function = find_function(binding.attrs["token"])
     check = ResultCheck(binding)
 
-    async def run(values: Sequence[Any]) -> tuple[Any, ...]:
+    async def run(values: Sequence[Value]) -> tuple[Array, ...]:
         try:
             result = await _tried(function, [read_only(v) for v in values])
         except asyncio.CancelledError as error:
@@ -167,7 +169,7 @@ def is_cancelled() -> bool:
     return task is None or task.cancelling() > 0
 
 
-async def _tried(function: PythonFunction, values: Sequence[Any]) -> Any:
+async def _tried(function: PythonFunction, values: Sequence[Value]) -> Value:
     policy = function.policy
     if policy is None:
         return await _once(function, values)
@@ -181,7 +183,7 @@ async def _tried(function: PythonFunction, values: Sequence[Any]) -> Any:
     return None
 
 
-async def _within(policy: RetryPolicy, function: PythonFunction, values: Sequence[Any]) -> Any:
+async def _within(policy: RetryPolicy, function: PythonFunction, values: Sequence[Value]) -> Value:
     try:
         async with asyncio.timeout(policy.timeout) as deadline:
             return await _once(function, values)
@@ -193,7 +195,7 @@ async def _within(policy: RetryPolicy, function: PythonFunction, values: Sequenc
         ) from error
 
 
-async def _once(function: PythonFunction, values: Sequence[Any]) -> Any:
+async def _once(function: PythonFunction, values: Sequence[Value]) -> Value:
     result = function.call(*values)
     if not inspect.isawaitable(result):
         raise InvalidArgumentError(
@@ -201,7 +203,8 @@ async def _once(function: PythonFunction, values: Sequence[Any]) -> Any:
             expected="an awaitable",
             actual=type(result).__name__,
         )
-    return await result
+    found: Value = await result
+    return found
 
 
 # ── plain functions ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -209,12 +212,12 @@ async def _once(function: PythonFunction, values: Sequence[Any]) -> Any:
 
 @binder("PyFunc", device="CPU", is_async=True, fresh=True, retains=True)
 @binder("PyFuncStateless", device="CPU", is_async=True, fresh=True, retains=True)
-def py_func(binding: Binding) -> Callable[[Sequence[Any]], Awaitable[tuple[Any, ...]]]:
+def py_func(binding: Binding) -> Callable[[Sequence[Value]], Awaitable[tuple[Array, ...]]]:
     function = find_function(binding.attrs["token"])
     check = ResultCheck(binding)
     effects = OPS.get(binding.op_type).stateful
 
-    async def run(values: Sequence[Any]) -> tuple[Any, ...]:
+    async def run(values: Sequence[Value]) -> tuple[Array, ...]:
         result, error = await _tried_in_thread(lambda: function.call(*[read_only(v) for v in values]), effects)
         if error is not None:
             failure = call_error(error, _MEANINGS)
@@ -231,14 +234,14 @@ def py_func(binding: Binding) -> Callable[[Sequence[Any]], Awaitable[tuple[Any, 
     return run
 
 
-async def _tried_in_thread(call: Callable[[], Any], effects: bool) -> tuple[Any, BaseException | None]:
+async def _tried_in_thread(call: Callable[[], Value], effects: bool) -> tuple[Value, BaseException | None]:
     """Return the result and the exception of a call in a thread, in the context of the caller.
 
     A running function cannot be stopped. If the task is cancelled, a call that has not begun never runs. A running call
     with effects is awaited, so that no work of a step outlives the step. One without effects is abandoned.
     """
 
-    def work() -> tuple[Any, BaseException | None]:
+    def work() -> tuple[Value, BaseException | None]:
         try:
             return call(), None
         except BaseException as error:  # a future cannot hold StopIteration or CancelledError as its exception

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from aioflow.formats.tensor_bundle_writer import write_bundle
 from aioflow.formats.tensor_slice import TensorSlice, parse_slice
 from aioflow.graph.dtypes import DType
 from aioflow.kernels.convert import as_bytes, as_int, as_text
-from aioflow.kernels.io.tensor_parts import part_of, whole_tensors
+from aioflow.kernels.io.tensor_parts import JoinedRows, part_of, whole_tensors
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.kernels.resources import resource_finder
 from aioflow.kernels.text.strings import as_strings
@@ -25,7 +25,7 @@ _MOST_HELD: Final = 2  # snapshots for one saver: of two sessions, or of one tha
 _ATTEMPTS: Final = 3  # tries to read a checkpoint that is being replaced
 
 
-def _texts(value: Any) -> list[str]:
+def _texts(value: Array) -> list[str]:
     return [item.decode() for item in value.reshape(-1)]
 
 
@@ -35,7 +35,10 @@ def _check_count(names: list[str], count: int) -> None:
 
 
 async def _write(
-    write: Callable[[dict[str, Any]], None], tensor_names: Any, shape_and_slices: Any, tensors: Any
+    write: Callable[[dict[str, Array | JoinedRows]], None],
+    tensor_names: Array,
+    shape_and_slices: Array,
+    tensors: Sequence[Array],
 ) -> None:
     names, parts = _texts(tensor_names), _texts(shape_and_slices)
     _check_count(names, len(tensors))
@@ -44,20 +47,28 @@ async def _write(
 
 
 @kernel("SaveV2", device="CPU", host={"prefix": as_text}, retains=True)
-async def save(prefix: str, tensor_names: Any, shape_and_slices: Any, tensors: Any, *, folders: AllowedFolders) -> None:
+async def save(
+    prefix: str, tensor_names: Array, shape_and_slices: Array, tensors: Sequence[Array], *, folders: AllowedFolders
+) -> None:
     await _write(lambda whole: write_checkpoint(prefix, whole, None, folders), tensor_names, shape_and_slices, tensors)
 
 
 @kernel("_SaveBundle", device="CPU", host={"prefix": as_text}, retains=True)
 async def save_bundle(
-    prefix: str, tensor_names: Any, shape_and_slices: Any, tensors: Any, *, folders: AllowedFolders
+    prefix: str, tensor_names: Array, shape_and_slices: Array, tensors: Sequence[Array], *, folders: AllowedFolders
 ) -> None:
     await _write(lambda whole: write_bundle(prefix, whole, folders), tensor_names, shape_and_slices, tensors)
 
 
 @kernel("_SaveBlocks", device="CPU", host={"prefix": as_text, "base": as_text}, retains=True)
 async def save_blocks(
-    prefix: str, base: str, tensor_names: Any, shape_and_slices: Any, tensors: Any, *, folders: AllowedFolders
+    prefix: str,
+    base: str,
+    tensor_names: Array,
+    shape_and_slices: Array,
+    tensors: Sequence[Array],
+    *,
+    folders: AllowedFolders,
 ) -> None:
     await _write(lambda whole: write_checkpoint(prefix, whole, base, folders), tensor_names, shape_and_slices, tensors)
 
@@ -71,15 +82,15 @@ class _Holder:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._tensors: dict[str, tuple[Any, ...]] = {}
+        self._tensors: dict[str, tuple[Array, ...]] = {}
 
-    def put(self, key: str, tensors: tuple[Any, ...]) -> None:
+    def put(self, key: str, tensors: tuple[Array, ...]) -> None:
         with self._lock:
             self._tensors[key] = tensors
             while len(self._tensors) > _MOST_HELD:
                 del self._tensors[next(iter(self._tensors))]
 
-    def take(self, key: str) -> tuple[Any, ...]:
+    def take(self, key: str) -> tuple[Array, ...]:
         with self._lock:
             found = self._tensors.pop(key, None)
         if found is None:
@@ -93,21 +104,21 @@ def holder(binding: Binding) -> Callable[[], _Holder]:
 
 
 @kernel("_HoldTensors", device="CPU", host={"key": as_text}, takes=_Holder, retains=True)
-def hold(resource: Any, key: str, tensors: Any) -> None:
+def hold(resource: _Holder, key: str, tensors: Sequence[Array]) -> None:
     resource.put(key, tuple(tensors))
 
 
 # `fresh`: the tensors never share memory with the input `key`.
 @kernel("_HeldTensors", device="CPU", host={"key": as_text}, takes=_Holder, fresh=True)
-def held(resource: Any, key: str) -> Any:
+def held(resource: _Holder, key: str) -> tuple[Array, ...]:
     return resource.take(key)
 
 
 @binder("RestoreV2", device="CPU", host={"prefix": as_text}, is_async=True, fresh=True, opens_files=True)
-def restore(binding: Binding) -> Callable[..., Awaitable[list[Any]]]:
+def restore(binding: Binding) -> Callable[..., Awaitable[list[Array]]]:
     dtypes, xp, folders = binding.output_dtypes, binding.xp, binding.folders
 
-    async def run(prefix: str, tensor_names: Any, shape_and_slices: Any) -> list[Any]:
+    async def run(prefix: str, tensor_names: Array, shape_and_slices: Array) -> list[Array]:
         names, parts = _texts(tensor_names), [parse_slice(text) for text in _texts(shape_and_slices)]
         _check_count(names, len(dtypes))
         _check_count(names, len(parts))
@@ -150,10 +161,12 @@ def _read_once(
 
 
 @kernel("ShardedFilename", device="CPU", fresh=True, host={"basename": as_bytes, "shard": as_int, "num_shards": as_int})
-def sharded_filename(basename: bytes, shard: int, num_shards: int) -> Any:
-    return as_strings([b"%b-%05d-of-%05d" % (basename, shard, num_shards)], ())
+def sharded_filename(basename: bytes, shard: int, num_shards: int) -> Array:
+    found: Array = as_strings([b"%b-%05d-of-%05d" % (basename, shard, num_shards)], ())
+    return found
 
 
 @kernel("ShardedFilespec", device="CPU", fresh=True, host={"basename": as_bytes, "num_shards": as_int})
-def sharded_filespec(basename: bytes, num_shards: int) -> Any:
-    return as_strings([b"%b-?????-of-%05d" % (basename, num_shards)], ())
+def sharded_filespec(basename: bytes, num_shards: int) -> Array:
+    found: Array = as_strings([b"%b-?????-of-%05d" % (basename, num_shards)], ())
+    return found

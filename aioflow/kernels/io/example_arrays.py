@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from aioflow.concurrency.stopping import batches
 from aioflow.errors import DataLossError, InvalidArgumentError
@@ -14,6 +15,7 @@ from aioflow.formats.example import Kind, Layouts, Place, values_at
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 from aioflow.graph.shapes import format_dims
+from aioflow.memory.values import Array
 
 _KINDS: Final[dict[DType, Kind]] = {dtypes.float32: "float", dtypes.int64: "int64", dtypes.string: "bytes"}
 
@@ -54,7 +56,7 @@ class FeatureBatch:
             actual=data[:60],
         )
 
-    def error(self, key: bytes, index: int, what: str, expected: Any, actual: Any) -> InvalidArgumentError:
+    def error(self, key: bytes, index: int, what: str, expected: object, actual: object) -> InvalidArgumentError:
         """Return an error about a feature of an example."""
         name = key.decode(errors="replace")
         return InvalidArgumentError(
@@ -69,7 +71,7 @@ class DenseFeature(NamedTuple):
     dtype: DType
     dims: tuple[int | None, ...]
 
-    def read(self, batch: FeatureBatch, default: Any) -> Any:
+    def read(self, batch: FeatureBatch, default: npt.ArrayLike) -> Array:
         """Return the array, with the batch as first dimension. An empty `default` makes the feature required."""
         found = batch.values(self.key, self.dtype)
         default = np.asarray(default)
@@ -96,7 +98,7 @@ class DenseFeature(NamedTuple):
                 made[index] = values
         return made.reshape((len(found), *sizes))
 
-    def _padded(self, batch: FeatureBatch, found: list[Any], default: Any) -> Any:
+    def _padded(self, batch: FeatureBatch, found: list[Any], default: Array) -> Array:
         entry = tuple(d for d in self.dims[1:] if d is not None)
         stride = math.prod(entry)
         for index, values in enumerate(batches(found)):
@@ -114,7 +116,7 @@ class DenseFeature(NamedTuple):
         return made.reshape((len(found), longest // stride if stride else 0, *entry))
 
 
-def sparse_feature(batch: FeatureBatch, key: bytes, dtype: DType) -> tuple[Any, Any, Any]:
+def sparse_feature(batch: FeatureBatch, key: bytes, dtype: DType) -> tuple[Array, Array, Array]:
     """Return the indices, values and shape of a feature of any length."""
     found = [() if values is None else values for values in batch.values(key, dtype)]
     lengths = np.array([len(values) for values in found], dtype=np.int64)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from aioflow.concurrency.stopping import batches
 from aioflow.concurrency.threads import in_thread
@@ -13,9 +12,10 @@ from aioflow.formats.files import file_errors, path_text, read_whole, write_whol
 from aioflow.graph.arrays import string_array
 from aioflow.kernels.registry import kernel
 from aioflow.kernels.text.strings import as_strings, string_values
+from aioflow.memory.values import Array
 
 
-def _bytes(value: Any, what: str) -> bytes:
+def _bytes(value: Array, what: str) -> bytes:
     array = string_values(value)
     if array.ndim:
         raise InvalidArgumentError(f"the {what} must be a scalar", expected=(), actual=array.shape)
@@ -31,7 +31,7 @@ def _write(path: str, contents: bytes, folders: AllowedFolders) -> None:
     write_whole(folders.file(path), contents, folders.opener)
 
 
-def _list(patterns: list[bytes], folders: AllowedFolders) -> Any:
+def _list(patterns: list[bytes], folders: AllowedFolders) -> Array:
     found: list[str] = []
     for pattern in patterns:
         path = path_text(pattern)
@@ -41,16 +41,17 @@ def _list(patterns: list[bytes], folders: AllowedFolders) -> Any:
 
 
 @kernel("ReadFile", device="CPU", fresh=True)
-async def read_file(filename: Any, *, folders: AllowedFolders) -> Any:
+async def read_file(filename: Array, *, folders: AllowedFolders) -> Array:
     contents = await in_thread(_read, path_text(_bytes(filename, "file name")), folders, effects=False)
-    return as_strings([contents], ())
+    found: Array = as_strings([contents], ())
+    return found
 
 
 @kernel("WriteFile", device="CPU")
-async def write_file(filename: Any, contents: Any, *, folders: AllowedFolders) -> None:
+async def write_file(filename: Array, contents: Array, *, folders: AllowedFolders) -> None:
     await in_thread(_write, path_text(_bytes(filename, "file name")), _bytes(contents, "contents"), folders)
 
 
 @kernel("MatchingFiles", device="CPU", fresh=True)
-async def matching_files(pattern: Any, *, folders: AllowedFolders) -> Any:
+async def matching_files(pattern: Array, *, folders: AllowedFolders) -> Array:
     return await in_thread(_list, string_values(pattern).reshape(-1).tolist(), folders, effects=False)

@@ -21,6 +21,7 @@ from aioflow.kernels.io.example_arrays import DenseFeature, FeatureBatch, decode
 from aioflow.kernels.registry import Binding, binder
 from aioflow.kernels.text.strings import as_strings, string_values
 from aioflow.memory.copying import copy_into
+from aioflow.memory.values import Array
 
 _RECORDS: Final = 1 << 16  # strings that are read between two checkpoints, if they have at most `_BYTES` together
 _BYTES: Final = 4 << 20
@@ -29,12 +30,12 @@ _BYTES: Final = 4 << 20
 
 
 @binder("DecodeRaw", device="CPU", fresh=True)
-def decode_raw(binding: Binding) -> Callable[[Any], Any]:
+def decode_raw(binding: Binding) -> Callable[[Array], Array]:
     dtype = binding.output_dtypes[0].np_dtype
     little = binding.attrs["little_endian"]
     part = dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize
 
-    def decode(value: Any) -> Any:
+    def decode(value: Array) -> Array:
         strings = string_values(value)
         texts = strings.reshape(-1).tolist()
         size = len(texts[0]) if texts else 0
@@ -53,7 +54,7 @@ def decode_raw(binding: Binding) -> Callable[[Any], Any]:
             found = written((raw.size // dtype.itemsize,), dtype, lambda place: elements(raw, place))
         return found.reshape((*strings.shape, size // dtype.itemsize))
 
-    def elements(raw: Any, place: slice) -> Any:
+    def elements(raw: Array, place: slice) -> Array:
         own = raw[place.start * dtype.itemsize : place.stop * dtype.itemsize]
         if not little:
             # Contiguous, since only then can the array be viewed with another dtype.
@@ -63,7 +64,7 @@ def decode_raw(binding: Binding) -> Callable[[Any], Any]:
     return decode
 
 
-def _joined(texts: list[bytes], size: int) -> Any:
+def _joined(texts: list[bytes], size: int) -> Array:
     """Return the bytes of texts of equal size, concatenated, in a writable array."""
     if len(texts) <= _RECORDS and len(texts) * size <= _BYTES:
         return np.frombuffer(bytearray().join(texts), np.uint8)
@@ -84,7 +85,7 @@ class _Column:
         self.dtype = dtype
         self._parse = None if dtype is dtypes.string else number_parser(dtype)
 
-    def read(self, texts: Sequence[bytes], absent: bytes, default: Any, shape: tuple[int, ...]) -> Any:
+    def read(self, texts: Sequence[bytes], absent: bytes, default: Array, shape: tuple[int, ...]) -> Array:
         """Return the column as an array."""
         required = np.size(default) == 0
         filler = None if required else np.asarray(default).reshape(-1)[0]
@@ -101,17 +102,18 @@ class _Column:
                 raise self._error(f"is not a valid {self.dtype.name}", row, self.dtype.name, text)
             values.append(value)
         if parse is None:
-            return as_strings(values, shape)
+            found: Array = as_strings(values, shape)
+            return found
         return np.array(values, dtype=self.dtype.np_dtype).reshape(shape)
 
-    def _error(self, what: str, row: int, expected: Any, text: bytes) -> InvalidArgumentError:
+    def _error(self, what: str, row: int, expected: object, text: bytes) -> InvalidArgumentError:
         return InvalidArgumentError(
             f"field {self.number} in record {row} {what}", expected=expected, actual=repr(text[:60])
         )
 
 
 @binder("DecodeCSV", device="CPU", fresh=True)
-def decode_csv(binding: Binding) -> Callable[[Any, tuple[Any, ...]], tuple[Any, ...]]:
+def decode_csv(binding: Binding) -> Callable[[Array, tuple[Array, ...]], tuple[Array, ...]]:
     attrs = binding.attrs
     delimiter, absent = attrs["field_delim"].encode(), attrs["na_value"].encode()
     quotes, chosen = attrs["use_quote_delim"], attrs["select_cols"]
@@ -119,7 +121,7 @@ def decode_csv(binding: Binding) -> Callable[[Any, tuple[Any, ...]], tuple[Any, 
         raise InvalidArgumentError("field_delim must be one character", expected="1", actual=repr(attrs["field_delim"]))
     columns = [_Column(n, dtype) for n, dtype in zip(chosen or range(10**9), binding.output_dtypes, strict=False)]
 
-    def decode(records: Any, defaults: tuple[Any, ...]) -> tuple[Any, ...]:
+    def decode(records: Array, defaults: tuple[Array, ...]) -> tuple[Array, ...]:
         strings = string_values(records)
         rows = [split_record(text, delimiter, quotes) for text in batches(strings.reshape(-1).tolist())]
         wanted = chosen[-1] + 1 if chosen else len(columns)
@@ -143,16 +145,22 @@ def _dense_features(keys: Sequence[bytes], types: Sequence[DType], shapes: Seque
     return [DenseFeature(key, dtype, dims or ()) for key, dtype, dims in zip(keys, types, shapes, strict=True)]
 
 
-def _texts(values: Sequence[Any]) -> list[bytes]:
+def _texts(values: Sequence[Array]) -> list[bytes]:
     return [as_bytes(value) for value in values]
 
 
 @binder("ParseExample", device="CPU", fresh=True)
-def parse_example(binding: Binding) -> Callable[..., tuple[Any, ...]]:
+def parse_example(binding: Binding) -> Callable[..., tuple[Array, ...]]:
     sparse_types, types, shapes = (binding.attrs[name] for name in ("sparse_types", "Tdense", "dense_shapes"))
     layouts = Layouts()
 
-    def parse(serialized: Any, names: Any, sparse_keys: Any, dense_keys: Any, defaults: Any) -> tuple[Any, ...]:
+    def parse(
+        serialized: Array,
+        names: Array,
+        sparse_keys: Sequence[Array],
+        dense_keys: Sequence[Array],
+        defaults: Sequence[Array],
+    ) -> tuple[Array, ...]:
         texts = string_values(serialized).reshape(-1).tolist()
         batch = decoded_examples(texts, string_values(names).reshape(-1).tolist(), layouts)
         found = [sparse_feature(batch, key, t) for key, t in zip(_texts(sparse_keys), sparse_types, strict=True)]
@@ -163,18 +171,18 @@ def parse_example(binding: Binding) -> Callable[..., tuple[Any, ...]]:
     return parse
 
 
-def _only(batch_of_one: Any) -> Any:
+def _only(batch_of_one: Array) -> Array:
     return batch_of_one.reshape(batch_of_one.shape[1:])
 
 
 @binder("ParseSingleExample", device="CPU", fresh=True, host={"serialized": as_bytes})
-def parse_single_example(binding: Binding) -> Callable[..., tuple[Any, ...]]:
+def parse_single_example(binding: Binding) -> Callable[..., tuple[Array, ...]]:
     attrs = binding.attrs
     sparse = [(key.encode(), t) for key, t in zip(attrs["sparse_keys"], attrs["sparse_types"], strict=True)]
     specs = _dense_features([key.encode() for key in attrs["dense_keys"]], attrs["Tdense"], attrs["dense_shapes"])
     layouts = Layouts()
 
-    def parse(serialized: bytes, defaults: Any) -> tuple[Any, ...]:
+    def parse(serialized: bytes, defaults: Sequence[Array]) -> tuple[Array, ...]:
         batch = decoded_examples([serialized], [], layouts)
         found = [sparse_feature(batch, key, t) for key, t in sparse]
         dense = [_only(spec.read(batch, default)) for spec, default in zip(specs, defaults, strict=True)]
@@ -194,10 +202,10 @@ class _Lists:
         self._lists = lists
         self._may_miss = frozenset(may_miss)
 
-    def sparse(self, key: bytes, dtype: DType) -> tuple[Any, Any, Any]:
+    def sparse(self, key: bytes, dtype: DType) -> tuple[Array, Array, Array]:
         return sparse_feature(self._steps(key), key, dtype)
 
-    def dense(self, spec: DenseFeature) -> Any:
+    def dense(self, spec: DenseFeature) -> Array:
         if spec.key not in self._lists and spec.key not in self._may_miss:
             name = spec.key.decode(errors="replace")
             raise InvalidArgumentError(
@@ -210,10 +218,10 @@ class _Lists:
 
 
 @binder("ParseSingleSequenceExample", device="CPU", fresh=True)
-def parse_single_sequence_example(binding: Binding) -> Callable[..., tuple[Any, ...]]:
+def parse_single_sequence_example(binding: Binding) -> Callable[..., tuple[Array, ...]]:
     attrs = binding.attrs
 
-    def parse(serialized: Any, may_miss: Any, *rest: Any) -> tuple[Any, ...]:
+    def parse(serialized: Array, may_miss: Array, *rest: Any) -> tuple[Array, ...]:
         context_sparse, context_dense, list_sparse, list_dense = (_texts(keys) for keys in rest[:4])
         defaults, name, data = rest[4], as_bytes(rest[5]), as_bytes(serialized)
         context, lists = _sequence(data, name)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -32,11 +32,15 @@ from aioflow.formats.record_sources import (
 from aioflow.graph import dtypes
 from aioflow.kernels.convert import as_bytes, as_int
 from aioflow.kernels.queues.queues import Queue
-from aioflow.kernels.registry import Binding, binder, kernel
+from aioflow.kernels.registry import Binding, Body, binder, kernel
 from aioflow.kernels.text.strings import as_strings, string_values
+from aioflow.memory.values import Array
 from aioflow.sync.fair_lock import Turns
 from aioflow.sync.queue import Dequeue
 from aioflow.sync.waiting import StepAccount, wake_all
+
+# The keys and the values of records; of a single record as scalars.
+Columns: TypeAlias = tuple[Array, Array]
 
 _AHEAD_RECORDS: Final = 256
 _AHEAD_BYTES: Final = 1 << 20
@@ -91,7 +95,7 @@ class Reader:
         finally:
             wake_all(self._turns.leave())
 
-    async def take(self, queue: Any, count: int) -> list[Record]:
+    async def take(self, queue: Queue, count: int) -> list[Record]:
         """Return the next records, at least one and at most `count`, all from one file.
 
         Args:
@@ -251,7 +255,7 @@ class Reader:
             self._last = b""
 
 
-async def _next_work(queue: Any) -> bytes:
+async def _next_work(queue: Queue) -> bytes:
     if tuple(queue.dtypes) != (dtypes.string,):
         raise InvalidArgumentError(
             f"a reader needs a queue of file names, which {queue.name!r} is not",
@@ -335,10 +339,10 @@ binder("TFRecordReaderV2", device="CPU", makes=Reader, opens_files=True)(partial
     takes={"reader_handle": Reader, "queue_handle": Queue},
     takes_step=True,
 )
-def read(binding: Binding) -> Callable[..., Any]:
+def read(binding: Binding) -> Body:
     gives_back = binding.gives_back
 
-    def take(reader: Reader, queue: Any, *, step: StepAccount) -> Any:
+    def take(reader: Reader, queue: Queue, *, step: StepAccount) -> Columns | Awaitable[Columns]:
         return _taken(reader, queue, 1, _one, step, gives_back)
 
     return take
@@ -353,10 +357,10 @@ def read(binding: Binding) -> Callable[..., Any]:
     takes={"reader_handle": Reader, "queue_handle": Queue},
     takes_step=True,
 )
-def read_up_to(binding: Binding) -> Callable[..., Any]:
+def read_up_to(binding: Binding) -> Body:
     gives_back = binding.gives_back
 
-    def take(reader: Reader, queue: Any, num_records: int, *, step: StepAccount) -> Any:
+    def take(reader: Reader, queue: Queue, num_records: int, *, step: StepAccount) -> Columns | Awaitable[Columns]:
         if num_records < 1:
             raise InvalidArgumentError("num_records must be positive", expected=">= 1", actual=num_records)
         return _taken(reader, queue, num_records, _many, step, gives_back)
@@ -365,40 +369,45 @@ def read_up_to(binding: Binding) -> Callable[..., Any]:
 
 
 def _taken(
-    reader: Reader, queue: Any, count: int, finish: Callable[[list[Record]], Any], step: StepAccount, gives_back: bool
-) -> Any:
+    reader: Reader,
+    queue: Queue,
+    count: int,
+    finish: Callable[[list[Record]], Columns],
+    step: StepAccount,
+    gives_back: bool,
+) -> Columns | Awaitable[Columns]:
     """Return the outputs of a read, or a coroutine that returns them if the read has to wait."""
 
-    def told(records: list[Record]) -> Any:
+    def told(records: list[Record]) -> Columns:
         if gives_back:
             step.took(reader.returning(records))
         else:
             step.changed = True
         return finish(records)
 
-    async def wait() -> Any:
+    async def wait() -> Columns:
         return told(await reader.take(queue, count))
 
     ready = reader.try_take(count)
     return wait() if ready is None else told(ready)
 
 
-def _one(records: list[Record]) -> tuple[Any, Any]:
+def _one(records: list[Record]) -> Columns:
     ((key, value),) = records
     return as_strings([key], ()), as_strings([value], ())
 
 
-def _many(records: list[Record]) -> tuple[Any, Any]:
+def _many(records: list[Record]) -> Columns:
     return as_strings([key for key, _ in records]), as_strings([value for _, value in records])
 
 
 @kernel("ReaderNumRecordsProducedV2", device="CPU", fresh=True, takes=Reader)
-def produced(reader: Reader) -> Any:
+def produced(reader: Reader) -> np.int64:
     return np.int64(reader.produced)
 
 
 @kernel("ReaderNumWorkUnitsCompletedV2", device="CPU", fresh=True, takes=Reader)
-def completed(reader: Reader) -> Any:
+def completed(reader: Reader) -> np.int64:
     return np.int64(reader.completed)
 
 
@@ -408,8 +417,9 @@ async def reset(reader: Reader) -> None:
 
 
 @kernel("ReaderSerializeStateV2", device="CPU", fresh=True, takes=Reader)
-async def serialize_state(reader: Reader) -> Any:
-    return as_strings([await reader.save()], ())
+async def serialize_state(reader: Reader) -> Array:
+    found: Array = as_strings([await reader.save()], ())
+    return found
 
 
 @kernel("ReaderRestoreStateV2", device="CPU", takes=Reader, host={"state": as_bytes})

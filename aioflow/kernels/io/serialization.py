@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -17,26 +17,28 @@ from aioflow.kernels.math.large_sorts import order_of
 from aioflow.kernels.registry import Binding, binder
 from aioflow.kernels.sparse.entries import check_bounds, check_entries
 from aioflow.kernels.text.strings import LEAST_STRING, as_strings, string_values
+from aioflow.memory.values import Array
 
 _SLICES: Final = 1024  # slices that are serialized between two checkpoints
 
 
 @binder("SerializeTensor", device="CPU", fresh=True)
-def serialize_tensor(binding: Binding) -> Callable[[Any], Any]:
+def serialize_tensor(binding: Binding) -> Callable[[Array], Array]:
     dtype = binding.input_dtypes[0]
     return lambda tensor: as_strings([encode_tensor(tensor, dtype)], ())
 
 
 @binder("ParseTensor", device="CPU", fresh=True)
-def parse_tensor(binding: Binding) -> Callable[[Any], Any]:
+def parse_tensor(binding: Binding) -> Callable[[Array], Array]:
     dtype = binding.output_dtypes[0]
 
-    def parse(serialized: Any) -> Any:
+    def parse(serialized: Array) -> Array:
         strings = string_values(serialized)
         if strings.ndim:
             raise InvalidArgumentError("one serialized tensor is expected", expected="a scalar", actual=strings.shape)
         found = decode_tensor(strings.item(), dtype)
-        return found[()] if found.ndim == 0 and dtype.is_numeric else found
+        result: Array = found[()] if found.ndim == 0 and dtype.is_numeric else found
+        return result
 
     return parse
 
@@ -44,7 +46,7 @@ def parse_tensor(binding: Binding) -> Callable[[Any], Any]:
 # ── sparse ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _encoded(indices: Any, values: Any, shape: Any, dtype: DType) -> list[bytes]:
+def _encoded(indices: Array, values: Array, shape: Array, dtype: DType) -> list[bytes]:
     return [
         encode_tensor(indices, dtypes.int64),
         encode_tensor(values, dtype),
@@ -53,21 +55,22 @@ def _encoded(indices: Any, values: Any, shape: Any, dtype: DType) -> list[bytes]
 
 
 @binder("SerializeSparse", device="CPU", fresh=True)
-def serialize_sparse(binding: Binding) -> Callable[[Any, Any, Any], Any]:
+def serialize_sparse(binding: Binding) -> Callable[[Array, Array, Array], Array]:
     dtype = binding.input_dtypes[1]
 
-    def serialize(indices: Any, values: Any, shape: Any) -> Any:
+    def serialize(indices: Array, values: Array, shape: Array) -> Array:
         check_entries(indices, values, shape)
-        return as_strings(_encoded(indices, values, shape, dtype))
+        found: Array = as_strings(_encoded(indices, values, shape, dtype))
+        return found
 
     return serialize
 
 
 @binder("SerializeManySparse", device="CPU", fresh=True)
-def serialize_many_sparse(binding: Binding) -> Callable[[Any, Any, Any], Any]:
+def serialize_many_sparse(binding: Binding) -> Callable[[Array, Array, Array], Array]:
     dtype = binding.input_dtypes[1]
 
-    def serialize(indices: Any, values: Any, shape: Any) -> Any:
+    def serialize(indices: Array, values: Array, shape: Array) -> Array:
         check_entries(indices, values, shape)
         check_bounds(indices, shape)
         if len(shape) < 2:
@@ -82,12 +85,13 @@ def serialize_many_sparse(binding: Binding) -> Callable[[Any, Any, Any], Any]:
             for end in np.searchsorted(numbers, np.arange(some.start, some.stop), side="right").tolist():
                 rows, start = order[start:end], end
                 made += _encoded(indices[rows, 1:], values[rows], shape[1:], dtype)
-        return as_strings(made, (count, 3))
+        found: Array = as_strings(made, (count, 3))
+        return found
 
     return serialize
 
 
-def _decoded(row: list[bytes], dtype: DType) -> tuple[Any, Any, Any]:
+def _decoded(row: list[bytes], dtype: DType) -> tuple[Array, Array, Array]:
     indices, shape = decode_tensor(row[0], dtypes.int64), decode_tensor(row[2], dtypes.int64)
     values = decode_tensor(row[1], dtype)
     check_entries(indices, values, shape)
@@ -95,7 +99,7 @@ def _decoded(row: list[bytes], dtype: DType) -> tuple[Any, Any, Any]:
     return indices, values, shape
 
 
-def _together(rows: list[list[bytes]], dtype: DType) -> tuple[Any, Any, Any]:
+def _together(rows: list[list[bytes]], dtype: DType) -> tuple[Array, Array, Array]:
     """Stack the sparse tensors along a new first dimension; each other size is the largest one."""
     found = [_decoded(row, dtype) for row in rows]
     ranks = {len(shape) for _, _, shape in found}
@@ -108,10 +112,10 @@ def _together(rows: list[list[bytes]], dtype: DType) -> tuple[Any, Any, Any]:
 
 
 @binder("DeserializeManySparse", device="CPU", fresh=True)
-def deserialize_many_sparse(binding: Binding) -> Callable[[Any], tuple[Any, Any, Any]]:
+def deserialize_many_sparse(binding: Binding) -> Callable[[Array], tuple[Array, Array, Array]]:
     dtype = binding.attrs["dtype"]
 
-    def deserialize(serialized: Any) -> tuple[Any, Any, Any]:
+    def deserialize(serialized: Array) -> tuple[Array, Array, Array]:
         strings = string_values(serialized)
         if strings.ndim != 2 or strings.shape[1] != 3 or not len(strings):
             raise InvalidArgumentError("not serialized sparse tensors", expected="[n >= 1, 3]", actual=strings.shape)
@@ -121,10 +125,10 @@ def deserialize_many_sparse(binding: Binding) -> Callable[[Any], tuple[Any, Any,
 
 
 @binder("DeserializeSparse", device="CPU", fresh=True)
-def deserialize_sparse(binding: Binding) -> Callable[[Any], tuple[Any, Any, Any]]:
+def deserialize_sparse(binding: Binding) -> Callable[[Array], tuple[Array, Array, Array]]:
     dtype = binding.attrs["dtype"]
 
-    def deserialize(serialized: Any) -> tuple[Any, Any, Any]:
+    def deserialize(serialized: Array) -> tuple[Array, Array, Array]:
         strings = string_values(serialized)
         if not strings.ndim or strings.shape[-1] != 3 or not strings.size:
             raise InvalidArgumentError("not serialized sparse tensors", expected="[..., 3]", actual=strings.shape)

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.formats.tensor_slice import TensorSlice, check_cover, parse_slice
 from aioflow.kernels.blockwise import claim_array
 from aioflow.memory.copying import copied, copy_into
-from aioflow.memory.values import Array
+from aioflow.memory.values import Array, NpDType
 
 
 class JoinedRows:
@@ -25,7 +26,7 @@ class JoinedRows:
         parts: The parts in order; their rows add up to the shape.
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: Any, parts: Sequence[Any]) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: NpDType, parts: Sequence[Any]) -> None:
         self.shape = shape
         self.dtype = dtype
         begins = np.cumsum([0, *(part.shape[0] for part in parts)]).tolist()
@@ -47,7 +48,7 @@ class JoinedRows:
             if stop > begin and hasattr(part, "release"):
                 part.release(min(stop - begin, part.shape[0]))
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
         claim_array(self.shape, self.dtype)
         whole = np.empty(self.shape, self.dtype)
         for begin, part in self._parts:
@@ -55,19 +56,21 @@ class JoinedRows:
         return whole if dtype is None else whole.astype(dtype, copy=False)
 
 
-def whole_tensors(names: Sequence[str], shape_and_slices: Sequence[str], tensors: Sequence[Any]) -> dict[str, Any]:
+def whole_tensors(
+    names: Sequence[str], shape_and_slices: Sequence[str], tensors: Sequence[Any]
+) -> dict[str, Array | JoinedRows]:
     """Return the tensors by name, each assembled from its parts.
 
     Raises:
         InvalidArgumentError: a name occurs twice, or slices overlap, leave a gap, or do not fit their tensors.
     """
-    groups: dict[str, list[tuple[TensorSlice | None, Any]]] = {}
+    groups: dict[str, list[tuple[TensorSlice | None, Array]]] = {}
     for name, text, tensor in zip(names, shape_and_slices, tensors, strict=True):
         groups.setdefault(name, []).append((parse_slice(text), tensor))
     return {name: _whole(name, given) for name, given in groups.items()}
 
 
-def _whole(name: str, given: Sequence[tuple[TensorSlice | None, Any]]) -> Any:
+def _whole(name: str, given: Sequence[tuple[TensorSlice | None, Array]]) -> Array | JoinedRows:
     if len(given) == 1 and given[0][0] is None:
         return given[0][1]
     parts = [(part, tensor) for part, tensor in given if part is not None]

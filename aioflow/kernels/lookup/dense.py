@@ -17,6 +17,7 @@ from aioflow.formats.string_hash import murmur_hash
 from aioflow.graph.dtypes import DType
 from aioflow.kernels.convert import check_room
 from aioflow.kernels.lookup.table import MutableTable
+from aioflow.memory.values import Array
 
 _WORD: Final = (1 << 64) - 1
 _MIXED: Final = 0x9E3779B97F4A7800
@@ -47,8 +48,8 @@ class DenseTable(MutableTable):
         key_dtype: DType,
         value_dtype: DType,
         value_dims: tuple[int, ...],
-        empty_key: Any,
-        deleted_key: Any,
+        empty_key: Array,
+        deleted_key: Array,
         buckets: int,
         load: float,
     ) -> None:
@@ -74,12 +75,12 @@ class DenseTable(MutableTable):
         """The keys that no entry can have."""
         return self._empty, self._deleted
 
-    def find(self, keys: Any, default: Any) -> Any:
+    def find(self, keys: Array, default: Array) -> Array:
         """Like `LookupTable.find`. Raise InvalidArgumentError for a reserved key."""
         self._check(keys)
         return super().find(keys, default)
 
-    def insert(self, keys: Any, values: Any) -> None:
+    def insert(self, keys: Array, values: Array) -> None:
         """Like `LookupTable.insert`. Raise InvalidArgumentError for a reserved key."""
         self._check(keys)
         entries = list(zip(self.keys_of(keys), self.values_of(keys, values), strict=True))
@@ -89,12 +90,12 @@ class DenseTable(MutableTable):
                 self._buckets *= 2
             self._entries.update(entries)
 
-    def remove(self, keys: Any) -> None:
+    def remove(self, keys: Array) -> None:
         """Like `LookupTable.remove`. Raise InvalidArgumentError for a reserved key."""
         self._check(keys)
         super().remove(keys)
 
-    def fill(self, keys: Any, values: Any) -> None:
+    def fill(self, keys: Array, values: Array) -> None:
         """Like `LookupTable.fill`, but skip entries of reserved keys. Raise InvalidArgumentError for misfit values."""
         listed = self.keys_of(keys)
         array = np.asarray(values)
@@ -112,7 +113,7 @@ class DenseTable(MutableTable):
         with self._lock:
             self._entries, self._buckets = entries, buckets
 
-    def export(self) -> tuple[Any, Any]:
+    def export(self) -> tuple[Array, Array]:
         """Return keys [buckets, size of a key] and values [buckets, size of a value]."""
         with self._lock:
             keys, values, buckets = list(self._entries), list(self._entries.values()), self._buckets
@@ -129,7 +130,7 @@ class DenseTable(MutableTable):
             made_values[bucket] = value if np.ndim(value) == 0 else np.reshape(value, -1)
         return made_keys, made_values
 
-    def _check(self, keys: Any) -> None:
+    def _check(self, keys: Array) -> None:
         self.lead(keys)
         for key in self.keys_of(keys):
             if key in self.reserved:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -17,10 +17,14 @@ from aioflow.errors import FailedPreconditionError, InvalidArgumentError, Unimpl
 from aioflow.graph.dtypes import DType, string
 from aioflow.kernels.convert import check_room
 from aioflow.kernels.text.strings import as_strings
+from aioflow.memory.values import Array, Value
 
 _BATCH: Final = 4096  # keys between two checkpoints
 _ENTRY: Final = 100  # approximate bytes of an entry
 _NOTHING: Final = object()
+
+# The entries of a table: Python values, but arrays for values that have a shape.
+Entries: TypeAlias = dict[Any, Any]
 
 
 class LookupTable:
@@ -47,7 +51,7 @@ class LookupTable:
         self.value_dtype = value_dtype
         self.key_dims = key_dims
         self.value_dims = value_dims
-        self._entries: dict[Any, Any] = {}
+        self._entries: Entries = {}
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -63,7 +67,7 @@ class LookupTable:
                     f"the {what} of table {self.name!r} have another dtype", expected=have.name, actual=given.name
                 )
 
-    def lead(self, keys: Any) -> tuple[int, ...]:
+    def lead(self, keys: Array) -> tuple[int, ...]:
         """Return the shape of a tensor of keys without that of a key. Raise InvalidArgumentError for misfit keys."""
         shape: tuple[int, ...] = np.shape(keys)
         size = len(self.key_dims)
@@ -73,7 +77,7 @@ class LookupTable:
             )
         return shape[: len(shape) - size]
 
-    def keys_of(self, keys: Any) -> list[Any]:
+    def keys_of(self, keys: Array) -> list[Any]:
         """Return the keys in a hashable form."""
         array = _array(keys, self.key_dtype)
         if not self.key_dims:
@@ -81,7 +85,7 @@ class LookupTable:
             return found
         return list(map(tuple, array.reshape(-1, max(1, math.prod(self.key_dims))).tolist()))
 
-    def values_of(self, keys: Any, values: Any) -> list[Any]:
+    def values_of(self, keys: Array, values: Array) -> list[Any]:
         """Return the values of these keys. Raise InvalidArgumentError if their number or shape does not fit."""
         wanted = (*self.lead(keys), *self.value_dims)
         if np.shape(values) != wanted:
@@ -98,7 +102,7 @@ class LookupTable:
 
     # -- operations -------------------------------------------------------------------------------------------------
 
-    def find(self, keys: Any, default: Any) -> Any:
+    def find(self, keys: Array, default: Array) -> Array:
         """Return the keys' values, and the default for missing keys. Raise InvalidArgumentError for misfit inputs."""
         lead = self.lead(keys)
         default = _array(default, self.value_dtype)
@@ -115,12 +119,12 @@ class LookupTable:
             found = _looked_up(self._entries, wanted, self._defaults(default, len(wanted)))
         return _packed(found, self.value_dtype, lead)
 
-    def _defaults(self, default: Any, count: int) -> list[Any]:
+    def _defaults(self, default: Array, count: int) -> list[Any]:
         """Return one default for each key, or a single one for all."""
         listed: list[Any] = default.reshape(-1).tolist()
         return listed if default.ndim and len(listed) == count else listed[:1]
 
-    def _rows(self, keys: list[Any], default: Any) -> Any:
+    def _rows(self, keys: list[Any], default: Array) -> Array:
         shape = (len(keys), *self.value_dims)
         check_room(shape)
         reserve(math.prod(shape) * self.value_dtype.np_dtype.itemsize)
@@ -134,7 +138,7 @@ class LookupTable:
                         made[i] = row
         return made
 
-    def export(self) -> tuple[Any, Any]:
+    def export(self) -> tuple[Array, Array]:
         """Return all keys and their values, in the order of insertion."""
         with self._lock:
             keys, values = list(self._entries), list(self._entries.values())
@@ -146,15 +150,15 @@ class LookupTable:
             made[i] = row
         return _packed(keys, self.key_dtype, shape[:1]), made
 
-    def insert(self, keys: Any, values: Any) -> None:
+    def insert(self, keys: Array, values: Array) -> None:
         """Set the values of keys, and replace old values. If a key occurs twice, the last value counts."""
         raise NotImplementedError
 
-    def remove(self, keys: Any) -> None:
+    def remove(self, keys: Array) -> None:
         """Remove the keys that the table has, and ignore others."""
         raise NotImplementedError
 
-    def fill(self, keys: Any, values: Any) -> None:
+    def fill(self, keys: Array, values: Array) -> None:
         """Replace all entries by the given ones."""
         raise NotImplementedError
 
@@ -162,13 +166,13 @@ class LookupTable:
 class MutableTable(LookupTable):
     """A table that steps can change."""
 
-    def insert(self, keys: Any, values: Any) -> None:
+    def insert(self, keys: Array, values: Array) -> None:
         """Like `LookupTable.insert`. Raise InvalidArgumentError for misfit inputs."""
         entries = list(zip(self.keys_of(keys), self.values_of(keys, values), strict=True))
         with self._lock:
             self._entries.update(entries)
 
-    def remove(self, keys: Any) -> None:
+    def remove(self, keys: Array) -> None:
         """Like `LookupTable.remove`. Raise InvalidArgumentError for misfit keys."""
         self.lead(keys)
         gone = self.keys_of(keys)
@@ -176,7 +180,7 @@ class MutableTable(LookupTable):
             for key in gone:
                 self._entries.pop(key, None)
 
-    def fill(self, keys: Any, values: Any) -> None:
+    def fill(self, keys: Array, values: Array) -> None:
         """Like `LookupTable.fill`. Raise InvalidArgumentError for misfit inputs."""
         entries = dict(zip(self.keys_of(keys), self.values_of(keys, values), strict=True))
         with self._lock:
@@ -199,7 +203,7 @@ class StaticTable(LookupTable):
         super().__init__(name, key_dtype, value_dtype)
         self.is_initialized = False
 
-    def find(self, keys: Any, default: Any) -> Any:
+    def find(self, keys: Array, default: Array) -> Array:
         """Like `LookupTable.find`. Raise FailedPreconditionError if the table is not initialized."""
         if not self.is_initialized:
             raise self._without_entries()
@@ -210,25 +214,25 @@ class StaticTable(LookupTable):
             f"Table {self.name!r} not initialized", expected="a run of tables_initializer()", actual="no entries"
         )
 
-    def _defaults(self, default: Any, count: int) -> list[Any]:
+    def _defaults(self, default: Array, count: int) -> list[Any]:
         """Return the first default for all keys: TensorFlow accepts several, and uses only the first."""
         return list(default.reshape(-1)[:1].tolist())
 
-    def export(self) -> tuple[Any, Any]:
+    def export(self) -> tuple[Array, Array]:
         """Like `LookupTable.export`. Raise FailedPreconditionError if the table is not initialized."""
         if not self.is_initialized:
             raise self._without_entries()
         return super().export()
 
-    def insert(self, keys: Any, values: Any) -> None:
+    def insert(self, keys: Array, values: Array) -> None:
         """Raise UnimplementedError: a static table cannot change."""
         raise UnimplementedError(f"table {self.name!r} does not change", expected="a mutable table", actual="insert")
 
-    def remove(self, keys: Any) -> None:
+    def remove(self, keys: Array) -> None:
         """Raise UnimplementedError: a static table cannot change."""
         raise UnimplementedError(f"table {self.name!r} does not change", expected="a mutable table", actual="remove")
 
-    def fill(self, keys: Any, values: Any) -> None:
+    def fill(self, keys: Array, values: Array) -> None:
         """Initialize the table. A repeated call with as many entries does nothing.
 
         Raises:
@@ -249,7 +253,7 @@ class StaticTable(LookupTable):
                 actual=total,
             )
 
-    def install(self, entries: dict[Any, Any]) -> bool:
+    def install(self, entries: Entries) -> bool:
         """Set the entries if the table is not initialized. Return True if they were set."""
         with self._lock:
             if self.is_initialized:
@@ -259,7 +263,7 @@ class StaticTable(LookupTable):
             return True
 
 
-def distinct_entries(name: str, pairs: Iterable[tuple[Any, Any]], total: int) -> dict[Any, Any]:
+def distinct_entries(name: str, pairs: Iterable[tuple[Any, Any]], total: int) -> Entries:
     """Return the entries as a dictionary. Raise FailedPreconditionError if a key has two values.
 
     Args:
@@ -268,7 +272,7 @@ def distinct_entries(name: str, pairs: Iterable[tuple[Any, Any]], total: int) ->
         total: An upper bound of the number of pairs.
     """
     reserve(total * _ENTRY)
-    entries: dict[Any, Any] = {}
+    entries: Entries = {}
     for key, value in pairs:
         before = entries.setdefault(key, value)
         if before is not value and before != value:
@@ -278,7 +282,7 @@ def distinct_entries(name: str, pairs: Iterable[tuple[Any, Any]], total: int) ->
     return entries
 
 
-def _looked_up(entries: Mapping[Any, Any], keys: list[Any], defaults: list[Any]) -> list[Any]:
+def _looked_up(entries: Entries, keys: list[Any], defaults: list[Any]) -> list[Any]:
     get, found = entries.get, list[Any]()
     if len(defaults) == 1:
         (default,) = defaults
@@ -290,11 +294,12 @@ def _looked_up(entries: Mapping[Any, Any], keys: list[Any], defaults: list[Any])
     return found
 
 
-def _array(value: Any, dtype: DType) -> Any:
+def _array(value: Value, dtype: DType) -> Array:
     return value if isinstance(value, np.ndarray) else np.asarray(value, dtype.np_dtype)
 
 
-def _packed(values: list[Any], dtype: DType, shape: tuple[int, ...]) -> Any:
+def _packed(values: list[Any], dtype: DType, shape: tuple[int, ...]) -> Array:
     if dtype is string:
-        return as_strings(values, shape)
+        found: Array = as_strings(values, shape)
+        return found
     return np.array(values, dtype.np_dtype).reshape(shape)[()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from aioflow.graph.shapes import Dims, format_dims
 from aioflow.kernels.lookup.dense import DenseTable
 from aioflow.kernels.lookup.table import LookupTable, MutableTable, StaticTable
 from aioflow.kernels.registry import Binding, binder, kernel
+from aioflow.memory.values import Array
 
 _DTYPES: Final = {
     "key_dtype": "int32 int64 string",
@@ -39,7 +40,7 @@ def _of_tensors(binding: Binding, name: str) -> LookupTable:
     return MutableTable(name, binding.attrs["key_dtype"], binding.attrs["value_dtype"], (), value_dims)
 
 
-def _dense(binding: Binding, name: str, empty_key: Any, deleted_key: Any) -> LookupTable:
+def _dense(binding: Binding, name: str, empty_key: Array, deleted_key: Array) -> LookupTable:
     attrs = binding.attrs
     return DenseTable(
         name,
@@ -66,7 +67,7 @@ def _shared(make: Callable[..., LookupTable], binding: Binding) -> Callable[...,
     held: LookupTable | None = None
     seen = -1
 
-    def handle(*inputs: Any) -> LookupTable:
+    def handle(*inputs: Array) -> LookupTable:
         nonlocal held, seen
         if held is not None and seen == resources.generation:
             return held
@@ -104,10 +105,10 @@ for _kind, _make in _KINDS.items():
 
 
 @binder("LookupTableFindV2", device="CPU", fresh=True, takes=LookupTable)
-def find(binding: Binding) -> Callable[[Any, Any, Any], Any]:
+def find(binding: Binding) -> Callable[[LookupTable, Array, Array], Array]:
     key, value = binding.input_dtypes[1:]
 
-    def look_up(table: LookupTable, keys: Any, default: Any) -> Any:
+    def look_up(table: LookupTable, keys: Array, default: Array) -> Array:
         table.check_types(key, value)
         return table.find(keys, default)
 
@@ -115,10 +116,10 @@ def find(binding: Binding) -> Callable[[Any, Any, Any], Any]:
 
 
 @binder("LookupTableInsertV2", device="CPU", takes=LookupTable)
-def insert(binding: Binding) -> Callable[[Any, Any, Any], None]:
+def insert(binding: Binding) -> Callable[[LookupTable, Array, Array], None]:
     key, value = binding.input_dtypes[1:]
 
-    def put(table: LookupTable, keys: Any, values: Any) -> None:
+    def put(table: LookupTable, keys: Array, values: Array) -> None:
         table.check_types(key, value)
         table.insert(keys, values)
 
@@ -126,10 +127,10 @@ def insert(binding: Binding) -> Callable[[Any, Any, Any], None]:
 
 
 @binder("LookupTableImportV2", device="CPU", takes=LookupTable)
-def import_all(binding: Binding) -> Callable[[Any, Any, Any], None]:
+def import_all(binding: Binding) -> Callable[[LookupTable, Array, Array], None]:
     key, value = binding.input_dtypes[1:]
 
-    def fill(table: LookupTable, keys: Any, values: Any) -> None:
+    def fill(table: LookupTable, keys: Array, values: Array) -> None:
         table.check_types(key, value)
         table.fill(keys, values)
 
@@ -137,10 +138,10 @@ def import_all(binding: Binding) -> Callable[[Any, Any, Any], None]:
 
 
 @binder("InitializeTableV2", device="CPU", takes=LookupTable)
-def initialize(binding: Binding) -> Callable[[Any, Any, Any], None]:
+def initialize(binding: Binding) -> Callable[[LookupTable, Array, Array], None]:
     key, value = binding.input_dtypes[1:]
 
-    def fill(table: LookupTable, keys: Any, values: Any) -> None:
+    def fill(table: LookupTable, keys: Array, values: Array) -> None:
         static_table(table).check_types(key, value)
         if np.ndim(keys) != 1:
             raise InvalidArgumentError("the keys must be a vector", expected="rank 1", actual=np.shape(keys))
@@ -159,10 +160,10 @@ def static_table(table: LookupTable) -> StaticTable:
 
 
 @binder("LookupTableRemoveV2", device="CPU", takes=LookupTable)
-def remove(binding: Binding) -> Callable[[Any, Any], None]:
+def remove(binding: Binding) -> Callable[[LookupTable, Array], None]:
     key = binding.input_dtypes[1]
 
-    def take_out(table: LookupTable, keys: Any) -> None:
+    def take_out(table: LookupTable, keys: Array) -> None:
         table.check_types(key)
         table.remove(keys)
 
@@ -170,15 +171,15 @@ def remove(binding: Binding) -> Callable[[Any, Any], None]:
 
 
 @kernel("LookupTableSizeV2", device="CPU", fresh=True, takes=LookupTable)
-def size(table_handle: Any) -> Any:
+def size(table_handle: LookupTable) -> np.int64:
     return np.int64(len(table_handle))
 
 
 @binder("LookupTableExportV2", device="CPU", fresh=True, takes=LookupTable)
-def export(binding: Binding) -> Callable[[Any], Any]:
+def export(binding: Binding) -> Callable[[LookupTable], tuple[Array, Array]]:
     key, value = binding.output_dtypes
 
-    def give_out(table: LookupTable) -> Any:
+    def give_out(table: LookupTable) -> tuple[Array, Array]:
         table.check_types(key, value)
         return table.export()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ from aioflow.formats.number_text import number_parser
 from aioflow.formats.stores import store_of
 from aioflow.graph.dtypes import DType, float32, float64, int32, int64, string
 from aioflow.kernels.convert import as_bytes
-from aioflow.kernels.lookup.table import LookupTable, StaticTable, distinct_entries
+from aioflow.kernels.lookup.table import Entries, LookupTable, StaticTable, distinct_entries
 from aioflow.kernels.lookup.tables import static_table
 from aioflow.kernels.registry import Binding, binder
 
@@ -47,7 +47,7 @@ class _Layout(NamedTuple):
     takes=LookupTable,
     opens_files=True,
 )
-def initialize_from_file(binding: Binding) -> Callable[[Any, bytes], Any]:
+def initialize_from_file(binding: Binding) -> Callable[[LookupTable, bytes], Awaitable[None]]:
     layout = _Layout(**{name: binding.attrs[name] for name in _Layout._fields})
     folders = binding.folders
 
@@ -63,7 +63,7 @@ def initialize_from_file(binding: Binding) -> Callable[[Any, bytes], Any]:
 # -- reading: this blocks ---------------------------------------------------------------------------------------------
 
 
-def _read(table: StaticTable, path: str, folders: AllowedFolders, layout: _Layout) -> dict[Any, Any]:
+def _read(table: StaticTable, path: str, folders: AllowedFolders, layout: _Layout) -> Entries:
     """Return the entries of the file, or only the first one for a table that is initialized and ignores them."""
     _check(layout)
     parts = [

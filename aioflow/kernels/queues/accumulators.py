@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,8 +15,11 @@ from aioflow.graph.shapes import Dims, format_dims, is_compatible
 from aioflow.kernels.blockwise import folded_rows
 from aioflow.kernels.convert import as_int, as_ints
 from aioflow.kernels.registry import Binding, binder, kernel
+from aioflow.memory.values import Array, Namespace, Value
 from aioflow.sync.accumulator import AccumulatorCore, Take
 from aioflow.sync.waiting import StepAccount, Waiting, tell, wake_all
+
+T = TypeVar("T")
 
 
 def check_required(count: int) -> None:
@@ -32,7 +35,7 @@ class Accumulator(AccumulatorCore):
     """
 
     def __init__(
-        self, kind: str, name: str, dtype: DType, dims: Dims, reduction: str, add: Callable[[Any, Any], Any]
+        self, kind: str, name: str, dtype: DType, dims: Dims, reduction: str, add: Callable[[Any, Any], object]
     ) -> None:
         super().__init__(name, add, only_first=reduction == "FIRST")
         self.kind = kind
@@ -50,7 +53,7 @@ class Accumulator(AccumulatorCore):
                 actual=f"{kind} of {dtype.name}",
             )
 
-    def mean(self, total: Any, count: Any) -> Any:
+    def mean(self, total: Array, count: Array | int) -> Array:
         """Return the result for a sum of `count` gradients: their mean, or the sum if `means` is False.
 
         `count` is an array if it differs from row to row.
@@ -59,9 +62,10 @@ class Accumulator(AccumulatorCore):
             return total
         kind = self.dtype.np_dtype
         divisor = np.asarray(count).astype(kind)
-        return (total // divisor if self.dtype.is_integer else total / divisor).astype(kind)
+        found: Array = (total // divisor if self.dtype.is_integer else total / divisor).astype(kind)
+        return found
 
-    def taking(self, required: int, finish: Callable[[Any], Any], step: StepAccount, gives_back: bool) -> Waiting:
+    def taking(self, required: int, finish: Callable[[Any], Value], step: StepAccount, gives_back: bool) -> Waiting:
         """Return an attempt to take the sum of at least `required` gradients.
 
         Raises:
@@ -72,7 +76,7 @@ class Accumulator(AccumulatorCore):
         return Waiting(self.submit, self.withdraw, partial(Take, required), self.describe, finish, told=told)
 
 
-def _handle(add: Callable[[Any, Any, Any], Any], binding: Binding) -> Callable[[], Accumulator]:
+def _handle(add: Callable[[Namespace, T, T], T], binding: Binding) -> Callable[[], Accumulator]:
     attrs, resources, kind = binding.attrs, binding.resources, binding.op_type
     name: str = attrs["shared_name"] or binding.name
     dtype, dims, reduction = attrs["dtype"], attrs["shape"], attrs["reduction_type"]
@@ -97,7 +101,7 @@ def _handle(add: Callable[[Any, Any, Any], Any], binding: Binding) -> Callable[[
 _DENSE, _SPARSE = "ResourceConditionalAccumulator", "SparseConditionalAccumulator"
 
 
-def _add(xp: Any, total: Any, gradient: Any) -> Any:
+def _add(xp: Namespace, total: Array, gradient: Array) -> Array:
     if total.shape != gradient.shape:
         raise InvalidArgumentError("gradients differ in shape", expected=total.shape, actual=gradient.shape)
     return total + gradient
@@ -107,10 +111,10 @@ binder(_DENSE, device="CPU", makes=Accumulator)(partial(_handle, _add))
 
 
 @binder("ResourceAccumulatorApplyGradient", device="CPU", host={"local_step": as_int}, retains=True, takes=Accumulator)
-def apply_gradient(binding: Binding) -> Callable[[Any, int, Any], None]:
+def apply_gradient(binding: Binding) -> Callable[[Accumulator, int, Array], None]:
     dtype = binding.input_dtypes[2]
 
-    def apply(found: Accumulator, step: int, gradient: Any) -> None:
+    def apply(found: Accumulator, step: int, gradient: Array) -> None:
         found.check(_DENSE, dtype)
         if not is_compatible(found.dims, gradient.shape):
             raise InvalidArgumentError(
@@ -154,12 +158,12 @@ class Rows:
         counts: The number of gradients in each row.
     """
 
-    indices: Any
-    values: Any
-    counts: Any
+    indices: Array
+    values: Array
+    counts: Array
 
 
-def _rows(xp: Any, indices: Any, values: Any) -> Rows:
+def _rows(xp: Namespace, indices: Array, values: Array) -> Rows:
     """Return the rows of one gradient in ascending order. Rows with the same index are added up."""
     # A gradient whose rows are in order, without repetitions, needs no sort.
     if (indices[1:] <= indices[:-1]).any():
@@ -170,7 +174,7 @@ def _rows(xp: Any, indices: Any, values: Any) -> Rows:
     return Rows(indices, values, xp.ones(len(indices), np.int64))
 
 
-def _add_rows(xp: Any, total: Rows, more: Rows) -> Rows:
+def _add_rows(xp: Namespace, total: Rows, more: Rows) -> Rows:
     if total.values.shape[1:] != more.values.shape[1:]:
         raise InvalidArgumentError(
             "gradients differ in the shape of a row", expected=total.values.shape[1:], actual=more.values.shape[1:]
@@ -196,10 +200,10 @@ binder(_SPARSE, device="CPU", makes=Accumulator)(partial(_handle, _add_rows))
     retains=True,
     takes=Accumulator,
 )
-def apply_sparse(binding: Binding) -> Callable[[Any, int, Any, Any, tuple[int, ...]], None]:
+def apply_sparse(binding: Binding) -> Callable[[Accumulator, int, Array, Array, tuple[int, ...]], None]:
     xp, dtype, has_shape = binding.xp, binding.input_dtypes[3], binding.attrs["has_known_shape"]
 
-    def apply(found: Accumulator, step: int, indices: Any, values: Any, shape: tuple[int, ...]) -> None:
+    def apply(found: Accumulator, step: int, indices: Array, values: Array, shape: tuple[int, ...]) -> None:
         found.check(_SPARSE, dtype)
         _check_rows(found, indices, values, shape if has_shape else None)
         wake_all(found.apply(step, _rows(xp, indices, values)))
@@ -207,7 +211,7 @@ def apply_sparse(binding: Binding) -> Callable[[Any, int, Any, Any, tuple[int, .
     return apply
 
 
-def _check_rows(found: Accumulator, indices: Any, values: Any, shape: Dims) -> None:
+def _check_rows(found: Accumulator, indices: Array, values: Array, shape: Dims) -> None:
     if indices.ndim != 1 or values.ndim == 0 or len(indices) != len(values):
         raise InvalidArgumentError(
             "the gradient needs one index per row", expected=f"{values.shape[:1]} indices", actual=indices.shape
@@ -225,7 +229,7 @@ def _check_rows(found: Accumulator, indices: Any, values: Any, shape: Dims) -> N
         raise InvalidArgumentError("an index is negative", expected=">= 0", actual=int(indices.min()))
 
 
-def _check_inside(dims: tuple[int | None, ...], indices: Any, values: Any) -> None:
+def _check_inside(dims: tuple[int | None, ...], indices: Array, values: Array) -> None:
     """Raise InvalidArgumentError unless these can be rows of a tensor of that shape."""
     if not is_compatible(dims, (None, *values.shape[1:])):
         raise InvalidArgumentError(
@@ -250,7 +254,7 @@ def take_sparse(binding: Binding) -> Callable[..., Waiting]:
     def take(found: Accumulator, required: int, *, step: StepAccount) -> Waiting:
         found.check(_SPARSE, dtype)
 
-        def finish(taken: tuple[Rows, int]) -> Any:
+        def finish(taken: tuple[Rows, int]) -> tuple[Array, Array, Array]:
             rows = taken[0]
             values = rows.values
             if found.means:
@@ -267,31 +271,31 @@ def take_sparse(binding: Binding) -> Callable[..., Waiting]:
 
 
 @kernel("ResourceAccumulatorNumAccumulated", device="CPU", fresh=True, takes=Accumulator)
-def num_accumulated(handle: Any) -> Any:
+def num_accumulated(handle: Accumulator) -> np.int32:
     return np.int32(handle.count)
 
 
 @kernel("ResourceAccumulatorSetGlobalStep", device="CPU", host={"new_global_step": as_int}, takes=Accumulator)
-def set_global_step(handle: Any, new_global_step: int) -> None:
+def set_global_step(handle: Accumulator, new_global_step: int) -> None:
     handle.set_step(new_global_step)
 
 
 @kernel("_ResourceAccumulatorRestart", device="CPU", host={"step": as_int}, takes=Accumulator)
-def restart(handle: Any, step: int) -> None:
+def restart(handle: Accumulator, step: int) -> None:
     handle.restart(step)
 
 
 @kernel("_ResourceAccumulatorGoBack", device="CPU", host={"step": as_int}, takes=Accumulator)
-def go_back(handle: Any, step: int) -> None:
+def go_back(handle: Accumulator, step: int) -> None:
     handle.go_back(step)
 
 
 @kernel("_ResourceAccumulatorLimit", device="CPU", host={"num_required": as_int}, takes=Accumulator)
-def limit(handle: Any, num_required: int) -> None:
+def limit(handle: Accumulator, num_required: int) -> None:
     check_required(num_required)
     wake_all(handle.set_limit(num_required))
 
 
 @kernel("_ResourceAccumulatorClose", device="CPU", takes=Accumulator)
-def close(handle: Any) -> None:
+def close(handle: Accumulator) -> None:
     wake_all(handle.close())

@@ -14,6 +14,7 @@ from aioflow.graph.shapes import Dims, format_dims, is_compatible
 from aioflow.kernels.convert import as_int
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.kernels.resources import resource_finder
+from aioflow.memory.values import Array, Namespace
 from aioflow.sync.barrier import BarrierCore
 from aioflow.sync.queue import Dequeue
 from aioflow.sync.waiting import StepAccount, Waiting, tell, wake_all
@@ -27,7 +28,7 @@ class Barrier(BarrierCore):
         self.dtypes = dtypes
         self.shapes = shapes
 
-    def check_component(self, index: int, dtype: DType, values: Any) -> None:
+    def check_component(self, index: int, dtype: DType, values: Array) -> None:
         """Raise InvalidArgumentError if the rows do not fit that component."""
         if not 0 <= index < self.width:
             raise InvalidArgumentError(
@@ -71,10 +72,10 @@ def barrier(binding: Binding) -> Callable[[], Barrier]:
 
 
 @binder("BarrierInsertMany", device="CPU", retains=True, takes=Barrier)
-def insert_many(binding: Binding) -> Callable[[Any, Any, Any], None]:
+def insert_many(binding: Binding) -> Callable[[Barrier, Array, Array], None]:
     component, dtype = binding.attrs["component_index"], binding.input_dtypes[2]
 
-    def insert(found: Barrier, keys: Any, values: Any) -> None:
+    def insert(found: Barrier, keys: Array, values: Array) -> None:
         if np.ndim(keys) != 1 or np.ndim(values) == 0 or len(keys) != len(values):
             raise InvalidArgumentError(
                 "a barrier takes one value per key",
@@ -118,14 +119,14 @@ def take_many(binding: Binding) -> Callable[..., Waiting]:
     return take
 
 
-def _batch(xp: Any, found: Barrier, elements: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
+def _batch(xp: Namespace, found: Barrier, elements: Sequence[Sequence[Any]]) -> tuple[Array, ...]:
     """Return the indices, the keys, and each component stacked."""
     indices = np.array([element[0] for element in elements], np.int64)
     keys = np.array([element[1] for element in elements], object)
     return indices, keys, *(_stack(xp, found, i, [e[2 + i] for e in elements]) for i in range(found.width))
 
 
-def _stack(xp: Any, found: Barrier, component: int, values: list[Any]) -> Any:
+def _stack(xp: Namespace, found: Barrier, component: int, values: list[Array]) -> Array:
     dims = found.shapes[component] if found.shapes else None
     shape = np.shape(values[0]) if values else tuple(d or 0 for d in dims or ())
     other = next((v for v in values if np.shape(v) != shape), None)
@@ -142,16 +143,16 @@ def _stack(xp: Any, found: Barrier, component: int, values: list[Any]) -> Any:
 
 
 @binder("BarrierClose", device="CPU", takes=Barrier)
-def close(binding: Binding) -> Callable[[Any], None]:
+def close(binding: Binding) -> Callable[[Barrier], None]:
     cancel = binding.attrs["cancel_pending_enqueues"]
     return lambda found: wake_all(found.close(cancel))
 
 
 @kernel("BarrierReadySize", device="CPU", fresh=True, takes=Barrier)
-def ready_size(handle: Any) -> Any:
+def ready_size(handle: Barrier) -> np.int32:
     return np.int32(handle.ready_size)
 
 
 @kernel("BarrierIncompleteSize", device="CPU", fresh=True, takes=Barrier)
-def incomplete_size(handle: Any) -> Any:
+def incomplete_size(handle: Barrier) -> np.int32:
     return np.int32(handle.incomplete_size)

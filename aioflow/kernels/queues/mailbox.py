@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from aioflow.kernels.convert import as_int
 from aioflow.kernels.registry import Binding, binder
 from aioflow.kernels.resources import resource_finder
+from aioflow.memory.values import Value
 from aioflow.sync.mailbox import MailboxCore, Take
 from aioflow.sync.waiting import Waiting, wake_all
 
@@ -18,7 +18,7 @@ def _finder(binding: Binding) -> Callable[[], MailboxCore]:
 
 
 @binder("MailboxPut", device="CPU", host={"key": as_int}, retains=True)
-def put(binding: Binding) -> Callable[[int, Any], None]:
+def put(binding: Binding) -> Callable[[int, Value], None]:
     find = _finder(binding)
     return lambda key, value: wake_all(find().put(key, value))
 

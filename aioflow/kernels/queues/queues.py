@@ -12,7 +12,8 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.graph.dtypes import DType, int64
 from aioflow.graph.shapes import Dims, common_dims, format_dims, is_compatible
 from aioflow.kernels.convert import as_int
-from aioflow.kernels.registry import Binding, binder, kernel
+from aioflow.kernels.registry import Binding, Body, binder, kernel
+from aioflow.memory.values import Array, Namespace, NpDType, Value
 from aioflow.sync.queue import (
     Close,
     Dequeue,
@@ -49,7 +50,7 @@ class Queue(QueueCore):
         self.exact = shapes if shapes and all(s is not None and None not in s for s in shapes) else None
         self.pads = kind == "PaddingFIFOQueueV2"
 
-    def check(self, element: Sequence[Any]) -> None:
+    def check(self, element: Sequence[Array]) -> None:
         """Raise InvalidArgumentError if the element does not fit this queue."""
         if self.exact is not None and self.exact == tuple([v.shape for v in element]):
             return
@@ -70,8 +71,8 @@ class Queue(QueueCore):
 
     def waiting(
         self,
-        make: Callable[[Callable[[], None]], Any],
-        finish: Callable[[Any], Any] | None = None,
+        make: Callable[[Callable[[], None]], Ticket],
+        finish: Callable[[Any], Value] | None = None,
         told: Callable[[Ticket], None] | None = None,
     ) -> Waiting:
         """Return an attempt that may have to wait; the arguments are those of `Waiting`."""
@@ -136,7 +137,7 @@ def _handle(make_store: Callable[[Binding], Store], binding: Binding) -> Callabl
 
 
 def _check_same(
-    found: Any, kind: str, name: str, dtypes: tuple[DType, ...], shapes: tuple[Dims, ...], capacity: int
+    found: object, kind: str, name: str, dtypes: tuple[DType, ...], shapes: tuple[Dims, ...], capacity: int
 ) -> None:
     """Raise InvalidArgumentError unless the existing resource matches the handle. Another graph may have made it."""
     if not isinstance(found, Queue) or found.kind != kind:
@@ -183,7 +184,7 @@ for _kind, _make_store in (
 def enqueue(binding: Binding) -> Callable[..., Waiting | None]:
     dtypes = binding.input_dtypes[1:]
 
-    def put(queue: Queue, components: tuple[Any, ...], *, step: StepAccount) -> Waiting | None:
+    def put(queue: Queue, components: tuple[Array, ...], *, step: StepAccount) -> Waiting | None:
         if dtypes != queue.dtypes:
             queue.check_types(dtypes, "enqueue into")
         queue.check(components)
@@ -199,10 +200,10 @@ def enqueue(binding: Binding) -> Callable[..., Waiting | None]:
 
 
 @binder("QueueEnqueueManyV2", device="CPU", is_async=True, retains=True, takes=Queue)
-def enqueue_many(binding: Binding) -> Callable[[Any, tuple[Any, ...]], Waiting | None]:
+def enqueue_many(binding: Binding) -> Callable[[Queue, tuple[Array, ...]], Waiting | None]:
     dtypes = binding.input_dtypes[1:]
 
-    def put(queue: Queue, components: tuple[Any, ...]) -> Waiting | None:
+    def put(queue: Queue, components: tuple[Array, ...]) -> Waiting | None:
         queue.check_types(dtypes, "enqueue into")
         elements = _rows(components)
         for element in elements[:1]:  # the rows of an array have the same shape
@@ -216,7 +217,7 @@ def enqueue_many(binding: Binding) -> Callable[[Any, tuple[Any, ...]], Waiting |
     return put
 
 
-def _rows(components: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+def _rows(components: tuple[Array, ...]) -> list[tuple[Array, ...]]:
     sizes = {c.shape[0] if c.ndim else None for c in components}
     if len(sizes) != 1 or None in sizes:
         raise InvalidArgumentError(
@@ -227,7 +228,7 @@ def _rows(components: tuple[Any, ...]) -> list[tuple[Any, ...]]:
     return list(zip(*map(_split, components), strict=True))
 
 
-def _split(component: Any) -> list[Any]:
+def _split(component: Array) -> list[Array]:
     # Iterating would yield bare bytes instead of 0-d arrays.
     if component.dtype == object and component.ndim == 1:
         return [component[i : i + 1].reshape(()) for i in range(len(component))]
@@ -238,10 +239,10 @@ def _split(component: Any) -> list[Any]:
 
 
 @binder("QueueDequeueV2", device="CPU", is_async=True, takes=Queue, takes_step=True)
-def dequeue(binding: Binding) -> Callable[..., Any]:
+def dequeue(binding: Binding) -> Body:
     dtypes, gives_back = binding.output_dtypes, binding.gives_back
 
-    def take(queue: Queue, *, step: StepAccount) -> Any:
+    def take(queue: Queue, *, step: StepAccount) -> Value:
         if dtypes != queue.dtypes:
             queue.check_types(dtypes, "dequeue from")
         withdraw = queue.withdraw if gives_back else None
@@ -257,14 +258,14 @@ def dequeue(binding: Binding) -> Callable[..., Any]:
     return take
 
 
-def _first(elements: list[Any]) -> Any:
+def _first(elements: list[tuple[Array, ...]]) -> tuple[Array, ...]:
     return elements[0]
 
 
-def _dequeue_many(small: bool, binding: Binding) -> Callable[..., Any]:
+def _dequeue_many(small: bool, binding: Binding) -> Body:
     dtypes, xp, gives_back = binding.output_dtypes, binding.xp, binding.gives_back
 
-    def take(queue: Queue, n: int, *, step: StepAccount) -> Any:
+    def take(queue: Queue, n: int, *, step: StepAccount) -> tuple[Array, ...] | Waiting:
         queue.check_types(dtypes, "dequeue from")
         if n < 0:
             raise InvalidArgumentError("cannot dequeue a negative number of elements", expected=">= 0", actual=n)
@@ -292,7 +293,7 @@ for _op, _small in (("QueueDequeueManyV2", False), ("QueueDequeueUpToV2", True))
     )
 
 
-def _batch(xp: Any, queue: Queue, elements: list[tuple[Any, ...]]) -> tuple[Any, ...]:
+def _batch(xp: Namespace, queue: Queue, elements: list[tuple[Array, ...]]) -> tuple[Array, ...]:
     """Return the elements, stacked component by component."""
     columns = list(zip(*elements, strict=True)) if elements else [()] * len(queue.dtypes)
     return tuple(
@@ -301,7 +302,7 @@ def _batch(xp: Any, queue: Queue, elements: list[tuple[Any, ...]]) -> tuple[Any,
     )
 
 
-def _stack(xp: Any, column: Sequence[Any], dtype: Any, dims: Dims) -> Any:
+def _stack(xp: Namespace, column: Sequence[Array], dtype: NpDType, dims: Dims) -> Array:
     if dims is None:
         raise InvalidArgumentError("a component of unknown rank cannot be batched", expected="a rank", actual=None)
     if dims == () and dtype.kind != "O" and column:
@@ -312,7 +313,8 @@ def _stack(xp: Any, column: Sequence[Any], dtype: Any, dims: Dims) -> Any:
     made = xp.empty((len(column), *sizes), dtype=dtype)
     made.fill(b"" if dtype.kind == "O" else 0)
     for i, value in enumerate(column):
-        made[(i, *(slice(0, size) for size in value.shape))] = value[()] if dims == () else value
+        corner: tuple[Any, ...] = (i, *(slice(0, size) for size in value.shape))
+        made[corner] = value[()] if dims == () else value
     return made
 
 
@@ -320,7 +322,7 @@ def _stack(xp: Any, column: Sequence[Any], dtype: Any, dims: Dims) -> Any:
 
 
 @binder("QueueCloseV2", device="CPU", is_async=True, takes=Queue)
-def close(binding: Binding) -> Callable[[Any], Waiting | None]:
+def close(binding: Binding) -> Callable[[Queue], Waiting | None]:
     cancel = binding.attrs["cancel_pending_enqueues"]
 
     def end(queue: Queue) -> Waiting | None:
@@ -333,15 +335,15 @@ def close(binding: Binding) -> Callable[[Any], Waiting | None]:
 
 
 @kernel("QueueSizeV2", device="CPU", fresh=True, takes=Queue)
-def size(handle: Any) -> Any:
+def size(handle: Queue) -> np.int32:
     return np.int32(len(handle))
 
 
 @kernel("_QueueDequeuersV2", device="CPU", fresh=True, takes=Queue)
-def dequeuers(handle: Any) -> Any:
+def dequeuers(handle: Queue) -> np.int32:
     return np.int32(handle.num_dequeuing)
 
 
 @kernel("QueueIsClosedV2", device="CPU", fresh=True, takes=Queue)
-def is_closed(handle: Any) -> Any:
+def is_closed(handle: Queue) -> np.bool_:
     return np.bool_(handle.closed)

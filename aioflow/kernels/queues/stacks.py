@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.dtypes import DType
 from aioflow.kernels.convert import as_int
 from aioflow.kernels.registry import Binding, binder, kernel
+from aioflow.memory.values import Value
 
 
 class StackValue:
@@ -19,11 +19,11 @@ class StackValue:
         self.name = name
         self.dtype = dtype
         self.max_size = max_size
-        self._items: list[Any] = []
+        self._items: list[Value] = []
         self._closed = False
         self._lock = threading.Lock()  # several iterations of a loop may use the stack at once
 
-    def push(self, dtype: DType, value: Any) -> None:
+    def push(self, dtype: DType, value: Value) -> None:
         """Push a tensor. Raise InvalidArgumentError if the stack is full, closed, or of another dtype."""
         with self._lock:
             self._check(dtype)
@@ -35,7 +35,7 @@ class StackValue:
                 )
             self._items.append(value)
 
-    def pop(self, dtype: DType) -> Any:
+    def pop(self, dtype: DType) -> Value:
         """Pop the top tensor. Raise InvalidArgumentError if the stack is empty, closed, or of another dtype."""
         with self._lock:
             self._check(dtype)
@@ -65,10 +65,10 @@ def stack(binding: Binding) -> Callable[[int], StackValue]:
 
 
 @binder("StackPushV2", retains=True, takes=StackValue, opaque=True)
-def push(binding: Binding) -> Callable[[Any, Any], Any]:
+def push(binding: Binding) -> Callable[[StackValue, Value], Value]:
     dtype = binding.attrs["T"]
 
-    def put(handle: StackValue, elem: Any) -> Any:
+    def put(handle: StackValue, elem: Value) -> Value:
         handle.push(dtype, elem)
         return elem
 
@@ -76,10 +76,10 @@ def push(binding: Binding) -> Callable[[Any, Any], Any]:
 
 
 @kernel("StackPopV2", takes=StackValue)
-def pop(handle: Any, *, elem_type: Any) -> Any:
+def pop(handle: StackValue, *, elem_type: DType) -> Value:
     return handle.pop(elem_type)
 
 
 @kernel("StackCloseV2", takes=StackValue)
-def close(handle: Any) -> None:
+def close(handle: StackValue) -> None:
     handle.close()

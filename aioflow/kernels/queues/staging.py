@@ -12,6 +12,7 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.convert import as_int
 from aioflow.kernels.registry import Binding, binder
 from aioflow.kernels.resources import resource_finder
+from aioflow.memory.values import Array, Value
 from aioflow.sync.staging import Get, Peek, Put, StagingCore
 from aioflow.sync.waiting import StepAccount, Ticket, Waiting, tell, wake_all
 
@@ -23,18 +24,18 @@ def _finder(binding: Binding) -> Callable[[], StagingCore]:
 
 def _waiting(
     area: StagingCore,
-    make: Callable[[Callable[[], None]], Any],
-    finish: Callable[[Any], Any],
+    make: Callable[[Callable[[], None]], Ticket],
+    finish: Callable[[Any], Value],
     told: Callable[[Ticket], None] | None = None,
 ) -> Waiting:
     return Waiting(area.submit, area.withdraw, make, area.describe, finish, told=told)
 
 
-def _nothing(value: Any) -> None:
+def _nothing(value: Value) -> None:
     return None
 
 
-def _element(put: Put) -> Any:
+def _element(put: Put) -> Value:
     return put.element
 
 
@@ -42,7 +43,7 @@ def _element(put: Put) -> Any:
 def stage(binding: Binding) -> Callable[..., Waiting]:
     find = _finder(binding)
 
-    def put(values: tuple[Any, ...], *, step: StepAccount) -> Waiting:
+    def put(values: tuple[Array, ...], *, step: StepAccount) -> Waiting:
         size = sum(v.nbytes for v in values)
         return _waiting(find(), partial(Put, values, size), _nothing, partial(tell, step, None))
 
@@ -73,7 +74,7 @@ def peek(binding: Binding) -> Callable[[int], Waiting]:
 
 
 @binder("StageSize", device="CPU", fresh=True)
-def size(binding: Binding) -> Callable[[], Any]:
+def size(binding: Binding) -> Callable[[], np.int32]:
     find = _finder(binding)
     return lambda: np.int32(len(find()))
 

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from aioflow.errors import InvalidArgumentError
+from aioflow.memory.values import Array, Namespace
 
-Arrays: TypeAlias = Sequence[Any]
-Update: TypeAlias = Callable[[Any, Arrays, Arrays, Any, Arrays, Any], None]
+Arrays: TypeAlias = Sequence[Array]
+Scalars: TypeAlias = Mapping[str, Any]  # scalar inputs, attributes and values derived from them, by name
+Update: TypeAlias = Callable[[Namespace, Arrays, Arrays, Array, Arrays, Scalars], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +34,18 @@ class Rule:
 
     update: Update
     scratch: int
-    prepare: Callable[[Any, dict[str, Any]], dict[str, Any]] | None = None
+    prepare: Callable[[Namespace, Scalars], dict[str, Any]] | None = None
     looks: bool = False
     of_rows: bool = True
 
 
-def _gradient_descent(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
+def _gradient_descent(xp: Namespace, v: Arrays, o: Arrays, g: Array, s: Arrays, h: Scalars) -> None:
     """Apply var -= α·g."""
     xp.multiply(g, h["alpha"], s[0])
     xp.subtract(v[0], s[0], o[0])
 
 
-def _momentum(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
+def _momentum(xp: Namespace, v: Arrays, o: Arrays, g: Array, s: Arrays, h: Scalars) -> None:
     """Apply accum = μ·accum + g; var -= lr·accum, or with Nesterov lr·(g + μ·accum)."""
     lr, momentum = h["lr"], h["momentum"]
     xp.multiply(v[1], momentum, o[1])
@@ -57,7 +59,7 @@ def _momentum(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
     xp.subtract(v[0], s[0], o[0])
 
 
-def _accumulate_square(xp: Any, v: Any, o: Any, g: Any, s: Any, wanted: bool = True) -> None:
+def _accumulate_square(xp: Namespace, v: Array, o: Array, g: Array, s: Array, wanted: bool = True) -> None:
     if wanted:
         xp.multiply(g, g, s)
         xp.add(v, s, o)
@@ -65,7 +67,7 @@ def _accumulate_square(xp: Any, v: Any, o: Any, g: Any, s: Any, wanted: bool = T
         o[...] = v
 
 
-def _adagrad(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
+def _adagrad(xp: Namespace, v: Arrays, o: Arrays, g: Array, s: Arrays, h: Scalars) -> None:
     """Apply accum += g²; var -= lr·g / (√accum + ε)."""
     _accumulate_square(xp, v[1], o[1], g, s[0], h["update_slots"])
     xp.sqrt(o[1], s[0])
@@ -76,7 +78,7 @@ def _adagrad(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
     xp.subtract(v[0], s[0], o[0])
 
 
-def _adadelta(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
+def _adadelta(xp: Namespace, v: Arrays, o: Arrays, g: Array, s: Arrays, h: Scalars) -> None:
     """Apply Adadelta.
 
     accum = ρ·accum + (1-ρ)·g²; u = g·√(updates + ε)/√(accum + ε); var -= lr·u; updates = ρ·updates + (1-ρ)·u²
@@ -99,7 +101,7 @@ def _adadelta(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
     xp.add(o[2], s[0], o[2])
 
 
-def _moments(xp: Any, v: Arrays, o: Arrays, g: Any, s: Any, h: Any) -> None:
+def _moments(xp: Namespace, v: Arrays, o: Arrays, g: Array, s: Array, h: Scalars) -> None:
     """Apply m += (1-β1)·(g - m); v += (1-β2)·(g² - v)."""
     xp.subtract(g, v[1], s)
     xp.multiply(s, h["rest1"], s)
@@ -110,7 +112,7 @@ def _moments(xp: Any, v: Arrays, o: Arrays, g: Any, s: Any, h: Any) -> None:
     xp.add(v[2], s, o[2])
 
 
-def _adam(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
+def _adam(xp: Namespace, v: Arrays, o: Arrays, g: Array, s: Arrays, h: Scalars) -> None:
     """Apply var -= α·m / (√v + ε), with α = lr·√(1-β2ᵗ)/(1-β1ᵗ); Nesterov uses (1-β1)·g + β1·m for m."""
     _moments(xp, v, o, g, s[0], h)
     xp.sqrt(o[2], s[0])
@@ -127,7 +129,7 @@ def _adam(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
     xp.subtract(v[0], s[0], o[0])
 
 
-def _amsgrad(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
+def _amsgrad(xp: Namespace, v: Arrays, o: Arrays, g: Array, s: Arrays, h: Scalars) -> None:
     """Apply Adam with the largest v so far instead of v."""
     _moments(xp, v, o, g, s[0], h)
     xp.maximum(v[3], o[2], out=o[3])
@@ -138,7 +140,7 @@ def _amsgrad(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
     xp.subtract(v[0], s[0], o[0])
 
 
-def _adam_scalars(xp: Any, h: dict[str, Any]) -> dict[str, Any]:
+def _adam_scalars(xp: Namespace, h: Scalars) -> dict[str, Any]:
     one = _one(h["lr"])
     alpha = h["lr"] * xp.sqrt(one - h["beta2_power"]) / (one - h["beta1_power"])
     found = {**h, "alpha": alpha, "rest1": one - h["beta1"], "rest2": one - h["beta2"]}
@@ -147,7 +149,7 @@ def _adam_scalars(xp: Any, h: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _adamax(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
+def _adamax(xp: Namespace, v: Arrays, o: Arrays, g: Array, s: Arrays, h: Scalars) -> None:
     """Apply m += (1-β1)·(g - m); v = max(β2·v, |g|); var -= lr/(1-β1ᵗ) · m / (v + ε)."""
     xp.subtract(g, v[1], s[0])
     xp.multiply(s[0], h["rest1"], s[0])
@@ -160,19 +162,19 @@ def _adamax(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
     xp.subtract(v[0], s[0], o[0])
 
 
-def _adamax_scalars(xp: Any, h: dict[str, Any]) -> dict[str, Any]:
+def _adamax_scalars(xp: Namespace, h: Scalars) -> dict[str, Any]:
     one = _one(h["lr"])
     return {**h, "alpha": h["lr"] / (one - h["beta1_power"]), "rest1": one - h["beta1"]}
 
 
-def _rms_prop(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
+def _rms_prop(xp: Namespace, v: Arrays, o: Arrays, g: Array, s: Arrays, h: Scalars) -> None:
     """Apply ms += (1-ρ)·(g² - ms); mom = μ·mom + lr·g/√(ms + ε); var -= mom."""
     _mean_square(xp, v[1], o[1], g, s[0], h)
     xp.add(o[1], h["epsilon"], s[0])
     _step_by_root(xp, v[0], o[0], v[2], o[2], g, s[0], h)
 
 
-def _centered_rms_prop(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
+def _centered_rms_prop(xp: Namespace, v: Arrays, o: Arrays, g: Array, s: Arrays, h: Scalars) -> None:
     """Apply RMSProp with ms - mg² instead of ms, where mg += (1-ρ)·(g - mg)."""
     xp.subtract(g, v[1], s[0])
     xp.multiply(s[0], h["rest"], s[0])
@@ -184,14 +186,16 @@ def _centered_rms_prop(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any)
     _step_by_root(xp, v[0], o[0], v[3], o[3], g, s[0], h)
 
 
-def _mean_square(xp: Any, v: Any, o: Any, g: Any, s: Any, h: Any) -> None:
+def _mean_square(xp: Namespace, v: Array, o: Array, g: Array, s: Array, h: Scalars) -> None:
     xp.multiply(g, g, s)
     xp.subtract(s, v, s)
     xp.multiply(s, h["rest"], s)
     xp.add(v, s, o)
 
 
-def _step_by_root(xp: Any, var: Any, new_var: Any, mom: Any, new_mom: Any, g: Any, s: Any, h: Any) -> None:
+def _step_by_root(
+    xp: Namespace, var: Array, new_var: Array, mom: Array, new_mom: Array, g: Array, s: Array, h: Scalars
+) -> None:
     """Apply mom = μ·mom + lr·g/√s; var -= mom."""
     xp.sqrt(s, s)
     xp.divide(g, s, s)
@@ -201,11 +205,11 @@ def _step_by_root(xp: Any, var: Any, new_var: Any, mom: Any, new_mom: Any, g: An
     xp.subtract(var, new_mom, new_var)
 
 
-def _rho_scalars(xp: Any, h: dict[str, Any]) -> dict[str, Any]:
+def _rho_scalars(xp: Namespace, h: Scalars) -> dict[str, Any]:
     return {**h, "rest": _one(h["lr"]) - h["rho"]}
 
 
-def _ftrl(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
+def _ftrl(xp: Namespace, v: Arrays, o: Arrays, g: Array, s: Arrays, h: Scalars) -> None:
     """Apply FTRL-proximal (McMahan et al. 2013).
 
     accum += g²; linear += g - (accum⁻ᵖ - accum₀⁻ᵖ)/lr·var;
@@ -240,7 +244,7 @@ def _ftrl(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
     xp.divide(s[2], new_power, o[0])
 
 
-def _power(xp: Any, base: Any, out: Any, lr_power: Any) -> None:
+def _power(xp: Namespace, base: Array, out: Array, lr_power: Array) -> None:
     """Write base⁻ᵖ to `out`; it is nearly always a square root."""
     if lr_power == -0.5:
         xp.sqrt(base, out)
@@ -248,7 +252,7 @@ def _power(xp: Any, base: Any, out: Any, lr_power: Any) -> None:
         xp.power(base, -lr_power, out)
 
 
-def _ftrl_scalars(xp: Any, h: dict[str, Any]) -> dict[str, Any]:
+def _ftrl_scalars(xp: Namespace, h: Scalars) -> dict[str, Any]:
     _require("lr", h["lr"], "> 0" if not h["multiply_linear_by_lr"] else ">= 0")
     for name in ("l1", "l2"):
         _require(name, h[name], ">= 0")
@@ -260,13 +264,13 @@ def _ftrl_scalars(xp: Any, h: dict[str, Any]) -> dict[str, Any]:
     return {**h, "shrinkage": zero if shrinkage is None else shrinkage + shrinkage}
 
 
-def _require(name: str, value: Any, condition: str) -> None:
+def _require(name: str, value: Array, condition: str) -> None:
     fits = value > 0 if condition == "> 0" else value >= 0 if condition == ">= 0" else value <= 0
     if not fits:
         raise InvalidArgumentError(f"{name} is out of range", expected=condition, actual=float(value))
 
 
-def _proximal_gradient_descent(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
+def _proximal_gradient_descent(xp: Namespace, v: Arrays, o: Arrays, g: Array, s: Arrays, h: Scalars) -> None:
     """Apply FOBOS: p = var - α·g; var = sign(p)·max(|p| - α·l1, 0) / (1 + α·l2)."""
     xp.multiply(g, h["alpha"], s[0])
     xp.subtract(v[0], s[0], s[0])
@@ -274,12 +278,12 @@ def _proximal_gradient_descent(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays,
     xp.divide(s[0], h["divisor"], o[0])
 
 
-def _proximal_scalars(xp: Any, h: dict[str, Any]) -> dict[str, Any]:
+def _proximal_scalars(xp: Namespace, h: Scalars) -> dict[str, Any]:
     alpha = h["alpha"]
     return {**h, "alpha_l1": alpha * h["l1"], "divisor": _one(alpha) + alpha * h["l2"]}
 
 
-def _proximal_adagrad(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
+def _proximal_adagrad(xp: Namespace, v: Arrays, o: Arrays, g: Array, s: Arrays, h: Scalars) -> None:
     """Apply FOBOS with α = lr/√accum for each element, after accum += g²."""
     _accumulate_square(xp, v[1], o[1], g, s[0])
     rate = s[2]
@@ -294,11 +298,11 @@ def _proximal_adagrad(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) 
     xp.divide(s[0], rate, o[0])
 
 
-def _proximal_adagrad_scalars(xp: Any, h: dict[str, Any]) -> dict[str, Any]:
+def _proximal_adagrad_scalars(xp: Namespace, h: Scalars) -> dict[str, Any]:
     return {**h, "one": _one(h["lr"])}
 
 
-def _shrink(xp: Any, p: Any, s: Any, threshold: Any) -> None:
+def _shrink(xp: Namespace, p: Array, s: Array, threshold: Array) -> None:
     """Set p = sign(p)·max(|p| - threshold, 0). `s` is scratch, and may be the threshold."""
     # p - sign(p)·min(|p|, threshold) is the same, in one array of scratch.
     bound = threshold if threshold is s else xp.add(xp.zeros_like(p), threshold, s)
@@ -307,9 +311,10 @@ def _shrink(xp: Any, p: Any, s: Any, threshold: Any) -> None:
     xp.subtract(p, s, p)
 
 
-def _one(like: Any) -> Any:
+def _one(like: Array) -> Array:
     """Return 1 in the dtype of a scalar."""
-    return like.dtype.type(1)
+    found: Array = like.dtype.type(1)
+    return found
 
 
 RULES: Final[Mapping[str, Rule]] = {

@@ -20,10 +20,11 @@ from aioflow.graph.shapes import format_dims
 from aioflow.kernels.array.scatter import repeats
 from aioflow.kernels.registry import Binding, binder
 from aioflow.kernels.resources import Reach, VariableResource, update_together
-from aioflow.kernels.variables.optimizer_rules import RULES, Rule
+from aioflow.kernels.variables.optimizer_rules import RULES, Rule, Scalars
+from aioflow.memory.values import Array, Namespace, NpDType
 
 # Applies a rule: (namespace, rule, its prepared scalars, gradient, present values, arrays for the new values).
-Passes: TypeAlias = Callable[[Any, Rule, Any, Any, Sequence[Any], Sequence[Any]], None]
+Passes: TypeAlias = Callable[[Namespace, Rule, Scalars, Array, Sequence[Array], Sequence[Array]], None]
 
 # Measured: while the arrays fit into the last-level cache, one pass after another over whole arrays is as fast as
 # blocks; beyond that, blocks of this size take 30 % less time for Adam.
@@ -35,9 +36,9 @@ class _Scratch(threading.local):
     """Scratch arrays of one thread, kept between steps: fresh ones of this size would cost page faults each time."""
 
     def __init__(self) -> None:
-        self._held: dict[Any, list[Any]] = {}
+        self._held: dict[NpDType, list[Array]] = {}
 
-    def arrays(self, dtype: Any, count: int, size: int) -> list[Any]:
+    def arrays(self, dtype: NpDType, count: int, size: int) -> list[Array]:
         """Return `count` flat arrays of `size` elements."""
         held = self._held.setdefault(dtype, [])
         if len(held) < count or held[0].size < size:
@@ -48,7 +49,15 @@ class _Scratch(threading.local):
 _SCRATCH: Final = _Scratch()
 
 
-def _dense(passes: Passes, xp: Any, rule: Rule, h: Any, gradient: Any, values: list[Any], outs: list[Any]) -> list[Any]:
+def _dense(
+    passes: Passes,
+    xp: Namespace,
+    rule: Rule,
+    h: Scalars,
+    gradient: Array,
+    values: list[Array],
+    outs: list[Array | None],
+) -> list[Array]:
     """Return the new values of the variables for a gradient of their shape."""
     shape, dtype = gradient.shape, gradient.dtype
     for value in values:
@@ -59,10 +68,13 @@ def _dense(passes: Passes, xp: Any, rule: Rule, h: Any, gradient: Any, values: l
     return news
 
 
-def in_passes(xp: Any, rule: Rule, h: Any, gradient: Any, values: Sequence[Any], news: Sequence[Any]) -> None:
+def in_passes(
+    xp: Namespace, rule: Rule, h: Scalars, gradient: Array, values: Sequence[Array], news: Sequence[Array]
+) -> None:
     """Apply a rule by calling the namespace's functions one after the other; the default `Passes`."""
     shape, size = gradient.shape, gradient.size
-    if not isinstance(gradient, np.ndarray | np.generic):  # a GPU array, whose namespace pools memory
+    on_host: bool = isinstance(gradient, np.ndarray | np.generic)
+    if not on_host:  # a GPU array, whose namespace pools memory
         rule.update(xp, values, news, gradient, [xp.empty(shape, gradient.dtype) for _ in range(rule.scratch)], h)
     elif size <= _WHOLE:
         scratch = _SCRATCH.arrays(gradient.dtype, rule.scratch, size)
@@ -73,7 +85,7 @@ def in_passes(xp: Any, rule: Rule, h: Any, gradient: Any, values: Sequence[Any],
         _run_blocks(rule, h, gradient, values, news)
 
 
-def _run_blocks(rule: Rule, h: Any, gradient: Any, values: Sequence[Any], news: Sequence[Any]) -> None:
+def _run_blocks(rule: Rule, h: Scalars, gradient: Array, values: Sequence[Array], news: Sequence[Array]) -> None:
     flat_values = [v.reshape(-1) for v in values]
     flat_news = [n.reshape(-1) for n in news]
     flat_gradient = gradient.reshape(-1)
@@ -92,15 +104,15 @@ def _run_blocks(rule: Rule, h: Any, gradient: Any, values: Sequence[Any], news: 
 
 def _rows(
     passes: Passes,
-    xp: Any,
+    xp: Namespace,
     rule: Rule,
-    h: Any,
-    gradient: Any,
-    indices: Any,
+    h: Scalars,
+    gradient: Array,
+    indices: Array,
     variables: Sequence[VariableResource],
-    values: list[Any],
-    outs: list[Any],
-) -> list[Any]:
+    values: list[Array],
+    outs: list[Array | None],
+) -> list[Array]:
     """Return the new values of the variables for rows of the gradient, with repeated rows applied one after another."""
     if indices.ndim != 1:
         raise InvalidArgumentError("indices must be a vector", expected="rank 1", actual=format_dims(indices.shape))
@@ -125,7 +137,7 @@ def _rows(
     return news
 
 
-def _waves(xp: Any, indices: Any) -> list[Any]:
+def _waves(xp: Namespace, indices: Array) -> list[Array | None]:
     """Return positions in `indices`, as waves without repeated indices: all first occurrences, all second ones, …."""
     count = len(indices)
     if not count:
@@ -141,7 +153,7 @@ def _waves(xp: Any, indices: Any) -> list[Any]:
     return [order[occurrence == wave] for wave in range(int(occurrence.max()) + 1)]
 
 
-def _misfit(value: Any, gradient: Any, wanted: tuple[int, ...]) -> InvalidArgumentError:
+def _misfit(value: Array, gradient: Array, wanted: tuple[int, ...]) -> InvalidArgumentError:
     if value.dtype != gradient.dtype:
         return DTypeError(
             "the variable does not have the gradient's dtype", expected=gradient.dtype, actual=value.dtype
@@ -151,7 +163,7 @@ def _misfit(value: Any, gradient: Any, wanted: tuple[int, ...]) -> InvalidArgume
     )
 
 
-def _check_range(xp: Any, indices: Any, size: int) -> None:
+def _check_range(xp: Namespace, indices: Array, size: int) -> None:
     if len(indices) and (int(indices.min()) < 0 or int(indices.max()) >= size):
         bad = int(xp.flatnonzero((indices < 0) | (indices >= size))[0])
         raise InvalidArgumentError(
@@ -171,7 +183,7 @@ def _bind(rule: Rule, made: Callable[[Binding], Passes], binding: Binding) -> Ca
     options = {n: v for n, v in binding.attrs.items() if isinstance(v, bool)}
 
     def body(*args: Any) -> None:
-        h = dict(options)
+        h: dict[str, Any] = dict(options)
         for name, i in scalars:
             value = args[i]
             if value.ndim:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError, NotFoundError, OutOfRangeError
+from aioflow.graph.dtypes import DType
 from aioflow.graph.shapes import Dims, common_dims, format_dims, is_compatible
 from aioflow.kernels.array.scatter import checked_rows, flat_rows, scatter_rows
 from aioflow.kernels.convert import check_shape
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.kernels.resources import Reach, VariableResource
 from aioflow.memory.frozen import is_frozen
+from aioflow.memory.values import Array, Namespace, Value
 
 
 @binder("VarHandleOp", makes=VariableResource)
@@ -47,7 +48,7 @@ def var_handle(binding: Binding) -> Callable[[], VariableResource]:
     return handle
 
 
-def _check_variable(found: Any, name: str, dtype: Any, dims: Dims) -> None:
+def _check_variable(found: object, name: str, dtype: DType, dims: Dims) -> None:
     """Check that an existing resource, perhaps made by another graph, matches the handle.
 
     An uninitialized variable of another shape takes the handle's shape. Raise InvalidArgumentError for any other
@@ -80,20 +81,20 @@ def _check_variable(found: Any, name: str, dtype: Any, dims: Dims) -> None:
 
 
 @kernel("ReadVariableOp", expression="{0}.read()", takes=VariableResource)
-def read_variable(resource: Any) -> Any:
+def read_variable(resource: VariableResource) -> Array:
     return resource.read()
 
 
 @kernel("_SnapshotVariable", takes=VariableResource)
-def snapshot_variable(resource: Any) -> Any:
+def snapshot_variable(resource: VariableResource) -> Value:
     return resource.snapshot()
 
 
 @binder("_InitializedValue", takes=VariableResource)
-def initialized_value(binding: Binding) -> Callable[[Any, Any], Any]:
+def initialized_value(binding: Binding) -> Callable[[VariableResource, Array], Array]:
     dims = binding.output_dims[0]
 
-    def read(resource: Any, initial: Any) -> Any:
+    def read(resource: VariableResource, initial: Array) -> Array:
         value = resource.read() if resource.is_initialized else initial
         check_shape(value, dims)
         return value
@@ -102,26 +103,27 @@ def initialized_value(binding: Binding) -> Callable[[Any, Any], Any]:
 
 
 @kernel("AssignVariableOp", retains=True, takes=VariableResource)
-def assign_variable(resource: Any, value: Any, *, validate_shape: bool) -> None:
+def assign_variable(resource: VariableResource, value: Array, *, validate_shape: bool) -> None:
     # A view would keep the array behind it alive, and would change with it.
     whole = getattr(value, "base", None) is None or is_frozen(value)
     resource.assign(value if whole else value.copy(), validate_shape)
 
 
-def _step(function: str, binding: Binding) -> Callable[[Any, Any], None]:
+def _step(function: str, binding: Binding) -> Callable[[VariableResource, Array], None]:
     ufunc = getattr(binding.xp, function)
 
-    def apply(resource: Any, value: Any) -> None:
+    def apply(resource: VariableResource, value: Array) -> None:
         shape = np.shape(value)
 
-        def change(present: Any, out: Any) -> Any:
+        def change(present: Array, out: Array | None) -> Array:
             if present.shape != shape:
                 raise InvalidArgumentError(
                     f"cannot update variable {resource.name}: the shapes must be equal",
                     expected=present.shape,
                     actual=shape,
                 )
-            return ufunc(present, value) if out is None else ufunc(present, value, out)
+            found: Array = ufunc(present, value) if out is None else ufunc(present, value, out)
+            return found
 
         resource.update(change, Reach.WHOLE)
 
@@ -133,21 +135,21 @@ binder("AssignSubVariableOp", dtypes={"dtype": "numbers"}, takes=VariableResourc
 
 
 @kernel("VarIsInitializedOp", fresh=True, takes=VariableResource)
-def is_initialized(resource: Any) -> Any:
+def is_initialized(resource: VariableResource) -> np.bool_:
     return np.bool_(resource.is_initialized)
 
 
 @binder("VariableShape", fresh=True, takes=VariableResource, host_results=True)
-def variable_shape(binding: Binding) -> Callable[[Any], Any]:
+def variable_shape(binding: Binding) -> Callable[[VariableResource], Array]:
     dtype = binding.attrs["out_type"].np_dtype
     return lambda resource: np.array(np.shape(resource.read()), dtype=dtype)
 
 
 @binder("DestroyResourceOp", takes=object)  # any resource with a name
-def destroy(binding: Binding) -> Callable[[Any], None]:
+def destroy(binding: Binding) -> Callable[[VariableResource], None]:
     ignore = binding.attrs["ignore_lookup_error"]
 
-    def drop(resource: Any) -> None:
+    def drop(resource: VariableResource) -> None:
         if not binding.resources.remove(resource) and not ignore:
             raise NotFoundError(
                 f"resource {getattr(resource, 'name', resource)} does not exist",
@@ -159,13 +161,13 @@ def destroy(binding: Binding) -> Callable[[Any], None]:
 
 
 @binder("ResourceCountUpTo", takes=VariableResource, synchronises=True)
-def count_up_to(binding: Binding) -> Callable[[Any], Any]:
+def count_up_to(binding: Binding) -> Callable[[VariableResource], Array | None]:
     limit, one = binding.attrs["limit"], binding.output_dtypes[0].np_dtype.type(1)
 
-    def count(resource: Any) -> Any:
-        before: Any = None
+    def count(resource: VariableResource) -> Array | None:
+        before: Array | None = None
 
-        def change(present: Any, out: Any) -> Any:
+        def change(present: Array, out: Array | None) -> Array:
             nonlocal before
             if np.ndim(present) != 0:
                 raise InvalidArgumentError(
@@ -175,7 +177,8 @@ def count_up_to(binding: Binding) -> Callable[[Any], Any]:
                 raise OutOfRangeError(f"reached limit of {limit}", expected=f"below {limit}", actual=int(present))
             # The sum is a new array, so `before` stays as it is.
             before = present
-            return present + one
+            found: Array = present + one
+            return found
 
         resource.update(change)
         return before
@@ -184,10 +187,10 @@ def count_up_to(binding: Binding) -> Callable[[Any], Any]:
 
 
 @binder("ResourceGather", fresh=True, takes=VariableResource)
-def gather(binding: Binding) -> Callable[[Any, Any], Any]:
+def gather(binding: Binding) -> Callable[[VariableResource, Array], Array]:
     xp, batch_dims = binding.xp, binding.attrs["batch_dims"]
 
-    def rows_of(name: str, indices: Any, value: Any) -> Any:
+    def rows_of(name: str, indices: Array, value: Array) -> Array:
         if np.ndim(value) == 0:
             raise InvalidArgumentError(f"variable {name} has no rows", expected="rank >= 1", actual="rank 0")
         if batch_dims:
@@ -198,7 +201,7 @@ def gather(binding: Binding) -> Callable[[Any, Any], Any]:
     return lambda resource, indices: resource.pick(partial(rows_of, resource.name, indices))
 
 
-def _batched(xp: Any, value: Any, indices: Any, batch_dims: int) -> Any:
+def _batched(xp: Namespace, value: Array, indices: Array, batch_dims: int) -> Array:
     lead = value.shape[:batch_dims]
     if np.ndim(indices) < batch_dims or np.shape(indices)[:batch_dims] != lead or value.ndim <= batch_dims:
         raise InvalidArgumentError(
@@ -210,14 +213,15 @@ def _batched(xp: Any, value: Any, indices: Any, batch_dims: int) -> Any:
         xp.arange(size).reshape((1,) * axis + (size,) + (1,) * (batch_dims - axis - 1 + rest))
         for axis, size in enumerate(lead)
     )
-    return value[(*grid, indices)]
+    found: Array = value[(*grid, indices)]
+    return found
 
 
 @binder("ResourceGatherNd", fresh=True, takes=VariableResource, synchronises=True)
-def gather_nd(binding: Binding) -> Callable[[Any, Any], Any]:
+def gather_nd(binding: Binding) -> Callable[[VariableResource, Array], Array]:
     xp = binding.xp
 
-    def slices_of(resource: Any, indices: Any, value: Any) -> Any:
+    def slices_of(resource: VariableResource, indices: Array, value: Array) -> Array:
         depth = _index_depth(resource, value, indices)
         rows, _ = flat_rows(xp, indices, value.shape[:depth])
         inner = value.shape[depth:]
@@ -226,7 +230,7 @@ def gather_nd(binding: Binding) -> Callable[[Any, Any], Any]:
     return lambda resource, indices: resource.pick(partial(slices_of, resource, indices))
 
 
-def _index_depth(resource: Any, value: Any, indices: Any) -> int:
+def _index_depth(resource: VariableResource, value: Array, indices: Array) -> int:
     shape = np.shape(indices)
     if not shape or shape[-1] > np.ndim(value):
         raise InvalidArgumentError(
@@ -237,15 +241,15 @@ def _index_depth(resource: Any, value: Any, indices: Any) -> int:
     return int(shape[-1])
 
 
-def _as_rows(value: Any, depth: int) -> Any:
+def _as_rows(value: Array, depth: int) -> Array:
     return value.reshape((math.prod(value.shape[:depth]), *value.shape[depth:]))
 
 
-def _scatter(mode: str, binding: Binding) -> Callable[[Any, Any, Any], None]:
+def _scatter(mode: str, binding: Binding) -> Callable[[VariableResource, Array, Array], None]:
     xp = binding.xp
 
-    def scatter(resource: Any, indices: Any, updates: Any) -> None:
-        def change(present: Any, out: Any) -> Any:
+    def scatter(resource: VariableResource, indices: Array, updates: Array) -> None:
+        def change(present: Array, out: Array | None) -> Array:
             if np.ndim(present) == 0:
                 raise InvalidArgumentError(
                     f"variable {resource.name} has no rows", expected="rank >= 1", actual="rank 0"
@@ -265,7 +269,9 @@ def _scatter(mode: str, binding: Binding) -> Callable[[Any, Any, Any], None]:
     return scatter
 
 
-def _fit_updates(xp: Any, resource: Any, updates: Any, lead: tuple[int, ...], inner: tuple[int, ...]) -> Any:
+def _fit_updates(
+    xp: Namespace, resource: VariableResource, updates: Array, lead: tuple[int, ...], inner: tuple[int, ...]
+) -> Array:
     """Return the updates as [n, *inner]; a scalar is repeated."""
     count = math.prod(lead)
     if np.ndim(updates) == 0:
@@ -277,12 +283,12 @@ def _fit_updates(xp: Any, resource: Any, updates: Any, lead: tuple[int, ...], in
     return updates.reshape((count, *inner))
 
 
-def _scatter_nd(mode: str, binding: Binding) -> Callable[[Any, Any, Any], None]:
+def _scatter_nd(mode: str, binding: Binding) -> Callable[[VariableResource, Array, Array], None]:
     xp = binding.xp
     skip_bad = binding.attrs["bad_indices_policy"] == "IGNORE"
 
-    def scatter(resource: Any, indices: Any, updates: Any) -> None:
-        def change(present: Any, out: Any) -> Any:
+    def scatter(resource: VariableResource, indices: Array, updates: Array) -> None:
+        def change(present: Array, out: Array | None) -> Array:
             depth = _index_depth(resource, present, indices)
             rows, good = flat_rows(xp, indices, np.shape(present)[:depth], skip_bad)
             inner = np.shape(present)[depth:]
