@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from aioflow.kernels.nn.windows import Pool, expect_shape
 from aioflow.kernels.registry import Binding, binder
+from aioflow.memory.values import Array, NpDType
 from aioflow_cupy.pooling import lowest
 from aioflow_cupy.taps import Taps, picked, pooled
 
 
 @binder("MaxPoolWithArgmax", device="GPU", fresh=True)
-def max_pool_with_argmax(binding: Binding) -> Callable[[Any], tuple[Any, Any]]:
+def max_pool_with_argmax(binding: Binding) -> Callable[[Array], tuple[Array, Array]]:
     xp, shared, whole = binding.xp, Pool(binding, Taps), binding.attrs["include_batch_in_index"]
     dtype = binding.output_dtypes[1].np_dtype
 
-    def body(image: Any) -> tuple[Any, Any]:
+    def body(image: Array) -> tuple[Array, Array]:
         taps, _ = shared.of(image.shape)
         y = pooled(xp, image, taps, xp.maximum, lowest(image.dtype))
         numbered = image.shape if whole else (1, *image.shape[1:])
@@ -34,10 +34,10 @@ def max_pool_with_argmax(binding: Binding) -> Callable[[Any], tuple[Any, Any]]:
 
 
 @binder("MaxPoolGradWithArgmax", device="GPU", fresh=True)
-def max_pool_grad_with_argmax(binding: Binding) -> Callable[[Any, Any, Any], Any]:
+def max_pool_grad_with_argmax(binding: Binding) -> Callable[[Array, Array, Array], Array]:
     xp, whole = binding.xp, binding.attrs["include_batch_in_index"]
 
-    def body(image: Any, grad: Any, argmax: Any) -> Any:
+    def body(image: Array, grad: Array, argmax: Array) -> Array:
         expect_shape("argmax", argmax.shape, grad.shape)
         limit = math.prod(image.shape if whole else image.shape[1:])
         made = xp.zeros(image.size, _summed(grad.dtype))
@@ -55,7 +55,7 @@ def max_pool_grad_with_argmax(binding: Binding) -> Callable[[Any, Any, Any], Any
     return body
 
 
-def _summed(dtype: Any) -> Any:
+def _summed(dtype: NpDType) -> NpDType:
     """Return the dtype for sums of `dtype`, one that the GPU adds atomically. Integers wrap around in any case."""
     if dtype.kind in "iu":
         return np.dtype(np.uint64)

@@ -16,6 +16,7 @@ from time import monotonic
 from typing import Any, Final
 
 from aioflow.errors import AioflowError, InternalError
+from aioflow_cupy.driver import Event
 
 _SHORTEST: Final = 20e-6
 _LONGEST: Final = 1e-3
@@ -25,7 +26,7 @@ _SHARE: Final = 1 / 16
 class _Entry:
     __slots__ = ("callback", "event", "since")
 
-    def __init__(self, event: Any, callback: Callable[[Exception | None], None], since: float) -> None:
+    def __init__(self, event: Event, callback: Callable[[Exception | None], None], since: float) -> None:
         self.event = event
         self.callback = callback
         self.since = since
@@ -42,7 +43,7 @@ class Completions:
         self._thread: threading.Thread | None = None
         self._closing = False
 
-    def call(self, event: Any, callback: Callable[[Exception | None], None]) -> None:
+    def call(self, event: Event, callback: Callable[[Exception | None], None]) -> None:
         """Call `callback(error or None)` in the thread after the event. The callback must be short and must not raise.
 
         Raises:
@@ -57,12 +58,12 @@ class Completions:
                 self._thread.start()
             self._changed.notify()
 
-    def hold(self, event: Any, *values: Any) -> None:
+    def hold(self, event: Event, *values: object) -> None:
         """Keep the values alive until the event has passed, because another stream or device reads their memory."""
         kept = list(values)
         self.call(event, lambda error: kept.clear())
 
-    def future(self, event: Any, finish: Callable[[], Any] = lambda: None) -> asyncio.Future[Any]:
+    def future(self, event: Event, finish: Callable[[], Any] = lambda: None) -> asyncio.Future[Any]:
         """Return a future of the running loop for the result of `finish`.
 
         The loop calls `finish` after the event, even if the future has been cancelled. If the device fails, the future
@@ -117,7 +118,7 @@ class Completions:
                 self._changed.wait(min(max(waited * _SHARE, _SHORTEST), _LONGEST))
 
 
-def _ask(event: Any) -> tuple[bool, Exception | None]:
+def _ask(event: Event) -> tuple[bool, Exception | None]:
     """Return whether the event has passed or failed, and the device's error or None."""
     try:
         return bool(event.done), None

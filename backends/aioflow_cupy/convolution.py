@@ -14,7 +14,8 @@ from typing import Any, Final
 from aioflow.graph.windows import Shape
 from aioflow.kernels.convert import as_ints
 from aioflow.kernels.nn.windows import Convolution, expect_shape
-from aioflow.kernels.registry import Binding, binder
+from aioflow.kernels.registry import Binding, Body, binder
+from aioflow.memory.values import Array, Namespace, Value
 from aioflow_cupy import cudnn
 from aioflow_cupy.windows import Windows
 
@@ -24,7 +25,7 @@ _PATCH_BYTES: Final = 1 << 28  # the most that the rows of one product take; a l
 # ── dense ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def forward(xp: Any, image: Any, kernel: Any, g: Windows) -> Any:
+def forward(xp: Namespace, image: Array, kernel: Array, g: Windows) -> Array:
     """Return the convolution [n, oh, ow, co] of NHWC images with a filter [kh, kw, c / groups, co]."""
     kh, kw, inner, outputs = kernel.shape
     groups = image.shape[3] // inner
@@ -39,7 +40,7 @@ def forward(xp: Any, image: Any, kernel: Any, g: Windows) -> Any:
     return made
 
 
-def backprop_filter(xp: Any, image: Any, filter_shape: Shape, gradient: Any, g: Windows) -> Any:
+def backprop_filter(xp: Namespace, image: Array, filter_shape: Shape, gradient: Array, g: Windows) -> Array:
     """Return the gradient of `forward` with respect to its filter, from [n, oh, ow, co]."""
     kh, kw, inner, outputs = filter_shape
     groups = image.shape[3] // inner
@@ -54,7 +55,7 @@ def backprop_filter(xp: Any, image: Any, filter_shape: Shape, gradient: Any, g: 
     return total.reshape(groups, kh, kw, inner, -1).transpose(1, 2, 3, 0, 4).reshape(filter_shape)
 
 
-def backprop_input(xp: Any, input_shape: Shape, kernel: Any, gradient: Any, g: Windows) -> Any:
+def backprop_input(xp: Namespace, input_shape: Shape, kernel: Array, gradient: Array, g: Windows) -> Array:
     """Return the gradient of `forward` with respect to its NHWC input, from [n, oh, ow, co]."""
     kh, kw, inner, outputs = kernel.shape
     groups = input_shape[3] // inner
@@ -72,7 +73,7 @@ def backprop_input(xp: Any, input_shape: Shape, kernel: Any, gradient: Any, g: W
     return g.unpad(padded)
 
 
-def _by_group(kernel: Any, groups: int) -> Any:
+def _by_group(kernel: Array, groups: int) -> Array:
     """Return the filter as matrices [groups, kh * kw * c / groups, co / groups]."""
     kh, kw, inner, outputs = kernel.shape
     if groups == 1:
@@ -81,7 +82,7 @@ def _by_group(kernel: Any, groups: int) -> Any:
     return apart.transpose(1, 0, 2)
 
 
-def _rows(xp: Any, images: Any, g: Windows, groups: int) -> Any:
+def _rows(xp: Namespace, images: Array, g: Windows, groups: int) -> Array:
     """Return the windows as rows, [groups, n * oh * ow, kh * kw * c / groups]."""
     channels = images.shape[3]
     if g.pointwise:
@@ -94,7 +95,7 @@ def _rows(xp: Any, images: Any, g: Windows, groups: int) -> Any:
     return apart.reshape(groups, -1, taps * channels // groups)
 
 
-def _batches(images: Any, g: Windows) -> Iterator[slice]:
+def _batches(images: Array, g: Windows) -> Iterator[slice]:
     """Yield parts of the batch whose rows fit into the memory for them."""
     each = math.prod(g.count) * math.prod(g.kernel) * images.shape[3] * images.dtype.itemsize
     step = max(1, _PATCH_BYTES // max(each, 1))
@@ -105,7 +106,7 @@ def _batches(images: Any, g: Windows) -> Iterator[slice]:
 # ── depthwise ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def depthwise_forward(xp: Any, image: Any, kernel: Any, g: Windows) -> Any:
+def depthwise_forward(xp: Namespace, image: Array, kernel: Array, g: Windows) -> Array:
     """Convolve each channel with its own filters [kh, kw, c, m]; returns [n, oh, ow, c * m]."""
     padded = g.pad(xp, image)
     total = xp.zeros((image.shape[0], *g.count, *kernel.shape[2:]), _sum_dtype(xp, image))
@@ -114,7 +115,7 @@ def depthwise_forward(xp: Any, image: Any, kernel: Any, g: Windows) -> Any:
     return total.reshape(*total.shape[:3], -1).astype(image.dtype, copy=False)
 
 
-def depthwise_by_input(xp: Any, input_shape: Shape, kernel: Any, gradient: Any, g: Windows) -> Any:
+def depthwise_by_input(xp: Namespace, input_shape: Shape, kernel: Array, gradient: Array, g: Windows) -> Array:
     """Return the gradient of `depthwise_forward` with respect to its input."""
     flowing = gradient.reshape(*gradient.shape[:3], *kernel.shape[2:])
     padded = xp.zeros((input_shape[0], *g.padded, input_shape[3]), _sum_dtype(xp, gradient))
@@ -123,7 +124,7 @@ def depthwise_by_input(xp: Any, input_shape: Shape, kernel: Any, gradient: Any, 
     return g.unpad(padded).astype(gradient.dtype, copy=False)
 
 
-def depthwise_by_filter(xp: Any, image: Any, filter_shape: Shape, gradient: Any, g: Windows) -> Any:
+def depthwise_by_filter(xp: Namespace, image: Array, filter_shape: Shape, gradient: Array, g: Windows) -> Array:
     """Return the gradient of `depthwise_forward` with respect to its filter."""
     padded = g.pad(xp, image)
     flowing = gradient.reshape(*gradient.shape[:3], *filter_shape[2:])
@@ -134,7 +135,7 @@ def depthwise_by_filter(xp: Any, image: Any, filter_shape: Shape, gradient: Any,
     return made
 
 
-def _sum_dtype(xp: Any, like: Any) -> Any:
+def _sum_dtype(xp: Namespace, like: Array) -> Any:
     """Return the dtype of sums: float32 for half precision."""
     return xp.float32 if like.dtype.itemsize == 2 and like.dtype.kind not in "iu" else like.dtype
 
@@ -142,14 +143,14 @@ def _sum_dtype(xp: Any, like: Any) -> Any:
 # ── kernels ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def best(name: str, plain: Callable[..., Any], binding: Binding) -> Callable[..., Any]:
+def best(name: str, plain: Body, binding: Binding) -> Body:
     """Return cuDNN's function of that name if it serves the node, with `plain` as the fallback; otherwise `plain`."""
     fast = cudnn.preferred(name, binding)
     if fast is None:
         return plain
     chosen = fast
 
-    def compute(*args: Any) -> Any:
+    def compute(*args: Any) -> Value:
         try:
             return chosen(*args)
         except cudnn.NotPlannedError:
@@ -160,12 +161,12 @@ def best(name: str, plain: Callable[..., Any], binding: Binding) -> Callable[...
 
 @binder("Conv2D", device="GPU", fresh=True)
 @binder("DepthwiseConv2dNative", device="GPU", fresh=True)
-def conv(binding: Binding) -> Callable[[Any, Any], Any]:
+def conv(binding: Binding) -> Callable[[Array, Array], Array]:
     xp, shared = binding.xp, Convolution(binding, Windows)
     layout = shared.layout
     compute = depthwise_forward if shared.depthwise else best("forward", forward, binding)
 
-    def body(image: Any, kernel: Any) -> Any:
+    def body(image: Array, kernel: Array) -> Array:
         g, made = shared.of(image.shape, kernel.shape)
         if not image.size * kernel.size:
             return xp.zeros(made, image.dtype)
@@ -176,12 +177,12 @@ def conv(binding: Binding) -> Callable[[Any, Any], Any]:
 
 @binder("Conv2DBackpropInput", device="GPU", host={"input_sizes": as_ints}, fresh=True)
 @binder("DepthwiseConv2dNativeBackpropInput", device="GPU", host={"input_sizes": as_ints}, fresh=True)
-def conv_by_input(binding: Binding) -> Callable[..., Any]:
+def conv_by_input(binding: Binding) -> Body:
     xp, shared = binding.xp, Convolution(binding, Windows)
     layout = shared.layout
     compute = depthwise_by_input if shared.depthwise else best("backprop_input", backprop_input, binding)
 
-    def body(input_sizes: Shape, kernel: Any, out_backprop: Any) -> Any:
+    def body(input_sizes: Shape, kernel: Array, out_backprop: Array) -> Array:
         g, made = shared.of(input_sizes, kernel.shape)
         expect_shape("out_backprop", out_backprop.shape, made)
         if not out_backprop.size * kernel.size:
@@ -194,12 +195,12 @@ def conv_by_input(binding: Binding) -> Callable[..., Any]:
 
 @binder("Conv2DBackpropFilter", device="GPU", host={"filter_sizes": as_ints}, fresh=True)
 @binder("DepthwiseConv2dNativeBackpropFilter", device="GPU", host={"filter_sizes": as_ints}, fresh=True)
-def conv_by_filter(binding: Binding) -> Callable[..., Any]:
+def conv_by_filter(binding: Binding) -> Body:
     xp, shared = binding.xp, Convolution(binding, Windows)
     layout = shared.layout
     compute = depthwise_by_filter if shared.depthwise else best("backprop_filter", backprop_filter, binding)
 
-    def body(image: Any, filter_sizes: Shape, out_backprop: Any) -> Any:
+    def body(image: Array, filter_sizes: Shape, out_backprop: Array) -> Array:
         g, made = shared.of(image.shape, filter_sizes)
         expect_shape("out_backprop", out_backprop.shape, made)
         if not out_backprop.size * image.size:

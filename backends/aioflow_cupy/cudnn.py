@@ -8,16 +8,16 @@ and what it has no plan for, such as groups.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import Any, Final, TypeAlias
 
 from aioflow.graph import dtypes
 from aioflow.graph.windows import Shape
-from aioflow.kernels.registry import Binding
+from aioflow.kernels.registry import Binding, Body
+from aioflow.memory.values import Array, Namespace
 from aioflow_cupy.windows import Windows
 
-Convolution: TypeAlias = Callable[..., Any]
+Convolution: TypeAlias = Body
 _TYPES: Final = {dtypes.float32: "FLOAT", dtypes.float16: "HALF", dtypes.bfloat16: "BFLOAT16"}
 
 
@@ -58,28 +58,28 @@ class _Planner:
         self._handles: dict[int, Any] = {}
         self._plan = lru_cache(maxsize=64)(self._make)
 
-    def forward(self, xp: Any, image: Any, kernel: Any, g: Windows) -> Any:
+    def forward(self, xp: Namespace, image: Array, kernel: Array, g: Windows) -> Array:
         """Compute `convolution.forward`."""
         out = xp.empty((image.shape[0], *g.count, kernel.shape[3]), image.dtype)
         return self._run(xp, "conv_fprop", (image, _outputs_first(xp, kernel)), out, g)
 
-    def backprop_input(self, xp: Any, input_shape: Shape, kernel: Any, gradient: Any, g: Windows) -> Any:
+    def backprop_input(self, xp: Namespace, input_shape: Shape, kernel: Array, gradient: Array, g: Windows) -> Array:
         """Compute `convolution.backprop_input`."""
         out = xp.empty(input_shape, gradient.dtype)
         return self._run(xp, "conv_dgrad", (gradient, _outputs_first(xp, kernel)), out, g)
 
-    def backprop_filter(self, xp: Any, image: Any, filter_shape: Shape, gradient: Any, g: Windows) -> Any:
+    def backprop_filter(self, xp: Namespace, image: Array, filter_shape: Shape, gradient: Array, g: Windows) -> Array:
         """Compute `convolution.backprop_filter`."""
         kh, kw, inner, outputs = filter_shape
         out = xp.empty((outputs, kh, kw, inner), gradient.dtype)
         made = self._run(xp, "conv_wgrad", (gradient, image), out, g)
         return made.transpose(1, 2, 3, 0)
 
-    def _run(self, xp: Any, name: str, inputs: tuple[Any, Any], out: Any, g: Windows) -> Any:
+    def _run(self, xp: Namespace, name: str, inputs: tuple[Array, Array], out: Array, g: Windows) -> Array:
         arrays = [xp.ascontiguousarray(a) for a in inputs]
         graph, tensors, result = self._plan(name, arrays[0].shape, arrays[1].shape, out.shape, g)
         workspace = xp.empty(graph.get_workspace_size(), xp.uint8)
-        stream = xp.cuda.get_current_stream()
+        stream: Any = xp.cuda.get_current_stream()
         self._cudnn.set_stream(handle=self._handle(stream.device_id), stream=stream.ptr)
         graph.execute(
             {**dict(zip(tensors, arrays, strict=True)), result: out}, workspace, handle=self._handle(stream.device_id)
@@ -91,7 +91,7 @@ class _Planner:
             self._handles[device] = self._cudnn.create_handle()
         return self._handles[device]
 
-    def _make(self, name: str, first: Shape, second: Shape, out: Shape, g: Windows) -> tuple[Any, Any, Any]:
+    def _make(self, name: str, first: Shape, second: Shape, out: Shape, g: Windows) -> tuple[Any, list[Any], Any]:
         image, kernel = {"conv_fprop": (first, second), "conv_dgrad": (out, second), "conv_wgrad": (second, out)}[name]
         # The filter is [co, kh, kw, c / groups].
         if image[3] != kernel[3]:
@@ -101,7 +101,7 @@ class _Planner:
         except self._cudnn.cudnnGraphNotSupportedError as error:
             raise NotPlannedError(str(error)) from error
 
-    def _build(self, name: str, first: Shape, second: Shape, out: Shape, g: Windows) -> tuple[Any, Any, Any]:
+    def _build(self, name: str, first: Shape, second: Shape, out: Shape, g: Windows) -> tuple[Any, list[Any], Any]:
         cudnn = self._cudnn
         graph = cudnn.pygraph(
             io_data_type=self._type,
@@ -127,7 +127,7 @@ class _Planner:
         return graph, tensors, made
 
 
-def _outputs_first(xp: Any, kernel: Any) -> Any:
+def _outputs_first(xp: Namespace, kernel: Array) -> Array:
     """Convert [kh, kw, c, co] to [co, kh, kw, c], cuDNN's layout of filters with the channels last."""
     return xp.ascontiguousarray(kernel.transpose(3, 0, 1, 2))
 

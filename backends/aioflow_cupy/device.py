@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property  # noqa: TID251  # a forked child has no GPU
 from typing import Any, Final
@@ -13,6 +13,7 @@ import numpy as np
 from aioflow.errors import InternalError
 from aioflow.kernels.registry import Binding, Body, KernelDef
 from aioflow.kernels.resources import VariableResource
+from aioflow.memory.values import Array, Value
 from aioflow.runtime.backend_api import MemoryStats
 from aioflow.runtime.bind import BoundNode
 from aioflow.runtime.executor import DeviceThreads
@@ -22,7 +23,7 @@ from aioflow_cupy.completion import Completions
 from aioflow_cupy.dlpack import SharedArray, imported, is_on_gpu
 from aioflow_cupy.driver import Driver
 from aioflow_cupy.executor import StreamExecutor
-from aioflow_cupy.graphs import CapturedFunction, is_capturable
+from aioflow_cupy.graphs import CapturedFunction, Function, is_capturable
 from aioflow_cupy.memory import DeviceMemory
 from aioflow_cupy.namespace import Namespace
 from aioflow_cupy.staging import LANE_BYTES, Lanes
@@ -122,7 +123,7 @@ class CupyDevice:
         """Return the value in host memory, for a kernel. Blocks until an array has been computed."""
         return value.get() if isinstance(value, self._driver.xp.ndarray) else value
 
-    def copy_from(self, array: Any, other: CupyDevice) -> Any:
+    def copy_from(self, array: Array, other: CupyDevice) -> Array:
         """Return this device's array with the value of another GPU's array."""
         self._check_open()
         return array if other is self else self.transfers.copy_from(array, other.transfers)
@@ -133,9 +134,7 @@ class CupyDevice:
 
     # -- running ---------------------------------------------------------------------------------------------------
 
-    def capture(
-        self, function: Callable[..., tuple[Any, ...]], variables: Sequence[VariableResource] = ()
-    ) -> Callable[..., tuple[Any, ...]]:
+    def capture(self, function: Function, variables: Sequence[VariableResource] = ()) -> Function:
         """Return a form of the function that is captured as a CUDA graph when its shapes recur; see `graphs`.
 
         Call it in the executor.
@@ -144,9 +143,7 @@ class CupyDevice:
             return function
         return CapturedFunction(self._driver, self.streams, function, variables)
 
-    def captured(
-        self, function: Callable[..., tuple[Any, ...]], nodes: Sequence[BoundNode]
-    ) -> Callable[..., tuple[Any, ...]] | None:
+    def captured(self, function: Function, nodes: Sequence[BoundNode]) -> Function | None:
         """Return a form of a strand that uses CUDA graphs, if none of its nodes needs the host.
 
         See `BackendDevice.captured`.
@@ -157,7 +154,7 @@ class CupyDevice:
         current: tuple[VariableResource, ...] | None = None
         replayed = function
 
-        def call(*values: Any) -> tuple[Any, ...]:
+        def call(*values: Value) -> tuple[Value, ...]:
             nonlocal current, replayed
             variables = tuple(handle() for handle in handles)
             if variables != current:  # the first call, or the first after the container was cleared

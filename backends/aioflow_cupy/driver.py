@@ -38,7 +38,7 @@ class Graph(Protocol):
 class Stream(Protocol):
     """A queue of work that runs in order."""
 
-    def record(self, event: Any) -> Any:
+    def record(self, event: Any) -> object:
         """Make the event stand for all work submitted to the stream so far."""
 
     def wait_event(self, event: Any) -> None:
@@ -82,19 +82,19 @@ class Driver(Protocol):
     def current(self, device: int, stream: Any, allocator: Allocator) -> AbstractContextManager[None]:
         """Return a context in which the thread makes arrays on that device, with that allocator, in that stream."""
 
-    def stream(self, device: int) -> Any:
+    def stream(self, device: int) -> Stream:
         """Return a new stream that does not wait for other streams."""
 
-    def external_stream(self, device: int, pointer: int) -> Any:
+    def external_stream(self, device: int, pointer: int) -> Stream:
         """Return another library's stream."""
 
-    def event(self, device: int) -> Any:
+    def event(self, device: int) -> Event:
         """Return a new event."""
 
-    def pool(self, device: int) -> Pool:
+    def pool(self, device: int) -> Any:
         """Return the device's pool, which reuses memory in the order of the stream that allocated it."""
 
-    def private_pool(self) -> Pool:
+    def private_pool(self) -> Any:
         """Return a separate pool for a captured graph."""
 
     def pinned(self, size: int) -> Any:
@@ -118,7 +118,7 @@ class Driver(Protocol):
     def special(self) -> Any:
         """Return the module of special functions (erf, gammaln, …), or None."""
 
-    def import_array(self, exporter: Any) -> Any:
+    def import_array(self, exporter: object) -> Any:
         """Return the array exported by an object with `__dlpack__` on the current device, for the current stream."""
 
 
@@ -242,6 +242,6 @@ class CupyDriver:
         except ImportError:
             return None
 
-    def import_array(self, exporter: Any) -> Any:
+    def import_array(self, exporter: object) -> Any:
         """Import an array through DLPack, as `Driver.import_array`."""
         return self.xp.from_dlpack(exporter)

@@ -9,7 +9,7 @@ an op that has no form in C (`Traits.in_c`) runs op by op.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
@@ -17,6 +17,7 @@ from aioflow.graph.dtypes import DType
 from aioflow.graph.opdef import traits_of
 from aioflow.kernels.fused import Chain, chain_of
 from aioflow.kernels.registry import Binding, binder
+from aioflow.memory.values import Array
 
 _C_TYPES: Final = {
     dtypes.float32: "float",
@@ -45,7 +46,7 @@ def program(chain: Chain, inputs: Sequence[DType]) -> str | None:
 
 
 @binder("_ElementwiseChain", device="GPU", dtypes={"Tout": "numbers bool"}, fresh=True)
-def elementwise_chain(binding: Binding) -> Callable[[Sequence[Any]], Any]:
+def elementwise_chain(binding: Binding) -> Callable[[Sequence[Array]], Array]:
     chain = chain_of(binding)
     text = program(chain, binding.input_dtypes)
     make = getattr(binding.xp, "ElementwiseKernel", None)
@@ -54,9 +55,10 @@ def elementwise_chain(binding: Binding) -> Callable[[Sequence[Any]], Any]:
     parameters = ", ".join(f"{dtype.name} a{i}" for i, dtype in enumerate(binding.input_dtypes))
     kernel = make(parameters, f"{binding.output_dtypes[0].name} y", text, f"aioflow_chain_{len(chain.members)}")
 
-    def fused(inputs: Sequence[Any]) -> Any:
+    def fused(inputs: Sequence[Array]) -> Array:
         try:
-            return kernel(*inputs)
+            found: Array = kernel(*inputs)
+            return found
         # The shapes do not broadcast. Op by op, the error names the node.
         except ValueError as error:
             chain(inputs)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from aioflow.concurrency.threads import although_cancelled
 from aioflow.runtime.executor import DeviceThreads
 from aioflow.runtime.step import Step
 from aioflow_cupy.completion import Completions
+from aioflow_cupy.driver import Event
 from aioflow_cupy.streams import Streams
 
 T = TypeVar("T")
@@ -23,7 +24,7 @@ class StreamExecutor:
         self._streams = streams
         self._completions = completions
 
-    async def run(self, step: Step, function: Callable[..., T], *args: Any) -> T:
+    async def run(self, step: Step, function: Callable[..., T], *args: object) -> T:
         """Run `function(*args)` in the launching thread, with the compute stream current.
 
         Returns after its kernels are done.
@@ -39,7 +40,7 @@ class StreamExecutor:
             raise
         return result
 
-    def _launch(self, function: Callable[..., T], args: tuple[Any, ...]) -> tuple[T, Any]:
+    def _launch(self, function: Callable[..., T], args: tuple[object, ...]) -> tuple[T, Event]:
         with self._streams.computing():
             result = function(*args)
         return result, self._streams.mark(self._streams.compute)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -26,13 +26,14 @@ import numpy as np
 from aioflow.errors import FailedPreconditionError
 from aioflow.graph import dtypes
 from aioflow.kernels.resources import VariableResource
+from aioflow.memory.values import Array, Value
 from aioflow.runtime.bind import BoundNode
 from aioflow_cupy.driver import Driver, Graph, Pool
 from aioflow_cupy.streams import Streams
 
 Function: TypeAlias = Callable[..., tuple[Any, ...]]
-Key: TypeAlias = tuple[Any, ...]
-Reference: TypeAlias = Callable[[], Any]
+Key: TypeAlias = tuple[Hashable, ...]
+Reference: TypeAlias = Callable[[], Array | None]
 
 # The runs before a capture compile the kernels and create the objects that kernels make on their first call.
 _WARM_UP: Final = 2
@@ -62,7 +63,7 @@ class _Capture:
     pool: Pool
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...]
-    variables: tuple[tuple[VariableResource, Any], ...]
+    variables: tuple[tuple[VariableResource, Array], ...]
 
 
 @dataclass(slots=True)
@@ -93,7 +94,7 @@ class CapturedFunction:
         # For each variable whether the last run left it in its array.
         self._stays: list[bool] = [False] * len(self._variables)
 
-    def __call__(self, *args: Any) -> tuple[Any, ...]:
+    def __call__(self, *args: Value) -> tuple[Any, ...]:
         """Return the function's results for these arguments."""
         if self.stats.refused is not None:
             return self._plain(args)
@@ -114,7 +115,7 @@ class CapturedFunction:
         """Drop all graphs. The device must be done with them."""
         self._shapes.clear()
 
-    def _plain(self, args: Sequence[Any]) -> tuple[Any, ...]:
+    def _plain(self, args: Sequence[Any]) -> tuple[Value, ...]:
         self.stats.plain += 1
         before = [_reference(v) for v in self._variables]
         made = self._function(*args)
@@ -174,7 +175,7 @@ class CapturedFunction:
             if array is not None and variable.value is not array:  # the recorded work never ran
                 variable.assign(array)
 
-    def _replay(self, capture: _Capture, args: Sequence[Any]) -> tuple[Any, ...]:
+    def _replay(self, capture: _Capture, args: Sequence[Any]) -> tuple[Value, ...]:
         xp = self._driver.xp
         for own, given in zip(capture.inputs, args, strict=True):
             if _is_array(xp, own):
@@ -184,11 +185,11 @@ class CapturedFunction:
         return tuple(o.copy() if _is_array(xp, o) else o for o in capture.outputs)
 
 
-def _is_array(xp: Any, value: Any) -> bool:
+def _is_array(xp: Any, value: Value) -> bool:
     return isinstance(value, xp.ndarray)
 
 
-def _identity(value: Any) -> Any:
+def _identity(value: Value) -> Hashable:
     """Return the cache key of an argument that is not an array: its value if it is a plain one, otherwise its id."""
     # An id cannot be reused while a graph exists: a capture holds its arguments.
     return value if isinstance(value, int | float | bool | str | tuple | None) else id(value)
@@ -200,7 +201,7 @@ def _reference(variable: VariableResource) -> Reference:
     return (lambda: None) if value is None else weakref.ref(value)
 
 
-def _write_back(variable: VariableResource, array: Any) -> None:
+def _write_back(variable: VariableResource, array: Array | None) -> None:
     """During a capture, copy the variable's new value into the array that the variable had before.
 
     Raises:
@@ -216,7 +217,7 @@ def _write_back(variable: VariableResource, array: Any) -> None:
         variable.assign(array)
 
 
-def _counts(pairs: Sequence[tuple[Any, Any]]) -> list[int]:
+def _counts(pairs: Sequence[tuple[VariableResource, Array]]) -> list[int]:
     """Return the number of references to each second item."""
     # One function for both callers: the counts include the temporary references made here.
     return [sys.getrefcount(array) for _, array in pairs]

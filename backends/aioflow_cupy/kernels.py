@@ -7,7 +7,7 @@ GPUs, an index that is out of bounds gathers zeros, and a label that is out of b
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from aioflow.kernels.nn.activations import narrow, softmax_parts
 from aioflow.kernels.registry import ANY_DEVICE, KERNELS, Binding, Body, binder
 from aioflow.kernels.resources import VariableResource
 from aioflow.kernels.variables import state
+from aioflow.memory.values import Array, Namespace
 
 _NUMERIC: Final = "numbers bool"  # strings stay on the CPU
 _HALVES: Final = {"T": "float16 bfloat16"}
@@ -27,10 +28,10 @@ _HALVES: Final = {"T": "float16 bfloat16"}
 
 
 @binder("MatMul", device="GPU", dtypes=_HALVES, fresh=True)
-def matmul(binding: Binding) -> Callable[[Any, Any], Any]:
+def matmul(binding: Binding) -> Callable[[Array, Array], Array]:
     xp, turn_a, turn_b = binding.xp, binding.attrs["transpose_a"], binding.attrs["transpose_b"]
 
-    def product(a: Any, b: Any) -> Any:
+    def product(a: Array, b: Array) -> Array:
         left, right = (a.T if turn_a else a), (b.T if turn_b else b)
         if a.ndim != 2 or b.ndim != 2 or left.shape[1] != right.shape[0]:
             raise _no_product(a, b, "rank 2 and equal inner sizes")
@@ -41,11 +42,11 @@ def matmul(binding: Binding) -> Callable[[Any, Any], Any]:
 
 @binder("BatchMatMul", device="GPU", dtypes=_HALVES, fresh=True)
 @binder("BatchMatMulV2", device="GPU", dtypes=_HALVES, fresh=True)
-def batch_matmul(binding: Binding) -> Callable[[Any, Any], Any]:
+def batch_matmul(binding: Binding) -> Callable[[Array, Array], Array]:
     xp, turn_x, turn_y = binding.xp, binding.attrs["adj_x"], binding.attrs["adj_y"]
     same = binding.op_type == "BatchMatMul"
 
-    def product(x: Any, y: Any) -> Any:
+    def product(x: Array, y: Array) -> Array:
         if x.ndim < 2 or y.ndim < 2 or (same and x.shape[:-2] != y.shape[:-2]):
             raise _no_product(x, y, "rank >= 2" + (" and equal batches" if same else ""))
         left, right = (x.swapaxes(-1, -2) if turn_x else x), (y.swapaxes(-1, -2) if turn_y else y)
@@ -57,7 +58,7 @@ def batch_matmul(binding: Binding) -> Callable[[Any, Any], Any]:
     return product
 
 
-def _no_product(a: Any, b: Any, expected: str) -> InvalidArgumentError:
+def _no_product(a: Array, b: Array, expected: str) -> InvalidArgumentError:
     return InvalidArgumentError(
         "the operands cannot be multiplied as matrices", expected=expected, actual=f"{a.shape} times {b.shape}"
     )
@@ -66,7 +67,7 @@ def _no_product(a: Any, b: Any, expected: str) -> InvalidArgumentError:
 # ── access by index, without a look at the indices ───────────────────────────────────────────────────────────────────
 
 
-def _pick(xp: Any, params: Any, indices: Any, axis: int) -> Any:
+def _pick(xp: Namespace, params: Array, indices: Array, axis: int) -> Array:
     """Return the elements along an axis, zeros where the index is out of bounds."""
     limit = params.shape[axis]
     if not limit:
@@ -78,13 +79,13 @@ def _pick(xp: Any, params: Any, indices: Any, axis: int) -> Any:
 
 
 @binder("Gather", device="GPU", dtypes={"Tparams": _NUMERIC}, fresh=True)
-def gather(binding: Binding) -> Callable[[Any, Any], Any]:
+def gather(binding: Binding) -> Callable[[Array, Array], Array]:
     xp = binding.xp
     return lambda params, indices: _pick(xp, params, indices, check_axis(0, params.ndim))
 
 
 @binder("GatherV2", device="GPU", dtypes={"Tparams": _NUMERIC}, host={"axis": as_int}, fresh=True)
-def gather_v2(binding: Binding) -> Callable[..., Any]:
+def gather_v2(binding: Binding) -> Body:
     xp = binding.xp
     if binding.attrs["batch_dims"]:
         return array_index.gather_v2(binding)
@@ -92,12 +93,12 @@ def gather_v2(binding: Binding) -> Callable[..., Any]:
 
 
 @binder("ResourceGather", device="GPU", dtypes={"dtype": _NUMERIC}, fresh=True, takes=VariableResource)
-def resource_gather(binding: Binding) -> Callable[[Any, Any], Any]:
+def resource_gather(binding: Binding) -> Callable[[VariableResource, Array], Array]:
     xp = binding.xp
     if binding.attrs["batch_dims"]:
         return state.gather(binding)
 
-    def read(resource: Any, indices: Any) -> Any:
+    def read(resource: VariableResource, indices: Array) -> Array:
         value = resource.read()
         if value.ndim == 0:
             raise InvalidArgumentError(f"variable {resource.name} has no rows", expected="rank >= 1", actual="rank 0")
@@ -107,10 +108,10 @@ def resource_gather(binding: Binding) -> Callable[[Any, Any], Any]:
 
 
 @binder("OneHot", device="GPU", dtypes={"T": _NUMERIC}, host={"depth": as_int}, fresh=True)
-def one_hot(binding: Binding) -> Callable[..., Any]:
+def one_hot(binding: Binding) -> Body:
     xp, dtype, axis = binding.xp, binding.output_dtypes[0].np_dtype, binding.attrs["axis"]
 
-    def encode(indices: Any, depth: int, on_value: Any, off_value: Any) -> Any:
+    def encode(indices: Array, depth: int, on_value: Array, off_value: Array) -> Array:
         if depth < 0:
             raise InvalidArgumentError("the depth of one_hot is negative", expected="depth >= 0", actual=depth)
         hot = indices[..., None] == xp.arange(depth, dtype=indices.dtype)
@@ -121,10 +122,10 @@ def one_hot(binding: Binding) -> Callable[..., Any]:
 
 
 @binder("SparseSoftmaxCrossEntropyWithLogits", device="GPU", fresh=True)
-def sparse_cross_entropy(binding: Binding) -> Callable[[Any, Any], tuple[Any, Any]]:
+def sparse_cross_entropy(binding: Binding) -> Callable[[Array, Array], tuple[Array, Array]]:
     xp, parts = binding.xp, softmax_parts(binding.xp)
 
-    def body(features: Any, labels: Any) -> tuple[Any, Any]:
+    def body(features: Array, labels: Array) -> tuple[Array, Array]:
         if features.ndim != 2 or labels.shape != features.shape[:1] or not features.shape[1]:
             raise InvalidArgumentError(
                 "logits must be a matrix, with one label per row",
@@ -167,8 +168,9 @@ def _special(binding: Binding) -> Body:
         return portable.bind(binding)
     wide = dtype if dtype.itemsize > 2 else np.dtype(np.float32)
 
-    def body(*inputs: Any) -> Any:
-        return found(*(x.astype(wide, copy=False) for x in inputs)).astype(dtype, copy=False)
+    def body(*inputs: Array) -> Array:
+        result: Array = found(*(x.astype(wide, copy=False) for x in inputs)).astype(dtype, copy=False)
+        return result
 
     return body
 

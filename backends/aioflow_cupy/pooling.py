@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -11,7 +11,9 @@ import numpy as np
 from aioflow.graph.windows import Shape
 from aioflow.kernels.convert import as_ints
 from aioflow.kernels.nn.windows import Pool, expect_shape
-from aioflow.kernels.registry import Binding, binder
+from aioflow.kernels.registry import Binding, Body, binder
+from aioflow.memory.values import Array, Namespace, NpDType
+from aioflow_cupy.taps import Part
 from aioflow_cupy.windows import Windows
 
 
@@ -22,26 +24,26 @@ def _trimmed(*fields: Any) -> Windows:
 class _Counts:
     """The number of elements of each window that lie inside the image, at least 1; cached by shape."""
 
-    def __init__(self, xp: Any) -> None:
+    def __init__(self, xp: Namespace) -> None:
         self._xp = xp
         self._counts = lru_cache(maxsize=4)(self._count)
 
-    def of(self, g: Windows, dtype: Any) -> Any:
+    def of(self, g: Windows, dtype: NpDType) -> Array:
         """Return the counts [1, oh, ow, 1]."""
         return self._counts(g).astype(dtype, copy=False)
 
-    def _count(self, g: Windows) -> Any:
+    def _count(self, g: Windows) -> Array:
         inside = g.pad(np, np.ones((1, *g.size, 1)))
         total = sum(inside[where] for _, _, where in g.taps())
         return self._xp.asarray(np.maximum(total, 1).astype(np.float32))
 
 
-def lowest(dtype: Any) -> Any:
+def lowest(dtype: NpDType) -> float:
     """Return the smallest number of a dtype."""
     return np.iinfo(dtype).min if dtype.kind in "iu" else -np.inf
 
 
-def _wide(array: Any) -> Any:
+def _wide(array: Array) -> Array:
     """Convert to the dtype in which means are computed: float64 for integers, float32 for half precision."""
     if array.dtype.kind in "iu":
         return array.astype(np.float64)
@@ -49,15 +51,15 @@ def _wide(array: Any) -> Any:
 
 
 @binder("MaxPool", device="GPU", fresh=True)
-def max_pool(binding: Binding) -> Callable[[Any], Any]:
+def max_pool(binding: Binding) -> Callable[[Array], Array]:
     shared, xp = Pool(binding, _trimmed), binding.xp
     layout = shared.layout
 
-    def body(image: Any) -> Any:
+    def body(image: Array) -> Array:
         g, _ = shared.of(image.shape)
         x = layout.last(image)
         padded = g.pad(xp, x, lowest(x.dtype))
-        best = None
+        best: Any = None
         for _, _, where in g.taps():
             best = padded[where].copy() if best is None else xp.maximum(best, padded[where], best)
         return layout.back(best)
@@ -66,11 +68,11 @@ def max_pool(binding: Binding) -> Callable[[Any], Any]:
 
 
 @binder("AvgPool", device="GPU", fresh=True)
-def avg_pool(binding: Binding) -> Callable[[Any], Any]:
+def avg_pool(binding: Binding) -> Callable[[Array], Array]:
     shared, xp = Pool(binding, _trimmed), binding.xp
     layout, counts = shared.layout, _Counts(xp)
 
-    def body(image: Any) -> Any:
+    def body(image: Array) -> Array:
         g, _ = shared.of(image.shape)
         x = layout.last(image)
         padded = g.pad(xp, _wide(x))
@@ -84,11 +86,11 @@ def avg_pool(binding: Binding) -> Callable[[Any], Any]:
 
 
 @binder("AvgPoolGrad", device="GPU", host={"orig_input_shape": as_ints}, fresh=True)
-def avg_pool_grad(binding: Binding) -> Callable[..., Any]:
+def avg_pool_grad(binding: Binding) -> Body:
     shared, xp = Pool(binding, _trimmed), binding.xp
     layout, counts = shared.layout, _Counts(xp)
 
-    def body(orig_input_shape: Shape, grad: Any) -> Any:
+    def body(orig_input_shape: Shape, grad: Array) -> Array:
         g, made = shared.of(orig_input_shape)
         expect_shape("grad", grad.shape, made)
         dy = layout.last(grad)
@@ -103,12 +105,12 @@ def avg_pool_grad(binding: Binding) -> Callable[..., Any]:
 
 
 @binder("MaxPoolGrad", device="GPU", fresh=True)
-def max_pool_grad(binding: Binding) -> Callable[..., Any]:
+def max_pool_grad(binding: Binding) -> Body:
     """Route each window's gradient to the first element that is its maximum."""
     shared, xp = Pool(binding, _trimmed), binding.xp
     layout = shared.layout
 
-    def body(orig_input: Any, orig_output: Any, grad: Any) -> Any:
+    def body(orig_input: Array, orig_output: Array, grad: Array) -> Array:
         g, made = shared.of(orig_input.shape)
         expect_shape("orig_output", orig_output.shape, made)
         expect_shape("grad", grad.shape, made)
@@ -123,12 +125,12 @@ def max_pool_grad(binding: Binding) -> Callable[..., Any]:
 
 
 @binder("MaxPoolGradGrad", device="GPU", fresh=True)
-def max_pool_grad_grad(binding: Binding) -> Callable[..., Any]:
+def max_pool_grad_grad(binding: Binding) -> Body:
     """Select, for each window, the element of `grad` at the position of its maximum: the adjoint of MaxPoolGrad."""
     shared, xp = Pool(binding, _trimmed), binding.xp
     layout = shared.layout
 
-    def body(orig_input: Any, orig_output: Any, grad: Any) -> Any:
+    def body(orig_input: Array, orig_output: Array, grad: Array) -> Array:
         g, made = shared.of(orig_input.shape)
         expect_shape("orig_output", orig_output.shape, made)
         expect_shape("grad", grad.shape, orig_input.shape)
@@ -142,7 +144,7 @@ def max_pool_grad_grad(binding: Binding) -> Callable[..., Any]:
     return body
 
 
-def _winners(xp: Any, g: Windows, x: Any, y: Any) -> Any:
+def _winners(xp: Namespace, g: Windows, x: Array, y: Array) -> Iterator[tuple[Part, Array]]:
     """Yield, for each kernel position, the part that it reads, and a mask of the windows whose first maximum it is."""
     padded = g.pad(xp, x)
     inside = g.pad(xp, xp.ones((1, *g.size, 1), bool), False)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 import numpy as np
 
-from aioflow_cupy.driver import Driver
+from aioflow.memory.values import Array
+from aioflow_cupy.driver import Driver, Event
 from aioflow_cupy.streams import Streams
 
 LANE_BYTES: Final = 4 << 20
@@ -30,14 +32,14 @@ class Lane:
 
     __slots__ = ("_make", "consumed", "device_bytes", "host")
 
-    def __init__(self, host: Any, make: Any) -> None:
+    def __init__(self, host: Array, make: Callable[[], Array]) -> None:
         self.host = host
         self._make = make
-        self.device_bytes: Any = None
-        self.consumed: Any = None
+        self.device_bytes: Array | None = None
+        self.consumed: Event | None = None
 
     @property
-    def device(self) -> Any:
+    def device(self) -> Array:
         """The device's bytes, allocated on first use."""
         if self.device_bytes is None:
             self.device_bytes = self._make()
@@ -54,7 +56,7 @@ class Lanes:
         self._limit = limit
         self._made = 0
         self._free: list[Lane] = []
-        self._retired: deque[tuple[Any, Lane]] = deque()
+        self._retired: deque[tuple[Event, Lane]] = deque()
         self._lock = threading.Lock()
 
     def take(self) -> Lane:
@@ -71,7 +73,7 @@ class Lanes:
         event.synchronize()
         return lane
 
-    def give_back(self, lane: Lane, event: Any) -> None:
+    def give_back(self, lane: Lane, event: Event | None) -> None:
         """Return a lane for reuse after the event, or at once if `event` is None."""
         with self._lock:
             if event is None:
@@ -87,7 +89,7 @@ class Lanes:
             self._made = 0
 
     def _collect(self) -> None:
-        waiting: deque[tuple[Any, Lane]] = deque()
+        waiting: deque[tuple[Event, Lane]] = deque()
         for event, lane in self._retired:
             if event.done:
                 self._free.append(lane)
@@ -95,6 +97,7 @@ class Lanes:
                 waiting.append((event, lane))
         self._retired = waiting
 
-    def _make_device(self) -> Any:
+    def _make_device(self) -> Array:
         with self._streams.computing():
-            return self._driver.xp.empty(self.size, np.uint8)
+            found: Array = self._driver.xp.empty(self.size, np.uint8)
+            return found

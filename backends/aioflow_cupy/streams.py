@@ -8,9 +8,8 @@ stream-ordered pool, freed in its order. The other two touch an array only betwe
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Any
 
-from aioflow_cupy.driver import Allocator, Driver
+from aioflow_cupy.driver import Allocator, Driver, Event, Stream
 
 
 class Streams:
@@ -35,18 +34,18 @@ class Streams:
         """Return a context in which the thread's work goes to the compute stream."""
         return self._driver.current(self.device, self.compute, allocator or self._allocator)
 
-    def mark(self, stream: Any) -> Any:
+    def mark(self, stream: Stream) -> Event:
         """Return a new event after all work submitted to the stream so far."""
         event = self._driver.event(self.device)
         stream.record(event)
         return event
 
-    def order(self, before: Any, after: Any) -> Any:
+    def order(self, before: Stream, after: Stream) -> Event:
         """Make later work of `after` wait for the work submitted to `before` so far. Return the event between them."""
         event = self.mark(before)
         after.wait_event(event)
         return event
 
-    def all_marks(self) -> list[Any]:
+    def all_marks(self) -> list[Event]:
         """Return an event for each stream, after all work submitted to it so far."""
         return [self.mark(stream) for stream in (self.compute, self.upload, self.download)]

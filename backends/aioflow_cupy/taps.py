@@ -10,9 +10,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
 
 from aioflow.graph.windows import Fit
+from aioflow.memory.values import Array, Namespace
 
 Part = tuple[slice, ...]
 
@@ -58,7 +58,7 @@ def _at(axis: int, part: slice) -> Part:
     return (*(slice(None),) * (axis + 1), part)
 
 
-def pooled(xp: Any, x: Any, taps: Taps, combine: Any, start: Any) -> Any:
+def pooled(xp: Namespace, x: Array, taps: Taps, combine: Function, start: float) -> Array:
     """Return the combination of all elements of each window; `start` for empty windows.
 
     `combine` must be associative and commutative, and write into its third argument.
@@ -73,7 +73,7 @@ def pooled(xp: Any, x: Any, taps: Taps, combine: Any, start: Any) -> Any:
     return x
 
 
-def spread(xp: Any, dy: Any, taps: Taps) -> Any:
+def spread(xp: Namespace, dy: Array, taps: Taps) -> Array:
     """Return the adjoint of a sum over windows: each element's sum over the windows that contain it."""
     for axis, size in enumerate(taps.size):
         made = xp.zeros((*dy.shape[: axis + 1], size, *dy.shape[axis + 2 :]), dy.dtype)
@@ -83,7 +83,7 @@ def spread(xp: Any, dy: Any, taps: Taps) -> Any:
     return dy
 
 
-def _winners(xp: Any, x: Any, y: Any, taps: Taps) -> Iterator[tuple[Part, Part, Any]]:
+def _winners(xp: Namespace, x: Array, y: Array, taps: Taps) -> Iterator[tuple[Part, Part, Array]]:
     """Yield (windows, elements read, mask) for each kernel position.
 
     The mask selects the windows in which the position holds the first maximum, or the first NaN.
@@ -96,7 +96,7 @@ def _winners(xp: Any, x: Any, y: Any, taps: Taps) -> Iterator[tuple[Part, Part, 
         yield given, read, hit
 
 
-def routed(xp: Any, x: Any, y: Any, dy: Any, taps: Taps) -> Any:
+def routed(xp: Namespace, x: Array, y: Array, dy: Array, taps: Taps) -> Array:
     """Return the gradient of a maximum, in dy's dtype: each window's whole dy goes to its first maximum."""
     made, nothing = xp.zeros(x.shape, dy.dtype), dy.dtype.type(0)
     for given, read, hit in _winners(xp, x, y, taps):
@@ -104,7 +104,7 @@ def routed(xp: Any, x: Any, y: Any, dy: Any, taps: Taps) -> Any:
     return made
 
 
-def picked(xp: Any, x: Any, y: Any, source: Any, taps: Taps) -> Any:
+def picked(xp: Namespace, x: Array, y: Array, source: Array, taps: Taps) -> Array:
     """Return the elements of `source`, of x's shape, at each window's first maximum: the adjoint of `routed`."""
     made = xp.zeros(y.shape, source.dtype)
     if not math.prod(y.shape):

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from aioflow.memory.values import Array
 from aioflow_cupy.completion import Completions
 from aioflow_cupy.driver import Driver
 from aioflow_cupy.staging import Lane, Lanes
@@ -30,14 +31,14 @@ class Transfers:
 
     # -- host to device --------------------------------------------------------------------------------------------
 
-    def upload(self, value: Any) -> Any:
+    def upload(self, value: npt.ArrayLike) -> Array:
         """Return the device's array of a host value, which may be modified as soon as this returns.
 
         The array is ready for later work of the compute stream; no other stream may read it.
         """
         array = np.ascontiguousarray(value).reshape(np.shape(value))
         with self._streams.computing():
-            made = self._driver.xp.empty(array.shape, array.dtype)
+            made: Array = self._driver.xp.empty(array.shape, array.dtype)
             target = made.reshape(-1).view(np.uint8)
         source = array.reshape(-1).view(np.uint8)
         for piece in self._pieces(source.nbytes):
@@ -47,7 +48,7 @@ class Transfers:
             self._through(lane, size, target, piece)
         return made
 
-    def _through(self, lane: Lane, size: int, target: Any, piece: slice) -> None:
+    def _through(self, lane: Lane, size: int, target: Array, piece: slice) -> None:
         """Copy the first `size` bytes of a lane's host memory into a piece of the target, and give the lane back."""
         streams = self._streams
         if lane.consumed is not None:
@@ -64,7 +65,7 @@ class Transfers:
 
     # -- device to host --------------------------------------------------------------------------------------------
 
-    def download(self, array: Any) -> asyncio.Future[Any]:
+    def download(self, array: Array) -> asyncio.Future[Array]:
         """Return a future of the array's value. The copy has been submitted when this returns."""
         streams = self._streams
         with streams.computing():
@@ -78,11 +79,12 @@ class Transfers:
         done = streams.mark(streams.download)
         kept = [source, flat]  # until the copy is done
 
-        def finish() -> Any:
+        def finish() -> Array:
             kept.clear()
             if lane is None:
-                return host.view(dtype).reshape(shape)  # large: the caller gets the page-locked memory itself
-            made = host.copy().view(dtype).reshape(shape)
+                found: Array = host.view(dtype).reshape(shape)  # large: the caller gets the page-locked memory itself
+                return found
+            made: Array = host.copy().view(dtype).reshape(shape)
             # Given back only here and without an event: the copy above was the last read of the lane.
             self._lanes.give_back(lane, None)
             return made
@@ -91,13 +93,13 @@ class Transfers:
 
     # -- device to device ------------------------------------------------------------------------------------------
 
-    def copy_from(self, array: Any, other: Transfers) -> Any:
+    def copy_from(self, array: Array, other: Transfers) -> Array:
         """Return this device's array with the value of another one's, copied between the GPUs directly if possible."""
         own, theirs = self._streams, other._streams
         with theirs.computing():
             source = self._driver.xp.ascontiguousarray(array)
         with own.computing():
-            made = self._driver.xp.empty(array.shape, array.dtype)
+            made: Array = self._driver.xp.empty(array.shape, array.dtype)
         if not self._driver.reach(own.device, theirs.device):
             return self._by_the_host(made, source, other)
         theirs.order(theirs.compute, own.compute)
@@ -106,7 +108,7 @@ class Transfers:
         other._completions.hold(own.mark(own.compute), source)
         return made
 
-    def _by_the_host(self, made: Any, source: Any, other: Transfers) -> Any:
+    def _by_the_host(self, made: Array, source: Array, other: Transfers) -> Array:
         """Copy one piece at a time: the other's download stream into a lane, this one's upload stream out of it."""
         own, theirs = self._streams, other._streams
         with theirs.computing():

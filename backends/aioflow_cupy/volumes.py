@@ -16,13 +16,14 @@ import numpy as np
 from aioflow.graph.windows import Shape
 from aioflow.kernels.convert import as_ints
 from aioflow.kernels.nn.windows import Convolution, Pool, expect_shape
-from aioflow.kernels.registry import Binding, binder
+from aioflow.kernels.registry import Binding, Body, binder
+from aioflow.memory.values import Array, Namespace, NpDType
 from aioflow_cupy import convolution
 from aioflow_cupy.taps import Taps, picked, pooled, routed, spread
 from aioflow_cupy.windows import Windows
 
 
-def _wide(xp: Any, dtype: Any) -> Any:
+def _wide(xp: Namespace, dtype: NpDType) -> Any:
     """Return the dtype of sums: float32 for half precision."""
     return xp.float32 if dtype.itemsize == 2 else dtype
 
@@ -35,18 +36,18 @@ def _by_depth(*fields: Any) -> tuple[Taps, Windows]:
     return Taps(*fields), Windows(*(values[1:] for values in fields))
 
 
-def _frames(volumes: Any) -> Any:
+def _frames(volumes: Array) -> Array:
     """Return the frames of volumes as a batch of images."""
     return volumes.reshape(-1, *volumes.shape[2:])
 
 
 @binder("Conv3D", device="GPU", fresh=True)
-def conv(binding: Binding) -> Callable[[Any, Any], Any]:
+def conv(binding: Binding) -> Callable[[Array, Array], Array]:
     xp, shared = binding.xp, Convolution(binding, _by_depth)
     layout = shared.layout
     compute = convolution.best("forward", convolution.forward, binding)
 
-    def body(image: Any, kernel: Any) -> Any:
+    def body(image: Array, kernel: Array) -> Array:
         (taps, flat), made = shared.of(image.shape, kernel.shape)
         if not math.prod(made):
             return xp.zeros(made, image.dtype)
@@ -61,12 +62,12 @@ def conv(binding: Binding) -> Callable[[Any, Any], Any]:
 
 
 @binder("Conv3DBackpropInputV2", device="GPU", host={"input_sizes": as_ints}, fresh=True)
-def conv_by_input(binding: Binding) -> Callable[..., Any]:
+def conv_by_input(binding: Binding) -> Body:
     xp, shared = binding.xp, Convolution(binding, _by_depth)
     layout = shared.layout
     compute = convolution.best("backprop_input", convolution.backprop_input, binding)
 
-    def body(input_sizes: Shape, kernel: Any, out_backprop: Any) -> Any:
+    def body(input_sizes: Shape, kernel: Array, out_backprop: Array) -> Array:
         (taps, flat), made = shared.of(input_sizes, kernel.shape)
         expect_shape("out_backprop", out_backprop.shape, made)
         if not math.prod(made):
@@ -82,12 +83,12 @@ def conv_by_input(binding: Binding) -> Callable[..., Any]:
 
 
 @binder("Conv3DBackpropFilterV2", device="GPU", host={"filter_sizes": as_ints}, fresh=True)
-def conv_by_filter(binding: Binding) -> Callable[..., Any]:
+def conv_by_filter(binding: Binding) -> Body:
     xp, shared = binding.xp, Convolution(binding, _by_depth)
     layout = shared.layout
     compute = convolution.best("backprop_filter", convolution.backprop_filter, binding)
 
-    def body(image: Any, filter_sizes: Shape, out_backprop: Any) -> Any:
+    def body(image: Array, filter_sizes: Shape, out_backprop: Array) -> Array:
         (taps, flat), made = shared.of(image.shape, filter_sizes)
         expect_shape("out_backprop", out_backprop.shape, made)
         total = xp.zeros(filter_sizes, out_backprop.dtype)
@@ -107,26 +108,27 @@ def conv_by_filter(binding: Binding) -> Callable[..., Any]:
 class _Mean:
     """Division of window sums by the number of elements in each window; the numbers are cached by shape."""
 
-    def __init__(self, xp: Any) -> None:
+    def __init__(self, xp: Namespace) -> None:
         self._xp = xp
         self._counts = lru_cache(maxsize=4)(self._count)
 
-    def __call__(self, sums: Any, taps: Taps) -> Any:
+    def __call__(self, sums: Array, taps: Taps) -> Array:
         """Return the means."""
-        return sums / self._counts(taps).astype(sums.dtype, copy=False)
+        found: Array = sums / self._counts(taps).astype(sums.dtype, copy=False)
+        return found
 
-    def _count(self, taps: Taps) -> Any:
+    def _count(self, taps: Taps) -> Array:
         """Return the number of elements of each window that lie inside the volume: [1, od, oh, ow, 1]."""
         deep, high, wide = (np.array(taps.inside(axis), np.float32) for axis in range(3))
         return self._xp.asarray((deep[:, None, None] * high[:, None] * wide)[None, ..., None])
 
 
 @binder("MaxPool3D", device="GPU", fresh=True)
-def max_pool(binding: Binding) -> Callable[[Any], Any]:
+def max_pool(binding: Binding) -> Callable[[Array], Array]:
     xp, shared = binding.xp, Pool(binding, Taps)
     layout = shared.layout
 
-    def body(image: Any) -> Any:
+    def body(image: Array) -> Array:
         taps, _ = shared.of(image.shape)
         return layout.back(pooled(xp, layout.last(image), taps, xp.maximum, -np.inf))
 
@@ -134,11 +136,11 @@ def max_pool(binding: Binding) -> Callable[[Any], Any]:
 
 
 @binder("AvgPool3D", device="GPU", fresh=True)
-def avg_pool(binding: Binding) -> Callable[[Any], Any]:
+def avg_pool(binding: Binding) -> Callable[[Array], Array]:
     xp, shared = binding.xp, Pool(binding, Taps)
     layout, mean = shared.layout, _Mean(xp)
 
-    def body(image: Any) -> Any:
+    def body(image: Array) -> Array:
         taps, _ = shared.of(image.shape)
         x = layout.last(image).astype(_wide(xp, image.dtype), copy=False)
         made = mean(pooled(xp, x, taps, xp.add, 0), taps)
@@ -148,11 +150,11 @@ def avg_pool(binding: Binding) -> Callable[[Any], Any]:
 
 
 @binder("AvgPool3DGrad", device="GPU", host={"orig_input_shape": as_ints}, fresh=True)
-def avg_pool_grad(binding: Binding) -> Callable[..., Any]:
+def avg_pool_grad(binding: Binding) -> Body:
     xp, shared = binding.xp, Pool(binding, Taps)
     layout, mean = shared.layout, _Mean(xp)
 
-    def body(orig_input_shape: Shape, grad: Any) -> Any:
+    def body(orig_input_shape: Shape, grad: Array) -> Array:
         taps, made = shared.of(orig_input_shape)
         expect_shape("grad", grad.shape, made)
         dy = layout.last(grad).astype(_wide(xp, grad.dtype), copy=False)
@@ -162,12 +164,12 @@ def avg_pool_grad(binding: Binding) -> Callable[..., Any]:
 
 
 @binder("MaxPool3DGrad", device="GPU", fresh=True)
-def max_pool_grad(binding: Binding) -> Callable[..., Any]:
+def max_pool_grad(binding: Binding) -> Body:
     """Route each window's gradient to the first element that is its maximum."""
     xp, shared = binding.xp, Pool(binding, Taps)
     layout = shared.layout
 
-    def body(orig_input: Any, orig_output: Any, grad: Any) -> Any:
+    def body(orig_input: Array, orig_output: Array, grad: Array) -> Array:
         taps, made = shared.of(orig_input.shape)
         expect_shape("orig_output", orig_output.shape, made)
         expect_shape("grad", grad.shape, made)
@@ -179,12 +181,12 @@ def max_pool_grad(binding: Binding) -> Callable[..., Any]:
 
 
 @binder("MaxPool3DGradGrad", device="GPU", fresh=True)
-def max_pool_grad_grad(binding: Binding) -> Callable[..., Any]:
+def max_pool_grad_grad(binding: Binding) -> Body:
     """Select, for each window, the element of `grad` at the position of its maximum: the adjoint of MaxPool3DGrad."""
     xp, shared = binding.xp, Pool(binding, Taps)
     layout = shared.layout
 
-    def body(orig_input: Any, orig_output: Any, grad: Any) -> Any:
+    def body(orig_input: Array, orig_output: Array, grad: Array) -> Array:
         taps, made = shared.of(orig_input.shape)
         expect_shape("orig_output", orig_output.shape, made)
         expect_shape("grad", grad.shape, orig_input.shape)

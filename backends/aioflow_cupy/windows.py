@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 from aioflow.graph.windows import Fit, Pair
+from aioflow.memory.values import Array, Namespace
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Windows(Fit):
         height, width = (s + sum(p) for s, p in zip(self.size, self.pads, strict=True))
         return height, width
 
-    def pad(self, xp: Any, images: Any, value: Any = 0) -> Any:
+    def pad(self, xp: Namespace, images: Array, value: float = 0) -> Array:
         """Return the images with their padding, or the images themselves if there is no padding."""
         (top, bottom), (left, right) = self.pads
         if not (top or bottom or left or right):
@@ -36,7 +36,7 @@ class Windows(Fit):
         made[:, top : top + self.size[0], left : left + self.size[1]] = images
         return made
 
-    def unpad(self, padded: Any) -> Any:
+    def unpad(self, padded: Array) -> Array:
         """Return a padded image batch without its padding."""
         (top, _), (left, _) = self.pads
         return padded[:, top : top + self.size[0], left : left + self.size[1]]
@@ -69,7 +69,7 @@ class Windows(Fit):
         first, stride = tap * self.dilations[axis], self.strides[axis]
         return slice(first, first + (self.count[axis] - 1) * stride + 1, stride)
 
-    def view(self, xp: Any, padded: Any) -> Any:
+    def view(self, xp: Namespace, padded: Array) -> Array:
         """Return all windows of the padded images, [n, oh, ow, kh, kw, c], as a view in which they overlap."""
         samples, line, pixel, channel = padded.strides
         (sh, sw), (dh, dw) = self.strides, self.dilations

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
+from aioflow.memory.values import Array
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 first_byte: Final = cast("Callable[[np.ndarray[Any, np.dtype[Any]]], c_char]", c_char.from_buffer)
 
 
-def address(array: np.ndarray[Any, np.dtype[Any]]) -> int:
+def address(array: Array) -> int:
     """Return the address of the array's first element."""
     try:
         # Takes a sixth of the time that NumPy needs to report it.

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from aioflow.kernels.fused import Chain
-from aioflow.memory.values import Array
+from aioflow.memory.values import Array, NpDType
 from aioflow_numpy.addresses import address, first_byte
 from aioflow_numpy.block_functions import BlockFunction, CompiledPiece, equal, line_of
 from aioflow_numpy.compiled_blocks import CompiledBlock
@@ -61,14 +61,14 @@ class AtOnce:
         self, shapes: Shapes, plain: BlockFunction, compiled: CompiledBlock | None, line: int, is_whole: bool
     ) -> None:
         self._shapes, self._shape, self._has_place = shapes, shapes.result, shapes.place is not None
-        self._dtype: np.dtype[Any] = shapes.chain.members[-1].dtype.np_dtype
+        self._dtype: NpDType = shapes.chain.members[-1].dtype.np_dtype
         self._nbytes = math.prod(shapes.result) * self._dtype.itemsize
         self._arrays = shapes.varying(number=False)
         self._plain, self._compiled = _Calls(shapes, plain, 0 if is_whole else line), compiled
         self._line = line
         self._code: _Code | _Calls | None = None
 
-    def run(self, inputs: Sequence[Any], out: Array | None) -> Array | None:
+    def run(self, inputs: Sequence[Array], out: Array | None) -> Array | None:
         """Return the result, in `out` if possible, or None if an array does not have the required memory layout."""
         if out is None or not (self._has_place or self._fits(out)):
             out = np.empty(self._shape, self._dtype)
@@ -110,7 +110,7 @@ class _Calls:
         self._lines = [(at, operand) for at, operand in lines if operand not in shapes.constants]
         self._room = function.scratch
 
-    def run(self, inputs: Sequence[Any], out: Array) -> bool:
+    def run(self, inputs: Sequence[Array], out: Array) -> bool:
         """Run the chain. Return False if an array must not be passed to machine code."""
         dtypes = self._shapes.chain.dtypes
         for i in (*self._numbers, *self._arrays):
@@ -120,7 +120,7 @@ class _Calls:
         self.call(inputs, out)
         return True
 
-    def call(self, inputs: Sequence[Any], out: Array) -> None:
+    def call(self, inputs: Sequence[Array], out: Array) -> None:
         """Run the chain."""
         values: list[Any] = self._known.copy()
         for i in self._arrays:
@@ -157,7 +157,7 @@ class _Code:
         made = chain.members[-1].dtype.np_dtype
         self._made, self._beside = made, made.alignment - 1
 
-    def run(self, inputs: Sequence[Any], out: Array) -> bool:
+    def run(self, inputs: Sequence[Array], out: Array) -> bool:
         """Run the chain. Return False if an array must not be passed to machine code."""
         arguments = self._known.copy()
         try:  # ctypes accepts only contiguous, writable arrays

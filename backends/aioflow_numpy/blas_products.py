@@ -18,12 +18,12 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aioflow.memory.values import Array
+from aioflow.memory.values import Array, NpDType
 from aioflow_numpy.addresses import address_of
 from aioflow_numpy.blas import loaded_blas, symbol
 from aioflow_numpy.compiled.crew import DOUBLE, SINGLE
 
-_Lying: TypeAlias = tuple[np.dtype[Any], tuple[int, ...], tuple[int, ...]]  # dtype, shape, strides
+_Lying: TypeAlias = tuple[NpDType, tuple[int, ...], tuple[int, ...]]  # dtype, shape, strides
 
 _MOST: Final = 2**31 - 1  # elements along a side, or between two rows
 _TYPES: Final[Mapping[np.dtype[Any], tuple[str, int]]] = {

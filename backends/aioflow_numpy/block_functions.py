@@ -16,7 +16,8 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.kernels.fused import Chain, Member
-from aioflow.memory.values import Array
+from aioflow.kernels.registry import Body
+from aioflow.memory.values import Array, NpDType
 from aioflow_numpy.addresses import address
 from aioflow_numpy.compiled.code import Function
 from aioflow_numpy.compiled.pieces import Piece
@@ -38,7 +39,7 @@ class BlockFunction:
 
     call: Callable[..., None]
     lined: tuple[tuple[int, int], ...]
-    scratch: tuple[np.dtype[Any], ...]
+    scratch: tuple[NpDType, ...]
     alone: CompiledPiece | None = None
 
 
@@ -80,7 +81,7 @@ class _Step:
     """
 
     name: str
-    call: Callable[..., Any]
+    call: Body
     reads: tuple[int, ...]
     makes: tuple[int, ...]
     takes_out: bool
@@ -201,11 +202,11 @@ def equal(number: Array, shape: Shape) -> Array:
 
 
 @lru_cache(maxsize=64)
-def _line(number: bytes, dtype: np.dtype[Any], length: int) -> Array:
+def _line(number: bytes, dtype: NpDType, length: int) -> Array:
     return np.full(length, np.frombuffer(number, dtype)[0])
 
 
-def _block_call(member: Member, lined: Sequence[int], line: int) -> Callable[..., Any]:
+def _block_call(member: Member, lined: Sequence[int], line: int) -> Body:
     """Return the callable in a block for a member whose operands `lined` are lines."""
     if lined:
         return _by_lines(_AGAINST_SCALAR[member.op], lined[0], line)
@@ -218,7 +219,7 @@ def _block_call(member: Member, lined: Sequence[int], line: int) -> Callable[...
     return member.call
 
 
-def _whole_call(member: Member, lined: Sequence[int], shape: Shape) -> Callable[..., Any]:
+def _whole_call(member: Member, lined: Sequence[int], shape: Shape) -> Body:
     """Return the callable for a member on blocks of one shape."""
     if lined:
         return _AGAINST_SCALAR[member.op]
@@ -280,13 +281,13 @@ def _in_lines(source: Array, target: Array, length: int) -> Iterator[tuple[Array
 class _Room:
     """The places of a block's values: the block of the result and scratch arrays, each free or held by a value."""
 
-    def __init__(self, out: np.dtype[Any], held_by: int | None) -> None:
+    def __init__(self, out: NpDType, held_by: int | None) -> None:
         self._dtypes: dict[str, np.dtype[Any]] = {"out": out}
         self._free = [] if held_by is not None else ["out"]
         self._held = {} if held_by is None else {held_by: "out"}
 
     @property
-    def scratch(self) -> tuple[np.dtype[Any], ...]:
+    def scratch(self) -> tuple[NpDType, ...]:
         """The dtypes of the scratch arrays s0, s1 and so on."""
         return tuple(self._dtypes.values())[1:]
 
@@ -295,7 +296,7 @@ class _Room:
         if value in self._held:
             self._free.append(self._held.pop(value))
 
-    def hold(self, value: int, dtype: np.dtype[Any]) -> str:
+    def hold(self, value: int, dtype: NpDType) -> str:
         """Return a place for the value: the one released last, which may be its operand's."""
         found = next((name for name in reversed(self._free) if self._dtypes[name] == dtype), None)
         if found is None:

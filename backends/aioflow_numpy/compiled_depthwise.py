@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aioflow.errors import OpError
-from aioflow.memory.values import Array
+from aioflow.memory.values import Array, NpDType
 from aioflow_numpy.addresses import address
 from aioflow_numpy.compiled.code import Function, programs
 from aioflow_numpy.compiled.depthwise import MOST_TAPS, TYPES, depthwise_program
@@ -46,7 +46,7 @@ class CompiledDepthwise:
         plain: The same convolution by NumPy.
     """
 
-    def __init__(self, g: Windows, dtype: np.dtype[Any], plain: Plain) -> None:
+    def __init__(self, g: Windows, dtype: NpDType, plain: Plain) -> None:
         self._g, self._dtype, self._plain = g, dtype, plain
         self._geometry, self._zeros = np.array(astuple(g), np.intp), np.zeros(g.c, dtype)
         self._function: Function | None = None
@@ -124,7 +124,7 @@ _spent: defaultdict[np.dtype[Any], Spent] = defaultdict(Spent)
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def compiled_depthwise(g: Windows, dtype: np.dtype[Any], plain: Plain) -> CompiledDepthwise | None:
+def compiled_depthwise(g: Windows, dtype: NpDType, plain: Plain) -> CompiledDepthwise | None:
     """Return the convolution for these windows and this dtype, with one filter per channel.
 
     Return None where NumPy is as fast.

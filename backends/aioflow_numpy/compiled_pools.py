@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aioflow.errors import OpError
-from aioflow.memory.values import Array
+from aioflow.memory.values import Array, NpDType
 from aioflow_numpy.addresses import address
 from aioflow_numpy.compiled.code import Function, programs
 from aioflow_numpy.compiled.pools import TYPES, pool_program
@@ -29,7 +29,7 @@ _log = logging.getLogger("aioflow.compiled")
 
 # For each axis, the lines or columns that each window combines, in order; the first may be -1, for the identity.
 Order: TypeAlias = tuple[list[list[int]], list[list[int]]]
-Plain: TypeAlias = Callable[[np.ufunc, Array, Windows, Array, Any], None]
+Plain: TypeAlias = Callable[[np.ufunc, Array, Windows, Array, Array | int], None]
 
 _WORTH: Final = 1 << 29  # bytes read: NumPy takes 0.1 to 0.2 s for that many
 _CALL: Final = 1 << 16  # fixed cost of NumPy's calls, expressed in bytes
@@ -53,13 +53,13 @@ class CompiledPool:
         order: Returns the order in which `plain` combines the elements of the windows.
     """
 
-    def __init__(self, fold: np.ufunc, dtype: np.dtype[Any], plain: Plain, order: Callable[[Windows], Order]) -> None:
+    def __init__(self, fold: np.ufunc, dtype: NpDType, plain: Plain, order: Callable[[Windows], Order]) -> None:
         self._fold, self._dtype, self._plain = fold, dtype, plain
         self._lists = lru_cache(maxsize=256)(lambda g: _lists(g, order(g)))
         self._function: Function | None = None
         self._wanted = Wanted()
 
-    def run(self, images: Array, g: Windows, out: Array, identity: Any) -> bool:
+    def run(self, images: Array, g: Windows, out: Array, identity: Array | int) -> bool:
         """Write the reductions of all windows to the C-contiguous `out`; return False if NumPy must do it."""
         function = self._function
         if function is None:
@@ -70,7 +70,7 @@ class CompiledPool:
         self._call(function, images, g, out, identity)
         return True
 
-    def _call(self, function: Function, images: Array, g: Windows, out: Array, identity: Any) -> None:
+    def _call(self, function: Function, images: Array, g: Windows, out: Array, identity: Array | int) -> None:
         """Run `function` over all lines of outputs, in several threads if the images are large."""
         # `given` keeps the arrays alive until the code, which has only their addresses, has returned.
         given = (*self._lists(g), images, np.array(identity, self._dtype))
@@ -127,7 +127,7 @@ def _table(lists: list[list[int]]) -> Array:
 
 @lru_cache(maxsize=8)
 def compiled_pool(
-    fold: np.ufunc, dtype: np.dtype[Any], plain: Plain, order: Callable[[Windows], Order]
+    fold: np.ufunc, dtype: NpDType, plain: Plain, order: Callable[[Windows], Order]
 ) -> CompiledPool | None:
     """Return the pool for images of that dtype; None where C has no such type."""
     return CompiledPool(fold, dtype, plain, order) if dtype in TYPES else None

@@ -8,21 +8,21 @@ element once, where NumPy does so in every pass. Helper threads that spin (`crew
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from ctypes import addressof, c_void_p
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from aioflow.concurrency.stopping import doing
 from aioflow.errors import OpError
 from aioflow.kernels.registry import Binding
-from aioflow.kernels.variables.optimizer_rules import RULES, Rule
+from aioflow.kernels.variables.optimizer_rules import RULES, Rule, Scalars
 from aioflow.kernels.variables.optimizer_updates import in_passes, register_updates
-from aioflow.memory.values import Array
+from aioflow.memory.values import Array, Namespace, NpDType
 from aioflow_numpy.addresses import address, address_of
 from aioflow_numpy.compiled.code import Function, programs
 from aioflow_numpy.compiled.crew import MOST_PARTS
@@ -62,14 +62,14 @@ class CompiledUpdate:
         dtype: Dtype of the variables.
     """
 
-    def __init__(self, rule: Rule, variables: int, h: Mapping[str, Any], dtype: np.dtype[Any]) -> None:
+    def __init__(self, rule: Rule, variables: int, h: Scalars, dtype: NpDType) -> None:
         self._rule, self._variables, self._dtype = rule, variables, dtype
         self._written: WrittenUpdate = written(rule, variables, h, dtype)
         self._options = {name: value for name, value in h.items() if isinstance(value, bool)}
         self._code: _Code | None = None
         self._wanted = Wanted()
 
-    def run(self, h: Mapping[str, Any], gradient: Array, values: Sequence[Array], news: Sequence[Array]) -> bool:
+    def run(self, h: Scalars, gradient: Array, values: Sequence[Array], news: Sequence[Array]) -> bool:
         """Update the variables by machine code; return False where NumPy must do it.
 
         That is the case if the code is not compiled yet, the arrays are too small for it to pay, or an array has
@@ -90,7 +90,7 @@ class CompiledUpdate:
         self._call(code, h, size, arrays)
         return True
 
-    def _call(self, code: _Code, h: Mapping[str, Any], size: int, arrays: Sequence[Array]) -> None:
+    def _call(self, code: _Code, h: Scalars, size: int, arrays: Sequence[Array]) -> None:
         """Run the code, in several threads if the arrays are large. The caller must keep the arrays alive."""
         scalars = np.array([h[name] for name in self._written.scalars], self._dtype)
         table = (c_void_p * (len(arrays) + 1))(*map(address, arrays), address(scalars))
@@ -146,7 +146,7 @@ class _Passes:
         self._compiled: CompiledUpdate | None = None
 
     def __call__(
-        self, xp: Any, rule: Rule, h: Any, gradient: Array, values: Sequence[Array], news: Sequence[Array]
+        self, xp: Namespace, rule: Rule, h: Scalars, gradient: Array, values: Sequence[Array], news: Sequence[Array]
     ) -> None:
         if self._compiled is None:
             kinds = tuple((name, value if isinstance(value, bool) else None) for name, value in h.items())

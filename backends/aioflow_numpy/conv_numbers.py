@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from aioflow.memory.values import NpDType
 
 if TYPE_CHECKING:
     from aioflow.memory.values import Array
@@ -17,8 +19,8 @@ _EXACT_IN_FLOAT64 = 1 << 53
 class Numbers:
     """The dtype `compute` of a computation whose arguments and results have the dtype `result`."""
 
-    compute: np.dtype[Any]
-    result: np.dtype[Any]
+    compute: NpDType
+    result: NpDType
 
     def widen(self, array: Array) -> Array:
         """Return `array` in the dtype of the computation, without a copy if it has that dtype."""
@@ -44,7 +46,7 @@ def product_numbers(a: Array, b: Array, terms: int) -> Numbers:
     return Numbers(np.dtype(np.float64 if exact else np.int64), result)
 
 
-def float_numbers(result: np.dtype[Any]) -> Numbers:
+def float_numbers(result: NpDType) -> Numbers:
     """Return the dtypes for sums and comparisons: floats narrower than float32 compute in float32, others unchanged."""
     return Numbers(np.dtype(np.float32) if result.itemsize < 4 and result.kind not in "iu" else result, result)
 

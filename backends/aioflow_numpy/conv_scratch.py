@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import math
 import threading
-from typing import Any
 
 import numpy as np
 
-from aioflow.memory.values import Array
+from aioflow.memory.values import Array, NpDType
 
 _ALIGNMENT = 64  # a cache line, and the widest vector register
 _MAX_KEPT_BYTES = 16 << 20  # per slot and thread
@@ -37,7 +36,7 @@ def room(slot: str, size: int) -> Array:
     return buffer
 
 
-def scratch(slot: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+def scratch(slot: str, shape: tuple[int, ...], dtype: NpDType) -> Array:
     """Return an uninitialized C-contiguous array, valid until the same thread requests the same slot again.
 
     Kernels are synchronous, so a thread is never inside two of them. A kernel must not let a scratch array escape.

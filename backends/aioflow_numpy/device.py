@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.kernels.registry import HOST, Binding, Body, KernelDef
+from aioflow.memory.values import Array, Value
 from aioflow.runtime.backend_api import Executor
 from aioflow.runtime.bind import BoundNode
 from aioflow.runtime.executor import shared_threads
@@ -48,7 +49,7 @@ class NumpyDevice:
         """Return a copy. Steps do not call this, since the host's subgraphs use the host's values."""
         return np.array(value)[()] if isinstance(value, np.ndarray | np.generic) else value
 
-    async def to_host(self, value: Any) -> Any:
+    async def to_host(self, value: Array) -> Array:
         """Return a copy."""
         return np.array(value)
 
@@ -56,15 +57,15 @@ class NumpyDevice:
         """Return the value, which is on the host already."""
         return value
 
-    def copy_from(self, array: Any, other: NumpyDevice) -> Any:
+    def copy_from(self, array: Array, other: NumpyDevice) -> Array:
         """Return the array itself: it is in the same memory and is never modified."""
         return array
 
-    def share(self, array: Any) -> Any:
+    def share(self, array: Array) -> Array:
         """Return a copy, which has `__dlpack__` and which the caller may modify."""
         return np.array(array)
 
-    def captured(self, function: Callable[..., tuple[Any, ...]], nodes: Sequence[BoundNode]) -> None:
+    def captured(self, function: Callable[..., tuple[Value, ...]], nodes: Sequence[BoundNode]) -> None:
         """Return None: the generated function is called directly."""
 
     def memory(self) -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from aioflow.graph.shapes import num_elements
 from aioflow.kernels.fused import PRODUCTS, chain_of, epilogue_of, naming, product_binding
-from aioflow.kernels.registry import KERNELS, Binding, binder
+from aioflow.kernels.registry import KERNELS, Binding, Body, binder
+from aioflow.memory.values import Array
 from aioflow_numpy.fused_blocks import BlockChain
 
 
 @binder("_ElementwiseChain", device="CPU", fresh=True, takes_out=True)
-def elementwise_chain(binding: Binding) -> Callable[..., Any]:
+def elementwise_chain(binding: Binding) -> Body:
     """Bind a chain: run small arrays through the members one after another, as in a strand, and others in blocks."""
     blocks = BlockChain(chain_of(binding), binding.constants)
     chain = blocks.chain
@@ -24,12 +24,12 @@ def elementwise_chain(binding: Binding) -> Callable[..., Any]:
     if len(unknown) == 1:
         (only,) = unknown
 
-        def one(inputs: Sequence[Any], out: Any = None) -> Any:
+        def one(inputs: Sequence[Array], out: Array | None = None) -> Array:
             return chain(inputs) if inputs[only].size < small else blocks.run(inputs, out)
 
         return one
 
-    def body(inputs: Sequence[Any], out: Any = None) -> Any:
+    def body(inputs: Sequence[Array], out: Array | None = None) -> Array:
         for i in unknown:
             if inputs[i].size >= small:
                 return blocks.run(inputs, out)
@@ -41,7 +41,7 @@ def elementwise_chain(binding: Binding) -> Callable[..., Any]:
 @binder("_FusedMatMul", device="CPU", fresh=True)
 @binder("_FusedConv2D", device="CPU", fresh=True)
 @binder("_FusedDepthwiseConv2dNative", device="CPU", fresh=True)
-def fused_product(binding: Binding) -> Callable[..., Any]:
+def fused_product(binding: Binding) -> Body:
     """Bind a product with an epilogue, which runs in the product's own buffer."""
     alone = product_binding(binding, PRODUCTS[binding.op_type])
     product = naming(binding, KERNELS.get(alone.op_type, binding.backend.device_type, alone.attrs).bind(alone))
@@ -50,7 +50,7 @@ def fused_product(binding: Binding) -> Callable[..., Any]:
         return lambda left, right, args: product(left, right)
     blocks = BlockChain(epilogue, (None, *binding.constants[2:]))
 
-    def body(left: Any, right: Any, args: Sequence[Any]) -> Any:
+    def body(left: Array, right: Array, args: Sequence[Array]) -> Array:
         made = product(left, right)
         inputs = (made, *args)
         return blocks.run(inputs, made) if made.nbytes >= blocks.least else blocks.chain(inputs)

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.graph.opdef import OPS
 from aioflow.kernels.convert import broadcast_shape
 from aioflow.kernels.fused import Chain
-from aioflow.memory.values import Array
+from aioflow.memory.values import Array, NpDType
 from aioflow_numpy.at_once import AtOnce, Shapes
 from aioflow_numpy.block_functions import BlockFunction, block_function, line_of, lined
 from aioflow_numpy.compiled.pieces import Extent, Piece, pieces_of
@@ -73,7 +73,7 @@ class _Plan:
     repeat: int
     early: tuple[int, ...]
     cut: frozenset[int]
-    dtypes: tuple[np.dtype[Any], ...]
+    dtypes: tuple[NpDType, ...]
     step: int
     shared_step: int
     plain: BlockFunction
@@ -95,18 +95,18 @@ class BlockChain:
         dtype: Dtype of the result.
     """
 
-    def __init__(self, chain: Chain, constants: Sequence[Any] = ()) -> None:
+    def __init__(self, chain: Chain, constants: Sequence[Array | None] = ()) -> None:
         self.chain = chain
         has_code = any(isinstance(each, Piece) for each in pieces_of(chain, ()))
         self.least = _PAYS_IN_CODE if has_code else _PAYS
         self._constants = dict(_lying_well(chain, constants))
         self._asked = [i for i in range(chain.inputs) if i not in self._constants]
-        self.dtype: np.dtype[Any] = chain.members[-1].dtype.np_dtype
+        self.dtype: NpDType = chain.members[-1].dtype.np_dtype
         self._itemsize = max(member.dtype.size for member in chain.members)
         self._plan = lru_cache(maxsize=16)(self._work_out)
         self._block = lru_cache(maxsize=16)(self._compiled_block)
 
-    def run(self, inputs: Sequence[Any], out: Array | None = None, threads: bool = True) -> Any:
+    def run(self, inputs: Sequence[Array], out: Array | None = None, threads: bool = True) -> Array:
         """Return the result, written to `out` where possible.
 
         `out` is one of the inputs, or new memory of the result's shape and dtype.
@@ -126,14 +126,14 @@ class BlockChain:
             return self.chain(inputs)
         return self._in_blocks(plan, inputs, out, place, threads)
 
-    def _place_of(self, out: Array, inputs: Sequence[Any]) -> int | None:
+    def _place_of(self, out: Array, inputs: Sequence[Array]) -> int | None:
         for i in self._asked:
             if inputs[i] is out:
                 return i
         return None
 
     def _in_blocks(
-        self, plan: _Plan, inputs: Sequence[Any], out: Array | None, place: int | None, threads: bool
+        self, plan: _Plan, inputs: Sequence[Array], out: Array | None, place: int | None, threads: bool
     ) -> Array:
         if out is None or (place is None and not self._fits(out, plan.shape)):
             out = np.empty(plan.shape, self.dtype)
@@ -159,7 +159,9 @@ class BlockChain:
                 work(start)
         return out
 
-    def _ready(self, plan: _Plan, inputs: Sequence[Any], out: Array) -> tuple[BlockFunction, list[tuple[bool, Array]]]:
+    def _ready(
+        self, plan: _Plan, inputs: Sequence[Array], out: Array
+    ) -> tuple[BlockFunction, list[tuple[bool, Array]]]:
         """Return the function that computes a block, and its operands, each with whether it is split into blocks."""
         compiled = plan.compiled
         function = None if compiled is None else compiled.function
@@ -175,7 +177,7 @@ class BlockChain:
     def _fits(self, out: Array, shape: Shape) -> bool:
         return out.shape == shape and out.dtype == self.dtype and out.flags.c_contiguous
 
-    def _operands(self, plan: _Plan, inputs: Sequence[Any], function: BlockFunction) -> list[tuple[bool, Array]]:
+    def _operands(self, plan: _Plan, inputs: Sequence[Array], function: BlockFunction) -> list[tuple[bool, Array]]:
         members = self.chain.members
         known = [*inputs, *([None] * len(members))]
         for at in plan.early:
@@ -266,7 +268,7 @@ class BlockChain:
         return CompiledBlock(self.chain, early, dict(extents), line, place, plain)
 
 
-def _lying_well(chain: Chain, constants: Sequence[Any]) -> Iterator[tuple[int, Array]]:
+def _lying_well(chain: Chain, constants: Sequence[Array | None]) -> Iterator[tuple[int, Array]]:
     """Yield the constant inputs whose memory layout machine code supports."""
     for i, constant in enumerate(constants):
         if constant is not None:
@@ -280,7 +282,7 @@ def _room(plan: _Plan, function: BlockFunction, rows: int) -> list[Array]:
     return [scratch(f"chain{i}", (rows, *plan.tail), dtype) for i, dtype in enumerate(function.scratch)]
 
 
-def _is_plain(value: Array, dtype: np.dtype[Any]) -> bool:
+def _is_plain(value: Array, dtype: NpDType) -> bool:
     """Return True if machine code supports the array's dtype and memory layout."""
     flags = value.flags
     return value.dtype == dtype and flags.c_contiguous and flags.aligned

@@ -17,7 +17,7 @@ from aioflow.graph.shapes import num_elements
 from aioflow.kernels.convert import as_ints
 from aioflow.kernels.nn import activations as nn
 from aioflow.kernels.nn.windows import Convolution, Pool, expect_shape
-from aioflow.kernels.registry import Binding, binder
+from aioflow.kernels.registry import Binding, Body, binder
 from aioflow.memory.values import Array
 from aioflow_numpy import compiled_updates as _compiled_updates  # noqa: F401  # importing registers its kernels
 from aioflow_numpy import convolution, pooling
@@ -192,16 +192,17 @@ _BLOCKS = {np.dtype(t): _ZEROS.astype(t) for t in (np.float32, np.float64)}
     takes_out=True,
     exact_c="({0} != {0} || {0} > 0) ? {0} : (T)0",
 )
-def relu(binding: Binding) -> Callable[..., Any]:
+def relu(binding: Binding) -> Body:
     """Bind ReLU as a maximum with an array of zeros: NumPy 2.4 vectorizes that, but not a maximum with a scalar."""
     dtype = binding.output_dtypes[0].np_dtype
     zeros, zero = _BLOCKS[dtype], dtype.type(0)
     width, maximum = zeros.size, np.maximum
 
-    def body(features: Any, out: Any = None) -> Any:
+    def body(features: Array, out: Array | None = None) -> Array:
         size = features.size
         if size < width or not features.flags.c_contiguous or not (out is None or out.flags.c_contiguous):
-            return maximum(features, zero, out=out)
+            found: Array = maximum(features, zero, out=out)
+            return found
         if out is None:
             out = np.empty(features.shape, dtype)
         whole = size - size % width
@@ -218,18 +219,19 @@ _MANY, _FEW_CHANNELS, _LINE = 1 << 18, 64, 2048
 
 
 @binder("BiasAdd", device="CPU", dtypes={"T": "float32 float64"}, fresh=True, takes_out=True, exact_c="{0} + {1}")
-def bias_add(binding: Binding) -> Callable[..., Any]:
+def bias_add(binding: Binding) -> Body:
     """Bind BiasAdd; with few channels, repeat the bias along a line of many pixels to lengthen NumPy's inner loop."""
     plain = nn.bias_add(binding)
     count = num_elements(binding.input_dims[0])
     if binding.attrs["data_format"] == "NCHW" or (count is not None and count < _MANY):
         return plain
 
-    def body(value: Any, bias: Any, out: Any = None) -> Any:
+    def body(value: Array, bias: Array, out: Array | None = None) -> Array:
         channels = bias.size
         usable = value.size >= _MANY and channels <= _FEW_CHANNELS and value.shape[-1:] == bias.shape
         if not usable or not value.flags.c_contiguous or not (out is None or out.flags.c_contiguous):
-            return plain(value, bias, out)
+            found: Array = plain(value, bias, out)
+            return found
         pixels = math.gcd(value.size // channels, 1 << (_LINE // channels).bit_length() - 1)
         line = pixels * channels
         if out is None:

@@ -10,12 +10,11 @@ NCHW is treated as NHWC of one channel, with the channels counted as images. No 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
 from aioflow.concurrency.stopping import batches
-from aioflow.memory.values import Array
+from aioflow.memory.values import Array, NpDType
 from aioflow_numpy.compiled_pools import Order, compiled_pool
 from aioflow_numpy.conv_numbers import Numbers, float_numbers
 from aioflow_numpy.conv_scratch import scratch
@@ -115,13 +114,13 @@ def avg_pool_grad(
     return numbers.narrow(out).reshape(input_shape)
 
 
-def _fold(ufunc: np.ufunc, images: Array, g: Windows, out: Array, identity: Any) -> None:
+def _fold(ufunc: np.ufunc, images: Array, g: Windows, out: Array, identity: Array | int) -> None:
     compiled = compiled_pool(ufunc, images.dtype, _fold_by_numpy, _order)
     if compiled is None or not compiled.run(images, g, out, identity):
         _fold_by_numpy(ufunc, images, g, out, identity)
 
 
-def _fold_by_numpy(ufunc: np.ufunc, images: Array, g: Windows, out: Array, identity: Any) -> None:
+def _fold_by_numpy(ufunc: np.ufunc, images: Array, g: Windows, out: Array, identity: Array | int) -> None:
     rows, columns = _taps(g)
 
     def fold(samples: slice) -> None:
@@ -156,7 +155,7 @@ def _whole_first(taps: list[Tap], outputs: int) -> tuple[list[Tap], list[Tap]]:
     return whole, [tap for tap in taps if tap[0].stop - tap[0].start != outputs]
 
 
-def _fold_axis(ufunc: np.ufunc, source: Array, taps: list[Tap], out: Array, identity: Any) -> None:
+def _fold_axis(ufunc: np.ufunc, source: Array, taps: list[Tap], out: Array, identity: Array | int) -> None:
     """Reduce windows along axis 1 of `source` [a, size, run] into `out` [a, windows, run]."""
     whole, rest = _whole_first(taps, out.shape[1])
     if len(whole) >= 2:
@@ -254,7 +253,7 @@ def _covers(taps: list[Tap], size: int) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _counts(g: Windows, dtype: np.dtype[Any]) -> Array:
+def _counts(g: Windows, dtype: NpDType) -> Array:
     """Return the number of elements of each window inside the image, at least 1.
 
     The shape is [oh, ow, 1], or [1] where all numbers are equal. Do not write to the result, which is cached.
@@ -274,18 +273,18 @@ def _axis_counts(taps: list[Tap], windows_along: int) -> Array:
     return counts
 
 
-def _blocks(g: Windows, dtype: np.dtype[Any]) -> list[slice]:
+def _blocks(g: Windows, dtype: NpDType) -> list[slice]:
     image = max(1, g.h * g.w * g.c * dtype.itemsize)
     size = min(_MAX_BLOCK_BYTES, max(_MIN_BLOCK_BYTES, g.n * image // thread_count()))
     step = max(1, -(-size // image))
     return [slice(n0, min(n0 + step, g.n)) for n0 in range(0, g.n, step)]
 
 
-def _mean_numbers(result: np.dtype[Any]) -> Numbers:
+def _mean_numbers(result: NpDType) -> Numbers:
     return Numbers(np.dtype(np.float64), result) if result.kind in "iu" else float_numbers(result)
 
 
-def _lowest(dtype: np.dtype[Any]) -> Any:
+def _lowest(dtype: NpDType) -> Array | int:
     return np.iinfo(dtype).min if dtype.kind in "iu" else np.finfo(dtype).min
 
 

@@ -22,7 +22,6 @@ threads.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -30,7 +29,8 @@ import numpy as np
 
 from aioflow.concurrency.stopping import checkpoint
 from aioflow.kernels.convert import broadcast_shape
-from aioflow.memory.values import Array
+from aioflow.kernels.registry import Body
+from aioflow.memory.values import Array, Value
 from aioflow_numpy.blas_products import Gemm
 from aioflow_numpy.blas_threads import alone
 from aioflow_numpy.crew import CREW
@@ -94,10 +94,10 @@ def einsum(*operands: Any, optimize: Any = False, **options: Any) -> Array:
     return made
 
 
-def in_one_thread(function: Callable[..., Any]) -> Callable[..., Any]:
+def in_one_thread(function: Body) -> Body:
     """Wrap a function so that the BLAS uses one thread, unless all operands are small."""
 
-    def call(*args: Any, **options: Any) -> Any:
+    def call(*args: Any, **options: object) -> Value:
         for arg in args:
             if isinstance(arg, np.ndarray) and arg.size > _SMALL_SYSTEM:
                 return alone(function, *args, **options)

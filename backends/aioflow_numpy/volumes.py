@@ -16,7 +16,7 @@ import numpy as np
 
 from aioflow.concurrency.stopping import batches
 from aioflow.graph.windows import Fit
-from aioflow.memory.values import Array
+from aioflow.memory.values import Array, NpDType
 from aioflow_numpy import convolution, pooling
 from aioflow_numpy.conv_numbers import float_numbers
 from aioflow_numpy.conv_shapes import Padding, overlap
@@ -138,7 +138,7 @@ def avg_pool_grad(shape: Shape, dy: Array, g: Geometry) -> Array:
     return numbers.narrow(total)
 
 
-def _depth_counts(g: Geometry, size: int, dtype: np.dtype[Any]) -> Array:
+def _depth_counts(g: Geometry, size: int, dtype: NpDType) -> Array:
     counts = np.zeros(g.count[0], dtype)
     for _, given, _ in g.depth_taps(size):
         counts[given] += 1
@@ -148,7 +148,7 @@ def _depth_counts(g: Geometry, size: int, dtype: np.dtype[Any]) -> Array:
 # -- position of the maximum in images and volumes -----------------------------------------------------
 
 
-def tap_hits(x: Array, y: Array, g: Geometry) -> Iterator[tuple[Any, Any, Array]]:
+def tap_hits(x: Array, y: Array, g: Geometry) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...], Array]]:
     """Yield (windows, elements that they read, mask of the windows with their first maximum there) per kernel position.
 
     Kernel positions come in row-major order. For a window with a NaN, its first NaN counts as the maximum.

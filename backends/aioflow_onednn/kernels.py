@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from functools import lru_cache
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from aioflow.kernels.fused import PRODUCTS, naming, product_binding
 from aioflow.kernels.joinable import Joinable
 from aioflow.kernels.nn.windows import Convolution
 from aioflow.kernels.registry import Binding, Body
-from aioflow.memory.values import Array
+from aioflow.memory.values import Array, Value
 from aioflow_numpy.conv_shapes import Padding, Pair, Windows, from_nhwc, shape_to_nhwc, to_nhwc, windows
 from aioflow_numpy.threads import thread_count
 from aioflow_onednn import convolutions, half_products, products
@@ -56,7 +56,9 @@ def matmul_of_halves(binding: Binding, plain: Body) -> Body:
     return _product(binding, plain, half_products.matmul, 1, half_products.WORTHWHILE)
 
 
-def _product(binding: Binding, plain: Body, multiply: Callable[[Any, Any], Any], fewest: int, worthwhile: int) -> Body:
+def _product(
+    binding: Binding, plain: Body, multiply: Callable[[Array, Array], Array], fewest: int, worthwhile: int
+) -> Body:
     """Bind a product of two matrices.
 
     The kernel below computes products with fewer than `fewest` columns or `worthwhile` multiplications. It also raises
@@ -70,7 +72,7 @@ def _product(binding: Binding, plain: Body, multiply: Callable[[Any, Any], Any],
         if columns is not None and (columns < fewest or (size is not None and size * columns < worthwhile)):
             return plain
 
-    def body(a: Any, b: Any) -> Any:
+    def body(a: Array, b: Array) -> Value:
         left, right = a.T if transpose_a else a, b.T if transpose_b else b
         if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[0]:
             return plain(a, b)
@@ -81,7 +83,9 @@ def _product(binding: Binding, plain: Body, multiply: Callable[[Any, Any], Any],
     return body
 
 
-def _known(size: Pair, kernel: Pair, strides: Pair, dilations: Pair, pads: Padding, count: int) -> tuple[Any, ...]:
+def _known(
+    size: Pair, kernel: Pair, strides: Pair, dilations: Pair, pads: Padding, count: int
+) -> tuple[Pair, Padding, Pair]:
     return strides, pads, dilations
 
 
@@ -287,6 +291,6 @@ def _geometry(g: Windows, filters: Filters) -> tuple[Windows, Filters]:
     return g, filters
 
 
-def _is_filter(constant: Any) -> bool:
+def _is_filter(constant: Array | None) -> bool:
     """Return True if a constant input of a convolution is its filter: sizes and biases have one dimension."""
     return constant is not None and np.ndim(constant) == 4

@@ -6,7 +6,7 @@ Each falls back on the kernel below it, like those of `kernels`.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from aioflow.kernels.convert import as_int, as_ints
 from aioflow.kernels.joinable import Joinable
 from aioflow.kernels.nn.windows import Pool
 from aioflow.kernels.registry import Binding, Body
-from aioflow.memory.values import Array
+from aioflow.memory.values import Array, Value
 from aioflow_numpy.conv_shapes import Padding, Pair, windows
 from aioflow_onednn import batch_products, normalization, pooling
 from aioflow_onednn import softmax as softmaxes
@@ -29,7 +29,9 @@ Shape: TypeAlias = tuple[int, ...]
 _REMEMBERED: Final = 16  # shapes for each node
 
 
-def _known(size: Pair, kernel: Pair, strides: Pair, dilations: Pair, pads: Padding, count: int) -> tuple[Any, ...]:
+def _known(
+    size: Pair, kernel: Pair, strides: Pair, dilations: Pair, pads: Padding, count: int
+) -> tuple[Pair, Pair, Padding]:
     return kernel, strides, pads
 
 
@@ -60,7 +62,7 @@ def pool(binding: Binding, plain: Body) -> Body:
     is_max = binding.op_type == "MaxPool"
     known = _Pools(binding, Algorithm.POOLING_MAX if is_max else Algorithm.POOLING_AVG_EXCLUDE_PADDING)
 
-    def body(image: Array) -> Any:
+    def body(image: Array) -> Value:
         found = known.of(image.shape)
         made = None if found is None else pooling.forward(in_one_piece(image), found[0])
         return plain(image) if made is None else made
@@ -79,7 +81,7 @@ def max_pool_grad(binding: Binding, plain: Body) -> Body:
     """Bind the gradient of a max pool, which like TensorFlow's does not read the result of the pool."""
     known = _Pools(binding, Algorithm.POOLING_MAX)
 
-    def body(orig_input: Array, orig_output: Array, grad: Array) -> Any:
+    def body(orig_input: Array, orig_output: Array, grad: Array) -> Value:
         found, made = known.of(orig_input.shape), None
         if found is not None and orig_output.shape == grad.shape == found[1]:
             made = pooling.max_backprop(in_one_piece(orig_input), in_one_piece(grad), found[0])
@@ -92,7 +94,7 @@ def max_pool_grad(binding: Binding, plain: Body) -> Body:
 def avg_pool_grad(binding: Binding, plain: Body) -> Body:
     known = _Pools(binding, Algorithm.POOLING_AVG_EXCLUDE_PADDING)
 
-    def body(orig_input_shape: Shape, grad: Array) -> Any:
+    def body(orig_input_shape: Shape, grad: Array) -> Value:
         found = known.of(orig_input_shape)
         if found is None or grad.shape != found[1]:
             return plain(orig_input_shape, grad)
@@ -106,7 +108,7 @@ def avg_pool_grad(binding: Binding, plain: Body) -> Body:
 def softmax(binding: Binding, plain: Body) -> Body:
     algorithm = Algorithm.SOFTMAX_ACCURATE if binding.op_type == "Softmax" else Algorithm.SOFTMAX_LOG
 
-    def body(logits: Array) -> Any:
+    def body(logits: Array) -> Value:
         if not logits.ndim or logits.size < softmaxes.WORTHWHILE:
             return plain(logits)
         made = softmaxes.softmax(in_one_piece(logits).reshape(-1, logits.shape[-1]), algorithm)
@@ -120,7 +122,7 @@ def softmax(binding: Binding, plain: Body) -> Body:
 def batch_matmul(binding: Binding, plain: Body) -> Body:
     adj_x, adj_y = bool(binding.attrs["adj_x"]), bool(binding.attrs["adj_y"])
 
-    def body(x: Array, y: Array) -> Any:
+    def body(x: Array, y: Array) -> Value:
         fits = x.ndim > 2 and x.shape[:-2] == y.shape[:-2] and x.size and y.size
         if not fits or x.shape[-2 if adj_x else -1] != y.shape[-1 if adj_y else -2]:
             return plain(x, y)
@@ -172,7 +174,7 @@ def batch_norm(binding: Binding, plain: Body) -> Body:
         made = normalization.normalized(_flat(x), *given, norms.epsilon).reshape(x.shape)
         return made, mean.copy(), variance.copy(), mean.copy(), variance.copy()
 
-    def body(x: Array, scale: Array, offset: Array, mean: Array, variance: Array) -> Any:
+    def body(x: Array, scale: Array, offset: Array, mean: Array, variance: Array) -> Value:
         given = () if norms.is_training and factor == 1 else (mean, variance)
         if not norms.takes(x, scale, offset, *given):
             return plain(x, scale, offset, mean, variance)
@@ -188,7 +190,7 @@ def batch_norm(binding: Binding, plain: Body) -> Body:
 def batch_norm_grad(binding: Binding, plain: Body) -> Body:
     norms = _Norms(binding)
 
-    def body(y_backprop: Array, x: Array, scale: Array, mean: Array, variance: Array, *unused: Any) -> Any:
+    def body(y_backprop: Array, x: Array, scale: Array, mean: Array, variance: Array, *unused: Array) -> Value:
         if y_backprop.shape != x.shape or not norms.takes(x, scale, mean, variance):
             return plain(y_backprop, x, scale, mean, variance, *unused)
         given = (in_one_piece(mean), in_one_piece(variance), in_one_piece(scale))

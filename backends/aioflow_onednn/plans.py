@@ -9,12 +9,12 @@ import math
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from aioflow.concurrency.stopping import checkpoint
-from aioflow.memory.values import Array
+from aioflow.memory.values import Array, NpDType
 from aioflow_numpy.conv_scratch import aligned
 from aioflow_onednn.library import Step, library
 from aioflow_onednn.magnitudes import FAR, sum_of_squares
@@ -44,7 +44,7 @@ class Value:
     """
 
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    dtype: NpDType
     root: int
     norm: float
     bound: float = math.inf
@@ -212,7 +212,7 @@ class _Set:
         ]
         self._stream = library().new_stream()
         weakref.finalize(self, library().call, "stream_destroy", self._stream).atexit = False
-        self._held: list[Any] = []
+        self._held: list[object] = []
         self._steps: dict[int, list[Step]] = {}
 
     def steps(self, threads: int) -> list[Step]:

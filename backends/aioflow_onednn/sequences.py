@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from aioflow.concurrency.stopping import checkpoint
 from aioflow.kernels.joinable import Member, given
+from aioflow.kernels.registry import Body
 from aioflow.memory.values import Array
 from aioflow_onednn.parts import Part, called, viewed
 from aioflow_onednn.plans import Drawing, Plan, Value
@@ -28,7 +29,7 @@ _MOST: Final = 2**28  # bytes of all values together
 _FEWEST: Final = 2  # minimum nodes for a plan
 
 
-def join(members: Sequence[Member], inputs: int) -> Callable[..., Any] | None:
+def join(members: Sequence[Member], inputs: int) -> Body | None:
     """Return the call of a run of nodes, or None if too few of them are oneDNN's; a `joinable.Joiner`."""
     return _Run(members, inputs) if sum(each.part is not None for each in members) >= _FEWEST else None
 
@@ -44,9 +45,9 @@ class _Run:
     def __init__(self, members: Sequence[Member], inputs: int) -> None:
         self._members, self._inputs = members, inputs
         # By the shapes and dtypes of the inputs: the number of steps so far, or the plan, or None if there is no plan.
-        self._known: OrderedDict[Any, int | Plan | None] = OrderedDict()
+        self._known: OrderedDict[Hashable, int | Plan | None] = OrderedDict()
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: Array) -> Array | None:
         """Return the last value, or None if the nodes must be computed one by one."""
         key = tuple((each.shape, each.dtype) for each in inputs)
         known = self._known.get(key, 0)
@@ -57,7 +58,7 @@ class _Run:
         except Exception:  # the nodes, computed one by one, fail too and report which of them it is
             return None
 
-    def _before(self, steps: int, key: Any, inputs: Sequence[Any]) -> Array | None:
+    def _before(self, steps: int, key: Hashable, inputs: Sequence[Array]) -> Array | None:
         """Handle a call without a plan, after `steps` calls with such inputs. Return like `__call__`."""
         if steps < _FIRST:
             self._remember(key, steps + 1)
@@ -69,7 +70,7 @@ class _Run:
             self._remember(key, Plan(drawing, self._inputs))
         return arrays[-1] if arrays is not None and self._members[-1].fresh else None
 
-    def _remember(self, key: Any, known: int | Plan | None) -> None:
+    def _remember(self, key: Hashable, known: int | Plan | None) -> None:
         self._known[key] = known
         if len(self._known) > _SHAPES:
             self._known.popitem(last=False)

@@ -21,6 +21,7 @@ from aioflow.concurrency.forking import not_forked
 from aioflow.errors import InternalError
 from aioflow.kernels.delegated import body_of
 from aioflow.kernels.registry import HOST, KERNELS, Binding, Body, BodySteps, binder
+from aioflow.memory.values import Array, Value
 from aioflow.ops.delegated import DELEGATED
 from aioflow.runtime.delegates import PREPARATIONS
 from aioflow_numpy.threads import thread_count
@@ -87,7 +88,7 @@ class Delegated:
         if not self._variables:
             self._fixing.acquire()
 
-    def __call__(self, inputs: Sequence[Any], step: Any = None) -> tuple[Any, ...]:
+    def __call__(self, inputs: Sequence[Array], step: object = None) -> tuple[Value, ...]:
         """Run the part once."""
         # The body must be read first: it is dropped when the part is ready.
         body, part = self._body, self._ready(inputs)
@@ -97,7 +98,7 @@ class Delegated:
             raise InternalError("a part has neither its nodes nor a model")
         return tuple(body.call(inputs, step))
 
-    def _ready(self, inputs: Sequence[Any]) -> Part | None:
+    def _ready(self, inputs: Sequence[Array]) -> Part | None:
         """Return the session for these inputs; None while the part's own nodes must run.
 
         This also starts preparations for later runs.
@@ -125,7 +126,7 @@ class Delegated:
         except Exception as error:  # on any failure, the part's own nodes compute the results
             _LOGGER.warning("the part of the step that ends with %r is not delegated: %s", self._node, error)
 
-    def _fix(self, values: Mapping[int, Any]) -> None:
+    def _fix(self, values: Mapping[int, Array]) -> None:
         try:
             self.fixed = _Fixed(values, self._made(with_constants(self.graph, values)))
             self._models.add(self)
@@ -155,7 +156,7 @@ class _FixedModels:
             for name in part.names:
                 self._parts.setdefault(name, weakref.WeakSet()).add(part)
 
-    def drop_others(self, names: Mapping[str, int], inputs: Sequence[Any]) -> None:
+    def drop_others(self, names: Mapping[str, int], inputs: Sequence[Array]) -> None:
         """Drop the models in which one of the variables among these inputs has another value.
 
         Args:
@@ -186,10 +187,10 @@ class _Fixed(NamedTuple):
         part: The session.
     """
 
-    values: Mapping[int, Any]
+    values: Mapping[int, Array]
     part: Part
 
-    def are_in(self, inputs: Sequence[Any]) -> bool:
+    def are_in(self, inputs: Sequence[Array]) -> bool:
         """Return True if the inputs have these values. Identity suffices: a change makes a new array."""
         return all(inputs[index] is value for index, value in self.values.items())
 
@@ -205,14 +206,14 @@ class _Variables:
 
     def __init__(self, indices: Sequence[int]) -> None:
         self.indices = tuple(indices)
-        self._seen: list[Callable[[], Any]] = []
+        self._seen: list[Callable[[], Value]] = []
         self._runs = 0  # without a change
         self._needed = 0
 
     def __bool__(self) -> bool:
         return bool(self.indices)
 
-    def are_still(self, inputs: Sequence[Any]) -> bool:
+    def are_still(self, inputs: Sequence[Array]) -> bool:
         """Return True if the variables have been unchanged for the required number of runs, which is 0 at first."""
         seen = self._seen
         if seen and all(seen[n]() is inputs[index] for n, index in enumerate(self.indices)):
@@ -224,6 +225,6 @@ class _Variables:
         return self._runs >= self._needed
 
 
-def _reference(value: Any) -> Callable[[], Any]:
+def _reference(value: Value) -> Callable[[], Value]:
     """Return a function that returns a value as long as it is referenced elsewhere."""
     return weakref.ref(value) if isinstance(value, np.ndarray) else lambda: value  # NumPy's scalars are immutable

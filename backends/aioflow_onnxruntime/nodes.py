@@ -6,18 +6,18 @@ Each node is a model of its own. onnxruntime is loaded with the first of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from aioflow.concurrency.forking import not_forked
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.registry import HOST, Binding, binder
+from aioflow.memory.values import Array
 from aioflow.ops.onnx_node import ONNX_NODE
 from aioflow_numpy.threads import thread_count
 from aioflow_onnxruntime import require
 
 
 @binder(ONNX_NODE, device=HOST, fresh=True)
-def onnx_node(binding: Binding) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+def onnx_node(binding: Binding) -> Callable[[Sequence[Array]], tuple[Array, ...]]:
     """Bind a node and make its session, which takes a millisecond plus the time for its weights.
 
     Raises:

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import onnxruntime
@@ -69,7 +69,7 @@ class Model:
         self.inputs = [each.name for each in session.get_inputs()]
         self._outputs = [each.name for each in session.get_outputs()]
 
-    def run(self, values: Iterable[Any]) -> tuple[Any, ...]:
+    def run(self, values: Iterable[Array]) -> tuple[Array, ...]:
         """Return the outputs for these inputs, in new arrays.
 
         Raises:
@@ -96,9 +96,9 @@ class Model:
         finally:
             work.watchers.remove(stop)
 
-    def _run(self, feeds: Mapping[str, Array], options: onnxruntime.RunOptions) -> tuple[Any, ...]:
+    def _run(self, feeds: Mapping[str, Array], options: onnxruntime.RunOptions) -> tuple[Array, ...]:
         try:
-            found: list[Any] = self._session.run(self._outputs, feeds, options)
+            found: list[Array] = self._session.run(self._outputs, feeds, options)
         except Exception as error:  # the classes of its errors are no part of its interface
             raise _failure(error) from error
         for value in found:
@@ -143,7 +143,7 @@ class Part:
         self._read = [index_of_input(name) for name in self._model.inputs]
         self.held = held
 
-    def admits(self, values: Sequence[Any]) -> bool:
+    def admits(self, values: Sequence[Array]) -> bool:
         """Return True if onnxruntime's results for inputs of these shapes match those of the part's own nodes.
 
         They do not match if the nodes reject the shapes, if sizes depend on values, or if rounding would be much
@@ -161,7 +161,7 @@ class Part:
             raise error.at(largest.node.name, largest.node.op, largest.node.source) from None
         return True
 
-    def _largest_for(self, values: Sequence[Any]) -> _Largest | None:
+    def _largest_for(self, values: Sequence[Array]) -> _Largest | None:
         shapes, told = tuple(np.shape(value) for value in values), {n: np.asarray(values[n]) for n in self._telling}
         if any(array.size > _FEW for array in told.values()):
             return None
@@ -178,7 +178,7 @@ class Part:
         self._largest[given] = found
         return found
 
-    def run(self, values: Sequence[Any]) -> tuple[Any, ...]:
+    def run(self, values: Sequence[Array]) -> tuple[Array, ...]:
         """Return the outputs for the inputs of the whole part, in new arrays.
 
         Raises:

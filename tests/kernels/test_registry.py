@@ -233,7 +233,7 @@ def test_binder_receives_the_node_and_session_state(op: str) -> None:
     assert binding.input_dims == ((None,), (1,), ())
     assert binding.output_dtypes == (dtypes.float32,)
     assert binding.constants[0] is None
-    assert (binding.constants[1].tolist(), binding.constants[2]) == ([1.0], 7)
+    assert [np.asarray(constant).tolist() for constant in binding.constants[1:]] == [[1.0], 7]
 
 
 def test_elementwise_registers_a_table_of_ufuncs() -> None:

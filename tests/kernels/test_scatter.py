@@ -100,7 +100,7 @@ def test_invalid_row_is_named_in_the_error(dtype: Any, indices: Any, where: str,
 def test_valid_rows_are_returned_flat() -> None:
     assert checked_rows(np, np.array([[0, 2], [1, 1]]), 3).tolist() == [0, 2, 1, 1]
     assert checked_rows(np, np.array([], np.int32), 0).tolist() == []
-    assert checked_rows(np, np.int64(2), 3).tolist() == [2]
+    assert checked_rows(np, np.array(2), 3).tolist() == [2]
 
 
 def test_index_vectors_become_row_numbers() -> None:

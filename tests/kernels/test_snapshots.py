@@ -164,7 +164,8 @@ def test_failed_update_leaves_value_and_snapshot() -> None:
 
 
 def test_snapshot_of_unsuitable_value_is_the_value_itself() -> None:
-    for value in (np.zeros(3, np.float32), np.float32(1), np.zeros((2, 1 << 20), np.float32), np.zeros((8, 8))[:, ::2]):
+    values: list[Any] = [np.zeros(3), np.float32(1), np.zeros((2, 1 << 20), np.float32), np.zeros((8, 8))[:, ::2]]
+    for value in values:
         variable = VariableResource("v", dtypes.float32, None)
         variable.assign(value)
         assert variable.snapshot() is value

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.kernels.math.elementwise import EXACT_C
+from aioflow.memory.values import NpDType
 from aioflow_numpy.compiled.pieces import HEAD
 
 TYPES: Final[Mapping[np.dtype[Any], str]] = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
@@ -49,7 +50,7 @@ void piece0(Index first, Index last, const Index *g, const Index *rows, const In
 """
 
 
-def pool_program(fold: np.ufunc, dtype: np.dtype[Any]) -> str:
+def pool_program(fold: np.ufunc, dtype: NpDType) -> str:
     """Return the text of `piece0`, which computes lines `first` to `last` of the result, of all images together.
 
     Its addresses are those of the windows, their lists along both axes, the images, the fold's identity, memory for a

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from aioflow.memory.values import Array
+from aioflow.memory.values import Array, NpDType
 
 
 def same(one: Array, other: Array) -> bool:
@@ -16,7 +14,7 @@ def same(one: Array, other: Array) -> bool:
     return one.tobytes() == other.tobytes()
 
 
-def numbers(rng: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+def numbers(rng: np.random.Generator, dtype: NpDType, shape: tuple[int, ...]) -> Array:
     """Return special and usual numbers, half of each: with special ones alone, few results would be usual."""
     if dtype.kind == "b":
         return np.asarray(rng.integers(0, 2, shape), dtype)

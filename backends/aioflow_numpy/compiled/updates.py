@@ -14,7 +14,8 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.kernels.math.elementwise import EXACT_C
-from aioflow.kernels.variables.optimizer_rules import Rule
+from aioflow.kernels.variables.optimizer_rules import Rule, Scalars
+from aioflow.memory.values import NpDType
 from aioflow_numpy.compiled.pieces import HEAD
 
 TYPES: Final[Mapping[np.dtype[Any], str]] = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
@@ -84,7 +85,7 @@ class _Writer:
         return _Place("(T)0")
 
 
-def written(rule: Rule, variables: int, h: Mapping[str, Any], dtype: np.dtype[Any]) -> WrittenUpdate:
+def written(rule: Rule, variables: int, h: Scalars, dtype: NpDType) -> WrittenUpdate:
     """Return the update by a rule that looks at no value.
 
     Args:
@@ -101,7 +102,8 @@ def written(rule: Rule, variables: int, h: Mapping[str, Any], dtype: np.dtype[An
     reads += [f"const T h{k} = at[{2 * variables + 1}][{k}];" for k in range(len(scalars))]
     writer = _Writer()
     v, o = [_Place(f"v{k}[i]") for k in range(variables)], [_Place("") for _ in range(variables)]
-    rule.update(writer, v, o, _Place("g[i]"), [_Place("") for _ in range(rule.scratch)], {**h, **places})
+    record: Callable[..., None] = rule.update  # given stand-ins for the namespace and the arrays
+    record(writer, v, o, _Place("g[i]"), [_Place("") for _ in range(rule.scratch)], {**h, **places})
     passes = len(writer.lines)
     lines = [*writer.lines, *(f"o{k}[i] = {place.value};" for k, place in enumerate(o))]
     text = _TEXT.replace("READS", "\n".join(reads)).replace("LINES", "\n".join(lines))

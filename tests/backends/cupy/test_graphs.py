@@ -148,7 +148,7 @@ def test_value_held_by_a_caller_never_changes() -> None:
     machine = Machine(update, [10.0])
     for _ in range(4):
         machine.run([1.0])
-    fetched = machine.variables[0].read()
+    fetched: Any = machine.variables[0].read()
     before = fetched.raw.tolist()
     (seen,) = machine.run([1.0])
     assert seen.tolist() == [before[0] - 1]

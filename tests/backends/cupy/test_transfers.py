@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from typing import Any
 
 import numpy as np
 import pytest
@@ -126,7 +127,7 @@ async def test_cancelled_download_returns_its_lane() -> None:
 async def test_array_is_kept_during_its_download() -> None:
     driver = FakeDriver(passes_at_once=False)
     device = small_lanes(driver)
-    array = device.transfers.upload(NUMBERS[:8])
+    array: Any = device.transfers.upload(NUMBERS[:8])
     driver.advance()
     memory = weakref.ref(array.memory)
     fetched = device.transfers.download(array)
