@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from aioflow.graph.windows import Fit
-from aioflow.memory.values import Array, Namespace
+from aioflow.memory.values import Array, Function, Namespace
 
 Part = tuple[slice, ...]
 

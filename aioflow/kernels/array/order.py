@@ -263,8 +263,7 @@ def _is_in(xp: Namespace, x: Array, y: Array) -> Array:
         return xp.isin(x, y)
     if x.dtype.kind == "O":
         known = set(batches(y.reshape(-1).tolist()))
-        result: Array = each(known.__contains__, x, bool)
-        return result
+        return each(known.__contains__, x, bool)
     ordered = y[order_of(y)]
     if not len(ordered):
         return np.zeros(x.shape, bool)

@@ -162,11 +162,9 @@ def _read_once(
 
 @kernel("ShardedFilename", device="CPU", fresh=True, host={"basename": as_bytes, "shard": as_int, "num_shards": as_int})
 def sharded_filename(basename: bytes, shard: int, num_shards: int) -> Array:
-    found: Array = as_strings([b"%b-%05d-of-%05d" % (basename, shard, num_shards)], ())
-    return found
+    return as_strings([b"%b-%05d-of-%05d" % (basename, shard, num_shards)], ())
 
 
 @kernel("ShardedFilespec", device="CPU", fresh=True, host={"basename": as_bytes, "num_shards": as_int})
 def sharded_filespec(basename: bytes, num_shards: int) -> Array:
-    found: Array = as_strings([b"%b-?????-of-%05d" % (basename, num_shards)], ())
-    return found
+    return as_strings([b"%b-?????-of-%05d" % (basename, num_shards)], ())

@@ -43,8 +43,7 @@ def _list(patterns: list[bytes], folders: AllowedFolders) -> Array:
 @kernel("ReadFile", device="CPU", fresh=True)
 async def read_file(filename: Array, *, folders: AllowedFolders) -> Array:
     contents = await in_thread(_read, path_text(_bytes(filename, "file name")), folders, effects=False)
-    found: Array = as_strings([contents], ())
-    return found
+    return as_strings([contents], ())
 
 
 @kernel("WriteFile", device="CPU")

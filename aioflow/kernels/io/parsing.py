@@ -102,8 +102,7 @@ class _Column:
                 raise self._error(f"is not a valid {self.dtype.name}", row, self.dtype.name, text)
             values.append(value)
         if parse is None:
-            found: Array = as_strings(values, shape)
-            return found
+            return as_strings(values, shape)
         return np.array(values, dtype=self.dtype.np_dtype).reshape(shape)
 
     def _error(self, what: str, row: int, expected: object, text: bytes) -> InvalidArgumentError:

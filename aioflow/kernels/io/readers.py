@@ -418,8 +418,7 @@ async def reset(reader: Reader) -> None:
 
 @kernel("ReaderSerializeStateV2", device="CPU", fresh=True, takes=Reader)
 async def serialize_state(reader: Reader) -> Array:
-    found: Array = as_strings([await reader.save()], ())
-    return found
+    return as_strings([await reader.save()], ())
 
 
 @kernel("ReaderRestoreStateV2", device="CPU", takes=Reader, host={"state": as_bytes})

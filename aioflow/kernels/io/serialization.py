@@ -60,8 +60,7 @@ def serialize_sparse(binding: Binding) -> Callable[[Array, Array, Array], Array]
 
     def serialize(indices: Array, values: Array, shape: Array) -> Array:
         check_entries(indices, values, shape)
-        found: Array = as_strings(_encoded(indices, values, shape, dtype))
-        return found
+        return as_strings(_encoded(indices, values, shape, dtype))
 
     return serialize
 
@@ -85,8 +84,7 @@ def serialize_many_sparse(binding: Binding) -> Callable[[Array, Array, Array], A
             for end in np.searchsorted(numbers, np.arange(some.start, some.stop), side="right").tolist():
                 rows, start = order[start:end], end
                 made += _encoded(indices[rows, 1:], values[rows], shape[1:], dtype)
-        found: Array = as_strings(made, (count, 3))
-        return found
+        return as_strings(made, (count, 3))
 
     return serialize
 

@@ -300,6 +300,5 @@ def _array(value: Value, dtype: DType) -> Array:
 
 def _packed(values: list[Any], dtype: DType, shape: tuple[int, ...]) -> Array:
     if dtype is string:
-        found: Array = as_strings(values, shape)
-        return found
+        return as_strings(values, shape)
     return np.array(values, dtype.np_dtype).reshape(shape)[()]

@@ -107,8 +107,7 @@ def _as_text(columns: Sequence[_Column], separator: bytes) -> Callable[[list[Arr
 
     def join(places: list[Array]) -> Array:
         chosen = [text[place].tolist() for text, place in zip(texts, places, strict=True)]
-        found: Array = as_strings([separator.join(words) for words in batches(zip(*chosen, strict=True))])
-        return found
+        return as_strings([separator.join(words) for words in batches(zip(*chosen, strict=True))])
 
     return join
 
@@ -164,8 +163,7 @@ def _as_numbers(
 
 def _hashed(values: Array, hash_of: Callable[[bytes], int]) -> Array:
     if values.dtype == object:
-        found: Array = each(hash_of, values, np.uint64)
-        return found
+        return each(hash_of, values, np.uint64)
     return values.astype(np.int64, copy=False).view(np.uint64)
 
 
