@@ -15,9 +15,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, Protocol
 
-from aioflow.compiler.deadness import Guard, guards
+from aioflow.compiler.control_flow import Guard, LoopFrame, Predicates, frames_behind
 from aioflow.compiler.ir import BODY, ClientGraph, Edge, Node, OutputSpec
-from aioflow.compiler.loops import LoopFrame, frames_behind
 from aioflow.compiler.optimize.facts import is_pure_op
 from aioflow.compiler.pack import waits_for_others
 from aioflow.compiler.sizes import by_values
@@ -164,12 +163,12 @@ def _together(
     graph: ClientGraph, staying: Mapping[str, str], waiting: Collection[str], seconds: NodeSeconds
 ) -> list[Region]:
     """Return the regions that result if the engine computes all nodes except `staying`."""
-    members: dict[tuple[_Place, Guard], list[str]] = defaultdict(list)
-    places, guard = _places(graph, staying, waiting), guards(graph)
+    members: dict[tuple[_Place, Guard | None], list[str]] = defaultdict(list)
+    places, predicates = _places(graph, staying, waiting), Predicates(graph)
     for name, node in graph.nodes.items():
         # Constants belong to no region: each region gets a copy of those that it reads.
         if name not in staying and node.op not in (*BOUNDARY, _CONSTANT):
-            members[places[name], guard[name]].append(name)
+            members[places[name], predicates.at(name)].append(name)
     return [Region(tuple(names), sum(seconds(graph.nodes[name]) for name in names)) for names in members.values()]
 
 
@@ -191,14 +190,14 @@ def stays(graph: ClientGraph) -> dict[str, str]:
 
 def _conditional(graph: ClientGraph) -> dict[str, str]:
     """Return the nodes that may run more than once in a step, and those in unusual branches, each with the reason."""
-    frames, known = frames_behind(graph), guards(graph)
+    frames, predicates = frames_behind(graph), Predicates(graph)
     received: set[str] = set()  # nodes that depend on possibly dead values of other devices
     for name, node in graph.nodes.items():
         is_received = node.op == RECV and node.attrs["maybe_dead"]
         if is_received or not received.isdisjoint(node.predecessors()):
             received.add(name)
     unknown = dict.fromkeys(
-        (n for n in graph.nodes if n in received or n not in known), "in a branch that cond did not build"
+        (n for n in graph.nodes if n in received or not predicates.is_known(n)), "in a branch that cond did not build"
     )
     return unknown | {name: "in a loop" for name in graph.nodes if frames[name] is not None}
 
@@ -239,7 +238,7 @@ def _places(graph: ClientGraph, staying: Mapping[str, str], waiting: Collection[
         waiting: The nodes that wait for others.
     """
     bits = {name: 1 << number for number, name in enumerate(name for name in graph.nodes if name in waiting)}
-    loops = {name: _outermost(frame) for name, frame in frames_behind(graph).items()}
+    loops = {name: frame and frame.outermost for name, frame in frames_behind(graph).items()}
     of_loops: dict[LoopFrame, _Place] = defaultdict(lambda: _Place(0, 0))
     found: dict[str, _Place] = {}
     before: dict[str, _Place] | None = None
@@ -256,12 +255,6 @@ def _places(graph: ClientGraph, staying: Mapping[str, str], waiting: Collection[
             if loop is not None:
                 of_loops[loop] = _Place(waits | bits.get(name, 0), level)
     return found
-
-
-def _outermost(frame: LoopFrame | None) -> LoopFrame | None:
-    while frame is not None and frame.parent is not None:
-        frame = frame.parent
-    return frame
 
 
 def _alone(graph: ClientGraph, members: Sequence[str], readers: Mapping[Edge, Collection[str]]) -> ClientGraph:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from aioflow.compiler.control_flow import is_back_edge
 from aioflow.compiler.ir import Node
 
 
@@ -29,7 +30,6 @@ def in_order(nodes: Mapping[str, Node], followers: Mapping[str, Sequence[str]] |
                 visited.add(name)
                 stack.append((name, True))
                 node = nodes[name]
-                back = node.op == "Merge"
-                sources = [s for s in node.predecessors() if not (back and nodes[s].op == "NextIteration")]
+                sources = [s for s in node.predecessors() if not is_back_edge(node, nodes[s])]
                 stack.extend((s, False) for s in reversed(sources) if s not in visited)
     return order

@@ -17,9 +17,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from aioflow.compiler.deadness import may_be_dead
+from aioflow.compiler.control_flow import LoopFrame, frames_behind, is_back_edge, may_be_dead
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec, Part, Plan
-from aioflow.compiler.loops import LoopFrame, frames_behind, with_loops_together
 from aioflow.compiler.ordering import in_order
 from aioflow.compiler.place.colocation import is_everywhere
 from aioflow.errors import InvalidArgumentError
@@ -57,7 +56,7 @@ def partition(
     if len(devices) == 1:
         subgraphs = {devices[0]: graph}
     else:
-        subgraphs = _Cut(with_loops_together(graph), compression, recompute, asked).subgraphs()
+        subgraphs = _Cut(_with_loops_together(graph), compression, recompute, asked).subgraphs()
     tasks: dict[str, dict[str, ClientGraph]] = {}
     for device, subgraph in subgraphs.items():
         tasks.setdefault(task_of(device), {})[device] = subgraph
@@ -261,6 +260,36 @@ class _Cut:
         condition = self._read(Edge(frame.condition, 0), device)
         switch = put("switch", "Switch", (merge, condition), {"T": int32}, 2)
         put("next", "NextIteration", (Edge(switch.node, 1),), {"T": int32})
+
+
+def _with_loops_together(graph: ClientGraph) -> ClientGraph:
+    """Return the placed graph with the control-flow nodes of loops moved to the devices where they must be.
+
+    A loop variable's Enter, Merge and NextIteration are on one device, because an edge between devices carries a value
+    either in every iteration or never. A Switch is on the device of its data and an Exit on that of its Switch, which
+    avoids sending dead values.
+    """
+    devices = {name: node.device for name, node in graph.nodes.items()}
+    for node in graph.nodes.values():
+        if node.op == "Merge":
+            _place_variable(graph, node, devices)
+        elif node.op in ("Switch", "Exit") and not is_everywhere(graph.nodes[node.inputs[0].node]):
+            devices[node.name] = devices[node.inputs[0].node]
+    # A second pass, because the sources of fetches may just have been moved.
+    for node in graph.nodes.values():
+        if node.op == RETVAL:
+            devices[node.name] = devices[node.inputs[0].node]
+    moved = {
+        n: node if node.device == devices[n] else replace(node, device=devices[n]) for n, node in graph.nodes.items()
+    }
+    return replace(graph, nodes=moved)
+
+
+def _place_variable(graph: ClientGraph, merge: Node, devices: dict[str, str]) -> None:
+    sources = [graph.nodes[edge.node] for edge in merge.inputs]
+    if any(is_back_edge(merge, source) for source in sources):
+        for source in sources:
+            devices[source.name] = devices[merge.name]
 
 
 def _repeatable(graph: ClientGraph) -> frozenset[str]:

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from aioflow.compiler.control_flow import check_frames
 from aioflow.compiler.ir import BODY, ClientGraph, Edge, Node, OutputSpec
-from aioflow.compiler.loops import check_frames
 from aioflow.graph.boundary import ARG, RETVAL
 from aioflow.graph.calls import waited_for
 from aioflow.graph.graph import Operation, Tensor

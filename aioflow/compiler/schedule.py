@@ -18,7 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from aioflow.compiler.deadness import may_be_dead
+from aioflow.compiler.control_flow import may_be_dead
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec, Plan
 from aioflow.compiler.optimize.facts import is_pure_op
 from aioflow.compiler.timeline import (

@@ -14,8 +14,8 @@ from functools import cache
 from heapq import heappop, heappush
 from typing import Final, TypeAlias
 
+from aioflow.compiler.control_flow import loops_of
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec, Plan
-from aioflow.compiler.loops import LoopFrame, frames_behind
 from aioflow.errors import InternalError
 from aioflow.graph.boundary import ARG, RECV, RETVAL, SEND
 from aioflow.graph.device_spec import DeviceSpec
@@ -122,18 +122,17 @@ class Timeline:
     # -- units ---------------------------------------------------------------------------------------------------------
 
     def _add(self, device: str, graph: ClientGraph, loops: dict[str, int]) -> None:
-        behind = frames_behind(graph)
+        loop_of = loops_of(graph)
         for name, node in graph.nodes.items():
             key = (device, name)
             self.nodes[key] = node
             if node.op in (SEND, RECV):
                 (self.sends if node.op == SEND else self.recvs)[node.attrs["tensor_name"]] = key
-            # An Exit belongs to the loop that it leaves.
-            frame = behind[node.inputs[0].node if node.op == "Exit" else name]
+            frame = loop_of[name]
             if frame is None:
                 unit = len(self.members)
             else:
-                unit = loops.setdefault(_outermost(frame).name, len(self.members))
+                unit = loops.setdefault(frame.outermost.name, len(self.members))
                 self.loops.add(unit)
             if unit == len(self.members):
                 self.members.append([])
@@ -343,12 +342,6 @@ class _Devices:
             self._waits[other] -= 1
             if not self._waits[other]:
                 self._event(self._ready_at[other], other, False)
-
-
-def _outermost(frame: LoopFrame) -> LoopFrame:
-    while frame.parent is not None:
-        frame = frame.parent
-    return frame
 
 
 def _highest(changes: Sequence[tuple[float, int]]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from aioflow.compiler.control_flow import is_back_edge
 from aioflow.compiler.ir import ClientGraph, Node, OutputSpec
 from aioflow.errors import InternalError
 from aioflow.graph.boundary import ARG, RETVAL
@@ -29,7 +30,7 @@ def verify(graph: ClientGraph, whole: bool = True) -> ClientGraph:
         if name != node.name:
             raise _broken(graph, node, f"it is listed as {name!r}")
         for source in node.predecessors():
-            if source not in seen and not _is_back_edge(graph, node, source):
+            if source not in seen and not (source in graph.nodes and is_back_edge(node, graph.nodes[source])):
                 what = "comes later" if source in graph.nodes else "does not exist"
                 raise _broken(graph, node, f"its input {source!r} {what}")
         for edge in node.inputs:
@@ -47,11 +48,6 @@ def verify(graph: ClientGraph, whole: bool = True) -> ClientGraph:
                 f"{op} nodes are not numbered 0..{count - 1}", expected=list(range(count)), actual=found
             )
     return graph
-
-
-def _is_back_edge(graph: ClientGraph, node: Node, source: str) -> bool:
-    """Return whether the edge closes a loop, the one kind of edge that may point backwards."""
-    return node.op == "Merge" and source in graph.nodes and graph.nodes[source].op == "NextIteration"
 
 
 def _check_signature(graph: ClientGraph, node: Node) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any
 
+from aioflow.compiler.control_flow import Guard
 from aioflow.compiler.growth import grows
 from aioflow.compiler.ir import ClientGraph, Edge, Node
 from aioflow.concurrency.stopping import batches
@@ -27,9 +28,6 @@ from aioflow.kernels.registry import HOST, KERNELS, ArrayBackend, Binding, Body,
 from aioflow.memory.copying import copied
 from aioflow.memory.frozen import is_frozen
 from aioflow.runtime.growing import claiming
-
-# The predicates under which a node runs, outermost first, each with the side that it must take.
-Guard: TypeAlias = tuple[tuple[Edge, bool], ...]
 
 
 class Fetched:

@@ -9,11 +9,12 @@ import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from aioflow.compiler.control_flow import Guard
 from aioflow.compiler.ir import ClientGraph, Edge, Node
 from aioflow.graph.boundary import ARG, RETVAL
 from aioflow.graph.opdef import traits_of
 from aioflow.kernels.registry import KernelDef
-from aioflow.runtime.bind import Argument, BoundNode, Guard, Passing
+from aioflow.runtime.bind import Argument, BoundNode, Passing
 from aioflow.runtime.guards import ALIVE, Guards, NotRaisableError
 from aioflow.runtime.tasks import constant_values, waits_of
 

@@ -27,11 +27,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.compiler.control_flow import Guard
 from aioflow.compiler.ir import ClientGraph, Edge
 from aioflow.concurrency.stopping import checkpoint
 from aioflow.graph.shapes import Dims
 from aioflow.kernels.convert import as_bool, as_int
-from aioflow.runtime.bind import Argument, BoundNode, Choice, Guard, RaisedLoop, own, to_keep
+from aioflow.runtime.bind import Argument, BoundNode, Choice, RaisedLoop, own, to_keep
 from aioflow.runtime.branches import common_depth
 from aioflow.runtime.executor import NODES_OF_LINES
 from aioflow.runtime.frames import DEAD

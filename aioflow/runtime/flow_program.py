@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.compiler.control_flow import LoopFrame, check_frames, is_back_edge, loop_variable, loops_of
 from aioflow.compiler.ir import ClientGraph, Node
-from aioflow.compiler.loops import check_frames
 from aioflow.graph.opdef import traits_of
 from aioflow.graph.traits import Role
 from aioflow.runtime.bind import BoundNode
@@ -178,54 +178,34 @@ class Program:
             kind = traits_of(origin.op).role
             self.nodes[name] = FlowNode(origin, kind, kernels.get(name), int(kind))
         self.root = Frame(0, "", None)
-        self._frames: dict[tuple[int, str], Frame] = {}
-        frame_of = self._assign_frames()
+        self._frames: dict[LoopFrame | None, Frame] = {None: self.root}
+        loop_of = loops_of(graph)
         for name, node in self.nodes.items():
-            self._prepare(node, frame_of[name])
+            self._prepare(graph, node, self._frame(loop_of[name]))
         _Wiring(self.nodes).connect()
         self.sources = [n for n in self.nodes.values() if not any(n.origin.predecessors())]
         fetches = [n for n in self.nodes.values() if n.kind is Role.FETCH]
         self.fetches = sorted(fetches, key=lambda n: n.index)
 
-    def _assign_frames(self) -> dict[str, Frame]:
-        """Return the frame of each node: its input's frame, one level inward after an Enter, outward after an Exit."""
-        inside: dict[str, Frame] = {}
-        for name, node in self.nodes.items():
-            sources = [s for s in node.origin.predecessors() if s in inside]
-            inside[name] = self._behind(sources[0], inside) if sources else self.root
-        return inside
+    def _frame(self, loop: LoopFrame | None) -> Frame:
+        frame = self._frames.get(loop)
+        if frame is None and loop is not None:
+            frame = Frame(len(self._frames), loop.name, self._frame(loop.parent), loop.parallel_iterations)
+            self._frames[loop] = frame
+        return frame or self.root
 
-    def _behind(self, source: str, inside: Mapping[str, Frame]) -> Frame:
-        """Return the frame of a node's outputs."""
-        node, frame = self.nodes[source], inside[source]
-        if node.kind is Role.ENTER:
-            return self._child(node, frame)
-        if node.kind is Role.EXIT:
-            return frame.parent or self.root
-        return frame
-
-    def _child(self, enter: FlowNode, parent: Frame) -> Frame:
-        name = enter.origin.attrs["frame_name"]
-        frame = self._frames.get((parent.number, name))
-        if frame is None:
-            frame = Frame(len(self._frames) + 1, name, parent, enter.origin.attrs["parallel_iterations"])
-            self._frames[parent.number, name] = frame
-        return frame
-
-    def _prepare(self, node: FlowNode, frame: Frame) -> None:
+    def _prepare(self, graph: ClientGraph, node: FlowNode, frame: Frame) -> None:
         origin = node.origin
         node.arity = len(origin.inputs)
         node.index = origin.attrs["index"] if node.kind in (Role.FEED, Role.FETCH) else 0
         pending = len(origin.inputs) + len(origin.control)
         if node.kind is Role.ENTER:
-            node.child = self._child(node, frame)
+            node.child, frame = frame, frame.parent or self.root
             node.child.enters += 1
             node.is_constant = origin.attrs["is_constant"]
         elif node.kind is Role.MERGE:
-            sources = [self.nodes[e.node] for e in origin.inputs]
-            entering = [s for s in sources if s.kind is Role.ENTER and not s.is_constant]
-            back = sum(s.kind is Role.NEXT for s in sources)
-            node.is_loop_merge = len(entering) == back == 1 and len(sources) == 2 and not origin.control
+            back = sum(is_back_edge(origin, graph.nodes[edge.node]) for edge in origin.inputs)
+            node.is_loop_merge = loop_variable(graph, origin) is not None and not origin.control
             node.first_inputs = len(origin.inputs) - back
             node.later_inputs = back or len(origin.inputs)
             # The count of a Merge; see `Propagator._check_merge`.

@@ -7,10 +7,11 @@ predicates. A frame of another form than `while_loop` makes is left to the propa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeAlias
 
+from aioflow.compiler.control_flow import LoopFrame, LoopVariable, loop_variable, loops_of
 from aioflow.compiler.ir import ClientGraph, Edge, Node
 from aioflow.compiler.ordering import in_order
 from aioflow.kernels.registry import KernelDef
@@ -21,22 +22,14 @@ from aioflow.runtime.loop_code import LoopCode, LoopParts
 from aioflow.runtime.tasks import constant_values
 
 LIFTED: Final = "/Loop"  # no op can have this name, and no definition is looked up
-
-
-@dataclass(frozen=True, slots=True)
-class _Variable:
-    """One loop variable, by the names of its nodes."""
-
-    enter: str
-    merge: str
-    next: str
+_Path: TypeAlias = tuple[str, ...]  # see `LoopFrame.path`
 
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
     """The nodes, by name, of a frame that has the form of `while_loop`."""
 
-    variables: tuple[_Variable, ...]
+    variables: tuple[LoopVariable, ...]
     invariants: tuple[str, ...]  # constant Enters
     switches: tuple[str, ...]  # those of the loop itself, not of branches inside
     exits: tuple[str, ...]
@@ -56,7 +49,7 @@ class _Loop:
 def raise_loops(graph: ClientGraph, bound: Sequence[BoundNode]) -> tuple[ClientGraph, list[BoundNode]]:
     """Return the graph with every loop that can be raised as one node, and the bound nodes of that graph."""
     nodes = list(bound)
-    refused: set[str] = set()
+    refused: set[_Path] = set()
     while frames := _innermost_frames(graph, refused):
         loops: list[_Loop] = []
         for key, (members, kernels) in _with_kernels(frames, nodes).items():
@@ -72,10 +65,10 @@ def raise_loops(graph: ClientGraph, bound: Sequence[BoundNode]) -> tuple[ClientG
 
 
 def _with_kernels(
-    frames: Mapping[str, Sequence[str]], bound: Sequence[BoundNode]
-) -> dict[str, tuple[Sequence[str], list[BoundNode]]]:
+    frames: Mapping[_Path, Sequence[str]], bound: Sequence[BoundNode]
+) -> dict[_Path, tuple[Sequence[str], list[BoundNode]]]:
     """Return for each frame the names of its nodes, and the bound nodes in it."""
-    found: dict[str, tuple[Sequence[str], list[BoundNode]]] = {key: (members, []) for key, members in frames.items()}
+    found: dict[_Path, tuple[Sequence[str], list[BoundNode]]] = {key: (members, []) for key, members in frames.items()}
     frame_of = {name: key for key, members in frames.items() for name in members}
     for b in bound:
         key = frame_of.get(b.node.name)
@@ -84,33 +77,15 @@ def _with_kernels(
     return found
 
 
-def _innermost_frames(graph: ClientGraph, refused: set[str]) -> dict[str, list[str]]:
-    """Return for each innermost frame the names of its nodes in order, including its Enters."""
-    inside: dict[str, tuple[str, ...]] = {}
-    for name, node in graph.nodes.items():
-        sources = [s for s in node.predecessors() if s in inside]
-        path = _behind(graph.nodes[sources[0]], inside[sources[0]]) if sources else ()
-        inside[name] = path
-    found: dict[str, list[str]] = {}
-    parents: set[str] = set()
-    for name, node in graph.nodes.items():
-        path = inside[name]
-        if node.op == "Enter":
-            parents.update(path)
-            path = (*path, _frame_key(node, path))
-        if path:
-            found.setdefault(path[-1], []).append(name)
-    return {k: v for k, v in found.items() if k not in parents and k not in refused}
-
-
-def _frame_key(enter: Node, path: tuple[str, ...]) -> str:
-    return "\0".join((*path[-1:], enter.attrs["frame_name"]))
-
-
-def _behind(node: Node, path: tuple[str, ...]) -> tuple[str, ...]:
-    if node.op == "Enter":
-        return (*path, _frame_key(node, path))
-    return path[:-1] if node.op == "Exit" else path
+def _innermost_frames(graph: ClientGraph, refused: Collection[_Path]) -> dict[_Path, list[str]]:
+    """Return for each innermost loop, by its path, the names of its nodes in order, including its Enters."""
+    found: dict[LoopFrame, list[str]] = {}
+    for name, frame in loops_of(graph).items():
+        if frame is not None:
+            found.setdefault(frame, []).append(name)
+    parents = {frame.parent for frame in found}
+    inner = {frame.path: members for frame, members in found.items() if frame not in parents}
+    return {path: members for path, members in inner.items() if path not in refused}
 
 
 def _recognise(members: Sequence[str], graph: ClientGraph) -> _Frame | None:
@@ -138,23 +113,23 @@ def _recognise(members: Sequence[str], graph: ClientGraph) -> _Frame | None:
     return _Frame(tuple(variables), tuple(invariants), tuple(taken), tuple(exits), tuple(members))
 
 
-def _variables(merges: Sequence[Node], graph: ClientGraph) -> list[_Variable] | None:
+def _variables(merges: Sequence[Node], graph: ClientGraph) -> list[LoopVariable] | None:
     """Return the loop variables, ignoring the Merges of branches; None if the frame has another form."""
-    found: list[_Variable] = []
+    found: list[LoopVariable] = []
     for merge in merges:
-        ops = [graph.nodes[e.node].op for e in merge.inputs]
-        if ops == ["Enter", "NextIteration"] and not merge.control:
-            found.append(_Variable(merge.inputs[0].node, merge.name, merge.inputs[1].node))
-        elif "Enter" in ops or "NextIteration" in ops:
+        variable = loop_variable(graph, merge)
+        if variable is not None and not merge.control:
+            found.append(variable)
+        elif any(graph.nodes[e.node].op in ("Enter", "NextIteration") for e in merge.inputs):
             return None
     return found
 
 
 def _parts(frame: _Frame, graph: ClientGraph, kernels: Sequence[BoundNode]) -> LoopParts | None:
     """Return the computation of the loop, or None if it does not have the form that `while_loop` makes."""
-    sources = frozenset((*frame.invariants, *(v.enter for v in frame.variables), *(v.merge for v in frame.variables)))
+    entering = frozenset((*frame.invariants, *(v.enter for v in frame.variables), *(v.merge for v in frame.variables)))
     try:
-        guards = Guards(graph, frame.members, sources)
+        guards = Guards(graph, frame.members, entering)
     except NotRaisableError:
         return None
     tests = {guards.predicate(graph.nodes[s]) for s in frame.switches}

@@ -2,8 +2,7 @@
 
 The graph has them in primitive form (Switch, Merge and loop frames), also those made by functional ops. This module
 recovers the structure that `cond` and `while_loop` gave them. A node belongs to the branch whose predicates it runs
-under. A Merge ends a branch on a predicate if its inputs run under the same conditions, except for the side of that
-predicate.
+under; see `Predicates`.
 """
 
 from __future__ import annotations
@@ -12,14 +11,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from aioflow.compiler.control_flow import Guard, LoopFrame, Predicates, frames_behind, loop_variable
 from aioflow.compiler.ir import ClientGraph, Edge, Node
-from aioflow.compiler.loops import LoopFrame, frames_behind
 from aioflow.graph.opdef import traits_of
 from aioflow.graph.traits import Memory, Role
 from aioflow.memory.values import Array
-
-_Guard: TypeAlias = frozenset[tuple[Edge, bool]]
-_ALIVE: _Guard = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +91,14 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """The position of a block: its loop, and the predicates that it runs under."""
+    """The position of a block: its loop, and the predicates that it runs under; None if it never runs."""
 
     frame: LoopFrame | None
-    guard: _Guard
+    guard: Guard | None
+
+    def is_around(self, other: _Level) -> bool:
+        """Return whether the predicates of `other` include all of this block."""
+        return self.guard is not None and other.guard is not None and set(self.guard) <= set(other.guard)
 
 
 class Structure:
@@ -108,53 +108,15 @@ class Structure:
         self._graph = graph
         self._frames = frames_behind(graph)
         self._loops: dict[LoopFrame, list[Variable]] = {}
-        self._guards: dict[str, _Guard] = {}
-        self._sides: dict[Edge, _Guard] = {}
-        self._only: dict[Edge, Edge] = {}  # the only input of a Merge that can be alive, by the Merge's output
-        for node in graph.nodes.values():
-            self._guard_of(node)
+        self._predicates = Predicates(graph)
         for node in graph.nodes.values():
             self._note_variable(node)
         self._merges = {v.merge for variables in self._loops.values() for v in variables}
 
-    # -- conditions under which nodes run ------------------------------------------------------------------------------
-
-    def _guard_of(self, node: Node) -> None:
-        guards = [self._at(edge) for edge in node.inputs if edge.node in self._guards]
-        guards += [self._guards.get(name, _ALIVE) for name in node.control]
-        guard: _Guard = _ALIVE.union(*guards)
-        if _role(node) is Role.MERGE and len(guards) == 2:
-            guard = self._merged(node, guards, guard)
-        self._guards[node.name] = guard
-        is_control_flow = _role(node) is Role.SWITCH
-        # The Switches of a loop are no branches: its condition chooses between another iteration and the exit.
-        if is_control_flow and _role(self._graph.nodes[self._behind(node.inputs[1]).node]) is not Role.LOOP_CONDITION:
-            predicate = self.source(node.inputs[1])
-            for port in range(2):
-                self._sides[Edge(node.name, port)] = guard | {(predicate, bool(port))}
-
-    def _merged(self, node: Node, guards: Sequence[_Guard], both: _Guard) -> _Guard:
-        """Return the conditions of a Merge.
-
-        An input from a branch that its surroundings exclude is never alive.
-        """
-        alive = [i for i, guard in enumerate(guards) if not _is_never(guard)]
-        if len(alive) == 1:
-            self._only[Edge(node.name, 0)] = node.inputs[alive[0]]
-            return guards[alive[0]]
-        return both if _split(guards) is None else guards[0] & guards[1]
-
-    def _at(self, edge: Edge) -> _Guard:
-        return self._sides.get(edge, self._guards.get(edge.node, _ALIVE))
-
-    def _behind(self, edge: Edge) -> Edge:
-        """Return the output from which nodes pass the predicate on."""
-        while traits_of(self._graph.nodes[edge.node].op).memory is Memory.PASSED:
-            edge = self._graph.nodes[edge.node].inputs[0]
-        return edge
+    # -- values --------------------------------------------------------------------------------------------------------
 
     def source(self, edge: Edge) -> Edge:
-        """Return the predicate itself. Other nodes may test Identities of it, some of them inside branches."""
+        """Return the output that the value comes from, past the nodes that pass it on."""
         while self._hands_on(edge):
             edge = self._graph.nodes[edge.node].inputs[0]
         return edge
@@ -186,20 +148,22 @@ class Structure:
         node = self._graph.nodes[edge.node]
         if _role(node) is Role.SWITCH or (_role(node) is Role.ENTER and node.attrs["is_constant"]):
             return node.inputs[0]
-        return self._only.get(edge)
+        only = self._predicates.alternatives.get(edge.node)
+        if only is None or only.predicate is not None or edge.port:
+            return None
+        return node.inputs[only.positions[0]]
 
     def _note_variable(self, node: Node) -> None:
-        sources = [self._graph.nodes[edge.node] for edge in node.inputs]
-        frame = self._frames.get(node.name)
-        if _role(node) is Role.MERGE and frame is not None and [_role(s) for s in sources] == [Role.ENTER, Role.NEXT]:
-            start, following = (self.value(source.inputs[0]) for source in sources)
+        frame, variable = self._frames[node.name], loop_variable(self._graph, node)
+        if frame is not None and variable is not None:
+            start, following = (self.value(self._graph.nodes[n].inputs[0]) for n in (variable.enter, variable.next))
             self._loops.setdefault(frame, []).append(Variable(Edge(node.name, 0), start, following))
 
     # -- blocks --------------------------------------------------------------------------------------------------------
 
     def whole(self, results: Iterable[Edge]) -> Block:
         """Return the block that computes these outputs, which are alive in every step."""
-        return self._block(_Level(None, _ALIVE), list(results))
+        return self._block(_Level(None, ()), list(results))
 
     def _block(self, level: _Level, results: Sequence[Edge]) -> Block:
         made = _Blocks(self, level, [self.value(edge) for edge in results])
@@ -207,7 +171,7 @@ class Structure:
 
     def level_of(self, node: Node) -> _Level:
         """Return the loop and the conditions of a node."""
-        return _Level(self._frames[node.name], self._guards[node.name])
+        return _Level(self._frames[node.name], self._predicates.at(node.name))
 
     def item(self, node: Node, level: _Level) -> tuple[Item, list[Edge]]:
         """Return the item that ends in a node, and the outputs that it reads."""
@@ -221,22 +185,23 @@ class Structure:
 
     def branch(self, merges: list[Node], level: _Level) -> tuple[Item, list[Edge]]:
         """Return the branch that ends in these Merges, and the outputs that it reads."""
-        guards = [self._at(edge) for edge in merges[0].inputs]
-        atom = _split(guards) if len(guards) == 2 else None
-        if atom is None:
+        found = self._predicates.alternatives.get(merges[0].name)
+        if found is None or found.predicate is None:
             return Irregular(merges[0], "a Merge that cond did not build"), []
-        first = 0 if (atom, False) in guards[0] else 1  # the input that is alive when the predicate is false
-        sides = [
-            self._block(_Level(level.frame, level.guard | {(atom, side)}), [m.inputs[first ^ side] for m in merges])
+        predicate = found.predicate
+        if_false, if_true = (
+            self._block(
+                _Level(level.frame, self._predicates.under(level.guard, predicate, side)),
+                [m.inputs[self._predicates.alternatives[m.name].positions[side]] for m in merges],
+            )
             for side in (False, True)
-        ]
-        branch = Branch(atom, merges, (sides[0], sides[1]))
-        return branch, [self.value(atom), *sides[0].outside, *sides[1].outside]
+        )
+        branch = Branch(predicate, merges, (if_false, if_true))
+        return branch, [self.value(predicate), *if_false.outside, *if_true.outside]
 
     def key(self, merge: Node) -> Edge | None:
         """Return the predicate that the inputs of a Merge differ in. It is common to all Merges of a branch."""
-        guards = [self._at(edge) for edge in merge.inputs]
-        return _split(guards) if len(guards) == 2 else None
+        return self._predicates.alternatives[merge.name].predicate
 
     def _loop(self, node: Node, level: _Level) -> tuple[Item, list[Edge]]:
         """Return the loop that an Exit node leaves, and the outputs that it reads."""
@@ -331,7 +296,7 @@ class _Blocks:
             self._block.held[edge] = None
             return False
         level = self._structure.level_of(self._structure.node(edge))
-        if level == self._level or not level.guard <= self._level.guard:
+        if level == self._level or not level.is_around(self._level):
             return True
         self._block.outside[edge] = None
         return False
@@ -366,17 +331,3 @@ class _Blocks:
 
 def _role(node: Node) -> Role:
     return traits_of(node.op).role
-
-
-def _is_never(guard: _Guard) -> bool:
-    """Return whether the conditions include both sides of a predicate."""
-    return any((predicate, not side) in guard for predicate, side in guard)
-
-
-def _split(guards: Sequence[_Guard]) -> Edge | None:
-    """Return the predicate, if two sets of conditions differ only in its side."""
-    first, second = guards[0] - guards[1], guards[1] - guards[0]
-    if len(first) != 1 or len(second) != 1:
-        return None
-    ((predicate, side),), ((other, opposite),) = first, second
-    return predicate if predicate == other and side != opposite else None
