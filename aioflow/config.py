@@ -42,9 +42,9 @@ class SessionConfig:
         check_finite: Check every floating result of every node, and fail on the first that is NaN or infinite.
         plan_cache_size: Maximum number of compiled steps to keep; the oldest is evicted first.
         operation_timeout: Default of a run's `timeout`, in seconds; None for no limit.
-        executor: "strands", or "reference" for the plain executor, which is slow: one coroutine per node. With it,
-            branches and loops stay in their primitive form. The result of each kernel is compared with the declaration
-            of its op; an InternalError names the node of a mismatch.
+        executor: "strands", or "reference" for the plain executor, which is slow: one coroutine per node, and in loops
+            per iteration. The result of each kernel is compared with the declaration of its op; an InternalError names
+            the node of a mismatch.
         device_count: Number of devices of each type in the process, such as {"CPU": 4}. The default is one CPU and the
             GPUs that are found. Devices of other types run only nodes that request them, unless they are listed here.
         optimizations: Whether steps are optimized; or switches by the name of the pass (`compiler/optimize/passes.py`),

@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import aioflow as af  # before NumPy, so that its backends may prepare it
+from benchmarks.primitive_form import primitive_form
 
 # isort: split
 import numpy as np
@@ -68,14 +70,15 @@ async def _awaited(executor: str) -> float:
         return await _least(lambda: session.run(last, {x: values}))
 
 
-async def _loop(executor: str, iterations: int = 1000) -> float:
+async def _loop(raised: bool, iterations: int = 1000) -> float:
     """Return the seconds of an iteration of a counting loop."""
     with af.Graph().as_default() as graph:
         limit = af.placeholder(af.int32, [])
         count = af.while_loop(lambda i: i < limit, lambda i: [i + 1], [af.constant(0)])
-    config = af.SessionConfig(executor=executor, inline_budget=60.0)
-    async with af.Session(graph=graph, config=config) as session:
-        return await _least(lambda: session.run(count, {limit: iterations}), _ROUNDS // 10) / iterations
+    config = af.SessionConfig(inline_budget=60.0)
+    with nullcontext() if raised else primitive_form():
+        async with af.Session(graph=graph, config=config) as session:
+            return await _least(lambda: session.run(count, {limit: iterations}), _ROUNDS // 10) / iterations
 
 
 def tasks() -> str:
@@ -97,7 +100,7 @@ def awaited() -> str:
 
 def loops() -> str:
     """Time an iteration as tagged dataflow and after loop raising."""
-    primitive, lifted = (asyncio.run(_loop(executor)) for executor in ("reference", "strands"))
+    primitive, lifted = (asyncio.run(_loop(raised)) for raised in (False, True))
     return _row("an iteration of a loop that counts, as tagged dataflow and lifted", primitive, lifted)
 
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final
 
 from benchmarks.kernels import have_onednn
+from benchmarks.primitive_form import primitive_form
 from benchmarks.roofline import Peak, share, step_flops
 
 __all__ = ["HEAD", "Case", "Measured", "alternating", "measure"]
@@ -31,7 +33,7 @@ class Case:
         target: Target for the ratio aioflow / TensorFlow.
         per: Divisor of the printed time, such as the number of nodes.
         rewrite: Whether TensorFlow's graph rewriter is on.
-        executor: Executor of aioflow; "reference" keeps branches and loops in their primitive form.
+        raised: Whether aioflow raises branches and loops.
         optimizations: The setting of `SessionConfig`.
         alone: Target with NumPy's kernels alone; None if it is the same.
         delegate: The setting of `SessionConfig`.
@@ -42,7 +44,7 @@ class Case:
     target: float
     per: int = 1
     rewrite: bool = True
-    executor: str = "strands"
+    raised: bool = True
     optimizations: bool | dict[str, bool] = True
     alone: float | None = None
     delegate: str | None = None
@@ -91,16 +93,16 @@ async def measure(case: Case, tf: Any, aioflow: Any, rounds: int = 11, seconds: 
             with aioflow.Graph().as_default() as graph:
                 our_fetches, our_feeds = case.build(aioflow)
                 flops = await step_flops(graph, our_fetches, our_feeds)
-                config = aioflow.SessionConfig(
-                    executor=case.executor, optimizations=case.optimizations, delegate=case.delegate
-                )
+                config = aioflow.SessionConfig(optimizations=case.optimizations, delegate=case.delegate)
+                form = nullcontext() if case.raised else primitive_form()
                 async with aioflow.Session(config=config) as ours:
                     await ours.run(aioflow.global_variables_initializer())
 
                     async def step() -> Any:
                         return await ours.run(our_fetches, our_feeds)
 
-                    await step()
+                    with form:
+                        await step()
                     await ours.prepared()
                     times = await _rounds(step, lambda: call(*values), rounds, seconds)
     is_alone = case.alone is not None and case.delegate is None and not have_onednn()

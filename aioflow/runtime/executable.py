@@ -3,7 +3,7 @@
 - One strand: a step is a function call.
 - Several tasks: a driver runs them.
 - Tagged dataflow: for branches and loops that cannot be raised to structured control flow within strands.
-- Node by node: for any subgraph without loops. This form defines the results of the other three.
+- Node by node: for any subgraph. This form defines the results of the other three.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Executable(ABC):
 
 
 class PlainExecutable(Executable):
-    """The reference executor of a subgraph without loops: node by node, in any order that the graph allows."""
+    """The reference executor of a subgraph: node by node, in any order that the graph allows."""
 
     def __init__(
         self, graph: ClientGraph, bound: Sequence[BoundNode], executor: Executor, config: SessionConfig
@@ -270,9 +270,7 @@ def _made(
 
     bound = bind_graph(graph, backend, resources, state, folders, prepare, reproducible=config.reproducible)
     if config.executor == "reference":
-        if Reference.can_run(graph):
-            return PlainExecutable(graph, bound, executor, config)
-        return FlowExecutable(graph, bound, executor, config, Fetched(graph, config, copying(graph)))
+        return PlainExecutable(graph, bound, executor, config)
     # A strand cannot handle a received value that may be DEAD, only tagged dataflow can.
     dead_arrivals = any(n.op == RECV and n.attrs["maybe_dead"] for n in graph.nodes.values())
     before: list[BoundNode | Node] = list(bound)

@@ -5,6 +5,10 @@ is awaited, and Send and Recv meet in the step's rendezvous. So a step on severa
 A value may be dead: a Switch makes it dead on the side not taken, a Merge takes its first live input, and all other
 nodes pass deadness on without computing. The first error cancels the group, which waits for all tasks to end.
 
+In a loop a node is a coroutine in each iteration. An Enter reads a value from outside in the first iteration, and a
+loop invariant has it in all of them. What a NextIteration reads is read in the next iteration by the nodes behind it.
+The next iteration begins when one of these values is alive. An Exit returns the first live value of all iterations.
+
 Every other executor returns the same results, and the tests compare them. This one is not optimized: only it takes the
 time to compare the results of each kernel with the declaration of the op.
 """
@@ -12,11 +16,14 @@ time to compare the results of each kernel with the declaration of the op.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from aioflow.compiler.control_flow import LoopFrame, check_frames, frames_behind
 from aioflow.compiler.ir import ClientGraph, Edge, Node
 from aioflow.errors import InternalError, OpError
 from aioflow.graph.opdef import traits_of
@@ -24,7 +31,6 @@ from aioflow.graph.shapes import format_dims, is_compatible
 from aioflow.graph.traits import Role
 from aioflow.runtime.backend_api import Executor
 from aioflow.runtime.bind import BoundNode, gather, kernel_error, to_keep
-from aioflow.runtime.dataflow import Dataflow
 from aioflow.runtime.executor import work_here
 from aioflow.runtime.fetched import fetches_of
 from aioflow.runtime.frames import DEAD, dead_fetch, wrong_predicate
@@ -33,29 +39,76 @@ from aioflow.runtime.step import Step
 Outputs: TypeAlias = Any  # a sequence or DEAD; one output of a Switch is DEAD
 Sources: TypeAlias = Mapping[str, "asyncio.Task[Outputs]"]
 
-_OF_LOOPS: Final = frozenset({Role.ENTER, Role.EXIT, Role.NEXT, Role.LOOP_CONDITION})
 _ENDS: Final = (Role.SEND, Role.RECV)  # of an edge between devices: the Send tells the Recv whether the value is dead
+_PASSES: Final = (Role.FETCH, Role.ENTER, Role.EXIT, Role.NEXT, Role.LOOP_CONDITION)
+
+
+class _Iteration:
+    """One iteration of a running loop; the step outside of all loops is one, too.
+
+    Attributes:
+        frame: The loop, or None.
+        around: The tag of the surrounding iteration.
+        number: Its number in the loop.
+        outputs: The tasks of the nodes whose outputs are in it. An absent node has no value in this iteration.
+        following: Returns the next iteration, or None after the last one.
+        running: The unfinished tasks of each iteration of the loop in progress, oldest first.
+    """
+
+    def __init__(self, frame: LoopFrame | None, around: str = "", number: int = 0) -> None:
+        self.frame, self.around, self.number = frame, around, number
+        self.outputs: dict[str, asyncio.Task[Outputs]] = {}
+        self.following: asyncio.Task[_Iteration | None] | None = None
+        self.running: deque[set[asyncio.Task[Outputs]]] = deque()
+
+    @property
+    def tag(self) -> str:
+        """The names and iteration numbers of the loops around it, which Send and Recv add to the names of edges."""
+        return "" if self.frame is None else f"{self.around};{self.frame.name}:{self.number}"
+
+    def sources(self, node: Node) -> Sources:
+        """Return the tasks of the nodes that a node reads or waits for."""
+        return {name: self.outputs[name] for name in node.predecessors() if name in self.outputs}
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One run of a step: the group of its nodes, the feeds, and the step."""
+
+    group: asyncio.TaskGroup
+    feeds: Sequence[Any]
+    step: Step
 
 
 class Reference:
-    """The reference executor of one device's subgraph without loops. `run` may be called concurrently.
+    """The reference executor of one device's subgraph. `run` may be called concurrently.
 
     Args:
         graph: The subgraph.
         bound: Its nodes that have kernels.
         executor: The executor of the device.
+
+    Raises:
+        InvalidArgumentError: as for `check_frames`.
     """
 
     def __init__(self, graph: ClientGraph, bound: Sequence[BoundNode], executor: Executor) -> None:
-        self._nodes = tuple(graph.nodes.values())
+        check_frames(graph)
+        self._frames = frames_behind(graph)
         self._fetches = fetches_of(graph)
         self._bound = {b.node.name: b for b in bound}
         self._executor = executor
-
-    @staticmethod
-    def can_run(graph: ClientGraph) -> bool:
-        """Return whether the graph has no loop."""
-        return not any(traits_of(node.op).role in _OF_LOOPS for node in graph.nodes.values())
+        # The loops inside each loop and inside the whole step, outer ones first, and the nodes in all of them.
+        self._loops: dict[LoopFrame | None, list[LoopFrame]] = {None: []}
+        self._nodes: dict[LoopFrame | None, list[Node]] = {None: []}
+        for node in graph.nodes.values():
+            frame = self._frames[node.name]
+            if frame is not None and frame not in self._loops:
+                self._loops[frame], self._nodes[frame] = [], []
+                for outer in _around(frame.parent):
+                    self._loops[outer].append(frame)
+            for outer in _around(frame):
+                self._nodes[outer].append(node)
 
     async def run(self, feeds: Sequence[Any], step: Step) -> list[Any]:
         """Run one step and return the fetched values in order. Other holders may exist, so the caller copies them.
@@ -79,39 +132,94 @@ class Reference:
 
     async def _run_all(self, feeds: Sequence[Any], step: Step) -> list[Outputs]:
         """Run all nodes and return the outputs of the fetched ones."""
-        nodes: dict[str, asyncio.Task[Outputs]] = {}
         async with asyncio.TaskGroup() as node_group:
-            for node in self._nodes:
-                sources = {name: nodes[name] for name in node.predecessors()}
-                nodes[node.name] = node_group.create_task(self._run(node, sources, feeds, step))
-            fetches = [nodes[fetch.name] for fetch in self._fetches]
-            nodes.clear()  # from here on only a value's readers hold it
+            whole = _Iteration(None)
+            self._begin(_Run(node_group, feeds, step), whole)
+            fetches = [whole.outputs[fetch.name] for fetch in self._fetches]
+            del whole  # from here on only a value's readers hold it
         return [task.result() for task in fetches]
 
-    async def _run(self, node: Node, sources: Sources, feeds: Sequence[Any], step: Step) -> Outputs:
+    def _begin(self, run: _Run, first: _Iteration) -> None:
+        """Begin an iteration, and the first iterations of the loops inside it."""
+        now: dict[LoopFrame | None, _Iteration] = {first.frame: first}
+        for inner in self._loops[first.frame]:
+            now[inner] = _Iteration(inner, now[inner.parent].tag)
+        for node in self._nodes[first.frame]:
+            frame, role = self._frames[node.name], traits_of(node.op).role
+            there = now[frame]
+            if role is Role.NEXT or (role is Role.ENTER and frame is first.frame):
+                continue  # `_next` has added those with a value
+            if role is Role.EXIT:
+                work = self._leave(run, node, now[self._frames[node.inputs[0].node]])
+            else:
+                source = there if role is not Role.ENTER or frame is None else now[frame.parent]
+                work = self._run(run, node, source.sources(node), there.tag)
+            there.outputs[node.name] = run.group.create_task(work)
+        for begun in now.values():
+            if begun.frame is not None:
+                unfinished = set(begun.outputs.values())
+                for task in begun.outputs.values():
+                    task.add_done_callback(unfinished.discard)  # a task that has ended holds its outputs
+                begun.running.append(unfinished)
+                begun.following = run.group.create_task(self._next(run, begun, begun.frame.parallel_iterations))
+
+    async def _next(self, run: _Run, now: _Iteration, parallel: int) -> _Iteration | None:
+        """Begin the next iteration as soon as it has a live value, and return it; return None if it has none.
+
+        At most `parallel` iterations are in progress.
+        """
+        following = _Iteration(now.frame, now.around, now.number + 1)
+        carried: dict[Edge, asyncio.Task[Outputs]] = {}
+        for node in self._nodes[now.frame]:
+            if self._frames[node.name] is now.frame and traits_of(node.op).role is Role.NEXT:
+                task = run.group.create_task(self._run(run, node, now.sources(node), now.tag))
+                carried[Edge(node.name, 0)] = following.outputs[node.name] = task
+            elif node.op == "Enter" and self._frames[node.name] is now.frame and node.attrs["is_constant"]:
+                following.outputs[node.name] = now.outputs[node.name]
+        if await _first_live(carried) is DEAD:
+            return None
+        following.running = now.running
+        if len(following.running) >= parallel and (oldest := following.running.popleft()):
+            await asyncio.wait(oldest)
+        self._begin(run, following)
+        return following
+
+    async def _leave(self, run: _Run, node: Node, now: _Iteration | None) -> Outputs:
+        """Return the output of an Exit, given the first iteration of its loop."""
+        while now is not None and now.following is not None:
+            outputs = await self._run(run, node, now.sources(node), now.tag)
+            if outputs is not DEAD:
+                return outputs
+            now = await now.following
+        return DEAD
+
+    async def _run(self, run: _Run, node: Node, sources: Sources, tag: str) -> Outputs:
         """Await the inputs of a node and return its outputs."""
         role = traits_of(node.op).role
         if role is Role.MERGE:
-            return await _merge(node, sources)
+            for name in sources.keys() & node.control:  # they may be dead
+                await sources[name]
+            found = await _first_live({edge: sources[edge.node] for edge in node.inputs if edge.node in sources})
+            return DEAD if found is DEAD else (found[1], np.int32(node.inputs.index(found[0])))
         done = {name: await task for name, task in sources.items()}
-        inputs = {edge: _value(done[edge.node], edge) for edge in node.inputs}
-        dead = any(value is DEAD for value in (*inputs.values(), *(done[name] for name in node.control)))
+        inputs = {edge: _value(done.get(edge.node, DEAD), edge) for edge in node.inputs}
+        dead = any(value is DEAD for value in (*inputs.values(), *(done.get(name, DEAD) for name in node.control)))
         if role is Role.TRIGGER:
             return ()
         if dead and role not in _ENDS:
             return DEAD
         if role is Role.FEED:
-            return (feeds[node.attrs["index"]],)
-        if role is Role.FETCH:
+            return (run.feeds[node.attrs["index"]],)
+        if role in _PASSES:
             return tuple(inputs.values())
         try:
-            outputs = await self._compute(node, inputs, step)
+            outputs = await self._compute(node, inputs, run.step, tag)
         except OpError as error:
-            step.stop(error)  # before the tasks are cancelled, so that they and other devices end with this error
+            run.step.stop(error)  # before the tasks are cancelled, so that they and other devices end with this error
             raise
         return DEAD if role is Role.SEND and dead else outputs
 
-    async def _compute(self, node: Node, inputs: Mapping[Edge, Any], step: Step) -> Outputs:
+    async def _compute(self, node: Node, inputs: Mapping[Edge, Any], step: Step, tag: str) -> Outputs:
         if step.requested:
             step.halt()
         if traits_of(node.op).role is Role.SWITCH:
@@ -119,12 +227,12 @@ class Reference:
             return (DEAD, data) if await self._executor.run(step, _side, node, predicate) else (data, DEAD)
         bound = self._bound[node.name]
         if not bound.kernel.is_async:
-            return await self._executor.run(step, _call, bound, inputs, step)
+            return await self._executor.run(step, _call, bound, inputs, step, tag)
         if bound.kernel.retains:
             inputs = await self._executor.run(step, _copies, inputs)
         report = step.probe.begin() if step.probe is not None else None
         try:
-            result = _called(bound, inputs, step)
+            result = _called(bound, inputs, step, tag)
             if hasattr(result, "__await__"):
                 result = await step.wait_for(node.name, result)
         except Exception as error:
@@ -132,17 +240,18 @@ class Reference:
             raise failure from failure.__cause__
         if result is DEAD:  # a Recv has received it
             return DEAD
-        outputs = _declared(bound, result)
+        outputs = _declared(bound, result, tag)
         if report is not None:
             report(bound, outputs)
         return outputs
 
 
-def plain_runner(
-    graph: ClientGraph, bound: Sequence[BoundNode], executor: Executor, budget: float
-) -> Reference | Dataflow:
-    """Return the executor of a graph in primitive form without a session; `budget` is `SessionConfig.inline_budget`."""
-    return Reference(graph, bound, executor) if Reference.can_run(graph) else Dataflow(graph, bound, executor, budget)
+def _around(frame: LoopFrame | None) -> Iterator[LoopFrame | None]:
+    """Yield a loop, those around it, and None for the whole step."""
+    while frame is not None:
+        yield frame
+        frame = frame.parent
+    yield None
 
 
 def _value(outputs: Outputs, edge: Edge) -> Any:
@@ -155,17 +264,14 @@ def _fetched(fetch: Node, outputs: Outputs) -> Any:
     return outputs[0]
 
 
-async def _merge(node: Node, sources: Sources) -> Outputs:
-    """Return the first live input to arrive and its index, or DEAD if all are dead. Control inputs may be dead."""
-    for name in node.control:
-        await sources[name]
-    coming = {sources[edge.node] for edge in node.inputs}
+async def _first_live(sources: Mapping[Edge, asyncio.Task[Outputs]]) -> Any:
+    """Return the first live value to arrive, as a pair with its edge, or DEAD if all are dead."""
+    coming = set(sources.values())
     while coming:
         _, coming = await asyncio.wait(coming, return_when=asyncio.FIRST_COMPLETED)
-        for index, edge in enumerate(node.inputs):
-            source = sources[edge.node]
-            if source.done() and (value := _value(source.result(), edge)) is not DEAD:
-                return value, np.int32(index)
+        for edge, task in sources.items():
+            if task.done() and (value := _value(task.result(), edge)) is not DEAD:
+                return edge, value
     return DEAD
 
 
@@ -184,7 +290,7 @@ def _copies(inputs: Mapping[Edge, Any]) -> dict[Edge, Any]:
     return {edge: to_keep(value) for edge, value in inputs.items()}
 
 
-def _call(bound: BoundNode, inputs: Mapping[Edge, Any], step: Step) -> Outputs:
+def _call(bound: BoundNode, inputs: Mapping[Edge, Any], step: Step, tag: str) -> Outputs:
     """Return the outputs of a sync kernel.
 
     The kernel is not started if the step was asked to stop. A kernel with effects runs in a critical section.
@@ -199,7 +305,7 @@ def _call(bound: BoundNode, inputs: Mapping[Edge, Any], step: Step) -> Outputs:
             inputs = _copies(inputs)
         if bound.is_waited_for:
             work.begin_critical()
-        outputs = _declared(bound, _called(bound, inputs, step))
+        outputs = _declared(bound, _called(bound, inputs, step, tag), tag)
         work.end_critical()
     except Exception as error:
         failure = kernel_error(error, bound.node)
@@ -209,14 +315,16 @@ def _call(bound: BoundNode, inputs: Mapping[Edge, Any], step: Step) -> Outputs:
     return outputs
 
 
-def _called(bound: BoundNode, inputs: Mapping[Edge, Any], step: Step) -> Any:
-    extra = {"step": step} if bound.kernel.takes_step else {}
+def _called(bound: BoundNode, inputs: Mapping[Edge, Any], step: Step, tag: str) -> Any:
+    extra: dict[str, Any] = {"step": step} if bound.kernel.takes_step else {}
+    if traits_of(bound.node.op).role in _ENDS:
+        extra["tag"] = tag
     with np.errstate(all="ignore"):
         return bound.call(*gather(bound, inputs), **extra)
 
 
-def _declared(bound: BoundNode, result: Any) -> Outputs:
-    """Return the outputs of a node from its kernel's result.
+def _declared(bound: BoundNode, result: Any, tag: str) -> Outputs:
+    """Return the outputs of a node from its kernel's result. In loops, only their dtypes are compared, not the shapes.
 
     Raises:
         InternalError: the result is not what the op declares.
@@ -226,11 +334,14 @@ def _declared(bound: BoundNode, result: Any) -> Outputs:
         actual = f"{len(result)} of them" if isinstance(result, tuple | list) else type(result).__name__
         raise _undeclared(node, "outputs", f"a tuple of {len(node.outputs)} outputs", actual)
     outputs = bound.outputs_of(result)
+    # In a loop, gradients may compute with the placeholder of a branch that was not taken (`tensor_list.hole`). Its
+    # shape is not the declared one, and the results are not used.
+    in_loop = tag != ""
     for position, (value, spec) in enumerate(zip(outputs, node.outputs, strict=True)):
         if value is DEAD or spec.dtype.np_dtype.hasobject:  # strings and handles have several representations
             continue
         dtype = getattr(value, "dtype", None)
-        if dtype != spec.dtype.np_dtype or not is_compatible(spec.dims, tuple(value.shape)):
+        if dtype != spec.dtype.np_dtype or not (in_loop or is_compatible(spec.dims, tuple(value.shape))):
             expected = f"{spec.dtype.name} of shape {format_dims(spec.dims)}"
             actual = type(value).__name__ if dtype is None else f"{dtype} of shape {value.shape}"
             raise _undeclared(node, f"output {position}", expected, actual)

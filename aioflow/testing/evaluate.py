@@ -14,10 +14,9 @@ from aioflow.graph.graph import Tensor
 from aioflow.graph.opdef import traits_of
 from aioflow.kernels.resources import ResourceManager
 from aioflow.runtime.bind import bind_graph
-from aioflow.runtime.dataflow import Dataflow
 from aioflow.runtime.device import host
 from aioflow.runtime.executor import shared_threads
-from aioflow.runtime.reference import Reference, plain_runner
+from aioflow.runtime.reference import Reference
 from aioflow.runtime.step import Step
 
 __all__ = ["Evaluation", "evaluate"]
@@ -46,7 +45,7 @@ class Evaluation:
         self._graph = prune(StepRequest(self._fed, tuple(fetches), tuple(targets)))
         self._resources, self._state = resources, state
         self._has_state = any(traits_of(node.op).effect.is_stateful for node in self._graph.nodes.values())
-        self._runner: Reference | Dataflow | None = None
+        self._runner: Reference | None = None
 
     async def run(self, values: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
         """Feed `values`, one for each of `fed`, and return the fetches as NumPy arrays."""
@@ -60,10 +59,10 @@ class Evaluation:
         finally:
             step.finish()
 
-    def _bound(self) -> Reference | Dataflow:
+    def _bound(self) -> Reference:
         resources, state = self._resources or ResourceManager(), {} if self._state is None else self._state
         bound = bind_graph(self._graph, host(), resources, state)
-        return plain_runner(self._graph, bound, shared_threads("-evaluate", 1), float("inf"))
+        return Reference(self._graph, bound, shared_threads("-evaluate", 1))
 
 
 def evaluate(

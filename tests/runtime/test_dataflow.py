@@ -8,6 +8,7 @@ import threading
 import tracemalloc
 import warnings
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from aioflow.errors import CancelledError
 from aioflow.graph.opdef import OPS, define_op
 from aioflow.kernels.registry import KERNELS, kernel
 from aioflow.ops.apply import make
+from benchmarks.primitive_form import primitive_form
 from tests.waiting import until_waiting
 
 _RAN: list[tuple[int, Any]] = []  # thread and value of each run
@@ -36,9 +38,11 @@ if not KERNELS.for_op("TestNoted"):
 
 
 @pytest.fixture(autouse=True)
-def _clean() -> None:
+def _clean() -> Iterator[None]:
     _RAN.clear()
     _AT.clear()
+    with primitive_form():
+        yield
 
 
 def _counting(limit: int) -> Any:
@@ -46,7 +50,7 @@ def _counting(limit: int) -> Any:
 
 
 def _session(budget: float) -> af.Session:
-    return af.Session(config=af.SessionConfig(executor="reference", inline_budget=budget))
+    return af.Session(config=af.SessionConfig(inline_budget=budget))
 
 
 @pytest.mark.parametrize("how", ["closed", "cancelled"])

@@ -110,12 +110,13 @@ async def test_async_nodes_are_awaited_together(graph: af.Graph, first: str) -> 
 
 
 @settings(max_examples=examples(60), deadline=None)
-@given(seed=st.integers(0, 100_000))
-async def test_branches_equal_those_of_tagged_dataflow(seed: int) -> None:
+@given(seed=st.integers(0, 100_000), loops=st.booleans())
+async def test_branches_and_loops_equal_those_of_tagged_dataflow(seed: int, loops: bool) -> None:
     with af.Graph().as_default():
-        program = random_flow_program(seed, loops=False)
-        graph = prune(StepRequest(tuple(program.feeds), tuple(program.fetches)))
-    assert Reference.can_run(graph)
+        program = random_flow_program(seed, loops)
+        floats = [t for t in program.fetches if t.dtype == af.float32]
+        gradients: list[Any] = [t for t in af.gradients(floats, list(program.feeds)[:2]) if t is not None]
+        graph = prune(StepRequest(tuple(program.feeds), (*program.fetches, *gradients)))
     bound = bind_graph(graph, host(), ResourceManager(), {})
     threads = shared_threads("-test-reference", 2)
     feeds = [to_array(value, tensor.dtype) for tensor, value in program.feeds.items()]
@@ -185,6 +186,62 @@ async def test_value_is_freed_when_its_last_reader_has_ended(graph: af.Graph) ->
     async with _session() as session:
         await session.run(last)
     assert held == [False]
+
+
+async def test_values_of_earlier_iterations_are_freed(graph: af.Graph) -> None:
+    arrays: list[weakref.ref[Any]] = []
+    held: list[int] = []
+
+    def make(x: Any) -> Any:
+        held.append(sum(array() is not None for array in arrays))
+        made = x + 1
+        arrays.append(weakref.ref(made))
+        return made
+
+    def body(i: Any, x: Any) -> Any:
+        return i + 1, _doing("make", make, x)
+
+    _, last = af.while_loop(lambda i, _: i < 40, body, [0, af.constant([0] * 5)])
+    async with _session() as session:
+        np.testing.assert_array_equal(await session.run(last), [40] * 5)
+    assert len(held) == 40
+    assert max(held) <= 4
+
+
+async def test_loop_with_waiting_nodes_and_an_inner_loop(graph: af.Graph) -> None:
+    """The inner loop runs only in the iterations that take its branch."""
+    queue = af.FIFOQueue(20, ["int32"], shapes=[[]])
+    ran: list[str] = []
+
+    def body(i: Any, total: Any) -> Any:
+        with af.control_dependencies([total]):  # one iteration at a time
+            put = queue.enqueue(i)
+        with af.control_dependencies([put]):
+            taken = queue.dequeue()
+
+        def count() -> Any:
+            return af.while_loop(lambda j, _: j < taken, lambda j, s: (j + 1, _noting(ran, "inner", s) + 1), [0, 0])[1]
+
+        return i + 1, total + af.cond(af.equal(i % 2, 1), count, lambda: -1)
+
+    steps, total = af.while_loop(lambda i, _: i < 6, body, [0, 0])
+    async with _session() as session:
+        assert await session.run([steps, total], timeout=60) == [6, 1 + 3 + 5 - 3]
+    assert ran == ["inner"] * 9
+
+
+async def test_failure_in_an_iteration_ends_the_step(graph: af.Graph) -> None:
+    def fail(x: Any) -> Any:
+        if x == 3:
+            raise ValueError("the fourth")
+        return x
+
+    count = af.while_loop(lambda i: i < 9, lambda i: [_doing("failing", fail, i) + 1], [0])
+    async with _session() as session:
+        with pytest.raises(errors.InvalidArgumentError, match="the fourth") as caught:
+            await session.run(count)
+        assert caught.value.node == "while/failing"
+        assert await session.run(af.while_loop(lambda i: i < 9, lambda i: [i + 1], [0])) == 9
 
 
 # -- the end of a step -------------------------------------------------------------------------------------------------
