@@ -29,7 +29,7 @@ def simulated_disks() -> Iterator[None]:
         elif not process.alive:
             raise OSError(errno.EIO, "the process was killed")
         elif process.host.disk_error is not None:
-            process.net.trace.add(process.name, "disk error", process.host.disk_error)
+            process.note("disk error", process.host.disk_error)
             raise OSError(process.host.disk_error, os.strerror(process.host.disk_error))
 
     os.fsync = flush_here  # type: ignore[assignment]

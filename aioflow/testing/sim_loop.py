@@ -6,26 +6,23 @@ import asyncio
 import heapq
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aioflow.testing.sim_process import PROCESS, SimListener, SimProcess
 from aioflow.testing.sim_streams import SimSocket
 from aioflow.testing.virtual_clock import VirtualClockLoop
-
-if TYPE_CHECKING:
-    from aioflow.testing.sim_net import SimNet
 
 
 class SimLoop(VirtualClockLoop):
     """One loop for all processes of a network. Code that runs on it finds its process in its context.
 
     Attributes:
-        net: The network, which sets this attribute.
+        connect: Connects a process to a listener, given a protocol factory and an address; the network sets it.
     """
 
-    net: SimNet
+    connect: Callable[[SimProcess, Callable[[], Any], tuple[Any, Any]], Awaitable[Any]]
     _ready: deque[asyncio.Handle]
     _scheduled: list[asyncio.TimerHandle]
 
@@ -86,7 +83,7 @@ class SimLoop(VirtualClockLoop):
         self, protocol_factory: Callable[[], Any], host: Any = None, port: Any = None, **options: Any
     ) -> Any:
         """Connect to a listener of the network. Raises OSError."""
-        return await self.net.connect(_running_process(), protocol_factory, (host, port))
+        return await self.connect(_running_process(), protocol_factory, (host, port))
 
     async def create_server(
         self, protocol_factory: Callable[[], Any], host: Any = None, port: Any = None, **options: Any

@@ -101,7 +101,7 @@ class SimNet:
     def __init__(self, loop: SimLoop, seed: int, disk: Path | None = None) -> None:
         self.seed = seed
         self.loop = loop
-        loop.net = self
+        loop.connect = self.connect
         self.trace = Trace(loop.time)
         self.hosts: dict[str, SimHost] = {}
         self.group = asyncio.TaskGroup()
@@ -125,7 +125,7 @@ class SimNet:
             disk = None if self._disk is None else self._disk / name
             if disk is not None:
                 disk.mkdir(parents=True, exist_ok=True)
-            host = self.hosts[name] = SimHost(self, name, len(self.hosts), disk)
+            host = self.hosts[name] = SimHost(self.group, self.trace, name, len(self.hosts), disk)
             self._by_address[host.address] = host
         return host
 

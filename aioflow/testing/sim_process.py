@@ -7,11 +7,10 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
-if TYPE_CHECKING:
-    from aioflow.testing.sim_net import SimNet
-    from aioflow.testing.sim_streams import SimTransport
+from aioflow.testing.sim_streams import SimTransport
+from aioflow.testing.sim_trace import Trace
 
 PROCESS: Final[ContextVar[SimProcess | None]] = ContextVar("PROCESS", default=None)
 
@@ -49,7 +48,7 @@ class SimProcess:
 
     def __init__(self, host: SimHost, number: int) -> None:
         self.host = host
-        self.net = host.net
+        self.host_name = host.name
         self.name = host.name if number == 1 else f"{host.name}#{number}"
         self.number = number
         self.tasks: dict[asyncio.Task[Any], None] = {}
@@ -58,6 +57,10 @@ class SimProcess:
         self.silent_ends: list[SimTransport] = []
         self.context = copy_context()
         self.context.run(PROCESS.set, self)
+
+    def note(self, kind: str, label: object) -> None:
+        """Record an event of this process in the trace."""
+        self.host.trace.add(self.name, kind, label)
 
     def started(self, task: asyncio.Task[Any]) -> None:
         """Register a task as one of this process."""
@@ -95,9 +98,15 @@ class SimProcess:
 class SimHost:
     """A machine.
 
+    Args:
+        group: Owner of the tasks of its programs.
+        trace: Events of the network.
+        name: Name of the host.
+        number: Number of the host, which determines its address.
+        disk: Folder of this host, or None if the network has no disks.
+
     Attributes:
         address: An address of the loopback network, which has enough of them.
-        disk: Folder of this host, or None if the network has no disks.
         process: The process that was started last; None before the first start.
         down: Whether the host itself is switched off.
         disk_error: The `errno` with which writes to its disk fail, or None.
@@ -105,8 +114,9 @@ class SimHost:
         stood_still: Seconds for which its processes were paused before.
     """
 
-    def __init__(self, net: SimNet, name: str, number: int, disk: Path | None) -> None:
-        self.net = net
+    def __init__(self, group: asyncio.TaskGroup, trace: Trace, name: str, number: int, disk: Path | None) -> None:
+        self.trace = trace
+        self._group = group
         self.name = name
         self.address = f"127.{1 + number // 62500}.{number // 250 % 250}.{1 + number % 250}"
         self.disk = disk
@@ -136,7 +146,7 @@ class SimHost:
             self.process = SimProcess(self, self._starts)
             self._program, self._name = program, name
             self.down = False
-        return self.net.group.create_task(program(), name=f"{self.name}: {name}", context=self.process.context.copy())
+        return self._group.create_task(program(), name=f"{self.name}: {name}", context=self.process.context.copy())
 
     async def call(self, work: Callable[[], Awaitable[Any]]) -> Any:
         """Run a coroutine function in the host's process and return its result."""

@@ -14,10 +14,7 @@ from collections.abc import Callable
 from contextvars import Context
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from aioflow.testing.sim_process import SimProcess
+from typing import Any, Final, Protocol
 
 _FIN: Final = b""
 _RST: Final = None
@@ -59,6 +56,23 @@ class Link:
         waiting, self.waiting = self.waiting, []
         for go_on in waiting:
             go_on()
+
+
+class Owner(Protocol):
+    """The process that owns one end of a connection.
+
+    Attributes:
+        host_name: Name of its host.
+        context: Context in which protocols are called.
+        ends: Its ends of open connections.
+    """
+
+    host_name: str
+    context: Context
+    ends: dict[SimTransport, None]
+
+    def note(self, kind: str, label: object) -> None:
+        """Record an event in the trace."""
 
 
 class SimSocket:
@@ -151,7 +165,7 @@ class SimTransport(asyncio.Transport):
         context: Context in which the protocol is called.
     """
 
-    def __init__(self, process: SimProcess, name: str, address: tuple[str, int], peer: tuple[str, int]) -> None:
+    def __init__(self, process: Owner, name: str, address: tuple[str, int], peer: tuple[str, int]) -> None:
         super().__init__({"peername": peer, "socket": SimSocket(address)})
         self._process = process
         self.name = name
@@ -167,7 +181,7 @@ class SimTransport(asyncio.Transport):
         self._ending = False  # True if an end of file follows the unsent bytes
         self._ended = False  # True if the end of file was sent
         self._closing = False
-        self.near = process.host.name
+        self.near = process.host_name
         self.far = ""
         self.gone = False
         self.silent = False  # True if the host is switched off, so that arriving data is not answered by a reset
@@ -258,7 +272,7 @@ class SimTransport(asyncio.Transport):
     def arrived(self, data: bytes | None) -> None:
         """Accept bytes, an end of file (no bytes), or a reset (None) on behalf of the process's system."""
         if data is _RST:
-            self._process.net.trace.add(self._process.name, "reset", self.name)
+            self._process.note("reset", self.name)
             self._unread.clear()
             self._loop.call_soon(
                 self._force, ConnectionResetError(104, "connection reset by peer"), context=self.context
@@ -268,7 +282,7 @@ class SimTransport(asyncio.Transport):
             if data and not self.silent:
                 self.out.push(_RST)
             return
-        self._process.net.trace.add(self._process.name, "bytes" if data else "end of file", f"{self.name} {len(data)}")
+        self._process.note("bytes" if data else "end of file", f"{self.name} {len(data)}")
         self._unread.append(data)
         self._look()
 
@@ -312,7 +326,7 @@ class SimTransport(asyncio.Transport):
             return
         self.gone = True
         self._process.ends.pop(self, None)
-        self._process.net.trace.add(self._process.name, "closed", self.name)
+        self._process.note("closed", self.name)
         if error is None:
             self._hang_up()
         self._unread.clear()
@@ -355,7 +369,7 @@ class SimTransport(asyncio.Transport):
 
 
 def connected(
-    name: str, near: SimProcess, far: SimProcess, links: tuple[Link, Link], addresses: tuple[tuple[str, int], ...]
+    name: str, near: Owner, far: Owner, links: tuple[Link, Link], addresses: tuple[tuple[str, int], ...]
 ) -> tuple[SimTransport, SimTransport]:
     """Return the two ends of a connection from `near` to `far`, over the links there and back."""
     loop = asyncio.get_running_loop()
