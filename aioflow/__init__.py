@@ -61,7 +61,6 @@ if _TYPE_CHECKING:
     from aioflow.errors import OpError as OpError
     from aioflow.graph.default_graph import get_default_graph as get_default_graph
     from aioflow.graph.default_graph import reset_default_graph as reset_default_graph
-    from aioflow.graph.default_session import current_session as _current_session
     from aioflow.graph.device_spec import DeviceSpec as DeviceSpec
     from aioflow.graph.graph import Graph as Graph
     from aioflow.graph.graph import GraphKeys as GraphKeys
@@ -95,8 +94,8 @@ if _TYPE_CHECKING:
     from aioflow.runtime.stats import RunMetadata as RunMetadata
     from aioflow.session.batching import Padding as Padding
     from aioflow.session.session import Session as Session
+    from aioflow.session.session import get_default_session as get_default_session
 
-    get_default_session = _current_session
     tuple = _tuple
 
 _NAMESPACES = [
@@ -144,7 +143,6 @@ _LATER = {
             ),
             "aioflow.errors": "OpError",
             "aioflow.graph.default_graph": "get_default_graph reset_default_graph",
-            "aioflow.graph.default_session": "get_default_session=current_session",
             "aioflow.graph.device_spec": "DeviceSpec",
             "aioflow.graph.graph": "Graph GraphKeys Operation Tensor",
             "aioflow.graph.graphdef": "GraphDef NodeDef",
@@ -160,7 +158,7 @@ _LATER = {
             "aioflow.runtime.device_list": "DeviceAttributes list_devices",
             "aioflow.runtime.stats": "RunMetadata",
             "aioflow.session.batching": "Padding",
-            "aioflow.session.session": "Session",
+            "aioflow.session.session": "Session get_default_session",
             "aioflow.concurrency.switch_interval": "restore_switch_interval",
         }
     ),

@@ -8,11 +8,11 @@ returns the single output tensor, `make_list` all outputs, `make_tuple` a named 
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
+from aioflow.graph.gradient_registry import gradient as gradient
+from aioflow.graph.gradient_registry import not_differentiable as not_differentiable
 from aioflow.graph.opdef import OpDef as OpDef
 from aioflow.graph.opdef import ShapeContext as ShapeContext
 from aioflow.graph.opdef import define_op as define_op
-from aioflow.graph.opdef import gradient as gradient
-from aioflow.graph.opdef import not_differentiable as not_differentiable
 from aioflow.graph.shapes import Dims as Dims
 from aioflow.graph.shapes import broadcast_dims as broadcast_dims
 from aioflow.graph.shapes import merge_dims as merge_dims

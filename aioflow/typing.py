@@ -2,8 +2,9 @@
 
 from aioflow.graph.dtypes import DTypeLike
 from aioflow.graph.fetchable import Fetchable
+from aioflow.graph.operators import SupportsArray
 from aioflow.graph.shapes import ShapeLike
-from aioflow.graph.tensor_like import IndexLike, NodeLike, SupportsArray, SupportsTensor, TensorLike
+from aioflow.graph.tensor_like import IndexLike, NodeLike, SupportsTensor, TensorLike
 from aioflow.loading.later import load_later as _load_later
 
 __all__ = [

@@ -14,7 +14,7 @@ import numpy as np
 
 from aioflow.errors import ClientDisconnectedError, FailedPreconditionError, InvalidArgumentError
 from aioflow.graph.dtypes import DType, string
-from aioflow.graph.tensor import Tensor
+from aioflow.graph.graph import Tensor
 from aioflow.loading.later import load_later as _load_later
 
 __all__ = ["rows_of", "until_disconnect"]

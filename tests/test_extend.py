@@ -12,7 +12,8 @@ import pytest
 
 import aioflow as af
 from aioflow import errors, extend
-from aioflow.graph.opdef import GRADIENTS, OPS
+from aioflow.graph.gradient_registry import GRADIENTS
+from aioflow.graph.opdef import OPS
 from aioflow.kernels.registry import KERNELS
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.gradcheck import check_gradients

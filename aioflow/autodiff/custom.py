@@ -10,8 +10,8 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.argument_kinds import check_text
+from aioflow.graph.gradient_registry import gradient, not_differentiable
 from aioflow.graph.graph import GraphKeys, Operation, Tensor
-from aioflow.graph.opdef import gradient, not_differentiable
 from aioflow.ops.apply import convert_to_tensor, make_list
 from aioflow.ops.core import identity
 

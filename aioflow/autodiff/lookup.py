@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from aioflow.errors import NoGradientError
-from aioflow.graph.opdef import GRADIENTS, OPS, TAKES_SLICES, GradientFn
-from aioflow.graph.operation import Operation
+from aioflow.graph.gradient_registry import GRADIENTS, TAKES_SLICES, GradientFn
+from aioflow.graph.graph import Operation
+from aioflow.graph.opdef import OPS
 
 
 def lookup_gradient(op: Operation) -> GradientFn | None:

@@ -26,8 +26,8 @@ from aioflow.cli.progress import progress
 from aioflow.compiler.delegate import Delegation
 from aioflow.compiler.place.timeline_svg import time_text
 from aioflow.errors import OpError
+from aioflow.graph.graph import Tensor
 from aioflow.graph.labelled import labels_of
-from aioflow.graph.tensor import Tensor
 from aioflow.interop.model import Model
 from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
 from aioflow.saved.opening import kind_of

@@ -16,8 +16,8 @@ from aioflow.errors import DTypeError, InvalidArgumentError, OpError, ResourceEx
 from aioflow.formats.files import file_errors
 from aioflow.graph.arrays import blank, to_array
 from aioflow.graph.dtypes import DType
+from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import Dims, format_dims, is_compatible
-from aioflow.graph.tensor import Tensor
 from aioflow.interop.model import Model, Signature
 from aioflow.interop.unsupported import UnsupportedError
 from aioflow.memory.values import Array

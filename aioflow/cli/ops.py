@@ -12,7 +12,8 @@ import aioflow  # noqa: F401  # imported for its effect
 from aioflow.cli.arguments import Commands, add_imports
 from aioflow.cli.backends import load_backends
 from aioflow.graph.costs import Cost
-from aioflow.graph.opdef import GRADIENTS, OPS
+from aioflow.graph.gradient_registry import GRADIENTS
+from aioflow.graph.opdef import OPS
 from aioflow.graph.traits import UNSTATED
 from aioflow.kernels.registry import ANY_DEVICE, KERNELS
 

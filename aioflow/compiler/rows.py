@@ -18,7 +18,7 @@ from aioflow.compiler.prune import needed_operations
 from aioflow.errors import OpError
 from aioflow.graph import dtypes
 from aioflow.graph.calls import resolved, waited_for
-from aioflow.graph.operation import Operation
+from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.rows import (
     FIXED,
     NOTHING,
@@ -33,7 +33,6 @@ from aioflow.graph.rows import (
     joined,
     passed,
 )
-from aioflow.graph.tensor import Tensor
 from aioflow.graph.traits import Effect, Role
 from aioflow.memory.values import Array
 
@@ -190,18 +189,18 @@ class _Analysis:
             return [_decided_by(op, inputs[1], inputs[0])] * count
         context = RowContext(op, inputs, [self._values.get(tensor) for tensor in sources])
         rule = _rule_of(op)
-        if stateful := self._by_state(context):
+        if stateful := self._by_state(op, context):
             return [stateful] * count
         try:
-            self._follow_values(context, rule)
+            self._follow_values(op, context, rule)
             states = _through(context, rule)
         except (OpError, IndexError, ValueError, TypeError):  # the step itself reports what is wrong
             states = [context.unknown("has incompatible inputs")] * count
         return [self._seen(t, state) for t, state in zip(op.outputs, states, strict=True)]
 
-    def _by_state(self, context: RowContext) -> Rows | None:
+    def _by_state(self, op: Operation, context: RowContext) -> Rows | None:
         """Return the state of the outputs of a node that changes state or reads changed state, else None."""
-        op, traits = context.op, context.op.op_def.traits
+        traits = op.op_def.traits
         if traits.effect is Effect.CHANGES:
             deciding = [self._states.get(predicate, NOTHING) for predicate in self._deciding.get(op, ())]
             if any(state.kind > Kind.FIXED for state in (*context.inputs, *deciding)):
@@ -225,9 +224,8 @@ class _Analysis:
         elements = value.reshape(-1).tolist()
         return SIZED if any(each is OTHER or isinstance(each, Count) for each in elements) else FIXED
 
-    def _follow_values(self, context: RowContext, rule: RowRule | None) -> None:
+    def _follow_values(self, op: Operation, context: RowContext, rule: RowRule | None) -> None:
         """Store the known values of the outputs."""
-        op = context.op
         found = _worked_out(op, [context.value(i) for i in range(len(op.inputs))])
         if rule is not None and rule.values is not None and all(value is None for value in found):
             found = rule.values(context)

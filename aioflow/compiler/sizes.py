@@ -9,12 +9,10 @@ from typing import Any, Final
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec
 from aioflow.errors import OpError
 from aioflow.graph.boundary import ARG
-from aioflow.graph.graph import Graph
+from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.opdef import OPS
-from aioflow.graph.operation import Operation
 from aioflow.graph.shapes import Dims, num_elements
 from aioflow.graph.static_value import constant_value
-from aioflow.graph.tensor import Tensor
 from aioflow.kernels.registry import HOST, KERNELS
 from aioflow.memory.values import Array
 from aioflow.ops.apply import output_specs

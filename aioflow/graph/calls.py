@@ -9,34 +9,36 @@ expansion.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, TypeVar
 
-if TYPE_CHECKING:
-    from aioflow.graph.operation import Operation
-    from aioflow.graph.tensor import Tensor
+from aioflow.graph.views import NodeView, TensorView
+
+Node = TypeVar("Node", bound=NodeView)
+Value = TypeVar("Value", bound=TensorView)
+Expander = TypeVar("Expander", bound=Callable[[Any], None])
 
 # The function that expands calls of an op: it sets the call's `expansion` and `finish`.
-EXPANDERS: Final[dict[str, Callable[[Operation], None]]] = {}
+EXPANDERS: Final[dict[str, Callable[[Any], None]]] = {}
 
 
-def expander(*op_types: str) -> Callable[[Callable[[Operation], None]], Callable[[Operation], None]]:
+def expander(*op_types: str) -> Callable[[Expander], Expander]:
     """Register the decorated function to expand calls, which are the nodes of these ops."""
 
-    def attach(function: Callable[[Operation], None]) -> Callable[[Operation], None]:
+    def attach(function: Expander) -> Expander:
         EXPANDERS.update(dict.fromkeys(op_types, function))
         return function
 
     return attach
 
 
-def resolved(tensor: Tensor) -> Tensor:
+def resolved(tensor: Value) -> Value:
     """Return the tensor that an output of a call stands for; other tensors stand for themselves."""
     while tensor.op.expansion is not None:
         tensor = tensor.op.expansion[tensor.value_index]
     return tensor
 
 
-def waited_for(op: Operation) -> Iterator[Operation]:
+def waited_for(op: Node) -> Iterator[Node]:
     """Yield the nodes that must run for `op` to be complete: for a call, those of its expansion."""
     if op.expansion is None:
         yield op
@@ -45,19 +47,19 @@ def waited_for(op: Operation) -> Iterator[Operation]:
             yield from waited_for(inner)
 
 
-def calls_around(op: Operation) -> Iterator[Operation]:
+def calls_around(op: Node) -> Iterator[Node]:
     """Yield the calls whose expansions contain a node, the innermost first."""
     while op.call is not None:
         op = op.call
         yield op
 
 
-def visible(operations: Iterable[Operation]) -> tuple[list[Operation], set[Operation]]:
+def visible(operations: Iterable[NodeView]) -> tuple[list[NodeView], set[NodeView]]:
     """Return the nodes of a definition, and the calls that it replaces by their expansions."""
-    hidden: dict[Operation, list[Operation]] = {}
-    shown: dict[Operation, None] = {}
-    opened: set[Operation] = set()
-    waiting: list[Operation] = []
+    hidden: dict[NodeView, list[NodeView]] = {}
+    shown: dict[NodeView, None] = {}
+    opened: set[NodeView] = set()
+    waiting: list[NodeView] = []
     ordered = list(operations)
     for op in ordered:
         if op.call is None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import aioflow
 from aioflow.graph.dtypes import DType
-from aioflow.graph.operation import Operation
+from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.shapes import Dims
-from aioflow.graph.tensor import Tensor
 
 
 class CompositeTensor:
@@ -34,7 +32,7 @@ class CompositeTensor:
         return self.values.op
 
     @property
-    def graph(self) -> aioflow.Graph:
+    def graph(self) -> Graph:
         """The graph of the values."""
         return self.values.graph
 

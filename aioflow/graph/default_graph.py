@@ -7,10 +7,8 @@ from typing import Any, Final
 
 from aioflow.concurrency.forking import Locked
 from aioflow.errors import FailedPreconditionError, InvalidArgumentError
-from aioflow.graph.graph import Graph
+from aioflow.graph.graph import GRAPHS, Graph, Operation
 from aioflow.graph.lookup_errors import of_another_graph
-from aioflow.graph.operation import Operation
-from aioflow.graph.scopes import innermost_graph
 
 
 class _ProcessDefault(Locked):
@@ -32,7 +30,7 @@ _PROCESS: Final = _ProcessDefault()
 
 def default_graph() -> Graph:
     """Return the graph to which new nodes are added."""
-    return innermost_graph() or _PROCESS.graph
+    return GRAPHS.innermost() or _PROCESS.graph
 
 
 get_default_graph: Final = default_graph  # the public name
@@ -74,7 +72,7 @@ def reset_default_graph() -> None:
     Raises:
         FailedPreconditionError: a `with graph.as_default()` block is open.
     """
-    if innermost_graph() is not None:
+    if GRAPHS.innermost() is not None:
         raise FailedPreconditionError("reset_default_graph cannot be called inside `with graph.as_default()`")
     with _PROCESS.lock:
         _PROCESS.graph = _new_graph()

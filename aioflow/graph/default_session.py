@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Awaitable, Mapping
+from typing import Any, Final, Protocol
 
-import aioflow
 from aioflow.concurrency.context_stack import ContextStack
 from aioflow.errors import DTypeError, NoSessionError
 
-SESSIONS: Final[ContextStack[aioflow.Session]] = ContextStack("aioflow_sessions", weak=True)
+
+class StepRunner(Protocol):
+    """The part of `Session` by which tensors and operations run themselves."""
+
+    def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Awaitable[Any]:
+        """Run the nodes that `fetches` need and return their values in the same structure."""
 
 
-def current_session(graph: aioflow.Graph | None = None) -> aioflow.Session | None:
-    """Return the innermost open session, of `graph` if given, or None. Closed sessions are skipped."""
+# Sessions, which have a `graph` and a flag `closed`, too.
+SESSIONS: Final[ContextStack[Any]] = ContextStack("aioflow_sessions", weak=True)
+
+
+def current_session(graph: object = None) -> Any:
+    """Return the innermost open `Session`, of `graph` if given, or None. Closed sessions are skipped."""
     for session in SESSIONS:
         if not session.closed and (graph is None or session.graph is graph):
             return session
@@ -25,11 +34,11 @@ def check_session(session: Any) -> None:
         raise DTypeError("not a session", expected="an aioflow.Session", actual=repr(session))
 
 
-def session_for(session: aioflow.Session | None, graph: aioflow.Graph) -> aioflow.Session:
+def session_for(session: StepRunner | None, graph: object) -> StepRunner:
     """Return `session`, or else the default session of `graph`. Raises NoSessionError without a default session."""
     if session is not None:
         return session
-    found = current_session(graph)
+    found: StepRunner | None = current_session(graph)
     if found is None:
         raise NoSessionError(
             "there is no default session",

@@ -7,28 +7,32 @@ extended; the few exceptions (a device set later, an added control input) increm
 from __future__ import annotations
 
 import itertools
-import os
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
-from types import FrameType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from numpy.typing import NDArray
+
+from aioflow.concurrency.context_stack import ContextStack
 from aioflow.errors import (
     AlreadyExistsError,
+    DTypeError,
     FailedPreconditionError,
     InvalidArgumentError,
     SourceLine,
+    UnknownNameError,
 )
 from aioflow.graph import scopes
 from aioflow.graph.argument_kinds import check_kind, check_text
 from aioflow.graph.calls import EXPANDERS
 from aioflow.graph.collections import Collections
+from aioflow.graph.default_session import StepRunner, session_for
+from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graphdef import GraphDef, graph_def_of
 from aioflow.graph.keys import GraphKeys
 from aioflow.graph.lookup_errors import (
+    misused,
     needs_tensor,
     no_node,
     no_output,
@@ -38,22 +42,282 @@ from aioflow.graph.lookup_errors import (
     of_another_graph,
 )
 from aioflow.graph.names import NODE_NAME
-from aioflow.graph.opdef import OPS
-from aioflow.graph.operation import Operation
-from aioflow.graph.shapes import Dims
-from aioflow.graph.tensor import OPERATORS, Tensor
-from aioflow.graph.tensor_like import NodeLike
+from aioflow.graph.opdef import OPS, OpDef
+from aioflow.graph.operators import Operators, SupportsTensorView
+from aioflow.graph.shapes import Dims, ShapeLike, TensorShape, format_dims, merge_dims
+from aioflow.graph.source_lines import user_line
+from aioflow.graph.views import CompositeView
 
-__all__ = ["OPERATORS", "Graph", "GraphKeys", "Operation", "Tensor"]
+__all__ = ["Graph", "GraphKeys", "Operation", "Tensor"]
 
-# With the separator, so that `aioflow_more` is not part of the engine.
-_ENGINE: Final = str(Path(__file__).parents[1]) + os.sep
-# Frames of asyncio are below those of the engine's tasks.
-_LOOP: Final = str(Path(os.__file__).parent / "asyncio") + os.sep
 _NUMBERS: Final = itertools.count(1)  # of graphs, to distinguish them in messages
 
 
-class Graph(Collections):
+class Tensor(Operators):
+    """One output of a node: a value that exists only while a step runs."""
+
+    __slots__ = ("__weakref__", "_dims", "dtype", "op", "value_index")
+
+    if TYPE_CHECKING:
+        _fetched: NDArray[Any]  # see Fetchable
+
+    def __init__(self, op: Operation, value_index: int, dtype: DType, dims: Dims) -> None:
+        self.op = op
+        self.value_index = value_index
+        self.dtype = dtype
+        self._dims = dims
+
+    @property
+    def name(self) -> str:
+        """`node:index`."""
+        return f"{self.op.name}:{self.value_index}"
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that the tensor belongs to."""
+        return self.op.graph
+
+    @property
+    def device(self) -> str:
+        """The requested device of the node."""
+        return self.op.device
+
+    @property
+    def dims(self) -> Dims:
+        """The static shape as plain data."""
+        return self._dims
+
+    @property
+    def shape(self) -> TensorShape:
+        """The static shape."""
+        return TensorShape(self._dims)
+
+    def get_shape(self) -> TensorShape:
+        """Return the static shape."""
+        return TensorShape(self._dims)
+
+    def set_shape(self, shape: ShapeLike | None) -> None:
+        """Merge `shape` into the static shape.
+
+        Raises:
+            InvalidArgumentError: `shape` contradicts the known shape.
+        """
+        self._dims = merge_dims(self._dims, TensorShape(shape).raw)
+
+    def widen_shape(self, dims: Dims) -> None:
+        """Replace the static shape by a more general one. The caller must update the shapes of dependent tensors."""
+        self._dims = dims
+
+    def consumers(self) -> list[Operation]:
+        """Return the nodes that read this tensor."""
+        return [op for op in self.graph.get_operations() if any(t is self for t in op.inputs)]
+
+    async def eval(self, feed_dict: Mapping[Any, Any] | None = None, session: StepRunner | None = None) -> NDArray[Any]:
+        """Run the nodes that this tensor depends on in `session`, or in the default session, and return its value.
+
+        Raises:
+            NoSessionError: `session` is None and there is no default session.
+        """
+        value: NDArray[Any] = await session_for(session, self.graph).run(self, feed_dict)
+        return value
+
+    def __repr__(self) -> str:
+        return f"<aioflow.Tensor {self.name!r} shape={format_dims(self._dims)} dtype={self.dtype.name}>"
+
+    def __bool__(self) -> bool:
+        raise misused(self, "used as a Python bool", "use `aioflow.cond`, or")
+
+    def __iter__(self) -> Iterator[Tensor]:
+        if not self._dims or self._dims[0] is None:
+            raise misused(self, "iterated over, which needs a known first dimension", "use `aioflow.map_fn`, or")
+        return (self[i] for i in range(self._dims[0]))
+
+    def __len__(self) -> int:
+        raise misused(self, "passed to len()", "use `.shape` or `aioflow.shape`, or")
+
+    def __contains__(self, item: Any) -> bool:
+        raise misused(self, "used with `in`", "use `aioflow.reduce_any(aioflow.equal(tensor, item))`, or")
+
+    def __format__(self, spec: str) -> str:
+        if spec:
+            raise misused(self, f"formatted as {spec!r}")
+        return repr(self)
+
+    # Hidden from type checkers, which then report a tensor where an array or a number is expected.
+    if not TYPE_CHECKING:
+
+        def __array__(self, *args, **kwargs):
+            raise misused(self, "converted to an array")
+
+        def __float__(self):
+            raise misused(self, "converted to a Python number")
+
+        __int__ = __complex__ = __float__
+
+
+class Operation:
+    """A node of the graph.
+
+    Attributes:
+        name, type: The node's unique name and its op.
+        inputs, waits_for, outputs: Tensors read, nodes waited for, tensors produced.
+        attrs: Attribute values in canonical form.
+        source: The user's line that created the node.
+        device: The requested device, "" for any.
+        gradient_function: The gradient of this node, if it differs from that of its op (`custom_gradient`).
+        control_flow_context: The branch or loop that contains the outputs, None at the top level.
+        expansion: For a function call, the tensors that its outputs stand for; None for every other node.
+        finish: For a function call, the nodes that must have run before the call is complete.
+        call: The call whose expansion contains this node, None for a node that the user created.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "attrs",
+        "call",
+        "control_flow_context",
+        "device",
+        "expansion",
+        "finish",
+        "gradient_function",
+        "graph",
+        "id",
+        "inputs",
+        "name",
+        "op_def",
+        "outputs",
+        "source",
+        "type",
+        "waits_for",
+    )
+
+    if TYPE_CHECKING:
+        _fetched: None  # see Fetchable
+
+    def __init__(
+        self, graph: Graph, op_def: OpDef, name: str, inputs: tuple[Tensor, ...], attrs: dict[str, Any]
+    ) -> None:
+        self.graph = graph
+        self.op_def = op_def
+        self.type = op_def.name
+        self.name = name
+        self.inputs = inputs
+        self.waits_for: tuple[Operation, ...] = ()
+        self.attrs = attrs
+        self.device = ""
+        self.gradient_function: Callable[..., Any] | None = None
+        self.control_flow_context: Any = None
+        self.expansion: tuple[Tensor, ...] | None = None
+        self.finish: tuple[Operation, ...] = ()
+        self.call: Operation | None = None
+        self.source: SourceLine | None = None
+        self.outputs: list[Tensor] = []
+        self.id = -1
+
+    @property
+    def control_inputs(self) -> list[Operation]:
+        """The nodes that this node waits for without reading their outputs."""
+        return list(self.waits_for)
+
+    def values(self) -> tuple[Tensor, ...]:
+        """Return the outputs."""
+        return tuple(self.outputs)
+
+    def get_attr(self, name: str) -> Any:
+        """Return one attribute in TensorFlow's form: text as bytes, a list as a list, a shape as a `TensorShape`.
+
+        Raises:
+            UnknownNameError: the node has no such attribute.
+        """
+        if name not in self.attrs:
+            raise UnknownNameError(f"no attribute {name!r}", expected=f"one of {sorted(self.attrs)}", actual=name).at(
+                self.name, self.type, self.source
+            )
+        known = self.op_def.attrs.get(name)
+        return _public(self.attrs[name], "" if known is None else known.kind)
+
+    @property
+    def colocated_with(self) -> tuple[str, ...]:
+        """Names of the nodes that share a device with this node; its own name if it has no constraint."""
+        found: tuple[str, ...] = self.attrs.get("_class", ())
+        return tuple(g.removeprefix("loc:@") for g in found if g.startswith("loc:@")) or (self.name,)
+
+    def colocation_groups(self) -> list[bytes]:
+        """Return the colocation groups of this node, each b"loc:@" followed by the name of a node."""
+        return [f"loc:@{name}".encode() for name in self.colocated_with]
+
+    def add_control_input(self, op: Operation) -> None:
+        """Make this node wait for `op` as well.
+
+        Raises:
+            InvalidArgumentError: `op` belongs to another graph.
+            FailedPreconditionError: the graph is finalized, or this node is a function call.
+        """
+        if op.graph is not self.graph:
+            raise of_another_graph(self.graph, op, f"node {op.name!r}")
+        if op not in self.waits_for:
+            self._check_not_expanded()
+            self.graph.note_mutation()
+            self.waits_for = (*self.waits_for, op)
+
+    def update_input(self, index: int, tensor: Tensor) -> None:
+        """Replace input `index` by `tensor`. A loop's Merge gets its back edge this way.
+
+        Raises:
+            InvalidArgumentError: there is no such input, or the tensor belongs to another graph.
+            DTypeError: the tensor has a different dtype.
+            FailedPreconditionError: the graph is finalized, or this node is a function call.
+        """
+        if not 0 <= index < len(self.inputs):
+            wanted = f"an index below {len(self.inputs)}"
+            raise InvalidArgumentError("no such input", expected=wanted, actual=index).at(
+                self.name, self.type, self.source
+            )
+        if tensor.op.graph is not self.graph:
+            raise of_another_graph(self.graph, tensor.op, f"tensor {tensor.name!r}")
+        if tensor.dtype is not self.inputs[index].dtype:
+            raise DTypeError(
+                f"input {index} has the wrong dtype", expected=self.inputs[index].dtype.name, actual=repr(tensor)
+            ).at(self.name, self.type, self.source)
+        self._check_not_expanded()
+        self.graph.note_mutation()
+        self.inputs = (*self.inputs[:index], tensor, *self.inputs[index + 1 :])
+
+    def _check_not_expanded(self) -> None:
+        """Raise FailedPreconditionError if this node is a function call."""
+        # The expansion was built from the inputs that the call had at that time.
+        if self.expansion is not None:
+            raise FailedPreconditionError(
+                "a call of a function keeps its inputs: put it into control_dependencies when it is made"
+            ).at(self.name, self.type, self.source)
+
+    async def run(self, feed_dict: Mapping[Any, Any] | None = None, session: StepRunner | None = None) -> None:
+        """Run this node and the nodes that it depends on in `session`, or in the default session.
+
+        Raises:
+            NoSessionError: `session` is None and there is no default session.
+        """
+        await session_for(session, self.graph).run(self, feed_dict)
+
+    def __repr__(self) -> str:
+        return f"<aioflow.Operation {self.name!r} type={self.type}>"
+
+
+def _public(value: Any, kind: str) -> Any:
+    """Return the public form of an attribute's value; internal values are hashable."""
+    if kind == "shape":
+        return TensorShape(value)
+    if isinstance(value, tuple):
+        return [_public(item, kind.removeprefix("list(").removesuffix(")")) for item in value]
+    return value.encode() if isinstance(value, str) else value
+
+
+DeviceLike: TypeAlias = str | DeviceSpec | Callable[[Operation], Any] | None
+# `tensor_like.NodeLike`, by the protocols of its members.
+_Waited: TypeAlias = Tensor | Operation | SupportsTensorView | CompositeView | str
+
+
+class Graph(Collections, scopes.Scoped):
     """A set of nodes, append-only and safe to extend from several threads and tasks; changes hold `lock`.
 
     Attributes:
@@ -72,7 +336,7 @@ class Graph(Collections):
         self._number = next(_NUMBERS)
         self.source: SourceLine | None = user_line()
         self.mark = object()
-        self._own = scopes.Body()
+        self._own: scopes.Body[Operation] = scopes.Body()
         self._unfeedable: set[Tensor] = set()
         self._unfetchable: set[Operation] = set()
         self._variables: dict[Tensor, Any] = {}  # by handle and by value
@@ -159,7 +423,7 @@ class Graph(Collections):
             scope = scopes.current_scope(self)
             full_name = self._node_name(op_type if name is None else name, scope)
             wait = scopes.control_inputs_for(scope, [t.op for t in inputs])
-            read, waited = _through_context(
+            read, waited = scopes.through_context(
                 scope.context, full_name, op_type, tuple(inputs), tuple(dict.fromkeys((*control_inputs, *wait)))
             )
             op = Operation(self, op_def, full_name, read, dict(attrs))
@@ -185,7 +449,7 @@ class Graph(Collections):
                 self._expand(op)
             return op
 
-    def _home(self, scope: scopes.Scope) -> scopes.Body:
+    def _home(self, scope: scopes.Scope) -> scopes.Body[Operation]:
         """Return the body that owns a new node: the function that is being traced, or the graph."""
         return scopes.body_of(scope) or self._own
 
@@ -396,21 +660,13 @@ class Graph(Collections):
 
     def as_default(self) -> AbstractContextManager[Graph]:
         """Make this graph the default inside a `with` block, for this task or thread."""
-        return scopes.enter_graph(self)
+        return GRAPHS.inside(self)
 
-    def name_scope(self, name: str | None) -> AbstractContextManager[str]:
-        """Prefix the names of new nodes. The block yields the prefix with its "/"."""
-        return scopes.name_scope(self, name)
-
-    def get_name_scope(self) -> str:
-        """Return the current name scope without its final "/"; "" at the root."""
-        return scopes.current_scope(self).name
-
-    def device(self, target: scopes.DeviceLike) -> AbstractContextManager[None]:
+    def device(self, target: DeviceLike) -> AbstractContextManager[None]:
         """Request a device for new nodes: a name, a function of the node, or None to ignore the outer scopes."""
         return scopes.device(self, target)
 
-    def control_dependencies(self, control_inputs: Iterable[NodeLike] | None) -> AbstractContextManager[None]:
+    def control_dependencies(self, control_inputs: Iterable[_Waited] | None) -> AbstractContextManager[None]:
         """Make new nodes wait for these nodes or tensors; None ignores the outer blocks."""
         if control_inputs is None:
             return scopes.control_dependencies(self, None)
@@ -418,42 +674,10 @@ class Graph(Collections):
         elements = [self.as_graph_element(c) for c in control_inputs]
         return scopes.control_dependencies(self, [e.op if isinstance(e, Tensor) else e for e in elements])
 
-    def colocate_with(self, op: NodeLike | None, ignore_existing: bool = False) -> AbstractContextManager[None]:
+    def colocate_with(self, op: _Waited | None, ignore_existing: bool = False) -> AbstractContextManager[None]:
         """Place new nodes on the device of `op`."""
         element = None if op is None else self.as_graph_element(op)
         return scopes.colocate_with(self, element.op if isinstance(element, Tensor) else element, ignore_existing)
 
-    def gradient_override_map(self, op_type_map: Mapping[str, str]) -> AbstractContextManager[None]:
-        """Set the gradient of new nodes of these ops to another one registered with `RegisterGradient`."""
-        return scopes.gradient_override_map(self, op_type_map)
 
-    def container(self, name: str) -> AbstractContextManager[str]:
-        """Keep the resources of new stateful nodes in the container with this name."""
-        return scopes.container(self, name)
-
-
-def _through_context(
-    context: scopes.Context | None,
-    name: str,
-    op_type: str,
-    inputs: tuple[Tensor, ...],
-    control: tuple[Operation, ...],
-) -> tuple[tuple[Tensor, ...], tuple[Operation, ...]]:
-    """Return the inputs and control inputs of a new node, with outside values brought into its control flow context."""
-    if context is not None:
-        return context.admit(name, op_type, inputs, control)
-    for source in (*(t.op for t in inputs), *control):
-        if source.control_flow_context is not None and op_type != "Exit":
-            source.control_flow_context.check_readable(source)
-    return inputs, control
-
-
-def user_line() -> SourceLine | None:
-    """Return the user's line: the innermost stack frame outside of the engine and the event loop."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        if not code.co_filename.startswith((_ENGINE, _LOOP)):
-            return SourceLine(code.co_filename, frame.f_lineno, code.co_name)
-        frame = frame.f_back
-    return None
+GRAPHS: Final[ContextStack[Graph]] = ContextStack("aioflow_default_graphs", weak=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,9 +23,7 @@ from aioflow.graph.documents import VERSION, from_document, to_document
 from aioflow.graph.dtypes import DType
 from aioflow.graph.foreign import refuse_foreign
 from aioflow.graph.published.graphs import definition_of, message_of
-
-if TYPE_CHECKING:
-    from aioflow.graph.operation import Operation
+from aioflow.graph.views import NodeView
 
 __all__ = [
     "VERSION",
@@ -169,7 +167,7 @@ class GraphDef:
 # ── from nodes of a graph ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def node_def_of(op: Operation, add_shapes: bool = False) -> NodeDef:
+def node_def_of(op: NodeView, add_shapes: bool = False) -> NodeDef:
     """Return the node as plain data; with `add_shapes`, its static shapes are in the attribute `_output_shapes`.
 
     Raises:
@@ -193,7 +191,7 @@ def node_def_of(op: Operation, add_shapes: bool = False) -> NodeDef:
 
 
 def graph_def_of(
-    operations: Sequence[Operation], start: int, add_shapes: bool, functions: Mapping[str, Any]
+    operations: Sequence[NodeView], start: int, add_shapes: bool, functions: Mapping[str, Any]
 ) -> GraphDef:
     """Return the definition of a graph: the user's nodes from the `start`-th on, and the functions that they call."""
     shown, opened = visible(operations)
@@ -206,7 +204,7 @@ def graph_def_of(
     return GraphDef(tuple(nodes), VERSION, functions_of(nodes, functions))
 
 
-def _inlined(op: Operation, add_shapes: bool) -> NodeDef:
+def _inlined(op: NodeView, add_shapes: bool) -> NodeDef:
     """Return the node that replaces an expanded call, with the same outputs under the same name."""
     plain = node_def_of(op, add_shapes)
     sources = op.expansion or ()

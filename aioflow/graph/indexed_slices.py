@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from numpy.typing import NDArray
 
 from aioflow.graph.composite import CompositeTensor
+from aioflow.graph.graph import Tensor
+from aioflow.graph.operators import Slices
 from aioflow.graph.shapes import Dims
-from aioflow.graph.tensor import Tensor
 
 
 class IndexedSlicesValue(NamedTuple):
@@ -20,7 +21,7 @@ class IndexedSlicesValue(NamedTuple):
     dense_shape: NDArray[Any] | None
 
 
-class IndexedSlices(CompositeTensor):
+class IndexedSlices(CompositeTensor, Slices):
     """Slices along the first dimension: `dense[indices[i], ...] += values[i, ...]`; indices may repeat.
 
     Attributes:

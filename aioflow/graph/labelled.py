@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from aioflow.graph.composite import CompositeTensor
+from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import Dims, TensorShape
-from aioflow.graph.tensor import Tensor
 from aioflow.memory.values import Array
 
 

@@ -1,19 +1,16 @@
-"""Errors about names and elements that a graph does not have, with similar names and the element's own graph."""
+"""Errors about names and elements that a graph does not have, and about tensors used as values."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from aioflow.errors import DTypeError, InvalidArgumentError, UnknownNameError
+from aioflow.errors import DTypeError, InvalidArgumentError, OpError, UnknownNameError
 from aioflow.graph.suggestions import did_you_mean, near_names
-
-if TYPE_CHECKING:
-    from aioflow.graph.graph import Graph
-    from aioflow.graph.operation import Operation
+from aioflow.graph.views import NodeView, TensorView
 
 
-def of_another_graph(graph: Graph, op: Operation, what: str) -> InvalidArgumentError:
+def of_another_graph(graph: object, op: NodeView, what: str) -> InvalidArgumentError:
     """Return the error for a node of another graph than `graph`, or for its tensor, described by `what`."""
     error = InvalidArgumentError(f"{what} is from another graph", expected=repr(graph), actual=repr(op.graph))
     error.at(op.name, op.type, op.source)
@@ -25,19 +22,19 @@ def not_an_element(value: Any, wanted: str) -> DTypeError:
     return DTypeError(f"{value!r} is not an element of the graph", expected=wanted, actual=type(value).__name__)
 
 
-def no_node(nodes: Mapping[str, Operation], name: str) -> UnknownNameError:
+def no_node(nodes: Mapping[str, NodeView], name: str) -> UnknownNameError:
     """Return the error for the name of a node that does not exist."""
     node = name.partition(":")[0]
     return _missing(f"node {name!r}", [node] if node in nodes else near_names(name, nodes), nodes, name)
 
 
-def no_tensor(nodes: Mapping[str, Operation], name: str) -> UnknownNameError:
+def no_tensor(nodes: Mapping[str, NodeView], name: str) -> UnknownNameError:
     """Return the error for the name of a tensor whose node does not exist."""
     node, _, index = name.rpartition(":")
     return _missing(f"tensor {name!r}", [f"{near}:{index}" for near in near_names(node, nodes)], nodes, name)
 
 
-def not_a_tensor_name(nodes: Mapping[str, Operation], name: str) -> InvalidArgumentError:
+def not_a_tensor_name(nodes: Mapping[str, NodeView], name: str) -> InvalidArgumentError:
     """Return the error for a name without an index where a tensor is needed."""
     # A name of a node most likely means its tensor, so suggest the outputs.
     if name in nodes:
@@ -48,7 +45,7 @@ def not_a_tensor_name(nodes: Mapping[str, Operation], name: str) -> InvalidArgum
     )
 
 
-def needs_tensor(op: Operation) -> DTypeError:
+def needs_tensor(op: NodeView) -> DTypeError:
     """Return the error for a node where a tensor is needed."""
     what = f"{op.name!r} is the name of a node{did_you_mean([t.name for t in op.outputs[:3]])}"
     if not op.outputs:
@@ -58,7 +55,7 @@ def needs_tensor(op: Operation) -> DTypeError:
     return error
 
 
-def no_output(op: Operation, index: int) -> UnknownNameError:
+def no_output(op: NodeView, index: int) -> UnknownNameError:
     """Return the error for the name of an output that a node does not have."""
     count = len(op.outputs)
     error = UnknownNameError(
@@ -68,7 +65,18 @@ def no_output(op: Operation, index: int) -> UnknownNameError:
     return error
 
 
-def _missing(what: str, near: Sequence[str], nodes: Mapping[str, Operation], name: str) -> UnknownNameError:
+def misused(tensor: TensorView, what: str, instead: str = "") -> OpError:
+    """Return the error for a tensor used where Python or NumPy needs a value; `instead` states an alternative."""
+    advice = f"{instead} `await session.run` it first".lstrip()
+    error = DTypeError(
+        f"a symbolic tensor was {what}; {advice}",
+        expected="a value, which a tensor has only during a step",
+        actual=repr(tensor),
+    )
+    return error.at(tensor.op.name, tensor.op.type, tensor.op.source)
+
+
+def _missing(what: str, near: Sequence[str], nodes: Mapping[str, NodeView], name: str) -> UnknownNameError:
     return UnknownNameError(
         f"no {what} in the graph{did_you_mean(near)}", expected=f"one of {len(nodes)} nodes", actual=name
     )

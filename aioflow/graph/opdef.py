@@ -1,7 +1,7 @@
 """Op definitions: an op is a name with a signature; everything else is a rule in a table beside it.
 
 `define_op` declares the signature in the notation of TensorFlow's op registry ("x: T", "values: N*T", "T: {float32,
-int32}"), with the shape function; `gradient` attaches the gradient. Kernels have their own registry in
+int32}"), with the shape function. Gradients have a registry in `graph.gradient_registry`, and kernels in
 `aioflow.kernels`, since an op has one definition and any number of implementations.
 """
 
@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -29,10 +29,6 @@ from aioflow.graph.static_value import StaticValue, constant_value, partial_shap
 from aioflow.graph.suggestions import did_you_mean, near_names
 from aioflow.graph.traits import UNSTATED, Effect, Traits
 from aioflow.loading.importing import Globals, gives_way, importing
-
-if TYPE_CHECKING:
-    from aioflow.graph.indexed_slices import IndexedSlices
-    from aioflow.graph.tensor import Tensor
 
 # Expected time to load the modules of a family, in seconds. On an event loop, a thread loads them instead.
 LOADING: Final = 0.1
@@ -127,10 +123,6 @@ def both_merged(ctx: ShapeContext) -> Dims:
     """Return the output shape of an op whose two inputs and output have one shape."""
     merged: Dims = merge_dims(ctx.tensors[0].dims, ctx.tensors[1].dims)
     return merged
-
-
-GradientFn: TypeAlias = "Callable[..., Tensor | IndexedSlices | Sequence[Tensor | Any | None] | None]"
-_Rule = TypeVar("_Rule", bound=GradientFn)
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,13 +286,6 @@ def traits_of(op: str) -> Traits:
     return UNSTATED if found is None else found.traits
 
 
-GRADIENTS: Final[dict[str, GradientFn | None]] = {}
-# The module that registered each gradient.
-_GRADIENT_ORIGINS: Final[dict[str, Globals]] = {}
-# Ops whose gradient functions accept IndexedSlices without conversion to a dense tensor.
-TAKES_SLICES: Final[set[str]] = set()
-
-
 def define_op(
     name: str,
     inputs: str = "",
@@ -391,54 +376,3 @@ def _check_rules(name: Any, shape: Any, traits: Any) -> None:
             expected="a Cost, such as `traits.transcendental(3)`",
             actual=traits.cost,
         )
-
-
-def gradient(*op_types: str, takes_slices: bool = False) -> Callable[[_Rule], _Rule]:
-    """Return a decorator that attaches a gradient function to ops.
-
-    The function gets the `Operation` and one gradient per output (a Tensor, or None if no gradient flows back) and
-    returns one gradient per input: a Tensor, an IndexedSlices, or None. With a single input it may return it bare.
-
-    Args:
-        *op_types: The ops.
-        takes_slices: Whether the function accepts an IndexedSlices as a gradient. Otherwise it gets a dense tensor.
-
-    Raises:
-        AlreadyRegisteredError: the op already has a gradient.
-        InvalidArgumentError: no op is given, or one is not a name.
-    """
-
-    if not op_types or not all(isinstance(op_type, str) for op_type in op_types):
-        raise InvalidArgumentError(
-            "a gradient needs the names of its ops", expected='names of ops: `@gradient("Tanh")`', actual=op_types
-        )
-
-    def attach(fn: _Rule) -> _Rule:
-        for op_type in op_types:
-            _register_gradient(op_type, fn)
-            if takes_slices:
-                TAKES_SLICES.add(op_type)
-        return fn
-
-    return attach
-
-
-def not_differentiable(*op_types: str) -> None:
-    """Declare that no gradient flows back through these ops: their inputs get None.
-
-    Raises:
-        AlreadyRegisteredError: an op already has a gradient.
-    """
-    for op_type in op_types:
-        _register_gradient(op_type, None)
-
-
-def _register_gradient(op_type: str, fn: GradientFn | None) -> None:
-    origin = importing()
-    if not origin.get("__name__", "").startswith("aioflow.ops."):
-        # An op of aioflow has its gradient in the same module: import that first, so that a second gradient is noticed.
-        OPS.find(op_type)
-    if op_type in GRADIENTS and not gives_way(_GRADIENT_ORIGINS.get(op_type, {}), origin):
-        raise AlreadyRegisteredError(f"op {op_type!r} already has a gradient", op_type=op_type)
-    _GRADIENT_ORIGINS[op_type] = origin
-    GRADIENTS[op_type] = fn

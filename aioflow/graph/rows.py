@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from aioflow.graph.operation import Operation
-    from aioflow.graph.shapes import Dims
-    from aioflow.memory.values import Array
+from aioflow.graph.shapes import Dims
+from aioflow.graph.views import NodeView
+from aioflow.memory.values import Array
 
 
 class Kind(IntEnum):
@@ -46,7 +45,7 @@ class Rows:
     kind: Kind
     axis: int = 0
     each: int | None = 1
-    op: Operation | None = field(default=None, compare=False)
+    op: Any = field(default=None, compare=False)
     why: str = field(default="", compare=False)
 
     @property
@@ -60,7 +59,7 @@ FIXED: Final = Rows(Kind.FIXED)
 SIZED: Final = Rows(Kind.SIZED)
 
 
-def joined(states: Iterable[Rows], op: Operation) -> Rows:
+def joined(states: Iterable[Rows], op: NodeView) -> Rows:
     """Return the state of a value that `op` selects from several."""
     known = {state for state in states if state.kind is not Kind.NOTHING}
     worst = max(known, key=lambda state: state.kind, default=NOTHING)
@@ -170,7 +169,7 @@ class RowContext:
 
     __slots__ = ("_values", "attrs", "inputs", "op", "rows")
 
-    def __init__(self, op: Operation, inputs: Sequence[Rows], values: Sequence[Array | None]) -> None:
+    def __init__(self, op: NodeView, inputs: Sequence[Rows], values: Sequence[Array | None]) -> None:
         self.op = op
         self.attrs = op.attrs
         self.inputs = inputs

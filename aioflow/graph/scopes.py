@@ -10,19 +10,47 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 from weakref import ref
 
-import aioflow
 from aioflow.concurrency.context_stack import ContextStack, Entry
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.argument_kinds import check_kind, check_text
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.names import NODE_NAME, SCOPE_NAME
-from aioflow.graph.operation import Operation
-from aioflow.graph.tensor import Tensor
+from aioflow.graph.views import NodeView
 
-DeviceLike: TypeAlias = str | DeviceSpec | Callable[[Operation], Any] | None
+Node = TypeVar("Node", bound=NodeView)
+
+
+class Scoped:
+    """A graph whose new nodes inherit from scopes, as a base class.
+
+    Attributes:
+        mark: An object that identifies the graph without keeping it alive.
+    """
+
+    mark: object
+
+    def unique_name(self, name: str, mark_as_used: bool = True) -> str:
+        """Return `name` under the current name scope, with a suffix if it is taken."""
+        raise NotImplementedError
+
+    def name_scope(self, name: str | None) -> AbstractContextManager[str]:
+        """Prefix the names of new nodes. The block yields the prefix with its "/"."""
+        return name_scope(self, name)
+
+    def get_name_scope(self) -> str:
+        """Return the current name scope without its final "/"; "" at the root."""
+        return current_scope(self).name
+
+    def gradient_override_map(self, op_type_map: Mapping[str, str]) -> AbstractContextManager[None]:
+        """Set the gradient of new nodes of these ops to another one registered with `RegisterGradient`."""
+        return gradient_override_map(self, op_type_map)
+
+    def container(self, name: str) -> AbstractContextManager[str]:
+        """Keep the resources of new stateful nodes in the container with this name."""
+        return container(self, name)
 
 
 class Controller:
@@ -34,20 +62,20 @@ class Controller:
 
     __slots__ = ("_inputs", "_members")
 
-    def __init__(self, inputs: Iterable[Operation], members: set[ref[Operation]] | None = None) -> None:
+    def __init__(self, inputs: Iterable[NodeView], members: set[ref[Any]] | None = None) -> None:
         self._inputs = tuple(map(ref, inputs))
-        self._members: set[ref[Operation]] = set() if members is None else members
+        self._members: set[ref[Any]] = set() if members is None else members
 
     @property
-    def inputs(self) -> tuple[Operation, ...]:
+    def inputs(self) -> tuple[Any, ...]:
         """The control inputs."""
         return tuple(op for known in self._inputs if (op := known()) is not None)
 
-    def add(self, op: Operation) -> None:
+    def add(self, op: NodeView) -> None:
         """Register a node that was created in the block."""
         self._members.add(ref(op))
 
-    def holds_one_of(self, ops: Iterable[Operation]) -> bool:
+    def holds_one_of(self, ops: Iterable[NodeView]) -> bool:
         """Return True if one of `ops` was created in the block."""
         return not self._members.isdisjoint(map(ref, ops))
 
@@ -58,7 +86,7 @@ class Controller:
         return Controller((op for op in self.inputs if op not in known), self._members)
 
 
-class Body:
+class Body(Generic[Node]):
     """Nodes by name: those of a graph, or those of a function, whose body is a context with its own nodes.
 
     Attributes:
@@ -67,7 +95,7 @@ class Body:
     """
 
     def __init__(self) -> None:
-        self.nodes: dict[str, Operation] = {}
+        self.nodes: dict[str, Node] = {}
         self.names: dict[str, int] = {}
 
     def unique(self, name: str, mark_as_used: bool = True) -> str:
@@ -109,18 +137,18 @@ class Context(Protocol):
     is_loop: bool
 
     def admit(
-        self, name: str, op_type: str, inputs: tuple[Tensor, ...], control: tuple[Operation, ...]
-    ) -> tuple[tuple[Tensor, ...], tuple[Operation, ...]]:
+        self, name: str, op_type: str, inputs: tuple[Any, ...], control: tuple[Any, ...]
+    ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """Return the actual inputs and control inputs of a new node in this context.
 
         Raises:
             InvalidArgumentError: one of them is inside a loop that does not contain the node.
         """
 
-    def stand_in(self, op_type: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Tensor | None:
+    def stand_in(self, op_type: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
         """Return an existing tensor with the value of such a node, or None if there is no such tensor."""
 
-    def check_readable(self, source: Operation) -> None:
+    def check_readable(self, source: Any) -> None:
         """Raise InvalidArgumentError if nodes outside may not read or wait for `source`, a node inside."""
 
 
@@ -128,14 +156,14 @@ class Scope(NamedTuple):
     """The scopes of one graph that are open in the current context."""
 
     name: str = ""
-    devices: tuple[DeviceLike, ...] = ()
+    devices: tuple[Any, ...] = ()  # of kind `graph.DeviceLike`
     controllers: tuple[Controller, ...] = ()
     colocation: tuple[str, ...] = ()
     colocated_device: str = ""
     container: str = ""
     variable_scope: Any = None
     context: Context | None = None
-    call: Operation | None = None
+    call: Any = None  # the node
     gradients: Mapping[str, str] = MappingProxyType({})
     differentiation: str = ""  # name of the call of `gradients` that creates the node
 
@@ -176,20 +204,9 @@ class _Block:
 
 
 _SCOPES: Final[ContextStack[_Block]] = ContextStack("aioflow_scopes", weak=False)
-GRAPHS: Final[ContextStack[aioflow.Graph]] = ContextStack("aioflow_default_graphs", weak=True)
 
 
-def innermost_graph() -> aioflow.Graph | None:
-    """Return the graph of the innermost open `as_default` block of this context, or None."""
-    return GRAPHS.innermost()
-
-
-def enter_graph(graph: aioflow.Graph) -> AbstractContextManager[aioflow.Graph]:
-    """Return a context manager that makes `graph` the default inside the block."""
-    return GRAPHS.inside(graph)
-
-
-def current_scope(graph: aioflow.Graph) -> Scope:
+def current_scope(graph: Scoped) -> Scope:
     """Return the scopes of `graph` that are open in the current context."""
     stack = _SCOPES.entries()
     return _innermost(stack, graph.mark)[1] if stack else _EMPTY
@@ -224,7 +241,7 @@ def _worked_out(mark: object) -> Scope:
 
 
 @contextmanager
-def enter_scope(graph: aioflow.Graph, change: Change) -> Iterator[Scope]:
+def enter_scope(graph: Scoped, change: Change) -> Iterator[Scope]:
     """Apply `change` to the scope of new nodes of `graph` inside the block."""
     mark = graph.mark
     block = _Block(mark, *_innermost(_SCOPES.entries(), mark), change)
@@ -243,7 +260,7 @@ def in_loop(scope: Scope) -> bool:
     return context is not None
 
 
-def body_of(scope: Scope) -> Body | None:
+def body_of(scope: Scope) -> Body[Any] | None:
     """Return the function body that new nodes go to while a function is traced, or None if they go to the graph."""
     context: Any = scope.context
     while context is not None and not isinstance(context, Body):
@@ -252,7 +269,7 @@ def body_of(scope: Scope) -> Body | None:
 
 
 @contextmanager
-def name_scope(graph: aioflow.Graph, name: str | None) -> Iterator[str]:
+def name_scope(graph: Scoped, name: str | None) -> Iterator[str]:
     """Prefix the names of new nodes. A name that ends in "/" is used unchanged; None or "" resets to the root.
 
     Args:
@@ -284,7 +301,7 @@ def name_scope(graph: aioflow.Graph, name: str | None) -> Iterator[str]:
 
 
 @contextmanager
-def device(graph: aioflow.Graph, target: DeviceLike) -> Iterator[None]:
+def device(graph: Scoped, target: Any) -> Iterator[None]:
     """Request a device for new nodes. None discards the outer scopes.
 
     A function gets the node, whose `device` is the request of the scopes inside this one. Its result replaces that
@@ -303,7 +320,7 @@ def device(graph: aioflow.Graph, target: DeviceLike) -> Iterator[None]:
 
 
 @contextmanager
-def control_dependencies(graph: aioflow.Graph, inputs: Iterable[Operation] | None) -> Iterator[None]:
+def control_dependencies(graph: Scoped, inputs: Iterable[NodeView] | None) -> Iterator[None]:
     """Make new nodes wait for `inputs`, except for those that an enclosing block adds already.
 
     None discards the outer blocks and leaves the branches and loops that are being built.
@@ -320,7 +337,7 @@ def control_dependencies(graph: aioflow.Graph, inputs: Iterable[Operation] | Non
 
 
 @contextmanager
-def colocate_with(graph: aioflow.Graph, op: Operation | None, ignore_existing: bool = False) -> Iterator[None]:
+def colocate_with(graph: Scoped, op: NodeView | None, ignore_existing: bool = False) -> Iterator[None]:
     """Put new nodes on the device of `op`, overriding the enclosing device scopes. None discards the outer blocks."""
     added = None if op is None else (op.colocated_with, op.device)
 
@@ -336,7 +353,7 @@ def colocate_with(graph: aioflow.Graph, op: Operation | None, ignore_existing: b
 
 
 @contextmanager
-def container(graph: aioflow.Graph, name: str) -> Iterator[str]:
+def container(graph: Scoped, name: str) -> Iterator[str]:
     """Put the resources of new stateful nodes into the container `name`."""
     check_text(name, "the name of a container")
     with enter_scope(graph, lambda outer: outer._replace(container=name)):
@@ -344,7 +361,7 @@ def container(graph: aioflow.Graph, name: str) -> Iterator[str]:
 
 
 @contextmanager
-def gradient_override_map(graph: aioflow.Graph, overrides: Mapping[str, str]) -> Iterator[None]:
+def gradient_override_map(graph: Scoped, overrides: Mapping[str, str]) -> Iterator[None]:
     """Override the gradients of new nodes: each op in `overrides` uses the gradient registered under the given name."""
     check_kind(overrides, Mapping, "op_type_map", "a mapping of names to names")
     for op_type, gradient in overrides.items():
@@ -354,7 +371,23 @@ def gradient_override_map(graph: aioflow.Graph, overrides: Mapping[str, str]) ->
         yield
 
 
-def request_device(op: Operation, scope: Scope) -> None:
+def through_context(
+    context: Context | None,
+    name: str,
+    op_type: str,
+    inputs: tuple[Any, ...],
+    control: tuple[Any, ...],
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Return the inputs and control inputs of a new node, with outside values brought into its control flow context."""
+    if context is not None:
+        return context.admit(name, op_type, inputs, control)
+    for source in (*(t.op for t in inputs), *control):
+        if source.control_flow_context is not None and op_type != "Exit":
+            source.control_flow_context.check_readable(source)
+    return inputs, control
+
+
+def request_device(op: NodeView, scope: Scope) -> None:
     """Set the node's device from the open scopes.
 
     An inner scope overrides an outer one, component by component. Colocation overrides both.
@@ -383,10 +416,10 @@ def _spec(device: Any) -> DeviceSpec:
     raise DTypeError("not a device", expected="a device name or None", actual=repr(device))
 
 
-def control_inputs_for(scope: Scope, data_inputs: Iterable[Operation]) -> tuple[Operation, ...]:
+def control_inputs_for(scope: Scope, data_inputs: Iterable[NodeView]) -> tuple[Any, ...]:
     """Return the control inputs that the open blocks add to a node with these data inputs."""
     sources = set(data_inputs)
-    found: dict[Operation, None] = {}
+    found: dict[NodeView, None] = {}
     for controller in scope.controllers:
         if not controller.holds_one_of(sources):
             found.update(dict.fromkeys(op for op in controller.inputs if op not in sources))

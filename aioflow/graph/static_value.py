@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aioflow.graph.shapes import num_elements
+from aioflow.graph.shapes import Dims, num_elements
+from aioflow.graph.views import TensorView
+from aioflow.memory.values import Array
 
-if TYPE_CHECKING:
-    from aioflow.graph.operation import Operation
-    from aioflow.graph.shapes import Dims
-    from aioflow.graph.tensor import Tensor
-    from aioflow.memory.values import Array
-
-# Returns the outputs, given the values of the inputs. The rule may return None or raise NumPy's errors. The value is
-# then unknown, and a step that runs the op reports the error.
-Rule: TypeAlias = "Callable[[Operation, list[Array]], Array | list[Array] | None]"
-Fact: TypeAlias = "Callable[[Tensor], Array | None]"
+# Returns the outputs, given the node and the values of the inputs. The rule may return None or raise NumPy's errors.
+# The value is then unknown, and a step that runs the op reports the error.
+Rule: TypeAlias = Callable[[Any, list[Array]], Array | list[Array] | None]
+Fact: TypeAlias = Callable[[Any], Array | None]  # of a tensor
 
 _LIMIT: Final = 4096  # elements: shapes, axes and permutations are small; larger values are data
 LONGEST_KNOWN: Final = 4096  # elements of a range or a fill; longer ones are data
@@ -60,7 +56,7 @@ def integers_only(value: StaticValue) -> StaticValue:
     return replace(value, rule=lambda op, inputs: None if inputs[0].dtype.kind not in "iu" else rule(op, inputs))
 
 
-def constant_value(tensor: Tensor) -> Array | None:
+def constant_value(tensor: TensorView) -> Array | None:
     """Return the tensor's value if it follows from constants and static shapes alone, else None. Do not modify it."""
     # Nearly every caller has a Const, which needs no search.
     if tensor.op.type == "Const":
@@ -70,7 +66,7 @@ def constant_value(tensor: Tensor) -> Array | None:
     return None if found is None or _is_partial(tensor, found) else found
 
 
-def partial_value(tensor: Tensor) -> Array | None:
+def partial_value(tensor: TensorView) -> Array | None:
     """Return the integers of a tensor as far as they are known: an object array with None for each unknown one.
 
     Return None if the shape is unknown. A completely known value is returned as an ordinary array.
@@ -79,7 +75,7 @@ def partial_value(tensor: Tensor) -> Array | None:
     return _nothing(tensor) if found is None else found
 
 
-def partial_shape(tensor: Tensor) -> Dims:
+def partial_shape(tensor: TensorView) -> Dims:
     """Read a tensor as a shape vector, with None for each size that is unknown or -1."""
     value = partial_value(tensor)
     return None if value is None else tuple(None if v is None or v < 0 else int(v) for v in value.reshape(-1))
@@ -94,10 +90,10 @@ class _Search:
     __slots__ = ("_depth", "_found")
 
     def __init__(self) -> None:
-        self._found: dict[Tensor, Array | None] = {}
+        self._found: dict[TensorView, Array | None] = {}
         self._depth = 0
 
-    def value(self, tensor: Tensor) -> Array | None:
+    def value(self, tensor: TensorView) -> Array | None:
         if tensor not in self._found:
             if self._depth >= _DEPTH:
                 return None
@@ -110,7 +106,7 @@ class _Search:
             self._depth -= 1
         return self._found[tensor]
 
-    def _by_rule(self, tensor: Tensor, known: StaticValue) -> Array | None:
+    def _by_rule(self, tensor: TensorView, known: StaticValue) -> Array | None:
         op = tensor.op
         count = num_elements(tensor.dims)
         if known.rule is None or (count is not None and count > _LIMIT):
@@ -129,11 +125,11 @@ class _Search:
         return _computed(tensor, known.rule, inputs)
 
 
-def _is_partial(tensor: Tensor, value: Array) -> bool:
+def _is_partial(tensor: TensorView, value: Array) -> bool:
     return value.dtype.kind == "O" and tensor.dtype.is_integer
 
 
-def _nothing(tensor: Tensor) -> Array | None:
+def _nothing(tensor: TensorView) -> Array | None:
     """Return an array of unknown elements in the tensor's shape, or None for large or non-integer tensors."""
     count = num_elements(tensor.dims)
     if count is None or count > _LIMIT or not tensor.dtype.is_integer:
@@ -141,7 +137,7 @@ def _nothing(tensor: Tensor) -> Array | None:
     return np.full([d for d in tensor.dims or () if d is not None], None, dtype=object)
 
 
-def _computed(tensor: Tensor, rule: Rule, inputs: list[Array]) -> Array | None:
+def _computed(tensor: TensorView, rule: Rule, inputs: list[Array]) -> Array | None:
     """Return the op's output for these inputs, or None if the rule fails; a step then reports the error."""
     try:
         with np.errstate(all="ignore"):

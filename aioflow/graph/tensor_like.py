@@ -10,10 +10,10 @@ import numpy as np
 
 from aioflow.graph.composite import CompositeTensor
 from aioflow.graph.dtypes import DType
+from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
-from aioflow.graph.operation import Operation
+from aioflow.graph.operators import SupportsArray
 from aioflow.graph.shapes import Dimension, TensorShape
-from aioflow.graph.tensor import Tensor
 
 
 class SupportsTensor(Protocol):
@@ -29,13 +29,6 @@ class SupportsTensor(Protocol):
 
     def value(self) -> Tensor:
         """Return the tensor."""
-
-
-class SupportsArray(Protocol):
-    """An object that NumPy converts to an array, such as a column of a table or an array of another library."""
-
-    def __array__(self) -> np.ndarray[Any, Any]:
-        """Return the array."""
 
 
 if TYPE_CHECKING:

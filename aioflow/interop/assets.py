@@ -11,8 +11,7 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.formats.stores import store_of
 from aioflow.graph import dtypes
 from aioflow.graph.argument_kinds import check_kind
-from aioflow.graph.graph import Graph
-from aioflow.graph.tensor import Tensor
+from aioflow.graph.graph import Graph, Tensor
 
 
 def assets_of(graph: Graph, assets: Any) -> dict[Tensor, str]:

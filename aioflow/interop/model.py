@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from aioflow.errors import NotFoundError
-from aioflow.graph.graph import Graph
-from aioflow.graph.tensor import Tensor
+from aioflow.graph.graph import Graph, Tensor
 from aioflow.ops.variables.variable import Variable
 from aioflow.session.session import Session
 

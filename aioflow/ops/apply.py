@@ -21,13 +21,14 @@ from aioflow.graph.argument_kinds import check_callable, check_kind
 from aioflow.graph.arrays import check_depth, to_array
 from aioflow.graph.default_graph import default_graph, graph_of
 from aioflow.graph.dtypes import DType, DTypeLike
-from aioflow.graph.graph import Graph, Operation, Tensor, user_line
+from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.labelled import LabelledTensor
 from aioflow.graph.opdef import OPS, OpDef, ShapeContext, ShapeFn
 from aioflow.graph.scopes import current_scope
 from aioflow.graph.shapes import MAX_RANK, Dims, ShapeLike, dims_of, format_dims, num_elements
 from aioflow.graph.signature.arguments import ArgDef, per_argument
+from aioflow.graph.source_lines import user_line
 from aioflow.graph.tensor_like import TensorLike
 from aioflow.ops.dtype_errors import (
     another_dtype,
@@ -302,7 +303,7 @@ def make(op_type: str, *inputs: Any, name: str | None = None, **attrs: Any) -> T
     # In the gradient of a loop, the tensor may already exist: see `ControlFlowContext.stand_in`.
     context = current_scope(graph).context
     if context is not None:
-        known = context.stand_in(op_type, inputs, attrs)
+        known: Tensor | None = context.stand_in(op_type, inputs, attrs)
         if known is not None:
             return known
     return _make_node(graph, op_def, inputs, attrs, name).outputs[0]

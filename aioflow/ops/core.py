@@ -12,9 +12,10 @@ from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.arrays import check_depth
 from aioflow.graph.default_graph import graph_of
 from aioflow.graph.dtypes import DTypeLike
+from aioflow.graph.gradient_registry import gradient, not_differentiable
 from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
-from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, ShapeLike, dims_of, merge_dims
 from aioflow.graph.static_value import StaticValue, known_by, moving
 from aioflow.graph.tensor_like import NodeLike, SupportsTensor

@@ -19,13 +19,14 @@ from aioflow.graph.calls import EXPANDERS
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.dtypes import DType
-from aioflow.graph.graph import Graph, Operation, Tensor, user_line
+from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.graphdef import VERSION, FunctionDef, FunctionRef, GraphDef, InputRef, NodeDef, TensorData
 from aioflow.graph.older.references import modernized
 from aioflow.graph.opdef import OPS, OpDef
 from aioflow.graph.scopes import enter_scope
 from aioflow.graph.shapes import Dims, dims_of, merge_dims
 from aioflow.graph.signature.arguments import per_argument
+from aioflow.graph.source_lines import user_line
 from aioflow.graph.tensor_like import TensorLike
 from aioflow.ops.apply import convert_to_tensor, infer_attrs, output_specs
 from aioflow.ops.function.body import StoredFunction

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from aioflow.errors import DTypeError
 from aioflow.graph import dtypes
-from aioflow.graph.graph import OPERATORS, Tensor
+from aioflow.graph.graph import Tensor
+from aioflow.graph.operators import OPERATORS
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.math import arithmetic as _arithmetic  # noqa: F401  # these modules define the ops used here:
 from aioflow.ops.math import bitwise as _bitwise  # noqa: F401

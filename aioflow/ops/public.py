@@ -77,7 +77,7 @@ if _TYPE_CHECKING:
     from aioflow.ops.variables.partitioners import *
     from aioflow.ops.variables.replicas import *
     from aioflow.ops.variables.scope import *
-    from aioflow.ops.variables.state import *
+    from aioflow.ops.variables.update_functions import *
     from aioflow.ops.variables.variable import *
 
 _BUILDERS: Final[Mapping[str, str]] = _homes(
@@ -221,7 +221,7 @@ _BUILDERS: Final[Mapping[str, str]] = _homes(
         ),
         "aioflow.ops.variables.replicas": "VariableAggregation VariableSynchronization",
         "aioflow.ops.variables.scope": "AUTO_REUSE VariableScope get_variable_scope variable_op_scope variable_scope",
-        "aioflow.ops.variables.state": (
+        "aioflow.ops.variables.update_functions": (
             "assign assign_add assign_sub count_up_to is_variable_initialized scatter_add scatter_div scatter_max "
             "scatter_min scatter_mul scatter_nd_add scatter_nd_sub scatter_nd_update scatter_sub scatter_update"
         ),

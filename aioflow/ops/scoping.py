@@ -8,7 +8,7 @@ from typing import Any
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.default_graph import default_graph, graph_of
-from aioflow.graph.scopes import DeviceLike
+from aioflow.graph.graph import DeviceLike
 from aioflow.graph.tensor_like import NodeLike
 
 __all__ = [

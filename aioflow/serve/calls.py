@@ -15,7 +15,7 @@ from aioflow.compiler.rows import row_verdict
 from aioflow.concurrency.threads import in_thread
 from aioflow.errors import DeadlineExceededError, InvalidArgumentError, OpError, ResourceExhaustedError
 from aioflow.graph.arrays import blank
-from aioflow.graph.tensor import Tensor
+from aioflow.graph.graph import Tensor
 from aioflow.interop.model import Signature
 from aioflow.serve.options import ModelOptions
 from aioflow.serve.probing import keeps_rows_apart

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from aioflow.graph.graph import Tensor
 from aioflow.graph.labelled import labels_of
-from aioflow.graph.tensor import Tensor
 from aioflow.serve.models import ServedModel
 from aioflow.serve.protocol import datatype_of
 from aioflow.serve.repository import Entry, State

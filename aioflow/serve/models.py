@@ -16,9 +16,9 @@ from typing import Any, Final
 from aioflow.concurrency.threads import in_thread
 from aioflow.errors import InvalidArgumentError, OpError, UnavailableError, UnimplementedError
 from aioflow.graph.dtypes import as_dtype
+from aioflow.graph.graph import Tensor
 from aioflow.graph.labelled import values_of
 from aioflow.graph.shapes import Dims
-from aioflow.graph.tensor import Tensor
 from aioflow.interop.model import DEFAULT_SIGNATURE, Model, Signature
 from aioflow.saved.opening import open_model
 from aioflow.serve.calls import Call, open_call

@@ -11,7 +11,7 @@ import numpy as np
 
 from aioflow.errors import OpError
 from aioflow.graph import dtypes
-from aioflow.graph.tensor import Tensor
+from aioflow.graph.graph import Tensor
 from aioflow.interop.model import Signature
 from aioflow.session.session import Session
 

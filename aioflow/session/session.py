@@ -14,7 +14,6 @@ from contextlib import contextmanager, suppress
 from types import NoneType, TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-import aioflow
 from aioflow.compiler.delegate import Delegation
 from aioflow.compiler.ir import Plan
 from aioflow.compiler.prune import StepRequest
@@ -32,9 +31,8 @@ from aioflow.errors import (
 )
 from aioflow.graph.argument_kinds import check_kind, check_list
 from aioflow.graph.default_graph import default_graph
-from aioflow.graph.default_session import SESSIONS
-from aioflow.graph.graph import Graph
-from aioflow.graph.scopes import GRAPHS
+from aioflow.graph.default_session import SESSIONS, current_session
+from aioflow.graph.graph import GRAPHS, Graph
 from aioflow.runtime.cluster import Cluster, LocalCluster
 from aioflow.runtime.delegates import PREPARATIONS
 from aioflow.runtime.stats import RunMetadata
@@ -54,7 +52,10 @@ from aioflow.session.streaming import FeedSource, Stream
 from aioflow.session.time_limit import TimeLimit
 
 if TYPE_CHECKING:
+    from aioflow.net.credentials import Credentials
     from aioflow.net.loop_thread import LoopThread
+else:
+    Credentials = Any  # annotations stay resolvable without loading `net`, which only clusters need
 
 _IDS: Final = itertools.count(1)
 _TARGETS: Final = "'', aioflow://host:port or a worker; pass a graph as Session(graph=graph)"
@@ -84,7 +85,7 @@ class Session(Blocking, Batching, Reporting):
         graph: Graph | None = None,
         config: SessionConfig | None = None,
         *,
-        credentials: aioflow.distributed.Credentials | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         _check_arguments(target, graph, config)
         self.graph = graph if graph is not None else default_graph()
@@ -491,6 +492,12 @@ class Session(Blocking, Batching, Reporting):
         return await self._partial_runs.advance(handle, mapper, dict(zip(fed, feeds.values(), strict=True)), limit)
 
 
+def get_default_session(graph: Graph | None = None) -> Session | None:
+    """Return the innermost open session, of `graph` if given, or None. Closed sessions are skipped."""
+    session: Session | None = current_session(graph)
+    return session
+
+
 def _check_arguments(target: Any, graph: Any, config: Any) -> None:
     check_kind(target, (str, Worker), "the target of a session", _TARGETS)
     check_kind(graph, (Graph, NoneType), "the graph of a session", "an aioflow.Graph: Session(graph=graph)")
@@ -503,7 +510,7 @@ def _check_options(options: Any, run_metadata: Any) -> None:
 
 
 def _reach(
-    target: str | Worker, config: SessionConfig, credentials: aioflow.distributed.Credentials | None
+    target: str | Worker, config: SessionConfig, credentials: Credentials | None
 ) -> tuple[Cluster, SyncRunner | LoopThread]:
     """Return the workers that a target denotes, and the runner of coroutines for callers without an event loop."""
     if isinstance(target, Worker):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from aioflow.config import RunOptions
     from aioflow.graph.fetchable import Fetchable
-    from aioflow.graph.operation import Operation
+    from aioflow.graph.graph import Operation
     from aioflow.runtime.stats import RunMetadata
     from aioflow.session.streaming import FeedSource, Stream
 

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import TracebackType
 
-import aioflow
 from aioflow.errors import FailedPreconditionError
 from aioflow.graph.argument_kinds import check_kind
+from aioflow.session.session import Session
 from aioflow.sync.background import Background
 from aioflow.train.saver import PendingCheckpoint, Saver, StepNumber
 
@@ -40,7 +40,7 @@ class BackgroundSaver:
 
     async def save(
         self,
-        sess: aioflow.Session,
+        sess: Session,
         save_path: str | Path,
         global_step: StepNumber = None,
         latest_filename: str | None = None,

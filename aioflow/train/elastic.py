@@ -14,7 +14,6 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-import aioflow
 from aioflow.errors import OpError
 from aioflow.graph import dtypes
 from aioflow.graph.device_spec import DeviceSpec
@@ -22,6 +21,7 @@ from aioflow.graph.graph import Operation, Tensor
 from aioflow.ops.core import placeholder
 from aioflow.ops.variables.variable import Variable
 from aioflow.runtime.worker import WorkerState
+from aioflow.session.session import Session
 from aioflow.train.coordinator import Coordinator
 
 Health = Callable[[], Awaitable[Mapping[str, WorkerState | OpError]]]
@@ -92,11 +92,11 @@ class LivingReplicas:
         """Return the current number of live replicas, an int32 scalar."""
         return self._count.read_value()
 
-    async def set(self, session: aioflow.Session, living: int, more: int) -> None:
+    async def set(self, session: Session, living: int, more: int) -> None:
         """Set the number of live replicas to `living`, and hand out `more` tokens to waiting replicas."""
         await session.run(self._change, {self._now: living, self._more: more})
 
-    async def progress(self, session: aioflow.Session) -> tuple[int, int]:
+    async def progress(self, session: Session) -> tuple[int, int]:
         """Return the current step and the number of replicas that wait for a token."""
         step, waiting = await session.run(self._progress)
         return int(step), int(waiting)
@@ -111,7 +111,7 @@ class Watch:
         health: Async function that returns the state of each replica.
     """
 
-    def __init__(self, replicas: LivingReplicas, session: aioflow.Session, health: Health) -> None:
+    def __init__(self, replicas: LivingReplicas, session: Session, health: Health) -> None:
         self._replicas = replicas
         self._session = session
         self._health = health

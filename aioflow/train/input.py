@@ -23,7 +23,7 @@ from aioflow.ops.io.files import matching_files
 from aioflow.ops.math.random import random_shuffle
 from aioflow.ops.queues.queues import FIFOQueue
 from aioflow.ops.scoping import name_scope
-from aioflow.ops.variables.state import count_up_to
+from aioflow.ops.variables.update_functions import count_up_to
 from aioflow.ops.variables.variable import Variable
 from aioflow.train.queue_runner import QueueRunner, add_queue_runner
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
-import aioflow
 from aioflow.errors import InvalidArgumentError, OpError, OutOfRangeError, UnimplementedError
 from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.default_session import check_session, session_for
 from aioflow.graph.graph import GraphKeys, Operation
 from aioflow.ops.queues.queues import QueueBase
+from aioflow.session.session import Session
 from aioflow.train.coordinator import Coordinator, current_coordinator
 
 
@@ -67,7 +67,7 @@ class QueueRunner:
         types = (OutOfRangeError,) if queue_closed_exception_types is None else tuple(queue_closed_exception_types)
         self._closed_types = types
         self._exceptions: list[BaseException] = []
-        self._filling: WeakKeyDictionary[aioflow.Session, list[asyncio.Task[None]]] = WeakKeyDictionary()
+        self._filling: WeakKeyDictionary[Session, list[asyncio.Task[None]]] = WeakKeyDictionary()
 
     @property
     def queue(self) -> QueueBase:
@@ -105,7 +105,7 @@ class QueueRunner:
         return self._queue.name
 
     def create_threads(
-        self, sess: aioflow.Session, coord: Coordinator | None = None, daemon: bool = False, start: bool = True
+        self, sess: Session, coord: Coordinator | None = None, daemon: bool = False, start: bool = True
     ) -> list[asyncio.Task[None]]:
         """Start the tasks (not threads) in the coordinator's task group, and return them.
 
@@ -178,8 +178,14 @@ def add_queue_runner(qr: QueueRunner, collection: str = GraphKeys.QUEUE_RUNNERS)
     default_graph().add_to_collection(collection, qr)
 
 
+class StartsQueueRunners(Protocol):
+    """A session that starts the queue runners itself, such as a `MonitoredSession`."""
+
+    starts_queue_runners: bool
+
+
 def start_queue_runners(
-    sess: aioflow.Session | aioflow.train.MonitoredSession | aioflow.train.SingularMonitoredSession | None = None,
+    sess: Session | StartsQueueRunners | None = None,
     coord: Coordinator | None = None,
     daemon: bool = True,
     start: bool = True,
@@ -203,7 +209,7 @@ def start_queue_runners(
     if getattr(sess, "starts_queue_runners", False):
         return []
     given: Any = sess
-    session = session_for(given, default_graph())
+    session: Any = session_for(given, default_graph())
     check_session(session)
     runners = session.graph.get_collection(collection)
     return [task for runner in runners for task in runner.create_threads(session, coord, daemon, start)]

@@ -13,9 +13,8 @@ from aioflow.errors import DTypeError, InvalidArgumentError, NotFoundError
 from aioflow.formats.checkpoint import CheckpointReader
 from aioflow.graph.argument_kinds import check_kind, check_text
 from aioflow.graph.default_graph import default_graph
-from aioflow.graph.graph import GraphKeys
+from aioflow.graph.graph import GraphKeys, Tensor
 from aioflow.graph.shapes import TensorShape
-from aioflow.graph.tensor import Tensor
 from aioflow.ops.lookup.mutable import ExportedTable, MutableHashTable
 from aioflow.ops.variables.partitioned import PartitionedVariable
 

@@ -19,7 +19,6 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-import aioflow
 from aioflow.checks.numbers import check_number
 from aioflow.concurrency.threads import in_thread
 from aioflow.errors import InvalidArgumentError, UnimplementedError
@@ -31,6 +30,7 @@ from aioflow.ops.lookup.mutable import MutableHashTable
 from aioflow.ops.variables.partitioned import PartitionedVariable
 from aioflow.ops.variables.variable import Variable
 from aioflow.protos import Message, enum, message
+from aioflow.session.session import Session
 from aioflow.train.checkpoint_state import (
     CheckpointState,
     checkpoint_exists,
@@ -279,7 +279,7 @@ class Saver:
 
     async def save(
         self,
-        sess: aioflow.Session,
+        sess: Session,
         save_path: str | Path,
         global_step: StepNumber = None,
         latest_filename: str | None = None,
@@ -332,7 +332,7 @@ class Saver:
 
     async def snapshot(
         self,
-        sess: aioflow.Session,
+        sess: Session,
         save_path: str | Path,
         global_step: StepNumber = None,
         latest_filename: str | None = None,
@@ -413,7 +413,7 @@ class Saver:
 
     # -- restoring --------------------------------------------------------------------------------------------------
 
-    async def restore(self, sess: aioflow.Session, save_path: str | Path) -> None:
+    async def restore(self, sess: Session, save_path: str | Path) -> None:
         """Assign the values of a checkpoint to the variables. If this fails, no variable has changed.
 
         `save_path` is the result of `save`, the prefix of a TensorFlow checkpoint, or the full name of a `.safetensors`

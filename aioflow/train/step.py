@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import aioflow
 from aioflow.errors import AlreadyExistsError, DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.argument_kinds import check_kind
@@ -11,9 +10,10 @@ from aioflow.graph.graph import Graph, GraphKeys, Tensor
 from aioflow.ops.variables.getting import get_variable
 from aioflow.ops.variables.initializers import zeros_initializer
 from aioflow.ops.variables.variable import Variable
+from aioflow.session.session import Session
 
 
-async def global_step(sess: aioflow.Session, global_step_tensor: Variable | Tensor) -> int:
+async def global_step(sess: Session, global_step_tensor: Variable | Tensor) -> int:
     """Return the value of the global step in `sess`."""
     return int(await sess.run(global_step_tensor))
 

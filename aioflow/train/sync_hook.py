@@ -7,11 +7,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-import aioflow
 from aioflow.config import RunOptions
 from aioflow.errors import FailedPreconditionError, OpError
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.runtime.worker import WorkerState
+from aioflow.session.session import Session
 from aioflow.train.coordinator import Coordinator, current_coordinator
 from aioflow.train.elastic import Health, LivingReplicas, Watch, tasks_without
 from aioflow.train.monitored.session_run_hook import SessionRunHook
@@ -65,7 +65,7 @@ class SyncReplicasHook(SessionRunHook):
         if self._preparation is None:
             self._preparation = self._prepare()
 
-    async def after_create_session(self, session: aioflow.Session, coord: Coordinator | None) -> None:
+    async def after_create_session(self, session: Session, coord: Coordinator | None) -> None:
         """Prepare the session. The chief's runner and the polling of replicas become tasks of `coord`.
 
         Raises:
@@ -96,7 +96,7 @@ class SyncReplicasHook(SessionRunHook):
         if watch is not None and owner is not None:
             owner.start(watch.run(owner), attendant=True)
 
-    async def end(self, session: aioflow.Session) -> None:
+    async def end(self, session: Session) -> None:
         """Leave a token to the other replicas, which need it to see that the training has ended.
 
         A fast replica may make the last updates alone. A slow replica then waits for a token that is never handed out,
@@ -106,7 +106,7 @@ class SyncReplicasHook(SessionRunHook):
             with suppress(OpError):  # the chief may have ended before and closed the queue
                 await session.run(self._preparation.leave, options=RunOptions(timeout=_PATIENCE))
 
-    def _watch(self, nodes: Preparation, session: aioflow.Session) -> Watch | None:
+    def _watch(self, nodes: Preparation, session: Session) -> Watch | None:
         if nodes.replicas is None:
             return None
 

@@ -11,7 +11,8 @@ from importlib import metadata
 import pytest
 
 from aioflow.cli import backends, doctor, main, ops
-from aioflow.graph.opdef import GRADIENTS, OPS
+from aioflow.graph.gradient_registry import GRADIENTS
+from aioflow.graph.opdef import OPS
 
 
 def test_ops_lists_every_registered_op_with_its_gradient() -> None:

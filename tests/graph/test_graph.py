@@ -23,7 +23,7 @@ from aioflow.errors import (
     NotFoundError,
     OpError,
 )
-from aioflow.graph import graph as graph_module
+from aioflow.graph import source_lines as lines_module
 
 # -- names ---------------------------------------------------------------------------------------------------------
 
@@ -210,7 +210,7 @@ def test_a_node_knows_the_line_that_made_it() -> None:
 
 def test_a_package_with_the_engines_name_as_prefix_is_user_code(tmp_path: Path) -> None:
     """`aioflow_ops/` beside `aioflow/` is not a part of the engine."""
-    beside = Path(graph_module._ENGINE.rstrip("/\\") + "_ops_of_somebody_else.py")
+    beside = Path(lines_module._ENGINE.rstrip("/\\") + "_ops_of_somebody_else.py")
     code = compile("def build(af):\n    return af.constant(1)\n", str(beside), "exec")
     scope: dict[str, Any] = {}
     exec(code, scope)
@@ -221,13 +221,13 @@ def test_a_package_with_the_engines_name_as_prefix_is_user_code(tmp_path: Path) 
 def test_engine_files_are_never_the_users_line(tmp_path: Path) -> None:
     """The link imports the package under another path."""
     link = tmp_path / "linked.py"
-    link.symlink_to(Path(graph_module.__file__))
+    link.symlink_to(Path(lines_module.__file__))
     spec = importlib.util.spec_from_file_location("linked_graph", link)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert not str(link).startswith(graph_module._ENGINE)
+    assert not str(link).startswith(lines_module._ENGINE)
     assert str(link).startswith(str(Path(module._ENGINE).parent))
 
 

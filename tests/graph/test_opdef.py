@@ -19,7 +19,8 @@ from aioflow.errors import (
     UnimplementedError,
 )
 from aioflow.graph import dtypes, traits
-from aioflow.graph.opdef import GRADIENTS, OPS, OpDef, OpRegistry, ShapeContext, define_op, gradient, not_differentiable
+from aioflow.graph.gradient_registry import GRADIENTS, gradient, not_differentiable
+from aioflow.graph.opdef import OPS, OpDef, OpRegistry, ShapeContext, define_op
 from aioflow.graph.signature.arguments import per_argument
 from aioflow.graph.signature.attributes import AttrDef
 from aioflow.graph.signature.reading import GROUPS

@@ -13,7 +13,8 @@ import pytest
 import aioflow as af
 from aioflow.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, UnimplementedError
 from aioflow.graph import dtypes
-from aioflow.graph.opdef import _GRADIENT_ORIGINS, OPS, define_op
+from aioflow.graph.gradient_registry import _GRADIENT_ORIGINS
+from aioflow.graph.opdef import OPS, define_op
 from aioflow.kernels.registry import (
     ANY_DEVICE,
     KERNELS,

@@ -17,7 +17,8 @@ from scipy import special
 import aioflow as af
 from aioflow.compiler.prune import StepRequest, prune
 from aioflow.errors import DTypeError, InvalidArgumentError, UnimplementedError
-from aioflow.graph.opdef import GRADIENTS, OPS
+from aioflow.graph.gradient_registry import GRADIENTS
+from aioflow.graph.opdef import OPS
 from aioflow.kernels.registry import KERNELS
 from aioflow.kernels.resources import ResourceManager
 from aioflow.runtime.bind import bind_graph

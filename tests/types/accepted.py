@@ -69,6 +69,9 @@ def operators() -> None:
     index: IndexLike = (slice(None), 1)
     assert_type(x[index], af.Tensor)
     assert_type(list(x), list[af.Tensor])
+    slices = af.IndexedSlices(x, af.constant([0, 1]), af.constant([2, 3]))
+    assert_type(x + slices, af.Tensor)
+    assert_type(slices.op.outputs[0].graph, af.Graph)
 
 
 def shapes_and_dtypes() -> None:
@@ -200,6 +203,8 @@ async def what_a_session_gives() -> None:
     feed = {x: 2.0}
     async with af.Session() as session:
         await session.run(af.global_variables_initializer())
+        assert_type(af.get_default_session(), af.Session | None)
+        assert_type(await y.eval(feed, session), NDArray[Any])
         assert_type(await session.run(y, feed), NDArray[Any])
         assert_type(await session.run(v, timeout=10.0), NDArray[Any])
         assert_type(await session.run(node), None)

@@ -22,6 +22,7 @@ BUILDERS: Final[list[Callable[[af.Tensor, af.Variable, af.Session], Any]]] = [
     lambda x, v, s: x + object(),  # type: ignore[operator]
     lambda x, v, s: v * object(),  # type: ignore[operator]
     lambda x, v, s: x @ None,  # type: ignore[operator]
+    lambda x, v, s: x + af.SparseTensor([[0, 0]], [1.0], [2, 3]),  # type: ignore[operator]
     lambda x, v, s: x[object()],  # type: ignore[index]
     lambda x, v, s: af.placeholder("float32", [2.5]),  # type: ignore[list-item]
     lambda x, v, s: af.placeholder(3.5),  # type: ignore[arg-type]

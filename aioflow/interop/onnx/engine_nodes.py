@@ -11,8 +11,8 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
 
 from aioflow.errors import InvalidArgumentError, NotFoundError, OpError
 from aioflow.graph.dtypes import DType
+from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import Dims
-from aioflow.graph.tensor import Tensor
 from aioflow.interop.onnx.schemas import NEWEST
 from aioflow.interop.onnx.sequences import kind_of, type_of
 from aioflow.interop.onnx.translating import Node

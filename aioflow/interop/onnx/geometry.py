@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from aioflow.graph.tensor import Tensor
+from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.layout import padded
 from aioflow.interop.onnx.sizes import int64, rank_of, sizes_of
 from aioflow.interop.onnx.translating import Node

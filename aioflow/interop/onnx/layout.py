@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from aioflow.graph.graph import Tensor
 from aioflow.graph.opdef import traits_of
 from aioflow.graph.static_value import constant_value
-from aioflow.graph.tensor import Tensor
 from aioflow.ops import public as ops
 
 _FAR: Final = 16  # longest chain of elementwise nodes to look through

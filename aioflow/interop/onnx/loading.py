@@ -14,9 +14,8 @@ from aioflow.errors import DataLossError, InvalidArgumentError, NotFoundError, U
 from aioflow.formats.files import file_errors
 from aioflow.graph import dtypes
 from aioflow.graph.argument_kinds import check_kind
-from aioflow.graph.graph import Graph
+from aioflow.graph.graph import Graph, Tensor
 from aioflow.graph.shapes import Dims, ShapeLike, dims_of, format_dims, is_compatible, merge_dims
-from aioflow.graph.tensor import Tensor
 from aioflow.interop.model import DEFAULT_SIGNATURE, Model, Signature
 from aioflow.interop.onnx.external import ExternalFiles
 from aioflow.interop.onnx.names import node_name

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from aioflow.graph.tensor import Tensor
+from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.translating import Node, Translation, translation
 
 DOMAIN: Final = "com.microsoft"

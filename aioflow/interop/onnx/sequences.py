@@ -15,8 +15,8 @@ from onnx import TypeProto
 from aioflow.graph import dtypes
 from aioflow.graph.composite import CompositeTensor
 from aioflow.graph.dtypes import DType
+from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import Dims
-from aioflow.graph.tensor import Tensor
 from aioflow.interop.onnx.types import dims_of_type, dtype_of, tensor_type
 from aioflow.ops.apply import constant, make
 from aioflow.ops.array.tensor_list import empty_list, push

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import Dims
-from aioflow.graph.tensor import Tensor
 from aioflow.interop.onnx.translating import Node
 from aioflow.ops import public as ops
 from aioflow.ops.apply import constant

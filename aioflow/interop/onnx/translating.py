@@ -23,8 +23,8 @@ from onnx import AttributeProto, GraphProto, NodeProto
 
 from aioflow.errors import AlreadyRegisteredError, InvalidArgumentError
 from aioflow.graph.dtypes import DType
+from aioflow.graph.graph import Tensor
 from aioflow.graph.static_value import constant_value
-from aioflow.graph.tensor import Tensor
 from aioflow.interop.onnx.attributes import attribute_value
 from aioflow.interop.onnx.sequences import Kind
 from aioflow.interop.onnx.types import dtype_of

@@ -11,9 +11,8 @@ from typing import Any, Final
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
 
 from aioflow.errors import DTypeError, InvalidArgumentError, OpError, ResourceExhaustedError, UnimplementedError
-from aioflow.graph.graph import Graph
+from aioflow.graph.graph import Graph, Tensor
 from aioflow.graph.labelled import LabelledTensor
-from aioflow.graph.tensor import Tensor
 from aioflow.interop.onnx.engine_nodes import node_by_engine
 from aioflow.interop.onnx.external import ExternalFiles
 from aioflow.interop.onnx.implied_ranks import implied_ranks

@@ -9,9 +9,9 @@ from onnx import GraphProto
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.dtypes import as_dtype
+from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import Dims, format_dims, is_compatible
 from aioflow.graph.static_value import constant_value
-from aioflow.graph.tensor import Tensor
 from aioflow.interop.onnx.names import node_name
 from aioflow.memory.values import Array
 from aioflow.ops.apply import constant_of

@@ -11,10 +11,8 @@ from aioflow import protos
 from aioflow.errors import DataLossError, OpError, ResourceExhaustedError
 from aioflow.formats.stores import store_of
 from aioflow.graph.foreign import refuse_foreign
-from aioflow.graph.graph import Graph
+from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.graphdef import GraphDef, NodeDef
-from aioflow.graph.operation import Operation
-from aioflow.graph.tensor import Tensor
 from aioflow.graph.tensor_like import TensorLike
 from aioflow.interop.model import DEFAULT_SIGNATURE, Model, Signature
 from aioflow.interop.tensorflow.definitions import supported

@@ -18,10 +18,9 @@ from aioflow.formats.stores import joined, store_at
 from aioflow.formats.tensor_bundle import INDEX, OBJECT_GRAPH
 from aioflow.graph import dtypes
 from aioflow.graph.definitions import NodeDef, TensorData
-from aioflow.graph.graph import Graph
+from aioflow.graph.graph import Graph, Tensor
 from aioflow.graph.graphdef import GraphDef
 from aioflow.graph.shapes import is_compatible
-from aioflow.graph.tensor import Tensor
 from aioflow.interop.model import Model, Signature
 from aioflow.interop.tensorflow.definitions import supported
 from aioflow.interop.tensorflow.pruning import node_of, pruned

@@ -20,10 +20,9 @@ from aioflow.formats.tensor_bundle_writer import write_bundle
 from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.default_session import check_session
 from aioflow.graph.dtypes import DType
-from aioflow.graph.graph import Graph, GraphKeys, Operation
+from aioflow.graph.graph import Graph, GraphKeys, Operation, Tensor
 from aioflow.graph.opdef import OPS
 from aioflow.graph.published.graphs import message_of
-from aioflow.graph.tensor import Tensor
 from aioflow.interop.assets import asset_names, assets_of, keeping_assets
 from aioflow.interop.model import DEFAULT_SIGNATURE, Signature
 from aioflow.interop.tensorflow.pruning import pruned

@@ -10,10 +10,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from aioflow.graph.graph import Graph
+from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.opdef import traits_of
-from aioflow.graph.operation import Operation
-from aioflow.graph.tensor import Tensor
 from aioflow.graph.traits import Effect
 
 _WORTH_READING: Final = 40  # boxes; limits the default depth of opened scopes

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from aioflow.errors import InvalidArgumentError
+from aioflow.graph.gradient_registry import gradient
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, gradient
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, format_dims, is_compatible, merge_dims
 from aioflow.graph.traits import opaque
 from aioflow.ops import rows

@@ -12,9 +12,10 @@ from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.dtypes import DType
+from aioflow.graph.gradient_registry import gradient
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
-from aioflow.graph.opdef import ShapeContext, define_op, gradient
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, check_axis, format_dims, merge_dims
 from aioflow.graph.static_value import LONGEST_KNOWN, constant_value, moving
 from aioflow.graph.traits import movement, view

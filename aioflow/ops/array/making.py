@@ -13,8 +13,9 @@ from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.arrays import blank
 from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
+from aioflow.graph.gradient_registry import gradient, not_differentiable
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, TensorShape, num_elements
 from aioflow.graph.static_value import LONGEST_KNOWN, StaticValue, constant_value, known_by, moving
 from aioflow.graph.traits import Effect, bookkeeping, elementwise, movement

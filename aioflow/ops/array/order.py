@@ -10,8 +10,9 @@ from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.arrays import blank
 from aioflow.graph.dtypes import DTypeLike, as_dtype
+from aioflow.graph.gradient_registry import gradient, not_differentiable
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, check_axes, check_axis, format_dims, is_compatible, merge_dims, num_elements
 from aioflow.graph.static_value import StaticValue, constant_value, known_by, moving
 from aioflow.graph.traits import movement, opaque, reading, reduction

@@ -10,8 +10,9 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.argument_kinds import check_text
 from aioflow.graph.arrays import blank
+from aioflow.graph.gradient_registry import gradient
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, gradient
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, format_dims
 from aioflow.graph.static_value import constant_value, known_by
 from aioflow.graph.traits import movement, opaque

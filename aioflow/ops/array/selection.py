@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
+from aioflow.graph.gradient_registry import gradient, not_differentiable
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, broadcast_dims, check_axis, format_dims, is_compatible, merge_dims, num_elements
 from aioflow.graph.static_value import known_by
 from aioflow.graph.traits import ANY, elementwise, movement

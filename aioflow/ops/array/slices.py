@@ -13,8 +13,10 @@ import numpy as np
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
-from aioflow.graph.graph import OPERATORS, Operation, Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, gradient
+from aioflow.graph.gradient_registry import gradient
+from aioflow.graph.graph import Operation, Tensor
+from aioflow.graph.opdef import ShapeContext, define_op
+from aioflow.graph.operators import OPERATORS
 from aioflow.graph.shapes import Dimension, Dims
 from aioflow.graph.static_value import constant_value, moving
 from aioflow.graph.strided import strided_dims, strided_index

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
+from aioflow.graph.gradient_registry import gradient, not_differentiable
 from aioflow.graph.graph import Graph, Operation, Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.scopes import current_scope
 from aioflow.graph.shapes import Dims, ShapeLike, TensorShape, dims_of, format_dims, is_compatible, merge_dims
 from aioflow.graph.traits import Effect, bookkeeping, handle, movement, opaque

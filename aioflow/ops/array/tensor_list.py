@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
+from aioflow.graph.gradient_registry import gradient, not_differentiable
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims
 from aioflow.graph.traits import bookkeeping, instant, movement, opaque
 from aioflow.ops import row_lists, rows

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from aioflow.errors import InvalidArgumentError
+from aioflow.graph.gradient_registry import gradient, not_differentiable
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, format_dims
 from aioflow.graph.traits import waiting
 from aioflow.ops.apply import make

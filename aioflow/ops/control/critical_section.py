@@ -9,8 +9,9 @@ from typing import Any, Final, overload
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.default_graph import default_graph
+from aioflow.graph.gradient_registry import not_differentiable
 from aioflow.graph.graph import Graph, Operation, Tensor
-from aioflow.graph.opdef import define_op, not_differentiable
+from aioflow.graph.opdef import define_op
 from aioflow.graph.scopes import current_scope
 from aioflow.graph.tensor_like import SupportsTensor
 from aioflow.graph.traits import handle, waiting

@@ -10,8 +10,9 @@ import functools
 
 from aioflow.errors import UnimplementedError
 from aioflow.graph import dtypes
+from aioflow.graph.gradient_registry import gradient, not_differentiable
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, common_dims
 from aioflow.graph.traits import Effect, Memory, Role, bookkeeping, control_flow, opaque
 from aioflow.ops.apply import TensorLike, convert_n_to_tensor, convert_to_tensor, make, make_list, make_op

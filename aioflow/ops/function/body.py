@@ -50,7 +50,7 @@ def tracing(name: str, key: Any = None) -> Iterator[None]:
         yield
 
 
-class BodyContext(ControlFlowContext, scopes.Body):
+class BodyContext(ControlFlowContext, scopes.Body[Operation]):
     """The body of one function.
 
     Attributes:

@@ -11,8 +11,9 @@ from aioflow.concurrency.forking import not_forked
 from aioflow.errors import DTypeError, InvalidArgumentError, NoGradientError
 from aioflow.graph import dtypes
 from aioflow.graph.calls import expander
+from aioflow.graph.gradient_registry import GRADIENTS
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import GRADIENTS, OPS, ShapeContext, define_op
+from aioflow.graph.opdef import OPS, ShapeContext, define_op
 from aioflow.graph.shapes import Dims
 from aioflow.graph.traits import Effect, opaque
 from aioflow.ops.apply import constant, make, make_op

@@ -11,8 +11,9 @@ from aioflow.errors import DTypeError, InvalidArgumentError, UnavailableError
 from aioflow.graph import dtypes
 from aioflow.graph.default_graph import default_graph, graph_of
 from aioflow.graph.dtypes import DTypeLike
+from aioflow.graph.gradient_registry import not_differentiable
 from aioflow.graph.graph import Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.python_functions import PythonFunction, RetryPolicy, keep_function
 from aioflow.graph.shapes import Dims, ShapeLike, dims_of
 from aioflow.graph.traits import Effect, python_function

@@ -12,8 +12,9 @@ from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
+from aioflow.graph.gradient_registry import gradient
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, gradient
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, format_dims
 from aioflow.graph.static_value import constant_value
 from aioflow.graph.traits import opaque

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from aioflow.errors import InvalidArgumentError
+from aioflow.graph.gradient_registry import not_differentiable
 from aioflow.graph.graph import Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, format_dims, is_compatible
 from aioflow.graph.traits import opaque, reading
 from aioflow.ops import rows

@@ -8,8 +8,9 @@ from __future__ import annotations
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DTypeLike, as_dtype
+from aioflow.graph.gradient_registry import gradient, not_differentiable
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, format_dims, merge_dims
 from aioflow.graph.traits import encoded, opaque
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make

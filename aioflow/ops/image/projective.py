@@ -6,8 +6,9 @@ from typing import Final
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
+from aioflow.graph.gradient_registry import gradient
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, gradient
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, format_dims, is_compatible
 from aioflow.graph.traits import opaque
 from aioflow.ops.apply import constant, convert_to_tensor, make

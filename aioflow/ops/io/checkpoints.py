@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from aioflow.graph.costs import FREE
-from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
+from aioflow.graph.gradient_registry import not_differentiable
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims
 from aioflow.graph.traits import Effect, Memory, files, handle
 from aioflow.ops.core import scalar

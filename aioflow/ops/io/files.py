@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from aioflow.graph.costs import LIGHT
+from aioflow.graph.gradient_registry import not_differentiable
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims
 from aioflow.graph.traits import Effect, files
 from aioflow.ops.apply import TensorLike, make, make_op

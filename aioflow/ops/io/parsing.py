@@ -10,8 +10,9 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.default_graph import graph_of
 from aioflow.graph.dtypes import DTypeLike
+from aioflow.graph.gradient_registry import not_differentiable
 from aioflow.graph.graph import Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, format_dims
 from aioflow.graph.traits import encoded
 from aioflow.ops import rows

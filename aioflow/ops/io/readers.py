@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import aioflow
 from aioflow.errors import DTypeError
+from aioflow.formats.tfrecord import TFRecordOptions
 from aioflow.graph.default_graph import default_graph
+from aioflow.graph.gradient_registry import not_differentiable
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.scopes import current_scope
 from aioflow.graph.shapes import Dims
 from aioflow.graph.traits import Effect, files, handle
@@ -322,6 +323,6 @@ class TFRecordReader(ReaderBase):
         options: A `TFRecordOptions`, or the name of a compression.
     """
 
-    def __init__(self, name: str | None = None, options: aioflow.io.TFRecordOptions | str | None = None) -> None:
+    def __init__(self, name: str | None = None, options: TFRecordOptions | str | None = None) -> None:
         compression = getattr(options, "compression_type", options) or ""
         super().__init__(_reader("TFRecordReaderV2", name, compression_type=compression))

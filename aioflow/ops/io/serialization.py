@@ -7,8 +7,9 @@ from typing import Any
 from aioflow.errors import UnimplementedError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DTypeLike, as_dtype
+from aioflow.graph.gradient_registry import not_differentiable
 from aioflow.graph.graph import Tensor
-from aioflow.graph.opdef import define_op, not_differentiable
+from aioflow.graph.opdef import define_op
 from aioflow.graph.traits import encoded
 from aioflow.ops.apply import TensorLike, make, make_list
 from aioflow.ops.sparse.tensor import SparseTensor, sparse_of

@@ -8,8 +8,9 @@ from typing import Any, Final, Literal, NamedTuple, overload
 from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.graph import dtypes
 from aioflow.graph.costs import Cost, Operand
+from aioflow.graph.gradient_registry import gradient
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, gradient
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, broadcast_dims, format_dims, merge_dims
 from aioflow.graph.traits import product
 from aioflow.ops import rows

@@ -16,8 +16,10 @@ from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.graph.costs import Cost, Operand
 from aioflow.graph.dtypes import DTypeLike, as_dtype
 from aioflow.graph.einsum import ELLIPSIS, Equation, parse_equation
-from aioflow.graph.graph import OPERATORS, Operation, Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, gradient
+from aioflow.graph.gradient_registry import gradient
+from aioflow.graph.graph import Operation, Tensor
+from aioflow.graph.opdef import ShapeContext, define_op
+from aioflow.graph.operators import OPERATORS
 from aioflow.graph.shapes import Dims, broadcast_dims, format_dims, merge_dims
 from aioflow.graph.traits import Half, opaque, product
 from aioflow.ops import rows

@@ -6,8 +6,9 @@ from typing import Final
 
 from aioflow.errors import DTypeError
 from aioflow.graph.dtypes import DType
+from aioflow.graph.gradient_registry import not_differentiable
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, is_compatible, merge_dims
 from aioflow.graph.traits import Effect, files, handle, state_change, state_read
 from aioflow.ops import rows

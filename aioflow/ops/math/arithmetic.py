@@ -13,8 +13,9 @@ import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
+from aioflow.graph.gradient_registry import gradient
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import define_op, gradient
+from aioflow.graph.opdef import define_op
 from aioflow.graph.static_value import StaticValue, constant_value, integers_only, known_by
 from aioflow.graph.traits import FLOATS, NUMBERS, Half, Laws, Neutral, Traits, elementwise, transcendental
 from aioflow.memory.values import Array

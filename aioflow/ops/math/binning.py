@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from aioflow.errors import InvalidArgumentError
-from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
+from aioflow.graph.gradient_registry import not_differentiable
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims
 from aioflow.graph.traits import reading, reduction
 from aioflow.ops import rows

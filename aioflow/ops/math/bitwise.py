@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from aioflow.graph.gradient_registry import not_differentiable
 from aioflow.graph.graph import Tensor
-from aioflow.graph.opdef import define_op, not_differentiable
+from aioflow.graph.opdef import define_op
 from aioflow.graph.traits import Laws, Neutral, elementwise
 from aioflow.ops.apply import TensorLike, make
 from aioflow.ops.core import unchanged

@@ -13,9 +13,10 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aioflow.errors import DTypeError
+from aioflow.graph.gradient_registry import not_differentiable
 from aioflow.graph.graph import Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
-from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, ShapeLike, TensorShape, broadcast_dims, dims_of
 from aioflow.graph.static_value import known_by
 from aioflow.graph.traits import bookkeeping, opaque

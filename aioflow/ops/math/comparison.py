@@ -8,8 +8,9 @@ from typing import Final
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
+from aioflow.graph.gradient_registry import not_differentiable
 from aioflow.graph.graph import Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, merge_dims
 from aioflow.graph.static_value import known_by
 from aioflow.graph.traits import ANY, BOOLS, FLOATS, NUMBERS, Laws, Neutral, elementwise

@@ -10,9 +10,10 @@ import numpy as np
 from aioflow.errors import DTypeError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
+from aioflow.graph.gradient_registry import gradient
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
-from aioflow.graph.opdef import define_op, gradient
+from aioflow.graph.opdef import define_op
 from aioflow.graph.static_value import known_by, moving
 from aioflow.graph.tensor_like import DenseLike
 from aioflow.graph.traits import ANY, NUMBERS, WRITING, Laws, elementwise

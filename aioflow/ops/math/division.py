@@ -10,8 +10,9 @@ import numpy as np
 from aioflow.errors import DTypeError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
+from aioflow.graph.gradient_registry import gradient, not_differentiable
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import define_op, gradient, not_differentiable
+from aioflow.graph.opdef import define_op
 from aioflow.graph.static_value import StaticValue, integers_only, known_by
 from aioflow.graph.traits import FLOATS, Laws, Neutral, Traits, elementwise
 from aioflow.memory.values import Array

@@ -9,8 +9,9 @@ from typing import Any, Final
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.costs import Cost, Operand
+from aioflow.graph.gradient_registry import gradient
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, gradient
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, format_dims
 from aioflow.graph.traits import product
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from aioflow.errors import InvalidArgumentError
+from aioflow.graph.gradient_registry import gradient
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import define_op, gradient
+from aioflow.graph.opdef import define_op
 from aioflow.graph.traits import Effect, opaque
 from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make

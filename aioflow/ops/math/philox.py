@@ -12,8 +12,9 @@ import numpy as np
 from aioflow.graph import dtypes
 from aioflow.graph.costs import Cost, written
 from aioflow.graph.dtypes import DTypeLike, as_dtype
+from aioflow.graph.gradient_registry import gradient, not_differentiable
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims
 from aioflow.graph.traits import Effect, random
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_list

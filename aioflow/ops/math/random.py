@@ -14,8 +14,9 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
+from aioflow.graph.gradient_registry import gradient, not_differentiable
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dimension, Dims, TensorShape, broadcast_dims, format_dims
 from aioflow.graph.traits import Effect, elementwise, random, transcendental
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make

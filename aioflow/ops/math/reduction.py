@@ -14,8 +14,9 @@ import numpy as np
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DTypeLike, as_dtype
+from aioflow.graph.gradient_registry import gradient, not_differentiable
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import OPS, ShapeContext, define_op, gradient, not_differentiable
+from aioflow.graph.opdef import OPS, ShapeContext, define_op
 from aioflow.graph.shapes import Dims, check_axis, num_elements
 from aioflow.graph.static_value import Rule, StaticValue, constant_value, integers_only
 from aioflow.graph.traits import reading, reduction

@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from aioflow.graph.gradient_registry import gradient
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, gradient
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, merge_dims
 from aioflow.graph.traits import elementwise, transcendental
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make

@@ -8,9 +8,10 @@ from typing import overload
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.argument_kinds import check_list
 from aioflow.graph.dtypes import DTypeLike
+from aioflow.graph.gradient_registry import gradient
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
-from aioflow.graph.opdef import ShapeContext, define_op, gradient
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, ShapeLike, TensorShape, merge_dims
 from aioflow.graph.static_value import known_by
 from aioflow.graph.tensor_like import DenseLike

@@ -11,8 +11,9 @@ from typing import Final
 
 import numpy as np
 
+from aioflow.graph.gradient_registry import gradient, not_differentiable
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import both_merged, define_op, gradient, not_differentiable
+from aioflow.graph.opdef import both_merged, define_op
 from aioflow.graph.static_value import StaticValue, known_by
 from aioflow.graph.traits import FLOATS, NUMBERS, Half, Laws, Traits, elementwise, transcendental
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make

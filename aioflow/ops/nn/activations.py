@@ -6,8 +6,9 @@ from typing import Any
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.costs import PER_ELEMENT
+from aioflow.graph.gradient_registry import gradient
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import ShapeContext, both_merged, define_op, gradient
+from aioflow.graph.opdef import ShapeContext, both_merged, define_op
 from aioflow.graph.shapes import Dims, format_dims, is_compatible
 from aioflow.graph.traits import FLOATS, NOTHING, NUMBERS, elementwise, opaque, reduction, transcendental
 from aioflow.ops import rows

@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from aioflow.graph.costs import Cost, Operand
 from aioflow.graph.dtypes import DTypeLike, as_dtype
+from aioflow.graph.gradient_registry import gradient
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, gradient
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims
 from aioflow.graph.traits import opaque
 from aioflow.graph.windows import Window, pool_dims

@@ -6,8 +6,9 @@ import math
 from typing import Any
 
 from aioflow.errors import InvalidArgumentError, UnimplementedError
+from aioflow.graph.gradient_registry import gradient
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, gradient
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, broadcast_dims, format_dims, is_compatible, merge_dims
 from aioflow.graph.traits import opaque, transcendental
 from aioflow.ops import rows

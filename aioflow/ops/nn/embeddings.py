@@ -17,8 +17,9 @@ from typing import Any, Final
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
+from aioflow.graph.gradient_registry import not_differentiable
 from aioflow.graph.graph import Tensor
-from aioflow.graph.opdef import define_op, not_differentiable
+from aioflow.graph.opdef import define_op
 from aioflow.graph.shapes import Dims, merge_dims, num_elements
 from aioflow.graph.traits import Effect, passes_on
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_list

@@ -12,8 +12,9 @@ import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.argument_kinds import whole_numbers
+from aioflow.graph.gradient_registry import gradient
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, gradient
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, format_dims, is_compatible, num_elements
 from aioflow.graph.traits import reading, reduction
 from aioflow.ops import rows

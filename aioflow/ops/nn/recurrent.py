@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.costs import Cost, Operand
+from aioflow.graph.gradient_registry import gradient
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, gradient
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, merge_dims
 from aioflow.graph.traits import product
 from aioflow.ops.apply import make, make_list

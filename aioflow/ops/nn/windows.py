@@ -12,8 +12,9 @@ from typing import Any, Final, TypeAlias
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.argument_kinds import whole_numbers
 from aioflow.graph.costs import Cost, Operand
+from aioflow.graph.gradient_registry import gradient
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import ShapeContext, gradient
+from aioflow.graph.opdef import ShapeContext
 from aioflow.graph.shapes import Dims, format_dims, merge_dims
 from aioflow.graph.windows import Window, conv_dims, pool_dims
 from aioflow.ops.apply import make

@@ -13,9 +13,10 @@ from aioflow.graph import dtypes as _dtypes
 from aioflow.graph.costs import PER_ELEMENT
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.dtypes import DType, DTypeLike
+from aioflow.graph.gradient_registry import not_differentiable
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
-from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.scopes import current_scope
 from aioflow.graph.shapes import Dims, ShapeLike, dims_of, merge_dims
 from aioflow.graph.traits import handle, waiting

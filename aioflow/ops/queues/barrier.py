@@ -13,8 +13,9 @@ from aioflow.graph import dtypes as _dtypes
 from aioflow.graph.costs import PER_ELEMENT
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.dtypes import DTypeLike
+from aioflow.graph.gradient_registry import not_differentiable
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.scopes import current_scope
 from aioflow.graph.shapes import Dims, format_dims, merge_dims
 from aioflow.graph.traits import handle, waiting

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 
 from aioflow.errors import InvalidArgumentError
+from aioflow.graph.gradient_registry import not_differentiable
 from aioflow.graph.graph import Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, common_dims, format_dims
 from aioflow.graph.traits import handle, waiting
 from aioflow.ops.core import origin, scalar

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from aioflow.graph.dtypes import DType
+from aioflow.graph.gradient_registry import not_differentiable
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import define_op, not_differentiable
+from aioflow.graph.opdef import define_op
 from aioflow.graph.scopes import current_scope
 from aioflow.graph.traits import waiting
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_op

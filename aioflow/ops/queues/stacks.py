@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
+from aioflow.graph.gradient_registry import not_differentiable
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims
 from aioflow.graph.traits import Effect, bookkeeping, handle
 from aioflow.ops.core import scalar

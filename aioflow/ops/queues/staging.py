@@ -9,8 +9,9 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes as _dtypes
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.dtypes import DType, DTypeLike
+from aioflow.graph.gradient_registry import not_differentiable
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import define_op, not_differentiable
+from aioflow.graph.opdef import define_op
 from aioflow.graph.scopes import current_scope
 from aioflow.graph.shapes import Dims, ShapeLike, TensorShape, dims_of, format_dims, merge_dims
 from aioflow.graph.traits import waiting

@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
+from aioflow.graph.gradient_registry import not_differentiable
 from aioflow.graph.graph import Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, format_dims
 from aioflow.graph.traits import sparse
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_list

@@ -7,8 +7,9 @@ from typing import Any
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType, DTypeLike
+from aioflow.graph.gradient_registry import gradient
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, gradient
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, dims_of
 from aioflow.graph.static_value import constant_value
 from aioflow.graph.traits import sparse

@@ -6,8 +6,9 @@ from typing import Any, overload
 
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
+from aioflow.graph.gradient_registry import gradient, not_differentiable
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, check_axis
 from aioflow.graph.traits import sparse, transcendental
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_list

@@ -11,9 +11,10 @@ from typing import Any, Final
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.argument_kinds import check_text
+from aioflow.graph.gradient_registry import not_differentiable
 from aioflow.graph.graph import GraphKeys, Tensor
 from aioflow.graph.graphdef import NodeDef
-from aioflow.graph.opdef import define_op, not_differentiable
+from aioflow.graph.opdef import define_op
 from aioflow.graph.traits import encoded, reading
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.scoping import add_to_collection, get_collection, name_scope

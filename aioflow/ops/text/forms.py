@@ -7,8 +7,9 @@ from typing import Any
 
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
+from aioflow.graph.gradient_registry import not_differentiable
 from aioflow.graph.graph import Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, check_axis
 from aioflow.graph.traits import text
 from aioflow.ops import rows

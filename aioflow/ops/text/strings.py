@@ -5,8 +5,9 @@ from __future__ import annotations
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DTypeLike
+from aioflow.graph.gradient_registry import not_differentiable
 from aioflow.graph.graph import Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, broadcast_dims, merge_dims
 from aioflow.graph.traits import text
 from aioflow.ops import rows

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, overload
 
-from aioflow.graph import dtypes, scopes
+from aioflow.graph import dtypes
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.dtypes import DTypeLike
-from aioflow.graph.graph import GraphKeys, Tensor
+from aioflow.graph.graph import DeviceLike, GraphKeys, Tensor
 from aioflow.graph.shapes import ShapeLike
 from aioflow.ops.variables.partitioned import PartitionedVariable
 from aioflow.ops.variables.partitioners import Partitioner
@@ -29,7 +29,7 @@ def get_variable(
     regularizer: Regularizer | None = None,
     trainable: bool | None = None,
     collections: Iterable[str] | None = None,
-    caching_device: scopes.DeviceLike = None,
+    caching_device: DeviceLike = None,
     partitioner: None = None,
     validate_shape: bool = True,
     use_resource: bool | None = None,
@@ -51,7 +51,7 @@ def get_variable(
     regularizer: Regularizer | None = None,
     trainable: bool | None = None,
     collections: Iterable[str] | None = None,
-    caching_device: scopes.DeviceLike = None,
+    caching_device: DeviceLike = None,
     validate_shape: bool = True,
     use_resource: bool | None = None,
     custom_getter: Callable[..., Any] | None = None,
@@ -69,7 +69,7 @@ def get_variable(
     regularizer: Regularizer | None = None,
     trainable: bool | None = None,
     collections: Iterable[str] | None = None,
-    caching_device: scopes.DeviceLike = None,
+    caching_device: DeviceLike = None,
     partitioner: Partitioner | None = None,
     validate_shape: bool = True,
     use_resource: bool | None = None,

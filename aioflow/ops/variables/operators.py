@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from aioflow.errors import DTypeError
-from aioflow.graph.graph import OPERATORS, Tensor
+from aioflow.graph.graph import Tensor
+from aioflow.graph.operators import OPERATORS
 from aioflow.graph.tensor_like import IndexLike, TensorLike
 
 

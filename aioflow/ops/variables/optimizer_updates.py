@@ -9,7 +9,8 @@ from typing import Final
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
+from aioflow.graph.gradient_registry import not_differentiable
+from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, format_dims, is_compatible, merge_dims
 from aioflow.graph.traits import state_change
 from aioflow.ops.variables.state import handle_dims

@@ -15,7 +15,7 @@ from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes, scopes
 from aioflow.graph.default_graph import default_graph, graph_of
 from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
-from aioflow.graph.graph import Graph, GraphKeys, Tensor
+from aioflow.graph.graph import DeviceLike, Graph, GraphKeys, Tensor
 from aioflow.ops.apply import TensorLike
 from aioflow.ops.variables.partitioners import Partitioner
 from aioflow.ops.variables.sharing import share_or_make_any
@@ -78,7 +78,7 @@ class VariableScope:
         name: str = "",
         initializer: InitializerLike | None = None,
         regularizer: Regularizer | None = None,
-        caching_device: scopes.DeviceLike = None,
+        caching_device: DeviceLike = None,
         partitioner: Partitioner | None = None,
         custom_getter: Callable[..., Any] | None = None,
         name_scope: str = "",
@@ -115,7 +115,7 @@ class VariableScope:
         """Set the default regularizer."""
         self.regularizer = regularizer
 
-    def set_caching_device(self, caching_device: scopes.DeviceLike) -> None:
+    def set_caching_device(self, caching_device: DeviceLike) -> None:
         """Set the default caching device."""
         self.caching_device = caching_device
 
@@ -207,7 +207,7 @@ def variable_scope(
     values: Iterable[Any] | None = None,
     initializer: InitializerLike | None = None,
     regularizer: Regularizer | None = None,
-    caching_device: scopes.DeviceLike = None,
+    caching_device: DeviceLike = None,
     partitioner: Partitioner | None = None,
     custom_getter: Callable[..., Any] | None = None,
     reuse: bool | ReuseMode | None = None,

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, overload
+from typing import Any, Generic, Literal, TypeVar, overload
 
-import aioflow
 from aioflow.errors import DTypeError
 from aioflow.graph.graph import Operation
 from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.ops.apply import TensorLike
 from aioflow.ops.variables.operators import TensorOperators
 
+VariableT = TypeVar("VariableT")  # the class `Variable`
 
-class Updates(TensorOperators):
+
+class Updates(TensorOperators, Generic[VariableT]):
     """Methods that update a variable. Each returns the variable in its state after the update.
 
     The methods with an argument `sparse_delta` raise DTypeError if it is not `IndexedSlices`.
@@ -29,7 +30,7 @@ class Updates(TensorOperators):
         use_locking: bool | None = None,
         name: str | None = None,
         read_value: Literal[True] = True,
-    ) -> aioflow.Variable: ...
+    ) -> VariableT: ...
 
     @overload
     def assign(
@@ -63,7 +64,7 @@ class Updates(TensorOperators):
         use_locking: bool | None = None,
         name: str | None = None,
         read_value: Literal[True] = True,
-    ) -> aioflow.Variable: ...
+    ) -> VariableT: ...
 
     @overload
     def assign_add(
@@ -83,7 +84,7 @@ class Updates(TensorOperators):
         use_locking: bool | None = None,
         name: str | None = None,
         read_value: Literal[True] = True,
-    ) -> aioflow.Variable: ...
+    ) -> VariableT: ...
 
     @overload
     def assign_sub(
@@ -98,65 +99,53 @@ class Updates(TensorOperators):
 
     def scatter_rows(
         self, op_type: str, indices: TensorLike, updates: TensorLike, name: str | None = None
-    ) -> aioflow.Variable:
+    ) -> VariableT:
         """Update by an op of the ResourceScatter families."""
         raise NotImplementedError
 
-    def _scatter(self, op_type: str, delta: IndexedSlices, name: str | None) -> aioflow.Variable:
+    def _scatter(self, op_type: str, delta: IndexedSlices, name: str | None) -> VariableT:
         if not isinstance(delta, IndexedSlices):
             raise DTypeError("a sparse update needs IndexedSlices", expected="IndexedSlices", actual=repr(delta))
         return self.scatter_rows(op_type, delta.indices, delta.values, name)
 
-    def scatter_add(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> aioflow.Variable:
+    def scatter_add(self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None) -> VariableT:
         """Update the rows `self[indices] += values`; equal indices add up."""
         return self._scatter("ResourceScatterAdd", sparse_delta, name)
 
-    def scatter_sub(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> aioflow.Variable:
+    def scatter_sub(self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None) -> VariableT:
         """Update the rows `self[indices] -= values`; equal indices add up."""
         return self._scatter("ResourceScatterSub", sparse_delta, name)
 
-    def scatter_mul(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> aioflow.Variable:
+    def scatter_mul(self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None) -> VariableT:
         """Update the rows `self[indices] *= values`."""
         return self._scatter("ResourceScatterMul", sparse_delta, name)
 
-    def scatter_div(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> aioflow.Variable:
+    def scatter_div(self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None) -> VariableT:
         """Update the rows `self[indices] /= values`; integers round towards zero."""
         return self._scatter("ResourceScatterDiv", sparse_delta, name)
 
-    def scatter_min(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> aioflow.Variable:
+    def scatter_min(self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None) -> VariableT:
         """Set the rows `self[indices] = min(self[indices], values)`."""
         return self._scatter("ResourceScatterMin", sparse_delta, name)
 
-    def scatter_max(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> aioflow.Variable:
+    def scatter_max(self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None) -> VariableT:
         """Set the rows `self[indices] = max(self[indices], values)`."""
         return self._scatter("ResourceScatterMax", sparse_delta, name)
 
     def scatter_update(
         self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> aioflow.Variable:
+    ) -> VariableT:
         """Set the rows `self[indices] = values`; of equal indices, the last one wins."""
         return self._scatter("ResourceScatterUpdate", sparse_delta, name)
 
-    def scatter_nd_add(self, indices: TensorLike, updates: TensorLike, name: str | None = None) -> aioflow.Variable:
+    def scatter_nd_add(self, indices: TensorLike, updates: TensorLike, name: str | None = None) -> VariableT:
         """Update the slices `self[indices[i]] += updates[i]`, where each index is a vector for the first k axes."""
         return self.scatter_rows("ResourceScatterNdAdd", indices, updates, name)
 
-    def scatter_nd_sub(self, indices: TensorLike, updates: TensorLike, name: str | None = None) -> aioflow.Variable:
+    def scatter_nd_sub(self, indices: TensorLike, updates: TensorLike, name: str | None = None) -> VariableT:
         """Update the slices `self[indices[i]] -= updates[i]`, where each index is a vector for the first k axes."""
         return self.scatter_rows("ResourceScatterNdSub", indices, updates, name)
 
-    def scatter_nd_update(self, indices: TensorLike, updates: TensorLike, name: str | None = None) -> aioflow.Variable:
+    def scatter_nd_update(self, indices: TensorLike, updates: TensorLike, name: str | None = None) -> VariableT:
         """Set the slices `self[indices[i]] = updates[i]`, where each index is a vector for the first k axes."""
         return self.scatter_rows("ResourceScatterNdUpdate", indices, updates, name)

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from numpy.typing import NDArray
 
-import aioflow
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import scopes
 from aioflow.graph.default_graph import default_graph, graph_of
-from aioflow.graph.default_session import session_for
+from aioflow.graph.default_session import StepRunner, session_for
 from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
-from aioflow.graph.graph import Graph, GraphKeys, Operation, Tensor
+from aioflow.graph.graph import DeviceLike, Graph, GraphKeys, Operation, Tensor
 from aioflow.graph.shapes import Dims, ShapeLike, TensorShape, dims_of, format_dims, is_compatible, merge_dims
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_op, register_tensor_conversion_function
 from aioflow.ops.core import identity
@@ -36,7 +35,7 @@ from aioflow.protos import Message
 __all__ = ["Variable"]
 
 
-class Variable(Updates):
+class Variable(Updates["Variable"]):
     """A named tensor that keeps its value between steps.
 
     Args:
@@ -73,7 +72,7 @@ class Variable(Updates):
         trainable: bool | None = None,
         collections: Iterable[str] | None = None,
         validate_shape: bool = True,
-        caching_device: scopes.DeviceLike = None,
+        caching_device: DeviceLike = None,
         name: str | None = None,
         variable_def: Message = None,
         dtype: DTypeLike | None = None,
@@ -360,7 +359,7 @@ class Variable(Updates):
             result = make("VarIsInitializedOp", self._handle, name=name)
         return result
 
-    async def eval(self, session: aioflow.Session | None = None) -> NDArray[Any]:
+    async def eval(self, session: StepRunner | None = None) -> NDArray[Any]:
         """Return the value in `session`, or in the default session."""
         return await self._cached.eval(session=session)
 
@@ -407,7 +406,7 @@ class Variable(Updates):
             before = make("ResourceCountUpTo", self._handle, limit=limit, T=self._dtype, name=name)
         return before
 
-    async def load(self, value: TensorLike, session: aioflow.Session | None = None) -> None:
+    async def load(self, value: TensorLike, session: StepRunner | None = None) -> None:
         """Set the variable to `value` in `session`, or in the default session, without a new node."""
         await session_for(session, self.graph).run(self._initializer, {self._initializer.inputs[1]: value})
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
-from aioflow.graph.tensor import Tensor
+from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.sizes import axis_of, rank_of
 from aioflow.interop.onnx.translating import Node, translation
 from aioflow.interop.onnx.translations.dimensions import Size, int32, shape_of, size_of

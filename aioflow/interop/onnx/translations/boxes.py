@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import TensorShape
-from aioflow.graph.tensor import Tensor
 from aioflow.interop.onnx.sizes import int64, sizes_of
 from aioflow.interop.onnx.translating import Node, translation
 from aioflow.ops import public as ops

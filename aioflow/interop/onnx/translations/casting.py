@@ -8,7 +8,7 @@ import numpy as np
 
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
-from aioflow.graph.tensor import Tensor
+from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.translating import Node, translation
 from aioflow.ops import public as ops
 from aioflow.ops.apply import constant, make

@@ -6,7 +6,7 @@ from collections.abc import Sequence as Items
 from typing import Any
 
 from aioflow.graph import dtypes
-from aioflow.graph.tensor import Tensor
+from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.sequences import (
     Kind,
     OptionalKind,

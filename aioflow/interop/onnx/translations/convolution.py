@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from aioflow.graph.tensor import Tensor
+from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.geometry import Windows, framed, positive, quotient, windows_of
 from aioflow.interop.onnx.layout import channels_first, channels_last
 from aioflow.interop.onnx.sizes import int64, rank_of, sizes_of

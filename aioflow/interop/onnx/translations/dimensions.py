@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from aioflow.graph import dtypes
-from aioflow.graph.tensor import Tensor
+from aioflow.graph.graph import Tensor
 from aioflow.ops.apply import constant, make
 
 Size: TypeAlias = int | Tensor  # a number if it is known, else an int32 scalar

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from aioflow.graph.tensor import Tensor
+from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.microsoft import microsoft
 from aioflow.interop.onnx.sizes import rank_of
 from aioflow.interop.onnx.translating import Node

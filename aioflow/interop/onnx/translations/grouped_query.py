@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from aioflow.graph.tensor import Tensor
+from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.microsoft import microsoft, refuse_inputs, refuse_unless
 from aioflow.interop.onnx.translating import Node
 from aioflow.interop.onnx.translations.attention import (

@@ -6,8 +6,8 @@ import math
 from itertools import product
 from typing import Any, Final
 
+from aioflow.graph.graph import Tensor
 from aioflow.graph.static_value import partial_value
-from aioflow.graph.tensor import Tensor
 from aioflow.interop.onnx.sampling import Sampling, sampled, shape_of_sizes
 from aioflow.interop.onnx.sizes import int64, length_of, product_of, rank_of, sizes_of
 from aioflow.interop.onnx.translating import Node, translation

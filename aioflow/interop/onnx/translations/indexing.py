@@ -8,8 +8,8 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.graph import dtypes
+from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import Dims
-from aioflow.graph.tensor import Tensor
 from aioflow.interop.onnx.sizes import (
     axis_of,
     count_of,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from aioflow.graph import dtypes
-from aioflow.graph.tensor import Tensor
+from aioflow.graph.graph import Tensor
 from aioflow.memory.values import Array
 from aioflow.ops.apply import constant, make
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from aioflow.graph import dtypes
-from aioflow.graph.tensor import Tensor
+from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.translating import Node
 from aioflow.interop.onnx.translations.dimensions import int32, shape_of, size_of
 from aioflow.ops.apply import constant, make, make_list

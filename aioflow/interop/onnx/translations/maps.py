@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from aioflow.graph.graph import Tensor
 from aioflow.graph.labelled import LabelledTensor
-from aioflow.graph.tensor import Tensor
 from aioflow.interop.onnx.translating import Node, translation
 from aioflow.ops import public as ops
 

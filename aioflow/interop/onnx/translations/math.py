@@ -7,7 +7,7 @@ from functools import reduce
 from typing import Any, Final
 
 from aioflow.graph import dtypes
-from aioflow.graph.tensor import Tensor
+from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.sizes import axis_of
 from aioflow.interop.onnx.translating import Node, translation
 from aioflow.interop.onnx.translations.dimensions import flat_from, scalar_of, size_of

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from aioflow.graph.tensor import Tensor
+from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.microsoft import microsoft, refuse_inputs, refuse_unless
 from aioflow.interop.onnx.sizes import rank_of
 from aioflow.interop.onnx.translating import Node

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from aioflow.graph import dtypes
-from aioflow.graph.tensor import Tensor
+from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.layout import channels_first, channels_last
 from aioflow.interop.onnx.sizes import rank_of
 from aioflow.interop.onnx.translating import Node, translation

@@ -11,7 +11,7 @@ import numpy as np
 
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
-from aioflow.graph.tensor import Tensor
+from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.sizes import axis_of, rank_of
 from aioflow.interop.onnx.translating import Node, translation
 from aioflow.interop.onnx.translations.dimensions import flat_from, shape_of, size_of

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from aioflow.graph.tensor import Tensor
+from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.geometry import quotient
 from aioflow.interop.onnx.layout import padded
 from aioflow.interop.onnx.sizes import axis_of, int64, integers, length_of, rank_of, sizes_of, with_dims

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.errors import UnimplementedError
-from aioflow.graph.tensor import Tensor
+from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.geometry import Windows, framed, windows_of
 from aioflow.interop.onnx.layout import channels_first, channels_last, in_last, keeps_last
 from aioflow.interop.onnx.sizes import int64, integers, product_of, rank_of, shape_vector, sizes_of

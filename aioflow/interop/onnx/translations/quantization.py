@@ -13,7 +13,7 @@ import numpy as np
 
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
-from aioflow.graph.tensor import Tensor
+from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.sizes import axis_of, rank_of, sizes_of
 from aioflow.interop.onnx.translating import Node, translation
 from aioflow.interop.onnx.translations.casting import cast_to

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 
 from aioflow.graph.dtypes import DType
-from aioflow.graph.tensor import Tensor
+from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.layout import channels_first, channels_last, joined
 from aioflow.interop.onnx.microsoft import microsoft
 from aioflow.interop.onnx.sizes import axis_of, rank_of

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from aioflow.graph import dtypes
-from aioflow.graph.tensor import Tensor
+from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.microsoft import microsoft, refuse_inputs, refuse_unless
 from aioflow.interop.onnx.translating import Node
 from aioflow.interop.onnx.translations.math import product

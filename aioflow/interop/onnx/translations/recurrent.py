@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from aioflow.graph.tensor import Tensor
+from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.translating import Node, translation
 from aioflow.interop.onnx.translations.dimensions import int32, shape_of, size_of
 from aioflow.interop.onnx.translations.lstm_layer import is_usual, whole_layer

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from aioflow.graph.tensor import Tensor
+from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.translating import Node
 from aioflow.interop.onnx.translations.math import elu_of, hard_sigmoid_of, thresholded_relu_of
 from aioflow.ops.apply import make, make_list

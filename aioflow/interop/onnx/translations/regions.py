@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aioflow.graph.tensor import Tensor
+from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.sampling import shape_of_sizes
 from aioflow.interop.onnx.sizes import int64, product_of, sizes_of
 from aioflow.interop.onnx.translating import Node, translation

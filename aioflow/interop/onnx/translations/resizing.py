@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.graph import dtypes
+from aioflow.graph.graph import Tensor
 from aioflow.graph.static_value import partial_value
-from aioflow.graph.tensor import Tensor
 from aioflow.interop.onnx.sizes import axes_of, int64, rank_of, sizes_of
 from aioflow.interop.onnx.translating import Node, translation
 from aioflow.ops import public as ops

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aioflow.graph.tensor import Tensor
+from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.microsoft import microsoft, refuse_unless
 from aioflow.interop.onnx.sizes import rank_of
 from aioflow.interop.onnx.translating import Node

@@ -8,7 +8,7 @@ import numpy as np
 from onnx import TypeProto
 
 from aioflow.graph import dtypes
-from aioflow.graph.tensor import Tensor
+from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.sequences import (
     Kind,
     Optional,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from aioflow.graph import dtypes
-from aioflow.graph.tensor import Tensor
+from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.sizes import count_of, int64, rank_of, sizes_of, with_dims
 from aioflow.interop.onnx.translating import Node, translation
 from aioflow.ops import public as ops

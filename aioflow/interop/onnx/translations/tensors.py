@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from aioflow.graph import dtypes
+from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import Dims
 from aioflow.graph.static_value import partial_value
-from aioflow.graph.tensor import Tensor
 from aioflow.interop.onnx.layout import joined
 from aioflow.interop.onnx.sizes import (
     axes_of,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from aioflow.autodiff import gradients
-from aioflow.graph.tensor import Tensor
+from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.translating import Node, translation
 
 

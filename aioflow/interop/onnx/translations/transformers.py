@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from aioflow.graph import dtypes
-from aioflow.graph.tensor import Tensor
+from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.microsoft import microsoft
 from aioflow.interop.onnx.translating import Node
 from aioflow.interop.onnx.translations.dimensions import shape_of, size_of

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.graph import dtypes
-from aioflow.graph.tensor import Tensor
+from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.translating import Node, translation
 from aioflow.interop.onnx.translations.features import class_labels, labels_of, to_float, transformed
 from aioflow.memory.values import Array
