@@ -112,7 +112,7 @@ def imports_of(modules: Modules) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for name, module in modules.items():
         statements = [node for node in module.nodes if isinstance(node, ast.Import | ast.ImportFrom)]
-        targets = {target for node in statements for _, target in imported(node, modules)}
+        targets = {target for node in statements for target in imported(node, modules)}
         found[name] = (targets & modules.keys()) - {name}
     return found
 

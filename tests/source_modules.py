@@ -17,14 +17,12 @@ class Module:
 
     Attributes:
         nodes: All nodes of `tree`, collected once for the many rules that iterate over them.
-        running: The nodes outside of `if TYPE_CHECKING:` blocks.
     """
 
     name: str
     source: str
     tree: ast.Module
     nodes: Sequence[ast.AST]
-    running: Sequence[ast.AST]
 
     @property
     def area(self) -> str:
@@ -57,23 +55,12 @@ def parse(sources: Mapping[str, str]) -> Modules:
 
 def parsed(name: str, source: str) -> Module:
     tree = ast.parse(source)
-    nodes = list(ast.walk(tree))
-    return Module(name, source, tree, nodes, list(running(tree)) if "TYPE_CHECKING" in source else nodes)
+    return Module(name, source, tree, list(ast.walk(tree)))
 
 
-def running(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield every node outside of `if TYPE_CHECKING:` blocks."""
-    waiting = [tree]
-    while waiting:
-        for child in ast.iter_child_nodes(waiting.pop()):
-            if not (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)):
-                yield child
-                waiting.append(child)
-
-
-def imported(node: ast.Import | ast.ImportFrom, modules: Mapping[str, object]) -> Iterator[tuple[ast.alias, str]]:
-    """Yield each name of an import statement, with the module that it names or is taken from."""
+def imported(node: ast.Import | ast.ImportFrom, modules: Mapping[str, object]) -> Iterator[str]:
+    """Yield the module that each name of an import statement names or is taken from."""
     for alias in node.names:
         base = node.module or "" if isinstance(node, ast.ImportFrom) else ""
         inner = f"{base}.{alias.name}"
-        yield alias, alias.name if isinstance(node, ast.Import) else inner if inner in modules else base
+        yield alias.name if isinstance(node, ast.Import) else inner if inner in modules else base

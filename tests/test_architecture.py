@@ -132,38 +132,10 @@ Rule: TypeAlias = Callable[[Modules], Iterator[str]]
 
 
 def imports(module: Module, modules: Modules) -> Iterator[tuple[ast.stmt, str]]:
-    """Yield each import at run time, at the top level or in a function, with the module that it names."""
-    for node in module.running:
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            yield from ((node, target) for alias, target in imported(node, modules) if not is_package(module, alias))
-
-
-def is_package(module: Module, alias: ast.alias) -> bool:
-    """Return True if the import is the plain `import aioflow` of a module of the core.
-
-    The package is loaded before its modules, and `annotations_only` restricts the use of its name.
-    """
-    return alias.name == "aioflow" and module.name != "aioflow" and alias.asname is None and module.in_core
-
-
-def annotations_only(modules: Modules) -> Iterator[str]:
-    """Check that modules below the public names use the name `aioflow` in postponed annotations only."""
-    for module in modules.values():
-        if not module.in_core or rank(module) == TOP:
-            continue
-        later = "from __future__ import annotations" in module.source
-        allowed = {part for note in noted(module) for part in ast.walk(note) if later}
-        for node in module.running:
-            if isinstance(node, ast.Name) and node.id == "aioflow" and node not in allowed:
-                yield module.at(node, "names something of `aioflow` outside of an annotation")
-
-
-def noted(module: Module) -> Iterator[ast.expr]:
+    """Yield each import, with the module that it names: at the top level, in a function, or for type checkers only."""
     for node in module.nodes:
-        if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation is not None:
-            yield node.annotation
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.returns is not None:
-            yield node.returns
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from ((node, target) for target in imported(node, modules))
 
 
 def ranks(modules: Modules) -> Iterator[str]:
@@ -206,7 +178,7 @@ def ranks_exist(modules: Modules) -> Iterator[str]:
 
 
 def cycles(modules: Modules) -> Iterator[str]:
-    """Check that no module imports itself through others, not even inside functions."""
+    """Check that no module imports itself through others, not even inside functions or for type checkers."""
     edges = {name: {t for _, t in imports(module, modules) if t in modules} for name, module in modules.items()}
     done: set[str] = set()
 
@@ -457,7 +429,6 @@ def calls(modules: Modules) -> Iterator[tuple[Module, ast.Call]]:
 RULES: Final[tuple[Rule, ...]] = (
     ranks,
     ranks_exist,
-    annotations_only,
     cycles,
     relative_imports,
     core_names_no_backend,
@@ -478,7 +449,6 @@ RULES: Final[tuple[Rule, ...]] = (
 _LONG_FUNCTION = "def f():\n" + "    pass\n" * (FUNCTION_LINES + 1)
 _LONG_CLASS = "class C:\n" + "    x = 1\n" * (CLASS_LINES + 1)
 
-_LATER: Final = "from __future__ import annotations"
 _EVERY_RANK: Final = [f"aioflow.{area}" if area else "aioflow" for area in RANKS]
 
 # Programs that break a rule: the rule, the sources, and the number of findings.
@@ -489,8 +459,8 @@ WRONG: Final[tuple[tuple[Rule, dict[str, str], int], ...]] = (
     (ranks, {"aioflow.errors": "from aioflow import nn", "aioflow": "", "aioflow.nn": ""}, 1),
     (ranks, {"aioflow.errors": "import aioflow as af", "aioflow": ""}, 1),
     (ranks, {"aioflow_numpy.a": "import aioflow", "aioflow": ""}, 1),
-    (annotations_only, {"aioflow.graph.a": f"{_LATER}\nimport aioflow\ndef f(): return aioflow.nn.relu"}, 1),
-    (annotations_only, {"aioflow.graph.a": "import aioflow\ndef f(x: aioflow.Tensor): pass"}, 1),
+    (ranks, {"aioflow.graph.a": "import aioflow", "aioflow": ""}, 1),
+    (ranks, {"aioflow.graph.a": "if TYPE_CHECKING:\n    import aioflow.runtime.b", "aioflow.runtime.b": ""}, 1),
     (ranks, {"aioflow.novelty": ""}, 1),
     (ranks, {"aioflow_numpy.a": "from aioflow.session.session import Session", "aioflow.session.session": ""}, 1),
     (ranks, {"aioflow_numpy.a": "import aioflow_cupy.b", "aioflow_cupy.b": ""}, 1),
@@ -500,6 +470,7 @@ WRONG: Final[tuple[tuple[Rule, dict[str, str], int], ...]] = (
     (ranks_exist, {name: "" for name in _EVERY_RANK if name != "aioflow"}, 1),
     (cycles, {"aioflow.a": "import aioflow.b", "aioflow.b": "def f():\n    from aioflow.a import x"}, 1),
     (cycles, {"aioflow.a": "import aioflow.a"}, 1),
+    (cycles, {"aioflow.a": "import aioflow.b", "aioflow.b": "if TYPE_CHECKING:\n    from aioflow.a import X"}, 1),
     (relative_imports, {"aioflow.a": "from . import b\nfrom .b import c"}, 2),
     (core_names_no_backend, {"aioflow.a": "def f():\n    import aioflow_numpy.blas"}, 1),
     (core_names_no_backend, {"aioflow.a": "import cupy"}, 1),
@@ -553,11 +524,7 @@ WRONG: Final[tuple[tuple[Rule, dict[str, str], int], ...]] = (
 
 # Correct programs that resemble wrong ones.
 RIGHT: Final[tuple[tuple[Rule, dict[str, str]], ...]] = (
-    (ranks, {"aioflow.graph.a": "if TYPE_CHECKING:\n    import aioflow.runtime.b", "aioflow.runtime.b": ""}),
     (ranks, {"aioflow.graph.a": "from aioflow.graph import b", "aioflow.graph.b": "", "aioflow.graph": ""}),
-    (ranks, {"aioflow.graph.a": "import aioflow", "aioflow": ""}),
-    (annotations_only, {"aioflow.graph.a": f"{_LATER}\ndef f(x: aioflow.Tensor) -> aioflow.Tensor: y: aioflow.X = 1"}),
-    (annotations_only, {"aioflow.nn": "import aioflow\naioflow.relu"}),
     (ranks, {"aioflow": "from aioflow import nn", "aioflow.nn": "from aioflow.ops import x", "aioflow.ops": ""}),
     (ranks, {"aioflow_numpy.a": "from aioflow.kernels import x", "aioflow.kernels": ""}),
     (ranks, {"aioflow_onednn.a": "import aioflow_numpy.b", "aioflow_numpy.b": ""}),
