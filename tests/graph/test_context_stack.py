@@ -16,6 +16,7 @@ import pytest
 
 import aioflow as af
 from aioflow.graph.scopes import current_scope
+from tests.waiting import until_collected
 
 _PATIENCE = 10.0
 
@@ -313,6 +314,5 @@ async def test_a_task_does_not_keep_its_surrounding_graph_alive(graph: af.Graph)
             group.create_task(wait())
             await asyncio.sleep(0)
         del other, stack, block
-        gc.collect()
-        assert reference() is None
+        until_collected(reference)
         end.set()
