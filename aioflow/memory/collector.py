@@ -57,6 +57,7 @@ class _Postponing(Locked):
             gc.collect()  # without the lock, since a finalizer may close sessions
         with self.lock:
             self._blocks += 1
+            # Nested and concurrent blocks share one callback, which the last of them removes.
             if self._blocks == 1 and not self._has_doubled():
                 gc.callbacks.append(self)
                 self._make_all_old()
@@ -74,6 +75,7 @@ class _Postponing(Locked):
 
     def __call__(self, phase: str, info: Mapping[str, Any]) -> None:
         """Handle an event of `gc.callbacks`."""
+        # At the end of a collection only survivors are left of the young objects. Before it, garbage would age as well.
         if phase == "stop":
             self._make_all_old()
 
@@ -84,11 +86,14 @@ class _Postponing(Locked):
     def _make_all_old(self) -> None:
         if not self._is_frozen():
             self._aged += len(gc.get_objects(0)) + len(gc.get_objects(1))
+            # `freeze` moves the objects of all generations to a permanent one, and `unfreeze` moves these to the
+            # oldest.
             # In one call, so that no other thread freezes objects between the two.
             list(map(call, (gc.freeze, gc.unfreeze)))
 
     def _has_much_garbage(self) -> bool:
         self._note_looks()
+        # Half as many objects as existed after the last full collection.
         many = self._size // _OF_AN_OBJECT // 2
         # A full collection since the garbage was left has found it already.
         return self._left == self._looks and self._aged > many and gc.isenabled() and not self._is_frozen()
@@ -114,7 +119,7 @@ class _Postponing(Locked):
 
 def _looks() -> int:
     """Return the number of full collections so far."""
-    return int(gc.get_stats()[2]["collections"])
+    return int(gc.get_stats()[2]["collections"])  # generation 2 is the oldest
 
 
 _POSTPONING: Final = _Postponing()

@@ -21,6 +21,7 @@ def copied(value: Any) -> Any:
     Raises:
         ResourceExhaustedError: the copy would exceed the limit of a value (a view may be larger than its memory).
     """
+    # NumPy's scalars, and arrays of other devices, have a `copy` of their own.
     if type(value) is not np.ndarray or value.nbytes <= _BLOCK:
         return value.copy()
     reserve(value.nbytes)
@@ -41,6 +42,7 @@ def copy_into(target: Any, source: Any) -> None:
         np.copyto(target, source, casting="unsafe")
         return
     row = target.size // len(target)
+    # The elements of a column are closer together in the source than those of a row.
     if target.ndim == 2 and min(target.shape) > _NARROW and abs(source.strides[0]) < abs(source.strides[1]):
         _turn_into(target, source)
         return
@@ -48,6 +50,7 @@ def copy_into(target: Any, source: Any) -> None:
         for part in blocks(len(target), most // row):
             np.copyto(target[part], source[part], casting="unsafe")
         return
+    # A single row is larger than a block, so each is split along its own first axis.
     for i in range(len(target)):
         checkpoint()
         copy_into(target[i], source[i])
@@ -71,5 +74,6 @@ def put(target: Any, source: Any) -> None:
 
 def row_blocks(array: Any) -> Iterator[slice]:
     """Yield slices of the first dimension, each of at most a block or of one row, with a checkpoint between them."""
+    # An array without rows, or with rows of no bytes, must not divide by zero.
     row = max(1, array.nbytes // max(1, len(array)))
     return blocks(len(array), max(1, _BLOCK // row))

@@ -24,6 +24,7 @@ class _Frozen:
             "version": 3,
             "shape": (self._memory.nbytes,),
             "typestr": "|u1",
+            # True stands for read-only. NumPy cannot make it writable, because the base is no writable buffer.
             "data": (address, True),
         }
 
@@ -38,6 +39,7 @@ def is_frozen(value: Any) -> bool:
     if type(value) is not np.ndarray or not value.flags.c_contiguous or not value.flags.aligned:
         return False
     base: Any = value.base
+    # Views may be stacked, with a `memoryview` between two arrays; the innermost base decides.
     while type(base) in (np.ndarray, memoryview):
         base = base.obj if type(base) is memoryview else base.base
     return type(base) is _Frozen

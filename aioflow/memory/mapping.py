@@ -24,9 +24,11 @@ def mapped(fd: int, size: int, *, writable: bool = False, private: bool = False)
     """
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     address = _system().mmap(None, size, protection, mmap.MAP_PRIVATE if private else mmap.MAP_SHARED, fd, 0)
+    # MAP_FAILED is (void *) -1. ctypes returns None for address 0.
     if address in (None, ctypes.c_void_p(-1).value):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
+    # Every view and array over the memory refers to this object, which is therefore collected after the last of them.
     memory = (ctypes.c_char * size).from_address(address)
     # Not at exit: other objects may still use the memory then, and the system unmaps it anyway.
     weakref.finalize(memory, _system().munmap, address, size).atexit = False

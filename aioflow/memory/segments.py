@@ -63,7 +63,7 @@ class Segment:
 
         self.made_in = generation()
         self.number = next(_NUMBERS)
-        self.size = size - size % -TRAILER
+        self.size = size - size % -TRAILER  # rounded up: the remainder by a negative number is 0 or negative
         self.spoiled = False
         self.since = 0.0  # time of its return, on the monotonic clock
         self.fd = os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -153,6 +153,7 @@ class Segments:
 
     def spoil(self) -> None:
         """Mark the segments that are exported now as not reusable, since a child has them in its memory."""
+        # Copied in one step, since other threads change the dictionary meanwhile.
         for segment in list(self._exported.values()):
             segment.spoiled = True
 
@@ -192,10 +193,12 @@ class Segments:
             if reserve:
                 segment.reserve(nbytes)
         except OSError:
+            # The segment is dropped here, which closes its file and frees what was allocated of it.
             return None
         loan = Loan(shape, dtype, segment.memory)
         self._exported[segment.number] = segment
         loan.home, loan.segment = self, segment
+        # Callers hold views only. Their base is the loan, so its finalizer runs after the last of them.
         return loan.view(np.ndarray)
 
     def _take(self, nbytes: int) -> Segment | None:
@@ -211,6 +214,7 @@ class Segments:
                 return best
             while self._waiting and len(self._exported) + len(self._waiting) >= _MOST:
                 self._waiting.popleft().retire()
+        # Read without the lock: threads that pass here at once may exceed the limit by one segment each.
         if len(self._exported) >= _MOST:
             return None
         try:
@@ -244,6 +248,7 @@ class Segments:
             return
         now = time.monotonic()
         with self._lock:
+            # Segments are appended when they return, so the first one has waited longest.
             while self._waiting and now - self._waiting[0].since > seconds:
                 self._waiting.popleft().retire()
 
