@@ -101,6 +101,7 @@ class ContextStack(Generic[T]):
             held = False
         value = entry.value
         if value is not None:
+            # Only a block that is left where it was entered leaves its value to the tasks that were started inside.
             if held and entry.home == _here():
                 entry.rest = weakref.ref(value) if self._weak else value
             entry.value = None
@@ -119,6 +120,7 @@ class ContextStack(Generic[T]):
         value = entry.value
         if value is not None:
             return value
+        # In its own context the block is over. A task that was started inside still sees the value.
         if entry.rest is None or entry.home == _here():
             return None
         kept: T | None = entry.rest() if self._weak else entry.rest

@@ -77,7 +77,7 @@ class _Imports:
     @contextmanager
     def block(self) -> Iterator[None]:
         """Delay forks by other threads while the block runs."""
-        mark = object()
+        mark = object()  # one for each block, since a thread may be in several
         with nullcontext() if _is_importing() else self._turn:
             try:
                 with self._lock:
@@ -85,6 +85,7 @@ class _Imports:
                 yield
             finally:
                 with self._lock:
+                    # An interrupt may come before the mark is stored.
                     self._threads.pop(mark, None)
                     self._changed.notify_all()
 
@@ -98,6 +99,7 @@ class _Imports:
 
         Blocks of this thread do not count, neither here nor for another thread that waits to fork.
         """
+        # Held until `after_fork`, so that no block begins between here and the fork.
         self._lock.acquire()
         here = threading.get_ident()
         aside = {mark: thread for mark, thread in self._threads.items() if thread == here}
@@ -105,6 +107,7 @@ class _Imports:
             del self._threads[mark]
         self._changed.notify_all()
         try:
+            # Releases the lock while it waits, so that the blocks of other threads can end.
             self._changed.wait_for(lambda: not self._threads)
         finally:
             self._aside = aside
@@ -122,6 +125,7 @@ class _Imports:
 
 def _is_importing() -> bool:
     """Return True if this thread is inside an import, and thus holds the lock of a module."""
+    # Python code of the import system is in `importlib._bootstrap`, whose functions share these globals.
     imports, frame = vars(_bootstrap), sys._getframe(1)
     while frame.f_globals is not imports:
         if frame.f_back is None:

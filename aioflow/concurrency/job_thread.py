@@ -94,12 +94,14 @@ class JobThread:
         while (job := self._next()) is not None:
             try:
                 job()
+            # A job that fails must not end the thread, because other jobs are queued behind it.
             except Exception:
                 _LOGGER.exception("a job of the thread %r has failed", self._name)
             del job  # release the objects that the job holds
 
     def _next(self) -> Callable[[], None] | None:
         with self._changing:
+            # Once the main thread has ended, the interpreter is exiting, and queued jobs are not started.
             if self._jobs and threading.main_thread().is_alive():
                 return self._jobs.popleft()
             waiters = self._stopped()  # under the same lock, so that a job queued from now on starts a new thread

@@ -59,8 +59,10 @@ def ask_for_long_slice() -> None:
     with suppress(OSError):  # the system may forbid it
         if number is None or os.sched_getscheduler(0) != os.SCHED_OTHER:  # the user has chosen another policy
             return
+        # The call sets all attributes of the thread, so its present nice level is passed on.
         nice = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
         size = ctypes.sizeof(_Attributes)
+        # For SCHED_OTHER, `runtime` is the requested slice.
         wanted = _Attributes(size, os.SCHED_OTHER, _RESET_ON_FORK, nice, 0, _SLICE, 0, 0)
         # The result is not checked: without the slice, the thread is scheduled as usual.
         ctypes.CDLL(None).syscall(ctypes.c_long(number), ctypes.c_int(0), ctypes.byref(wanted), ctypes.c_uint(0))

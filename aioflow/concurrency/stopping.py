@@ -150,6 +150,7 @@ class BoundedWork(Work):
 
     def begin_critical(self) -> None:
         """Start a critical section. It lifts the time limit, since the work cannot be started again afterwards."""
+        # `check` compares with the first one, `admit` with the second.
         self._until = self._seconds = float("inf")
 
     def admit(self, size: int, seconds: float) -> None:
@@ -218,6 +219,7 @@ class critical_section:
     def __enter__(self) -> None:
         self._work = _this_thread.work
         if self._work is not None:
+            # If this raises, Python does not call `__exit__`, and the thread keeps its work.
             self._work.begin_critical()
             _this_thread.work = None
 
@@ -272,11 +274,13 @@ def _physical_memory() -> int | None:
 
 def _group_limits() -> Iterator[int]:
     """Yield the limits of a container's control group."""
+    # The file of control groups in version 2, then that of version 1.
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         try:
             text = (Path("/sys/fs/cgroup") / name).read_text().strip()
         except OSError:
             continue
+        # Version 2 of control groups writes "max" for no limit.
         if text.isdecimal():
             yield int(text)
 

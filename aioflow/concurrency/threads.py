@@ -92,6 +92,7 @@ class Call:
     def perform(self) -> bool:
         """Call the function and send the outcome to the loop. Return True if the thread has more to do."""
         with self._lock:
+            # Under the lock, so that a call is either started here or withdrawn, never both.
             if self._state != _QUEUED:
                 return True
             self._state = _RUNNING
@@ -119,8 +120,10 @@ class Call:
             else:
                 self._result = (made[0], made[1])
                 self._delivered = True
+        # An `AbandonedError` may keep the call, which must not keep its arguments alive.
         self._args = ()
         if stays:
+            # `made` is passed on as a list, which `_deliver` empties: no frame of this thread keeps the value alive.
             with suppress(RuntimeError):  # the loop was closed, so no caller waits
                 self._loop.call_soon_threadsafe(self._deliver, made)
         # Complete by now: `rejoin` appends only under the lock, while `_delivered` is False.
@@ -154,6 +157,7 @@ class Call:
         """React to a request to stop: withdraw the call, or make sure that the caller does not wait forever."""
         if self.withdraw():
             _resolve(self.future, None, Stopped())
+        # A second request to stop finds the timer of the first.
         elif self._timer is None and not self._delivered:
             self._timer = self._loop.call_later(GRACE, self._give_up)
 
@@ -164,6 +168,7 @@ class Call:
             # Work that starts a critical section sets `effects`, then reads the request to stop, which is set by now.
             if self._state == _RUNNING and not self.work.effects:
                 self._state = _LEFT
+        # The call has effects, or has ended and its result is on its way to the loop. Look again later.
         if not self.left:
             self._timer = self._loop.call_later(GRACE, self._give_up)
             return
@@ -177,6 +182,7 @@ class Call:
     async def end(self) -> None:
         """Wait until the call has ended or is abandoned, ignoring further cancellation."""
         if not self._delivered and not self.left:
+            # The first future is of no use any more: asyncio has cancelled it together with the task that awaited it.
             self._late = self._loop.create_future()
             await although_cancelled(self._late)
             self._late = None
@@ -186,6 +192,7 @@ class Call:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         with self._lock:
+            # Under the lock: `_end` either finds the future in the list, or has set `_delivered` before.
             ended = self._delivered
             if not ended:
                 self._rejoining.append((loop, future))
@@ -198,6 +205,7 @@ async def although_cancelled(future: asyncio.Future[Any]) -> None:
     """Wait for `future`, ignoring further cancellation; the caller re-raises its own error afterwards."""
     while not future.done():
         with suppress(asyncio.CancelledError):
+            # If `wait` is cancelled, it leaves the future as it is; a plain `await` would cancel it.
             await asyncio.wait([future])
 
 
@@ -281,6 +289,7 @@ class Threads:
             del call.future  # the thread may hold the call for a while, and must not hold its result
         except asyncio.CancelledError:
             work.stop()
+            # A call that is still queued is withdrawn and had no effect. A critical one must run in any case.
             if critical or not call.withdraw():
                 await call.end()
             if call.left:
@@ -298,6 +307,7 @@ class Threads:
     def _submit(self, call: Call) -> None:
         with self._lock:
             self._busy += 1
+            # One thread for each call that waits or runs, up to the limit; beyond it, calls queue.
             if self._busy > self._started:
                 self._grow()
         self._queue.put(call)
@@ -348,6 +358,7 @@ async def in_thread(
         AbandonedError, Stopped: as for `Threads.call`.
     """
     if work is None:
+        # A critical call is never asked to stop, so plain work suffices.
         work = Work() if critical else Stoppable(effects=effects)
     at_once: Callable[..., T] | None = getattr(asyncio.get_running_loop(), "call_in_thread", None)
     if at_once is not None:  # a loop that never receives events from other threads, such as `testing.virtual_clock`'s
@@ -383,5 +394,6 @@ def step_back() -> None:
     """
     if sys.platform == "linux":
         with suppress(OSError):
+            # Linux applies PRIO_PROCESS to the single thread of that number, although POSIX defines it for processes.
             thread = threading.get_native_id()
             os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + _PRIORITY)
