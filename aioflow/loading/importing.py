@@ -28,6 +28,7 @@ def gives_way(before: Globals, now: Globals) -> bool:
 
     `before` and `now` are the namespaces of the modules that made the old and the new registration.
     """
+    # A second execution of a module has a new namespace, and `sys.modules` has that of the latest.
     name = now.get("__name__")
     module = sys.modules.get(name) if isinstance(name, str) else None
     return before is not now and before.get("__name__") == name and getattr(module, "__dict__", None) is now

@@ -52,6 +52,7 @@ def files_called(name: str, distribution: str) -> list[str]:
         for found, metadata in _distributions(folder or os.curdir):
             if found == wanted:
                 rows = _read(os.path.join(metadata, "RECORD")).splitlines()
+                # RECORD is a table (CSV) of path, hash and size. Paths are relative to the folder of the installation.
                 places = (row.split(",", 1)[0] for row in rows)
                 root = os.path.dirname(metadata)
                 return [os.path.realpath(os.path.join(root, p)) for p in places if os.path.basename(p) == name]
@@ -80,6 +81,7 @@ def _texts(folders: tuple[str, ...], changed: tuple[int, ...]) -> list[str]:
     seen: set[str] = set()
     for folder in folders:
         for name, metadata in _distributions(folder):
+            # As for the import itself, the first folder of the path wins.
             if name not in seen:
                 seen.add(name)
                 text = _read(os.path.join(metadata, "entry_points.txt"))
@@ -95,6 +97,7 @@ def _distributions(folder: str) -> list[tuple[str, str]]:
             found = [e for e in entries if e.name.endswith((".dist-info", ".egg-info"))]
     except OSError:  # sys.path may name zip files and folders that do not exist
         return []
+    # A folder is called name-version.dist-info, and a hyphen in the name is written as an underscore.
     return sorted((_normalised(e.name.rpartition(".")[0].partition("-")[0]), e.path) for e in found)
 
 

@@ -48,9 +48,12 @@ class Later:
             with not_forked():
                 module = import_module(where)
         except ModuleNotFoundError as error:
+            # The user can install only the extra. Any other missing module is an error in the installation or in
+            # aioflow.
             if self._extra is None or (error.name or "").partition(".")[0] != self._extra:
                 raise
             raise not_installed(f"{self._package}.{name}", self._extra, error) from error
+        # The name of a submodule stands for the module itself, which has no attribute of that name.
         value = module if home == f"{self._package}.{name}" else getattr(module, own or name)
         setattr(sys.modules[self._package], name, value)  # so that the next access does not call this function
         return value
