@@ -32,6 +32,7 @@ def check_number(value: Any, what: str, expected: str = "a number", above: float
         number = float(value)
     except OverflowError as error:
         raise InvalidArgumentError(f"{what} is too large", expected=expected, actual="an int of any size") from error
+    # Every comparison with NaN is false, so a limit of NaN would have no meaning.
     if math.isnan(number):
         raise InvalidArgumentError(f"{what} is not a number", expected=expected, actual=value)
     if above is not None and not number > above:
@@ -40,6 +41,7 @@ def check_number(value: Any, what: str, expected: str = "a number", above: float
 
 def check_whole(value: Any, what: str, least: int) -> None:
     """Raise DTypeError if `value` is not an int, InvalidArgumentError if it is less than `least`."""
+    # NumPy's integers are `Integral`, but not `int`.
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise wrong_kind(value, what, "an int")
     if int(value) < least:

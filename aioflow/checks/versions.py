@@ -37,6 +37,7 @@ def readable_version(
     """
     version, least, release = content["version"], content.get("min_reader"), content.get("min_release")
     required = content.get("requires") or {}
+    # The file comes from outside, so the types of its fields are checked before they are compared.
     kinds = isinstance(required, dict) and all(isinstance(since, str) for since in required.values())
     if not kinds or not isinstance(release, str | None) or type(least) not in (int, type(None)):
         raise DataLossError(
@@ -63,4 +64,5 @@ def readable_version(
 
 def _latest(releases: Collection[str]) -> str:
     """Return the latest of some releases; text that is not a release comes first."""
+    # Compared as numbers, since 0.10 is later than 0.9.
     return max(releases, key=lambda text: [int(part) for part in text.split(".") if part.isdecimal()])
