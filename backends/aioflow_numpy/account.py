@@ -36,7 +36,9 @@ class Account:
         """Add some seconds that were saved, or lost if negative."""
         self._saved += saved
         if self._saved < 0:
+            # The balance after a rest is small, so a machine that is still busy is noticed soon.
             self._rests_until = self._clock() + self._rest
             self._rest, self._saved = min(2 * self._rest, _LONGEST_REST), _START
+        # The balance is capped, so that earlier savings do not delay the next rest.
         elif self._saved >= _RICH:
             self._rest, self._saved = _REST, _RICH

@@ -70,6 +70,7 @@ class AtOnce:
 
     def run(self, inputs: Sequence[Array], out: Array | None) -> Array | None:
         """Return the result, in `out` if possible, or None if an array does not have the required memory layout."""
+        # With a place, `out` is the memory of that input, which has the shape and dtype of the result.
         if out is None or not (self._has_place or self._fits(out)):
             out = np.empty(self._shape, self._dtype)
         code, compiled = self._code, self._compiled
@@ -126,6 +127,7 @@ class _Calls:
         for i in self._arrays:
             values[i] = inputs[i]
         for i in self._numbers:
+            # A NumPy scalar may stand for a 0-d array.
             values[i] = np.asarray(inputs[i])
         for at, operand in self._lines:
             values[at] = self._line_of(values[operand])
@@ -148,10 +150,12 @@ class _Code:
         size = math.prod(shapes.result)
         width = size if piece.row is None else math.prod(shapes.inputs[reads[piece.row]])
         known = [address(shapes.constants[i]) if i in shapes.constants else 0 for i in reads]
+        # The first two arguments are the rows and the elements of a row. An address of 0 is filled in by each call.
         self._function, self._known = piece.function, [size // width, width, *known]
         dtypes = [dtype.np_dtype for dtype in chain.dtypes]
         places = {i: at for at, i in enumerate(reads, 2)}
         self._numbers = [(places[i], i, dtypes[i]) for i in shapes.varying(number=True) if i in places]
+        # Alignments are powers of two, so an alignment less one is the mask of the bits that must be 0.
         arrays = [i for i in shapes.varying(number=False) if i in places]
         self._arrays = [(places[i], i, dtypes[i], dtypes[i].alignment - 1) for i in arrays]
         made = chain.members[-1].dtype.np_dtype

@@ -156,6 +156,7 @@ def _parts(gemm: Gemm, a: _Lying, b: _Lying, out: _Lying, bounds: tuple[int, ...
         m, n = (stop - start, columns) if by_rows else (rows, stop - start)
         at_a, at_b, at_c = (start * step for step in (down if by_rows else across))
         head = gemm.function, gemm.kind, left[0], right[0], m, n, inner
+        # In the order of `FIELDS`. There is one piece, so the steps along the inner dimension are not used.
         fields += *head, at_a, left[1], at_b, right[1], at_c, result[1], gemm.get_threads, gemm.set_threads, 1, 0, 0
     return Parts.of(fields, len(bounds) - 1)
 
@@ -180,6 +181,7 @@ def _inner_parts(
 def _all_laid(gemm: Gemm, a: _Lying, b: _Lying, out: _Lying) -> tuple[tuple[int, int], ...] | None:
     """Return `_laid` of the operands and the result, or None if NumPy may compute the product in another way."""
     (rows, inner), columns = a[1], b[1][1]
+    # NumPy multiplies vectors by other functions of the BLAS, hence at least 2 along each side.
     if inner != b[1][0] or out[1] != (rows, columns) or not a[0] == b[0] == out[0] or min(rows, inner, columns) < 2:
         return None
     left, right, result = (_laid(gemm, each) for each in (a, b, out))
@@ -194,6 +196,7 @@ def _laid(gemm: Gemm, matrix: _Lying) -> tuple[int, int] | None:
     """Return the library's argument for a matrix layout, and the leading dimension; None if NumPy would copy it."""
     dtype, (rows, columns), (down, right) = matrix
     size = dtype.itemsize
+    # Rows may be further apart than they are long, but may not overlap.
     if right == size and down >= columns * size and down % size == 0:
         return gemm.as_it_is, down // size
     if down == size and right >= rows * size and right % size == 0:

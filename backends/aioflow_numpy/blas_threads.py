@@ -26,6 +26,7 @@ T = TypeVar("T")
 
 def alone(function: Callable[..., T], *args: Any, **options: Any) -> T:
     """Call a function of NumPy with a BLAS of one thread. `function` must not call `alone` itself."""
+    # A local name, since a fork inside the call replaces `_count`.
     count, me = _count, threading.get_ident()
     try:
         with count.lock:
@@ -109,6 +110,7 @@ def _go_on_after_fork() -> None:
 def _forget_after_fork() -> None:
     """Reset the holders: the child has none of the threads that may have held the count."""
     global _count
+    # The parent's object has the user's setting. Without holders, its `release` restores that.
     parents, _count = _count, _Count(_count.get, _count.set)
     parents.lock = threading.Lock()  # for a product during which this thread was forked
     parents.holders.clear()

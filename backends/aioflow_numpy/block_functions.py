@@ -136,11 +136,13 @@ def block_function(
                 dtype = chain.members[value - chain.inputs].dtype.np_dtype
                 names[value] = "out" if value == end else room.hold(value, dtype)
             else:
+                # A kernel that takes no `out` returns a new array, and the last one is copied into the result.
                 names[value] = "out[...]" if value == end else f"v{value}"
         lines.append("    " + step.text(arguments, [names[value] for value in step.makes]))
     parameters += [*(f"s{i}" for i in range(len(room.scratch))), "out"]
     text = "\n".join([f"def block({', '.join(parameters)}):", *lines]) + "\n"
     scope: dict[str, Any] = {step.name: step.call for step in steps}
+    # The text consists of names and numbers that are made here. No string of a graph gets into it.
     exec(_code(text), scope)
     alone = order[0] if len(order) == 1 and not early and isinstance(order[0], CompiledPiece) else None
     return BlockFunction(scope["block"], lined, room.scratch, alone)
@@ -283,6 +285,7 @@ class _Room:
 
     def __init__(self, out: NpDType, held_by: int | None) -> None:
         self._dtypes: dict[str, np.dtype[Any]] = {"out": out}
+        # If the result gets an input's memory, that memory is free only after the last read of the input.
         self._free = [] if held_by is not None else ["out"]
         self._held = {} if held_by is None else {held_by: "out"}
 

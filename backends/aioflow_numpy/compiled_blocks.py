@@ -96,6 +96,7 @@ class CompiledBlock:
         if not pieces:
             return
         text, verdicts = self._program(pieces), self._form.verdicts
+        # Another chain of this form has tried the program already.
         if not verdicts.get(text, True):
             return
         try:
@@ -154,6 +155,7 @@ class CompiledBlock:
         if self._place is None:
             out = np.empty(shape, chain.members[-1].dtype.np_dtype)
         else:
+            # The result overwrites this input, which the next function reads again.
             out = given[self._place] = given[self._place].copy()
         lines = [np.full(self._line, values[chain.members[at].operands[i]]) for at, i in function.lined]
         function.call(*given.values(), *lines, *(np.empty(shape, dtype) for dtype in function.scratch), out)

@@ -48,6 +48,7 @@ class CompiledDepthwise:
 
     def __init__(self, g: Windows, dtype: NpDType, plain: Plain) -> None:
         self._g, self._dtype, self._plain = g, dtype, plain
+        # The C code reads the fields of `Windows` by their positions.
         self._geometry, self._zeros = np.array(astuple(g), np.intp), np.zeros(g.c, dtype)
         self._function: Function | None = None
         self._work = g.rows * g.c * g.kh * g.kw
@@ -75,7 +76,7 @@ class CompiledDepthwise:
     def prepare(self) -> None:
         """Compile the code now, in this thread. On failure, log the reason and keep using NumPy."""
         try:
-            (function,) = programs().functions(self._text(), [5])
+            (function,) = programs().functions(self._text(), [5])  # geometry, images, filter, zeros, result
         except OpError as error:
             _log.info("not compiling a depthwise convolution: %s", error)
             return

@@ -72,6 +72,7 @@ class CompiledPatches:
         geometry = _geometry(g, x.itemsize)
         places = address(geometry), address(x), address(out)
         count = min(out.nbytes // _PART, last - first, MOST_PARTS)
+        # `thread_count` takes a lock, so it is called only for images that are large enough.
         if count > 1 and (count := min(count, thread_count())) > 1:
             table = (c_ssize_t * 4)(first, *places)
             if CREW.loop(code.loop_at, addressof(table), bounds_of(last - first, count), wake_helpers):
@@ -82,7 +83,7 @@ class CompiledPatches:
     def prepare(self) -> None:
         """Compile the code now, in this thread. On failure, log the reason and keep using NumPy."""
         try:
-            copy, loop = programs().functions(PATCHES_PROGRAM, [3, 1])
+            copy, loop = programs().functions(PATCHES_PROGRAM, [3, 1])  # geometry, images, patches; table
         except OpError as error:
             _log.info("patches of images are not copied in machine code: %s", error)
             return
@@ -96,6 +97,7 @@ class CompiledPatches:
 def _agrees(code: _Code) -> bool:
     for shape, *geometry in _TRIED:
         g = windows(shape, *geometry)
+        # No element is 0 or -1: padding is 0, and -1 is left where the code writes nothing.
         x = np.arange(1, 1 + g.n * g.h * g.w * g.c, dtype=np.int16).reshape(shape)
         wanted = _by_taps(x, g)
         wanted = wanted.reshape(g.n * g.oh, -1)
@@ -104,6 +106,7 @@ def _agrees(code: _Code) -> bool:
         code.copy(0, len(found), address(geometry), address(x), address(found))
         if not np.array_equal(wanted, found):
             return False
+        # The loop as the helpers run it: from the second line on, in two parts.
         found[1:] = -1
         table = (c_ssize_t * 4)(1, address(geometry), address(x), address(found[1:]))
         for part in pairwise((0, len(found) // 2, len(found) - 1)):

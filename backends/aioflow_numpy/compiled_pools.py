@@ -86,6 +86,8 @@ class CompiledPool:
     def prepare(self) -> None:
         """Compile the code now, in this thread. On failure, log the reason and keep using NumPy."""
         try:
+            # The addresses of the geometry, two tables, the images, the identity, a line of scratch memory, and the
+            # result.
             (function,) = programs().functions(self._text(), [7])
         except OpError as error:
             _log.info("not compiling a pool: %s", error)

@@ -85,6 +85,7 @@ class CompiledUpdate:
         arrays = (*values, *news, gradient)
         if not all(a.dtype == self._dtype and a.flags.c_contiguous and a.flags.aligned for a in arrays):
             return False
+        # Machine code would write to read-only memory, where NumPy raises an error.
         if not all(new.flags.writeable for new in news):
             return False
         self._call(code, h, size, arrays)
@@ -149,6 +150,7 @@ class _Passes:
         self, xp: Namespace, rule: Rule, h: Scalars, gradient: Array, values: Sequence[Array], news: Sequence[Array]
     ) -> None:
         if self._compiled is None:
+            # Bools select the code. Numbers are passed with each call, and must not lead to other code.
             kinds = tuple((name, value if isinstance(value, bool) else None) for name, value in h.items())
             self._compiled = _compiled(rule, len(values), kinds, gradient.dtype)
         if not self._compiled.run(h, gradient, values, news):

@@ -53,6 +53,7 @@ def forward(x: Array, w: Array, g: Windows, out: Array) -> None:
     elif g.rows * len(matrix) * matrix.itemsize <= _WHOLE_BYTES:
         # If each thread copied its own windows, each would read the whole filter, which is the larger operand here.
         matmul(window_rows(x, g, whole(g)), matrix, out)
+    # The pixels are not the rows of one matrix here, because of strides or a slice of channels.
     elif g.pointwise:
         for_each(by_pixels, _plan(g, matrix, _UNCOPIED))
     elif _slides(g) and g.kw * g.c > _LINES_PAY * matrix.shape[1]:
@@ -71,6 +72,7 @@ def backprop_filter(x: Array, dy: Array, g: Windows) -> Array:
         for number, block in enumerate(batches(blocks, 1)):
             parts, rows = _filter_operands(x, dy, g, block)
             for part, sum_of_part in zip(parts, total, strict=True):
+                # The first block writes the sums, so that they need not be cleared.
                 if number == 0:
                     matmul_here(part, rows, sum_of_part)
                 else:
@@ -99,6 +101,7 @@ def backprop_input(w: Array, dy: Array, g: Windows, out: Array) -> None:
     if g.pointwise:
         _scatter_pixels(w, dy, g, out)
     elif transposed is not None and not _few(g):
+        # At stride 1, dx is the convolution of dy with w rotated by 180 degrees, inputs and outputs exchanged.
         flipped = np.ascontiguousarray(w[::-1, ::-1].swapaxes(2, 3))
         forward(dy.reshape(g.n, g.oh, g.ow, -1), flipped, transposed, out)
     else:
@@ -140,6 +143,7 @@ def _lines_first(rows: Array, samples: int, g: Windows) -> Array:
 def _add_lines(lines: Array, matrices: Array, g: Windows, out: Array) -> None:
     """Multiply each line of kernel positions by its part [kw*c, co] of the filter, and write the sum to `out`."""
     samples = lines.shape[1]
+    # The rows of `lines` have lines before samples. With several samples the sum is therefore reordered at the end.
     total = out if samples == 1 else scratch("total", out.shape, out.dtype)
     for i, (shifted, matrix) in enumerate(zip(_shifted(lines, g), matrices, strict=True)):
         if i == 0:
@@ -182,6 +186,7 @@ def _read(image: Array, g: Windows, block: Block) -> Array:
 def _scatter_pixels(w: Array, dy: Array, g: Windows, out: Array) -> None:
     matrix = w.reshape(g.c, -1).T
     whole = (g.oh, g.ow) == (g.h, g.w)
+    # Pixels between the strides are in no window, so their gradient is 0.
     image = out.reshape(g.n, g.h, g.w, g.c)
     if not whole:
         image[...] = 0
@@ -227,6 +232,7 @@ def _patches(matrix: Array, rows: Array, g: Windows) -> Array:
 
 def _add_taps(patches: Array, g: Windows, block: Block, out: Array) -> None:
     lines = block.lines.stop - block.lines.start
+    # One kernel position at a time: windows read different elements at the same position, so `+=` adds each product.
     taps = patches.reshape(-1, lines, g.ow, g.kh, g.kw, g.c)
     for i in range(g.kh):
         source_h, target_h = overlap(g.h, lines, g.sh, block.lines.start * g.sh + i * g.dh - g.top)

@@ -32,6 +32,7 @@ def forward(x: Array, w: Array, g: Windows) -> Array:
     if not compiled.is_ready:
         compiled.worked()
         return _by_numpy(x, w, g)
+    # Machine code receives bare addresses.
     image, taps = (np.require(each, requirements=("C", "A")) for each in (x, w))
     out = np.empty((g.n, g.oh, g.ow, g.c), x.dtype)
     for_each(lambda lines: compiled.convolve(image, taps, out, lines), _in_parts(g))
@@ -85,6 +86,7 @@ def backprop_filter(x: Array, dy: Array, g: Windows, multiplier: int) -> Array:
                 totals[part, m] += einsum("nhwijr,nhwr->ijr", taps, rows)
 
     for_each(add, range(parts))
+    # At stride 1 a run is a whole line, so its pixels are added up as well as the shares.
     per_pixel = totals.reshape(parts, multiplier, g.kh, g.kw, -1, g.c)
     return np.ascontiguousarray(per_pixel.sum(axis=(0, 4)).transpose(1, 2, 3, 0))
 
@@ -99,6 +101,7 @@ def _scatter(w: Array, dy: Array, g: Windows) -> Array:
     def spread(samples: slice) -> None:
         part = dy[samples].reshape(-1, g.oh, g.ow, g.c, w.shape[3])
         padded = scratch("padded", (len(part), g.span_h, g.span_w, g.c), dy.dtype)
+        # Windows overlap, so each kernel position adds to what others have added.
         padded.fill(0)
         taps = _taps(padded, g, g.oh, writeable=True)
         shape = (*taps.shape[:3], taps.shape[5])

@@ -12,6 +12,7 @@ from aioflow.memory.values import NpDType
 if TYPE_CHECKING:
     from aioflow.memory.values import Array
 
+# The magnitude up to which float64 represents every integer.
 _EXACT_IN_FLOAT64 = 1 << 53
 
 
@@ -42,6 +43,7 @@ def product_numbers(a: Array, b: Array, terms: int) -> Numbers:
     result = a.dtype
     if result.kind not in "iu":
         return float_numbers(result)
+    # No partial sum exceeds this product, in whatever order the BLAS adds.
     exact = _magnitude(a) * _magnitude(b) * terms < _EXACT_IN_FLOAT64
     return Numbers(np.dtype(np.float64 if exact else np.int64), result)
 
@@ -52,4 +54,5 @@ def float_numbers(result: NpDType) -> Numbers:
 
 
 def _magnitude(array: Array) -> int:
+    # Python's integers, because the smallest int64 has no absolute value in int64.
     return max(abs(int(array.max(initial=0))), abs(int(array.min(initial=0))))

@@ -34,6 +34,7 @@ def plan(g: Windows, max_rows: int, min_rows: int) -> list[Block]:
     Blocks are smaller, but not below `min_rows`, where that gives work to each thread. A line of windows is never
     split, so a block may be larger than `max_rows`.
     """
+    # As many rows as each thread gets (rounded up), within the limits.
     each = max(min_rows, min(max_rows, -(-g.rows // thread_count())))
     images = _even(g.n, max(1, each // (g.oh * g.ow)))
     if images > 1 or g.oh * g.ow <= each:
@@ -112,9 +113,11 @@ def padded_block(x: Array, g: Windows, block: Block, planes: bool = False) -> Ar
     In memory the channels of a pixel are adjacent, or, with `planes`, the pixels of a channel. The result is a view of
     x where the layout allows that.
     """
+    # In lines of the padded image, which begins `top` lines above the image.
     first = block.lines.start * g.sh
     height = (block.lines.stop - 1) * g.sh + (g.kh - 1) * g.dh + 1 - first
     size = x.dtype.itemsize
+    # A view must have adjacent channels and pixels, since callers copy or multiply whole runs.
     if g.inside and not planes and x.strides[2:] == (g.c * size, size):
         return x[block.samples, first : first + height]
     count = block.samples.stop - block.samples.start

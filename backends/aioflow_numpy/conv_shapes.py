@@ -114,6 +114,7 @@ def transposed_windows(g: Windows, co: int) -> Windows | None:
     outputs of padding alone.
     """
     top, left = (g.kh - 1) * g.dh - g.top, (g.kw - 1) * g.dw - g.left
+    # Chosen so that there are as many windows over the outputs as the image has lines and columns.
     bottom, right = g.h + g.top - g.oh, g.w + g.left - g.ow
     if (g.sh, g.sw) != (1, 1) or min(top, left, bottom, right) < 0:
         return None
@@ -126,6 +127,7 @@ def overlap(size: int, outputs: int, stride: int, offset: int) -> tuple[slice, s
     The input has `size` elements, and windows are `stride` apart. `offset` is the kernel position's index in the first
     window, negative inside the padding. Output o reads o * stride + offset.
     """
+    # 0 <= o * stride + offset <= size - 1; the negated floor of a quotient is the ceiling of its negation.
     first = max(0, -(offset // stride))
     last = min(outputs - 1, (size - 1 - offset) // stride)
     if last < first:

@@ -37,6 +37,7 @@ def conv2d(x: Array, w: Array, strides: Pair, padding: Padding, dilations: Pair,
     g = _dense_windows(image.shape, w.shape, strides, padding, dilations)
     if _is_depthwise(g, w.shape):
         return depthwise_conv2d(x, _as_depthwise(w, g), strides, padding, dilations, data_format)
+    # An empty sum is 0. Sizes of 0 are handled here, because the plans of blocks divide by them.
     if g.rows * w.size == 0:
         return from_nhwc(np.zeros((g.n, g.oh, g.ow, w.shape[3]), x.dtype), data_format)
     numbers = product_numbers(x, w, g.kh * g.kw * w.shape[2])
@@ -195,6 +196,7 @@ def _is_depthwise(g: Windows, filter_shape: Shape) -> bool:
 
     For these, matrix products would degenerate to vector products.
     """
+    # Not for one channel, which is an ordinary matrix product.
     return filter_shape[2] == 1 and g.c > 1
 
 

@@ -75,6 +75,7 @@ class Crew:
         renew_in_child(self)
 
     def _begin(self) -> None:
+        # The code is kept: a forked child has the libraries that its parent has loaded.
         self._account = Account(self._clock)
         self._wakes = False
         self.gather(0)
@@ -98,6 +99,7 @@ class Crew:
             helper: Number of the helper.
             is_wanted: Returns True if helpers have other work.
         """
+        # A helper that was woken has arrived, so callers may wake others again.
         self._wakes = False
         code, boards = self._code, self._boards
         if code is None or not self._account.is_open(self._clock()):
@@ -192,6 +194,7 @@ class Crew:
 
     def is_there(self, count: int, fewest: int, wake: Callable[[int], bool]) -> bool:
         """Return True if `fewest` helpers are awake for work of `count` parts, else wake some for the next time."""
+        # In the thread of an event loop, waiting for a helper would block the loop.
         if count > MOST_PARTS or not self._account.is_open(self._clock()) or is_loops_thread():
             return False
         awake = self._states.tolist().count(AWAKE)
@@ -216,6 +219,7 @@ class Crew:
         taken, own, waited, status = _shared(code, parts, self._boards, *places)
         if waited > _STUCK:  # another program runs on the processors that the helpers were moved to
             let_roam(list(self._ids.values()))
+        # Parts are alike: a helper saves about the time of this thread's own part, less the wait for it.
         if taken:
             self._account.enter((own - waited) * _NANO)
         return status == 0
@@ -234,6 +238,7 @@ class Crew:
         if found is None:
             return
         try:
+            # The numbers of addresses that `piece0` and `piece1` take.
             stay, share = programs().functions(crew_program(found.integer), [2, 6])
         except OpError as error:
             _log.info("not compiling the sharing of matrix products: %s", error)
@@ -317,6 +322,7 @@ def _agrees(code: _Code) -> bool:
                 alone(np.matmul, a, b[:, part], wanted[:, part])
         if not _gives(code, product_parts(gemm, a, b, found, bounds, by_rows), a, b, found, wanted):
             return False
+        # Only a matrix `b` with contiguous rows can be cut into pieces.
         if orders[1] != "C":
             continue
         half = inner // 2

@@ -68,6 +68,8 @@ def summed_up(a: Array, b: Array, out: Array | None, multiply: Multiply, gemm: G
         return product
     count = max(1, min(thread_count(), _MOST, size // _SHARE, inner // _LEAST))
     piece = _PIECE if rows <= _FEW_ROWS else _LARGER_PIECE
+    # Enough pieces that none is longer than `_LONGEST`. Otherwise they have about `piece` bytes, and at least `_LEAST`
+    # elements.
     pieces = max(-(-inner // (count * _LONGEST)), min(size // count // piece, inner // count // _LEAST))
     bounds = bounds_of(inner, count)
     sums = product[None] if count == 1 else np.empty((count, rows, columns), product.dtype)
@@ -88,6 +90,7 @@ def summed_up(a: Array, b: Array, out: Array | None, multiply: Multiply, gemm: G
         else:
             for number in range(count):
                 compute(number)
+    # In a fixed order, whichever thread has computed a part.
     np.add(sums[0], sums[1], product)
     for more in sums[2:]:
         product += more

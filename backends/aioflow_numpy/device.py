@@ -42,11 +42,13 @@ class NumpyDevice:
 
     def generator(self, seed: int, seed2: int) -> np.random.Generator:
         """Return a counter-based generator for the pair of seeds; (0, 0) takes a seed from the operating system."""
+        # NumPy's seeds are not negative; TensorFlow's are any int64.
         entropy = None if seed == 0 and seed2 == 0 else [seed & (2**64 - 1), seed2 & (2**64 - 1)]
         return np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy)))
 
     async def to_device(self, value: Any) -> Any:
         """Return a copy. Steps do not call this, since the host's subgraphs use the host's values."""
+        # The index `[()]` returns a scalar for a 0-d array, and for others a view of the copy.
         return np.array(value)[()] if isinstance(value, np.ndarray | np.generic) else value
 
     async def to_host(self, value: Array) -> Array:

@@ -48,6 +48,7 @@ def fused_product(binding: Binding) -> Body:
     epilogue = epilogue_of(binding)
     if epilogue is None:
         return lambda left, right, args: product(left, right)
+    # The first input of the epilogue is the product, which is never constant.
     blocks = BlockChain(epilogue, (None, *binding.constants[2:]))
 
     def body(left: Array, right: Array, args: Sequence[Array]) -> Array:

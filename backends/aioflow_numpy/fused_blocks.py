@@ -139,6 +139,7 @@ class BlockChain:
             out = np.empty(plan.shape, self.dtype)
         function, values = self._ready(plan, inputs, out)
         target = out.reshape(plan.rows, *plan.tail)
+        # A single block needs neither views nor a check for cancellation.
         if plan.rows <= plan.step:
             function.call(*(value for _, value in values), *_room(plan, function, plan.rows), target)
             return out
@@ -223,17 +224,20 @@ class BlockChain:
         used = [known[i] for at, m in enumerate(chain.members) if at not in early for i in m.operands if i not in cut]
         # The number of last axes that operands other than the split ones extend over: a row has these axes.
         covered = max((len(_stripped(s)) for s in used), default=0)
+        # No axis is left to split, there are no elements, or the input whose memory gets the result is too small.
         if covered >= len(shape) or math.prod(shape) == 0 or (place is not None and place not in cut):
             return None
         rows, tail = math.prod(shape[: len(shape) - covered]), shape[len(shape) - covered :]
         repeat = 1
         if covered == 1 and tail[0] <= min(_SHORT, _LINE) and math.prod(shape) >= _MANY * _LINE:
+            # The largest power of two that divides the number of rows and keeps a line within `_LINE`.
             repeat = math.gcd(rows, 1 << (_LINE // tail[0]).bit_length() - 1)
             rows, tail = rows // repeat, (repeat * tail[0],)
         size = math.prod(tail) * self._itemsize
         step, shared_step = (_even(rows, max(1, most // size)) for most in (_BLOCK, _SHARED_BLOCK))
         extents = ((i, Extent.ONE if math.prod(s) == 1 else Extent.ROW) for i, s in enumerate(known) if i not in cut)
         by_line = tuple(lined(chain, early, known, cut))
+        # The code is cached without the sizes, so arrays of other sizes share it.
         block = self._block(early, tuple(extents), by_line, _LINE, place)
         whole = shape[len(shape) - covered :]  # machine code reads scalars and whole rows, and would read past others
         compiled = block if all(math.prod(s) == 1 or _stripped(s) == _stripped(whole) for s in used) else None

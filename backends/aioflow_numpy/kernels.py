@@ -166,6 +166,7 @@ def _pick(x: Array, y: Array, grad: Array, ksize: Pair, strides: Pair, padding: 
     rows, columns = (1, 2) if data_format == "NHWC" else (2, 3)
     widths = [(0, 0)] * 4
     widths[rows], widths[columns] = padding
+    # Padding is 0 here, which may equal a maximum, so a mask tells it apart.
     inside, image, gradient = (np.pad(a, widths) for a in (np.ones(x.shape, np.bool_), x, grad))
     free = np.ones(y.shape, np.bool_)
     out = np.zeros(y.shape, grad.dtype)
@@ -232,6 +233,7 @@ def bias_add(binding: Binding) -> Body:
         if not usable or not value.flags.c_contiguous or not (out is None or out.flags.c_contiguous):
             found: Array = plain(value, bias, out)
             return found
+        # The largest power of two that divides the number of pixels and keeps a line within `_LINE`.
         pixels = math.gcd(value.size // channels, 1 << (_LINE // channels).bit_length() - 1)
         line = pixels * channels
         if out is None:

@@ -30,6 +30,7 @@ def wake_elsewhere(threads: Iterable[int]) -> set[int] | None:
     if here is None:
         return None
     allowed = os.sched_getaffinity(0)
+    # With one processor there is no other to choose.
     if not 1 < len(allowed) <= _FEW:
         return None
     elsewhere = allowed - {here}

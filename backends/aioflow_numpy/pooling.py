@@ -126,6 +126,7 @@ def _fold_by_numpy(ufunc: np.ufunc, images: Array, g: Windows, out: Array, ident
     def fold(samples: slice) -> None:
         block = images[samples]
         lines = len(block) * g.oh
+        # Lines are combined first, in runs of a whole line (w * c), then columns in runs of a pixel.
         folded = scratch("total", (len(block), g.oh, g.w * g.c), images.dtype)
         _fold_axis(ufunc, block.reshape(len(block), g.h, g.w * g.c), rows, folded, identity)
         result = out[samples].reshape(lines, g.ow, g.c)
@@ -158,6 +159,7 @@ def _whole_first(taps: list[Tap], outputs: int) -> tuple[list[Tap], list[Tap]]:
 def _fold_axis(ufunc: np.ufunc, source: Array, taps: list[Tap], out: Array, identity: Array | int) -> None:
     """Reduce windows along axis 1 of `source` [a, size, run] into `out` [a, windows, run]."""
     whole, rest = _whole_first(taps, out.shape[1])
+    # Two positions that every window has give the first values, so no pass for the identity is needed.
     if len(whole) >= 2:
         ufunc(source[:, whole[0][1]], source[:, whole[1][1]], out=out)
     elif whole:
@@ -185,10 +187,12 @@ def _route(x: Array, y: Array, dy: Array, g: Windows, out: Array) -> None:
             given, taken = (slice(None), given_h, given_w), (slice(None), taken_h, taken_w)
             np.equal(x[taken], y[given], out=hit[given])
             hit[given] &= free[given]
+            # The hits are a part of the free windows, so this removes them.
             free[given] ^= hit[given]
             # 0 or 1 times the bits of dy: a product of floats would turn infinity and NaN times 0 into NaN.
             target = out.view(bits)[taken] if apart else gain[given]
             np.multiply(hit[given], dy.view(bits)[given], out=target, dtype=bits)
+            # Windows read different elements at the same kernel position, so `+=` adds each gradient.
             if not apart:
                 out[taken] += gain.view(x.dtype)[given]
 
@@ -261,6 +265,7 @@ def _counts(g: Windows, dtype: NpDType) -> Array:
     rows, columns = _taps(g)
     counts = np.outer(_axis_counts(rows, g.oh), _axis_counts(columns, g.ow)).astype(dtype)
     np.maximum(counts, 1, out=counts)
+    # A single number is divided by faster than an array that broadcasts.
     if counts.size and counts.min() == counts.max():
         return counts.reshape(-1)[:1]
     return counts[:, :, np.newaxis]

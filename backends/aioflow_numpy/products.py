@@ -109,6 +109,7 @@ def in_one_thread(function: Body) -> Body:
 def _is_small(rows: int, inner: int, columns: int, operand: Array) -> bool:
     """Return True if the BLAS computes the product in one thread by itself."""
     work = rows * inner * columns
+    # Products with a vector have limits of their own.
     if rows > 1 and columns > 1:
         return work <= _SMALL or (work <= _SMALL_REAL and operand.dtype.kind != "c")
     return work <= _SMALL_BY_VECTOR or (work <= _SMALL_REAL_BY_VECTOR and operand.dtype.kind != "c")
@@ -183,6 +184,7 @@ def _large(a: Array, b: Array, stack: tuple[int, ...], work: int) -> Array:
     product = np.empty((*stack, a.shape[-2], b.shape[-1]), np.result_type(a, b))
     axis = _axis_to_cut(product.shape, blocks)
     size = product.shape[axis]
+    # The entries of a stack can be split further, into blocks after each of which a cancellation is noticed.
     if axis < -2:
         blocks = max(blocks, min(size, work // _LONG))
 

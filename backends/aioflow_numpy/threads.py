@@ -47,10 +47,12 @@ def for_each(work: Callable[[T], None], items: Sequence[T]) -> None:
     shares = [_Share(work, pending, processors) for _ in range(min(thread_count(), len(items)) - 1)]
     for share in shares:
         jobs.put(share)
+    # Helpers that spin look into the queue only once they have stopped.
     CREW.call()
     try:
         _drain(work, pending)
     finally:
+        # After an error, too, this waits for the helpers: they may still use the arrays of the caller.
         pending.clear()
         errors = [error for share in shares if (error := share.wait()) is not None]
     if errors:
@@ -65,6 +67,7 @@ def wake_helpers(count: int) -> bool:
         return False
     processors = wake_elsewhere(thread.native_id for thread in _threads if thread.native_id is not None)
     for _ in range(min(count, len(_threads))):
+        # A helper that finds nothing in the empty task then spins (`Crew.stay`).
         jobs.put(_Share(_idle, deque(), processors))
     return True
 
@@ -82,6 +85,7 @@ def thread_count() -> int:
 def _drain(work: Callable[[T], None], pending: deque[T]) -> None:
     while True:
         try:
+            # All threads share the deque; `popleft` is atomic and raises once it is empty.
             item = pending.popleft()
         except IndexError:
             return
@@ -111,6 +115,7 @@ class _Share:
 
     def run(self) -> None:
         """Compute remaining items, unless `for_each` has already returned."""
+        # The restriction has served its purpose: the thread has woken up on another processor.
         roam(self._processors)
         if self._begun.acquire(blocking=False):
             try:
@@ -145,6 +150,7 @@ def _started() -> SimpleQueue[_Share]:
     jobs: SimpleQueue[_Share] = SimpleQueue()
 
     crew, count = CREW, max(1, (os.cpu_count() or 2) - 1)
+    # Before the threads start: each of them reads its board.
     crew.gather(count)
 
     def help_out(number: int) -> None:

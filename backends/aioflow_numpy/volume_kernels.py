@@ -153,9 +153,11 @@ def max_pool_grad_with_argmax(binding: Binding) -> Callable[[Array, Array, Array
                 "an index is outside of the image", expected=f"0 <= argmax < {limit}", actual="another"
             )
         if not whole and grad.ndim:
+            # Indices count within one image, so the offset of the image is added.
             places += np.arange(len(grad)).reshape(-1, *(1,) * (grad.ndim - 1)) * limit
             expect_shape("grad", grad.shape[:1], image.shape[:1])
         out = np.zeros(image.size, grad.dtype)
+        # Several windows may have the same maximum; `out[places] +=` would add only one of their gradients.
         np.add.at(out, places.reshape(-1), grad.reshape(-1))
         return out.reshape(image.shape)
 

@@ -44,6 +44,7 @@ class Geometry(Fit):
         Others may be many, where a window is much larger than the volume.
         """
         before, dilation = self.pads[axis][0], self.dilations[axis]
+        # The first position that the last window has inside the volume: a ceiling, as a negated floor.
         first = -(((self.count[axis] - 1) * self.strides[axis] - before) // dilation)
         return range(max(0, first), min(self.kernel[axis], -(-(size + before) // dilation)))
 
@@ -98,6 +99,7 @@ def conv_by_filter(x: Array, shape: Shape, dy: Array, g: Geometry) -> Array:
     total = np.zeros(shape, numbers.compute)
     for tap, given, taken in g.depth_taps(x.shape[1]):
         frames, gradient = _frames(x[:, taken]), _frames(dy[:, given])
+        # Each position along the depth has weights of its own, so nothing is added up here.
         total[tap] = convolution.conv2d_backprop_filter(frames, shape[1:], gradient, *g.flat, "NHWC")
     return numbers.narrow(total)
 
@@ -120,6 +122,7 @@ def avg_pool(x: Array, g: Geometry) -> Array:
     folded = np.zeros((len(x), g.count[0], *x.shape[2:]), numbers.compute)
     for _, given, taken in g.depth_taps(x.shape[1]):
         folded[:, given] += x[:, taken]
+    # A window's elements inside the volume form a box, so the mean of means over its axes is the mean of all.
     folded /= _depth_counts(g, x.shape[1], numbers.compute)
     made = pooling.avg_pool(_frames(folded), *g.flat_pool, "NHWC")
     return numbers.narrow(made).reshape(len(x), *g.count, x.shape[-1])

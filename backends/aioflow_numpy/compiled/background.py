@@ -20,6 +20,7 @@ BACKGROUND: Final = JobThread("aioflow-compiling", step_back, daemon=True)
 
 @atexit.register
 def _leave() -> None:
+    # In this order no further job begins, the running compiler is killed, and its job then removes the files.
     BACKGROUND.drop()
     end()
     BACKGROUND.wait(_MOMENT)

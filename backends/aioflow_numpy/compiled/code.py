@@ -98,6 +98,7 @@ class Programs:
                 return _opened(kept)
         try:
             library = compiler.compile(text)
+            # The loader needs a file in any case; the one that is kept serves if there is one.
             kept = self._store.keep(key, library)
             opened = _opened(kept) if kept is not None else _opened_once(library)
         except OpError:

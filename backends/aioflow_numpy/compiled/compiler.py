@@ -88,11 +88,13 @@ def find() -> Compiler:
             try:
                 macros = answer_of([path, *flags, "-dM", "-E", "-x", "c", "-"], "", folder, _ANSWER)
             except FailedPreconditionError:
+                # Without a flag for the processor, the compiler itself must be at fault.
                 if not processor:
                     raise
                 continue
             version = _VERSION.search(macros)
             if version is not None:
+                # The macros contain the version and the instructions of the processor.
                 told = "\0".join((path, *flags, macros))
                 return Compiler(path, flags, version[1], hashlib.sha256(told.encode()).hexdigest())
     raise FailedPreconditionError(f"{path} does not report a compiler version")

@@ -36,6 +36,8 @@ DOUBLE: Final = 1
 LOOP: Final = 2
 WITH_LETTERS: Final = 3
 AWAKE: Final = 1  # one of the states
+# The first four fields of a board and the status take 28 bytes; the rest fills its cache line. A store of a state
+# releases, so a helper that reads OFFERED also sees `part` and `places`. `fetch` reads one byte of each cache line.
 # No headers: a compiler may be installed without those of the C library.
 _TEXT: Final = """\
 #if __SIZEOF_LONG__ != 8
@@ -198,6 +200,7 @@ def crew_program(integer: str) -> str:
     }
     text = _TEXT.replace("INTEGER", integer).replace("FIELDS", ", ".join(FIELDS))
     kinds = {"DOUBLE": DOUBLE, "LOOP": LOOP, "WITH_LETTERS": WITH_LETTERS}
+    # Plain replacement: none of these names may be a part of another word in the program.
     for name, number in {"MOST_PARTS": MOST_PARTS, "BOARD": BOARD, **kinds, **clocks}.items():
         text = text.replace(name, str(number))
     return text

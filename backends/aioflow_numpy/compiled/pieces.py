@@ -93,6 +93,7 @@ def pieces_of(chain: Chain, early: Collection[int]) -> list[int | Piece]:
     for at, member in enumerate(chain.members):
         if at in early:
             continue
+        # The operands' last stage, or the next one if that is of the other kind.
         reached = max((stages.get(value - chain.inputs, 0) for value in member.operands), default=0)
         stages[at] = reached + (reached % 2 != _has_c(member, known))
     found: list[int | Piece] = []
@@ -116,6 +117,7 @@ def _piece(chain: Chain, members: tuple[int, ...]) -> Piece:
     made = {chain.inputs + at for at in members}
     reads = dict.fromkeys(i for at in members for i in chain.members[at].operands if i not in made)
     needed = {i for at, member in enumerate(chain.members) if at not in members for i in member.operands}
+    # The last value is the result of the chain, which no member reads.
     needed.add(chain.inputs + len(chain.members) - 1)
     return Piece(members, tuple(reads), tuple(sorted(made & needed)))
 
@@ -145,6 +147,7 @@ def _function(name: str, chain: Chain, known: Sequence[DType], piece: Piece, ext
     lines = [f"const {_TYPES[known[i]]} v{i} = a{i}[{places[k]}];" for i, k in kinds.items() if k in places]
     for at in piece.members:
         member = chain.members[at]
+        # In a C form, `(T)` stands for the dtype of the first operand.
         kind = f"({_TYPES[known[member.operands[0]]]})"
         text = member.kernel.exact_c.format(*(f"v{i}" for i in member.operands)).replace("(T)", kind)
         lines.append(f"const {_TYPES[member.dtype]} v{chain.inputs + at} = {text};")

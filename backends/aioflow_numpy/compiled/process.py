@@ -33,6 +33,8 @@ _INPUT, _ANSWER, _COMPLAINTS = "input", "answer", "complaints"
 
 # The shell waits for both, so it leaves no orphans behind for the init process (this process, if it is the first one
 # of a container).
+# Descriptor 3 is the pipe that only this process holds open, `$0` the folder. `read` returns when the pipe ends. Signal
+# 9 to process 0 reaches the whole process group, the guard included.
 _GUARDED: Final = f"""
 exec 3<&0
 "$@" <{_INPUT} 3<&- &
@@ -140,6 +142,7 @@ def answer_of(command: Sequence[str], given: str, folder: Path, seconds: float) 
     finally:
         if process.returncode is None:
             _kill(process)
+            # A killed process stays a zombie until it is waited for.
             with suppress(subprocess.TimeoutExpired):  # the system may be too busy
                 process.wait(_GRACE)
         _let_go(process)
@@ -151,6 +154,7 @@ def answer_of(command: Sequence[str], given: str, folder: Path, seconds: float) 
 
 
 def _begun(command: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
+    # Error messages are in English, and the compiler's own temporary files are in the folder that is removed.
     environ = {**os.environ, "LC_ALL": "C", "TMPDIR": str(folder)}
     try:
         with open(folder / _ANSWER, "wb") as answer, open(folder / _COMPLAINTS, "wb") as complaints:

@@ -53,6 +53,7 @@ class Store:
             return None
         try:
             with open(path, "rb", opener=_as_itself) as file:
+                # The state of the open file: that of the path could change between the check and the read.
                 state = os.fstat(file.fileno())
                 if not stat.S_ISREG(state.st_mode) or state.st_uid != os.geteuid() or state.st_mode & _OTHERS:
                     return None
@@ -75,12 +76,14 @@ class Store:
             self._prune()
         except (OSError, OpError):
             return None
+        # Read again, so that a file that was not written as a whole is not loaded.
         return self.find(key)
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}.so"
 
     def _make(self) -> None:
+        # Not `makedirs`, which would use the mode for the last folder only.
         for folder in (*reversed(self.folder.parents), self.folder):
             with suppress(FileExistsError):
                 folder.mkdir(mode=0o700)

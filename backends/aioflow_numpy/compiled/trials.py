@@ -10,6 +10,7 @@ from aioflow.memory.values import Array, NpDType
 def same(one: Array, other: Array) -> bool:
     """Return whether the arrays are equal to the last bit, where all NaN count as equal."""
     if one.dtype.kind == "f":
+        # All NaN become the same bits, and -0 stays different from 0.
         one, other = (np.where(np.isnan(each), np.nan, each) for each in (one, other))
     return one.tobytes() == other.tobytes()
 

@@ -102,6 +102,7 @@ def written(rule: Rule, variables: int, h: Scalars, dtype: NpDType) -> WrittenUp
     reads += [f"const T h{k} = at[{2 * variables + 1}][{k}];" for k in range(len(scalars))]
     writer = _Writer()
     v, o = [_Place(f"v{k}[i]") for k in range(variables)], [_Place("") for _ in range(variables)]
+    # The values of results are expressions, so they are written to memory only after all lines have read the old ones.
     record: Callable[..., None] = rule.update  # given stand-ins for the namespace and the arrays
     record(writer, v, o, _Place("g[i]"), [_Place("") for _ in range(rule.scratch)], {**h, **places})
     passes = len(writer.lines)

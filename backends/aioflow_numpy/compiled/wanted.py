@@ -48,6 +48,7 @@ class Wanted:
             prepare: Compiles the code and tries it. Called in the background.
             text: Returns the program, or None without one. Called in the background.
         """
+        # Without a lock: a lost amount delays the request, and a second request finds the program loaded.
         self._spent.amount += spent
         amount = self._spent.amount
         if amount >= worth:
