@@ -34,6 +34,7 @@ def batch_matmul(x: Array, y: Array, transpose_x: bool, transpose_y: bool) -> Ar
     work = count * rows * inner * columns
     if threads < 2 or count < threads or work < threads * _BLOCK:
         return None
+    # At least one block for each thread, and more if blocks would be too long for a check between them.
     blocks = min(count, max(threads, work // _LONG))
     out = np.empty((*x.shape[:-2], rows, columns), np.float32)
     left, right, made = (array.reshape(count, *array.shape[-2:]) for array in (x, y, out))

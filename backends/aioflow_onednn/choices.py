@@ -118,9 +118,11 @@ class Choices:
             counted += 1
             quickest, other = min(quickest, ours_took), min(other, below_took)
             is_enough = counted == _ROUNDS or (is_long and counted > 1 and other > quickest)
+            # A kernel below that is far behind need not be called again.
             if is_enough or other > _FAR * quickest:
                 break
         _log.debug("%s: oneDNN %.3g ms, NumPy %.3g ms", shape, 1e3 * quickest, 1e3 * other)
+        # The kernel below must be clearly faster, and also save the time that oneDNN gains by joining nodes.
         is_quicker = other >= min(_CLEARLY * quickest, quickest - _HOP)
         return is_quicker, mine if is_quicker else theirs
 
@@ -132,6 +134,7 @@ class Choices:
     def _read(self) -> dict[str, bool]:
         found: dict[str, bool] = {}
         with suppress(OSError), open(self.path, encoding="utf-8", errors="replace") as file:
+            # Other processes, and other releases, may have written anything; only complete lines of this machine count.
             for line in file.read(_LARGEST).splitlines():
                 machine, _, rest = line.partition("\t")
                 shape, _, name = rest.partition("\t")
@@ -149,6 +152,7 @@ class Choices:
             try:
                 if os.fstat(file).st_size > _LARGEST:
                     os.ftruncate(file, 0)
+                # One write with O_APPEND, so that lines of several processes do not mix.
                 os.write(file, line.encode())
             finally:
                 os.close(file)

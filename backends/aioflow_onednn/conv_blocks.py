@@ -45,6 +45,7 @@ def blocks(g: Windows, filters: Filters, threads: int, least: int) -> list[Block
     count = _count(g, filters, threads, least)
     if g.n >= count:
         return _by_samples(g, filters, count)
+    # The blocks of each sample, rounded up.
     each = -(-count // g.n)
     one = replace(g, n=1)
     samples = [slice(sample, sample + 1) for sample in range(g.n)]
@@ -85,8 +86,10 @@ def _of_channels(g: Windows, filters: Filters, samples: slice, outputs: slice) -
 def _of_lines(g: Windows, filters: Filters, samples: slice, lines: slice) -> Block:
     """Return a block of lines; `g` has as many samples as the block."""
     outputs, oh = slice(0, filters.outputs), lines.stop - lines.start
+    # Whole images keep the windows, and so share the primitive with other blocks of as many samples.
     if oh == g.oh:
         return Block(samples, lines, slice(0, g.h), outputs, g, filters)
+    # In lines of the image: negative above it, where the block has its padding.
     first = lines.start * g.sh - g.top
     last = (lines.stop - 1) * g.sh + (g.kh - 1) * g.dh - g.top
     source = slice(max(0, first), min(g.h, last + 1))

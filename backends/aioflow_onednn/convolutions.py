@@ -76,6 +76,7 @@ def backprop_filter(x: Array, dy: Array, g: Windows, filters: Filters) -> Array:
         block, prepared = plan[number]
         total = np.empty(size, np.float32)
         packing = prepared.packing
+        # If the layouts are the same, the primitive writes to `total` itself, and `back` does nothing.
         made = scratch("packed", (packing.size,), _BYTE) if packing.is_needed else total
         prepared.run(address(x[block.samples]), address(made), address(dy[block.samples]))
         packing.back(address(made), address(total))
@@ -107,6 +108,7 @@ def _images(g: Windows, filters: Filters) -> tuple[Layout, Layout]:
 
 def _geometry(g: Windows) -> tuple[object, ...]:
     """Return strides, dilations and paddings as arguments of the library."""
+    # oneDNN counts the elements between two positions of a kernel: 0 where others say a dilation of 1.
     return tuple(dims_of(pair) for pair in ((g.sh, g.sw), (g.dh - 1, g.dw - 1), (g.top, g.left), after(g)))
 
 
@@ -139,6 +141,7 @@ def adds_as_well(g: Windows, filters: Filters, has_bias: bool, activation: Activ
     dnnl, g = library(), g.lying()
     found = [_forward_descriptor(dnnl, g, filters, has_bias, each) for each in (None, activation)]
     names = [dnnl.implementation(each) for each in found]
+    # Descriptors are owned here, since no primitive is made of them.
     for each in found:
         dnnl.call("primitive_desc_destroy", each)
     return names[0] == names[1]
@@ -162,6 +165,7 @@ def forward(
         dnnl, _forward_descriptor(dnnl, g, filters, has_bias, activation, threads), arguments, threads
     )
     made = Prepared(dnnl, primitive, filters.layout(g), Argument.WEIGHTS)
+    # Most implementations add in the same order for any number of threads. Others are tried once.
     if threads == 1 or not primitive.may_vary:
         return made
     alone = forward(g, filters, has_bias, activation)
@@ -221,6 +225,7 @@ def _backward(
 
     `before` and `behind` are the layouts of the arguments before and after the bias's gradient, which is left out.
     """
+    # oneDNN requires the descriptor of the forward pass, from which it takes only hints.
     hint = _forward_descriptor(dnnl, g, filters)
     try:
         with described(dnnl, before) as first, described(dnnl, behind) as last:

@@ -43,6 +43,7 @@ def without_bias(binding: Binding) -> Binding | None:
         return binding
     if ops[:1] != (_BIAS,) or _BIAS in ops[1:] or count > _MOST:
         return None
+    # Value 0 is the product and value 1 the bias. No later operation may read either of them.
     if operands[:2] != [0, 1] or {0, 1} & set(operands[2:]):
         return None
     # One argument fewer, and the result of the bias is value 0.
@@ -87,10 +88,12 @@ def activated_of(rest: Binding, kernel: PackedFilter | None, biases: Sequence[Ar
         biases: Bias of its convolution, if there is one; None if it is not constant.
     """
     ops, operands, count = tuple(rest.attrs["fused_ops"]), operands_of(rest.attrs), rest.attrs["num_args"]
+    # The swish function, x * sigmoid(x), with the product of the convolution as x.
     if ops == ("Sigmoid", "Mul") and not count and sorted(operands) == [0, 0, 1]:
         return Activated(_SWISH)
     adds = bool(count)
     if adds:
+        # The first operation adds the residual, value 1; the one after it reads only that sum, value 2.
         if ops[0] not in _SUMS or sorted(operands[:2]) != [0, 1] or operands[2:] != [2] * len(ops[1:]):
             return None
         ops = ops[1:]

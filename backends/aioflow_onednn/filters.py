@@ -51,6 +51,7 @@ class Filters:
             return Layout(
                 (self.outputs, self.inputs, g.kh, g.kw), (1, last, g.kw * self.inputs * last, self.inputs * last)
             )
+        # The filter [kh, kw, c / groups, co] has the outputs of all groups side by side in its last axis.
         each, line = last // self.groups, self.inputs * last
         dims = (self.groups, each, self.inputs, g.kh, g.kw)
         return Layout(dims, (each, 1, last, g.kw * line, line))
@@ -89,8 +90,10 @@ class PackedFilter:
         """Return the filter for a primitive."""
         found = self._packed.get(user)
         if found is None:
+            # A copy of the dictionary, since another thread may change it while it is searched.
             found = _packed(user, Placed(plain(self._kernel)), _fresh, dict(self._packed))
             self._packed[user] = found
+            # The oldest copy is dropped. A run that uses it holds it.
             if len(self._packed) > _USERS:
                 self._packed.popitem(last=False)
         return found
@@ -124,6 +127,7 @@ def _packed(user: User, kernel: Placed, memory: Callable[[int], Array], packed: 
     if not prepared.packing.is_needed:
         return kernel
     for (other, begin), found in packed.items():
+        # Primitives for several shapes of images often choose the same layout.
         if begin == first and prepared.packing.is_as(other.packing):
             return found
     made = Placed(memory(prepared.packing.size))

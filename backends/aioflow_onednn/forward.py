@@ -50,6 +50,7 @@ def who(g: Windows, filters: Filters, prepared: Callable[[int], Prepared]) -> Wh
         filters: The filters.
         prepared: Returns the convolution for a number of threads.
     """
+    # The number of multiplications.
     work = g.rows * filters.size(g)
     if g.n < SAMPLES and work >= _FOR_A_TEAM and library().has_team and not prepared(1).primitive.is_by_products:
         return Who.TEAM
@@ -93,6 +94,7 @@ class Activated:
         bias, norm = 0.0 if self._bias is None else np.abs(self._bias).max(initial=0.0), kernel.norm()
         if not math.isfinite(bias + norm) or bias > FAR:
             return 0.0
+        # From |image| * |filter| + |bias| < FAR. The divisor is at least 1, which also covers a filter of zeros.
         return float((FAR - bias) / max(norm, 1.0)) ** 2
 
 
@@ -223,6 +225,7 @@ class _ByTeam:
 
     def __call__(self, job: _Job, finish: Finish | None) -> None:
         alone = self._alone
+        # The usual time in one thread must be known, to compare the team with it.
         threads = 1 if TEAM.is_for_one(alone) else TEAM.reserve()
         try:
             user = self._users.get(threads)
@@ -254,6 +257,7 @@ class _InBlocks:
             prepared.run(*part.addresses(packed[prepared, block.outputs.start], self._adds))
             if finish is not None:
                 finish(part.out, *part.others)
+            # The channels of this block were computed in memory of their own.
             if part.out is not target:
                 target[..., block.outputs] = part.out
 

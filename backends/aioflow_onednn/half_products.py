@@ -34,6 +34,7 @@ def matmul(a: Array, b: Array) -> Array:
     a, b = _regular(a), _regular(b)
     (rows, inner), columns = a.shape, b.shape[1]
     product = np.empty((rows, columns), bfloat16.np_dtype)
+    # Rows or columns are divided, never the inner elements, whose sums would have to be added.
     blocks = max(1, min(rows * inner * columns // _BLOCK, thread_count(), max(rows, columns)))
 
     def multiply(number: int) -> None:

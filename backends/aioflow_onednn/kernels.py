@@ -151,6 +151,7 @@ class _Windows(Generic[T]):
         found = self._found(image, kernel)
         if found is None:
             return below()
+        # Measured later, by a step in another thread. Until then oneDNN computes, which is faster for most shapes.
         if found.is_quicker is None and is_loops_thread():
             return ours(found.made)
         if found.is_quicker is None and self._is_part:
@@ -171,6 +172,7 @@ class _Windows(Generic[T]):
         filters = Filters(g.c, 1, g.c * kernel[3]) if self._depthwise else Filters(g.c // kernel[2], *kernel[2:])
         if g.rows * filters.size(g) < _WORTHWHILE or not convolutions.fits(g):
             return None
+        # The time depends on the number of threads, so that is a part of the key.
         numbers = (*astuple(g), filters.groups, filters.inputs, filters.outputs, thread_count())
         key = f"{self._name} {' '.join(map(str, numbers))}"
         return _Found(self._make(g, filters), key, CHOICES.find(key))
@@ -225,6 +227,7 @@ def fused_conv(binding: Binding, plain: Body) -> Body:
 
     known = _Windows(product_binding(binding, PRODUCTS[binding.op_type]), ready, binding)
     [fixed] = binding.constants[2:3] or (None,)
+    # A constant bias is placed once, not in each step.
     held = None if fixed is None else Placed(in_one_piece(fixed))
 
     def body(image: Array, kernel: Array, args: Sequence[Array]) -> Array:
@@ -234,6 +237,7 @@ def fused_conv(binding: Binding, plain: Body) -> Body:
 
         def ours(found: tuple[Forward, list[Shape]]) -> Array:
             forward, shapes = found
+            # The kernel below handles other shapes, or reports them.
             if [each.shape for each in args] != shapes:
                 return below()
             bias = Placed(in_one_piece(args[0])) if args and held is None else held

@@ -162,7 +162,9 @@ def batch_norm(binding: Binding, plain: Body) -> Body:
         flat = _flat(x)
         made, new_mean, biased = normalization.trained(flat, in_one_piece(scale), in_one_piece(offset), norms.epsilon)
         count = len(flat)
+        # Bessel's correction, n / (n - 1): TensorFlow keeps the unbiased variance, and normalizes with the biased one.
         unbiased = biased * np.float32(count / max(count - 1, 1))
+        # A copy, since fresh outputs share no memory.
         kept = new_mean.copy(), unbiased
         if factor != 1:
             keep = np.float32(1) - factor
@@ -175,6 +177,7 @@ def batch_norm(binding: Binding, plain: Body) -> Body:
         return made, mean.copy(), variance.copy(), mean.copy(), variance.copy()
 
     def body(x: Array, scale: Array, offset: Array, mean: Array, variance: Array) -> Value:
+        # In training, the former statistics are read only for a moving average.
         given = () if norms.is_training and factor == 1 else (mean, variance)
         if not norms.takes(x, scale, offset, *given):
             return plain(x, scale, offset, mean, variance)

@@ -236,6 +236,7 @@ class Library:
         if activation is None:
             yield self.attributes
             return
+        # These attributes belong to one primitive. All others share `attributes`.
         attributes, post_ops = self._new_attributes(), self.made("post_ops_create")
         try:
             if activation.adds:
@@ -317,6 +318,7 @@ class Library:
 
     def step_to(self, threads: int) -> Step:
         """Return the step that sets the number of threads for the primitives after it."""
+        # This function returns None, after which `execute_all` goes on.
         return self._set_threads, (threads,)
 
     def execute_all(self, steps: Iterable[Step]) -> bool:
@@ -432,6 +434,7 @@ def library() -> Library:
     if setting == "off":
         raise FailedPreconditionError("oneDNN is switched off", expected=f"{SETTING} unset, or a path", actual="off")
     problems: list[str] = []
+    # A library that the user names is the only one that is tried.
     for path in [setting] if setting else _candidates():
         try:
             return Library(path)

@@ -76,11 +76,14 @@ def _statistics(x: Array, scale: Array, shift: Array, epsilon: float) -> tuple[A
 
     def measure(number: int) -> None:
         part = x[parts[number]]
+        # oneDNN computes statistics only together with the normalized image, which is not needed here.
         unused = scratch("normalized", part.shape, _FLOAT)
         addresses = [address(each) for each in (part, unused, means[number], variances[number], scale, shift)]
         _forward(*part.shape, epsilon, is_training=True).run(*addresses)
 
     for_each(measure, range(len(parts)))
+    # With the share s of each part: mean = sum of s * mean_k, variance = sum of s * (variance_k + (mean_k - mean)**2).
+    # In float64.
     shares = np.array([[part.stop - part.start] for part in parts]) / len(x)
     mean = (shares * means).sum(axis=0)
     variance = (shares * (variances + np.square(means - mean))).sum(axis=0)
@@ -118,6 +121,7 @@ def _gradient_by_parts(
 
     for_each(route, range(len(parts)))
     by_scale, by_shift = (sums.sum(axis=0, dtype=np.float64) for sums in (by_scales, by_shifts))
+    # Through the statistics: -scale / (n * deviation) * (x' * sum(dy * x') + sum(dy)), where x' is the normalized x.
     share = -scale / np.sqrt(variance + np.float64(epsilon)) / len(x)
     # The gradient through the statistics is itself a normalization of x, with these factors as scale and shift.
     factors = [(share * total).astype(_FLOAT) for total in (by_scale, by_shift)]

@@ -81,6 +81,7 @@ class _Convolution:
             drawing.is_refused |= by is Who.BLOCKS and g.n >= SAMPLES  # takes so long that a plan gains nothing
             return False
         activated = forward.activated
+        # This may add checks of the inputs to the plan, so it comes before the step that computes.
         if activated is not None and not activated.keeps_nan and not self._limit(drawing) < FAR:
             activated = None
         activation = None if activated is None else activated.activation
@@ -128,6 +129,7 @@ class _Convolution:
         """
         g, filters, _ = self._forward.of
         values = drawing.values
+        # The L2 norm of a window is at most the largest number times the root of its size.
         window = values[self._image].bound * math.sqrt(g.kh * g.kw * filters.inputs)
         bias = 0.0 if self._bias is None else float(np.abs(self._bias).max(initial=0.0))
         limit = window * self._kernel.norm() + bias + sum(values[each].bound for each in self._others)
@@ -158,6 +160,7 @@ class PoolPart:
         if not drawing.are_floats(image, out):
             return False
         is_max, number = pool.algorithm is Algorithm.POOLING_MAX, image
+        # A mean is bounded as its numbers are. oneDNN's maximum ignores NaN, so there the numbers must be checked.
         bound = drawing.bound(image) if is_max else drawing.values[image].bound
         if is_max and not bound < FAR:
             return False
@@ -179,6 +182,7 @@ class ConcatPart:
         items, axis = arguments
         if not isinstance(items, tuple) or not isinstance(axis, Constant):
             return False
+        # Constants among the arrays are left to the node's own function.
         numbers = [each for each in items if isinstance(each, int)]
         values, made = drawing.values, drawing.values[out]
         if len(numbers) < len(items) or any(values[each].dtype != made.dtype for each in numbers):

@@ -129,6 +129,7 @@ class Drawing:
         limit = max(_MODERATE, _ROOM * value.norm)
         if value.is_looked_at or not limit < _LOOKED_AT or not self.are_floats(number):
             return
+        # The sum of squares is compared with the square of the limit, which saves the root.
         self.add(Call(lambda arrays: (_is_strange, (arrays[number], limit**2)), (number,)))
         value.bound, value.is_looked_at = min(value.bound, limit), True
 
@@ -159,6 +160,7 @@ class Plan:
         """Return the last value, given the inputs; None where the nodes must be computed one by one."""
         alone = self._alone
         try:
+            # Atomic, so that concurrent runs use different memory.
             mine = self._sets.pop()
         except IndexError:
             mine = _Set(self._drawing, self._places, self._size)
@@ -171,6 +173,7 @@ class Plan:
             finally:
                 if threads > 1:
                     TEAM.back()
+            # A copy, since the next run overwrites this memory.
             return mine.arrays[-1].copy() if mine.is_done else None
         finally:
             if len(self._sets) < _KEPT:
@@ -195,6 +198,7 @@ class _Computation:
 
     def run(self, mine: _Set) -> None:
         """Compute in this memory."""
+        # Remains if a step raises an error or stops the plan.
         mine.is_done = False
         mine.is_done = library().execute_all(mine.steps(self._threads))
 
@@ -231,6 +235,7 @@ class _Set:
             for number, step in enumerate(self._drawing.steps)
             if isinstance(step, Compute)
         }
+        # One for all primitives, which run one after another.
         scratch = aligned(max((primitive.scratch for primitive, _ in computes.values()), default=0))
         self._held.append(scratch)
         for number, step in enumerate(self._drawing.steps):
@@ -246,6 +251,7 @@ class _Set:
             held = [arrays[each] if isinstance(each, int) else each for each in operands]
             at = [address(each) for each in held] + ([address(scratch)] if primitive.scratch else [])
             handle, frame = primitive.bound(*at)
+            # The steps contain bare addresses and handles, so all that these belong to is kept.
             self._held += [primitive, frame, held]
             made.append(dnnl.step(handle, self._stream, len(at), frame.record))
         return made
@@ -269,6 +275,7 @@ def _places(drawing: Drawing, inputs: int) -> tuple[list[int], int]:
     placed: list[tuple[int, int, int, int]] = []  # first and last step, first and last byte
     begins: dict[int, int] = {}
     for root in sorted(last, key=first.__getitem__):
+        # Rounded up to cache lines, so that each value begins at one.
         born, size = first[root], -(-values[root].nbytes // _LINE) * _LINE
         begin = 0
         for low, high in sorted((p[2], p[3]) for p in placed if p[1] >= born):

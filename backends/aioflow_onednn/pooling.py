@@ -76,6 +76,7 @@ def forward(x: Array, pool: Pool) -> Array | None:
 
     def fold(number: int) -> None:
         block, primitive = plan[number]
+        # Another block has found such numbers, so the kernel below computes everything.
         if strange:
             return
         image = x[block.samples, block.source]
@@ -147,6 +148,7 @@ class _MaxGradient:
         """Write the gradient for all samples of the pool to `out`."""
         noted = scratch("noted", (self._noted,), _BYTE)
         made = scratch("made", (self._made,), _FLOAT)
+        # The gradient reads the positions of the maxima, which only this pass writes. Its result is not used.
         self._forward.run(address(image), address(made), address(noted))
         self._backward.run(address(out), address(gradient), address(noted))
 

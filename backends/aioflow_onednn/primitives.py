@@ -127,6 +127,8 @@ class Primitive:
         self._library, self._codes, self.threads = library, list(arguments), threads
         self.runs, self.usual, self.missed = 0, math.inf, 0
         self._frames: list[Frame] = []
+        # The finalizer holds the list, not this object. Handles are added to the list as they are made, so a later
+        # error loses none.
         owned: list[tuple[str, int]] = [("primitive_desc_destroy", descriptor)]
         weakref.finalize(self, _destroy, library, owned).atexit = False
         implementation = library.implementation(descriptor)
@@ -151,6 +153,7 @@ class Primitive:
         except IndexError:
             frame = Frame(self._library, self._descriptors, self._codes)
         if self.scratch:
+            # This thread's own, and never of another primitive at the same time.
             memory = room("onednn", self.scratch)
             addresses = (*addresses, address(memory))
         try:
@@ -248,4 +251,5 @@ def _reorder(library: Library, source: int, target: int) -> Primitive:
 
 def image_layout(n: int, h: int, w: int, c: int) -> Layout:
     """Return the layout of images [n, h, w, c]."""
+    # oneDNN names the axes n, c, h, w in any case; the strides say that channels are last.
     return Layout((n, c, h, w), (h * w * c, 1, w * c, c))

@@ -40,6 +40,7 @@ def matmul(a: Array, b: Array) -> Array:
 @cache
 def _gemm() -> Gemm:
     dnnl = library()
+    # oneDNN's letters for a matrix as it is, and for a transposed one.
     return Gemm(address_of(dnnl.function("sgemm")), WITH_LETTERS, ord("N"), ord("T"), *dnnl.thread_functions())
 
 
@@ -56,6 +57,7 @@ def _regular(matrix: Array) -> Array:
     down, right = matrix.strides
     by_rows = right == 4 and down >= 4 * columns and down % 4 == 0
     by_columns = down == 4 and right >= 4 * rows and right % 4 == 0
+    # float32 has 4 bytes. A leading dimension is a whole number of elements.
     regular = matrix.flags.aligned and (matrix.flags.c_contiguous or by_rows or by_columns)
     return matrix if regular else np.ascontiguousarray(matrix)
 

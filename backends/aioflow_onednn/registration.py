@@ -19,6 +19,7 @@ def faster(op: str, host: Mapping[str, Converter] | None = None, dtype: str = "f
         @binder(op, device=HOST, dtypes={"T": dtype}, host=host, fresh=True, priority=_PRIORITY)
         def bind(binding: Binding) -> Body:
             plain = KERNELS.get(op, HOST, binding.attrs, below=_PRIORITY).bind(binding)
+            # oneDNN rounds differently from NumPy.
             return plain if binding.reproducible else make(binding, plain)
 
         return make

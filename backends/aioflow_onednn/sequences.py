@@ -68,6 +68,7 @@ class _Run:
         drawing = None if arrays is None else self._drawn(arrays)
         if drawing is not None:
             self._remember(key, Plan(drawing, self._inputs))
+        # Already computed above. It is returned without a copy, so it must not share memory with other values.
         return arrays[-1] if arrays is not None and self._members[-1].fresh else None
 
     def _remember(self, key: Hashable, known: int | Plan | None) -> None:
@@ -101,6 +102,7 @@ class _Run:
                 parts += 1
                 continue
             source = _looks_at(member, arrays, number)
+            # A view of another value shares its memory and bound; anything else is computed into memory of its own.
             if source is None:
                 drawing.add(called(member.call, member.arguments, number, member.takes_out))
             else:

@@ -56,6 +56,6 @@ def _prepared(count: int, classes: int, algorithm: Algorithm) -> Primitive:
     with described(dnnl, (layout, layout)) as (source, target):
         made = dnnl.made(
             *("softmax_forward_primitive_desc_create", dnnl.engine, PropKind.FORWARD_INFERENCE, algorithm),
-            *(source, target, 1, dnnl.attributes),
+            *(source, target, 1, dnnl.attributes),  # 1: along the classes
         )
     return Primitive(dnnl, made, {Argument.SRC: Query.SRC, Argument.DST: Query.DST})

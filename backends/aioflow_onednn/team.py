@@ -84,6 +84,7 @@ class Team:
         If the number is above 1, the caller must call `back`.
         """
         now = self._clock()
+        # Not waited for: while another computation has the team, one thread computes at once.
         if not self._account.is_open(now) or not self._reserved.acquire(blocking=False):
             return 1
         size = 1
@@ -166,6 +167,7 @@ class _Members(threading.local):
                 shared.run(*args)
             finally:
                 made = _threads_of_the_process() - before
+                # Threads that Python has started meanwhile are not OpenMP's.
                 self._ids = list(made - {thread.native_id for thread in threading.enumerate()})
             return
         here = processor_number()
@@ -182,6 +184,7 @@ class _Members(threading.local):
 
 
 def _threads_of_the_process() -> set[int]:
+    # Python lists only threads that it has started or that have called it.
     return {int(name) for name in os.listdir("/proc/self/task")}
 
 
