@@ -26,6 +26,7 @@ def max_pool_with_argmax(binding: Binding) -> Callable[[Array], tuple[Array, Arr
     def body(image: Array) -> tuple[Array, Array]:
         taps, _ = shared.of(image.shape)
         y = pooled(xp, image, taps, xp.maximum, lowest(image.dtype))
+        # One image's numbers serve for all images, unless they count through the batch.
         numbered = image.shape if whole else (1, *image.shape[1:])
         places = xp.arange(math.prod(numbered), dtype=np.int64).reshape(numbered)
         return y, picked(xp, image, y, xp.broadcast_to(places, image.shape), taps).astype(dtype, copy=False)
@@ -44,6 +45,7 @@ def max_pool_grad_with_argmax(binding: Binding) -> Callable[[Array, Array, Array
         if not grad.size or not image.size:
             return made.reshape(image.shape).astype(grad.dtype, copy=False)
         inside = (argmax >= 0) & (argmax < limit)
+        # Element 0 gets the dropped gradients, which are replaced by zeros below.
         places = xp.where(inside, argmax.astype(np.int64, copy=False), 0)
         if not whole:
             expect_shape("grad", grad.shape[:1], image.shape[:1])
@@ -58,5 +60,6 @@ def max_pool_grad_with_argmax(binding: Binding) -> Callable[[Array, Array, Array
 def _summed(dtype: NpDType) -> NpDType:
     """Return the dtype for sums of `dtype`, one that the GPU adds atomically. Integers wrap around in any case."""
     if dtype.kind in "iu":
+        # Addition modulo 2**64 agrees with that of every narrower integer, signed or not, in the bits that are kept.
         return np.dtype(np.uint64)
     return np.dtype(np.float32) if dtype.itemsize == 2 else dtype

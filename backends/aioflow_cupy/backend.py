@@ -43,6 +43,7 @@ class CupyBackend:
                 )
             return 0
         count = self._driver.device_count()
+        # Remembered for a forked child, in which CUDA must not be called.
         self._counted = generation(), count
         return count
 

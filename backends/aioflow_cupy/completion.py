@@ -18,9 +18,9 @@ from typing import Any, Final
 from aioflow.errors import AioflowError, InternalError
 from aioflow_cupy.driver import Event
 
-_SHORTEST: Final = 20e-6
+_SHORTEST: Final = 20e-6  # seconds between two polls
 _LONGEST: Final = 1e-3
-_SHARE: Final = 1 / 16
+_SHARE: Final = 1 / 16  # of the time already waited
 
 
 class _Entry:
@@ -87,6 +87,7 @@ class Completions:
         with self._changed:
             self._closing = True
             self._changed.notify()
+        # A callback may close the device, and its thread cannot wait for itself.
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
@@ -97,6 +98,7 @@ class Completions:
                     self._changed.wait()
                 if not self._entries:
                     return
+                # A copy, because the events are polled without the lock.
                 entries = list(self._entries)
             passed = [(entry, error) for entry in entries for done, error in [_ask(entry.event)] if done]
             if passed:
@@ -114,6 +116,7 @@ class Completions:
     def _rest(self, entries: list[_Entry]) -> None:
         waited = self._clock() - max(entry.since for entry in entries)  # the newest may be short
         with self._changed:
+            # Only this thread removes entries, so an equal number means that `call` has not notified it since the copy.
             if len(self._entries) == len(entries):  # no new entry meanwhile
                 self._changed.wait(min(max(waited * _SHARE, _SHORTEST), _LONGEST))
 
@@ -131,6 +134,7 @@ def _resolve(future: asyncio.Future[Any], finish: Callable[[], Any], error: Exce
     try:
         result = finish()  # also after an error, since it releases what the copy holds
     except Exception as raised:
+        # An error of the device is the cause, and an error of `finish` only follows from it.
         error = error or raised
     if future.done():
         return

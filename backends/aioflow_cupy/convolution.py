@@ -65,10 +65,12 @@ def backprop_input(xp: Namespace, input_shape: Shape, kernel: Array, gradient: A
     padded = xp.zeros((input_shape[0], *g.padded, input_shape[3]), gradient.dtype)
     for part in _batches(padded, g):
         flowing = gradient[part].reshape(-1, groups, outputs // groups).transpose(1, 0, 2)
+        # [groups, n, oh, ow, kh, kw, c / groups]
         rows = xp.matmul(flowing, matrices).reshape(groups, -1, *g.count, kh, kw, inner)
         into = padded[part]
         for i, j, where in g.taps():
             share = rows[..., i, j, :].transpose(1, 2, 3, 0, 4)
+            # At one kernel position no two windows cover the same element, so `+=` adds all of them.
             into[where] += share.reshape(*share.shape[:3], input_shape[3])
     return g.unpad(padded)
 
@@ -91,12 +93,14 @@ def _rows(xp: Namespace, images: Array, g: Windows, groups: int) -> Array:
     taps = math.prod(g.kernel)
     if groups == 1:
         return windows.reshape(1, -1, taps * channels)
+    # From [windows, taps, groups, c / groups] to [groups, windows, taps, c / groups].
     apart = windows.reshape(-1, taps, groups, channels // groups).transpose(2, 0, 1, 3)
     return apart.reshape(groups, -1, taps * channels // groups)
 
 
 def _batches(images: Array, g: Windows) -> Iterator[slice]:
     """Yield parts of the batch whose rows fit into the memory for them."""
+    # Bytes of the rows of one image.
     each = math.prod(g.count) * math.prod(g.kernel) * images.shape[3] * images.dtype.itemsize
     step = max(1, _PATCH_BYTES // max(each, 1))
     for first in range(0, images.shape[0], step):
@@ -120,6 +124,7 @@ def depthwise_by_input(xp: Namespace, input_shape: Shape, kernel: Array, gradien
     flowing = gradient.reshape(*gradient.shape[:3], *kernel.shape[2:])
     padded = xp.zeros((input_shape[0], *g.padded, input_shape[3]), _sum_dtype(xp, gradient))
     for i, j, where in g.taps():
+        # As in `backprop_input`, the windows do not overlap at one kernel position.
         padded[where] += (flowing * kernel[i, j]).sum(axis=4)
     return g.unpad(padded).astype(gradient.dtype, copy=False)
 
@@ -168,6 +173,7 @@ def conv(binding: Binding) -> Callable[[Array, Array], Array]:
 
     def body(image: Array, kernel: Array) -> Array:
         g, made = shared.of(image.shape, kernel.shape)
+        # A sum of no products is 0.
         if not image.size * kernel.size:
             return xp.zeros(made, image.dtype)
         return layout.back(compute(xp, layout.last(image), kernel, g))

@@ -78,8 +78,10 @@ class _Planner:
     def _run(self, xp: Namespace, name: str, inputs: tuple[Array, Array], out: Array, g: Windows) -> Array:
         arrays = [xp.ascontiguousarray(a) for a in inputs]
         graph, tensors, result = self._plan(name, arrays[0].shape, arrays[1].shape, out.shape, g)
+        # Released on return: the pool hands it out again only for later work of this stream.
         workspace = xp.empty(graph.get_workspace_size(), xp.uint8)
         stream: Any = xp.cuda.get_current_stream()
+        # Each time, because a handle keeps the stream of its last call.
         self._cudnn.set_stream(handle=self._handle(stream.device_id), stream=stream.ptr)
         graph.execute(
             {**dict(zip(tensors, arrays, strict=True)), result: out}, workspace, handle=self._handle(stream.device_id)
@@ -92,6 +94,7 @@ class _Planner:
         return self._handles[device]
 
     def _make(self, name: str, first: Shape, second: Shape, out: Shape, g: Windows) -> tuple[Any, list[Any], Any]:
+        # The shapes of image and filter, each an operand or the result of the operation.
         image, kernel = {"conv_fprop": (first, second), "conv_dgrad": (out, second), "conv_wgrad": (second, out)}[name]
         # The filter is [co, kh, kw, c / groups].
         if image[3] != kernel[3]:
@@ -123,6 +126,7 @@ class _Planner:
             dilation=list(g.dilations),
         )
         made.set_output(True).set_dim(_channels_second(out)).set_stride(_strides(out))
+        # The fallback has plans for graphs for which the heuristics propose none.
         graph.build([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
         return graph, tensors, made
 
@@ -133,6 +137,7 @@ def _outputs_first(xp: Namespace, kernel: Array) -> Array:
 
 
 def _channels_second(shape: Shape) -> list[int]:
+    # cuDNN names the axes n, c, h, w in any case; the strides say that channels are last.
     return [shape[0], shape[3], shape[1], shape[2]]
 
 

@@ -66,6 +66,7 @@ class CupyDevice:
         self._lanes = Lanes(driver, self.streams, settings.lane_bytes)
         self.transfers = Transfers(driver, self.streams, self._lanes, self._completions)
         self.executor = StreamExecutor(f"-gpu{index}", self.streams, self._completions)
+        # A thread of its own, so that large uploads do not wait behind the launches of kernels.
         self._stager = DeviceThreads(f"-gpu{index}-copies", 1)
         self._host_values = HostValues(lambda value: self.xp.asarray(value), lambda: self.streams.capturing)
         self._closed = False
@@ -84,6 +85,7 @@ class CupyDevice:
 
     def generator(self, seed: int, seed2: int) -> Any:
         """Return a random generator for the pair of seeds; (0, 0) seeds from the operating system."""
+        # NumPy's seeds are not negative; TensorFlow's are any int64.
         entropy = None if seed == 0 and seed2 == 0 else [seed & (2**64 - 1), seed2 & (2**64 - 1)]
         with self.streams.computing():
             return self._driver.generator(entropy)
@@ -108,6 +110,7 @@ class CupyDevice:
             return imported(self._driver, self.streams, value)
         if not isinstance(value, np.ndarray | np.generic) or value.dtype == object:
             return value
+        # Staging copies the bytes once on the host, which takes the event loop's time.
         if value.nbytes <= _INLINE:
             return self.transfers.upload(value)
         return await self._stager.run(Step(), self.transfers.upload, value)
@@ -185,6 +188,7 @@ class CupyDevice:
         if self._closed:
             return
         self._closed = True
+        # First, because it waits for all copies: lanes may be dropped only when none is in progress.
         self._completions.close()
         self._lanes.clear()
         with self.streams.computing():

@@ -15,7 +15,7 @@ from aioflow_cupy.driver import Driver
 from aioflow_cupy.streams import Streams
 
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13  # DLDeviceType
-_LEGACY_DEFAULT, _PER_THREAD_DEFAULT = 1, 2
+_LEGACY_DEFAULT, _PER_THREAD_DEFAULT = 1, 2  # CUDA's handles of its default streams
 _NO_SYNCHRONISATION: Final = -1
 
 
@@ -32,6 +32,7 @@ def imported(driver: Driver, streams: Streams, value: Any) -> Any:
         InvalidArgumentError: the array is on another device.
     """
     kind, number = value.__dlpack_device__()
+    # Managed memory can be read by every GPU.
     if kind not in (CUDA, CUDA_MANAGED) or (kind == CUDA and number != streams.device):
         raise InvalidArgumentError(
             "the array is in the memory of another device",
@@ -53,6 +54,7 @@ class SharedArray:
         self.array = array
         self._driver = driver
         self._streams = streams
+        # The work that makes the array has been submitted before this; later work does not concern its readers.
         self._made = streams.mark(streams.compute)
         self.shape: tuple[int, ...] = array.shape
         self.dtype = array.dtype

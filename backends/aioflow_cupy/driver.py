@@ -170,6 +170,7 @@ class CupyDriver:
     def stream(self, device: int) -> Any:
         """Return a new stream, as `Driver.stream`."""
         with self._cuda.Device(device):
+            # Other streams wait for CUDA's legacy default stream, which any library may use.
             return self._cuda.Stream(non_blocking=True)
 
     def external_stream(self, device: int, pointer: int) -> Any:
@@ -179,11 +180,13 @@ class CupyDriver:
     def event(self, device: int) -> Any:
         """Return a new event without timing, as `Driver.event`."""
         with self._cuda.Device(device):
+            # Recording a time would cost more, and it is not read.
             return self._cuda.Event(disable_timing=True)
 
     def pool(self, device: int) -> Any:
         """Return CUDA's stream-ordered pool if the GPU supports it, otherwise CuPy's own pool."""
         with self._cuda.Device(device) as own:
+            # CuPy's own pool also reuses memory in the order of the stream that allocated it.
             supported = own.attributes.get("MemoryPoolsSupported", 0)
             return self._cuda.MemoryAsyncPool() if supported else self._cuda.MemoryPool()
 
@@ -227,6 +230,7 @@ class CupyDriver:
         try:
             self._runtime.deviceEnablePeerAccess(other)
         except self._runtime.CUDARuntimeError as error:
+            # Another library in this process may have enabled it.
             if "AlreadyEnabled" not in str(error):
                 raise
 

@@ -38,6 +38,7 @@ def program(chain: Chain, inputs: Sequence[DType]) -> str | None:
             return None
         # Half precision has no functions of its own: C's functions use float, and the assignment rounds.
         text = expression.format(*(names[value] for value in member.operands)).replace("(T)", f"({_C_TYPES[own]})")
+        # `y` has the output's dtype. Variables with the dtypes of the ops round each value as the ops would.
         target = "y" if at == len(chain.members) - 1 else f"{_C_TYPES[member.dtype]} v{at}"
         lines.append(f"{target} = {text};")
         names.append(f"v{at}")

@@ -36,6 +36,7 @@ class StreamExecutor:
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError):
                 step.stop()
+            # Also after a cancellation: the step ends only when no kernel of it is running.
             await self._wait_until_done()
             raise
         return result
@@ -43,6 +44,7 @@ class StreamExecutor:
     def _launch(self, function: Callable[..., T], args: tuple[object, ...]) -> tuple[T, Event]:
         with self._streams.computing():
             result = function(*args)
+        # Marked in the launching thread, so that no work of a later function is before the event.
         return result, self._streams.mark(self._streams.compute)
 
     async def _wait_until_done(self) -> None:

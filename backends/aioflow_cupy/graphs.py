@@ -117,6 +117,7 @@ class CapturedFunction:
 
     def _plain(self, args: Sequence[Any]) -> tuple[Value, ...]:
         self.stats.plain += 1
+        # Weak references, because an update works in place only if nothing else holds the array.
         before = [_reference(v) for v in self._variables]
         made = self._function(*args)
         self._stays = [b() is not None and b() is v.value for b, v in zip(before, self._variables, strict=True)]
@@ -125,6 +126,7 @@ class CapturedFunction:
     def _shape(self, args: Sequence[Any]) -> _Shape:
         key = tuple((a.shape, str(a.dtype)) if _is_array(self._driver.xp, a) else _identity(a) for a in args)
         if key not in self._shapes:
+            # Dictionaries keep the order of insertion.
             if len(self._shapes) >= _KEPT:
                 oldest = next(iter(self._shapes))
                 del self._shapes[oldest]
@@ -139,8 +141,10 @@ class CapturedFunction:
         # An update works in place only if there is no other reference to the array. The other arrays must outlive their
         # replacements.
         held = [None if stays else v.value for stays, v in zip(self._stays, self._variables, strict=True)]
+        # The graph's own: memory of the common pool would be given to other arrays, which the graph would overwrite.
         pool = self._driver.private_pool()
         with self._streams.computing(pool.malloc):
+            # From here on the work is recorded and does not run.
             compute.begin_capture()
             self._streams.capturing = True
             try:
@@ -180,6 +184,7 @@ class CapturedFunction:
         for own, given in zip(capture.inputs, args, strict=True):
             if _is_array(xp, own):
                 own[...] = given
+        # In the same stream as the copies before and after it, and so in order with them.
         capture.graph.launch(self._streams.compute)
         self.stats.replayed += 1
         return tuple(o.copy() if _is_array(xp, o) else o for o in capture.outputs)
@@ -192,6 +197,7 @@ def _is_array(xp: Any, value: Value) -> bool:
 def _identity(value: Value) -> Hashable:
     """Return the cache key of an argument that is not an array: its value if it is a plain one, otherwise its id."""
     # An id cannot be reused while a graph exists: a capture holds its arguments.
+    # Equal values are the same to a graph, which has them as constants.
     return value if isinstance(value, int | float | bool | str | tuple | None) else id(value)
 
 
@@ -240,6 +246,7 @@ def _variables_in_place(capture: _Capture) -> bool:
     """
     if any(variable.value is not array for variable, array in capture.variables):
         return False
+    # A higher count means that a step, or the user, still holds what was read from the variable.
     return all(count <= _HELD for count in _counts(capture.variables))
 
 
@@ -255,6 +262,8 @@ def is_capturable(nodes: Sequence[BoundNode]) -> bool:
         if bound.kernel.is_async or bound.kernel.synchronises or bound.node.attrs.get("batch_dims"):
             return False
         for argument in bound.arguments:
+            # A converted argument is read on the host. A value from inside the strand must then be made on the host,
+            # too.
             if argument.convert is not None and any(
                 edge.node in inside and edge.node not in on_host for edge in argument.sources
             ):

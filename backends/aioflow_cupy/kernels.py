@@ -50,6 +50,7 @@ def batch_matmul(binding: Binding) -> Callable[[Array, Array], Array]:
         if x.ndim < 2 or y.ndim < 2 or (same and x.shape[:-2] != y.shape[:-2]):
             raise _no_product(x, y, "rank >= 2" + (" and equal batches" if same else ""))
         left, right = (x.swapaxes(-1, -2) if turn_x else x), (y.swapaxes(-1, -2) if turn_y else y)
+        # Batches broadcast from the last axis on; the longer one has no counterpart for its first axes.
         pairs = zip(reversed(x.shape[:-2]), reversed(y.shape[:-2]), strict=False)
         if left.shape[-1] != right.shape[-2] or any(a != b and 1 not in (a, b) for a, b in pairs):
             raise _no_product(x, y, "equal inner sizes, and batches that broadcast")
@@ -73,7 +74,9 @@ def _pick(xp: Namespace, params: Array, indices: Array, axis: int) -> Array:
     if not limit:
         return xp.zeros(params.shape[:axis] + indices.shape + params.shape[axis + 1 :], params.dtype)
     inside = (indices >= 0) & (indices < limit)
+    # Index 0 exists, since the axis is not empty here.
     picked = params.take(xp.where(inside, indices, 0), axis)
+    # The mask has the shape of the indices, and is broadcast over the axes before and after.
     wide = (None,) * axis + (...,) + (None,) * (params.ndim - axis - 1)
     return xp.where(inside[wide], picked, params.dtype.type(0))
 
@@ -138,7 +141,9 @@ def sparse_cross_entropy(binding: Binding) -> Callable[[Array, Array], tuple[Arr
         shifted, backprop, total = parts(features)
         rows = xp.arange(batch)
         nan = backprop.dtype.type(np.nan)
+        # -log softmax(x)[label] = log(sum(exp(x - max))) - (x[label] - max)
         loss = xp.where(inside, xp.log(total[:, 0]) - shifted[rows, chosen], nan)
+        # The gradient is softmax(x) - one_hot(label).
         backprop /= total
         backprop[rows, chosen] -= backprop.dtype.type(1)
         backprop = xp.where(inside[:, None], backprop, nan)
@@ -166,6 +171,7 @@ def _special(binding: Binding) -> Body:
     if found is None:
         portable = next(k for k in KERNELS.for_op(binding.op_type) if k.device_type == ANY_DEVICE)
         return portable.bind(binding)
+    # Half precision is computed in float32 and rounded once.
     wide = dtype if dtype.itemsize > 2 else np.dtype(np.float32)
 
     def body(*inputs: Array) -> Array:

@@ -61,6 +61,7 @@ class _Ufunc:
         if their dtype has them, in no fixed order, so the last bits of their sums may differ.
         """
         cupy, apply = self._cupy, self._native
+        # Atomic subtraction as addition of the negative; unsigned integers and bools have no negative.
         if self.__name__ == "subtract" and target.dtype.kind not in "bu":
             apply, updates = cupy.add, -updates
         if target.dtype.name in _ATOMIC.get("add" if apply is cupy.add else self.__name__, ()):
@@ -72,7 +73,9 @@ class _Ufunc:
         cupy = self._cupy
         flat = rows.reshape(-1)
         given = cupy.broadcast_to(updates, rows.shape + target.shape[1:]).reshape(flat.shape + target.shape[1:])
+        # Equal indices become neighbours, each run of them a segment.
         order = cupy.argsort(flat)  # stable
+        # x - a - b = x - (a + b): the updates of a row are added up before they are subtracted.
         fold = cupy.add if self.__name__ == "subtract" else self._native
         sums, ends = _segment_scan(cupy, fold, given[order], flat[order])
         touched = flat[order][ends]
@@ -84,6 +87,7 @@ class _Ufunc:
         `starts` must begin with 0 and ascend strictly. `axis` is ignored: kernels pass 0.
         """
         cupy = self._cupy
+        # The running count of starts gives all rows of a segment the same number.
         marks = cupy.zeros(len(array), dtype=cupy.int64)
         marks[starts] = 1
         sums, ends = _segment_scan(
@@ -107,6 +111,7 @@ def _segment_scan(cupy: Any, fold: Any, rows: Any, ids: Any) -> tuple[Any, Any]:
         scanned = cupy.concatenate([scanned[:width], cupy.where(same, combined, scanned[width:])])
         width *= 2
     ends = cupy.ones(count, dtype=bool)
+    # The last row of a run has the combination of the whole run.
     ends[:-1] = ids[1:] != ids[:-1]
     return scanned, ends
 

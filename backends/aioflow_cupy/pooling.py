@@ -33,6 +33,7 @@ class _Counts:
         return self._counts(g).astype(dtype, copy=False)
 
     def _count(self, g: Windows) -> Array:
+        # On the host, since it happens once for a shape, and does not read any array of the device.
         inside = g.pad(np, np.ones((1, *g.size, 1)))
         total = sum(inside[where] for _, _, where in g.taps())
         return self._xp.asarray(np.maximum(total, 1).astype(np.float32))
@@ -61,6 +62,7 @@ def max_pool(binding: Binding) -> Callable[[Array], Array]:
         padded = g.pad(xp, x, lowest(x.dtype))
         best: Any = None
         for _, _, where in g.taps():
+            # A copy, since later positions are combined into it in place.
             best = padded[where].copy() if best is None else xp.maximum(best, padded[where], best)
         return layout.back(best)
 
@@ -98,6 +100,7 @@ def avg_pool_grad(binding: Binding) -> Body:
         share = share / counts.of(g, share.dtype)
         padded = xp.zeros((dy.shape[0], *g.padded, dy.shape[3]), share.dtype)
         for _, _, where in g.taps():
+            # At one kernel position no two windows cover the same element.
             padded[where] += share
         return layout.back(g.unpad(padded).astype(dy.dtype, copy=False))
 
@@ -147,6 +150,7 @@ def max_pool_grad_grad(binding: Binding) -> Body:
 def _winners(xp: Namespace, g: Windows, x: Array, y: Array) -> Iterator[tuple[Part, Array]]:
     """Yield, for each kernel position, the part that it reads, and a mask of the windows whose first maximum it is."""
     padded = g.pad(xp, x)
+    # Padding is 0 here, which may equal a maximum, so a mask tells it apart.
     inside = g.pad(xp, xp.ones((1, *g.size, 1), bool), False)
     free = xp.ones(y.shape, bool)
     for _, _, where in g.taps():

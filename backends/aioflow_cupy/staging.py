@@ -70,6 +70,7 @@ class Lanes:
                 self._made += 1
                 return Lane(self._driver.pinned(self.size), self._make_device)
             event, lane = self._retired.popleft()
+        # Without the lock, so that other threads can take and return lanes meanwhile.
         event.synchronize()
         return lane
 

@@ -33,6 +33,7 @@ class Taps(Fit):
         stop = min(self.kernel[axis], -(-(size + before) // dilation))
         for tap in range(start, stop):
             offset = tap * dilation - before
+            # The windows for which 0 <= window * stride + offset <= size - 1; a negated floor is a ceiling.
             lowest, highest = max(0, -(offset // stride)), min(self.count[axis] - 1, (size - 1 - offset) // stride)
             if lowest <= highest:
                 read = slice(lowest * stride + offset, highest * stride + offset + 1, stride)
@@ -75,6 +76,7 @@ def pooled(xp: Namespace, x: Array, taps: Taps, combine: Function, start: float)
 
 def spread(xp: Namespace, dy: Array, taps: Taps) -> Array:
     """Return the adjoint of a sum over windows: each element's sum over the windows that contain it."""
+    # As in `pooled`, one axis after another.
     for axis, size in enumerate(taps.size):
         made = xp.zeros((*dy.shape[: axis + 1], size, *dy.shape[axis + 2 :]), dy.dtype)
         for _, given, read in taps.along(axis):
@@ -91,6 +93,7 @@ def _winners(xp: Namespace, x: Array, y: Array, taps: Taps) -> Iterator[tuple[Pa
     free = xp.ones(y.shape, bool)
     for given, read in taps.everywhere():
         values = x[read]
+        # Only NaN differs from itself.
         hit = free[given] & ((values == y[given]) | (values != values))
         free[given] &= ~hit
         yield given, read, hit

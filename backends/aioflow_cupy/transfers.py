@@ -36,10 +36,12 @@ class Transfers:
 
         The array is ready for later work of the compute stream; no other stream may read it.
         """
+        # `ascontiguousarray` returns a vector for a scalar, so the shape is restored.
         array = np.ascontiguousarray(value).reshape(np.shape(value))
         with self._streams.computing():
             made: Array = self._driver.xp.empty(array.shape, array.dtype)
             target = made.reshape(-1).view(np.uint8)
+        # Bytes, so that pieces may end inside an element.
         source = array.reshape(-1).view(np.uint8)
         for piece in self._pieces(source.nbytes):
             lane = self._lanes.take()
@@ -57,6 +59,8 @@ class Transfers:
             _ = lane.device  # allocated in the order of the compute stream, so the copy must come later
             streams.order(streams.compute, streams.upload)
         self._driver.upload(lane.device[:size], lane.host[:size], streams.upload)
+        # The host side of the lane is free once the upload is done, its device side once the compute stream has read
+        # it.
         arrived = streams.order(streams.upload, streams.compute)
         with streams.computing():
             target[piece] = lane.device[:size]
@@ -74,6 +78,7 @@ class Transfers:
         shape, dtype, size = array.shape, array.dtype, flat.nbytes
         lane = self._lanes.take() if size <= self._lanes.size else None
         host = self._driver.pinned(size) if lane is None else lane.host[:size]
+        # The copy must not begin before the kernels that make the array.
         streams.order(streams.compute, streams.download)
         self._driver.download(host, flat, streams.download)
         done = streams.mark(streams.download)
@@ -104,6 +109,7 @@ class Transfers:
         theirs.order(theirs.compute, own.compute)
         with own.computing():
             self._driver.copy_between(made, source, own.compute)
+        # The source belongs to the other GPU's pool, which does not know that this GPU's stream reads it.
         other._completions.hold(own.mark(own.compute), source)
         return made
 
@@ -119,6 +125,7 @@ class Transfers:
             lane = self._lanes.take()
             size = piece.stop - piece.start
             self._driver.download(lane.host[:size], given[piece], theirs.download)
+            # The upload reads what the download writes to the lane.
             theirs.order(theirs.download, own.upload)
             self._through(lane, size, target, piece)
         other._completions.hold(theirs.mark(theirs.download), source)

@@ -33,6 +33,7 @@ def _wide(xp: Namespace, dtype: NpDType) -> Any:
 
 def _by_depth(*fields: Any) -> tuple[Taps, Windows]:
     """Return the windows, and those over single frames."""
+    # The first of three axes is the depth.
     return Taps(*fields), Windows(*(values[1:] for values in fields))
 
 
@@ -96,6 +97,7 @@ def conv_by_filter(binding: Binding) -> Body:
             return total
         x, dy = layout.last(image), layout.last(out_backprop)
         for tap, given, read in taps.along(0):
+            # Each position along the depth has weights of its own, so nothing is added up here.
             total[tap] = compute(xp, _frames(x[:, read]), filter_sizes[1:], _frames(dy[:, given]), flat)
         return total
 
@@ -119,6 +121,7 @@ class _Mean:
 
     def _count(self, taps: Taps) -> Array:
         """Return the number of elements of each window that lie inside the volume: [1, od, oh, ow, 1]."""
+        # The elements of a window inside the volume form a box, so their number is a product.
         deep, high, wide = (np.array(taps.inside(axis), np.float32) for axis in range(3))
         return self._xp.asarray((deep[:, None, None] * high[:, None] * wide)[None, ..., None])
 

@@ -55,7 +55,9 @@ class Windows(Fit):
         if not count:
             return kernel, (before, after)
         reach = (count - 1) * self.strides[axis]  # distance of the last window from the first
+        # Positions before this one are in the padding even of the last window, and so in that of all.
         first = min(max(0, before - reach), kernel - 1)
+        # Positions from `before + size` on are behind the image even for the first window.
         left = max(1, min(kernel, before + size) - first)
         return left, (before - first, min(after, max(0, reach + left - size - before + first)))
 
