@@ -24,6 +24,7 @@ class Engine:
         NotFoundError: the installed onnxruntime does not have the provider.
     """
 
+    # A region that takes no longer than this, by the compiler's estimate, is not delegated.
     call_seconds = 5e-6
 
     def __init__(self, provider: str) -> None:

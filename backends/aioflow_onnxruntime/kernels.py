@@ -171,6 +171,7 @@ class _FixedModels:
                     fixed = part.fixed
                     if fixed is None:
                         self._parts[name].discard(part)
+                    # A model without the variable's value has nothing to compare, so it stays.
                     elif fixed.values.get(part.names[name], inputs[index]) is not inputs[index]:
                         part.fixed = None
 

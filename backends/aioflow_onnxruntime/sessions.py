@@ -84,6 +84,7 @@ class Model:
             return self._run(feeds, options)
 
         def stop() -> None:
+            # onnxruntime looks at this between two nodes.
             options.terminate = True
 
         work.watchers.append(stop)
@@ -170,6 +171,7 @@ class Part:
             return self._largest[given]
         except KeyError:
             if len(self._largest) >= _REMEMBERED:
+                # All at once, which is simple and rare: the entries are found again.
                 self._largest.clear()
         try:
             found = _largest_in(with_shapes(self._graph, dict(enumerate(shapes)), told))
@@ -283,6 +285,7 @@ def options_for(threads: int) -> onnxruntime.SessionOptions:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _SILENT
     options.intra_op_num_threads = threads
+    # The nodes of a part run one after another.
     options.inter_op_num_threads = 1
     options.enable_mem_pattern = False  # it keeps a block of memory per set of shapes and saves no time
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
