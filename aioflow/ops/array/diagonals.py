@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.gradient_registry import gradient
 from aioflow.graph.graph import Operation, Tensor
@@ -131,7 +129,7 @@ def _matrix_set_diag_grad(op: Operation, grad: Tensor) -> list[Tensor]:
     return [make("MatrixSetDiag", grad, zeros_of(op.inputs[1])), make("MatrixDiagPart", grad)]
 
 
-def _main_diagonal_only(**given: Any) -> None:
+def _main_diagonal_only(**given: object) -> None:
     wanted = {"k": 0, "num_rows": -1, "num_cols": -1, "padding_value": 0}
     for name, value in given.items():
         if isinstance(value, Tensor) or value != wanted[name]:

@@ -107,7 +107,7 @@ def _concat_grads(values: Sequence[Tensor], axis: Tensor, grad: Gradient) -> Seq
 def _lengths(values: Sequence[Tensor], axis: Tensor) -> Tensor:
     """Return the sizes of the values along the axis."""
     known = constant_value(axis)
-    sizes: list[Any] = [None] * len(values)
+    sizes: list[int | None] = [None] * len(values)
     if known is not None and _rank(values) is not None:
         sizes = [None if v.dims is None else v.dims[int(known)] for v in values]
     if None not in sizes:
@@ -235,7 +235,7 @@ def _split_v_shape(ctx: ShapeContext) -> list[Dims]:
     return [(*dims[:position], part, *dims[position + 1 :]) for part in parts]
 
 
-def _part_sizes(sizes: list[int], whole: int | None) -> list[Any]:
+def _part_sizes(sizes: list[int], whole: int | None) -> list[int | None]:
     known = sum(s for s in sizes if s >= 0)
     open_count = sum(s == -1 for s in sizes)
     fits = whole is None or (known <= whole if open_count else known == whole)
@@ -272,16 +272,16 @@ define_op(
 
 
 @gradient("Split")
-def _split_grad(op: Operation, *grads: Any) -> list[Tensor | None]:
+def _split_grad(op: Operation, *grads: Tensor | None) -> list[Tensor | None]:
     return [None, _joined(op, grads, op.inputs[0])]
 
 
 @gradient("SplitV")
-def _split_v_grad(op: Operation, *grads: Any) -> list[Tensor | None]:
+def _split_v_grad(op: Operation, *grads: Tensor | None) -> list[Tensor | None]:
     return [_joined(op, grads, op.inputs[2]), None, None]
 
 
-def _joined(op: Operation, grads: tuple[Any, ...], axis: Tensor) -> Tensor:
+def _joined(op: Operation, grads: tuple[Tensor | None, ...], axis: Tensor) -> Tensor:
     parts = or_zeros(op, grads)
     return parts[0] if len(parts) == 1 else make("ConcatV2", parts, axis)
 
@@ -373,7 +373,7 @@ define_op(
 
 
 @gradient("Unpack")
-def _unpack_grad(op: Operation, *grads: Any) -> Tensor:
+def _unpack_grad(op: Operation, *grads: Tensor | None) -> Tensor:
     return make("Pack", or_zeros(op, grads), axis=op.get_attr("axis"))
 
 

@@ -107,7 +107,7 @@ def fill(dims: TensorLike, value: TensorLike, name: str | None = None, layout: N
     return make("Fill", _shape_vector(dims), value, name=name)
 
 
-def _shape_vector(value: Any) -> Any:
+def _shape_vector(value: Any) -> TensorLike:
     """Return a vector of sizes, or a list that converts to one."""
     if isinstance(value, TensorShape):
         value = value.as_list()
@@ -117,10 +117,10 @@ def _shape_vector(value: Any) -> Any:
     return tensor if tensor.dims != () else make("Reshape", tensor, int_constant([-1]))
 
 
-def _filled(shape: Any, dtype: DType, value: int, name: str | None) -> Tensor:
+def _filled(shape: TensorLike, dtype: DType, value: int, name: str | None) -> Tensor:
     if value and dtype is dtypes.string:
         raise DTypeError("strings cannot be filled with ones", expected="a numeric dtype or bool", actual=dtype.name)
-    item: Any = b"" if dtype is dtypes.string else value
+    item: int | bytes = b"" if dtype is dtypes.string else value
     element = np.full((), item, dtype=dtype.np_dtype)
     dims = _static_sizes(shape)
     if dims is not None and (num_elements(dims) or 0) < _SMALL:
@@ -128,7 +128,7 @@ def _filled(shape: Any, dtype: DType, value: int, name: str | None) -> Tensor:
     return make("Fill", _shape_vector(shape), constant(element, dtype), name=name)
 
 
-def _static_sizes(shape: Any) -> tuple[int, ...] | None:
+def _static_sizes(shape: object) -> tuple[int, ...] | None:
     """Return the sizes if all are plain numbers, else None. A tensor, even a constant one, is left to the graph."""
     if isinstance(shape, Tensor):
         return None
@@ -183,7 +183,7 @@ def ones_like(
     return _like(tensor, dtype, 1, name, optimize)
 
 
-def _like(value: TensorLike, dtype: Any, item: int, name: str | None, optimize: bool) -> Tensor:
+def _like(value: TensorLike, dtype: DTypeLike | None, item: int, name: str | None, optimize: bool) -> Tensor:
     tensor = convert_to_tensor(value)
     wanted = tensor.dtype if dtype is None else as_dtype(dtype)
     dims = known_dims(tensor)
@@ -443,7 +443,7 @@ def meshgrid(*args: TensorLike, indexing: str = "xy", name: str = "meshgrid") ->
     if indexing == "xy" and count > 1:
         places[:2] = [1, 0]
     shaped = [make("Reshape", v, [1] * p + [-1] + [1] * (count - p - 1)) for v, p in zip(vectors, places, strict=True)]
-    lengths: list[Any] = [None] * count
+    lengths: list[TensorLike] = [0] * count
     for vector, place in zip(vectors, places, strict=True):
         length = num_elements(vector.dims)
         lengths[place] = make("Size", vector) if length is None else length

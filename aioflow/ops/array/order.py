@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -359,7 +359,7 @@ define_op(
 
 
 @gradient("DynamicPartition")
-def _partition_grad(op: Operation, *grads: Any) -> list[Tensor | None]:
+def _partition_grad(op: Operation, *grads: Tensor | None) -> list[Tensor | None]:
     data, partitions = op.inputs
     count = op.get_attr("num_partitions")
     # Partition the positions as the data were: a stitch at these positions undoes the partition.

@@ -116,7 +116,7 @@ def _choose(
 ) -> Tensor:
     if (x is None) != (y is None):
         raise InvalidArgumentError("x and y must both be given, or neither", expected="x and y", actual="one of them")
-    if x is None:
+    if x is None or y is None:
         return make("Where", condition, name=name)
     return make(op_type, condition, x, y, name=name)
 

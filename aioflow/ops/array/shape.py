@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -57,7 +56,7 @@ def times(size: int | None, factor: int | None) -> int | None:
     return None if size is None or factor is None else size * factor
 
 
-def _vector_of_rank(tensor: Any) -> Dims:
+def _vector_of_rank(tensor: Tensor) -> Dims:
     return (None if tensor.dims is None else len(tensor.dims),)
 
 

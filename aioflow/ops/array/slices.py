@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import builtins
 import operator
-from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.operators import OPERATORS
 from aioflow.graph.shapes import Dimension, Dims
+from aioflow.graph.signature.attributes import Attrs
 from aioflow.graph.static_value import constant_value, moving
 from aioflow.graph.strided import strided_dims, strided_index
 from aioflow.graph.traits import opaque, view
@@ -146,7 +146,7 @@ define_op(
 )
 
 
-def _masks(op: Operation) -> dict[str, Any]:
+def _masks(op: Operation) -> Attrs:
     return {mask: op.get_attr(mask) for mask in _MASKS}
 
 
@@ -195,17 +195,19 @@ def strided_slice(
 
 # -- tensor[...] --------------------------------------------------------------------------------------------------
 
+_Part: TypeAlias = int | Tensor
+
 
 class _Bounds:
     """The vectors and masks of a strided slice, collected from the items of an index."""
 
     def __init__(self) -> None:
-        self.vectors: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
+        self.vectors: tuple[list[_Part], list[_Part], list[_Part]] = ([], [], [])
         self.masks = dict.fromkeys(_MASKS, 0)
 
     def add(self, item: Any) -> None:
         bit = 1 << len(self.vectors[0])
-        parts: tuple[Any, Any, Any] = (0, 0, 1)
+        parts: tuple[_Part, _Part, _Part] = (0, 0, 1)
         if isinstance(item, builtins.slice):
             parts = (_index(item.start, 0), _index(item.stop, 0), _index(item.step, 1))
             self.masks["begin_mask"] |= bit if _is_open(item.start) else 0
@@ -228,11 +230,11 @@ class _Bounds:
         return dtypes.int64 if large or dtypes.int64 in found else dtypes.int32
 
 
-def _is_open(bound: Any) -> bool:
+def _is_open(bound: object) -> bool:
     return bound is None or (isinstance(bound, Dimension) and bound.value is None)
 
 
-def _index(value: Any, default: int) -> Any:
+def _index(value: Any, default: int) -> _Part:
     """Return one bound: an int, or an integer scalar tensor."""
     if _is_open(value):
         return default
@@ -251,7 +253,7 @@ def _index(value: Any, default: int) -> Any:
     )
 
 
-def _packed(values: list[Any], dtype: DType) -> Tensor:
+def _packed(values: list[_Part], dtype: DType) -> Tensor:
     if not any(isinstance(v, Tensor) for v in values):
         return int_constant(values, dtype)
     items = [v if isinstance(v, Tensor) else int_constant(v, dtype) for v in values]
@@ -265,12 +267,12 @@ def _getitem(tensor: Tensor, key: Any) -> Tensor:
     for item in key if isinstance(key, tuple | list) else (key,):
         bounds.add(item)
     dtype = bounds.dtype()
-    masks: Mapping[str, Any] = bounds.masks
+    masks: Attrs = bounds.masks
     vectors = [_packed(vector, dtype) for vector in bounds.vectors]
     return make("StridedSlice", tensor, *vectors, name="strided_slice", **masks)
 
 
-def _is_mask(key: Any) -> bool:
+def _is_mask(key: object) -> bool:
     if isinstance(key, bool | np.bool_):
         return True
     if isinstance(key, Tensor):

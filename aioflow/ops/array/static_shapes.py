@@ -7,7 +7,6 @@ they use a constant instead of a Shape node: graphs stay small and kernels can b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -30,7 +29,7 @@ def _known(dims: Dims) -> tuple[int, ...] | None:
     return tuple(d for d in dims if d is not None)
 
 
-def int_constant(value: Any, dtype: DType = dtypes.int32, name: str = "Const") -> Tensor:
+def int_constant(value: object, dtype: DType = dtypes.int32, name: str = "Const") -> Tensor:
     """Return a constant of integers, also for an empty list.
 
     Raises:

@@ -73,7 +73,7 @@ def _bare(images: Tensor, many: bool) -> Tensor:
     return images if many else make("Squeeze", images, squeeze_dims=[0])
 
 
-def _sizes(images: Tensor) -> tuple[Any, Any]:
+def _sizes(images: Tensor) -> tuple[_Size, _Size]:
     """Return height and width: numbers if they are known, otherwise scalar tensors."""
     dims = (None,) * 4 if images.dims is None else images.dims
     shape = make("Shape", images) if None in dims[1:3] else None
@@ -84,20 +84,20 @@ def _sizes(images: Tensor) -> tuple[Any, Any]:
     return found[0], found[1]
 
 
-def _known(value: Any) -> int | None:
+def _known(value: _Size) -> int | None:
     """Return the number if it is known statically, else None."""
     found = constant_value(value) if isinstance(value, Tensor) else value
     return None if found is None else operator.index(int(found))
 
 
-def _vector(*items: Any) -> Tensor:
+def _vector(*items: _Size) -> Tensor:
     known = [n for n in map(_known, items) if n is not None]
     if len(known) == len(items):
         return constant(known, dtypes.int32)
     return make("Pack", [convert_to_tensor(item, dtypes.int32) for item in items], axis=0)
 
 
-def _demand(image: Tensor, *demands: tuple[Any, str]) -> Tensor:
+def _demand(image: Tensor, *demands: tuple[_Size, str]) -> Tensor:
     """Return the image after a check that no number is negative: now if it is known, otherwise in the run."""
     checks: list[Operation] = []
     for number, what in demands:
@@ -168,7 +168,7 @@ def pad_to_bounding_box(
         return _bare(made, many)
 
 
-def _both(op_type: str, choose: Any, left: Any, right: Any) -> Any:
+def _both(op_type: str, choose: Callable[..., int], left: _Size, right: _Size) -> _Size:
     if isinstance(left, Tensor) or isinstance(right, Tensor):
         return make(op_type, left, right)
     return choose(left, right)
@@ -214,7 +214,7 @@ def central_crop(image: TensorLike, central_fraction: float) -> Tensor:
         return _bare(made, many)
 
 
-def _margin(size: Any, fraction: float) -> Any:
+def _margin(size: _Size, fraction: float) -> _Size:
     if not isinstance(size, Tensor):
         return int((size - size * fraction) / 2)
     wide = make("Cast", size, DstT=dtypes.float64)
@@ -347,7 +347,7 @@ def _cast(image: Tensor, dtype: DType, saturate: bool) -> Tensor:
     return make("Cast", image, DstT=dtype)
 
 
-def _inside(bound: Any, given: DType, wanted: DType) -> Any:
+def _inside(bound: float, given: DType, wanted: DType) -> Any:
     """Return the bound in the given dtype, rounded so that it does not exceed the range of the wanted dtype."""
     if not given.is_floating or not wanted.is_integer:
         return bound
@@ -355,7 +355,7 @@ def _inside(bound: Any, given: DType, wanted: DType) -> Any:
     return np.nextafter(number, given.np_dtype.type(0)) if int(number) > wanted.max else number
 
 
-def adjusted(image: TensorLike, adjust: Any, name: str) -> Tensor:
+def adjusted(image: TensorLike, adjust: Callable[[Tensor], Tensor], name: str) -> Tensor:
     """Adjust an image in floating point, and convert it back to its dtype."""
     given = convert_to_tensor(image)
     with default_graph().name_scope(name):

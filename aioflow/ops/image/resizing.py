@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from aioflow.graph.gradient_registry import gradient
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, format_dims, merge_dims
+from aioflow.graph.signature.attributes import Attrs
 from aioflow.graph.static_value import constant_value
 from aioflow.graph.traits import opaque, transcendental
 from aioflow.ops import rows
@@ -131,7 +132,7 @@ define_op(
 )
 
 
-def _scaling(op: Operation) -> dict[str, Any]:
+def _scaling(op: Operation) -> Attrs:
     return {name: op.attrs[name] for name in ("align_corners", "half_pixel_centers")}
 
 
@@ -182,7 +183,7 @@ def _bicubic_grad_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     return [make("ResizeBicubic", grad, image_size(op.inputs[0]), **_scaling(op)), None]
 
 
-def _kernel(op: Operation) -> dict[str, Any]:
+def _kernel(op: Operation) -> Attrs:
     return {name: op.attrs[name] for name in ("kernel_type", "antialias")}
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple, overload
+from collections.abc import Sequence
+from typing import Final, Literal, NamedTuple, overload
 
 from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.graph import dtypes
@@ -12,6 +12,7 @@ from aioflow.graph.gradient_registry import gradient
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, broadcast_dims, format_dims, merge_dims
+from aioflow.graph.signature.attributes import Attrs
 from aioflow.graph.traits import product
 from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_list, make_tuple
@@ -114,7 +115,7 @@ def _least(a: int | None, b: int | None) -> int | None:
 _T = "T: {float64, float32, float16, complexes}"
 
 
-def _cubic(_: Mapping[str, Any], inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
+def _cubic(_: Attrs, inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
     """Return the multiply-adds: the number of elements times the length of a side."""
     return float(inputs[0].elements * (inputs[0].dims[-1] if inputs[0].dims else 1))
 

@@ -29,7 +29,7 @@ def trace(x: TensorLike, name: str | None = None) -> Tensor:
         return reduce_by("Sum", make("MatrixDiagPart", tensor), -1, False, None)
 
 
-def _sizes(*values: Any) -> list[int]:
+def _sizes(*values: object) -> list[int]:
     sizes = [whole_number(value, "a size of a matrix") for value in values]
     if min(sizes) < 0:
         raise InvalidArgumentError("a size cannot be negative", expected="sizes >= 0", actual=sizes)
@@ -104,7 +104,7 @@ def norm(
         return _vector_norm(x, ord, axis if axes is None else axes[0], keep)
 
 
-def _check_norm(ord: Any, pair: bool) -> None:
+def _check_norm(ord: str | float, pair: bool) -> None:
     named = ("euclidean", "fro") if pair else ("euclidean",)
     if isinstance(ord, str):
         fits = ord in named
@@ -115,7 +115,7 @@ def _check_norm(ord: Any, pair: bool) -> None:
         raise InvalidArgumentError("unknown norm", expected=wanted, actual=ord)
 
 
-def _euclidean(x: Tensor, axis: Any, keep: bool) -> Tensor:
+def _euclidean(x: Tensor, axis: TensorLike | None, keep: bool) -> Tensor:
     squares = x * make("Conj", x) if x.dtype.is_complex else x * x
     return make("Sqrt", reduce_by("Sum", squares, axis, keep, None))
 
@@ -124,7 +124,7 @@ def _absolute(x: Tensor) -> Tensor:
     return make("ComplexAbs", x, Tout=x.dtype.real_dtype) if x.dtype.is_complex else make("Abs", x)
 
 
-def _vector_norm(x: Tensor, ord: Any, axis: Any, keep: bool) -> Tensor:
+def _vector_norm(x: Tensor, ord: Any, axis: TensorLike | None, keep: bool) -> Tensor:
     if ord in ("euclidean", 2):
         return _euclidean(x, axis, keep)
     size = _absolute(x)
@@ -136,7 +136,7 @@ def _vector_norm(x: Tensor, ord: Any, axis: Any, keep: bool) -> Tensor:
     return make("Pow", total, constant(1.0 / ord, dtype=size.dtype))
 
 
-def _matrix_norm(x: Tensor, ord: Any, axes: tuple[int, int], keep: bool) -> Tensor:
+def _matrix_norm(x: Tensor, ord: str | float, axes: tuple[int, int], keep: bool) -> Tensor:
     if isinstance(ord, str):
         return _euclidean(x, axes, keep)
     if ord == 2:

@@ -7,20 +7,21 @@ right flags, and the kernel passes a transposed view to BLAS.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.graph.costs import Cost, Operand
 from aioflow.graph.dtypes import DTypeLike, as_dtype
-from aioflow.graph.einsum import ELLIPSIS, Equation, parse_equation
+from aioflow.graph.einsum import ELLIPSIS, Equation, Label, parse_equation
 from aioflow.graph.gradient_registry import gradient
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.operators import OPERATORS
 from aioflow.graph.shapes import Dims, broadcast_dims, format_dims, merge_dims
+from aioflow.graph.signature.attributes import Attrs
 from aioflow.graph.traits import Half, opaque, product
 from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_list
@@ -76,7 +77,7 @@ def _einsum_shape(ctx: ShapeContext) -> Dims:
     if None in labels and ELLIPSIS in equation.output:
         return None
     known = [x for x in labels if x is not None]
-    sizes: dict[Any, int | None] = {}
+    sizes: dict[Label, int | None] = {}
     for dims, term in zip(operands, labels, strict=True):
         if dims is not None and term is not None:
             for label, size in zip(term, dims, strict=True):
@@ -84,7 +85,7 @@ def _einsum_shape(ctx: ShapeContext) -> Dims:
     return tuple(sizes.get(label) for label in equation.output_labels(known))
 
 
-def _agree(label: Any, a: int | None, b: int | None) -> int | None:
+def _agree(label: Label, a: int | None, b: int | None) -> int | None:
     """Return the common size of a label; sizes under an ellipsis broadcast."""
     if isinstance(label, int):
         broadcast = broadcast_dims([(a,), (b,)])
@@ -94,7 +95,7 @@ def _agree(label: Any, a: int | None, b: int | None) -> int | None:
     return b if a is None else a
 
 
-def _multiply_adds(attrs: Mapping[str, Any], inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
+def _multiply_adds(attrs: Attrs, inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
     """Return the multiply-adds of a (batched) matrix product: output elements times the inner size."""
     left = inputs[0].dims
     transposed = attrs.get("transpose_a") or attrs.get("adj_x")
@@ -102,7 +103,7 @@ def _multiply_adds(attrs: Mapping[str, Any], inputs: Sequence[Operand], outputs:
     return float(outputs[0].elements * inner)
 
 
-def _labels(attrs: Mapping[str, Any], inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
+def _labels(attrs: Attrs, inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
     """Return the multiply-adds of an einsum: the product of the sizes of all labels.
 
     An ellipsis counts by the size of the output.
@@ -438,7 +439,7 @@ def einsum(equation: str, *inputs: TensorLike, name: str | None = None, optimize
     return result
 
 
-def _einsum_in_pairs(equation: Equation, tensors: list[Tensor], optimize: Any) -> Tensor:
+def _einsum_in_pairs(equation: Equation, tensors: list[Tensor], optimize: str) -> Tensor:
     """Contract two operands at a time, in the cheapest order for the known sizes."""
     terms = list(equation.terms)
     if any(ELLIPSIS in t for t in terms):

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -137,7 +137,7 @@ def unbroadcast(x: Tensor, y: Tensor, grad_x: Gradient | None, grad_y: Gradient 
     `grad_x` and `grad_y` have the shape of the op's output. None stays None, and IndexedSlices stay IndexedSlices
     unless they must be summed.
     """
-    dynamic: Any = None
+    dynamic: tuple[tuple[Tensor, Tensor], list[Tensor]] | None = None
     results: list[Gradient | None] = []
     for index, (own, other, grad) in enumerate(((x, y, grad_x), (y, x, grad_y))):
         if grad is None or _same_shape(own, other, grad):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import overload
 
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.graph import Tensor
@@ -12,7 +12,7 @@ from aioflow.graph.tensor_like import DenseLike
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make
 from aioflow.ops.math.reduction import reduce_sum
 from aioflow.ops.scoping import name_scope
-from aioflow.ops.sparse.indexed_slices import convert_n_to_tensor_or_indexed_slices
+from aioflow.ops.sparse.indexed_slices import Gradient, convert_n_to_tensor_or_indexed_slices
 
 __all__ = ["clip_by_average_norm", "clip_by_global_norm", "clip_by_norm", "global_norm"]
 
@@ -118,7 +118,7 @@ def clip_by_global_norm(
     return clipped, norm
 
 
-def _scaled(t: Any, scale: Tensor) -> Any:
+def _scaled(t: Gradient | None, scale: Tensor) -> Gradient | None:
     if t is None:
         return None
     values = t.values if isinstance(t, IndexedSlices) else t
@@ -127,7 +127,7 @@ def _scaled(t: Any, scale: Tensor) -> Any:
     return IndexedSlices(scaled, t.indices, t.dense_shape) if isinstance(t, IndexedSlices) else scaled
 
 
-def _values(t_list: Any) -> list[Tensor | None]:
+def _values(t_list: object) -> list[Tensor | None]:
     if not isinstance(t_list, list | tuple):
         raise DTypeError("a sequence of tensors is needed", expected="a list or tuple", actual=type(t_list).__name__)
     converted = convert_n_to_tensor_or_indexed_slices(t_list)

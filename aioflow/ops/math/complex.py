@@ -250,7 +250,7 @@ def saturate_cast(value: TensorLike, dtype: DTypeLike, name: str | None = None) 
     return result
 
 
-def _limits(source: DType, target: DType) -> tuple[Any, Any]:
+def _limits(source: DType, target: DType) -> tuple[np.generic | None, np.generic | None]:
     """Return the least and the greatest value of `target`, as values of `source`.
 
     None for a limit that no value of `source` exceeds.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
@@ -13,6 +13,7 @@ from aioflow.graph.gradient_registry import gradient
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, format_dims
+from aioflow.graph.signature.attributes import Attrs
 from aioflow.graph.traits import product
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.array.static_shapes import shape_of
@@ -23,7 +24,7 @@ _COMPLEX: Final = ["Tcomplex: {complexes} = complex64"]
 _REAL: Final = ["Treal: {float32, float64} = float32", *_COMPLEX]
 
 
-def _work(_: Mapping[str, Any], inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
+def _work(_: Attrs, inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
     """Return n log n, with the logarithm of the total number of elements instead of the length of an axis."""
     elements = float(inputs[0].elements)
     return elements * math.log2(elements + 2)

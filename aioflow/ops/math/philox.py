@@ -5,8 +5,6 @@ Keras's seed generators use these ops. The older stateless ops are in `ops/math/
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from aioflow.graph import dtypes
@@ -91,7 +89,7 @@ def _gamma_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 
 
 def stateless_gamma(
-    shape: Any,
+    shape: TensorLike,
     seed: TensorLike,
     alpha: TensorLike,
     beta: TensorLike | None = None,

@@ -16,7 +16,7 @@ from aioflow.graph.default_graph import default_graph
 from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
 from aioflow.graph.gradient_registry import gradient, not_differentiable
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import ShapeContext, define_op
+from aioflow.graph.opdef import ShapeContext, ShapeFn, define_op
 from aioflow.graph.shapes import Dimension, Dims, TensorShape, broadcast_dims, format_dims
 from aioflow.graph.traits import Effect, elementwise, random, transcendental
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make
@@ -77,7 +77,7 @@ def _given_shape(ctx: ShapeContext) -> Dims:
     return ctx.partial_shape("shape")
 
 
-def _given_shape_and(name: str) -> Any:
+def _given_shape_and(name: str) -> ShapeFn:
     def shape(ctx: ShapeContext) -> Dims:
         outer, inner = _given_shape(ctx), ctx.dims(name)
         return None if outer is None or inner is None else outer + inner
@@ -201,12 +201,12 @@ def shape_tensor(shape: Any) -> Tensor:
     return convert_to_tensor(shape, name="shape", preferred_dtype="int32")
 
 
-def _is(value: Any, number: float) -> bool:
+def _is(value: object, number: float) -> bool:
     """Return whether a Python number equals `number`; False for tensors."""
     return isinstance(value, int | float) and value == number
 
 
-def _scaled(sample: Tensor, low: Any, scale: Any, name: str) -> Tensor:
+def _scaled(sample: Tensor, low: TensorLike, scale: TensorLike, name: str) -> Tensor:
     """Return sample * scale + low, without ops that change nothing."""
     shifts = not _is(low, 0)
     if not _is(scale, 1):
@@ -278,7 +278,14 @@ def truncated_normal(
 
 
 def _normal(
-    op_type: str, default: str, shape: Any, mean: Any, stddev: Any, dtype: Any, seed: int | None, name: str | None
+    op_type: str,
+    default: str,
+    shape: TensorLike,
+    mean: TensorLike,
+    stddev: TensorLike,
+    dtype: DTypeLike,
+    seed: int | None,
+    name: str | None,
 ) -> Tensor:
     kind = as_dtype(dtype)
     with name_scope(name, default, [shape, mean, stddev]) as scope:
@@ -470,7 +477,14 @@ def stateless_truncated_normal(
 
 
 def _stateless(
-    op_type: str, default: str, shape: Any, seed: Any, mean: Any, stddev: Any, dtype: Any, name: str | None
+    op_type: str,
+    default: str,
+    shape: TensorLike,
+    seed: TensorLike,
+    mean: TensorLike,
+    stddev: TensorLike,
+    dtype: DTypeLike,
+    name: str | None,
 ) -> Tensor:
     kind = as_dtype(dtype)
     with name_scope(name, default, [shape, seed, mean, stddev]) as scope:

@@ -80,7 +80,7 @@ def _extreme(function: Callable[..., Array], of_none: str) -> StaticValue:
     `of_none` names the limit of the dtype that is the result for no elements.
     """
 
-    def rule(op: Operation, inputs: list[Array]) -> Any:
+    def rule(op: Operation, inputs: list[Array]) -> Array | list[Array] | None:
         limit = getattr(np.iinfo(inputs[0].dtype), of_none)
         return _over_axes(lambda *a, **k: function(*a, initial=limit, **k))(op, inputs)
 
@@ -90,14 +90,14 @@ def _extreme(function: Callable[..., Array], of_none: str) -> StaticValue:
 def _total(function: Callable[..., Array]) -> StaticValue:
     """Return the static value of a sum or product, which wraps around in the dtype of the op."""
 
-    def rule(op: Operation, inputs: list[Array]) -> Any:
+    def rule(op: Operation, inputs: list[Array]) -> Array | list[Array] | None:
         return _over_axes(lambda *a, **k: function(*a, dtype=inputs[0].dtype, **k))(op, inputs)
 
     return integers_only(StaticValue(rule))
 
 
 def _running(function: Callable[..., Array]) -> StaticValue:
-    def rule(op: Operation, inputs: list[Array]) -> Array | None:
+    def rule(op: Operation, inputs: list[Array]) -> Array | list[Array] | None:
         if op.attrs["exclusive"] or op.attrs["reverse"]:
             return None
         return function(inputs[0], axis=int(inputs[1]), dtype=inputs[0].dtype)
@@ -313,7 +313,7 @@ def _conjugate(x: Tensor) -> Tensor:
 # ── builders ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _either(name: str, value: Any, old_name: str, old_value: Any) -> Any:
+def _either(name: str, value: object, old_name: str, old_value: object) -> Any:
     """Return the value of an argument that has an old name as well.
 
     Raise InvalidArgumentError if both names are used.
@@ -349,7 +349,13 @@ def reduce_by(
 
 
 def _reduce(
-    op_type: str, x: TensorLike, axis: Any, keepdims: Any, name: str | None, indices: Any, keep_dims: Any
+    op_type: str,
+    x: TensorLike,
+    axis: TensorLike | None,
+    keepdims: bool | None,
+    name: str | None,
+    indices: TensorLike | None,
+    keep_dims: bool | None,
 ) -> Tensor:
     axis = _either("axis", axis, "reduction_indices", indices)
     return reduce_by(op_type, x, axis, _either("keepdims", keepdims, "keep_dims", keep_dims), name)
@@ -536,7 +542,7 @@ def count_nonzero(
     x = convert_to_tensor(_either("input_tensor", input_tensor, "input", input))
     axis = _either("axis", axis, "reduction_indices", reduction_indices)
     keep = _either("keepdims", keepdims, "keep_dims", keep_dims)
-    nothing: Any = "" if x.dtype is dtypes.string else x.dtype.np_dtype.type(0)
+    nothing: TensorLike = "" if x.dtype is dtypes.string else x.dtype.np_dtype.type(0)
     with name_scope(name, "count_nonzero", [x]):
         present = make("NotEqual", x, constant(nothing, dtype=x.dtype))
         return reduce_by("Sum", make("Cast", present, DstT=as_dtype(dtype)), axis, keep, None)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.gradient_registry import gradient
@@ -275,7 +273,7 @@ def unsorted_segment_prod(
     return make("UnsortedSegmentProd", data, segment_ids, num_segments, name=name)
 
 
-def _segment_sizes(data: Tensor, ids: Tensor, count: Any) -> Tensor:
+def _segment_sizes(data: Tensor, ids: Tensor, count: TensorLike) -> Tensor:
     """Return the size of each segment (1 if empty), in a shape that broadcasts against the segments."""
     ones = make("Fill", make("Shape", ids), constant(1, dtype=data.dtype))
     sizes = make("Maximum", make("UnsortedSegmentSum", ones, ids, count), constant(1, dtype=data.dtype))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -269,7 +269,7 @@ def argmin(
     return make("ArgMin", input, _axis(axis, dimension), output_type=as_dtype(output_type), name=name)
 
 
-def _axis(axis: Any, dimension: Any) -> Any:
+def _axis(axis: TensorLike | None, dimension: TensorLike | None) -> TensorLike:
     if axis is not None and dimension is not None:
         raise InvalidArgumentError("both 'axis' and 'dimension' are given", expected="only 'axis'", actual=dimension)
     given = dimension if axis is None else axis
@@ -358,7 +358,7 @@ def argsort(
         return _sorted(x, axis, direction)[1]
 
 
-def _sorted(x: Tensor, axis: Any, direction: str) -> tuple[Tensor, Tensor]:
+def _sorted(x: Tensor, axis: TensorLike, direction: str) -> tuple[Tensor, Tensor]:
     """Return the sorted values and their indices.
 
     TopKV2 over the whole last dimension is a stable descending sort.
@@ -508,7 +508,7 @@ def confusion_matrix(
     with name_scope(name, "confusion_matrix", [labels, predictions, num_classes, weights]):
         rows, columns = _squeezed(convert_to_tensor(labels), convert_to_tensor(predictions))
         rows, columns = (make("Cast", t, DstT=dtypes.int64) for t in (rows, columns))
-        size: Any
+        size: Tensor
         if num_classes is None:
             tops = [reduce_by("Max", t, None, False, None) for t in (rows, columns)]
             size = make("Maximum", *tops) + constant(1, dtypes.int64)

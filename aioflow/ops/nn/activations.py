@@ -32,7 +32,7 @@ def zeros_like(tensor: Tensor) -> Tensor:
     return make("ZerosLike", tensor)
 
 
-def renamed(new: Any, old: Any, names: tuple[str, str]) -> Any:
+def renamed(new: object, old: object, names: tuple[str, str]) -> Any:
     """Return the value of an argument that has a new and an old name.
 
     Raises:

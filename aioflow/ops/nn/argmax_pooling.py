@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from aioflow.graph.costs import Cost, Operand
 from aioflow.graph.dtypes import DTypeLike, as_dtype
@@ -12,6 +12,7 @@ from aioflow.graph.gradient_registry import gradient
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims
+from aioflow.graph.signature.attributes import Attrs
 from aioflow.graph.traits import opaque
 from aioflow.graph.windows import Window, pool_dims
 from aioflow.ops.apply import TensorLike, make, make_list
@@ -26,7 +27,7 @@ _HOW: Final = [
 ]
 
 
-def _windows(attrs: Mapping[str, Any], inputs: Sequence[Operand], _: Sequence[Operand]) -> float:
+def _windows(attrs: Attrs, inputs: Sequence[Operand], _: Sequence[Operand]) -> float:
     """Return the bytes read: four passes over each window."""
     return 4.0 * inputs[0].size * math.prod(attrs["ksize"]) / math.prod(attrs["strides"]) if inputs[0].size else 0.0
 
@@ -59,7 +60,7 @@ define_op(
 
 
 @gradient("MaxPoolWithArgmax")
-def _gradient(op: Operation, grad: Tensor, _: Any) -> Tensor:
+def _gradient(op: Operation, grad: Tensor, _: object) -> Tensor:
     how = {name: op.attrs[name] for name in ("ksize", "strides", "padding", "include_batch_in_index")}
     return make("MaxPoolGradWithArgmax", op.inputs[0], grad, op.outputs[1], **how)
 

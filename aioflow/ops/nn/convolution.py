@@ -6,12 +6,11 @@ two or four.
 
 from __future__ import annotations
 
-from typing import Any
-
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.graph import Tensor
 from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, format_dims, is_compatible
+from aioflow.graph.signature.attributes import Attrs
 from aioflow.graph.traits import Half, product
 from aioflow.graph.windows import Window, conv_dims, depthwise_dims
 from aioflow.ops import rows
@@ -104,9 +103,7 @@ differentiate_convolution(
 # -- builders --------------------------------------------------------------------------------------
 
 
-def _attrs(
-    strides: Ints | None, padding: Padding | None, data_format: str | None, dilations: Ints | None
-) -> dict[str, Any]:
+def _attrs(strides: Ints | None, padding: Padding | None, data_format: str | None, dilations: Ints | None) -> Attrs:
     layout = data_format or "NHWC"
     return {
         "strides": per_axis(strides, 2, layout, "strides"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.graph.gradient_registry import gradient
@@ -202,7 +201,7 @@ def _as_rows(tensor: Tensor) -> Tensor:
 
 
 def _with_outer_shape(loss: Tensor, features: Tensor, outer: Dims) -> Tensor:
-    shape: Any
+    shape: Tensor
     sizes = [] if outer is None else [d for d in outer if d is not None]
     if outer is not None and len(sizes) == len(outer):
         shape = constant(sizes, "int32", shape=(len(sizes),))

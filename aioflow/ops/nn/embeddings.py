@@ -12,6 +12,7 @@ section 4.2.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from aioflow.errors import DTypeError, InvalidArgumentError
@@ -94,7 +95,7 @@ def _rows(table: Any, ids: Tensor, name: str | None = None) -> Tensor:
     return result
 
 
-def _partitioned_rows(tables: list[Any], ids: Tensor, strategy: str) -> Tensor:
+def _partitioned_rows(tables: Sequence[TensorLike], ids: Tensor, strategy: str) -> Tensor:
     count = len(tables)
     is_vector = ids.dims is not None and len(ids.dims) == 1
     numbers = _checked(tables, ids)
@@ -121,7 +122,7 @@ def _partitioned_rows(tables: list[Any], ids: Tensor, strategy: str) -> Tensor:
     return result
 
 
-def _checked(tables: list[Any], ids: Tensor) -> Tensor:
+def _checked(tables: Sequence[TensorLike], ids: Tensor) -> Tensor:
     """Check that each id has a row, if the number of rows is known and the tables are as even as possible.
 
     Return the checked ids.
@@ -137,7 +138,7 @@ def _checked(tables: list[Any], ids: Tensor) -> Tensor:
     return result
 
 
-def _name_of(tables: list[Any]) -> str:
+def _name_of(tables: Sequence[Any]) -> str:
     """Return the name of the partitioned variable; for separate tables, all their names."""
     parts = [t.save_slice_info if hasattr(t, "sparse_read") else None for t in tables]
     names = [getattr(t, "name", "") if part is None else part.full_name for t, part in zip(tables, parts, strict=True)]
@@ -151,7 +152,7 @@ def _row_shape(rows: Tensor, dims: Dims) -> Tensor:
     return make("StridedSlice", make("Shape", rows), [1], [0], [1], end_mask=1)
 
 
-def _divided(tables: list[Any], flat: Tensor) -> tuple[Tensor, Tensor]:
+def _divided(tables: Sequence[TensorLike], flat: Tensor) -> tuple[Tensor, Tensor]:
     """Return (table, row in it) of each id. The first `extra` tables have one row more than the others."""
     each, extra = _rows_for_each(tables, flat.dtype)
     if isinstance(extra, int) and extra == 0:
@@ -162,7 +163,7 @@ def _divided(tables: list[Any], flat: Tensor) -> tuple[Tensor, Tensor]:
     return part, make("SelectV2", part < extra, long_row, short_row)
 
 
-def _rows_for_each(tables: list[Any], dtype: DType) -> tuple[Any, Any]:
+def _rows_for_each(tables: Sequence[TensorLike], dtype: DType) -> tuple[int | Tensor, int | Tensor]:
     """Return the rows per table, and the number of tables that have one more.
 
     Ints if all sizes are known, otherwise tensors.
@@ -188,7 +189,7 @@ def _first_size(table: Any) -> int | None:
 def _clipped(rows: Tensor, ids: Tensor, max_norm: float | None) -> Tensor:
     if max_norm is None:
         return rows
-    axes: Any
+    axes: TensorLike
     if rows.dims is None or ids.dims is None:
         axes = make("Range", make("Rank", ids), make("Rank", rows), 1)
     else:
@@ -260,7 +261,7 @@ def embedding_lookup_sparse(
         return make("Cast", combined, DstT=original, name=scope) if combined.dtype is not original else combined
 
 
-def _check_sparse(value: Any, what: str) -> None:
+def _check_sparse(value: object, what: str) -> None:
     if not isinstance(value, SparseTensor):
         raise DTypeError(f"the {what} of an embedding must be sparse", expected="a SparseTensor", actual=repr(value))
 

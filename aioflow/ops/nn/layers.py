@@ -55,7 +55,7 @@ def dropout(
         sample = random_uniform(_noise_shape(tensor, noise_shape), dtype=tensor.dtype, seed=seed)
         if isinstance(dropped, int | float):
             kept = make("GreaterEqual", sample, dropped)
-            scale: Any = 1 / (1 - dropped)
+            scale: TensorLike = 1 / (1 - dropped)
         else:
             share = convert_to_tensor(dropped, tensor.dtype, name="rate")
             kept, scale = make("GreaterEqual", sample, share), make("Reciprocal", 1 - share)
@@ -66,7 +66,7 @@ def dropout(
         return result
 
 
-def _rate(keep_prob: Any, rate: Any) -> Any:
+def _rate(keep_prob: Any, rate: Any) -> float | Tensor:
     if (keep_prob is None) == (rate is None):
         raise InvalidArgumentError(
             "give one of rate and keep_prob", expected="one of them", actual="both" if rate is not None else "none"

@@ -6,7 +6,7 @@ float64 losses stay float64 (TensorFlow computes them in float32); integers and 
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.argument_kinds import check_kind
@@ -128,7 +128,7 @@ def _check_broadcast(weights: Dims, losses: Dims) -> None:
         )
 
 
-def _reduced(weighted: Tensor, losses: Tensor, factor: Tensor | None, number: Any, reduction: str) -> Tensor:
+def _reduced(weighted: Tensor, losses: Tensor, factor: Tensor | None, number: object, reduction: str) -> Tensor:
     if reduction == Reduction.NONE:
         return weighted
     axes = _all_axes(weighted)

@@ -6,12 +6,12 @@ Batch norm has ops for its gradient, and these have gradients as well.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.argument_kinds import whole_numbers
+from aioflow.graph.dtypes import DType
 from aioflow.graph.gradient_registry import gradient
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op
@@ -188,8 +188,8 @@ def _batch_norm_grad_gradient(op: Operation, *grads: Tensor | None) -> list[Tens
     grads = tuple(map(unless_zero, grads))
     terms = _Centred(op)
     gradient_y, factor, r, unit = _float32(dy), terms.spread(scale), terms.inverse, terms.unit
-    by_dy: Any = 0
-    by_unit: Any = 0
+    by_dy: int | Tensor = 0
+    by_unit: int | Tensor = 0
     by_scale = by_x = None
     if grads[0] is not None:
         u = _float32(grads[0])
@@ -313,7 +313,7 @@ def _squeezed(tensor: Tensor, axes: int | Sequence[int]) -> Tensor:
     return make("Squeeze", tensor, squeeze_dims=positions)
 
 
-def _positions(axes: Any) -> list[int]:
+def _positions(axes: object) -> list[int]:
     listed = list(axes.reshape(-1)) if isinstance(axes, np.ndarray) else axes
     return whole_numbers(listed if isinstance(listed, Sequence) else [listed], "axes")
 
@@ -391,7 +391,7 @@ def weighted_moments(
         return cast_like(mean, tensor), cast_like(variance, tensor)
 
 
-def dtype_or_none(value: Any, like: Tensor) -> Any:
+def dtype_or_none(value: object, like: Tensor) -> DType | None:
     """Return the dtype to convert a Python value to; None for a value that has a dtype."""
     return None if hasattr(value, "dtype") else like.dtype
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from aioflow.graph.graph import Tensor
 from aioflow.graph.opdef import define_op
+from aioflow.graph.signature.attributes import Attrs
 from aioflow.graph.traits import Half, opaque
 from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, make
@@ -144,7 +143,7 @@ def avg_pool2d(
     return avg_pool(value, ksize, strides, padding, data_format, name, input)
 
 
-def _attrs(ksize: Ints, strides: Ints, padding: Padding, data_format: str | None) -> dict[str, Any]:
+def _attrs(ksize: Ints, strides: Ints, padding: Padding, data_format: str | None) -> Attrs:
     layout = data_format or "NHWC"
     return {
         "ksize": per_axis(ksize, 2, layout, "ksize"),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.costs import Cost, Operand
@@ -11,6 +11,7 @@ from aioflow.graph.gradient_registry import gradient
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, merge_dims
+from aioflow.graph.signature.attributes import Attrs
 from aioflow.graph.traits import product
 from aioflow.ops.apply import make, make_list
 
@@ -43,7 +44,7 @@ def _like_inputs(ctx: ShapeContext) -> list[Dims]:
 
 
 def _products(times: int) -> Cost:
-    def multiply_adds(attrs: Mapping[str, Any], inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
+    def multiply_adds(attrs: Attrs, inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
         rows = inputs[1].dims[:-1]
         return float(times * inputs[4].elements * (rows[0] * rows[1] if len(rows) == 2 else 1))
 

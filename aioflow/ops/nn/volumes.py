@@ -6,10 +6,11 @@ three or five.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from aioflow.graph.graph import Tensor
 from aioflow.graph.opdef import define_op
+from aioflow.graph.signature.attributes import Attrs
 from aioflow.graph.traits import Half, opaque, product
 from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
@@ -196,7 +197,7 @@ def conv3d_transpose(
         return make("Conv3DBackpropInputV2", output_shape, bank, tensor, name=scope, **how)
 
 
-def _attrs(strides: Ints | None, padding: str | None, data_format: str, dilations: Ints | None) -> dict[str, Any]:
+def _attrs(strides: Ints | None, padding: str | None, data_format: str, dilations: Ints | None) -> Attrs:
     layout = data_format or "NDHWC"
     return {
         "strides": per_axis(strides, 3, layout, "strides"),
@@ -232,7 +233,7 @@ def avg_pool3d(
     return make("AvgPool3D", input, name=name, **_pool_attrs(ksize, strides, padding, data_format))
 
 
-def _pool_attrs(ksize: Ints, strides: Ints, padding: str, data_format: str) -> dict[str, Any]:
+def _pool_attrs(ksize: Ints, strides: Ints, padding: str, data_format: str) -> Attrs:
     layout = data_format or "NDHWC"
     return {
         "ksize": per_axis(ksize, 3, layout, "ksize"),

@@ -6,8 +6,8 @@ The attribute lists of the ops hold one value per axis, in the order of `data_fo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
 
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.argument_kinds import whole_numbers
@@ -16,6 +16,7 @@ from aioflow.graph.gradient_registry import gradient
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext
 from aioflow.graph.shapes import Dims, format_dims, merge_dims
+from aioflow.graph.signature.attributes import Attrs
 from aioflow.graph.windows import Window, conv_dims, pool_dims
 from aioflow.ops.apply import make
 from aioflow.ops.array.static_shapes import shape_of
@@ -101,7 +102,7 @@ def convolution(image: int, kernel: int) -> Cost:
         kernel: Index of the filter, counted in the same way.
     """
 
-    def work(_: Mapping[str, Any], inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
+    def work(_: Attrs, inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
         operands = [*inputs, *outputs]
         return float(operands[image].elements * math.prod(operands[kernel].dims[:-1]))
 
@@ -111,14 +112,14 @@ def convolution(image: int, kernel: int) -> Cost:
 def depthwise(image: int, kernel: int) -> Cost:
     """Return the cost of a convolution whose output channels read one input channel each. See `convolution`."""
 
-    def work(_: Mapping[str, Any], inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
+    def work(_: Attrs, inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
         operands = [*inputs, *outputs]
         return float(operands[image].elements * math.prod(operands[kernel].dims[:-2]))
 
     return Cost("convolution", work, 4.0)
 
 
-def _read(attrs: Mapping[str, Any], inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
+def _read(attrs: Attrs, inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
     """Return the bytes read: a window for every element of the smaller side."""
     window = math.prod(attrs.get("ksize", (1,)))
     return float(min([o.size for o in [*inputs[:1], *outputs] if o.size] or [0]) * window)
@@ -130,7 +131,7 @@ POOLING: Final = Cost("elementwise", _read)
 # -- gradients -------------------------------------------------------------------------------------
 
 
-def _how(op: Operation, *without: str) -> dict[str, Any]:
+def _how(op: Operation, *without: str) -> Attrs:
     return {name: op.attrs[name] for name in _HOW if name in op.attrs and name not in without}
 
 
@@ -216,7 +217,7 @@ def per_axis(values: Ints | None, axes: int, data_format: str, name: str) -> lis
     return [1, 1, *spatial] if data_format.startswith("NC") else [1, *spatial, 1]
 
 
-def padding_attrs(padding: Padding | None) -> dict[str, Any]:
+def padding_attrs(padding: Padding | None) -> Attrs:
     """Return the attributes for "SAME", "VALID", or [[before, after]] per axis. Raise DTypeError for anything else."""
     if isinstance(padding, str):
         return {"padding": padding.upper()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
@@ -11,6 +11,7 @@ from aioflow.graph.gradient_registry import not_differentiable
 from aioflow.graph.graph import Tensor
 from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, format_dims
+from aioflow.graph.signature.attributes import Attrs
 from aioflow.graph.traits import sparse
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_list
 from aioflow.ops.sparse.tensor import SparseTensor
@@ -73,7 +74,9 @@ def _features(value: Tensor) -> Tensor:
     return make("Cast", value, DstT=dtypes.int64)
 
 
-def _parts(inputs: Sequence[SparseTensor | TensorLike]) -> tuple[list[Any], list[Tensor], list[Any], list[Tensor]]:
+def _parts(
+    inputs: Sequence[SparseTensor | TensorLike],
+) -> tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor]]:
     """Return the indices, values and shapes of the sparse inputs, then the dense inputs."""
     if not isinstance(inputs, list | tuple):
         raise DTypeError("inputs must be a list", expected="a list", actual=type(inputs).__name__)
@@ -83,7 +86,7 @@ def _parts(inputs: Sequence[SparseTensor | TensorLike]) -> tuple[list[Any], list
     return [one.indices for one in apart], values, [one.dense_shape for one in apart], dense
 
 
-def _types(values: Sequence[Tensor], dense: Sequence[Tensor]) -> dict[str, Any]:
+def _types(values: Sequence[Tensor], dense: Sequence[Tensor]) -> Attrs:
     return {
         "N": len(values),
         "sparse_types": [one.dtype for one in values],

@@ -6,9 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
@@ -18,6 +15,7 @@ from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, format_dims, merge_dims
 from aioflow.graph.static_value import constant_value
 from aioflow.graph.traits import sparse
+from aioflow.memory.values import Array
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_list, make_op
 from aioflow.ops.scoping import name_scope
 from aioflow.ops.sparse.tensor import SparseTensor, first_size, int64_tensor, sparse_of
@@ -214,7 +212,7 @@ def sparse_reshape(sp_input: SparseTensor, shape: TensorLike, name: str | None =
         return result
 
 
-def _reshaped_dims(old: Dims, new: np.ndarray[Any, Any] | None) -> Dims:
+def _reshaped_dims(old: Dims, new: Array | None) -> Dims:
     """Return the known part of the new shape. Raise InvalidArgumentError for sizes that cannot be right."""
     if new is None:
         return None
@@ -365,7 +363,7 @@ def _joined_dims(shapes: Sequence[Dims], axis: int, expanded: bool) -> Dims:
 
 
 def sparse_split(
-    keyword_required: Any = None,
+    keyword_required: object = None,
     sp_input: SparseTensor | None = None,
     num_split: int | None = None,
     axis: int | None = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
@@ -69,7 +69,7 @@ def sum_gradients(parts: Sequence[Gradient]) -> Gradient:
     )
 
 
-def to_dense(value: Any, dtype: DType | None = None, name: str | None = None, as_ref: bool = False) -> Tensor:
+def to_dense(value: IndexedSlices, dtype: DType | None = None, name: str | None = None, as_ref: bool = False) -> Tensor:
     """Return the dense tensor of the slices: rows with the same index are summed, missing rows are zero."""
     _check_dtype(value, dtype)
     if value.dense_shape is None:

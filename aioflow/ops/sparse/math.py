@@ -359,7 +359,7 @@ def _extreme(op_type: str, sp_a: SparseTensor, sp_b: SparseTensor, name: str | N
 # ── reductions ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _reduced(op_type: str, sp_input: SparseTensor, axis: Any, keepdims: bool | None) -> list[Tensor]:
+def _reduced(op_type: str, sp_input: SparseTensor, axis: TensorLike | None, keepdims: bool | None) -> list[Tensor]:
     sparse = sparse_of(sp_input)
     rank = sparse.shape.ndims
     if axis is None:
@@ -369,7 +369,7 @@ def _reduced(op_type: str, sp_input: SparseTensor, axis: Any, keepdims: bool | N
     return make_list(op_type, *parts, axes, keep_dims=bool(keepdims))
 
 
-def _chosen(new: Any, old: Any) -> Any:
+def _chosen(new: object, old: object) -> Any:
     return old if new is None else new
 
 
