@@ -6,8 +6,6 @@ results.
 
 from __future__ import annotations
 
-from typing import Any
-
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.gradient_registry import gradient, not_differentiable
 from aioflow.graph.graph import Operation, Tensor
@@ -71,7 +69,7 @@ not_differentiable("UnbatchGrad")
 
 
 @gradient("Batch")
-def _batch_gradient(op: Operation, *grads: Any) -> list[Tensor | None]:
+def _batch_gradient(op: Operation, *grads: Tensor | None) -> list[Tensor | None]:
     *batched, index, number = op.outputs
     return [
         None

@@ -113,7 +113,7 @@ def nondifferentiable_batch_function(
         name = plain_name(getattr(function, "__name__", "function"))
 
         @functools.wraps(function)
-        def decorated(*args: Any) -> Any:
+        def decorated(*args: Tensor) -> Any:
             return _call(
                 function,
                 name,
@@ -131,7 +131,7 @@ def nondifferentiable_batch_function(
     return decorator
 
 
-def _call(function: Callable[..., Any], name: str, args: Sequence[Any], **settings: Any) -> Any:
+def _call(function: Callable[..., Any], name: str, args: Sequence[Tensor], **settings: Any) -> Any:
     for arg in args:
         if not isinstance(arg, Tensor):
             raise DTypeError("a batch function accepts tensors only", expected="Tensor", actual=type(arg).__name__)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from aioflow.graph.costs import FREE
 from aioflow.graph.gradient_registry import not_differentiable
 from aioflow.graph.opdef import ShapeContext, define_op
@@ -21,7 +19,7 @@ def _save_shape(ctx: ShapeContext) -> list[Dims]:
 
 def _restore_shape(ctx: ShapeContext) -> list[Dims]:
     _save_shape(ctx)
-    unknown: list[Any] = [None] * len(ctx.attrs["dtypes"])
+    unknown: list[Dims] = [None] * len(ctx.attrs["dtypes"])
     return unknown
 
 

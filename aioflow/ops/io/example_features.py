@@ -7,12 +7,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.dtypes import DType, as_dtype
+from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
 from aioflow.graph.graph import Tensor
-from aioflow.graph.shapes import Dims, dims_of, format_dims, num_elements
+from aioflow.graph.shapes import Dims, ShapeLike, dims_of, format_dims, num_elements
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make
 from aioflow.ops.array.static_shapes import int_constant
 from aioflow.ops.sparse.dense import sparse_merge
+from aioflow.ops.sparse.tensor import SparseTensor
 
 __all__ = ["FixedLenFeature", "FixedLenSequenceFeature", "SparseFeature", "VarLenFeature"]
 
@@ -26,9 +27,9 @@ class FixedLenFeature(NamedTuple):
         default_value: Value for an example without the feature; without a default, that is an error.
     """
 
-    shape: Any
-    dtype: Any
-    default_value: Any = None
+    shape: ShapeLike
+    dtype: DTypeLike
+    default_value: TensorLike | None = None
 
 
 class FixedLenSequenceFeature(NamedTuple):
@@ -43,10 +44,10 @@ class FixedLenSequenceFeature(NamedTuple):
             features are not padded.
     """
 
-    shape: Any
-    dtype: Any
+    shape: ShapeLike
+    dtype: DTypeLike
     allow_missing: bool = False
-    default_value: Any = None
+    default_value: TensorLike | None = None
 
 
 class VarLenFeature(NamedTuple):
@@ -56,7 +57,7 @@ class VarLenFeature(NamedTuple):
         dtype: float32, int64 or string.
     """
 
-    dtype: Any
+    dtype: DTypeLike
 
 
 class SparseFeature(NamedTuple):
@@ -70,10 +71,10 @@ class SparseFeature(NamedTuple):
         already_sorted: Whether the indices ascend in each example.
     """
 
-    index_key: Any
-    value_key: Any
-    dtype: Any
-    size: Any
+    index_key: str | Sequence[str]
+    value_key: str
+    dtype: DTypeLike
+    size: int | Sequence[int]
     already_sorted: bool = False
 
 
@@ -125,7 +126,7 @@ class FeatureSpecs:
         """The feature lists that may be missing."""
         return [key for key in self.dense if getattr(self._features[key], "allow_missing", False)]
 
-    def assembled(self, sparse: Sequence[Any], dense: Sequence[Tensor]) -> dict[str, Any]:
+    def assembled(self, sparse: Sequence[SparseTensor], dense: Sequence[Tensor]) -> dict[str, Any]:
         """Return the requested tensors by name, from the op's outputs in the order of `sparse` and `dense`."""
         parts = dict(zip(self.sparse, sparse, strict=True))
         found: dict[str, Any] = dict(zip(self.dense, dense, strict=True))
@@ -152,7 +153,7 @@ def _add(sparse: dict[str, DType], key: str, dtype: DType) -> None:
         )
 
 
-def _known(key: str, shape: Any) -> tuple[int, ...]:
+def _known(key: str, shape: ShapeLike) -> tuple[int, ...]:
     dims = dims_of(shape)
     if dims is None or num_elements(dims) is None:
         raise InvalidArgumentError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from aioflow.errors import DTypeError
 from aioflow.formats.tfrecord import TFRecordOptions
@@ -243,14 +243,14 @@ class ReaderBase:
         return make_op("ReaderRestoreStateV2", self._handle, state, name=name)
 
 
-def _queue_handle(queue: Any) -> Tensor:
+def _queue_handle(queue: object) -> Tensor:
     handle = getattr(queue, "queue_ref", queue)
     if not isinstance(handle, Tensor):
         raise DTypeError("a reader takes its files from a queue", expected="a queue", actual=repr(queue))
     return handle
 
 
-def _reader(op_type: str, name: str | None, **attrs: Any) -> Tensor:
+def _reader(op_type: str, name: str | None, **attrs: object) -> Tensor:
     container = current_scope(default_graph()).container
     return make(op_type, container=container, name=name, **attrs)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from aioflow.errors import UnimplementedError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DTypeLike, as_dtype
@@ -90,7 +88,7 @@ def parse_tensor(serialized: TensorLike, out_type: DTypeLike, name: str | None =
     return make("ParseTensor", serialized, out_type=out_type, name=name)
 
 
-def _only_strings(out_type: Any) -> None:
+def _only_strings(out_type: DTypeLike) -> None:
     if as_dtype(out_type) is not dtypes.string:
         raise UnimplementedError("sparse tensors can only be serialized to strings", expected="string", actual=out_type)
 

@@ -175,11 +175,11 @@ class TextFileInitializer(TableInitializer):
         return node
 
 
-def _as_text(part: Any) -> str:
+def _as_text(part: object) -> str:
     return part.name if isinstance(part, Tensor) else str(part)
 
 
-def _check_index(what: str, index: Any, dtype: DType) -> None:
+def _check_index(what: str, index: int, dtype: DType) -> None:
     check_kind(index, int, what, _WHAT)
     if index < TextFileIndex.WHOLE_LINE:
         raise InvalidArgumentError(f"{what} is no part of a line", expected=_WHAT, actual=index)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from aioflow.graph import dtypes
 from aioflow.graph.default_graph import graph_of
 from aioflow.graph.dtypes import DType, DTypeLike
 from aioflow.graph.graph import Graph, GraphKeys, Operation, Tensor
 from aioflow.graph.shapes import TensorShape
+from aioflow.graph.signature.attributes import Attrs
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_list, make_op
 from aioflow.ops.lookup import definitions as _definitions  # noqa: F401  # defines the ops used here
 from aioflow.ops.lookup.interface import LookupInterface
@@ -127,14 +128,14 @@ class MutableHashTable(LookupInterface):
             graph.add_to_collection(GraphKeys.SAVEABLE_OBJECTS, self)
 
     def _made(self, name: str, checkpoint: bool, is_anonymous: bool) -> Tensor:
-        attrs: dict[str, Any] = {"key_dtype": self._key_dtype, "value_dtype": self._value_dtype}
+        attrs: dict[str, object] = {"key_dtype": self._key_dtype, "value_dtype": self._value_dtype}
         kind = self._kinds[0]
         if self._default_value.dims != ():
             kind = self._kinds[1]
             attrs["value_shape"] = self._default_value.dims
         return self._node(kind, name, attrs, checkpoint, is_anonymous)
 
-    def _node(self, kind: str, name: str, attrs: dict[str, Any], checkpoint: bool, is_anonymous: bool) -> Tensor:
+    def _node(self, kind: str, name: str, attrs: Attrs, checkpoint: bool, is_anonymous: bool) -> Tensor:
         if is_anonymous:
             return make(f"Anonymous{kind}", *self._reserved(), name=name, **attrs)
         shared = {"container": container_of(), "use_node_name_sharing": checkpoint}
@@ -257,7 +258,7 @@ class DenseHashTable(MutableHashTable):
         super().__init__(key_dtype, value_dtype, default_value, name, checkpoint, experimental_is_anonymous)
 
     def _made(self, name: str, checkpoint: bool, is_anonymous: bool) -> Tensor:
-        attrs: dict[str, Any] = {"value_dtype": self._value_dtype, "value_shape": self._default_value.dims}
+        attrs: dict[str, object] = {"value_dtype": self._value_dtype, "value_shape": self._default_value.dims}
         if self._buckets is not None:
             attrs["initial_num_buckets"] = self._buckets
         return self._node("MutableDenseHashTable", name, attrs, checkpoint, is_anonymous)

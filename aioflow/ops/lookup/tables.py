@@ -13,6 +13,7 @@ from aioflow.graph.default_graph import default_graph, graph_of
 from aioflow.graph.dtypes import DType, DTypeLike
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.scopes import current_scope
+from aioflow.graph.signature.attributes import Attrs
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_list
 from aioflow.ops.core import no_op
 from aioflow.ops.lookup import definitions as _definitions  # noqa: F401  # defines the ops used here
@@ -38,7 +39,7 @@ class _StaticTable(LookupInterface):
     @overload
     def lookup(self, keys: TensorLike, name: str | None = None) -> Tensor: ...
 
-    def lookup(self, keys: Any, name: str | None = None) -> Any:
+    def lookup(self, keys: TensorLike | SparseTensor, name: str | None = None) -> Any:
         """Return the values of the keys, and the default value for missing keys.
 
         Args:
@@ -108,7 +109,7 @@ class StaticHashTable(_StaticTable):
         self._initializer = initializer.initialize(self)
 
     def _made(self, initializer: TableInitializer, name: str, is_anonymous: bool) -> Tensor:
-        types: dict[str, Any] = {"key_dtype": self._key_dtype, "value_dtype": self._value_dtype}
+        types: Attrs = {"key_dtype": self._key_dtype, "value_dtype": self._value_dtype}
         if is_anonymous:
             return make("AnonymousHashTable", name=name, **types)
         # Without a unique name, a table of another program with the same name on the same task would be shared.
@@ -148,7 +149,7 @@ class StaticHashTable(_StaticTable):
     def export(self, name: str | None = None) -> tuple[Tensor, Tensor]:
         """Return all keys and their values as two vectors, in the order of insertion."""
         with default_graph().name_scope(name or f"{self.name}_Export"):
-            types: dict[str, Any] = {"Tkeys": self._key_dtype, "Tvalues": self._value_dtype}
+            types: Attrs = {"Tkeys": self._key_dtype, "Tvalues": self._value_dtype}
             keys, values = make_list("LookupTableExportV2", self._handle, **types)
         for each in (keys, values):
             each.set_shape((None,))

@@ -7,7 +7,7 @@ ops of the dense one where their behavior is the same.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from aioflow.graph import dtypes as _dtypes
 from aioflow.graph.costs import PER_ELEMENT
@@ -225,7 +225,7 @@ class ConditionalAccumulatorBase:
 
 
 def _accumulator(
-    op_type: str, dtype: Any, shape: Any, shared_name: str | None, name: str, reduction_type: str
+    op_type: str, dtype: DTypeLike, shape: ShapeLike | None, shared_name: str | None, name: str, reduction_type: str
 ) -> Tensor:
     return make(
         op_type,

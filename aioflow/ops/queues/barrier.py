@@ -232,7 +232,7 @@ class Barrier:
         return self._barrier_ref.op.name.rpartition("/")[2]
 
 
-def _known_shapes(shapes: Any, count: int) -> list[Dims]:
+def _known_shapes(shapes: object, count: int) -> list[Dims]:
     if shapes is None:
         return []
     dims = component_dims(shapes)

@@ -182,7 +182,7 @@ class QueueBase:
         """
         return self._batch("QueueDequeueUpToV2", n, name or f"{self._base_name}_DequeueUpTo")
 
-    def _batch(self, op_type: str, n: Any, name: str) -> Any:
+    def _batch(self, op_type: str, n: TensorLike, name: str) -> object:
         count = convert_to_tensor(n, _dtypes.int32)
         return self._element(make_list(op_type, self._queue_ref, count, component_types=self._dtypes, name=name))
 
@@ -241,7 +241,7 @@ class QueueBase:
             )
         return [convert_to_tensor(v, dtype=t) for v, t in zip(items, self._dtypes, strict=True)]
 
-    def _element(self, tensors: Any) -> Any:
+    def _element(self, tensors: Sequence[Tensor]) -> object:
         if self._names is not None:
             return dict(zip(self._names, tensors, strict=True))
         return tensors[0] if len(tensors) == 1 else list(tensors)
@@ -256,15 +256,15 @@ def _fit(tensor: Tensor, have: Dims, wanted: Dims) -> None:
         ) from error
 
 
-def _listed(values: Any) -> list[Any]:
+def _listed(values: object) -> list[Any]:
     return list(values) if isinstance(values, list | tuple) else [values]
 
 
-def _is_size(value: Any) -> bool:
+def _is_size(value: object) -> bool:
     return value is None or isinstance(value, int | Dimension)
 
 
-def component_dims(shapes: Any) -> list[Dims]:
+def component_dims(shapes: object) -> list[Dims]:
     """Return the shapes of components as dims.
 
     A flat list of sizes, even an empty one, is the shape of a single component.
@@ -275,7 +275,7 @@ def component_dims(shapes: Any) -> list[Dims]:
     return [dims_of(s) for s in ([listed] if all(_is_size(s) for s in listed) else listed)]
 
 
-def _shape_list(shapes: Any, count: int, partial: bool) -> list[Dims] | None:
+def _shape_list(shapes: object, count: int, partial: bool) -> list[Dims] | None:
     """Return shapes as dims.
 
     With `partial`, a flat list is rejected: [None, 2] could be one shape or two shapes.
@@ -305,7 +305,14 @@ class _Typed(QueueBase):
     _partial = False
 
     def __init__(
-        self, capacity: int, dtypes: Any, shapes: Any, names: Any, shared_name: str | None, name: str, **attrs: Any
+        self,
+        capacity: int,
+        dtypes: object,
+        shapes: object,
+        names: object,
+        shared_name: str | None,
+        name: str,
+        **attrs: object,
     ) -> None:
         types = [_dtypes.as_dtype(t) for t in _listed(dtypes)]
         dims = self._component_dims(shapes, len(types))
@@ -326,7 +333,7 @@ class _Typed(QueueBase):
         )
         super().__init__(types, dims, labels, handle)
 
-    def _component_dims(self, shapes: Any, count: int) -> list[Dims] | None:
+    def _component_dims(self, shapes: object, count: int) -> list[Dims] | None:
         return _shape_list(shapes, count, self._partial)
 
 
@@ -446,7 +453,7 @@ class PriorityQueue(_Typed):
         kinds = [_dtypes.as_dtype(t) for t in _listed(types)]
         super().__init__(capacity, [_dtypes.int64, *kinds], shapes, names, shared_name, name)
 
-    def _component_dims(self, shapes: Any, count: int) -> list[Dims] | None:
+    def _component_dims(self, shapes: object, count: int) -> list[Dims] | None:
         dims = _shape_list(shapes, count - 1, False)
         return [(), *([None] * (count - 1) if dims is None else dims)]
 

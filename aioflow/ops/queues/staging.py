@@ -140,7 +140,7 @@ class StagingArea:
         """Return an operation that drops all elements. Waiting puts then complete."""
         return self._node("StageClear", "clear", name)
 
-    def _node(self, op_type: str, what: str, name: str | None, *inputs: Any) -> Operation:
+    def _node(self, op_type: str, what: str, name: str | None, *inputs: TensorLike) -> Operation:
         return make_op(
             op_type,
             *inputs,
@@ -182,7 +182,7 @@ class StagingArea:
                 ) from error
         return tensors
 
-    def _element(self, tensors: Any) -> Any:
+    def _element(self, tensors: Sequence[Tensor]) -> object:
         for tensor, dims in zip(tensors, self._dims, strict=True):
             tensor.set_shape(dims)
         return list(tensors) if self._names is None else dict(zip(self._names, tensors, strict=True))

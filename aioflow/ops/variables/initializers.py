@@ -8,8 +8,8 @@ LeCun et al. 1998 (Efficient BackProp, 4.6); Saxe et al. 2014 (arXiv:1312.6120);
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final, Self, TypeAlias
 
 import numpy as np
 
@@ -17,7 +17,8 @@ from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
 from aioflow.graph.graph import Tensor
-from aioflow.graph.shapes import dims_of, format_dims
+from aioflow.graph.shapes import ShapeLike, TensorShape, dims_of, format_dims
+from aioflow.graph.tensor_like import TensorLike
 from aioflow.ops.apply import constant, make, make_list
 from aioflow.ops.array.making import ones, zeros
 from aioflow.ops.math.random import random_normal, random_uniform, truncated_normal
@@ -39,6 +40,8 @@ __all__ = [
 
 _TRUNCATED_STDDEV: Final = 0.87962566103423978  # of a standard normal truncated at two standard deviations
 
+_Shape: TypeAlias = TensorShape | Sequence[int]
+
 
 class Initializer:
     """A function that returns an initial value. `get_config` and `from_config` convert it to plain data and back."""
@@ -57,7 +60,11 @@ class Initializer:
         return dtype
 
     def __call__(
-        self, shape: Any, dtype: Any = None, partition_info: Any = None, verify_shape: bool | None = None
+        self,
+        shape: Any,
+        dtype: DTypeLike | None = None,
+        partition_info: PartitionInfo | None = None,
+        verify_shape: bool | None = None,
     ) -> Tensor:
         """Return the initial value as a tensor of `shape`, in the initializer's dtype by default.
 
@@ -76,11 +83,11 @@ class Initializer:
             return self._make_part(shape, wanted, partition_info)
         return self._make(shape, wanted, bool(verify_shape))
 
-    def _make_part(self, shape: Any, dtype: DType, part: PartitionInfo) -> Tensor:
+    def _make_part(self, shape: _Shape, dtype: DType, part: PartitionInfo) -> Tensor:
         """Return the initial value of a part of a variable."""
         return self._make(shape, dtype, False)
 
-    def _make(self, shape: Any, dtype: DType, verify_shape: bool) -> Tensor:
+    def _make(self, shape: _Shape, dtype: DType, verify_shape: bool) -> Tensor:
         raise NotImplementedError
 
     def get_config(self) -> dict[str, Any]:
@@ -89,7 +96,7 @@ class Initializer:
         return {key: value.name if isinstance(value, DType) else value for key, value in config.items()}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Any:
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
         """Return the initializer with the arguments in `config`: see `get_config`."""
         return cls(**config)
 
@@ -97,14 +104,14 @@ class Initializer:
 class Zeros(Initializer):
     """Zeros (False, or empty strings)."""
 
-    def _make(self, shape: Any, dtype: DType, verify_shape: bool) -> Tensor:
+    def _make(self, shape: _Shape, dtype: DType, verify_shape: bool) -> Tensor:
         return zeros(shape, dtype)
 
 
 class Ones(Initializer):
     """Ones (True)."""
 
-    def _make(self, shape: Any, dtype: DType, verify_shape: bool) -> Tensor:
+    def _make(self, shape: _Shape, dtype: DType, verify_shape: bool) -> Tensor:
         return ones(shape, dtype)
 
 
@@ -126,7 +133,7 @@ class Constant(Initializer):
         self.value = value
         self._verify_shape = verify_shape
 
-    def _make(self, shape: Any, dtype: DType, verify_shape: bool) -> Tensor:
+    def _make(self, shape: _Shape, dtype: DType, verify_shape: bool) -> Tensor:
         return constant(self.value, dtype, _sizes(shape), verify_shape=verify_shape or self._verify_shape)
 
 
@@ -136,14 +143,18 @@ class RandomUniform(Initializer):
     fields: ClassVar[tuple[str, ...]] = ("minval", "maxval", "seed", "dtype")
 
     def __init__(
-        self, minval: Any = 0.0, maxval: Any = None, seed: int | None = None, dtype: DTypeLike = dtypes.float32
+        self,
+        minval: Any = 0.0,
+        maxval: Any = None,
+        seed: int | None = None,
+        dtype: DTypeLike = dtypes.float32,
     ) -> None:
         super().__init__(dtype)
         self.minval = minval
         self.maxval = maxval
         self.seed = seed
 
-    def _make(self, shape: Any, dtype: DType, verify_shape: bool) -> Tensor:
+    def _make(self, shape: _Shape, dtype: DType, verify_shape: bool) -> Tensor:
         if dtype.is_integer:
             high = None if self.maxval is None else int(self.maxval)
             return random_uniform(shape, int(self.minval), high, dtype, self.seed)
@@ -157,21 +168,25 @@ class RandomNormal(Initializer):
     floating = True
 
     def __init__(
-        self, mean: Any = 0.0, stddev: Any = 1.0, seed: int | None = None, dtype: DTypeLike = dtypes.float32
+        self,
+        mean: TensorLike = 0.0,
+        stddev: TensorLike = 1.0,
+        seed: int | None = None,
+        dtype: DTypeLike = dtypes.float32,
     ) -> None:
         super().__init__(dtype)
         self.mean = mean
         self.stddev = stddev
         self.seed = seed
 
-    def _make(self, shape: Any, dtype: DType, verify_shape: bool) -> Tensor:
+    def _make(self, shape: _Shape, dtype: DType, verify_shape: bool) -> Tensor:
         return random_normal(shape, self.mean, self.stddev, dtype, self.seed)
 
 
 class TruncatedNormal(RandomNormal):
     """Normally distributed random values; values off the mean by over two standard deviations are drawn again."""
 
-    def _make(self, shape: Any, dtype: DType, verify_shape: bool) -> Tensor:
+    def _make(self, shape: _Shape, dtype: DType, verify_shape: bool) -> Tensor:
         return truncated_normal(shape, self.mean, self.stddev, dtype, self.seed)
 
 
@@ -186,14 +201,14 @@ class UniformUnitScaling(Initializer):
         self.factor = factor
         self.seed = seed
 
-    def _make(self, shape: Any, dtype: DType, verify_shape: bool) -> Tensor:
+    def _make(self, shape: _Shape, dtype: DType, verify_shape: bool) -> Tensor:
         return self._draw(shape, dtype, shape)
 
-    def _make_part(self, shape: Any, dtype: DType, part: PartitionInfo) -> Tensor:
+    def _make_part(self, shape: _Shape, dtype: DType, part: PartitionInfo) -> Tensor:
         # Use the fan of the whole variable, so that partitioning does not change the distribution.
         return self._draw(shape, dtype, part.full_shape)
 
-    def _draw(self, shape: Any, dtype: DType, whole: Any) -> Tensor:
+    def _draw(self, shape: _Shape, dtype: DType, whole: _Shape) -> Tensor:
         inputs = math.prod(max(size, 1) for size in _sizes(whole)[:-1])
         limit = math.sqrt(3 / max(inputs, 1)) * self.factor
         return random_uniform(shape, -limit, limit, dtype, self.seed)
@@ -231,14 +246,14 @@ class VarianceScaling(Initializer):
         self.distribution = distribution.lower()
         self.seed = seed
 
-    def _make(self, shape: Any, dtype: DType, verify_shape: bool) -> Tensor:
+    def _make(self, shape: _Shape, dtype: DType, verify_shape: bool) -> Tensor:
         return self._draw(shape, dtype, shape)
 
-    def _make_part(self, shape: Any, dtype: DType, part: PartitionInfo) -> Tensor:
+    def _make_part(self, shape: _Shape, dtype: DType, part: PartitionInfo) -> Tensor:
         # Use the fan of the whole variable, so that partitioning does not change the distribution.
         return self._draw(shape, dtype, part.full_shape)
 
-    def _draw(self, shape: Any, dtype: DType, whole: Any) -> Tensor:
+    def _draw(self, shape: _Shape, dtype: DType, whole: _Shape) -> Tensor:
         fan_in, fan_out = _fans(_sizes(whole))
         fan = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}[self.mode]
         variance = self.scale / max(1.0, fan)
@@ -279,7 +294,7 @@ class Orthogonal(Initializer):
         self.gain = gain
         self.seed = seed
 
-    def _make(self, shape: Any, dtype: DType, verify_shape: bool) -> Tensor:
+    def _make(self, shape: _Shape, dtype: DType, verify_shape: bool) -> Tensor:
         sizes = _sizes(shape)
         if len(sizes) < 2:
             raise InvalidArgumentError(
@@ -304,7 +319,7 @@ class Identity(Initializer):
         super().__init__(dtype)
         self.gain = gain
 
-    def _make(self, shape: Any, dtype: DType, verify_shape: bool) -> Tensor:
+    def _make(self, shape: _Shape, dtype: DType, verify_shape: bool) -> Tensor:
         sizes = _sizes(shape)
         if len(sizes) != 2:
             raise InvalidArgumentError(
@@ -312,7 +327,7 @@ class Identity(Initializer):
             )
         return constant(np.eye(sizes[0], sizes[1]) * self.gain, dtype, name="eye")
 
-    def _make_part(self, shape: Any, dtype: DType, part: PartitionInfo) -> Tensor:
+    def _make_part(self, shape: _Shape, dtype: DType, part: PartitionInfo) -> Tensor:
         return make("Slice", self._make(part.full_shape, dtype, False), part.var_offset, _sizes(shape))
 
 
@@ -350,7 +365,7 @@ def lecun_uniform(seed: int | None = None) -> VarianceScaling:
     return VarianceScaling(1.0, "fan_in", "uniform", seed)
 
 
-def _sizes(shape: Any) -> list[int]:
+def _sizes(shape: ShapeLike) -> list[int]:
     dims = dims_of(shape)
     if dims is None or None in dims:
         raise InvalidArgumentError(

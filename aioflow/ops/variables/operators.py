@@ -6,7 +6,7 @@ The methods are written out instead of attached in a loop, so that type checkers
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aioflow.errors import DTypeError
 from aioflow.graph.graph import Tensor
@@ -24,7 +24,7 @@ class TensorOperators:
         """Return the tensor that the operators apply to."""
         raise NotImplementedError
 
-    def _operate(self, name: str, *others: Any) -> Tensor:
+    def _operate(self, name: str, *others: object) -> Tensor:
         result: Tensor = OPERATORS[name](self.value(), *others)
         return result
 
@@ -130,7 +130,7 @@ class TensorOperators:
     def __bool__(self) -> bool:
         return bool(self.value())
 
-    def __contains__(self, item: Any) -> bool:
+    def __contains__(self, item: object) -> bool:
         return item in self.value()
 
     def __format__(self, spec: str) -> str:

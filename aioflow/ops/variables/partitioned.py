@@ -139,7 +139,7 @@ class PartitionedVariable(TensorOperators):
         """Return the concatenation of the parts from new nodes, which wait for the open control dependencies."""
         graph, parts = self.graph, self._variable_list
         with graph.as_default(), graph.name_scope(None):
-            joined: Any = parts[0]
+            joined: TensorLike = parts[0]
             if len(parts) > 1:
                 with graph.name_scope(f"{self._name}/ConcatPartitions/"):
                     joined = make("ConcatV2", [part.value() for part in parts], self._axis(), name="concat")
@@ -147,7 +147,13 @@ class PartitionedVariable(TensorOperators):
 
     # -- writing ----------------------------------------------------------------------------------------------------
 
-    def assign(self, value: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True) -> Any:
+    def assign(
+        self,
+        value: TensorLike | Sequence[TensorLike],
+        use_locking: bool = False,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> Any:
         """Set each part to the corresponding part of `value`.
 
         Args:
@@ -165,22 +171,32 @@ class PartitionedVariable(TensorOperators):
         return self._apply(lambda part, new: part.assign(new, use_locking, name, read_value), value)
 
     def assign_add(
-        self, value: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
+        self,
+        value: TensorLike | Sequence[TensorLike],
+        use_locking: bool = False,
+        name: str | None = None,
+        read_value: bool = True,
     ) -> Any:
         """Add `value` to the parts. Arguments, result and errors are those of `assign`."""
         return self._apply(lambda part, new: part.assign_add(new, use_locking, name, read_value), value)
 
     def assign_sub(
-        self, value: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
+        self,
+        value: TensorLike | Sequence[TensorLike],
+        use_locking: bool = False,
+        name: str | None = None,
+        read_value: bool = True,
     ) -> Any:
         """Subtract `value` from the parts. Arguments, result and errors are those of `assign`."""
         return self._apply(lambda part, new: part.assign_sub(new, use_locking, name, read_value), value)
 
-    def _apply(self, update: Callable[[Any, Any], Variable | Operation], value: Any) -> list[Variable | Operation]:
+    def _apply(
+        self, update: Callable[[Any, Any], Variable | Operation], value: TensorLike | Sequence[TensorLike]
+    ) -> list[Variable | Operation]:
         with self.graph.as_default():
             return [update(*pair) for pair in zip(self._variable_list, self._values_of(value), strict=True)]
 
-    def _values_of(self, value: TensorLike | Sequence[TensorLike]) -> list[Any]:
+    def _values_of(self, value: TensorLike | Sequence[TensorLike]) -> Sequence[TensorLike]:
         """Return the values for the parts."""
         if isinstance(value, list | PartitionedVariable):
             if len(value) != len(self._variable_list):
@@ -189,11 +205,11 @@ class PartitionedVariable(TensorOperators):
                 )
             return list(value)
         axis = self._axis()
-        sizes = [part.dims[axis] for part in self._variable_list if part.dims is not None]
+        sizes: list[Any] = [part.dims[axis] for part in self._variable_list if part.dims is not None]
         return make_list("SplitV", value, sizes, axis, num_split=len(sizes))
 
 
-def _info(part: Any, name: str, dims: tuple[int | None, ...]) -> SaveSliceInfo:
+def _info(part: object, name: str, dims: tuple[int | None, ...]) -> SaveSliceInfo:
     """Return the position of a part in the whole. Raise InvalidArgumentError if it belongs to another whole."""
     if not isinstance(part, Variable):
         raise DTypeError("a part must be a variable", expected="a Variable", actual=repr(part))

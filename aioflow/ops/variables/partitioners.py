@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
-from aioflow.graph.shapes import Dims, TensorShape, check_axis, dims_of, format_dims
+from aioflow.graph.shapes import Dims, ShapeLike, TensorShape, check_axis, dims_of, format_dims
 
 __all__ = [
     "fixed_size_partitioner",
@@ -24,7 +24,7 @@ Partitioner: TypeAlias = Callable[..., Sequence[int]]
 def fixed_size_partitioner(num_shards: int, axis: int = 0) -> Partitioner:
     """Return a partitioner into `num_shards` parts along `axis`, or fewer if the axis is shorter."""
 
-    def partitioner(shape: Any, dtype: DTypeLike | None = None) -> list[int]:
+    def partitioner(shape: ShapeLike, dtype: DTypeLike | None = None) -> list[int]:
         sizes = _sizes(shape, axis)
         return _along(axis, sizes, min(num_shards, sizes[axis]))
 
@@ -53,7 +53,7 @@ def variable_axis_size_partitioner(
         if number < 1:
             raise InvalidArgumentError(f"{name} must be positive", expected=">= 1", actual=number)
 
-    def partitioner(shape: Any, dtype: DTypeLike) -> list[int]:
+    def partitioner(shape: ShapeLike, dtype: DTypeLike) -> list[int]:
         sizes = _sizes(shape, axis)
         # Not `sizes[axis + 1:]`, which for axis -1 is the whole list.
         row = math.prod(sizes[:axis] + sizes[axis:][1:]) * _bytes_of(dtype, bytes_per_string_element)
@@ -76,7 +76,7 @@ def min_max_variable_partitioner(
         bytes_per_string_element: Assumed size of a string.
     """
 
-    def partitioner(shape: Any, dtype: DTypeLike) -> list[int]:
+    def partitioner(shape: ShapeLike, dtype: DTypeLike) -> list[int]:
         sizes = _sizes(shape, axis)
         whole = math.prod(sizes) * _bytes_of(dtype, bytes_per_string_element)
         return _along(axis, sizes, max(1, min(sizes[axis], max_partitions, math.ceil(whole / min_slice_size))))
@@ -84,7 +84,7 @@ def min_max_variable_partitioner(
     return partitioner
 
 
-def _sizes(shape: Any, axis: int) -> list[int]:
+def _sizes(shape: ShapeLike, axis: int) -> list[int]:
     sizes = _known(dims_of(shape))
     check_axis(axis, len(sizes))
     return sizes
@@ -111,7 +111,7 @@ def _bytes_of(dtype: DTypeLike, string: int) -> int:
     return string if element is dtypes.string else element.size
 
 
-def partitions_of(partitioner: Any, dims: Dims, dtype: DType) -> list[int]:
+def partitions_of(partitioner: object, dims: Dims, dtype: DType) -> list[int]:
     """Return the number of parts along each axis that a partitioner chooses for a variable of this shape.
 
     Raises:

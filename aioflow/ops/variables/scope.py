@@ -23,7 +23,7 @@ from aioflow.ops.variables.store import store_of, value_of_dtype
 from aioflow.ops.variables.variable import Variable
 
 # A value, a function of (shape, dtype=), or a class whose instances are such functions.
-InitializerLike: TypeAlias = TensorLike | Callable[..., Any]
+InitializerLike: TypeAlias = TensorLike | Callable[..., object]
 Regularizer: TypeAlias = Callable[[Any], Tensor | None]
 
 __all__ = [
@@ -80,7 +80,7 @@ class VariableScope:
         regularizer: Regularizer | None = None,
         caching_device: DeviceLike = None,
         partitioner: Partitioner | None = None,
-        custom_getter: Callable[..., Any] | None = None,
+        custom_getter: Callable[..., object] | None = None,
         name_scope: str = "",
         dtype: DTypeLike = dtypes.float32,
         use_resource: bool | None = None,
@@ -88,7 +88,7 @@ class VariableScope:
     ) -> None:
         self.set_partitioner(partitioner)
         self.name = name
-        self.reuse: Any = reuse or False
+        self.reuse: bool | ReuseMode = reuse or False
         self.original_name_scope = name_scope
         self.initializer = initializer
         self.regularizer = regularizer
@@ -119,7 +119,7 @@ class VariableScope:
         """Set the default caching device."""
         self.caching_device = caching_device
 
-    def set_custom_getter(self, custom_getter: Callable[..., Any] | None) -> None:
+    def set_custom_getter(self, custom_getter: Callable[..., object] | None) -> None:
         """Set the function through which `get_variable` makes and finds variables."""
         self.custom_getter = custom_getter
 
@@ -174,10 +174,10 @@ class VariableScope:
         return settings
 
 
-def _composed(outer: Callable[..., Any], inner: Callable[..., Any]) -> Callable[..., Any]:
+def _composed(outer: Callable[..., object], inner: Callable[..., object]) -> Callable[..., object]:
     """Return a getter that calls `outer` with a getter that calls `inner`."""
 
-    def getter(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def getter(make: Callable[..., object], *args: object, **kwargs: object) -> object:
         return outer(partial(inner, make), *args, **kwargs)
 
     return getter
@@ -204,12 +204,12 @@ def _current(graph: Graph) -> VariableScope:
 def variable_scope(
     name_or_scope: str | VariableScope | None,
     default_name: str | None = None,
-    values: Iterable[Any] | None = None,
+    values: Iterable[object] | None = None,
     initializer: InitializerLike | None = None,
     regularizer: Regularizer | None = None,
     caching_device: DeviceLike = None,
     partitioner: Partitioner | None = None,
-    custom_getter: Callable[..., Any] | None = None,
+    custom_getter: Callable[..., object] | None = None,
     reuse: bool | ReuseMode | None = None,
     dtype: DTypeLike | None = None,
     use_resource: bool | None = None,
@@ -262,7 +262,9 @@ def variable_scope(
                 yield opened
 
 
-def _check_scope_arguments(name_or_scope: Any, default_name: str | None, reuse: Any) -> None:
+def _check_scope_arguments(
+    name_or_scope: str | VariableScope | None, default_name: str | None, reuse: bool | ReuseMode | None
+) -> None:
     if name_or_scope is None and default_name is None:
         raise DTypeError("a variable scope needs a name", expected="name_or_scope or default_name", actual=None)
     if name_or_scope is None and reuse:
@@ -276,7 +278,9 @@ def _check_scope_arguments(name_or_scope: Any, default_name: str | None, reuse: 
 
 
 @contextmanager
-def _name_scope_for(graph: Graph, name_or_scope: Any, default_name: str | None, auxiliary: bool) -> Iterator[str]:
+def _name_scope_for(
+    graph: Graph, name_or_scope: str | VariableScope | None, default_name: str | None, auxiliary: bool
+) -> Iterator[str]:
     name = default_name if name_or_scope is None else name_or_scope
     if isinstance(name, VariableScope):
         name = name.name.rpartition("/")[2]
@@ -288,7 +292,13 @@ def _name_scope_for(graph: Graph, name_or_scope: Any, default_name: str | None, 
         yield present + "/" if present else ""
 
 
-def _opened(graph: Graph, name_or_scope: Any, default_name: str | None, reuse: Any, prefix: str) -> VariableScope:
+def _opened(
+    graph: Graph,
+    name_or_scope: str | VariableScope | None,
+    default_name: str | None,
+    reuse: bool | ReuseMode | None,
+    prefix: str,
+) -> VariableScope:
     """Return a new scope for the block, which inherits from the outer scope or from the one to enter again."""
     if isinstance(name_or_scope, VariableScope):
         source = name_or_scope
@@ -334,7 +344,10 @@ def _entered(graph: Graph, scope: VariableScope, again: bool) -> Iterator[None]:
 
 
 def variable_op_scope(
-    values: Iterable[Any], name_or_scope: str | VariableScope | None, default_name: str | None = None, **settings: Any
+    values: Iterable[object],
+    name_or_scope: str | VariableScope | None,
+    default_name: str | None = None,
+    **settings: Any,
 ) -> AbstractContextManager[VariableScope]:
     """Open a `variable_scope`; an older form with the values first."""
     return variable_scope(name_or_scope, default_name, values, **settings)

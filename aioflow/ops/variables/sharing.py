@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from aioflow.errors import AlreadyExistsError, DTypeError, InvalidArgumentError
@@ -75,7 +75,7 @@ def _share_or_make_parts(
 
 
 def _check_shared(
-    name: str, found: PartitionedVariable, reuse: Any, dtype: DType, dims: Dims, partitions: list[int] | None
+    name: str, found: PartitionedVariable, reuse: object, dtype: DType, dims: Dims, partitions: list[int] | None
 ) -> None:
     if not reuse:
         raise AlreadyExistsError(
@@ -97,7 +97,7 @@ def _check_shared(
 
 def _part(graph: Graph, name: str, info: SaveSliceInfo, settings: Mapping[str, Any]) -> Variable:
     initializer: Any = settings["initializer"]
-    own: dict[str, Any] = {"shape": info.var_shape}
+    own: Mapping[str, object] = {"shape": info.var_shape}
     if is_value(initializer):
         own = {"shape": None, "initializer": _cut(graph, name, initializer, info)}
     told = PartitionInfo(info.full_shape, info.var_offset)
@@ -106,7 +106,7 @@ def _part(graph: Graph, name: str, info: SaveSliceInfo, settings: Mapping[str, A
     return part
 
 
-def _cut(graph: Graph, name: str, initializer: Any, info: SaveSliceInfo) -> Callable[[], Any] | Any:
+def _cut(graph: Graph, name: str, initializer: Any, info: SaveSliceInfo) -> Any:
     """Return the part of an initial value."""
     if not isinstance(initializer, Tensor):
         box = zip(info.var_offset, info.var_shape, strict=True)

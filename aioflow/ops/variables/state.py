@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.costs import FREE
 from aioflow.graph.dtypes import DType
@@ -308,7 +310,8 @@ def _resource_gather_grad(op: Operation, grad: Tensor) -> list[IndexedSlices | N
         values = convert_to_tensor(grad)
     elif index_dims is not None and dims is not None and None not in dims[1:]:
         # Reshape cannot infer -1 if the rows are empty.
-        values = make("Reshape", grad, [-1, *dims[1:]] if 0 not in dims[1:] else [_product(index_dims), *dims[1:]])
+        shape: list[Any] = [-1, *dims[1:]] if 0 not in dims[1:] else [_product(index_dims), *dims[1:]]
+        values = make("Reshape", grad, shape)
     else:
         inner = make("StridedSlice", _dense_shape(handle, indices.dtype), [1], [0], [1], end_mask=1)
         count = make("Reshape", make("Size", indices, out_type=indices.dtype), [1])

@@ -13,6 +13,7 @@ from aioflow.graph.arrays import to_array
 from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
 from aioflow.graph.graph import Graph, GraphKeys, Tensor
 from aioflow.graph.shapes import Dims, dims_of, format_dims, is_compatible
+from aioflow.graph.tensor_like import TensorLike
 from aioflow.ops.variables.initializers import glorot_uniform_initializer, zeros_initializer
 from aioflow.ops.variables.slices import PartitionInfo
 from aioflow.ops.variables.variable import Variable
@@ -27,7 +28,7 @@ class VariableStore:
     """
 
     def __init__(self) -> None:
-        self.variables: dict[str, Any] = {}
+        self.variables: dict[str, Variable] = {}
         self.partitioned: dict[str, Any] = {}  # by the name of the whole; the parts are in `variables` too
         self.opened: dict[str, int] = {}
         self.root: Any = None
@@ -84,12 +85,12 @@ def share_or_make(graph: Graph, name: str, **settings: Any) -> Variable:
     return made
 
 
-def is_value(initializer: Any) -> bool:
+def is_value(initializer: object) -> bool:
     """Return whether an initializer is a value, rather than a function that returns one."""
     return initializer is not None and not callable(initializer)
 
 
-def _check_shared(name: str, found: Any, reuse: Any, dtype: DType | None, dims: Dims) -> None:
+def _check_shared(name: str, found: Variable, reuse: object, dtype: DType | None, dims: Dims) -> None:
     if not reuse:
         raise AlreadyExistsError(
             f"variable {name} already exists; it was made at {found.op.source}",
@@ -138,8 +139,8 @@ def _make_variable(name: str, dtype: DType, dims: Dims, settings: Mapping[str, A
 
 
 def _from_initializer(
-    name: str, initializer: Callable[..., Any], dims: Dims, dtype: DType, part: PartitionInfo | None
-) -> Callable[[], Any]:
+    name: str, initializer: Callable[..., TensorLike], dims: Dims, dtype: DType, part: PartitionInfo | None
+) -> Callable[[], TensorLike]:
     if dims is None and not isinstance(initializer, partial) and _takes_nothing(initializer):
         return initializer
     if dims is None or None in dims:
@@ -153,14 +154,14 @@ def _from_initializer(
     return partial(initializer, list(dims), dtype=dtype)
 
 
-def _takes(function: Callable[..., Any], argument: str) -> bool:
+def _takes(function: Callable[..., object], argument: str) -> bool:
     try:
         return argument in signature(function).parameters
     except (TypeError, ValueError):  # a function written in C without a signature
         return False
 
 
-def _takes_nothing(function: Callable[..., Any]) -> bool:
+def _takes_nothing(function: Callable[..., object]) -> bool:
     code = getattr(function, "__code__", None)
     return code is not None and code.co_argcount == 0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import Generic, Literal, TypeVar, overload
 
 from aioflow.errors import DTypeError
 from aioflow.graph.graph import Operation
@@ -19,7 +19,7 @@ class Updates(TensorOperators, Generic[VariableT]):
     The methods with an argument `sparse_delta` raise DTypeError if it is not `IndexedSlices`.
     """
 
-    def _update(self, op_type: str, value: TensorLike, name: str | None, read_value: bool) -> Any:
+    def _update(self, op_type: str, value: TensorLike, name: str | None, read_value: bool) -> object:
         """Update by an op that accepts a whole value."""
         raise NotImplementedError
 
@@ -39,7 +39,7 @@ class Updates(TensorOperators, Generic[VariableT]):
 
     def assign(
         self, value: TensorLike, use_locking: bool | None = None, name: str | None = None, read_value: bool = True
-    ) -> Any:
+    ) -> object:
         """Set the variable to `value`.
 
         Args:
@@ -73,7 +73,7 @@ class Updates(TensorOperators, Generic[VariableT]):
 
     def assign_add(
         self, delta: TensorLike, use_locking: bool | None = None, name: str | None = None, read_value: bool = True
-    ) -> Any:
+    ) -> object:
         """Add `delta`, which has the variable's shape. Arguments, result and errors are those of `assign`."""
         return self._update("AssignAddVariableOp", delta, name, read_value)
 
@@ -93,7 +93,7 @@ class Updates(TensorOperators, Generic[VariableT]):
 
     def assign_sub(
         self, delta: TensorLike, use_locking: bool | None = None, name: str | None = None, read_value: bool = True
-    ) -> Any:
+    ) -> object:
         """Subtract `delta`, which has the variable's shape. Arguments, result and errors are those of `assign`."""
         return self._update("AssignSubVariableOp", delta, name, read_value)
 

@@ -20,6 +20,7 @@ from aioflow.graph.default_session import StepRunner, session_for
 from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
 from aioflow.graph.graph import DeviceLike, Graph, GraphKeys, Operation, Tensor
 from aioflow.graph.shapes import Dims, ShapeLike, TensorShape, dims_of, format_dims, is_compatible, merge_dims
+from aioflow.graph.signature.attributes import Attrs
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_op, register_tensor_conversion_function
 from aioflow.ops.core import identity
 from aioflow.ops.variables import slices
@@ -127,7 +128,13 @@ class Variable(Updates["Variable"]):
         node.graph.add_variable(self)
 
     def _build(
-        self, graph: Graph, initial_value: Any, name: str | None, dtype: DType | None, shape: Any, validate_shape: bool
+        self,
+        graph: Graph,
+        initial_value: TensorLike | Callable[[], TensorLike],
+        name: str | None,
+        dtype: DType | None,
+        shape: ShapeLike | None,
+        validate_shape: bool,
     ) -> None:
         with graph.name_scope(name or "Variable") as scope:
             node = scope.removesuffix("/")
@@ -137,7 +144,7 @@ class Variable(Updates["Variable"]):
                 initial = convert_to_tensor(made, dtype, name="initial_value")
             dims = self._static_shape(node, initial, shape, validate_shape)
             container = scopes.current_scope(graph).container
-            attrs: dict[str, Any] = {"dtype": initial.dtype, "shape": dims, "container": container, "shared_name": node}
+            attrs: Attrs = {"dtype": initial.dtype, "shape": dims, "container": container, "shared_name": node}
             self._handle = make(
                 "VarHandleOp", **attrs, debug_name=node, _class=tuple(f"loc:@{g}" for g in sorted(groups)), name=scope
             )
@@ -155,7 +162,7 @@ class Variable(Updates["Variable"]):
                     self._cached = identity(self._cached)
             graph.add_variable(self)
 
-    def _static_shape(self, node: str, initial: Tensor, shape: Any, validate_shape: bool) -> Dims:
+    def _static_shape(self, node: str, initial: Tensor, shape: ShapeLike | None, validate_shape: bool) -> Dims:
         if shape is not None:
             dims = dims_of(shape)
             if not is_compatible(dims, initial.dims):
@@ -176,7 +183,7 @@ class Variable(Updates["Variable"]):
         return initial.dims
 
     def _join(self, graph: Graph, collections: Iterable[str] | None) -> None:
-        given: Any = [GraphKeys.GLOBAL_VARIABLES] if collections is None else collections
+        given: object = [GraphKeys.GLOBAL_VARIABLES] if collections is None else collections
         names: list[Any] = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [None]
         if not all(isinstance(n, str) for n in names):
             raise DTypeError("collections must be a list of names", expected="a list of str", actual=repr(collections))
@@ -385,7 +392,7 @@ class Variable(Updates["Variable"]):
             error.message = f"cannot update variable {self.op.name!r} of {self._dtype.name}: {error.message}"
             raise
 
-    def _update(self, op_type: str, value: TensorLike, name: str | None, read_value: bool, **attrs: Any) -> Any:
+    def _update(self, op_type: str, value: TensorLike, name: str | None, read_value: bool, **attrs: object) -> object:
         graph = self.graph
         with graph.as_default():
             tensor = self._fitting(value)
@@ -465,7 +472,7 @@ class UpdatedVariable(Variable):
         with self._waiting():
             return super().count_up_to(limit, name)
 
-    def _update(self, op_type: str, value: TensorLike, name: str | None, read_value: bool, **attrs: Any) -> Any:
+    def _update(self, op_type: str, value: TensorLike, name: str | None, read_value: bool, **attrs: object) -> object:
         with self._waiting():
             return super()._update(op_type, value, name, read_value, **attrs)
 
