@@ -12,19 +12,19 @@ from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.composite import CompositeTensor
 
 
-def is_nested(structure: Any) -> bool:
+def is_nested(structure: object) -> bool:
     """Return whether `structure` is a container, not a leaf."""
     return isinstance(structure, list | tuple | Mapping | CompositeTensor)
 
 
-def flatten(structure: Any) -> list[Any]:
+def flatten(structure: object) -> list[Any]:
     """Return the leaves in order."""
     if not is_nested(structure):
         return [structure]
     return [leaf for item in items(structure) for leaf in flatten(item)]
 
 
-def pack(structure: Any, leaves: Sequence[Any]) -> Any:
+def pack(structure: object, leaves: Sequence[object]) -> Any:
     """Return the leaves in a structure like `structure`, with containers of the same types.
 
     Raises:
@@ -36,7 +36,7 @@ def pack(structure: Any, leaves: Sequence[Any]) -> Any:
     return _pack(structure, iter(leaves))
 
 
-def map_structure(function: Callable[..., Any], structure: Any, *others: Any) -> Any:
+def map_structure(function: Callable[..., object], structure: object, *others: object) -> Any:
     """Return a structure of the results of `function` for each leaf; `others` provide further arguments.
 
     Raises:
@@ -48,25 +48,25 @@ def map_structure(function: Callable[..., Any], structure: Any, *others: Any) ->
     return pack(structure, [function(*row) for row in zip(*columns, strict=True)])
 
 
-def check_same_structure(expected: Any, actual: Any, what: str = "the structures differ") -> None:
+def check_same_structure(expected: object, actual: object, what: str = "the structures differ") -> None:
     """Raise DTypeError unless both are nested alike. A list and a tuple count as the same."""
     if _outline(expected) != _outline(actual):
         raise DTypeError(what, expected=describe(expected), actual=describe(actual))
 
 
-def describe(structure: Any) -> str:
+def describe(structure: object) -> str:
     """Return the structure with "." for each leaf, for error messages."""
     if isinstance(structure, Mapping):
         return "{" + ", ".join(f"{k!r}: {describe(structure[k])}" for k in _keys(structure)) + "}"
     if isinstance(structure, CompositeTensor):
         return type(structure).__name__
     if is_nested(structure):
-        inside = ", ".join(describe(item) for item in structure)
+        inside = ", ".join(describe(item) for item in items(structure))
         return f"[{inside}]" if isinstance(structure, list) else f"({inside})"
     return "."
 
 
-def _outline(structure: Any) -> Any:
+def _outline(structure: object) -> object:
     if isinstance(structure, Mapping):
         return ("mapping", *((key, _outline(structure[key])) for key in _keys(structure)))
     if isinstance(structure, CompositeTensor):
@@ -74,11 +74,11 @@ def _outline(structure: Any) -> Any:
     if is_nested(structure):
         # Lists and plain tuples have no `_fields`, so they have equal outlines.
         fields = getattr(type(structure), "_fields", None)
-        return (fields, *map(_outline, structure))
+        return (fields, *map(_outline, items(structure)))
     return None
 
 
-def _keys(mapping: Mapping[Any, Any]) -> list[Any]:
+def _keys(mapping: Mapping[Any, object]) -> list[Any]:
     return sorted(mapping)
 
 

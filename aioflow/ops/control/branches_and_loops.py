@@ -16,6 +16,7 @@ from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.shapes import format_dims
 from aioflow.graph.tensor_like import SupportsTensor
+from aioflow.memory.values import Array
 from aioflow.ops import nest
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_list
 from aioflow.ops.control.contexts import CondContext
@@ -32,7 +33,7 @@ __all__ = ["case", "cond", "switch_case", "while_loop"]
 
 
 # One result of a branch or a loop body. (A node stands for a tensor that is computed after it.)
-_Leaf: TypeAlias = Tensor | SupportsTensor | Operation | np.ndarray[Any, Any] | np.generic | complex | str | bytes
+_Leaf: TypeAlias = Tensor | SupportsTensor | Operation | Array | np.generic | complex | str | bytes
 _Composite = TypeVar("_Composite", "SparseTensor", "IndexedSlices", "TensorArray")
 _F = TypeVar("_F")
 _Key = TypeVar("_Key")
@@ -91,24 +92,24 @@ def cond(
 @overload
 def cond(
     pred: TensorLike,
-    true_fn: Callable[[], Any] | None = None,
-    false_fn: Callable[[], Any] | None = None,
+    true_fn: Callable[[], object] | None = None,
+    false_fn: Callable[[], object] | None = None,
     strict: bool = False,
     name: str | None = None,
-    fn1: Callable[[], Any] | None = None,
-    fn2: Callable[[], Any] | None = None,
+    fn1: Callable[[], object] | None = None,
+    fn2: Callable[[], object] | None = None,
 ) -> Any: ...
 
 
 def cond(
     pred: TensorLike,
-    true_fn: Callable[[], Any] | None = None,
-    false_fn: Callable[[], Any] | None = None,
+    true_fn: Callable[[], object] | None = None,
+    false_fn: Callable[[], object] | None = None,
     strict: bool = False,
     name: str | None = None,
-    fn1: Callable[[], Any] | None = None,
-    fn2: Callable[[], Any] | None = None,
-) -> Any:
+    fn1: Callable[[], object] | None = None,
+    fn2: Callable[[], object] | None = None,
+) -> object:
     """Return the results of `true_fn` if `pred` holds, otherwise those of `false_fn`. Only that branch's nodes run.
 
     Nodes made before the call belong to no branch: they run in either case.
@@ -144,18 +145,18 @@ def cond(
         return _merged(_widened(true_side, made_true, made_false), _widened(false_side, made_false, made_true))
 
 
-def _callable(function: Any, older: Any) -> Callable[[], Any]:
+def _callable(function: Any, older: Any) -> Callable[[], object]:
     if (function is None) == (older is None):
         raise DTypeError(
             "cond needs true_fn and false_fn", expected="two functions", actual=f"{function!r} and {older!r}"
         )
-    chosen: Callable[[], Any] = older if function is None else function
+    chosen: Callable[[], object] = older if function is None else function
     if not callable(chosen):
         raise DTypeError("not a function", expected="a function without arguments", actual=repr(chosen))
     return chosen
 
 
-def _branch(context: CondContext, function: Callable[[], Any], what: str, strict: bool) -> Any:
+def _branch(context: CondContext, function: Callable[[], object], what: str, strict: bool) -> object:
     """Call the function inside the context. Return its results, a structure of tensors and tensor arrays."""
     with context.opened():
         made = function()
@@ -168,12 +169,12 @@ def _branch(context: CondContext, function: Callable[[], Any], what: str, strict
         return nest.pack(made, leaves)
 
 
-def _unpacked(made: Any, strict: bool) -> Any:
+def _unpacked(made: object, strict: bool) -> object:
     """Return the item of a list or tuple of length one, unless `strict`; other results as they are."""
     return made[0] if not strict and isinstance(made, list | tuple) and len(made) == 1 else made
 
 
-def _result(context: CondContext, value: Any) -> Any:
+def _result(context: CondContext, value: object) -> object:
     """Return one result of a branch as a tensor. A node is replaced by a copy of the pivot that waits for it."""
     if isinstance(value, Operation):
         pivot = context.pivot
@@ -184,7 +185,7 @@ def _result(context: CondContext, value: Any) -> Any:
     return with_tensor(value, context.capture(tensor))
 
 
-def _widened(context: CondContext, made: Any, other: Any) -> Any:
+def _widened(context: CondContext, made: Any, other: Any) -> object:
     """Return the results of a branch, with int32 indices of slices cast to int64 if the other branch's are int64."""
     if isinstance(made, IndexedSlices):
         if (made.indices.dtype, other.indices.dtype) != (dtypes.int32, dtypes.int64) or made.dense_shape is not None:
@@ -197,8 +198,8 @@ def _widened(context: CondContext, made: Any, other: Any) -> Any:
     return nest.pack(made, [leaf for pair in pairs for leaf in nest.flatten(_widened(context, *pair))])
 
 
-def _merged(made_true: Any, made_false: Any) -> Any:
-    merged: list[Any] = []
+def _merged(made_true: object, made_false: object) -> object:
+    merged: list[object] = []
     for x, y in zip(nest.flatten(made_true), nest.flatten(made_false), strict=True):
         if_true, if_false = tensor_of(x), tensor_of(y)
         if if_true.dtype is not if_false.dtype or type(x) is not type(y):
@@ -224,8 +225,8 @@ def case(
 
 @overload
 def case(
-    pred_fn_pairs: Sequence[tuple[Tensor, Callable[[], Any]]] | Mapping[Tensor, Callable[[], Any]],
-    default: Callable[[], Any] | None = None,
+    pred_fn_pairs: Sequence[tuple[Tensor, Callable[[], object]]] | Mapping[Tensor, Callable[[], object]],
+    default: Callable[[], object] | None = None,
     exclusive: bool = False,
     strict: bool = False,
     name: str = "case",
@@ -233,12 +234,12 @@ def case(
 
 
 def case(
-    pred_fn_pairs: Any,
-    default: Callable[[], Any] | None = None,
+    pred_fn_pairs: object,
+    default: Callable[[], object] | None = None,
     exclusive: bool = False,
     strict: bool = False,
     name: str = "case",
-) -> Any:
+) -> object:
     """Return the results of the function of the first predicate that holds.
 
     Args:
@@ -267,11 +268,11 @@ def case(
             return _run_default(last, strict) if not pairs else last()
 
 
-def _run_default(function: Callable[[], Any], strict: bool) -> Any:
+def _run_default(function: Callable[[], object], strict: bool) -> object:
     return nest.map_structure(lambda leaf: with_tensor(leaf, tensor_of(leaf)), _unpacked(function(), strict))
 
 
-def _pairs(pairs: Any) -> list[tuple[Tensor, Callable[[], Any]]]:
+def _pairs(pairs: object) -> list[tuple[Tensor, Callable[[], object]]]:
     items = list(pairs.items()) if isinstance(pairs, Mapping) else pairs
     if not isinstance(items, list | tuple) or not items:
         raise DTypeError("case needs pairs", expected="a list of (pred, function), or a dict", actual=repr(pairs))
@@ -285,7 +286,7 @@ def _pairs(pairs: Any) -> list[tuple[Tensor, Callable[[], Any]]]:
     return list(items)
 
 
-def _checked(pred: Tensor, function: Callable[[], Any], predicates: list[Tensor]) -> Any:
+def _checked(pred: Tensor, function: Callable[[], object], predicates: list[Tensor]) -> object:
     """Build the last case, whose predicate must hold because there is no default."""
     message = convert_to_tensor(b"none of the conditions of case holds: ")
     check = Assert(pred, [message, *predicates], summarize=len(predicates))
@@ -318,15 +319,15 @@ def switch_case(
 @overload
 def switch_case(
     branch_index: TensorLike,
-    branch_fns: _Branches[Callable[[], Any]],
-    default: Callable[[], Any] | None = None,
+    branch_fns: _Branches[Callable[[], object]],
+    default: Callable[[], object] | None = None,
     name: str = "switch_case",
 ) -> Any: ...
 
 
 def switch_case(
-    branch_index: TensorLike, branch_fns: Any, default: Callable[[], Any] | None = None, name: str = "switch_case"
-) -> Any:
+    branch_index: TensorLike, branch_fns: object, default: Callable[[], object] | None = None, name: str = "switch_case"
+) -> object:
     """Return the results of the function of that index.
 
     Args:
@@ -353,7 +354,7 @@ def switch_case(
         return last()
 
 
-def _numbered(branch_fns: Any) -> list[tuple[int, Callable[[], Any]]]:
+def _numbered(branch_fns: Any) -> list[tuple[int, Callable[[], object]]]:
     items = branch_fns.items() if isinstance(branch_fns, Mapping) else branch_fns
     if not isinstance(branch_fns, list | tuple | Mapping) or not branch_fns:
         raise DTypeError("no branches", expected="a list or a dict of functions", actual=repr(branch_fns))
@@ -372,9 +373,9 @@ def _numbered(branch_fns: Any) -> list[tuple[int, Callable[[], Any]]]:
 @overload
 def while_loop(
     cond: Callable[..., TensorLike],
-    body: Callable[..., Any],
+    body: Callable[..., object],
     loop_vars: tuple[_Leaf, _Leaf],
-    shape_invariants: Any = None,
+    shape_invariants: object = None,
     parallel_iterations: int = 10,
     back_prop: bool = True,
     swap_memory: bool = False,
@@ -387,9 +388,9 @@ def while_loop(
 @overload
 def while_loop(
     cond: Callable[..., TensorLike],
-    body: Callable[..., Any],
+    body: Callable[..., object],
     loop_vars: tuple[_Leaf, _Leaf, _Leaf],
-    shape_invariants: Any = None,
+    shape_invariants: object = None,
     parallel_iterations: int = 10,
     back_prop: bool = True,
     swap_memory: bool = False,
@@ -402,9 +403,9 @@ def while_loop(
 @overload
 def while_loop(
     cond: Callable[..., TensorLike],
-    body: Callable[..., Any],
+    body: Callable[..., object],
     loop_vars: tuple[_Leaf],
-    shape_invariants: Any = None,
+    shape_invariants: object = None,
     parallel_iterations: int = 10,
     back_prop: bool = True,
     swap_memory: bool = False,
@@ -417,9 +418,9 @@ def while_loop(
 @overload
 def while_loop(
     cond: Callable[..., TensorLike],
-    body: Callable[..., Any],
-    loop_vars: Any,
-    shape_invariants: Any = None,
+    body: Callable[..., object],
+    loop_vars: object,
+    shape_invariants: object = None,
     parallel_iterations: int = 10,
     back_prop: bool = True,
     swap_memory: bool = False,
@@ -430,17 +431,17 @@ def while_loop(
 
 
 def while_loop(
-    cond: Callable[..., Any],
-    body: Callable[..., Any],
-    loop_vars: Any,
-    shape_invariants: Any = None,
+    cond: Callable[..., object],
+    body: Callable[..., object],
+    loop_vars: object,
+    shape_invariants: object = None,
     parallel_iterations: int = 10,
     back_prop: bool = True,
     swap_memory: bool = False,
     name: str | None = None,
     maximum_iterations: TensorLike | None = None,
     return_same_structure: bool = False,
-) -> Any:
+) -> object:
     """Run `body` as long as `cond` holds.
 
     Iterations overlap where the data allows. Nodes made before the loop and read inside run once, before it.
@@ -485,7 +486,7 @@ def while_loop(
     return results[0] if isinstance(results, list | tuple) else nest.flatten(results)[0]
 
 
-def _check_parallel(value: Any) -> None:
+def _check_parallel(value: object) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise DTypeError("parallel_iterations must be positive", expected="an int >= 1", actual=repr(value))
 

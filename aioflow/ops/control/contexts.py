@@ -7,18 +7,21 @@ exactly when the branch is taken or the body runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self, TypeVar
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import scopes
 from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.shapes import Dims
+from aioflow.graph.signature.attributes import Attrs
 from aioflow.ops.apply import constant, make, make_list
 from aioflow.ops.array.tensor_list import empty_list, hole, push
 from aioflow.ops.core import identity
+
+_Context = TypeVar("_Context", bound="ControlFlowContext | None")
 
 
 def current_context(graph: Graph) -> ControlFlowContext | None:
@@ -27,7 +30,7 @@ def current_context(graph: Graph) -> ControlFlowContext | None:
     return found  # type: ignore[no-any-return]  # the only implementation of the protocol
 
 
-def placed(graph: Graph, context: ControlFlowContext | None, name: str = "") -> AbstractContextManager[Any]:
+def placed(graph: Graph, context: ControlFlowContext | None, name: str = "") -> AbstractContextManager[object]:
     """Return a block whose new nodes are in `context` (None: at the top), in the name scope `name` if it is given.
 
     The nodes inherit no control dependencies, devices or colocation from around the block.
@@ -51,7 +54,7 @@ class Copies(Protocol):
     def operation(self, op: Operation) -> Operation:
         """Return the copy of a node."""
 
-    def context(self, context: Any) -> Any:
+    def context(self, context: _Context) -> _Context:
         """Return the copy of a branch or a loop, or None for None."""
 
     def variable(self, variable: LoopVariable) -> LoopVariable:
@@ -75,7 +78,7 @@ class ControlFlowContext:
         self._captured: dict[Tensor, Tensor] = {}
         self._gates: dict[Operation, Operation] = {}
 
-    def opened(self) -> AbstractContextManager[Any]:
+    def opened(self) -> AbstractContextManager[object]:
         """Return a block whose new nodes are inside.
 
         Control dependencies around the block apply to the nodes inside through the pivot.
@@ -105,7 +108,7 @@ class ControlFlowContext:
             waited = (*waited, self.pivot)
         return read, waited
 
-    def stand_in(self, op_type: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Tensor | None:
+    def stand_in(self, op_type: str, inputs: Sequence[object], attrs: Attrs) -> Tensor | None:
         """Return a replacement for the output of a node with these properties, or None if the node is needed.
 
         Contexts of loop gradients override this.
@@ -122,13 +125,13 @@ class ControlFlowContext:
 
     # -- copying -------------------------------------------------------------------------------------------------------
 
-    def begin_copy(self, made: Any, copies: Copies) -> None:
+    def begin_copy(self, made: Self, copies: Copies) -> None:
         """Set the place of `made`, a shallow copy of this context, before the nodes inside are copied."""
         made.outer = copies.context(self.outer)
         made.pivot = None
         made._captured, made._gates = {}, {}
 
-    def end_copy(self, made: Any, copies: Copies) -> None:
+    def end_copy(self, made: Self, copies: Copies) -> None:
         """Set the nodes of the copy when all are copied. Call again after this context has grown."""
         made.pivot = None if self.pivot is None else copies.operation(self.pivot)
         made._captured.update((copies.tensor(t), copies.tensor(inside)) for t, inside in self._captured.items())
@@ -242,13 +245,13 @@ class CondContext(ControlFlowContext):
         op.control_flow_context = self
         return op.outputs[self.branch]
 
-    def begin_copy(self, made: Any, copies: Copies) -> None:
+    def begin_copy(self, made: Self, copies: Copies) -> None:
         """Extend the copy by the other branch and by the branch that this one has the gradients of."""
         super().begin_copy(made, copies)
         made.other = copies.context(self.other)
         made.forward = copies.context(self.forward)
 
-    def end_copy(self, made: Any, copies: Copies) -> None:
+    def end_copy(self, made: Self, copies: Copies) -> None:
         """Extend the copy by the predicate."""
         super().end_copy(made, copies)
         made.pred = copies.tensor(self.pred)
@@ -339,14 +342,14 @@ class WhileContext(ControlFlowContext):
 
     # -- copying -------------------------------------------------------------------------------------------------------
 
-    def begin_copy(self, made: Any, copies: Copies) -> None:
+    def begin_copy(self, made: Self, copies: Copies) -> None:
         """Give the copy a name of its own and no variables yet: a copy of a loop is a separate loop."""
         super().begin_copy(made, copies)
         made.name = copies.name(self.name)
         made.variables, made.invariants = [], []
         made._count, made._stacks = None, {}
 
-    def end_copy(self, made: Any, copies: Copies) -> None:
+    def end_copy(self, made: Self, copies: Copies) -> None:
         """Extend the copy by the loop variables, the invariants and the values kept for gradients."""
         super().end_copy(made, copies)
         made.condition = copies.tensor(self.condition)
@@ -413,7 +416,7 @@ class WhileContext(ControlFlowContext):
         self.variables.append(variable)
         return variable
 
-    def outside(self) -> AbstractContextManager[Any]:
+    def outside(self) -> AbstractContextManager[object]:
         """Return a block whose new nodes are in the context of the loop itself, under the loop's name."""
         return placed(self.graph, self.outer, self.name)
 

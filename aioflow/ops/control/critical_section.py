@@ -83,10 +83,12 @@ class CriticalSection:
 
     @overload
     def execute(
-        self, fn: Callable[[], Any], exclusive_resource_access: bool = True, name: str | None = None
+        self, fn: Callable[[], object], exclusive_resource_access: bool = True, name: str | None = None
     ) -> Any: ...
 
-    def execute(self, fn: Callable[[], Any], exclusive_resource_access: bool = True, name: str | None = None) -> Any:
+    def execute(
+        self, fn: Callable[[], object], exclusive_resource_access: bool = True, name: str | None = None
+    ) -> object:
         """Return the results of `fn`, computed while no other execution is in the section.
 
         Args:
@@ -135,5 +137,5 @@ class CriticalSection:
         graph.add_to_collection(_EXECUTIONS, _Execution(self._handle, resources, exclusive))
 
 
-def _again(leaf: Any) -> Any:
+def _again(leaf: Any) -> Operation | Tensor:
     return group(leaf) if isinstance(leaf, Operation) else identity(leaf)

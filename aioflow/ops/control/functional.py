@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, overload
 
 import numpy as np
@@ -13,6 +13,7 @@ from aioflow.graph.dtypes import DTypeLike
 from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import Dims, format_dims, is_compatible, merge_dims
 from aioflow.graph.tensor_like import SupportsTensor
+from aioflow.memory.values import Array
 from aioflow.ops import nest
 from aioflow.ops.apply import convert_to_tensor, make
 from aioflow.ops.array.tensor_array import TensorArray
@@ -22,13 +23,15 @@ from aioflow.ops.scoping import name_scope
 __all__ = ["foldl", "foldr", "map_fn", "scan"]
 
 # One tensor: lists and tuples are structures of several.
-_Rows: TypeAlias = Tensor | SupportsTensor | np.ndarray[Any, Any]
+_Mapper: TypeAlias = Callable[[Any], object]
+_Folder: TypeAlias = Callable[[Any, Any], object]
+_Rows: TypeAlias = Tensor | SupportsTensor | Array
 _Value: TypeAlias = _Rows | np.generic | complex | str | bytes
 
 
 @overload
 def map_fn(
-    fn: Callable[[Any], Any],
+    fn: _Mapper,
     elems: _Rows,
     dtype: DTypeLike | None = None,
     parallel_iterations: int | None = None,
@@ -42,29 +45,29 @@ def map_fn(
 
 @overload
 def map_fn(
-    fn: Callable[[Any], Any],
-    elems: Any,
-    dtype: Any = None,
+    fn: _Mapper,
+    elems: object,
+    dtype: object = None,
     parallel_iterations: int | None = None,
     back_prop: bool = True,
     swap_memory: bool = False,
     infer_shape: bool = True,
     name: str | None = None,
-    fn_output_signature: Any = None,
+    fn_output_signature: object = None,
 ) -> Any: ...
 
 
 def map_fn(
-    fn: Callable[[Any], Any],
-    elems: Any,
-    dtype: Any = None,
+    fn: _Mapper,
+    elems: object,
+    dtype: object = None,
     parallel_iterations: int | None = None,
     back_prop: bool = True,
     swap_memory: bool = False,
     infer_shape: bool = True,
     name: str | None = None,
-    fn_output_signature: Any = None,
-) -> Any:
+    fn_output_signature: object = None,
+) -> object:
     """Apply `fn` to each row of `elems`, and stack the results.
 
     Args:
@@ -92,7 +95,7 @@ def map_fn(
         types = [t.dtype for t in rows] if wanted is None else nest.flatten(wanted)
         arrays = [TensorArray(t, size=count, infer_shape=infer_shape) for t in types]
 
-        def step(i: Tensor, held: list[TensorArray]) -> Any:
+        def step(i: Tensor, held: list[TensorArray]) -> object:
             made = fn(nest.pack(elems, [ta.read(i) for ta in sources]))
             nest.check_same_structure(structure, made, "fn does not return the structure of dtype")
             return i + 1, [ta.write(i, v) for ta, v in zip(held, nest.flatten(made), strict=True)]
@@ -111,7 +114,7 @@ def map_fn(
 
 @overload
 def foldl(
-    fn: Callable[[Any, Any], Any],
+    fn: _Folder,
     elems: _Rows,
     initializer: _Value | None = None,
     parallel_iterations: int = 10,
@@ -123,9 +126,9 @@ def foldl(
 
 @overload
 def foldl(
-    fn: Callable[[Any, Any], Any],
-    elems: Any,
-    initializer: Any = None,
+    fn: _Folder,
+    elems: object,
+    initializer: object = None,
     parallel_iterations: int = 10,
     back_prop: bool = True,
     swap_memory: bool = False,
@@ -134,14 +137,14 @@ def foldl(
 
 
 def foldl(
-    fn: Callable[[Any, Any], Any],
-    elems: Any,
-    initializer: Any = None,
+    fn: _Folder,
+    elems: object,
+    initializer: object = None,
     parallel_iterations: int = 10,
     back_prop: bool = True,
     swap_memory: bool = False,
     name: str | None = None,
-) -> Any:
+) -> object:
     """Return `fn(…fn(fn(initializer, elems[0]), elems[1])…)`; without an initializer, start from the first row.
 
     Raises:
@@ -154,7 +157,7 @@ def foldl(
 
 @overload
 def foldr(
-    fn: Callable[[Any, Any], Any],
+    fn: _Folder,
     elems: _Rows,
     initializer: _Value | None = None,
     parallel_iterations: int = 10,
@@ -166,9 +169,9 @@ def foldr(
 
 @overload
 def foldr(
-    fn: Callable[[Any, Any], Any],
-    elems: Any,
-    initializer: Any = None,
+    fn: _Folder,
+    elems: object,
+    initializer: object = None,
     parallel_iterations: int = 10,
     back_prop: bool = True,
     swap_memory: bool = False,
@@ -177,22 +180,22 @@ def foldr(
 
 
 def foldr(
-    fn: Callable[[Any, Any], Any],
-    elems: Any,
-    initializer: Any = None,
+    fn: _Folder,
+    elems: object,
+    initializer: object = None,
     parallel_iterations: int = 10,
     back_prop: bool = True,
     swap_memory: bool = False,
     name: str | None = None,
-) -> Any:
+) -> object:
     """Fold like `foldl`, but from the last row to the first."""
     options = {"parallel_iterations": parallel_iterations, "back_prop": back_prop, "swap_memory": swap_memory}
     return _fold(fn, elems, initializer, options, name or "foldr", backwards=True)
 
 
 def _fold(
-    fn: Callable[[Any, Any], Any], elems: Any, initializer: Any, options: dict[str, Any], name: str, backwards: bool
-) -> Any:
+    fn: _Folder, elems: object, initializer: object, options: Mapping[str, Any], name: str, backwards: bool
+) -> object:
     _check_function(fn)
     rows = _rows(elems)
     with name_scope(name, values=rows):
@@ -205,7 +208,7 @@ def _fold(
             state = nest.pack(elems, [ta.read(first) for ta in sources])
             start, remaining = 1, count - 1
 
-        def step(i: Tensor, held: Any) -> Any:
+        def step(i: Tensor, held: object) -> object:
             at = count - 1 - i if backwards else i
             return i + 1, fn(held, nest.pack(elems, [ta.read(at) for ta in sources]))
 
@@ -215,7 +218,7 @@ def _fold(
 
 @overload
 def scan(
-    fn: Callable[[Any, Any], Any],
+    fn: _Folder,
     elems: _Rows,
     initializer: _Value | None = None,
     parallel_iterations: int = 10,
@@ -229,9 +232,9 @@ def scan(
 
 @overload
 def scan(
-    fn: Callable[[Any, Any], Any],
-    elems: Any,
-    initializer: Any = None,
+    fn: _Folder,
+    elems: object,
+    initializer: object = None,
     parallel_iterations: int = 10,
     back_prop: bool = True,
     swap_memory: bool = False,
@@ -242,16 +245,16 @@ def scan(
 
 
 def scan(
-    fn: Callable[[Any, Any], Any],
-    elems: Any,
-    initializer: Any = None,
+    fn: _Folder,
+    elems: object,
+    initializer: object = None,
     parallel_iterations: int = 10,
     back_prop: bool = True,
     swap_memory: bool = False,
     infer_shape: bool = True,
     reverse: bool = False,
     name: str | None = None,
-) -> Any:
+) -> object:
     """Stack all intermediate results of a fold.
 
     Args:
@@ -289,7 +292,7 @@ def scan(
         if initializer is None:
             arrays = [ta.write(last if reverse else 0, t) for ta, t in zip(arrays, state, strict=True)]
 
-        def step(i: Tensor, held: list[Tensor], made: list[TensorArray]) -> Any:
+        def step(i: Tensor, held: list[Tensor], made: list[TensorArray]) -> object:
             at = last - i if reverse else i
             row = nest.pack(elems, [ta.read(at) for ta in sources])
             result = fn(nest.pack(structure, held), row)
@@ -312,12 +315,12 @@ def scan(
         return nest.pack(structure, [_stacked(ta, static) for ta in arrays])
 
 
-def _check_function(fn: Any) -> None:
+def _check_function(fn: object) -> None:
     if not callable(fn):
         raise DTypeError("not a function", expected="fn as a function", actual=repr(fn))
 
 
-def _rows(elems: Any) -> list[Tensor]:
+def _rows(elems: object) -> list[Tensor]:
     if isinstance(elems, CompositeTensor):
         raise DTypeError("a composite tensor has no rows", expected="tensors", actual=repr(elems))
     rows = [convert_to_tensor(t, name="elem") for t in nest.flatten(elems)]
@@ -328,7 +331,7 @@ def _rows(elems: Any) -> list[Tensor]:
     return rows
 
 
-def _count(rows: list[Tensor]) -> tuple[Any, int | None]:
+def _count(rows: list[Tensor]) -> tuple[Tensor, int | None]:
     """Return the number of rows, as a tensor and as a number; the number is None if it is not static."""
     sizes: Dims = None
     for tensor in rows:

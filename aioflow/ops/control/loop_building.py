@@ -23,7 +23,7 @@ def tensor_of(value: Any, like: Tensor | None = None) -> Tensor:
     return convert_to_tensor(value, dtype_hint=None if like is None else like.dtype)
 
 
-def with_tensor(value: Any, tensor: Tensor) -> Any:
+def with_tensor(value: object, tensor: Tensor) -> Any:
     """Return the leaf with the value that `tensor` carries."""
     with_flow = getattr(value, "with_flow", None)
     return tensor if with_flow is None else with_flow(tensor)
@@ -36,7 +36,7 @@ class LoopBuilder:
         InvalidArgumentError: the shape invariants do not fit the loop variables.
     """
 
-    def __init__(self, graph: Graph, loop_vars: Any, shape_invariants: Any, maximum: Tensor | None) -> None:
+    def __init__(self, graph: Graph, loop_vars: object, shape_invariants: object, maximum: Tensor | None) -> None:
         self._graph = graph
         self._leaves = nest.flatten(loop_vars)
         self._structure = nest.pack(loop_vars, self._leaves)
@@ -52,7 +52,7 @@ class LoopBuilder:
         self._context.swap_memory = swap_memory
         self._context.maximum_iterations = self._maximum
 
-    def build(self, condition: Callable[..., Any], body: Callable[..., Any]) -> Any:
+    def build(self, condition: Callable[..., object], body: Callable[..., object]) -> object:
         """Make the nodes of the loop. Return its results, in the structure that `body` returns."""
         context, starts, shapes = self._context, self._starts, self._invariants
         if self._maximum is not None:
@@ -78,13 +78,13 @@ class LoopBuilder:
         leaves = [with_tensor(leaf, t) for leaf, t in zip(self._leaves, tensors[self._counters :], strict=True)]
         return nest.pack(self._structure, leaves)
 
-    def _call(self, function: Callable[..., Any], tensors: Sequence[Tensor]) -> Any:
+    def _call(self, function: Callable[..., object], tensors: Sequence[Tensor]) -> Any:
         packed = self._packed(tensors)
         if isinstance(packed, list | tuple):
             return function(*packed)
         return function(**packed) if isinstance(packed, dict) else function(*packed.values())
 
-    def _predicate(self, condition: Callable[..., Any]) -> Tensor:
+    def _predicate(self, condition: Callable[..., object]) -> Tensor:
         merges = [v.merge for v in self._context.variables]
         wanted = convert_to_tensor(self._call(condition, merges))
         if wanted.dtype is not dtypes.bool_:
@@ -95,7 +95,7 @@ class LoopBuilder:
             return wanted
         return make("LogicalAnd", make("Less", merges[0], self._maximum), wanted)
 
-    def _body(self, body: Callable[..., Any], inside: Sequence[Tensor]) -> tuple[Any, list[Tensor]]:
+    def _body(self, body: Callable[..., object], inside: Sequence[Tensor]) -> tuple[Any, list[Tensor]]:
         """Call the body. Return its results, and the tensors that carry them to the next iteration."""
         counted = [make("AddV2", inside[0], constant(1, inside[0].dtype))] if self._counters else []
         made = self._call(body, inside)
@@ -108,7 +108,7 @@ class LoopBuilder:
         results = [tensor_of(v, like) for v, like in zip(nest.flatten(made), self._starts, strict=True)]
         return made, [*counted, *(self._context.capture(t) for t in results)]
 
-    def _shapes(self, given: Any) -> list[Dims]:
+    def _shapes(self, given: object) -> list[Dims]:
         """Return the static shape of each loop variable that holds in all iterations."""
         if given is None:
             starts = iter(self._starts)
@@ -150,7 +150,7 @@ def _no_wider(dims: Dims, bound: Dims) -> bool:
     return all(wanted is None or size == wanted for size, wanted in zip(dims, bound, strict=True))
 
 
-def _kept_shapes(structure: Any, starts: Iterator[Tensor]) -> Iterator[Dims]:
+def _kept_shapes(structure: object, starts: Iterator[Tensor]) -> Iterator[Dims]:
     """Yield the shapes of the leaves of `structure` in a loop without invariants; `starts` are the initial tensors."""
     if isinstance(structure, CompositeTensor):
         for dims in structure.kept_dims():

@@ -166,7 +166,7 @@ def _is_number(tensor: Tensor, number: int) -> bool:
     return value is not None and value.ndim == 0 and bool(value == number)
 
 
-def _no_loop(loop: WhileContext, expected: str, actual: Any) -> InvalidArgumentError:
+def _no_loop(loop: WhileContext, expected: str, actual: object) -> InvalidArgumentError:
     return InvalidArgumentError(f"{loop.name!r} is no loop", expected=expected, actual=actual)
 
 

@@ -6,7 +6,7 @@ Tensors that the body reads from outside become inputs, after the arguments.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -16,6 +16,7 @@ from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.graph import scopes
 from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.graphdef import FunctionArg, FunctionDef, InputRef, graph_def_of
+from aioflow.graph.signature.attributes import Attrs
 from aioflow.ops.apply import make, make_op
 from aioflow.ops.control.contexts import ControlFlowContext
 
@@ -25,14 +26,14 @@ class _Tracing:
     """A body under construction: the name of its function and the kind of its arguments."""
 
     name: str
-    key: Any
+    key: object
 
 
 _TRACING: Final[ContextStack[_Tracing]] = ContextStack("aioflow_tracing", weak=True)
 
 
 @contextmanager
-def tracing(name: str, key: Any = None) -> Iterator[None]:
+def tracing(name: str, key: object = None) -> Iterator[None]:
     """Mark the body of a function as under construction.
 
     Raises:
@@ -71,7 +72,7 @@ class BodyContext(ControlFlowContext, scopes.Body[Operation]):
         self._called: Operation | None = None
         self._at_border = False
 
-    def opened(self) -> AbstractContextManager[Any]:
+    def opened(self) -> AbstractContextManager[object]:
         """Return a block whose new nodes are inside.
 
         From outside they inherit only the container and the variable scope.
@@ -123,7 +124,7 @@ class BodyContext(ControlFlowContext, scopes.Body[Operation]):
                 self._constants[outside] = make("Const", name="constant", **attrs)
         return self._constants[outside]
 
-    def plain(self) -> AbstractContextManager[Any]:
+    def plain(self) -> AbstractContextManager[object]:
         """Return a block whose new nodes are inside, at the top of the body."""
         return scopes.enter_scope(self.graph, lambda _: scopes.Scope(context=self))
 
@@ -218,7 +219,7 @@ class Function:
             self.gradient.name if isinstance(self.gradient, Function) else "",
         )
 
-    def _own_groups(self, attrs: Mapping[str, Any]) -> dict[str, Any]:
+    def _own_groups(self, attrs: Attrs) -> Attrs:
         """Return the attributes without colocation with nodes outside, which a definition cannot name."""
         kept = tuple(g for g in attrs.get("_class", ()) if g.removeprefix("loc:@") in self.body.nodes)
         rest = {key: value for key, value in attrs.items() if key != "_class"}

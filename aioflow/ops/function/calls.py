@@ -22,6 +22,7 @@ from aioflow.ops.core import group, identity
 from aioflow.ops.function.body import Function
 from aioflow.ops.function.copying import inline
 from aioflow.ops.function.library import called
+from aioflow.ops.sparse.indexed_slices import Gradient
 
 
 def _declared(ctx: ShapeContext) -> list[Dims]:
@@ -98,7 +99,7 @@ def stand_for(op: Operation, results: Sequence[Tensor], finish: Sequence[Operati
     op.finish = tuple(dict.fromkeys(finish))
 
 
-def operation_of(made: Any) -> Operation:
+def operation_of(made: Operation | Sequence[Tensor]) -> Operation:
     """Return the node of a builder's result."""
     found: Operation = made if isinstance(made, Operation) else made[0].op
     return found
@@ -114,7 +115,7 @@ def _expand_call(op: Operation) -> None:
         op.gradient_function = _registered_gradient
 
 
-def _registered_gradient(op: Operation, *grads: Any) -> Any:
+def _registered_gradient(op: Operation, *grads: Gradient | None) -> object:
     """Return gradients by the rule registered for the name in the node's attribute (`Graph.gradient_override_map`)."""
     name = op.attrs["_gradient_op_type"]
     # Finding the op imports its module, which registers the rule.
@@ -127,7 +128,7 @@ def _registered_gradient(op: Operation, *grads: Any) -> Any:
     return rule(op, *grads)
 
 
-def _given_gradient(gradient: Any, op: Operation, *grads: Any) -> list[Any]:
+def _given_gradient(gradient: Function | Callable[..., Any], op: Operation, *grads: Tensor | None) -> list[Any]:
     """Return gradients with respect to the arguments, computed by `gradient`. Captured tensors get None."""
     incoming = [
         make("ZerosLike", output) if grad is None else grad for output, grad in zip(op.outputs, grads, strict=True)
@@ -170,7 +171,7 @@ def _expand_case(op: Operation) -> None:
     _stand_for_branches(op, last())
 
 
-def _branch(function: Function, inputs: Sequence[Tensor], name: str) -> list[Any]:
+def _branch(function: Function, inputs: Sequence[Tensor], name: str) -> list[Tensor | Operation]:
     """Copy the function into the branch under construction. Return its results, or a node after it if it has none."""
     with function.graph.name_scope(name):
         results, finish = inline(function, inputs)

@@ -14,17 +14,19 @@ from typing import Any, Final
 
 from aioflow.errors import InvalidArgumentError, OpError, ResourceExhaustedError
 from aioflow.graph import scopes
+from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.scopes import Body
 from aioflow.graph.shapes import Dims, merge_dims
+from aioflow.graph.signature.attributes import Attrs
 from aioflow.ops.apply import make, output_specs
 from aioflow.ops.control.contexts import ControlFlowContext, LoopVariable, current_context
 from aioflow.ops.core import identity
 from aioflow.ops.function.body import BodyContext, Function
 from aioflow.ops.function.effects import made_in, ordered_effects
 from aioflow.ops.importer import by_name
-from aioflow.ops.sparse.indexed_slices import convert_to_tensor_or_indexed_slices
+from aioflow.ops.sparse.indexed_slices import Gradient, convert_to_tensor_or_indexed_slices
 
 # In nodes. Functions that each call the next one twice expand to an exponential number of nodes.
 _MOST_COPIED: Final = 1 << 18
@@ -90,7 +92,7 @@ class _Copy:
         self._operations = {t.op: self._tensors[t].op for t in self._tensors}
         self._unused = {*without, *(t.op for t in (*function.arguments, *function.body.captures.values()))}
         self._scope = scopes.current_scope(graph)
-        self._contexts: dict[Any, Any] = {function.body: current_context(graph)}
+        self._contexts: dict[ControlFlowContext, Any] = {function.body: current_context(graph)}
         self._variables: dict[LoopVariable, LoopVariable] = {}
         self._around = around
         self._made: list[tuple[Operation, Operation]] = []
@@ -187,7 +189,7 @@ class _Copy:
             return self._scope._replace(call=call, controllers=() if leaves else self._scope.controllers)
         return self._scope.bare(self.context(where))._replace(call=call)
 
-    def _attrs(self, op: Operation) -> dict[str, Any]:
+    def _attrs(self, op: Operation) -> Attrs:
         attrs = dict(op.attrs)
         # Each copy of a loop is a separate loop.
         if "frame_name" in attrs:
@@ -201,7 +203,7 @@ class _Copy:
         copied = None if source is None else self._operations.get(source)
         return group if copied is None else f"loc:@{copied.name}"
 
-    def _specs(self, op: Operation, inputs: Sequence[Tensor]) -> list[Any]:
+    def _specs(self, op: Operation, inputs: Sequence[Tensor]) -> list[tuple[DType, Dims]]:
         """Return dtypes and static shapes: those of the body, refined by the inputs of the call.
 
         A loop keeps the shapes that hold in all its iterations. The body's shapes are not used if less is known of the
@@ -245,7 +247,7 @@ class _GradientOfCopy:
         self._gradient = gradient
         self._copy = made
 
-    def __call__(self, op: Operation, *incoming: Any) -> list[Any]:
+    def __call__(self, op: Operation, *incoming: Gradient | None) -> list[Any]:
         """Return the gradients of the inputs, computed by a copy of the original gradient's nodes."""
         # The closure may refer to tensors of the body; the copy replaces them by their counterparts.
         function, outgoing = _traced(self._gradient, op, incoming)

@@ -31,7 +31,7 @@ def made_in(op: Operation) -> Any:
 class _Chain:
     """The order in one context: the last item with an effect, and the reads since."""
 
-    last: Any = None
+    last: Operation | ControlFlowContext | None = None
     reads: list[Operation] = field(default_factory=list)
 
 
@@ -39,8 +39,8 @@ class _Order:
     def __init__(self, body: BodyContext) -> None:
         self._body = body
         self._nodes = list(body.nodes.values())
-        self._chains: dict[Any, _Chain] = {}
-        self.effects: list[Any] = []
+        self._chains: dict[object, _Chain] = {}
+        self.effects: list[Operation | ControlFlowContext] = []
 
     def add(self, op: Operation) -> None:
         if op.op_def.traits.effect is Effect.CHANGES:

@@ -9,6 +9,7 @@ from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.default_graph import graph_of
 from aioflow.graph.graph import Graph, Operation, Tensor
+from aioflow.graph.shapes import Dims
 from aioflow.ops import nest
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_list, make_op
 from aioflow.ops.function.body import Function
@@ -22,8 +23,8 @@ __all__ = ["Case", "For", "If", "PartitionedCall", "While"]
 def If(
     cond: TensorLike,
     inputs: Sequence[TensorLike],
-    then_branch: Callable[..., Any],
-    else_branch: Callable[..., Any],
+    then_branch: Callable[..., object],
+    else_branch: Callable[..., object],
     name: str | None = None,
 ) -> Any:
     """Return the results of `then_branch` if `cond` holds, otherwise those of `else_branch`, as one node.
@@ -61,7 +62,7 @@ def If(
 def Case(
     branch_index: TensorLike,
     inputs: Sequence[TensorLike],
-    branches: Sequence[Callable[..., Any]],
+    branches: Sequence[Callable[..., object]],
     name: str | None = None,
 ) -> Any:
     """Return the results of the branch of that index, as one node; the last branch serves every index out of range.
@@ -88,7 +89,7 @@ def Case(
 
 
 def _node(
-    graph: Graph, sides: Sequence[Function], op_type: str, *inputs: Any, name: str | None, **attrs: Any
+    graph: Graph, sides: Sequence[Function], op_type: str, *inputs: TensorLike, name: str | None, **attrs: object
 ) -> list[Tensor] | Operation:
     wanted = [t.dtype for t in sides[0].outputs]
     for side in sides[1:]:
@@ -106,10 +107,10 @@ def _node(
 
 def While(
     input_: Sequence[TensorLike],
-    cond: Callable[..., Any],
-    body: Callable[..., Any],
+    cond: Callable[..., object],
+    body: Callable[..., object],
     name: str | None = None,
-    hostmem: Any = None,
+    hostmem: object = None,
 ) -> list[Tensor]:
     """Run `body` on its own results as long as `cond` holds for them, as one node.
 
@@ -154,9 +155,9 @@ def For(
     limit: TensorLike,
     delta: TensorLike,
     inputs: Sequence[TensorLike],
-    body: Callable[..., Any],
+    body: Callable[..., object],
     name: str | None = None,
-    hostmem: Any = None,
+    hostmem: object = None,
     rewrite_with_while: bool | None = None,
 ) -> list[Tensor]:
     """Run `body(i, *values)` for i = start, start + delta, … below `limit` (above it if `delta` is negative).
@@ -181,7 +182,7 @@ def For(
         down = make("LogicalAnd", make("Less", by, 0), make("Greater", i, end))
         return make("LogicalOr", up, down)
 
-    def step(i: Tensor, end: Tensor, by: Tensor, *values: Tensor) -> list[Any]:
+    def step(i: Tensor, end: Tensor, by: Tensor, *values: Tensor) -> list[object]:
         made = body(i, *values)
         made = [] if isinstance(made, Operation) or made is None else nest.flatten(made)
         return [make("AddV2", i, by), end, by, *made]
@@ -189,7 +190,7 @@ def For(
     return While([first, last, stride, *inputs], going_on, step, name=name or "For")[3:]
 
 
-def PartitionedCall(args: Sequence[TensorLike], f: Callable[..., Any], name: str | None = None) -> Any:
+def PartitionedCall(args: Sequence[TensorLike], f: Callable[..., object], name: str | None = None) -> Any:
     """Return the results of `f`, as one node: a list of outputs, or the node itself if it has no outputs.
 
     Raises:
@@ -205,7 +206,7 @@ def _tensors(values: Sequence[TensorLike]) -> list[Tensor]:
     return [convert_to_tensor(v, name=f"input_{i}") for i, v in enumerate(values)]
 
 
-def _traced(graph: Graph, given: Any, inputs: Sequence[Tensor]) -> Function:
+def _traced(graph: Graph, given: object, inputs: Sequence[Tensor]) -> Function:
     """Return the function for these inputs; trace it if it is a Python function."""
     specs = [TensorSpec(t.dims, t.dtype) for t in inputs]
     if isinstance(given, PolymorphicFunction):
@@ -221,7 +222,7 @@ def _traced(graph: Graph, given: Any, inputs: Sequence[Tensor]) -> Function:
     return made
 
 
-def _returned(given: Callable[..., Any]) -> Callable[[Sequence[Any]], Any]:
+def _returned(given: Callable[..., object]) -> Callable[[Sequence[object]], object]:
     return lambda values: given(*values)
 
 
@@ -244,7 +245,7 @@ def _variant(function: Function, captured: Sequence[Tensor], outputs: Sequence[T
     return made
 
 
-def _common_dims(value: Tensor, result: Tensor) -> Any:
+def _common_dims(value: Tensor, result: Tensor) -> Dims:
     """Return the static shape that holds both at the start and after an iteration."""
     first, second = value.dims, result.dims
     if first is None or second is None or len(first) != len(second):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
-from typing import Any, Final, overload
+from typing import Any, Final, TypeVar, overload
 
 from aioflow.checks.numbers import check_number, check_whole
 from aioflow.errors import DTypeError, InvalidArgumentError, UnavailableError
@@ -21,7 +21,8 @@ from aioflow.ops.apply import TensorLike, convert_to_tensor, make_list, make_op
 
 __all__ = ["from_async_iterator", "numpy_function", "py_coroutine", "py_func"]
 
-GradientFunction = Callable[..., Any]
+_Callable = TypeVar("_Callable")
+GradientFunction = Callable[..., object]
 
 
 def _given_shapes(ctx: ShapeContext) -> list[Dims]:
@@ -68,7 +69,7 @@ def exponential_backoff(attempt: int) -> float:
 
 @overload
 def py_coroutine(
-    fn: Callable[..., Awaitable[Any]],
+    fn: Callable[..., Awaitable[object]],
     inputs: Sequence[TensorLike],
     Tout: DTypeLike,
     *,
@@ -76,7 +77,7 @@ def py_coroutine(
     retries: int = 0,
     retry_on: Sequence[type[Exception]] = _PASSING,
     backoff: Callable[[int], float] = exponential_backoff,
-    sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     shapes: ShapeLike | None = None,
     stateful: bool = True,
     gradient: GradientFunction | None = None,
@@ -86,15 +87,15 @@ def py_coroutine(
 
 @overload
 def py_coroutine(
-    fn: Callable[..., Awaitable[Any]],
+    fn: Callable[..., Awaitable[object]],
     inputs: Sequence[TensorLike],
-    Tout: list[Any] | tuple[Any, ...],
+    Tout: list[Any] | tuple[object, ...],
     *,
     timeout: float | None = None,
     retries: int = 0,
     retry_on: Sequence[type[Exception]] = _PASSING,
     backoff: Callable[[int], float] = exponential_backoff,
-    sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     shapes: Sequence[ShapeLike | None] | None = None,
     stateful: bool = True,
     gradient: GradientFunction | None = None,
@@ -103,20 +104,20 @@ def py_coroutine(
 
 
 def py_coroutine(
-    fn: Callable[..., Awaitable[Any]],
+    fn: Callable[..., Awaitable[object]],
     inputs: Sequence[TensorLike],
-    Tout: Any,
+    Tout: object,
     *,
     timeout: float | None = None,
     retries: int = 0,
     retry_on: Sequence[type[Exception]] = _PASSING,
     backoff: Callable[[int], float] = exponential_backoff,
-    sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
-    shapes: Any = None,
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    shapes: object = None,
     stateful: bool = True,
     gradient: GradientFunction | None = None,
     name: str | None = None,
-) -> Any:
+) -> object:
     """Make `await fn(*inputs)` a node: a query to a database, a call to a service, an async lock.
 
     All such nodes of a step that do not wait for one another are in flight at once. They run on the event loop of the
@@ -160,7 +161,7 @@ def py_coroutine(
 
 @overload
 def py_func(
-    func: Callable[..., Any],
+    func: Callable[..., object],
     inp: Sequence[TensorLike],
     Tout: DTypeLike,
     stateful: bool = True,
@@ -172,9 +173,9 @@ def py_func(
 
 @overload
 def py_func(
-    func: Callable[..., Any],
+    func: Callable[..., object],
     inp: Sequence[TensorLike],
-    Tout: list[Any] | tuple[Any, ...],
+    Tout: list[Any] | tuple[object, ...],
     stateful: bool = True,
     name: str | None = None,
     *,
@@ -183,14 +184,14 @@ def py_func(
 
 
 def py_func(
-    func: Callable[..., Any],
+    func: Callable[..., object],
     inp: Sequence[TensorLike],
-    Tout: Any,
+    Tout: object,
     stateful: bool = True,
     name: str | None = None,
     *,
     gradient: GradientFunction | None = None,
-) -> Any:
+) -> object:
     """Make `func(*inp)` a node: a plain function, which runs in a thread and may block there.
 
     A step that is stopped waits for a call that has begun.
@@ -223,30 +224,34 @@ def py_func(
 
 @overload
 def numpy_function(
-    func: Callable[..., Any], inp: Sequence[TensorLike], Tout: DTypeLike, stateful: bool = True, name: str | None = None
+    func: Callable[..., object],
+    inp: Sequence[TensorLike],
+    Tout: DTypeLike,
+    stateful: bool = True,
+    name: str | None = None,
 ) -> Tensor: ...
 
 
 @overload
 def numpy_function(
-    func: Callable[..., Any],
+    func: Callable[..., object],
     inp: Sequence[TensorLike],
-    Tout: list[Any] | tuple[Any, ...],
+    Tout: list[Any] | tuple[object, ...],
     stateful: bool = True,
     name: str | None = None,
 ) -> Any: ...
 
 
 def numpy_function(
-    func: Callable[..., Any], inp: Sequence[TensorLike], Tout: Any, stateful: bool = True, name: str | None = None
-) -> Any:
+    func: Callable[..., object], inp: Sequence[TensorLike], Tout: Any, stateful: bool = True, name: str | None = None
+) -> object:
     """Make a node like `py_func`, under TensorFlow's later name."""
     return py_func(func, inp, Tout, stateful, name)
 
 
 @overload
 def from_async_iterator(
-    iterable_or_factory: AsyncIterable[Any] | Callable[[], AsyncIterable[Any]],
+    iterable_or_factory: AsyncIterable[object] | Callable[[], AsyncIterable[object]],
     Tout: DTypeLike,
     shapes: ShapeLike | None = None,
     prefetch: int = 2,
@@ -256,8 +261,8 @@ def from_async_iterator(
 
 @overload
 def from_async_iterator(
-    iterable_or_factory: AsyncIterable[Any] | Callable[[], AsyncIterable[Any]],
-    Tout: list[Any] | tuple[Any, ...],
+    iterable_or_factory: AsyncIterable[object] | Callable[[], AsyncIterable[object]],
+    Tout: list[Any] | tuple[object, ...],
     shapes: Sequence[ShapeLike | None] | None = None,
     prefetch: int = 2,
     name: str | None = None,
@@ -265,12 +270,12 @@ def from_async_iterator(
 
 
 def from_async_iterator(
-    iterable_or_factory: AsyncIterable[Any] | Callable[[], AsyncIterable[Any]],
-    Tout: Any,
-    shapes: Any = None,
+    iterable_or_factory: AsyncIterable[object] | Callable[[], AsyncIterable[object]],
+    Tout: object,
+    shapes: object = None,
     prefetch: int = 2,
     name: str | None = None,
-) -> Any:
+) -> object:
     """Return tensors that yield the next element of an async iterator at each step.
 
     Each session reads independently. It starts with its first such step, and closes the iterator when the session is
@@ -317,11 +322,11 @@ def _call_node(
     op_type: str,
     function: PythonFunction,
     inputs: Sequence[TensorLike],
-    Tout: Any,
+    Tout: object,
     gradient: GradientFunction | None,
     name: str | None,
-    **attrs: Any,
-) -> Any:
+    **attrs: object,
+) -> object:
     if not isinstance(inputs, list | tuple):
         raise DTypeError("the inputs are not a sequence", expected="a list of tensors", actual=type(inputs).__name__)
     graph = graph_of(inputs)
@@ -336,7 +341,7 @@ def _call_node(
     return list(op.outputs) if isinstance(Tout, list | tuple) else op.outputs[0]
 
 
-def _callable(function: Any) -> Any:
+def _callable(function: _Callable) -> _Callable:
     if not callable(function):
         raise DTypeError("not a function", expected="a callable", actual=type(function).__name__)
     return function
@@ -346,7 +351,7 @@ def _types(Tout: Any) -> tuple[dtypes.DType, ...]:
     return tuple(dtypes.as_dtype(t) for t in (Tout if isinstance(Tout, list | tuple) else [Tout]))
 
 
-def _shapes(shapes: Any, types: Sequence[dtypes.DType], Tout: Any) -> tuple[Dims, ...]:
+def _shapes(shapes: Any, types: Sequence[dtypes.DType], Tout: object) -> tuple[Dims, ...]:
     if shapes is None:
         return (None,) * len(types)
     found = tuple(dims_of(s) for s in shapes) if isinstance(Tout, list | tuple) else (dims_of(shapes),)

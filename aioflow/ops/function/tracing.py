@@ -6,7 +6,7 @@ import functools
 import inspect
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, overload
 from weakref import WeakKeyDictionary
@@ -19,6 +19,7 @@ from aioflow.graph.default_graph import graph_of
 from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
 from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.shapes import Dims, ShapeLike, TensorShape, dims_of, format_dims, is_compatible
+from aioflow.graph.tensor_like import TensorLike
 from aioflow.ops import nest
 from aioflow.ops.apply import convert_to_tensor, make
 from aioflow.ops.function.body import BodyContext, Function, tracing
@@ -67,7 +68,7 @@ class ConcreteFunction:
         function: The traced function.
     """
 
-    def __init__(self, function: Function, structure: Any, leaves: Sequence[Any]) -> None:
+    def __init__(self, function: Function, structure: object, leaves: Sequence[object]) -> None:
         self.function = function
         self._structure = structure
         self._leaves = leaves
@@ -92,7 +93,7 @@ class ConcreteFunction:
         """The outside tensors that the function reads besides its arguments, including the handles of variables."""
         return list(self.function.captured)
 
-    def __call__(self, *tensors: Any, name: str | None = None) -> Any:
+    def __call__(self, *tensors: TensorLike, name: str | None = None) -> Any:
         """Call the function with one tensor per argument, in the order of the inputs.
 
         Raises:
@@ -116,14 +117,14 @@ class ConcreteFunction:
         return f"<aioflow.ConcreteFunction {self.signature}>"
 
 
-def _value(leaf: Any, op: Operation) -> Any:
+def _value(leaf: object, op: Operation) -> object:
     """Return one result of a call: an output, the node itself, or None."""
     if isinstance(leaf, _Slot):
         return op.outputs[leaf.index]
     return op if leaf is Operation else leaf
 
 
-def _fitted(value: Any, dtype: DType, dims: Dims, name: str) -> Tensor:
+def _fitted(value: TensorLike, dtype: DType, dims: Dims, name: str) -> Tensor:
     """Return the value as a tensor that fits an argument."""
     tensor = convert_to_tensor(value, dtype, name=name)
     if not is_compatible(tensor.dims, dims):
@@ -138,10 +139,10 @@ class PolymorphicFunction:
 
     def __init__(
         self,
-        python_function: Callable[..., Any],
+        python_function: Callable[..., object],
         input_signature: Sequence[TensorSpec] | None = None,
         name: str | None = None,
-        grad_func: Any = None,
+        grad_func: object = None,
     ) -> None:
         functools.update_wrapper(self, python_function)
         self.python_function = python_function
@@ -149,14 +150,14 @@ class PolymorphicFunction:
         self._name = name or plain_name(getattr(python_function, "__name__", "function"))
         self._signature = inspect.signature(python_function)
         self._gradient = grad_func
-        self._traced: WeakKeyDictionary[Graph, dict[Any, ConcreteFunction]] = WeakKeyDictionary()
+        self._traced: WeakKeyDictionary[Graph, dict[object, ConcreteFunction]] = WeakKeyDictionary()
 
     @property
     def name(self) -> str:
         """The base of the names of the traced functions, to which a number is added if needed."""
         return self._name
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         """Make a call node. Return the results in the structure that the Python function returns.
 
         The function is traced if the arguments are of a new kind. Tensors and arrays are of one kind if dtype and
@@ -171,7 +172,7 @@ class PolymorphicFunction:
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         return self._concrete(structure, leaves)(*tensors)
 
-    def get_concrete_function(self, *args: Any, **kwargs: Any) -> ConcreteFunction:
+    def get_concrete_function(self, *args: object, **kwargs: object) -> ConcreteFunction:
         """Return the trace for arguments of this kind, by default those of `input_signature`.
 
         A `TensorSpec` may replace a tensor.
@@ -181,7 +182,7 @@ class PolymorphicFunction:
         structure, leaves = self._arguments(args, kwargs)
         return self._concrete(structure, leaves)
 
-    def _arguments(self, args: Any, kwargs: Any) -> tuple[Any, list[Any]]:
+    def _arguments(self, args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[object, list[object]]:
         """Return the structure of the arguments (positions, then keywords) and its leaves, with arrays as tensors."""
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
@@ -191,7 +192,7 @@ class PolymorphicFunction:
         structure = (bound.args, bound.kwargs)
         return structure, [_leaf(value) for value in nest.flatten(structure)]
 
-    def _specified(self, leaves: Sequence[Any]) -> list[Any]:
+    def _specified(self, leaves: Sequence[Any]) -> list[object]:
         specs = self.input_signature or ()
         if len(specs) != len(leaves):
             raise InvalidArgumentError(
@@ -202,7 +203,7 @@ class PolymorphicFunction:
             for i, (leaf, spec) in enumerate(zip(leaves, specs, strict=True))
         ]
 
-    def _concrete(self, structure: Any, leaves: Sequence[Any]) -> ConcreteFunction:
+    def _concrete(self, structure: object, leaves: Sequence[object]) -> ConcreteFunction:
         graph = graph_of(leaves)
         specs = self.input_signature or [_spec(leaf) for leaf in leaves]
         key = (nest.describe(structure), tuple(_key(spec) for spec in specs))
@@ -212,18 +213,18 @@ class PolymorphicFunction:
                 traces[key] = self._trace(graph, structure, specs)
         return traces[key]
 
-    def _trace(self, graph: Graph, structure: Any, specs: Sequence[Any]) -> ConcreteFunction:
+    def _trace(self, graph: Graph, structure: object, specs: Sequence[object]) -> ConcreteFunction:
         names = _argument_names(self._signature, structure)
         made = trace(graph, self._name, lambda values: self._run(structure, values), specs, names)
         if self._gradient is not None:
             made.function.gradient = _as_gradient(self._gradient, made.function)
         return made
 
-    def _run(self, structure: Any, values: Sequence[Any]) -> Any:
+    def _run(self, structure: object, values: Sequence[object]) -> object:
         args, kwargs = nest.pack(structure, list(values))
         return self.python_function(*args, **kwargs)
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
+    def __get__(self, instance: object, owner: object = None) -> Any:
         """Bind a method: the instance becomes the first argument."""
         return self if instance is None else functools.partial(self, instance)
 
@@ -232,7 +233,7 @@ class PolymorphicFunction:
 
 
 def trace(
-    graph: Graph, name: str, run: Callable[[Sequence[Any]], Any], leaves: Sequence[Any], names: Sequence[str]
+    graph: Graph, name: str, run: Callable[[Sequence[object]], object], leaves: Sequence[object], names: Sequence[str]
 ) -> ConcreteFunction:
     """Run a Python function once, inside a new body.
 
@@ -254,11 +255,11 @@ def trace(
 
 
 def _trace_into(
-    body: BodyContext, run: Callable[[Sequence[Any]], Any], leaves: Sequence[Any], names: Sequence[str]
+    body: BodyContext, run: Callable[[Sequence[object]], object], leaves: Sequence[object], names: Sequence[str]
 ) -> ConcreteFunction:
     graph = body.graph
     arguments: list[Tensor] = []
-    values: list[Any] = []
+    values: list[object] = []
     with graph.as_default(), body.opened():
         for leaf, leaf_name in zip(leaves, names, strict=True):
             if isinstance(leaf, TensorSpec):
@@ -276,7 +277,7 @@ def _trace_into(
     return ConcreteFunction(traced, made, results)
 
 
-def _result(body: BodyContext, leaf: Any, outputs: list[Tensor], running: list[Operation]) -> Any:
+def _result(body: BodyContext, leaf: Any, outputs: list[Tensor], running: list[Operation]) -> object:
     """Return the description of one result: its position among the outputs, or `Operation` for a node."""
     if leaf is None:
         return None
@@ -290,16 +291,16 @@ def _result(body: BodyContext, leaf: Any, outputs: list[Tensor], running: list[O
     return _Slot(len(outputs) - 1)
 
 
-def _leaf(value: Any) -> Any:
+def _leaf(value: object) -> object:
     """Return an argument, with an array converted to a tensor."""
     return convert_to_tensor(value) if isinstance(value, np.ndarray | np.generic) else value
 
 
-def _spec(leaf: Any) -> Any:
+def _spec(leaf: object) -> object:
     return TensorSpec(leaf.dims, leaf.dtype) if isinstance(leaf, Tensor) else leaf
 
 
-def _key(leaf: Any) -> Any:
+def _key(leaf: object) -> object:
     if isinstance(leaf, TensorSpec):
         return leaf
     try:
@@ -339,7 +340,7 @@ def unique_name(graph: Graph, name: str) -> str:
     return next(f"{name}_{i}" for i in itertools.count(1) if f"{name}_{i}" not in graph.functions)
 
 
-def _as_gradient(given: Any, function: Function) -> Any:
+def _as_gradient(given: object, function: Function) -> object:
     """Return the gradient function, traced for the arguments of `function` and the gradients of its outputs.
 
     A plain Python function, of the node and the gradients, is returned as it is.
@@ -360,10 +361,10 @@ def _as_gradient(given: Any, function: Function) -> Any:
 
 @overload
 def function(
-    func: Callable[..., Any],
+    func: Callable[..., object],
     input_signature: Sequence[TensorSpec] | None = None,
     name: str | None = None,
-    grad_func: Callable[..., Any] | None = None,
+    grad_func: Callable[..., object] | None = None,
 ) -> PolymorphicFunction: ...
 
 
@@ -372,16 +373,16 @@ def function(
     func: None = None,
     input_signature: Sequence[TensorSpec] | None = None,
     name: str | None = None,
-    grad_func: Callable[..., Any] | None = None,
-) -> Callable[[Callable[..., Any]], PolymorphicFunction]: ...
+    grad_func: Callable[..., object] | None = None,
+) -> Callable[[Callable[..., object]], PolymorphicFunction]: ...
 
 
 def function(
     func: Any = None,
     input_signature: Sequence[TensorSpec] | None = None,
     name: str | None = None,
-    grad_func: Any = None,
-) -> Any:
+    grad_func: object = None,
+) -> object:
     """Return a decorator that makes a Python function one subgraph, with its gradient.
 
     The function is run once for each kind of arguments: tensors and arrays by dtype and static shape, everything else
@@ -401,7 +402,7 @@ def function(
         A `PolymorphicFunction`, to be called like the function itself.
     """
 
-    def decorate(python_function: Callable[..., Any]) -> PolymorphicFunction:
+    def decorate(python_function: Callable[..., object]) -> PolymorphicFunction:
         if not callable(python_function):
             raise DTypeError("not a function", expected="a function", actual=repr(python_function))
         return PolymorphicFunction(python_function, input_signature, name, grad_func)
