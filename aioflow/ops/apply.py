@@ -28,9 +28,12 @@ from aioflow.graph.opdef import OPS, OpDef, ShapeContext, ShapeFn
 from aioflow.graph.scopes import current_scope
 from aioflow.graph.shapes import MAX_RANK, Dims, ShapeLike, dims_of, format_dims, num_elements
 from aioflow.graph.signature.arguments import ArgDef, per_argument
+from aioflow.graph.signature.attributes import Attrs
 from aioflow.graph.source_lines import user_line
-from aioflow.graph.tensor_like import TensorLike
+from aioflow.graph.tensor_like import SupportsTensor, TensorLike
+from aioflow.memory.values import Array
 from aioflow.ops.dtype_errors import (
+    ByName,
     another_dtype,
     disagreeing_inputs,
     mixed_dtypes,
@@ -57,6 +60,9 @@ __all__ = [
 # The result of a node: itself if it has no outputs, otherwise a tensor (or a list of them) per output of the signature.
 Outputs: TypeAlias = Operation | Tensor | list[Tensor] | tuple[Tensor | list[Tensor], ...]
 
+# A tensor, or an object that a conversion function makes one of.
+_Symbolic: TypeAlias = Tensor | SupportsTensor
+
 _Tuple = TypeVar("_Tuple", bound=NamedTuple)
 
 _MAX_ELEMENTS: Final = 2**63 - 1
@@ -64,7 +70,7 @@ _MAX_OUTPUTS: Final = 1 << 16
 _PRIORITY: Final = 100
 
 
-def _to_dense(value: Any, **wanted: Any) -> Tensor:
+def _to_dense(value: IndexedSlices, **wanted: object) -> Tensor:
     """Convert slices to a dense tensor."""
     # Imported here, because that module lies above this one.
     with not_forked():
@@ -73,7 +79,7 @@ def _to_dense(value: Any, **wanted: Any) -> Tensor:
     return tensor
 
 
-def _to_values(value: LabelledTensor, **wanted: Any) -> Tensor:
+def _to_values(value: LabelledTensor, **wanted: object) -> Tensor:
     return value.values
 
 
@@ -84,7 +90,7 @@ _CONVERSIONS: Final[list[tuple[int, type, Callable[..., Any]]]] = [
 
 
 def register_tensor_conversion_function(
-    base_type: type, conversion_func: Callable[..., Any], priority: int = 100
+    base_type: type, conversion_func: Callable[..., object], priority: int = 100
 ) -> None:
     """Convert values of `base_type` by `conversion_func(value, dtype, name, as_ref)` wherever a tensor is expected.
 
@@ -127,7 +133,7 @@ def constant(
     return _const_node(array, wanted or dtypes.as_dtype(array.dtype), name)
 
 
-def _fill(array: np.ndarray[Any, Any], dims: Dims, verify: bool) -> np.ndarray[Any, Any]:
+def _fill(array: Array, dims: Dims, verify: bool) -> Array:
     count = num_elements(dims)
     if dims is None or count is None:
         raise DTypeError(
@@ -153,14 +159,14 @@ def _fill(array: np.ndarray[Any, Any], dims: Dims, verify: bool) -> np.ndarray[A
     return flat.reshape(sizes)
 
 
-def _const_node(array: np.ndarray[Any, Any], dtype: DType, name: str) -> Tensor:
+def _const_node(array: Array, dtype: DType, name: str) -> Tensor:
     frozen = array.copy()  # a constant needs a read-only array when the caller's array does
     frozen.flags.writeable = False
     op = default_graph().create_op("Const", (), {"value": frozen, "dtype": dtype}, [(dtype, frozen.shape)], name=name)
     return op.outputs[0]
 
 
-def constant_of(array: np.ndarray[Any, Any], name: str = "Const") -> Tensor:
+def constant_of(array: Array, name: str = "Const") -> Tensor:
     """Return a constant that shares the memory of `array`, which must be read-only.
 
     Raises:
@@ -229,11 +235,11 @@ def _checked(tensor: Tensor, dtype: DType | None) -> Tensor:
     return tensor
 
 
-def _symbolic(value: Any) -> bool:
+def _symbolic(value: object) -> bool:
     return isinstance(value, Tensor) or any(isinstance(value, base) for _, base, _ in _CONVERSIONS)
 
 
-def _common_integer(found: Sequence[Any], hint: DTypeLike | None) -> DType | None:
+def _common_integer(found: Sequence[_Symbolic], hint: DTypeLike | None) -> DType | None:
     """Return the hinted dtype if the tensors of a list are integers of several dtypes, as sizes can be; else None."""
     kinds = [each.dtype for each in found]
     if hint is None or all(kind is kinds[0] for kind in kinds):
@@ -242,7 +248,7 @@ def _common_integer(found: Sequence[Any], hint: DTypeLike | None) -> DType | Non
     return target if all(kind.is_integer for kind in (target, *kinds)) else None
 
 
-def _pack(values: Sequence[Any], dtype: DType, first: Any, casts: bool, name: str) -> Tensor:
+def _pack(values: Sequence[Any], dtype: DType, first: _Symbolic, casts: bool, name: str) -> Tensor:
     items = []
     for value in values:
         if isinstance(value, list | tuple) and _first_symbolic(value) is not None:
@@ -258,7 +264,7 @@ def _is_cast(source: DType, target: DType) -> bool:
     return source is not target and source.is_plain and target.is_plain
 
 
-def _symbolic_leaves(value: Any, depth: int = 1) -> Iterator[Any]:
+def _symbolic_leaves(value: object, depth: int = 1) -> Iterator[Any]:
     """Yield the tensors and variables in a value or nested list."""
     check_depth(depth)
     for item in value if isinstance(value, list | tuple) else [value]:
@@ -268,12 +274,14 @@ def _symbolic_leaves(value: Any, depth: int = 1) -> Iterator[Any]:
             yield item
 
 
-def _first_symbolic(value: Any) -> Any:
+def _first_symbolic(value: object) -> _Symbolic | None:
     """Return the first tensor or variable in a value or nested list, or None."""
     return next(_symbolic_leaves(value), None)
 
 
-def _convert_beside(value: Any, wanted: DType | None, first: Any, what: str, **options: Any) -> Tensor:
+def _convert_beside(
+    value: TensorLike, wanted: DType | None, first: _Symbolic | None, what: str, **options: Any
+) -> Tensor:
     """Apply `convert_to_tensor`; if `first` determined the dtype, an error names it. A dtype of None accepts any."""
     try:
         return convert_to_tensor(value, wanted, **options)
@@ -283,7 +291,7 @@ def _convert_beside(value: Any, wanted: DType | None, first: Any, what: str, **o
         raise mixed_dtypes(what, first, offending(value, wanted, _symbolic)) from error
 
 
-def make(op_type: str, *inputs: Any, name: str | None = None, **attrs: Any) -> Tensor:
+def make(op_type: str, *inputs: TensorLike | None, name: str | None = None, **attrs: object) -> Tensor:
     """Make a node of an op whose only output is one tensor, and return that tensor.
 
     Args:
@@ -309,12 +317,14 @@ def make(op_type: str, *inputs: Any, name: str | None = None, **attrs: Any) -> T
     return _make_node(graph, op_def, inputs, attrs, name).outputs[0]
 
 
-def make_list(op_type: str, *inputs: Any, name: str | None = None, **attrs: Any) -> list[Tensor]:
+def make_list(op_type: str, *inputs: TensorLike | None, name: str | None = None, **attrs: object) -> list[Tensor]:
     """Make a node of an op with several outputs, or a list of them, and return all its tensors. See `make`."""
     return list(make_op(op_type, *inputs, name=name, **attrs).outputs)
 
 
-def make_tuple(kind: type[_Tuple], op_type: str, *inputs: Any, name: str | None = None, **attrs: Any) -> _Tuple:
+def make_tuple(
+    kind: type[_Tuple], op_type: str, *inputs: TensorLike | None, name: str | None = None, **attrs: object
+) -> _Tuple:
     """Make a node of an op with several outputs, and return them as a named tuple. See `make`.
 
     The fields of `kind` must have the names of the outputs; a sequence output becomes a list of tensors.
@@ -325,12 +335,12 @@ def make_tuple(kind: type[_Tuple], op_type: str, *inputs: Any, name: str | None 
     return kind._make(_grouped(make_op(op_type, *inputs, name=name, **attrs)))
 
 
-def make_op(op_type: str, *inputs: Any, name: str | None = None, **attrs: Any) -> Operation:
+def make_op(op_type: str, *inputs: TensorLike | None, name: str | None = None, **attrs: object) -> Operation:
     """Make a node and return it, whatever its outputs. See `make`."""
     return _make_node(graph_of(inputs), OPS.get(op_type), inputs, attrs, name)
 
 
-def apply_op(op_type: str, *inputs: Any, name: str | None = None, **attrs: Any) -> Outputs:
+def apply_op(op_type: str, *inputs: TensorLike | None, name: str | None = None, **attrs: object) -> Outputs:
     """Make a node of any op and return its outputs. See `make`.
 
     Returns:
@@ -362,7 +372,7 @@ def _other_outputs(op_def: OpDef, wanted: str) -> InvalidArgumentError:
 
 
 def _make_node(
-    graph: Graph, op_def: OpDef, inputs: Sequence[Any], attrs: dict[str, Any], name: str | None
+    graph: Graph, op_def: OpDef, inputs: Sequence[object], attrs: dict[str, object], name: str | None
 ) -> Operation:
     try:
         return _converted_node(graph, op_def, inputs, attrs, name)
@@ -372,7 +382,7 @@ def _make_node(
 
 
 def _converted_node(
-    graph: Graph, op_def: OpDef, inputs: Sequence[Any], attrs: dict[str, Any], name: str | None
+    graph: Graph, op_def: OpDef, inputs: Sequence[object], attrs: dict[str, object], name: str | None
 ) -> Operation:
     if len(inputs) != len(op_def.inputs):
         wanted = ", ".join(a.name for a in op_def.inputs) or "no inputs"
@@ -389,15 +399,15 @@ def _converted_node(
         return _create(graph, op_def, converted, attrs, scope)
 
 
-def _is_ready(arg: ArgDef, value: Any) -> bool:
+def _is_ready(arg: ArgDef, value: object) -> bool:
     if arg.is_sequence:
         return isinstance(value, list | tuple) and all(isinstance(v, Tensor) for v in value)
     return isinstance(value, Tensor)
 
 
-def _convert_inputs(op_def: OpDef, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> list[Any]:
+def _convert_inputs(op_def: OpDef, inputs: Sequence[object], attrs: Attrs) -> list[Tensor | list[Tensor]]:
     known: dict[str, DType] = {k: v for k, v in attrs.items() if isinstance(v, DType)}
-    firsts: dict[str, Any] = {}
+    firsts: dict[str, _Symbolic] = {}
     # A tensor that is an input itself determines the dtype before one inside a list, which is cast to it.
     for find in (_first_input, _first_symbolic):
         for arg, value in zip(op_def.inputs, inputs, strict=True):
@@ -406,18 +416,20 @@ def _convert_inputs(op_def: OpDef, inputs: Sequence[Any], attrs: Mapping[str, An
                 if found is not None:
                     known[arg.type_attr] = found.dtype
                     firsts[arg.type_attr] = found
-    converted: list[Any] = []
+    converted: list[Tensor | list[Tensor]] = []
     for arg, value in zip(op_def.inputs, inputs, strict=True):
         converted.append(_convert_input(op_def, arg, value, known, firsts))
     return converted
 
 
-def _first_input(values: Any) -> Any:
+def _first_input(values: object) -> _Symbolic | None:
     """Return the first tensor or variable that is itself an input, not an element of a list input; or None."""
     return next(filter(_symbolic, values), None) if isinstance(values, list | tuple) else None
 
 
-def _convert_input(op_def: OpDef, arg: ArgDef, value: Any, known: dict[str, DType], firsts: Mapping[str, Any]) -> Any:
+def _convert_input(
+    op_def: OpDef, arg: ArgDef, value: Any, known: dict[str, DType], firsts: Mapping[str, _Symbolic]
+) -> Tensor | list[Tensor]:
     if arg.list_attr is not None:
         return [convert_to_tensor(v, name=arg.name) for v in _as_list(arg, value)]
     wanted = arg.dtype if arg.type_attr is None else known.get(arg.type_attr)
@@ -438,7 +450,7 @@ def _convert_input(op_def: OpDef, arg: ArgDef, value: Any, known: dict[str, DTyp
     return tensors if arg.is_sequence else tensors[0]
 
 
-def _as_list(arg: ArgDef, value: Any) -> Sequence[Any]:
+def _as_list(arg: ArgDef, value: object) -> Sequence[Any]:
     if isinstance(value, list | tuple):
         return value
     if isinstance(value, np.ndarray) and value.ndim:
@@ -446,7 +458,9 @@ def _as_list(arg: ArgDef, value: Any) -> Sequence[Any]:
     raise DTypeError(f"input {arg.name!r} takes a sequence", expected="a list of tensors", actual=repr(value))
 
 
-def _create(graph: Graph, op_def: OpDef, inputs: Sequence[Any], attrs: dict[str, Any], name: str | None) -> Operation:
+def _create(
+    graph: Graph, op_def: OpDef, inputs: Sequence[Any], attrs: dict[str, object], name: str | None
+) -> Operation:
     by_name = dict(zip((a.name for a in op_def.inputs), inputs, strict=True))
     resolved = infer_attrs(op_def, by_name, attrs)
     flat = [t for arg, v in zip(op_def.inputs, inputs, strict=True) for t in (v if arg.is_sequence else [v])]
@@ -454,7 +468,7 @@ def _create(graph: Graph, op_def: OpDef, inputs: Sequence[Any], attrs: dict[str,
     return graph.create_op(op_def.name, flat, resolved, specs, name=name or None)
 
 
-def infer_attrs(op_def: OpDef, inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+def infer_attrs(op_def: OpDef, inputs: ByName, attrs: Attrs) -> dict[str, Any]:
     """Return all attributes: those passed, those implied by the input tensors, and defaults.
 
     Raises:
@@ -481,7 +495,7 @@ def infer_attrs(op_def: OpDef, inputs: Mapping[str, Any], attrs: Mapping[str, An
     return found
 
 
-def _infer_from_input(op_def: OpDef, arg: ArgDef, inputs: Mapping[str, Any], found: dict[str, Any]) -> None:
+def _infer_from_input(op_def: OpDef, arg: ArgDef, inputs: ByName, found: dict[str, Any]) -> None:
     tensors = list(inputs[arg.name]) if arg.is_sequence else [inputs[arg.name]]
     if arg.list_attr is not None:
         found[arg.list_attr] = tuple(t.dtype for t in tensors)
@@ -500,7 +514,7 @@ def _infer_from_input(op_def: OpDef, arg: ArgDef, inputs: Mapping[str, Any], fou
             raise disagreeing_inputs(op_def, arg.type_attr, inputs, arg, tensor, found[arg.type_attr])
 
 
-def output_specs(op_def: OpDef, inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> list[tuple[DType, Dims]]:
+def output_specs(op_def: OpDef, inputs: ByName, attrs: Attrs) -> list[tuple[DType, Dims]]:
     """Return dtype and static shape of each output, by the signature and the shape function.
 
     Raises:
@@ -524,16 +538,14 @@ def output_specs(op_def: OpDef, inputs: Mapping[str, Any], attrs: Mapping[str, A
     return list(zip(types, shapes, strict=True))
 
 
-def _output_count(arg: ArgDef, attrs: Mapping[str, Any]) -> int:
+def _output_count(arg: ArgDef, attrs: Attrs) -> int:
     count = arg.count(attrs)
     if not 0 <= count <= _MAX_OUTPUTS:
         raise InvalidArgumentError(f"too many outputs {arg.name!r}", expected=f"0 to {_MAX_OUTPUTS}", actual=count)
     return count
 
 
-def _inferred_shapes(
-    op_def: OpDef, shape_fn: ShapeFn, inputs: Mapping[str, Any], attrs: Mapping[str, Any]
-) -> list[Dims]:
+def _inferred_shapes(op_def: OpDef, shape_fn: ShapeFn, inputs: ByName, attrs: Attrs) -> list[Dims]:
     try:
         result = shape_fn(ShapeContext(op_def, attrs, inputs))
     except OpError:
@@ -559,7 +571,7 @@ def _inferred_shapes(
     return shapes
 
 
-def _is_dims(value: Any) -> bool:
+def _is_dims(value: object) -> bool:
     return isinstance(value, tuple) and all(size is None or isinstance(size, int | np.integer) for size in value)
 
 
@@ -577,7 +589,7 @@ def _can_exist(dims: tuple[int | None, ...]) -> bool:
     return True
 
 
-def _dtype_of(arg: ArgDef, attrs: Mapping[str, Any]) -> DType:
+def _dtype_of(arg: ArgDef, attrs: Attrs) -> DType:
     dtype: Any = arg.dtype if arg.type_attr is None else attrs[arg.type_attr]
     found: DType = dtype
     return found

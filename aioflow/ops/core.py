@@ -188,7 +188,7 @@ def no_op(name: str | None = None) -> Operation:
     return make_op("NoOp", name=name)
 
 
-def group(*inputs: NodeLike | Sequence[Any] | None, name: str | None = None) -> Operation:
+def group(*inputs: NodeLike | Sequence[object] | None, name: str | None = None) -> Operation:
     """Return a node that finishes when all `inputs` (nodes or tensors, nested lists too) have finished.
 
     The node is on the device that the inputs are on. If the inputs are on several devices, each device has a node that
@@ -254,7 +254,7 @@ def _gated(graph: Graph, tensor: Any) -> Any:
         return identity(tensor, name="control_dependency")
 
 
-def _flatten(items: Any, depth: int = 1) -> list[Any]:
+def _flatten(items: object, depth: int = 1) -> list[Any]:
     check_depth(depth)
     if isinstance(items, list | tuple):
         return [leaf for item in items for leaf in _flatten(item, depth + 1)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from aioflow.graph.graph import Tensor
 from aioflow.graph.opdef import OpDef
 from aioflow.graph.signature.arguments import ArgDef
 from aioflow.graph.signature.attributes import AttrDef
+
+# The inputs of a node by the names of the arguments: a tensor, or a list of them for a sequence.
+ByName: TypeAlias = Mapping[str, Any]
 
 _CAST: Final = "convert it with aioflow.cast"
 _CAST_ONE: Final = "convert one of them with aioflow.cast"
@@ -28,7 +31,7 @@ def another_dtype(tensor: Tensor, wanted: DType) -> DTypeError:
     )
 
 
-def mixed_dtypes(what: str, first: Any, other: Any) -> DTypeError:
+def mixed_dtypes(what: str, first: Any, other: object) -> DTypeError:
     """Return the error for two operands that must have one dtype.
 
     Args:
@@ -53,7 +56,7 @@ def wrong_input(op_def: OpDef, arg: ArgDef, tensor: Tensor) -> DTypeError:
 
 
 def disagreeing_inputs(
-    op_def: OpDef, attr: str, inputs: Mapping[str, Any], arg: ArgDef, tensor: Tensor, wanted: DType
+    op_def: OpDef, attr: str, inputs: ByName, arg: ArgDef, tensor: Tensor, wanted: DType
 ) -> DTypeError:
     """Return the error for a tensor whose dtype is not the one that another input, or the caller, set for `attr`."""
     for other in op_def.inputs:
@@ -67,9 +70,7 @@ def disagreeing_inputs(
     )
 
 
-def refused_dtype(
-    op_def: OpDef, attr: AttrDef, inputs: Mapping[str, Any], error: InvalidArgumentError
-) -> DTypeError | None:
+def refused_dtype(op_def: OpDef, attr: AttrDef, inputs: ByName, error: InvalidArgumentError) -> DTypeError | None:
     """Return the error for an input whose dtype `attr` does not allow; None without such an input.
 
     `error` is the error about the attribute.
@@ -86,12 +87,12 @@ def refused_dtype(
     return None
 
 
-def offending(value: Any, wanted: DType, is_symbolic: Callable[[Any], bool]) -> Any:
+def offending(value: object, wanted: DType, is_symbolic: Callable[[Any], bool]) -> Any:
     """Return the first symbolic leaf of `value` whose dtype is not `wanted`; without one, `value`."""
     return next((leaf for leaf in _leaves(value) if is_symbolic(leaf) and leaf.dtype is not wanted), value)
 
 
-def _leaves(value: Any) -> Iterator[Any]:
+def _leaves(value: object) -> Iterator[Any]:
     if isinstance(value, list | tuple):
         for item in value:
             yield from _leaves(item)
@@ -99,11 +100,11 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _listed(value: Any) -> list[Any]:
+def _listed(value: object) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def _described(value: Any) -> str:
+def _described(value: object) -> str:
     name = getattr(value, "name", None)
     if isinstance(name, str):
         return f"{name!r} is {_dtype_name(value)}"
@@ -112,5 +113,5 @@ def _described(value: Any) -> str:
     return f"{brief(value, 60)} is {_dtype_name(value)}"
 
 
-def _dtype_name(value: Any) -> str:
+def _dtype_name(value: object) -> str:
     return str(getattr(value, "dtype", None) or f"a {type(value).__name__}")

@@ -10,11 +10,12 @@ user's own node.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from aioflow.graph.costs import Cost, Operand, moved
 from aioflow.graph.opdef import define_op
+from aioflow.graph.signature.attributes import Attrs
 from aioflow.graph.traits import elementwise, product
 from aioflow.ops.linalg.products import MATRIX_PRODUCT
 from aioflow.ops.nn.windows import convolution, depthwise
@@ -33,7 +34,7 @@ _EPILOGUE: Final = [
 ]
 
 
-def _chain(attrs: Mapping[str, Any], inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
+def _chain(attrs: Attrs, inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
     """Return the cost of a chain.
 
     A chain reads and writes memory once; each step then works in the cache, at half the price of an op of its own.

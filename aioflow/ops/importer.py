@@ -17,6 +17,7 @@ from aioflow.errors import AlreadyExistsError, DTypeError, InvalidArgumentError,
 from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.calls import EXPANDERS
 from aioflow.graph.default_graph import default_graph
+from aioflow.graph.definitions import AttrValue
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Graph, Operation, Tensor
@@ -26,6 +27,7 @@ from aioflow.graph.opdef import OPS, OpDef
 from aioflow.graph.scopes import enter_scope
 from aioflow.graph.shapes import Dims, dims_of, merge_dims
 from aioflow.graph.signature.arguments import per_argument
+from aioflow.graph.signature.attributes import Attrs
 from aioflow.graph.source_lines import user_line
 from aioflow.graph.tensor_like import TensorLike
 from aioflow.ops.apply import convert_to_tensor, infer_attrs, output_specs
@@ -371,7 +373,7 @@ class Import:
             found.setdefault(attr.name, attr.default)
         return found
 
-    def _is_producers_default(self, node: NodeDef, key: str, value: Any) -> bool:
+    def _is_producers_default(self, node: NodeDef, key: str, value: AttrValue) -> bool:
         attr = self.producer[node.op].attrs.get(key) if node.op in self.producer else None
         return attr is not None and attr.has_default and attr.check(_value(value)) == attr.default
 
@@ -435,14 +437,14 @@ def _at(error: OpError, node: NodeDef) -> OpError:
     return error.at(node.name, node.op, user_line())
 
 
-def _value(value: Any) -> Any:
+def _value(value: AttrValue) -> Any:
     """Convert an attribute of a definition to an attribute of a node."""
     if isinstance(value, TensorData):
         return value.to_array()
     return tuple(_value(item) for item in value) if isinstance(value, tuple) else value
 
 
-def _checked(op_def: OpDef, key: str, value: Any) -> Any:
+def _checked(op_def: OpDef, key: str, value: AttrValue) -> Any:
     attr = op_def.attr(key)
     wanted = {"tensor": TensorData, "type": DType, "func": FunctionRef}.get(attr.kind)
     if wanted is not None and not isinstance(value, wanted):
@@ -450,7 +452,7 @@ def _checked(op_def: OpDef, key: str, value: Any) -> Any:
     return attr.check(_value(value))
 
 
-def by_name(op_def: OpDef, data: Sequence[Tensor], attrs: Mapping[str, Any]) -> dict[str, Any]:
+def by_name(op_def: OpDef, data: Sequence[Tensor], attrs: Attrs) -> dict[str, Tensor | list[Tensor]]:
     """Return the flat data inputs by the names of the signature."""
     wanted = sum(arg.count(attrs) for arg in op_def.inputs)
     if wanted != len(data):
@@ -461,7 +463,7 @@ def by_name(op_def: OpDef, data: Sequence[Tensor], attrs: Mapping[str, Any]) -> 
     }
 
 
-def _with_shapes(specs: Sequence[tuple[DType, Dims]], shapes: Any) -> list[tuple[DType, Dims]]:
+def _with_shapes(specs: Sequence[tuple[DType, Dims]], shapes: object) -> list[tuple[DType, Dims]]:
     """Return the specs, refined by the shapes in the definition."""
     if not isinstance(shapes, tuple) or len(shapes) != len(specs):
         raise InvalidArgumentError(f"{_SHAPES} does not fit", expected=f"{len(specs)} shapes", actual=repr(shapes)[:80])

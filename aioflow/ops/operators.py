@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from aioflow.errors import DTypeError
 from aioflow.graph import dtypes
@@ -24,7 +24,7 @@ Operator = Callable[..., Tensor]
 
 
 def _of(op_type: str, name: str | None = None) -> Operator:
-    def operator(*operands: Any) -> Tensor:
+    def operator(*operands: TensorLike) -> Tensor:
         return make(op_type, *operands, name=name)
 
     return operator

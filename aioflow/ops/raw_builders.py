@@ -14,7 +14,7 @@ from aioflow.graph.signature.attributes import AttrDef
 from aioflow.graph.suggestions import did_you_mean, near_names
 from aioflow.ops.apply import apply_op
 
-_BUILDERS: Final[dict[str, Callable[..., Any]]] = {}
+_BUILDERS: Final[dict[str, Callable[..., object]]] = {}
 
 
 def public_ops() -> list[str]:
@@ -22,7 +22,7 @@ def public_ops() -> list[str]:
     return sorted(op_def.name for op_def in OPS if not op_def.name.startswith("_"))
 
 
-def builder_of(name: str, module: str) -> Callable[..., Any]:
+def builder_of(name: str, module: str) -> Callable[..., object]:
     """Return the builder of an op, creating it on first use. `module` becomes the builder's `__module__`.
 
     Raises:
@@ -37,7 +37,7 @@ def builder_of(name: str, module: str) -> Callable[..., Any]:
     return builder
 
 
-def _make_builder(op_def: OpDef, module: str) -> Callable[..., Any]:
+def _make_builder(op_def: OpDef, module: str) -> Callable[..., object]:
     signature, attrs = _signature(op_def)
     inputs = [_parameter_name(arg.name) for arg in op_def.inputs]
 
@@ -75,7 +75,7 @@ def _signature(op_def: OpDef) -> tuple[inspect.Signature, dict[str, AttrDef]]:
     return inspect.Signature([*parameters, _parameter("name", None)]), attrs
 
 
-def _parameter(name: str, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+def _parameter(name: str, default: object = inspect.Parameter.empty) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
 
 
@@ -107,9 +107,9 @@ def _attribute(attr: AttrDef) -> str:
     return f"{attr.kind}{limit}{_choice(attr.allowed)}{default}."
 
 
-def _choice(allowed: tuple[Any, ...] | None) -> str:
+def _choice(allowed: tuple[object, ...] | None) -> str:
     return "" if allowed is None else f", one of {', '.join(_shown(value) for value in allowed)}"
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return value.name if isinstance(value, DType) else repr(value)

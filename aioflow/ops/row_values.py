@@ -14,7 +14,7 @@ from aioflow.memory.values import Array
 from aioflow.ops.rows import reduced
 
 
-def _by_places(place: Callable[..., Any]) -> Callable[[RowContext], list[Array | None]]:
+def _by_places(place: Callable[..., object]) -> Callable[[RowContext], list[Array | None]]:
     """Return a rule for values that are computed element by element, with broadcasting."""
 
     def values(ctx: RowContext) -> list[Array | None]:
@@ -30,24 +30,24 @@ def _by_places(place: Callable[..., Any]) -> Callable[[RowContext], list[Array |
     return values
 
 
-def _plain(each: Any) -> Any:
+def _plain(each: object) -> Any:
     return each.item() if isinstance(each, np.generic) else each
 
 
-def _together(*elements: Any) -> Symbol:
+def _together(*elements: object) -> Symbol:
     """Return an unknown element computed from `elements`. It may depend on the batch only if one of them does."""
     return Open() if all(isinstance(each, int | Open) for each in map(_plain, elements)) else OTHER
 
 
-def _is_below(number: Any, symbol: Any) -> bool:
+def _is_below(number: object, symbol: object) -> bool:
     """Return whether a number is below every possible value of a symbol."""
     return isinstance(number, int) and isinstance(symbol, Symbol) and symbol.least is not None and number < symbol.least
 
 
-def compared(compare: Callable[[Any, Any], Any]) -> RowRule:
+def compared(compare: Callable[[Any, Any], object]) -> RowRule:
     """Return the rule of a comparison. Its result is known if a number is below every possible value of a size."""
 
-    def place(left: Any, right: Any) -> Any:
+    def place(left: Any, right: Any) -> object:
         left, right = _plain(left), _plain(right)
         if isinstance(left, int) and isinstance(right, int):
             return bool(compare(left, right))
@@ -65,7 +65,7 @@ def compared(compare: Callable[[Any, Any], Any]) -> RowRule:
     return RowRule(rule, values=_by_places(place))
 
 
-def _quotient(left: Any, right: Any) -> Any:
+def _quotient(left: Any, right: Any) -> object:
     left, right = _plain(left), _plain(right)
     try:
         return left // right
@@ -86,14 +86,14 @@ def _product(ctx: RowContext) -> list[Array | None]:
     return [value]
 
 
-def _one_of(condition: Any, left: Any, right: Any) -> Any:
+def _one_of(condition: object, left: object, right: object) -> object:
     condition = _plain(condition)
     if isinstance(condition, bool):
         return _plain(left if condition else right)
     return _together(condition, left, right)
 
 
-def _common_size(left: Any, right: Any) -> Any:
+def _common_size(left: object, right: object) -> object:
     left, right = _plain(left), _plain(right)
     if isinstance(left, int) and (left == 1 or not isinstance(right, int)):
         left, right = right, left

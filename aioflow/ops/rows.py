@@ -240,7 +240,7 @@ def _shape_entries(ctx: RowContext, index: int) -> list[Any] | None:
         return [OPEN if size is None else size for size in dims]
     if not state.is_rows:
         return [OTHER if size is None else size for size in dims]
-    found: list[Any] = [OPEN if size is None else size for size in dims]
+    found: list[object] = [OPEN if size is None else size for size in dims]
     found[state.axis] = Count(state.each)
     return found
 
@@ -292,7 +292,7 @@ def _reshaped(ctx: RowContext) -> Rows:
     target = list(target)
     # Rows stay together if the sizes before their axis are unchanged, apart from sizes of 1.
     axis, place = state.axis, 0
-    ahead: list[Any] = list(dims[:axis])
+    ahead: list[int | None] = list(dims[:axis])
     while ahead and place < len(target) and isinstance(target[place], int) and target[place] == ahead[0]:
         ahead.pop(0)
         place += 1
@@ -303,7 +303,7 @@ def _reshaped(ctx: RowContext) -> Rows:
     return _parted(ctx, place, target[place], target[place + 1 :], dims[axis + 1 :])
 
 
-def _parted(ctx: RowContext, place: int, head: Any, rest: Sequence[Any], inner: Sequence[int | None]) -> Rows:
+def _parted(ctx: RowContext, place: int, head: object, rest: Sequence[Any], inner: Sequence[int | None]) -> Rows:
     """Return the state of a reshaped tensor, given the sizes behind its row axis.
 
     The target has the size `head` on the row axis, at position `place`, and the sizes `rest` behind it. The input has
@@ -369,7 +369,7 @@ _FAR: Final = 10**9  # an upper bound for the rows of a batch
 _OPEN_PART: Final = "takes a slice that is unknown before the step runs"
 
 
-def _part(ctx: RowContext, found: Rows, begin: Any, end: Any) -> Rows:
+def _part(ctx: RowContext, found: Rows, begin: object, end: object) -> Rows:
     """Return `found` if a slice takes the whole axis of the rows. None stands for no bound."""
     state = ctx.inputs[0]
     if (isinstance(begin, int) and begin) or (isinstance(end, int) and end < _FAR):
@@ -385,7 +385,7 @@ def _bounds(ctx: RowContext, index: int, count: int) -> list[Any]:
     return [Open() if ctx.inputs[index].kind <= Kind.FIXED else OTHER] * count if entries is None else entries
 
 
-def _is_same(*sizes: Any) -> bool:
+def _is_same(*sizes: object) -> bool:
     """Return whether sizes, or the bounds of a slice, are the same for every batch."""
     return all(size is None or isinstance(size, int | Open) for size in sizes)
 

@@ -47,7 +47,9 @@ def container(container_name: str) -> AbstractContextManager[str]:
 
 
 @contextmanager
-def name_scope(name: str | None, default_name: str | None = None, values: Iterable[Any] | None = None) -> Iterator[str]:
+def name_scope(
+    name: str | None, default_name: str | None = None, values: Iterable[object] | None = None
+) -> Iterator[str]:
     """Prefix the names of new nodes, and make the graph of `values` the default.
 
     Args:
@@ -69,7 +71,9 @@ def name_scope(name: str | None, default_name: str | None = None, values: Iterab
         yield scope
 
 
-def op_scope(values: Iterable[Any], name: str | None, default_name: str | None = None) -> AbstractContextManager[str]:
+def op_scope(
+    values: Iterable[object], name: str | None, default_name: str | None = None
+) -> AbstractContextManager[str]:
     """Open a `name_scope`; an older form with the values first."""
     return name_scope(name, default_name=default_name, values=values)
 
@@ -81,12 +85,12 @@ def init_scope() -> Iterator[None]:
         yield
 
 
-def add_to_collection(name: str, value: Any) -> None:
+def add_to_collection(name: str, value: object) -> None:
     """Append `value` to the default graph's collection with this name."""
     default_graph().add_to_collection(name, value)
 
 
-def add_to_collections(names: Iterable[str] | str, value: Any) -> None:
+def add_to_collections(names: Iterable[str] | str, value: object) -> None:
     """Append `value` to each of the default graph's collections."""
     default_graph().add_to_collections(names, value)
 

@@ -43,8 +43,8 @@ def node_by_engine(node: Node, domain: str, opsets: Mapping[str, int], inputs: S
     """
     if not any(node.outputs):
         return [None for _ in node.outputs]
-    given = [each for each in inputs if each is not None]
-    if not all(isinstance(each, Tensor) for each in given):
+    given = [each for each in inputs if isinstance(each, Tensor)]
+    if any(each is not None and not isinstance(each, Tensor) for each in inputs):
         node.refuse("an engine takes tensors only")
     model = _model(node, domain, opsets, inputs).SerializeToString()
     outputs = _outputs(node, model)

@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
@@ -115,7 +115,7 @@ def _clean(name: str | None, what: str) -> str | None:
 
 @contextmanager
 def _summary_scope(
-    name: str | None, family: str | None, values: Sequence[Any], default_name: str | None = None
+    name: str | None, family: str | None, values: Sequence[object], default_name: str | None = None
 ) -> Iterator[tuple[str, str]]:
     """Open a name scope for a summary. Yield the tag, which is unique in the graph like the scope, and the scope."""
     name, family = _clean(name, "the name of a summary"), _clean(family, "the family of a summary")
