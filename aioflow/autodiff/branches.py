@@ -15,6 +15,7 @@ from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.ops.apply import constant, convert_to_tensor, make, make_list
 from aioflow.ops.control.contexts import CondContext, ControlFlowContext, placed
 from aioflow.ops.core import identity
+from aioflow.ops.sparse.indexed_slices import Gradient
 from aioflow.ops.variables.state import handle_dtype
 
 
@@ -39,7 +40,7 @@ class Branches:
         context: ControlFlowContext | None = op.control_flow_context
         return context.outer if op.type == "Switch" and isinstance(context, CondContext) else context
 
-    def around(self, context: ControlFlowContext | None) -> AbstractContextManager[Any]:
+    def around(self, context: ControlFlowContext | None) -> AbstractContextManager[object]:
         """Return a context manager within which gradients of nodes in `context` are made."""
         target = self.of(context)
         return nullcontext() if target is self._level.home or target is None else target.opened()
@@ -66,14 +67,14 @@ def _is_of_loop(op: Operation) -> bool:
     return op.inputs[1].op.type == "LoopCond"
 
 
-def merge_gradients(branches: Branches, op: Operation, grad: Any) -> list[Any]:
+def merge_gradients(branches: Branches, op: Operation, grad: Any) -> list[Tensor]:
     """Return the gradients of the two branches: the incoming gradient, received in each branch."""
     dense = convert_to_tensor(grad)
     sides = ((t, branches.of(t.op.control_flow_context)) for t in op.inputs)
     return [side.receive(dense, t.dims) if isinstance(side, CondContext) else dense for t, side in sides]
 
 
-def switch_gradients(branches: Branches, op: Operation, incoming: Sequence[Any]) -> list[Any]:
+def switch_gradients(branches: Branches, op: Operation, incoming: Sequence[Gradient | None]) -> list[Gradient | None]:
     """Return the gradients of a Switch's inputs.
 
     For a branch, the gradient of the branch's side is merged with zeros for the other side. For a loop, it is the

@@ -14,6 +14,8 @@ from aioflow.graph.gradient_registry import gradient, not_differentiable
 from aioflow.graph.graph import GraphKeys, Operation, Tensor
 from aioflow.ops.apply import convert_to_tensor, make_list
 from aioflow.ops.core import identity
+from aioflow.ops.sparse.indexed_slices import Gradient
+from aioflow.ops.variables.variable import Variable
 
 F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
@@ -55,7 +57,7 @@ NotDifferentiable: Final = no_gradient
 NoGradient: Final = no_gradient
 
 
-def custom_gradient(f: Callable[P, tuple[R, Callable[..., Any]]]) -> Callable[P, R]:
+def custom_gradient(f: Callable[P, tuple[R, Callable[..., object]]]) -> Callable[P, R]:
     """Decorate a function `f(*args)` that returns its result and the function that computes the gradient.
 
     The gradient function `grad(*dys)` receives one gradient per result and returns one gradient per argument. If `f`
@@ -70,7 +72,7 @@ def custom_gradient(f: Callable[P, tuple[R, Callable[..., Any]]]) -> Callable[P,
     build: Callable[..., Any] = f
 
     @functools.wraps(f)
-    def decorated(*args: Any, **kwargs: Any) -> Any:
+    def decorated(*args: Any, **kwargs: object) -> Any:
         # Copies mark the boundary of `f`: the search for the variables that `f` reads stops at them.
         inputs = [identity(convert_to_tensor(a)) for a in args]
         made = build(*inputs, **kwargs)
@@ -97,12 +99,12 @@ def custom_gradient(f: Callable[P, tuple[R, Callable[..., Any]]]) -> Callable[P,
 
 
 def _node_gradient(
-    grad: Callable[..., Any], results: int, inputs: int, variables: Sequence[Any]
-) -> Callable[..., list[Any]]:
+    grad: Callable[..., Any], results: int, inputs: int, variables: Sequence[Variable]
+) -> Callable[..., list[object]]:
     """Return the gradient of the node that carries results, inputs and variables; the results get None."""
 
-    def node_gradient(op: Operation, *incoming: Any) -> list[Any]:
-        by_variables: list[Any] = []
+    def node_gradient(op: Operation, *incoming: Gradient | None) -> list[object]:
+        by_variables: list[object] = []
         if variables:
             by_inputs, by_variables = grad(*incoming[:results], variables=list(variables))
         else:
@@ -119,7 +121,7 @@ def _node_gradient(
     return node_gradient
 
 
-def _variables_between(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Any]:
+def _variables_between(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Variable]:
     """Return the trainable variables that `results` depend on other than through `inputs`."""
     seen = {t.op for t in inputs}
     queue = deque(t.op for t in results if t.op not in seen)
@@ -139,12 +141,12 @@ def _variables_between(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> l
     return [v for v in known if any(v.handle is h for h in handles)]
 
 
-def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Any]:
+def grad_pass_through(f: Callable[P, R]) -> Callable[P, R]:
     """Return `f` with the gradient of the identity: the incoming gradients pass to the arguments unchanged."""
 
     @custom_gradient
-    def passing(*args: Any, **kwargs: Any) -> Any:
-        def grad(*dys: Any, variables: Any = None) -> Any:
+    def passing(*args: P.args, **kwargs: P.kwargs) -> tuple[R, Callable[..., object]]:
+        def grad(*dys: Tensor, variables: Sequence[Variable] | None = None) -> object:
             return dys if variables is None else (dys, [None] * len(variables))
 
         return f(*args, **kwargs), grad

@@ -124,11 +124,11 @@ def gradients(
         return found
 
 
-def _listed(value: Any) -> list[Any]:
+def _listed(value: object) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def _source(x: Any) -> Tensor:
+def _source(x: TensorLike) -> Tensor:
     """Return the tensor that gradients with respect to `x` flow to.
 
     For a variable that is its handle, since every read of the variable has the handle as an input.
@@ -137,7 +137,7 @@ def _source(x: Any) -> Tensor:
     return handle if isinstance(handle, Tensor) else convert_to_tensor(x)
 
 
-def _seed(y: Tensor, given: Any, position: int) -> Gradient:
+def _seed(y: Tensor, given: TensorLike | None, position: int) -> Gradient:
     """Return the incoming gradient of `y`."""
     if not y.dtype.is_numeric and not (given is None and y.dtype.is_bool):
         raise _wrong_seed("a y is not numeric", y, "a floating, integer or complex y", y.dtype.name)
@@ -163,7 +163,7 @@ def _wrong_seed(message: str, y: Tensor, expected: str, actual: str) -> DTypeErr
     return error
 
 
-def _zeros(x: Any) -> Tensor:
+def _zeros(x: TensorLike) -> Tensor:
     return make("ZerosLike", convert_to_tensor(x))
 
 

@@ -9,6 +9,7 @@ from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import format_dims, num_elements
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
+from aioflow.ops.sparse.indexed_slices import Gradient
 
 
 def hessians(
@@ -37,7 +38,7 @@ def hessians(
         return [_hessian(g, x, t, options) for g, x, t in zip(first, x_list, tensors, strict=True)]
 
 
-def _hessian(first: Any, x: Any, tensor: Tensor, options: tuple[Any, ...]) -> Tensor:
+def _hessian(first: Gradient | None, x: TensorLike, tensor: Tensor, options: tuple[Any, ...]) -> Tensor:
     if first is None:
         raise InvalidArgumentError("ys do not depend on an x", expected="a connected x", actual=repr(x))
     dims, count = tensor.dims, num_elements(tensor.dims)

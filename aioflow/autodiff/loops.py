@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from aioflow.autodiff.branches import as_dense, dense_shape_of, zeros_for
 from aioflow.autodiff.paths import Level, find_paths, is_trainable
@@ -18,6 +18,7 @@ from aioflow.graph import dtypes
 from aioflow.graph.graph import Graph, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.opdef import traits_of
+from aioflow.graph.signature.attributes import Attrs
 from aioflow.ops.apply import constant, make
 from aioflow.ops.array.static_shapes import known_dims
 from aioflow.ops.array.tensor_list import empty_list, joined, pop, push
@@ -61,15 +62,15 @@ class GradientLoop(WhileContext):
         super().__init__(graph, name, forward.parallel_iterations, swap_memory=forward.swap_memory)
         self._forward = forward
         self._recalled: dict[Tensor, Tensor] = {}
-        self._shapes: dict[tuple[str, Tensor, Any], Tensor] = {}
+        self._shapes: dict[tuple[str, Tensor, object], Tensor] = {}
 
-    def begin_copy(self, made: Any, copies: Copies) -> None:
+    def begin_copy(self, made: Self, copies: Copies) -> None:
         """Copy the reference to the forward loop, besides what every loop copies."""
         super().begin_copy(made, copies)
         made._forward = copies.context(self._forward)
         made._recalled, made._shapes = {}, {}
 
-    def end_copy(self, made: Any, copies: Copies) -> None:
+    def end_copy(self, made: Self, copies: Copies) -> None:
         """Copy the recalled tensors and shapes of the forward loop, besides what every loop copies."""
         super().end_copy(made, copies)
         made._recalled.update((copies.tensor(t), copies.tensor(inside)) for t, inside in self._recalled.items())
@@ -104,7 +105,7 @@ class GradientLoop(WhileContext):
         self.carry(self._forward.stack(tensor), take)
         return found[0]
 
-    def stand_in(self, op_type: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Tensor | None:
+    def stand_in(self, op_type: str, inputs: Sequence[object], attrs: Attrs) -> Tensor | None:
         """Replace a node that depends only on a forward tensor's shape: the stack then holds shapes, not tensors."""
         tensor = inputs[0] if inputs else None
         if not traits_of(op_type).only_shapes:
@@ -115,7 +116,7 @@ class GradientLoop(WhileContext):
             return make("Fill", self._shape("Shape", tensor, {}), constant(_FILLS[op_type], tensor.dtype))
         return self._shape(op_type, tensor, attrs)
 
-    def _shape(self, op_type: str, tensor: Tensor, attrs: Mapping[str, Any]) -> Tensor:
+    def _shape(self, op_type: str, tensor: Tensor, attrs: Attrs) -> Tensor:
         key = op_type, tensor, attrs.get("out_type")
         if key not in self._shapes:
             sizes = known_dims(tensor)
@@ -155,7 +156,7 @@ def loop_gradients(walk: Walk, loop: WhileContext) -> list[tuple[Tensor, Gradien
 
 
 def _between(
-    walk: Walk, loop: WhileContext, given: Mapping[LoopVariable, Any]
+    walk: Walk, loop: WhileContext, given: Mapping[LoopVariable, object]
 ) -> tuple[list[LoopVariable], list[Tensor]]:
     """Return the variables and invariants on a path from tensors that depend on xs to variables with a gradient."""
 

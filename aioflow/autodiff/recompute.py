@@ -29,6 +29,7 @@ from aioflow.ops.function.body import BodyContext, Function
 from aioflow.ops.function.copying import inline
 from aioflow.ops.function.effects import ordered_effects
 from aioflow.ops.function.tracing import plain_name
+from aioflow.ops.sparse.indexed_slices import Gradient
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -49,10 +50,10 @@ def recompute_grad(f: Callable[P, R]) -> Callable[P, R]:
         UnimplementedError: `f` draws random numbers or changes state in a branch or a loop of its own.
     """
 
-    build: Callable[..., Any] = f
+    build: Callable[..., object] = f
 
     @functools.wraps(f)
-    def recomputed(*args: Any, **kwargs: Any) -> Any:
+    def recomputed(*args: object, **kwargs: object) -> Any:
         given = nest.flatten((args, kwargs))
         graph = graph_of([leaf for leaf in given if _is_tensor(leaf)])
         with graph.as_default():
@@ -67,7 +68,7 @@ def recompute_grad(f: Callable[P, R]) -> Callable[P, R]:
     return recomputed
 
 
-def _is_tensor(leaf: Any) -> bool:
+def _is_tensor(leaf: object) -> bool:
     return isinstance(leaf, Tensor | np.ndarray | np.generic) or hasattr(leaf, "handle")
 
 
@@ -82,7 +83,7 @@ class _Body:
         structure: Structure of the Python function's result.
     """
 
-    def __init__(self, body: BodyContext, arguments: Sequence[Tensor], made: Any) -> None:
+    def __init__(self, body: BodyContext, arguments: Sequence[Tensor], made: object) -> None:
         self.structure = made
         self.body = body
         outputs = [body.capture(convert_to_tensor(leaf)) for leaf in nest.flatten(made)]
@@ -136,7 +137,9 @@ def _outcome(sample: Tensor, readers: Sequence[Operation]) -> Tensor:
     return outcome if outcome.dtype.size < sample.dtype.size else sample
 
 
-def _traced(graph: Graph, name: str, build: Callable[..., Any], structure: Any, leaves: Sequence[Any]) -> _Body:
+def _traced(
+    graph: Graph, name: str, build: Callable[..., object], structure: object, leaves: Sequence[object]
+) -> _Body:
     body = BodyContext(graph, name)
     with body.opened():
         inside = [
@@ -162,7 +165,7 @@ def _called(body: _Body, arguments: Sequence[Tensor]) -> list[Tensor]:
     return outputs[:count]
 
 
-def _gradient(body: _Body, op: Operation, *incoming: Any) -> list[Any]:
+def _gradient(body: _Body, op: Operation, *incoming: Gradient | None) -> list[Gradient | None]:
     """Return gradients for the arguments, the kept tensors and the captured tensors; None for the results."""
     body.check()
     graph, count = op.graph, len(body.again.outputs)
