@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.ops.apply import make_op
+from aioflow.ops.variables.variable import Variable
 from aioflow.train.optimizer import Optimizer, Setting, cast_to, require, setting
 
 
@@ -30,14 +30,14 @@ class AdagradOptimizer(Optimizer):
         self._learning_rate = learning_rate
         self._initial_accumulator_value = initial_accumulator_value
 
-    def _create_slots(self, var_list: Sequence[Any]) -> None:
+    def _create_slots(self, var_list: Sequence[Variable]) -> None:
         for v in var_list:
             self._filled_slot(v, self._initial_accumulator_value, "accumulator", self._name)
 
     def _prepare(self) -> None:
         self._rate = setting(self._learning_rate, "learning_rate")
 
-    def _resource_apply_dense(self, grad: Tensor, handle: Any) -> Operation:
+    def _resource_apply_dense(self, grad: Tensor, handle: Variable) -> Operation:
         return make_op(
             "ResourceApplyAdagrad",
             handle.handle,
@@ -47,7 +47,7 @@ class AdagradOptimizer(Optimizer):
             use_locking=self._use_locking,
         )
 
-    def _resource_apply_sparse(self, grad: Tensor, handle: Any, indices: Tensor) -> Operation:
+    def _resource_apply_sparse(self, grad: Tensor, handle: Variable, indices: Tensor) -> Operation:
         return make_op(
             "ResourceSparseApplyAdagrad",
             handle.handle,
@@ -85,7 +85,7 @@ class ProximalAdagradOptimizer(Optimizer):
         self._initial_accumulator_value = initial_accumulator_value
         self._l1, self._l2 = l1_regularization_strength, l2_regularization_strength
 
-    def _create_slots(self, var_list: Sequence[Any]) -> None:
+    def _create_slots(self, var_list: Sequence[Variable]) -> None:
         for v in var_list:
             self._filled_slot(v, self._initial_accumulator_value, "accumulator", self._name)
 
@@ -96,7 +96,7 @@ class ProximalAdagradOptimizer(Optimizer):
             setting(self._l2, "l2_regularization_strength"),
         ]
 
-    def _resource_apply_dense(self, grad: Tensor, handle: Any) -> Operation:
+    def _resource_apply_dense(self, grad: Tensor, handle: Variable) -> Operation:
         return make_op(
             "ResourceApplyProximalAdagrad",
             handle.handle,
@@ -106,7 +106,7 @@ class ProximalAdagradOptimizer(Optimizer):
             use_locking=self._use_locking,
         )
 
-    def _resource_apply_sparse(self, grad: Tensor, handle: Any, indices: Tensor) -> Operation:
+    def _resource_apply_sparse(self, grad: Tensor, handle: Variable, indices: Tensor) -> Operation:
         return make_op(
             "ResourceSparseApplyProximalAdagrad",
             handle.handle,
@@ -136,7 +136,7 @@ class AdadeltaOptimizer(Optimizer):
         super().__init__(use_locking, name)
         self._learning_rate, self._rho, self._epsilon = learning_rate, rho, epsilon
 
-    def _create_slots(self, var_list: Sequence[Any]) -> None:
+    def _create_slots(self, var_list: Sequence[Variable]) -> None:
         for v in var_list:
             self._zeros_slot(v, "accum", self._name)
             self._zeros_slot(v, "accum_update", self._name)
@@ -148,14 +148,14 @@ class AdadeltaOptimizer(Optimizer):
             setting(self._epsilon, "epsilon"),
         ]
 
-    def _inputs(self, grad: Tensor, handle: Any) -> list[Tensor]:
+    def _inputs(self, grad: Tensor, handle: Variable) -> list[Tensor]:
         slots = [self._slots[n][handle.handle].handle for n in ("accum", "accum_update")]
         return [handle.handle, *slots, *[cast_to(t, grad.dtype) for t in self._settings], grad]
 
-    def _resource_apply_dense(self, grad: Tensor, handle: Any) -> Operation:
+    def _resource_apply_dense(self, grad: Tensor, handle: Variable) -> Operation:
         inputs = self._inputs(grad, handle)
         return make_op("ResourceApplyAdadelta", *inputs, use_locking=self._use_locking)
 
-    def _resource_apply_sparse(self, grad: Tensor, handle: Any, indices: Tensor) -> Operation:
+    def _resource_apply_sparse(self, grad: Tensor, handle: Variable, indices: Tensor) -> Operation:
         inputs = self._inputs(grad, handle)
         return make_op("ResourceSparseApplyAdadelta", *inputs, indices, use_locking=self._use_locking)

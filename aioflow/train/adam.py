@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any
 
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.ops.apply import convert_to_tensor, make, make_op
 from aioflow.ops.core import group
+from aioflow.ops.variables.variable import Variable
 from aioflow.train.optimizer import Optimizer, Setting, cast_to, setting
 
 
@@ -38,7 +38,7 @@ class AdamOptimizer(Optimizer):
         self._learning_rate, self._beta1, self._beta2, self._epsilon = learning_rate, beta1, beta2, epsilon
         self._own_scope = use_own_namescope_for_non_slot_vars
 
-    def _create_slots(self, var_list: Sequence[Any]) -> None:
+    def _create_slots(self, var_list: Sequence[Variable]) -> None:
         # All variables share one pair of powers. Choosing by name makes the location independent of the list's order.
         first = min(var_list, key=lambda v: v.name)
         with ExitStack() as scope:
@@ -51,7 +51,7 @@ class AdamOptimizer(Optimizer):
             self._zeros_slot(v, "v", self._name)
         self._graph = first.graph
 
-    def _powers(self) -> tuple[Any, Any]:
+    def _powers(self) -> tuple[Variable, Variable]:
         return self._non_slots["beta1_power", self._graph], self._non_slots["beta2_power", self._graph]
 
     def _prepare(self) -> None:
@@ -62,7 +62,7 @@ class AdamOptimizer(Optimizer):
             setting(self._epsilon, "epsilon"),
         ]
 
-    def _resource_apply_dense(self, grad: Tensor, handle: Any) -> Operation:
+    def _resource_apply_dense(self, grad: Tensor, handle: Variable) -> Operation:
         powers = [cast_to(p.value(), grad.dtype) for p in self._powers()]
         return make_op(
             "ResourceApplyAdam",
@@ -75,7 +75,7 @@ class AdamOptimizer(Optimizer):
             use_locking=self._use_locking,
         )
 
-    def _resource_apply_sparse_duplicate_indices(self, grad: Tensor, handle: Any, indices: Tensor) -> Operation:
+    def _resource_apply_sparse_duplicate_indices(self, grad: Tensor, handle: Variable, indices: Tensor) -> Operation:
         shape = make("VariableShape", handle.handle)
         dense = convert_to_tensor(IndexedSlices(grad, indices, shape))
         return self._resource_apply_dense(dense, handle)

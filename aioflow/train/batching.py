@@ -27,7 +27,9 @@ from aioflow.ops.sparse.tensor import SparseTensor, convert_to_tensor_or_sparse_
 from aioflow.train.queue_runner import QueueRunner, add_queue_runner
 
 # One element: a tensor, or a list or dictionary of tensors.
-Element: TypeAlias = TensorLike | SparseTensor | Sequence[TensorLike | SparseTensor] | Mapping[str, Any]
+Element: TypeAlias = (
+    TensorLike | SparseTensor | Sequence[TensorLike | SparseTensor] | Mapping[str, TensorLike | SparseTensor]
+)
 
 
 class _Elements:
@@ -42,7 +44,9 @@ class _Elements:
     A sparse tensor is stored in the queue as three strings.
     """
 
-    def __init__(self, sources: Sequence[Any], shapes: Any, enqueue_many: bool, keep_input: TensorLike = True) -> None:
+    def __init__(
+        self, sources: Sequence[object], shapes: object, enqueue_many: bool, keep_input: TensorLike = True
+    ) -> None:
         check_list(sources, "the tensors to batch")
         if not sources:
             raise InvalidArgumentError("there is nothing to batch", expected="at least one list", actual="none")
@@ -66,7 +70,7 @@ class _Elements:
                 )
         self._shapes = None if shapes is None else component_dims(shapes)
 
-    def _listed(self, source: Any) -> list[Tensor | SparseTensor]:
+    def _listed(self, source: object) -> list[Tensor | SparseTensor]:
         if self._keys is not None:
             if not isinstance(source, Mapping) or sorted(source) != self._keys:
                 raise InvalidArgumentError("all dictionaries need the same keys", expected=self._keys, actual=source)
@@ -131,7 +135,7 @@ class _Elements:
             return put(tensors) if bool(known) else no_op()
         return cond(self._keep, lambda: put(tensors), no_op)
 
-    def take(self, queue: QueueBase, size: TensorLike, smaller: bool, name: str) -> Any:
+    def take(self, queue: QueueBase, size: TensorLike, smaller: bool, name: str) -> object:
         """Dequeue a batch and return it in the structure in which the tensors were passed."""
         found = queue.dequeue_up_to(size, name=name) if smaller else queue.dequeue_many(size, name=name)
         stored = list(found) if isinstance(found, list | tuple) else [found]
@@ -174,7 +178,7 @@ def _in_order(
     queue: tuple[int, bool, str | None],
     smaller: bool,
     scope: str,
-) -> Any:
+) -> object:
     """Build the pipeline of `batch`; `queue` holds the capacity, the padding flag and the shared name."""
     capacity, pads, shared_name = queue
     kind = PaddingFIFOQueue if pads else FIFOQueue
@@ -190,7 +194,7 @@ def _shuffled(
     queue: tuple[int, int, int | None, str | None],
     smaller: bool,
     scope: str,
-) -> Any:
+) -> object:
     """Build the pipeline of `shuffle_batch`; `queue` holds the capacity, the minimum size, seed and shared name."""
     capacity, least, seed, shared_name = queue
     for number in (capacity, least):

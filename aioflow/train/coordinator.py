@@ -6,13 +6,15 @@ import asyncio
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from aioflow.checks.numbers import check_number, check_seconds
 from aioflow.concurrency.context_stack import ContextStack, Entry
 from aioflow.errors import DTypeError, FailedPreconditionError, OutOfRangeError
 
 _GRACE: Final = 120.0  # seconds that tasks have to end on their own
+
+_Future: TypeAlias = "asyncio.Future[Any]"  # a task, whatever it returns
 
 
 class Coordinator:
@@ -34,8 +36,8 @@ class Coordinator:
         self._task_group: asyncio.TaskGroup | None = None
         self._block: Entry[Coordinator] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._workers: set[asyncio.Future[Any]] = set()
-        self._attendants: set[asyncio.Future[Any]] = set()
+        self._workers: set[_Future] = set()
+        self._attendants: set[_Future] = set()
         self._joined = False
 
     async def __aenter__(self) -> Coordinator:
@@ -71,7 +73,7 @@ class Coordinator:
             raise self._failure
         return isinstance(error, self._clean)
 
-    def start(self, work: Coroutine[Any, Any, None], *, attendant: bool = False) -> asyncio.Task[None]:
+    def start(self, work: Coroutine[object, object, None], *, attendant: bool = False) -> asyncio.Task[None]:
         """Run `work` as a task of this coordinator. An error in it stops all tasks.
 
         Args:
@@ -95,16 +97,16 @@ class Coordinator:
         self._joined = False
         return task
 
-    def register_thread(self, thread: asyncio.Future[Any]) -> None:
+    def register_thread(self, thread: _Future) -> None:
         """Make `join` also wait for a task started elsewhere. Raise DTypeError if it is not a task."""
         self._keep(_task(thread), self._workers)
 
     @staticmethod
-    def _keep(task: asyncio.Future[Any], tasks: set[asyncio.Future[Any]]) -> None:
+    def _keep(task: _Future, tasks: set[_Future]) -> None:
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _guarded(self, work: Coroutine[object, object, None]) -> None:
         try:
             await work
         except Exception as error:
@@ -166,7 +168,7 @@ class Coordinator:
 
     async def join(
         self,
-        threads: Iterable[asyncio.Future[Any]] | None = None,
+        threads: Iterable[_Future] | None = None,
         stop_grace_period_secs: float = 120,
         ignore_live_threads: bool = False,
     ) -> None:
@@ -185,7 +187,7 @@ class Coordinator:
         here = asyncio.current_task()
         asked = {_task(thread) for thread in threads or ()} - self._attendants
 
-        def at_work() -> list[asyncio.Future[Any]]:
+        def at_work() -> list[_Future]:
             return [task for task in self._workers | asked if task is not here and not task.done()]
 
         while not self._stopping and (working := at_work()):
@@ -195,14 +197,14 @@ class Coordinator:
         self._joined = True
         self.raise_requested_exception()
 
-    async def _either(self, working: Iterable[asyncio.Future[Any]]) -> None:
+    async def _either(self, working: Iterable[_Future]) -> None:
         """Wait until a stop is requested or a task is done."""
         async with asyncio.TaskGroup() as watch_group:
             stop = watch_group.create_task(self._event.wait())
             await asyncio.wait([*working, stop], return_when=asyncio.FIRST_COMPLETED)
             stop.cancel()
 
-    async def _end(self, pending: Sequence[asyncio.Future[Any]], grace: float, ignore: bool = False) -> None:
+    async def _end(self, pending: Sequence[_Future], grace: float, ignore: bool = False) -> None:
         """Wait for the tasks to end within the grace period, then cancel late tasks unless `ignore`."""
         if not pending:
             return
@@ -235,7 +237,7 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def _task(thread: Any) -> asyncio.Future[Any]:
+def _task(thread: object) -> _Future:
     if not isinstance(thread, asyncio.Future):
         raise DTypeError("not a task", expected="a task of asyncio", actual=type(thread).__name__)
     return thread

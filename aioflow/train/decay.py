@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
@@ -18,7 +17,7 @@ from aioflow.train.optimizer import cast_to
 
 @contextmanager
 def _scope(
-    name: str | None, default: str, learning_rate: TensorLike, step: TensorLike, *others: Any
+    name: str | None, default: str, learning_rate: TensorLike, step: TensorLike, *others: TensorLike
 ) -> Iterator[list[Tensor]]:
     """Open a name scope; yield the learning rate, then the step and other settings cast to its dtype."""
     if step is None:
@@ -38,7 +37,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float)
 
 
-def _call(op_type: str, *inputs: Any) -> Tensor:
+def _call(op_type: str, *inputs: TensorLike) -> Tensor:
     return make(op_type, *inputs)
 
 

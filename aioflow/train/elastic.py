@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from aioflow.errors import OpError
 from aioflow.graph import dtypes
@@ -49,7 +49,9 @@ class Attendance:
         return max(1, len(living))
 
 
-def tasks_without(jobs: Iterable[str | None], health: Mapping[str, WorkerState | OpError]) -> Mapping[str, Any]:
+def tasks_without(
+    jobs: Iterable[str | None], health: Mapping[str, WorkerState | OpError]
+) -> Mapping[str, WorkerState | OpError]:
     """Return the health of the tasks outside these jobs, or of all tasks if no other task exists."""
     excluded = set(jobs)
     return {task: it for task, it in health.items() if DeviceSpec.from_string(task).job not in excluded} or health

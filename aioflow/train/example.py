@@ -21,11 +21,11 @@ class _Values:
 
     __slots__ = ("value",)
 
-    def __init__(self, value: Iterable[Any] | None = None) -> None:
+    def __init__(self, value: Iterable[object] | None = None) -> None:
         self.value: list[Any] = [self._checked(item) for item in (() if value is None else value)]
 
     @staticmethod
-    def _checked(item: Any) -> Any:
+    def _checked(item: Any) -> object:
         raise NotImplementedError
 
     def __eq__(self, other: object) -> bool:
@@ -43,7 +43,7 @@ class BytesList(_Values):
     __slots__ = ()
 
     @staticmethod
-    def _checked(item: Any) -> bytes:
+    def _checked(item: object) -> bytes:
         if not isinstance(item, bytes):
             raise DTypeError("a BytesList can only hold bytes", expected="bytes", actual=repr(item)[:80])
         return item
@@ -103,7 +103,7 @@ class Feature:
         return f"Feature({_values_of(self)!r})"
 
 
-def _values_of(feature: Feature) -> tuple[Kind | None, list[Any]]:
+def _values_of(feature: Feature) -> tuple[Kind | None, list[object]]:
     if feature.bytes_list.value:
         return "bytes", feature.bytes_list.value
     if feature.float_list.value:
@@ -145,7 +145,7 @@ class Example:
         return cls(Features({_text(name): _feature(part) for name, part in decode_example(data).items()}))
 
 
-def _stored(features: Features) -> dict[bytes, tuple[Kind | None, list[Any]]]:
+def _stored(features: Features) -> dict[bytes, tuple[Kind | None, list[object]]]:
     return {_bytes(name): _values_of(part) for name, part in features.feature.items()}
 
 

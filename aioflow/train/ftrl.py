@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.ops.apply import make_op
+from aioflow.ops.variables.variable import Variable
 from aioflow.train.optimizer import Optimizer, Setting, cast_to, require, setting
 
 
@@ -52,7 +52,7 @@ class FtrlOptimizer(Optimizer):
         self._shrinkage = l2_shrinkage_regularization_strength
         self._accum_name, self._linear_name = accum_name or name, linear_name or name
 
-    def _create_slots(self, var_list: Sequence[Any]) -> None:
+    def _create_slots(self, var_list: Sequence[Variable]) -> None:
         for v in var_list:
             self._filled_slot(v, self._initial_accumulator_value, "accum", self._accum_name)
             self._zeros_slot(v, "linear", self._linear_name)
@@ -67,7 +67,7 @@ class FtrlOptimizer(Optimizer):
             self._settings.append(setting(self._shrinkage, "l2_shrinkage_regularization_strength"))
         self._settings.append(setting(self._power, "learning_rate_power"))
 
-    def _apply(self, kind: str, grad: Tensor, handle: Any, *indices: Tensor) -> Operation:
+    def _apply(self, kind: str, grad: Tensor, handle: Variable, *indices: Tensor) -> Operation:
         version = "V2" if self._shrinkage > 0 else ""
         return make_op(
             f"Resource{kind}Ftrl{version}",
@@ -80,8 +80,8 @@ class FtrlOptimizer(Optimizer):
             use_locking=self._use_locking,
         )
 
-    def _resource_apply_dense(self, grad: Tensor, handle: Any) -> Operation:
+    def _resource_apply_dense(self, grad: Tensor, handle: Variable) -> Operation:
         return self._apply("Apply", grad, handle)
 
-    def _resource_apply_sparse(self, grad: Tensor, handle: Any, indices: Tensor) -> Operation:
+    def _resource_apply_sparse(self, grad: Tensor, handle: Variable, indices: Tensor) -> Operation:
         return self._apply("SparseApply", grad, handle, indices)

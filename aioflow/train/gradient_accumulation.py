@@ -13,6 +13,7 @@ from typing import Any
 from aioflow.checks.numbers import check_whole
 from aioflow.graph import dtypes
 from aioflow.graph.device_spec import DeviceSpec
+from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.ops.apply import TensorLike, constant, make
@@ -114,7 +115,7 @@ class GradientAccumulationOptimizer(WrappingOptimizer):
             return _SumOfRows(values, indices, (None, *rest))
         return _Sum(self._zeros_slot(variable, _SUM, _SUM))
 
-    def _get_or_make_open_slot(self, variable: Any, name: str, dtype: Any, dims: tuple[int, ...]) -> Variable:
+    def _get_or_make_open_slot(self, variable: Variable, name: str, dtype: DType, dims: tuple[int, ...]) -> Variable:
         """Return a slot with a variable number of rows."""
         held = self._slots.setdefault(name, {})
         if variable.handle not in held:
@@ -122,7 +123,12 @@ class GradientAccumulationOptimizer(WrappingOptimizer):
         return held[variable.handle]
 
     def _add(
-        self, sums: Sequence[_Sum], pairs: Sequence[tuple[Gradient, Any]], count: Variable, step: Any, own: str
+        self,
+        sums: Sequence[_Sum],
+        pairs: Sequence[tuple[Gradient, Variable]],
+        count: Variable,
+        step: Variable | None,
+        own: str,
     ) -> Operation:
         graph = count.graph
         added = [total.add(gradient) for total, (gradient, _) in zip(sums, pairs, strict=True)]
@@ -205,7 +211,7 @@ def _parts(gradient: Gradient) -> list[Tensor]:
 
 
 @contextmanager
-def _beside(variable: Any) -> Iterator[None]:
+def _beside(variable: Variable) -> Iterator[None]:
     """Place nodes on the variable's task, without its device: a lock is on the CPU even if the variable is not."""
     spec = DeviceSpec.from_string(variable.device).replace(device_type=None, device_index=None)
     with variable.graph.device(spec):

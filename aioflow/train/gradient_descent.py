@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.ops.apply import make_op
+from aioflow.ops.variables.variable import Variable
 from aioflow.train.optimizer import Optimizer, Setting, cast_to, require, setting
 
 
@@ -24,7 +23,7 @@ class GradientDescentOptimizer(Optimizer):
     def _prepare(self) -> None:
         self._rate = setting(self._learning_rate, "learning_rate")
 
-    def _resource_apply_dense(self, grad: Tensor, handle: Any) -> Operation:
+    def _resource_apply_dense(self, grad: Tensor, handle: Variable) -> Operation:
         return make_op(
             "ResourceApplyGradientDescent",
             handle.handle,
@@ -33,7 +32,7 @@ class GradientDescentOptimizer(Optimizer):
             use_locking=self._use_locking,
         )
 
-    def _resource_apply_sparse_duplicate_indices(self, grad: Tensor, handle: Any, indices: Tensor) -> Operation:
+    def _resource_apply_sparse_duplicate_indices(self, grad: Tensor, handle: Variable, indices: Tensor) -> Operation:
         # Scale where the gradient is computed, so that the variable's device only has to subtract.
         with grad.graph.colocate_with(grad.op, ignore_existing=True):
             step = grad * cast_to(self._rate, grad.dtype)
@@ -69,13 +68,13 @@ class ProximalGradientDescentOptimizer(Optimizer):
             setting(self._l2, "l2_regularization_strength"),
         ]
 
-    def _resource_apply_dense(self, grad: Tensor, handle: Any) -> Operation:
+    def _resource_apply_dense(self, grad: Tensor, handle: Variable) -> Operation:
         settings = [cast_to(t, grad.dtype) for t in self._settings]
         return make_op(
             "ResourceApplyProximalGradientDescent", handle.handle, *settings, grad, use_locking=self._use_locking
         )
 
-    def _resource_apply_sparse(self, grad: Tensor, handle: Any, indices: Tensor) -> Operation:
+    def _resource_apply_sparse(self, grad: Tensor, handle: Variable, indices: Tensor) -> Operation:
         settings = [cast_to(t, grad.dtype) for t in self._settings]
         return make_op(
             "ResourceSparseApplyProximalGradientDescent",

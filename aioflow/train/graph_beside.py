@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable
-from typing import Any, Final
+from typing import Final
 
 from aioflow.errors import OpError
 from aioflow.formats.stores import store_of
@@ -29,8 +29,8 @@ class GraphBeside:
     def __init__(self, graph: Graph, export: Callable[[bool], Message]) -> None:
         self._graph = graph
         self._export = export
-        self._made: tuple[Any, bytes | None] | None = None
-        self._items: list[Any] = []  # keeps the objects alive, so that the ids in `_state` stay unique
+        self._made: tuple[Hashable, bytes | None] | None = None
+        self._items: list[object] = []  # keeps the objects alive, so that the ids in `_state` stay unique
 
     def write(self, file: str, strip_default_attrs: bool) -> None:
         """Write the graph to a file. Blocks.
@@ -58,7 +58,7 @@ class GraphBeside:
             _LOGGER.warning("the graph has no published form, so there is no %s: %s", file, error)
             return None
 
-    def _state(self, strip_default_attrs: bool) -> tuple[Hashable, list[Any]]:
+    def _state(self, strip_default_attrs: bool) -> tuple[Hashable, list[object]]:
         """Return a key of everything that determines the bytes, and the objects whose ids the key contains."""
         graph = self._graph
         lists = {name: graph.get_collection(name) for name in graph.get_all_collection_keys()}

@@ -7,14 +7,13 @@ start the pipeline, call `start_queue_runners` inside an `async with Coordinator
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.argument_kinds import check_kind
-from aioflow.graph.graph import GraphKeys, Tensor
+from aioflow.graph.graph import GraphKeys, Operation, Tensor
 from aioflow.graph.shapes import ShapeLike, dims_of, format_dims, merge_dims, num_elements
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.control.primitives import Assert
@@ -77,7 +76,7 @@ def input_producer(
     shared_name: str | None = None,
     summary_name: str | None = None,
     name: str | None = None,
-    cancel_op: Any = None,
+    cancel_op: Operation | None = None,
 ) -> FIFOQueue:
     """Return a queue that a queue runner fills with the rows of `input_tensor`.
 
@@ -112,7 +111,7 @@ def string_input_producer(
     capacity: int = 32,
     shared_name: str | None = None,
     name: str | None = None,
-    cancel_op: Any = None,
+    cancel_op: Operation | None = None,
 ) -> FIFOQueue:
     """Return a queue that a queue runner fills with strings, such as file names. See `input_producer`.
 

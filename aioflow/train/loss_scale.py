@@ -33,7 +33,7 @@ class LossScale(ABC):
     may_skip = True  # whether `update` may find gradients that must not be applied
 
     @abstractmethod
-    def update(self, grads: Any) -> tuple[Operation, Tensor | bool]:
+    def update(self, grads: object) -> tuple[Operation, Tensor | bool]:
         """Make the nodes that check the gradients and adapt the scale after a step.
 
         Args:
@@ -80,7 +80,7 @@ class FixedLossScale(LossScale):
         """Return the scale, a constant."""
         return constant(self._value, dtypes.float32, name="loss_scale")
 
-    def update(self, grads: Any) -> tuple[Operation, Tensor | bool]:
+    def update(self, grads: object) -> tuple[Operation, Tensor | bool]:
         """Return a no-op and True."""
         return no_op(), True
 
@@ -136,7 +136,7 @@ class DynamicLossScale(LossScale):
         """Return the current scale."""
         return self._scale.value()
 
-    def update(self, grads: Any) -> tuple[Operation, Tensor | bool]:
+    def update(self, grads: object) -> tuple[Operation, Tensor | bool]:
         """Return a node that raises or lowers the scale, and a flag that is true if all gradients are finite."""
         good = _all_finite(grads)
         graph = self._scale.graph
@@ -167,7 +167,7 @@ class DynamicLossScale(LossScale):
         }
 
 
-def as_loss_scale(value: Any) -> LossScale:
+def as_loss_scale(value: object) -> LossScale:
     """Convert an argument to a scale: a `LossScale`, a number for a fixed scale, or "dynamic".
 
     Raises:
@@ -185,14 +185,14 @@ def as_loss_scale(value: Any) -> LossScale:
     return FixedLossScale(value)
 
 
-def _at_least_one(value: Any, what: str) -> float:
+def _at_least_one(value: float, what: str) -> float:
     check_number(value, what)
     if not 1 <= value < float("inf"):
         raise InvalidArgumentError(f"{what} is out of range", expected="at least 1", actual=value)
     return float(value)
 
 
-def _all_finite(grads: Any) -> Tensor:
+def _all_finite(grads: object) -> Tensor:
     parts = [convert_to_tensor(part, name="gradient") for part in nest.flatten(grads) if part is not None]
     # The indices of slices are integers and need no check.
     each = [reduce_all(is_finite(part)) for part in parts if part.dtype.is_floating]

@@ -9,7 +9,6 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -109,7 +108,7 @@ def _stripped(node: NodeDef) -> NodeDef:
     return replace(node, attrs=kept)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     return TensorData.of(value) if isinstance(value, np.ndarray) else value
 
 

@@ -9,11 +9,12 @@ from typing import Any, Final
 from aioflow.errors import DTypeError, InvalidArgumentError, OpError, UnimplementedError
 from aioflow.formats.stores import store_of
 from aioflow.graph.default_graph import default_graph
-from aioflow.graph.graph import GraphKeys
+from aioflow.graph.graph import GraphKeys, Operation
 from aioflow.graph.graphdef import VERSION, GraphDef, NodeDef
 from aioflow.graph.older.references import modernized
 from aioflow.graph.opdef import OPS
 from aioflow.graph.published.graphs import definition_of
+from aioflow.graph.tensor_like import TensorLike
 from aioflow.ops.importer import import_graph_def
 from aioflow.protos import Message, is_message, parse, read, to_bytes
 from aioflow.train.meta_graph import placed
@@ -28,7 +29,7 @@ def import_meta_graph(
     clear_devices: bool = False,
     import_scope: str | None = None,
     *,
-    input_map: Mapping[str, Any] | None = None,
+    input_map: Mapping[str, TensorLike | Operation] | None = None,
 ) -> Saver | None:
     """Add a stored graph, with its collections, to the default graph. Blocks on the file.
 

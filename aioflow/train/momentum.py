@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.ops.apply import make_op
+from aioflow.ops.variables.variable import Variable
 from aioflow.train.optimizer import Optimizer, Setting, cast_to, setting
 
 
@@ -31,7 +31,7 @@ class MomentumOptimizer(Optimizer):
         self._momentum = momentum
         self._use_nesterov = use_nesterov
 
-    def _create_slots(self, var_list: Sequence[Any]) -> None:
+    def _create_slots(self, var_list: Sequence[Variable]) -> None:
         for v in var_list:
             self._zeros_slot(v, "momentum", self._name)
 
@@ -39,7 +39,7 @@ class MomentumOptimizer(Optimizer):
         self._rate = setting(self._learning_rate, "learning_rate")
         self._factor = setting(self._momentum, "momentum")
 
-    def _resource_apply_dense(self, grad: Tensor, handle: Any) -> Operation:
+    def _resource_apply_dense(self, grad: Tensor, handle: Variable) -> Operation:
         return make_op(
             "ResourceApplyMomentum",
             handle.handle,
@@ -51,7 +51,7 @@ class MomentumOptimizer(Optimizer):
             use_nesterov=self._use_nesterov,
         )
 
-    def _resource_apply_sparse(self, grad: Tensor, handle: Any, indices: Tensor) -> Operation:
+    def _resource_apply_sparse(self, grad: Tensor, handle: Variable, indices: Tensor) -> Operation:
         return make_op(
             "ResourceSparseApplyMomentum",
             handle.handle,

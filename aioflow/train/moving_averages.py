@@ -82,7 +82,7 @@ class ExponentialMovingAverage:
         self._num_updates = num_updates
         self._zero_debias = zero_debias
         self._name = name
-        self._averages: dict[Any, Variable] = {}
+        self._averages: dict[Tensor, Variable] = {}
 
     @property
     def name(self) -> str:
@@ -124,7 +124,7 @@ class ExponentialMovingAverage:
         count = cast_to(convert_to_tensor(self._num_updates), dtypes.float32)
         return make("Minimum", decay, cast_to((1.0 + count) / (10.0 + count), decay.dtype))
 
-    def _shadow(self, item: Any) -> Variable:
+    def _shadow(self, item: Variable | Tensor) -> Variable:
         if not isinstance(item, Variable):
             return filled_slot(item, 0.0, self._name)
         item.graph.add_to_collection(GraphKeys.MOVING_AVERAGE_VARIABLES, item)
@@ -166,7 +166,7 @@ class ExponentialMovingAverage:
         return names
 
 
-def _key(item: Any) -> Any:
+def _key(item: object) -> Any:
     """Return the dictionary key of a variable or tensor. Raise InvalidArgumentError for anything else."""
     handle = getattr(item, "handle", item)
     if not hasattr(handle, "op"):

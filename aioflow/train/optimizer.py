@@ -15,7 +15,7 @@ from aioflow.errors import DTypeError, InvalidArgumentError, UnimplementedError
 from aioflow.graph import dtypes
 from aioflow.graph.default_graph import default_graph, graph_of
 from aioflow.graph.dtypes import DType
-from aioflow.graph.graph import GraphKeys, Operation, Tensor
+from aioflow.graph.graph import Graph, GraphKeys, Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_list
 from aioflow.ops.core import group, tuple_
@@ -28,7 +28,7 @@ from aioflow.train.slots import create_slot, filled_slot
 
 # A setting of an optimizer: see `setting`.
 Setting: TypeAlias = TensorLike | Callable[[], TensorLike]
-GradientsAndVariables: TypeAlias = "Sequence[tuple[Any, Any]]"
+GradientsAndVariables: TypeAlias = Sequence[tuple[TensorLike | None, Variable]]
 
 _DTYPES: Final = (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64)
 
@@ -57,7 +57,7 @@ class Optimizer:
         self._use_locking = use_locking
         self._name = name
         self._slots: dict[str, dict[Tensor, Variable]] = {}
-        self._non_slots: dict[tuple[str, Any], Variable] = {}
+        self._non_slots: dict[tuple[str, Graph | None], Variable] = {}
 
     def get_name(self) -> str:
         """Return the optimizer's name, which its nodes and slots carry."""
@@ -195,7 +195,7 @@ class Optimizer:
                 constrained: Operation = variable.assign(variable.constraint(variable), read_value=False)
             return constrained
 
-    def _count(self, updates: Sequence[Operation], global_step: Any, scope: str) -> Operation:
+    def _count(self, updates: Sequence[Operation], global_step: Variable, scope: str) -> Operation:
         graph = global_step.graph
         with graph.control_dependencies([self._finish(updates, "update")]), graph.colocate_with(global_step.handle.op):
             step: Operation = global_step.assign_add(constant(1, global_step.dtype), name=scope, read_value=False)
@@ -217,22 +217,26 @@ class Optimizer:
         made = [v for held in self._slots.values() for v in held.values()] + list(self._non_slots.values())
         return sorted((v for v in made if v.graph is graph), key=lambda v: v.name)
 
-    def _zeros_slot(self, var: Any, slot_name: str, op_name: str) -> Variable:
+    def _zeros_slot(self, var: Variable, slot_name: str, op_name: str) -> Variable:
         return self._filled_slot(var, 0.0, slot_name, op_name)
 
-    def _filled_slot(self, var: Any, value: float, slot_name: str, op_name: str) -> Variable:
+    def _filled_slot(self, var: Variable, value: float, slot_name: str, op_name: str) -> Variable:
         held = self._slots.setdefault(slot_name, {})
         if var.handle not in held:
             held[var.handle] = filled_slot(var, value, op_name)
         return held[var.handle]
 
-    def _get_or_make_slot(self, var: Any, val: Any, slot_name: str, op_name: str) -> Variable:
+    def _get_or_make_slot(
+        self, var: Variable, val: TensorLike | Callable[[], TensorLike], slot_name: str, op_name: str
+    ) -> Variable:
         held = self._slots.setdefault(slot_name, {})
         if var.handle not in held:
             held[var.handle] = create_slot(var, val, op_name)
         return held[var.handle]
 
-    def _create_non_slot_variable(self, initial_value: Any, name: str, colocate_with: Any) -> Variable:
+    def _create_non_slot_variable(
+        self, initial_value: TensorLike | Callable[[], TensorLike], name: str, colocate_with: Variable
+    ) -> Variable:
         graph = colocate_with.graph
         key = (name, graph)
         if key not in self._non_slots:
@@ -240,26 +244,26 @@ class Optimizer:
                 self._non_slots[key] = Variable(initial_value, name=name, trainable=False)
         return self._non_slots[key]
 
-    def _get_non_slot_variable(self, name: str, graph: Any = None) -> Variable | None:
+    def _get_non_slot_variable(self, name: str, graph: Graph | None = None) -> Variable | None:
         return self._non_slots.get((name, graph))
 
     # -- methods that subclasses define -----------------------------------------------------------------------------
 
-    def _create_slots(self, var_list: Sequence[Any]) -> None:
+    def _create_slots(self, var_list: Sequence[Variable]) -> None:
         """Make the slots of these variables."""
 
     def _prepare(self) -> None:
         """Convert the settings to tensors."""
 
-    def _resource_apply_dense(self, grad: Tensor, handle: Any) -> Operation:
+    def _resource_apply_dense(self, grad: Tensor, handle: Variable) -> Operation:
         """Return the node that updates the variable `handle` with a dense gradient."""
         raise UnimplementedError(f"{type(self).__name__} has no dense update", expected="_resource_apply_dense")
 
-    def _resource_apply_sparse(self, grad: Tensor, handle: Any, indices: Tensor) -> Operation:
+    def _resource_apply_sparse(self, grad: Tensor, handle: Variable, indices: Tensor) -> Operation:
         """Return the node that updates rows of the variable `handle`; indices are unique."""
         raise UnimplementedError(f"{type(self).__name__} has no sparse update", expected="_resource_apply_sparse")
 
-    def _resource_apply_sparse_duplicate_indices(self, grad: Tensor, handle: Any, indices: Tensor) -> Operation:
+    def _resource_apply_sparse_duplicate_indices(self, grad: Tensor, handle: Variable, indices: Tensor) -> Operation:
         """Return the node that updates rows, for indices that may repeat. By default equal indices are summed first."""
         unique = make_list("Unique", indices)
         count = make("Shape", unique[0])[0]
@@ -271,7 +275,7 @@ class Optimizer:
         return group(*update_ops, name=name_scope)
 
     @staticmethod
-    def _call_if_callable(param: Any) -> Any:
+    def _call_if_callable(param: object) -> Any:
         return param() if callable(param) else param
 
 
@@ -295,13 +299,13 @@ def cast_to(tensor: Tensor, dtype: DType) -> Tensor:
     return make("Cast", tensor, DstT=dtype)
 
 
-def require(condition: bool, name: str, expected: str, actual: Any) -> None:
+def require(condition: bool, name: str, expected: str, actual: object) -> None:
     """Raise InvalidArgumentError unless `condition` holds, that is, unless a setting is in range."""
     if not condition:
         raise InvalidArgumentError(f"{name} is out of range", expected=expected, actual=actual)
 
 
-def _listed(value: Any) -> list[Any]:
+def _listed(value: object) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
@@ -315,7 +319,7 @@ def _flat_variables(var_list: Any) -> list[Any]:
     return flat
 
 
-def _trainable(target: Any) -> list[Any]:
+def _trainable(target: object) -> list[Variable]:
     graph = graph_of(_listed(target))
     return graph.get_collection(GraphKeys.TRAINABLE_VARIABLES)
 
@@ -330,7 +334,7 @@ def _check_dtypes(items: Iterable[Any], what: str) -> None:
             )
 
 
-def as_gradient(gradient: Any, variable: Any) -> Gradient | None:
+def as_gradient(gradient: TensorLike | None, variable: Any) -> Gradient | None:
     """Convert a user's gradient to a tensor or IndexedSlices of the variable's dtype; None stays None.
 
     Raises:

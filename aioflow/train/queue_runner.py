@@ -45,7 +45,7 @@ class QueueRunner:
         close_op: Operation | None = None,
         cancel_op: Operation | None = None,
         queue_closed_exception_types: Iterable[type[OpError]] | None = None,
-        queue_runner_def: Any = None,
+        queue_runner_def: object = None,
         import_scope: str | None = None,
     ) -> None:
         if queue_runner_def is not None or import_scope is not None:
@@ -139,7 +139,7 @@ class QueueRunner:
         filling = self._filling[sess] = [owner.start(self._fill(sess, owner, op, left)) for op in self._enqueue_ops]
         return [*filling, owner.start(self._close_on_stop(sess, owner), attendant=True)]
 
-    async def _fill(self, session: Any, coord: Coordinator, op: Operation, left: _Countdown) -> None:
+    async def _fill(self, session: Session, coord: Coordinator, op: Operation, left: _Countdown) -> None:
         try:
             enqueue = session.make_callable(op)
             while not coord.should_stop():
@@ -155,7 +155,7 @@ class QueueRunner:
             with suppress(OpError):  # already closed elsewhere
                 await session.run(self._close_op)
 
-    async def _close_on_stop(self, session: Any, coord: Coordinator) -> None:
+    async def _close_on_stop(self, session: Session, coord: Coordinator) -> None:
         await coord.wait_for_stop()
         with suppress(OpError):  # the session or the queue has been closed meanwhile
             await session.run(self._cancel_op)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.ops.apply import make_op
+from aioflow.ops.variables.variable import Variable
 from aioflow.train.optimizer import Optimizer, Setting, cast_to, setting
 
 
@@ -34,7 +34,7 @@ class RMSPropOptimizer(Optimizer):
         self._learning_rate, self._decay, self._momentum, self._epsilon = learning_rate, decay, momentum, epsilon
         self._centered = centered
 
-    def _create_slots(self, var_list: Sequence[Any]) -> None:
+    def _create_slots(self, var_list: Sequence[Variable]) -> None:
         for v in var_list:
             # The mean square starts at 1, as in TensorFlow: the first gradients are not divided by a tiny number.
             self._filled_slot(v, 1.0, "rms", self._name)
@@ -50,15 +50,15 @@ class RMSPropOptimizer(Optimizer):
             setting(self._epsilon, "epsilon"),
         ]
 
-    def _inputs(self, grad: Tensor, handle: Any) -> list[Tensor]:
+    def _inputs(self, grad: Tensor, handle: Variable) -> list[Tensor]:
         names = ("mg", "rms", "momentum") if self._centered else ("rms", "momentum")
         slots = [self._slots[n][handle.handle].handle for n in names]
         return [handle.handle, *slots, *[cast_to(t, grad.dtype) for t in self._settings], grad]
 
-    def _resource_apply_dense(self, grad: Tensor, handle: Any) -> Operation:
+    def _resource_apply_dense(self, grad: Tensor, handle: Variable) -> Operation:
         op_type = "ResourceApplyCenteredRMSProp" if self._centered else "ResourceApplyRMSProp"
         return make_op(op_type, *self._inputs(grad, handle), use_locking=self._use_locking)
 
-    def _resource_apply_sparse(self, grad: Tensor, handle: Any, indices: Tensor) -> Operation:
+    def _resource_apply_sparse(self, grad: Tensor, handle: Variable, indices: Tensor) -> Operation:
         op_type = "ResourceSparseApplyCenteredRMSProp" if self._centered else "ResourceSparseApplyRMSProp"
         return make_op(op_type, *self._inputs(grad, handle), indices, use_locking=self._use_locking)

@@ -43,7 +43,7 @@ class Saved(NamedTuple):
         return self.variable.shape if self.part is None else TensorShape(self.part.full_shape)
 
 
-def saved_variables(var_list: Sequence[Any] | Mapping[str, Any] | None) -> list[Saved]:
+def saved_variables(var_list: Sequence[object] | Mapping[str, object] | None) -> list[Saved]:
     """Return the tensors to save for variables and tables, sorted by name.
 
     The default is all global variables of the graph, and the mutable tables not created with `checkpoint=False`.

@@ -25,7 +25,7 @@ from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.graph.argument_kinds import check_kind, check_list
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.default_session import check_session
-from aioflow.graph.graph import Tensor
+from aioflow.graph.graph import Operation, Tensor
 from aioflow.ops.lookup.mutable import MutableHashTable
 from aioflow.ops.variables.partitioned import PartitionedVariable
 from aioflow.ops.variables.variable import Variable
@@ -359,7 +359,7 @@ class Saver:
         write = partial(self._write, sess, nodes.written, {nodes.filename: place.prefix, nodes.key: key}, place)
         return PendingCheckpoint(place.prefix, write)
 
-    def _checked(self, sess: Any, save_path: Any, latest_filename: str | None) -> SaverNodes | None:
+    def _checked(self, sess: object, save_path: object, latest_filename: str | None) -> SaverNodes | None:
         nodes = self._built()
         _check_place(sess, save_path)
         if latest_filename is not None and Path(latest_filename).name != latest_filename:
@@ -368,7 +368,7 @@ class Saver:
             )
         return nodes
 
-    async def _write(self, sess: Any, node: Any, feeds: dict[Any, Any], place: _Place) -> None:
+    async def _write(self, sess: Session, node: Tensor | Operation, feeds: dict[object, object], place: _Place) -> None:
         async with self._turn:
             unlisted = UnlistedCheckpoint(place.prefix, place.latest_filename, place.graph_suffix, place.write_state)
             try:
@@ -383,7 +383,7 @@ class Saver:
                 raise
             await in_thread(self._finish, place, unlisted, critical=True)
 
-    async def _prefix(self, sess: Any, save_path: str, global_step: Any) -> str:
+    async def _prefix(self, sess: Session, save_path: str, global_step: Any) -> str:
         if not Path(save_path).name or save_path.endswith("/"):
             raise InvalidArgumentError("the path has no file name", expected="directory/prefix", actual=save_path)
         if global_step is None:
@@ -482,7 +482,7 @@ def _form(write_version: int | None, incremental: bool) -> Form:
     return Form.BUNDLE
 
 
-def _check_place(session: Any, path: Any) -> None:
+def _check_place(session: object, path: object) -> None:
     check_session(session)
     check_kind(path, (str, PathLike), "the path of a checkpoint", "a str or a path")
 
@@ -494,7 +494,7 @@ class PendingCheckpoint:
         prefix: Prefix of the future checkpoint.
     """
 
-    def __init__(self, prefix: str, write: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def __init__(self, prefix: str, write: Callable[[], Coroutine[object, object, None]]) -> None:
         self.prefix = prefix
         self._write = write
 

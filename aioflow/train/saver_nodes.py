@@ -12,6 +12,7 @@ from aioflow.ops.apply import constant, make, make_list, make_op
 from aioflow.ops.core import group, identity, no_op, placeholder, placeholder_with_default
 from aioflow.ops.io import checkpoints as _checkpoints  # noqa: F401  # defines the ops that are made here
 from aioflow.ops.lookup.mutable import SavedColumn
+from aioflow.ops.variables.variable import Variable
 from aioflow.train.saved_variables import Saved, check_saved
 
 
@@ -51,7 +52,7 @@ class SaverNodes:
             self.key: Tensor = placeholder(dtypes.string, (), name="key")
             names = constant([saved.name for saved in variables], dtypes.string)
             slices = constant([saved.spec for saved in variables], dtypes.string)
-            values: Any = _snapshots(variables)
+            values = _snapshots(variables)
             save = self._save(names, slices, values, form)
             with graph.control_dependencies([save]):
                 self.saved: Tensor = identity(self.filename, name="control_dependency")
@@ -62,7 +63,7 @@ class SaverNodes:
             self.written: Operation = self._save(names, slices, values, form)
             self.restored: Operation = self._restore(graph, names, slices, reshape, sequential)
 
-    def _save(self, names: Tensor, slices: Tensor, values: Any, form: Form) -> Operation:
+    def _save(self, names: Tensor, slices: Tensor, values: Sequence[Tensor], form: Form) -> Operation:
         if form is Form.BLOCKS:
             return make_op("_SaveBlocks", self.filename, self.base, names, slices, values, name="SaveBlocks")
         op = "_SaveBundle" if form is Form.BUNDLE else "SaveV2"
@@ -95,7 +96,7 @@ class SaverNodes:
 
 def _snapshots(variables: Sequence[Saved]) -> list[Tensor]:
     """Return a snapshot of each variable. Keys and values of a table come from the same moment."""
-    exported: dict[Any, list[Tensor]] = {}
+    exported: dict[object, list[Tensor]] = {}
     found = []
     for variable in (saved.variable for saved in variables):
         if isinstance(variable, SavedColumn):
@@ -107,7 +108,7 @@ def _snapshots(variables: Sequence[Saved]) -> list[Tensor]:
     return found
 
 
-def _snapshot(variable: Any) -> Tensor:
+def _snapshot(variable: Variable) -> Tensor:
     with variable.graph.colocate_with(variable.handle.op):
         taken: Tensor = make("_SnapshotVariable", variable.handle, dtype=variable.dtype)
         return taken

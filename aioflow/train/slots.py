@@ -19,7 +19,11 @@ from aioflow.ops.variables.variable import Variable
 
 
 def create_slot(
-    primary: Any, initial_value: Any, name: str, dtype: DType | None = None, shape: Dims = None
+    primary: Variable | Tensor,
+    initial_value: Any,
+    name: str,
+    dtype: DType | None = None,
+    shape: Dims = None,
 ) -> Variable:
     """Create a non-trainable variable `primary/name` (made unique) beside `primary`, a variable or tensor.
 
@@ -54,7 +58,7 @@ def create_slot(
     return slot
 
 
-def _join_slices(slot: Variable, primary: Any) -> None:
+def _join_slices(slot: Variable, primary: Variable | Tensor) -> None:
     """Save the slot of a part as a part: `v/Momentum` is one tensor in a checkpoint, however `v` is partitioned."""
     info = primary.save_slice_info if isinstance(primary, Variable) else None
     if info is not None and slot.dims == primary.dims:
@@ -63,11 +67,11 @@ def _join_slices(slot: Variable, primary: Any) -> None:
         slot.save_slice_info = SaveSliceInfo(whole, info.full_shape, info.var_offset, info.var_shape)
 
 
-def filled_slot(primary: Any, value: float, name: str) -> Variable:
+def filled_slot(primary: Variable | Tensor, value: float, name: str) -> Variable:
     """Create a slot of the shape of `primary`, with every element equal to `value`."""
     dims: Dims = primary.shape.raw
 
-    def initial() -> Any:
+    def initial() -> Tensor:
         if num_elements(dims) is None:
             start = primary.initialized_value() if isinstance(primary, Variable) else primary
             sizes = make("Shape", start)

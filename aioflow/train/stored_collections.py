@@ -34,12 +34,12 @@ _OF_VARIABLES: Final = frozenset(
 )
 # Collections handled separately: branches and loops, and savers, which the import of a meta graph creates.
 _LEFT: Final = frozenset({*CONTEXTS, GraphKeys.SAVERS})
-_CLASSES: Final[Mapping[int, Any]] = {
+_CLASSES: Final[Mapping[int, type[errors.OpError]]] = {
     vars(kind)["code"]: kind for kind in vars(errors).values() if isinstance(kind, type) and "code" in vars(kind)
 }
 
 
-def written_collections(graph: Graph, names: Iterable[Any], nodes: set[str], into: Message) -> None:
+def written_collections(graph: Graph, names: Iterable[object], nodes: set[str], into: Message) -> None:
     """Write collections into a map of CollectionDef messages.
 
     Variables, runners, savers, nodes, strings and numbers can be stored. A collection with anything else, or of several
@@ -60,7 +60,7 @@ def written_collections(graph: Graph, names: Iterable[Any], nodes: set[str], int
             getattr(into[name], kinds[0]).value.extend(value for kind, value in items if kind)
 
 
-def written_contexts(graph: Graph, names: Iterable[Any] | None, nodes: set[str], into: Message) -> None:
+def written_contexts(graph: Graph, names: Iterable[object] | None, nodes: set[str], into: Message) -> None:
     """Write the branches and loops of the graph into the map, in the collections where TensorFlow looks for them.
 
     Args:
@@ -74,7 +74,7 @@ def written_contexts(graph: Graph, names: Iterable[Any] | None, nodes: set[str],
             into[name].bytes_list.value.extend(to_bytes(each) for each in defs)
 
 
-def _form(item: Any, nodes: set[str]) -> tuple[str, Any]:
+def _form(item: object, nodes: set[str]) -> tuple[str, object]:
     """Return the list kind and the stored value of an item.
 
     The kind is "" for an item to leave out, such as a node that is not stored, and `_NONE` for an unsupported item.
@@ -144,7 +144,7 @@ class Collections:
                     error.message = f"collection {name!r}: {error.message}"
                     raise
 
-    def _item(self, name: str, kind: str, value: Any) -> Any:
+    def _item(self, name: str, kind: str, value: Any) -> object:
         if kind == "node_list":
             return self.graph.as_graph_element(self.scope + value)
         if kind != "bytes_list":

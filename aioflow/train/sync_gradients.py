@@ -14,6 +14,7 @@ from typing import Any
 from aioflow.graph import dtypes
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
+from aioflow.graph.tensor_like import TensorLike
 from aioflow.ops.apply import constant, make, make_list
 from aioflow.ops.queues.accumulators import ConditionalAccumulator, SparseConditionalAccumulator
 from aioflow.ops.sparse.indexed_slices import Gradient
@@ -100,7 +101,7 @@ def _take(accumulator: Accumulator, variable: Variable, count: int) -> Gradient:
     return taken
 
 
-def _mean(parts: Sequence[Any]) -> Tensor:
+def _mean(parts: Sequence[TensorLike]) -> Tensor:
     total = make("AddN", list(parts))
     return make("RealDiv", total, constant(len(parts), total.dtype))
 

@@ -9,7 +9,6 @@ and are dropped.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from aioflow.checks.numbers import check_whole
 from aioflow.errors import InvalidArgumentError
@@ -164,7 +163,9 @@ class SyncReplicasOptimizer(WrappingOptimizer):
         with global_step.graph.device(global_step.device):
             return RollCall(self._worker, self._replicas)
 
-    def _gather(self, gradient: Any, variable: Variable, step: Tensor, roll: RollCall | None) -> Gathered | None:
+    def _gather(
+        self, gradient: TensorLike | None, variable: Variable, step: Tensor, roll: RollCall | None
+    ) -> Gathered | None:
         if gradient is None:
             return None
         with variable.graph.device(variable.device):

@@ -49,18 +49,18 @@ class WrappingOptimizer(Optimizer):
         """Return the inner optimizer's variables in the default graph, sorted by name."""
         return self._opt.variables()
 
-    def _create_slots(self, var_list: Sequence[Any]) -> None:
+    def _create_slots(self, var_list: Sequence[Variable]) -> None:
         self._opt._create_slots(var_list)
 
     def _own(self, name: str | None) -> str:
         """Return the name of the node that applies gradients."""
         return self.get_name() if name is None else name
 
-    def _apply_inside(self, grads_and_vars: GradientsAndVariables, global_step: Any, own: str) -> Operation:
+    def _apply_inside(self, grads_and_vars: GradientsAndVariables, global_step: Variable | None, own: str) -> Operation:
         """Apply gradients with the inner optimizer, under a name derived from `own`."""
         return self._opt.apply_gradients(grads_and_vars, global_step, f"{own}-wrapped")
 
-    def _prepare_branch(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> None:
+    def _prepare_branch(self, grads_and_vars: GradientsAndVariables) -> None:
         """Create the slots outside of the branch, so that they get the same names as without a branch."""
         updated = [v for gradient, v in grads_and_vars if gradient is not None and hasattr(v, "handle")]
         if updated:

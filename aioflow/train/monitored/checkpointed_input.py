@@ -7,9 +7,9 @@ written when a checkpoint is made, while no step with feeds is in flight: all fe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol
 
 from aioflow.checks.numbers import check_number
 from aioflow.errors import AbortedError, DataLossError, DeadlineExceededError, OutOfRangeError, UnavailableError
@@ -18,11 +18,11 @@ from aioflow.graph.argument_kinds import check_callable, check_text
 from aioflow.ops.core import placeholder
 from aioflow.ops.variables.getting import get_variable
 from aioflow.ops.variables.initializers import constant_initializer
+from aioflow.session.session import Session
+from aioflow.session.streaming import Feeds
 from aioflow.train.coordinator import Coordinator
 from aioflow.train.monitored.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, called
 from aioflow.train.monitored.step_of_graph import required_global_step
-
-Feeds: TypeAlias = Mapping[Any, Any]
 
 _LOST: Final = (AbortedError, UnavailableError)
 _TAKEN: Final = b"="  # prefix of every stored position; an empty value means that no position is stored yet
@@ -40,7 +40,7 @@ class InputSource(Protocol):
     def state(self) -> bytes:
         """Return the position: after the feeds that were returned last."""
 
-    def restore(self, state: bytes) -> Any:
+    def restore(self, state: bytes) -> object:
         """Continue from a position, whatever has been returned since."""
 
 
@@ -132,7 +132,7 @@ class CheckpointedInput(SessionRunHook):
         self._flying: set[SessionRunContext] = set()
         self._landed = asyncio.Event()
         self._lost: BaseException | None = None  # error that may have kept feeds of this session from being applied
-        self._session: Any = None
+        self._session: Session | None = None
 
     @property
     def follows_step(self) -> bool:
@@ -154,7 +154,7 @@ class CheckpointedInput(SessionRunHook):
         self._given = placeholder(dtypes.string, [], name=f"{self._name}/given")
         self._assign = self._position.assign(self._given, read_value=False)
 
-    async def after_create_session(self, session: Any, coord: Coordinator) -> None:
+    async def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Seek to the position in the checkpoint."""
         await self.take_up(session)
 
@@ -168,7 +168,7 @@ class CheckpointedInput(SessionRunHook):
                 self._lost = None
                 self._session = session
 
-    async def _read(self, session: Any) -> bytes:
+    async def _read(self, session: Session) -> bytes:
         if self._follows_step:
             return b"%d" % int(await session.run(self._step))
         state = bytes(await session.run(self._position))

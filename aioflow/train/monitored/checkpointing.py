@@ -15,6 +15,7 @@ from aioflow.formats.stores import joined
 from aioflow.graph.argument_kinds import check_text
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import GraphKeys
+from aioflow.session.session import Session
 from aioflow.train.coordinator import Coordinator
 from aioflow.train.graph_io import write_graph
 from aioflow.train.monitored.checkpointed_input import CheckpointedInput
@@ -37,16 +38,16 @@ _MANY: Final = 1_000_000  # upper bound of the steps that one run makes
 class CheckpointSaverListener:
     """Callbacks around checkpoints. Override those needed; each may be a coroutine function."""
 
-    def begin(self) -> Any:
+    def begin(self) -> object:
         """Prepare the graph. Called once before a session exists: the last chance to add nodes to the default graph."""
 
-    def before_save(self, session: Any, global_step_value: int) -> Any:
+    def before_save(self, session: Session, global_step_value: int) -> object:
         """Act before each checkpoint."""
 
-    def after_save(self, session: Any, global_step_value: int) -> Any:
+    def after_save(self, session: Session, global_step_value: int) -> object:
         """Act after each checkpoint. Return True to end the training, except after a session's first and last one."""
 
-    def end(self, session: Any, global_step_value: int) -> Any:
+    def end(self, session: Session, global_step_value: int) -> object:
         """Act at the end of the training, after the last checkpoint."""
 
 
@@ -139,7 +140,7 @@ class CheckpointSaverHook(SessionRunHook):
         for listener in self._listeners:
             await called(listener.end, session, step)
 
-    async def _save(self, session: Any, step: int, beside: Coordinator | None = None) -> bool:
+    async def _save(self, session: Session, step: int, beside: Coordinator | None = None) -> bool:
         """Write a checkpoint, or have `beside` write its snapshot. Return whether a listener ends the training."""
         late = self._saving.locked()
         await self._saving.acquire()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from aioflow.errors import OutOfRangeError
+from aioflow.session.session import Session
+from aioflow.session.streaming import Feeds
 from aioflow.train.monitored.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, called
 
 _LOGGER: Final = logging.getLogger("aioflow.train")
@@ -20,7 +22,7 @@ class FinalOpsHook(SessionRunHook):
         final_ops_feed_dict: Feeds.
     """
 
-    def __init__(self, final_ops: Any, final_ops_feed_dict: Mapping[Any, Any] | None = None) -> None:
+    def __init__(self, final_ops: Any, final_ops_feed_dict: Feeds | None = None) -> None:
         self._final_ops = final_ops
         self._feeds = final_ops_feed_dict
         self._values: Any = None
@@ -30,7 +32,7 @@ class FinalOpsHook(SessionRunHook):
         """The fetched values; None before the end."""
         return self._values
 
-    async def end(self, session: Any) -> None:
+    async def end(self, session: Session) -> None:
         """Fetch the values."""
         if self._final_ops is None:
             return
@@ -49,7 +51,7 @@ class FeedFnHook(SessionRunHook):
             function.
     """
 
-    def __init__(self, feed_fn: Callable[[], Any]) -> None:
+    def __init__(self, feed_fn: Callable[[], Feeds | Awaitable[Feeds | None] | None]) -> None:
         self.feed_fn = feed_fn
 
     async def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:

@@ -8,6 +8,7 @@ from typing import Any
 from aioflow.config import RunOptions, TraceLevel
 from aioflow.errors import DTypeError, FailedPreconditionError
 from aioflow.runtime.stats import RunMetadata
+from aioflow.session.streaming import Feeds
 from aioflow.train.monitored.session_run_hook import (
     SessionRunArgs,
     SessionRunContext,
@@ -22,7 +23,7 @@ async def run_with_hooks(
     context: SessionRunContext,
     options: RunOptions | None,
     run_metadata: RunMetadata | None,
-) -> Any:
+) -> object:
     """Run a step with hooks and return the results of `context.original_args`.
 
     Args:
@@ -43,7 +44,7 @@ async def run_with_hooks(
         metadata = run_metadata if run_metadata is not None else RunMetadata()
         wanted = [args.fetches for args in asked if args is not None and args.fetches is not None]
         # Options are passed only if one is set, so that the session can take its fast path.
-        special = {} if chosen == RunOptions() else {"options": chosen, "run_metadata": metadata}
+        special: Mapping[str, Any] = {} if chosen == RunOptions() else {"options": chosen, "run_metadata": metadata}
         result, *others = await context.session.run([caller.fetches, *wanted], feeds, **special)
     except BaseException as error:
         # Hooks that have prepared for the step, such as `CheckpointedInput`, must learn of every end.
@@ -68,8 +69,8 @@ async def _request(hook: SessionRunHook, context: SessionRunContext) -> SessionR
     return args
 
 
-def _merged_feeds(asked: Sequence[SessionRunArgs | None], of_caller: Mapping[Any, Any] | None) -> dict[Any, Any]:
-    merged: dict[Any, Any] = {}
+def _merged_feeds(asked: Sequence[SessionRunArgs | None], of_caller: Feeds | None) -> dict[object, object]:
+    merged: dict[object, object] = {}
     for args in asked:
         if args is not None and args.feed_dict:
             _add(merged, args.feed_dict, "a tensor is fed by two hooks")
@@ -77,7 +78,7 @@ def _merged_feeds(asked: Sequence[SessionRunArgs | None], of_caller: Mapping[Any
     return merged
 
 
-def _add(merged: dict[Any, Any], feeds: Mapping[Any, Any], problem: str) -> None:
+def _add(merged: dict[object, object], feeds: Feeds, problem: str) -> None:
     twice = [getattr(key, "name", key) for key in feeds if key in merged]
     if twice:
         raise FailedPreconditionError(problem, expected="one feed for each tensor", actual=twice)

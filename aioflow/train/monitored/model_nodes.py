@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
+
+from aioflow.session.streaming import Feeds
 
 
 class ModelNodes:
     """The nodes that training needs besides the model: initializers, readiness checks, summaries, a saver."""
 
     _init_op: Any
-    _init_feed_dict: Mapping[Any, Any] | None
+    _init_feed_dict: Feeds | None
     _ready_op: Any
     _ready_for_local_init_op: Any
     _summary_op: Any
@@ -22,7 +23,7 @@ class ModelNodes:
         return self._init_op
 
     @property
-    def init_feed_dict(self) -> Mapping[Any, Any] | None:
+    def init_feed_dict(self) -> Feeds | None:
         """Feeds of `init_op`, or None."""
         return self._init_feed_dict
 

@@ -25,6 +25,8 @@ from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import Graph
 from aioflow.runtime.stats import RunMetadata
 from aioflow.runtime.worker import Worker
+from aioflow.session.session import Session
+from aioflow.session.streaming import Feeds
 from aioflow.train.monitored.patience import Patience
 from aioflow.train.monitored.scaffold import Scaffold
 from aioflow.train.monitored.session_creators import ChiefSessionCreator, SessionCreator
@@ -44,7 +46,7 @@ class StepContext:
         run_with_hooks_fn: Function that runs a step with hooks.
     """
 
-    def __init__(self, session: Any, run_with_hooks_fn: Callable[..., Awaitable[Any]]) -> None:
+    def __init__(self, session: Session, run_with_hooks_fn: Callable[..., Awaitable[object]]) -> None:
         self._session = session
         self._run = run_with_hooks_fn
 
@@ -53,7 +55,7 @@ class StepContext:
         """The session; runs in it bypass the hooks."""
         return self._session
 
-    async def run_with_hooks(self, *args: Any, **kwargs: Any) -> Any:
+    async def run_with_hooks(self, *args: object, **kwargs: object) -> Any:
         """Call `MonitoredSession.run`. If a peer is lost, the function ends and is called again."""
         return await self._run(*args, **kwargs)
 
@@ -247,8 +249,8 @@ class _Monitored:
 
     async def run(
         self,
-        fetches: Any,
-        feed_dict: Any = None,
+        fetches: object,
+        feed_dict: Feeds | None = None,
         options: RunOptions | None = None,
         run_metadata: RunMetadata | None = None,
         *,
@@ -269,7 +271,7 @@ class _Monitored:
             options = replace(options or RunOptions(), timeout=timeout)
         return await self._again(lambda life: life.run(fetches, feed_dict, options, run_metadata))
 
-    async def run_step_fn(self, step_fn: Callable[..., Any]) -> Any:
+    async def run_step_fn(self, step_fn: Callable[..., object]) -> Any:
         """Return the result of `step_fn(step_context)`, a plain or coroutine function that uses the session directly.
 
         Raises:
@@ -283,7 +285,7 @@ class _Monitored:
                 "wrong parameters of step_fn", expected="one parameter, step_context", actual=", ".join(names) or "none"
             )
 
-        async def step(life: SessionInstance) -> Any:
+        async def step(life: SessionInstance) -> object:
             try:
                 # Called inside this coroutine, a plain function may raise StopIteration, which is translated below.
                 made = step_fn(StepContext(life.session, life.run))
@@ -293,7 +295,7 @@ class _Monitored:
 
         return await self._again(step)
 
-    async def _again(self, step: Callable[[SessionInstance], Awaitable[Any]]) -> Any:
+    async def _again(self, step: Callable[[SessionInstance], Awaitable[object]]) -> object:
         """Run the step, in new session instances as often as needed, and return its result."""
         while True:
             life = await self._open()

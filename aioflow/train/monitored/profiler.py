@@ -16,6 +16,7 @@ from aioflow.graph.default_graph import default_graph
 from aioflow.observe.file_writer import FileWriter
 from aioflow.observe.trace_events import chrome_trace
 from aioflow.runtime.stats import RunMetadata
+from aioflow.session.session import Session
 from aioflow.train.monitored.session_run_hook import (
     SessionRunArgs,
     SessionRunContext,
@@ -88,7 +89,7 @@ class ProfilerHook(SessionRunHook):
                 await self._add(step, run_values.run_metadata)
         self._next_step = step + 1
 
-    async def end(self, session: Any) -> None:
+    async def end(self, session: Session) -> None:
         """Wait until everything is written. Raise the error of a failed write."""
         await self._writer.flush()
 

@@ -18,6 +18,7 @@ from aioflow.ops.variables.collections import (
     local_variables_initializer,
     report_uninitialized_variables,
 )
+from aioflow.session.streaming import Feeds
 from aioflow.train.monitored.model_nodes import ModelNodes
 from aioflow.train.saver import Saver
 
@@ -44,15 +45,15 @@ class Scaffold(ModelNodes):
     def __init__(
         self,
         init_op: NodeLike | None = None,
-        init_feed_dict: Mapping[Any, Any] | None = None,
-        init_fn: Callable[[Scaffold, Any], Any] | None = None,
+        init_feed_dict: Feeds | None = None,
+        init_fn: Callable[[Scaffold, Any], object] | None = None,
         ready_op: Tensor | None = None,
         ready_for_local_init_op: Tensor | None = None,
         local_init_op: NodeLike | None = None,
         summary_op: Any = None,
         saver: Saver | None = None,
         copy_from_scaffold: Scaffold | None = None,
-        local_init_feed_dict: Mapping[Any, Any] | None = None,
+        local_init_feed_dict: Feeds | None = None,
     ) -> None:
         other = copy_from_scaffold
         if other is not None:
@@ -82,7 +83,7 @@ class Scaffold(ModelNodes):
         return self
 
     @staticmethod
-    def get_or_default(arg_name: str, collection_key: str, default_constructor: Callable[[], Any]) -> Any:
+    def get_or_default(arg_name: str, collection_key: str, default_constructor: Callable[[], object]) -> Any:
         """Return the only entry of a collection of the default graph. If it is empty, construct one and add it.
 
         Args:
@@ -115,7 +116,7 @@ class Scaffold(ModelNodes):
         return group(local_variables_initializer(), *tables)
 
     @property
-    def init_fn(self) -> Callable[[Any], Any] | None:
+    def init_fn(self) -> Callable[[Any], object] | None:
         """The user's `init_fn` as a function of the session alone."""
         user = self._init_fn
         return None if user is None else lambda session: user(self, session)
@@ -126,7 +127,7 @@ class Scaffold(ModelNodes):
         return self._local_init_op
 
     @property
-    def local_init_feed_dict(self) -> Mapping[Any, Any] | None:
+    def local_init_feed_dict(self) -> Feeds | None:
         """Feeds of `local_init_op`."""
         return self._local_init_feed_dict
 
@@ -137,7 +138,7 @@ def _given(value: Any, other: Scaffold | None, name: str) -> Any:
 
 
 # Attributes that `finalize` takes from a collection, or creates and adds to it, in this order.
-_MISSING: Final[Mapping[str, tuple[str, Callable[[], Any]]]] = {
+_MISSING: Final[Mapping[str, tuple[str, Callable[[], object]]]] = {
     "init_op": (GraphKeys.INIT_OP, global_variables_initializer),
     "ready_op": (GraphKeys.READY_OP, report_uninitialized_variables),
     "ready_for_local_init_op": (

@@ -15,6 +15,7 @@ from aioflow.config import RunOptions
 from aioflow.errors import CancelledError, FailedPreconditionError, OpError
 from aioflow.graph.graph import Graph, GraphKeys
 from aioflow.runtime.stats import RunMetadata
+from aioflow.session.streaming import Feeds
 from aioflow.train.coordinator import Coordinator
 from aioflow.train.monitored.hooked_run import run_with_hooks
 from aioflow.train.monitored.session_creators import SessionCreator
@@ -132,11 +133,11 @@ class SessionInstance:
 
     async def run(
         self,
-        fetches: Any,
-        feed_dict: Any = None,
+        fetches: object,
+        feed_dict: Feeds | None = None,
         options: RunOptions | None = None,
         run_metadata: RunMetadata | None = None,
-    ) -> Any:
+    ) -> object:
         """Run a step with hooks. Arguments are as in `Session.run`.
 
         Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -28,6 +28,7 @@ from aioflow.graph.graph import Graph, Tensor
 from aioflow.graph.tensor_like import NodeLike
 from aioflow.runtime.worker import Worker
 from aioflow.session.session import Session
+from aioflow.session.streaming import Feeds
 from aioflow.train.checkpoint_state import CheckpointState, get_checkpoint_state
 from aioflow.train.monitored.patience import delays
 from aioflow.train.monitored.session_run_hook import called
@@ -70,7 +71,7 @@ class SessionManager:
         graph: Graph | None = None,
         recovery_wait_secs: float = 30,
         local_init_run_options: RunOptions | None = None,
-        local_init_feed_dict: Mapping[Any, Any] | None = None,
+        local_init_feed_dict: Feeds | None = None,
     ) -> None:
         if ready_for_local_init_op is not None and local_init_op is None:
             raise InvalidArgumentError(
@@ -95,8 +96,8 @@ class SessionManager:
         wait_for_checkpoint: bool = False,
         max_wait_secs: float = 7200,
         config: SessionConfig | None = None,
-        init_feed_dict: Mapping[Any, Any] | None = None,
-        init_fn: Callable[[Any], Any] | None = None,
+        init_feed_dict: Feeds | None = None,
+        init_fn: Callable[[Session], object] | None = None,
     ) -> Session:
         """Return a session whose variables are restored from the latest checkpoint, if any, or else initialized.
 
@@ -257,7 +258,7 @@ class SessionManager:
         return f"variables not initialized: {', '.join(texts)}"
 
 
-async def _run(session: Session, node: Any, feeds: Mapping[Any, Any] | None, options: RunOptions | None = None) -> None:
+async def _run(session: Session, node: Any, feeds: Feeds | None, options: RunOptions | None = None) -> None:
     await session.run(node, feeds, options=options)
 
 

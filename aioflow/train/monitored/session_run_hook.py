@@ -5,19 +5,20 @@ Every method may be a plain function or a coroutine function.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from inspect import isawaitable
 from typing import Any, NamedTuple, TypeVar
 
 from aioflow.config import RunOptions
 from aioflow.errors import DTypeError
 from aioflow.runtime.stats import RunMetadata
+from aioflow.session.streaming import Feeds
 from aioflow.train.coordinator import Coordinator
 
 T = TypeVar("T")
 
 
-async def called(function: Callable[..., T | Awaitable[T]], *args: Any) -> T:
+async def called(function: Callable[..., T | Awaitable[T]], *args: object) -> T:
     """Call `function(*args)` and await the result if needed: user callbacks may be plain or coroutine functions."""
     made = function(*args)
     return await made if isawaitable(made) else made
@@ -33,7 +34,7 @@ class SessionRunArgs(NamedTuple):
     """
 
     fetches: Any
-    feed_dict: Mapping[Any, Any] | None = None
+    feed_dict: Feeds | None = None
     options: RunOptions | None = None
 
 
@@ -108,10 +109,10 @@ class SessionRunHook:
     (for every run), `end`.
     """
 
-    def begin(self) -> Any:
+    def begin(self) -> object:
         """Prepare the graph. Called once before a session exists: the last chance to add nodes to the default graph."""
 
-    def after_create_session(self, session: Any, coord: Coordinator) -> Any:
+    def after_create_session(self, session: Any, coord: Coordinator) -> object:
         """Prepare a new session, at the beginning or after a failure.
 
         The variables have values and the graph is final. `coord` owns the tasks of queue runners and those that the
@@ -121,10 +122,10 @@ class SessionRunHook:
     def before_run(self, run_context: SessionRunContext) -> Any:
         """Return the hook's additional fetches and feeds for a run as `SessionRunArgs`, or None."""
 
-    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> Any:
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> object:
         """Process the results of a run. Not called if the run failed."""
 
-    def end(self, session: Any) -> Any:
+    def end(self, session: Any) -> object:
         """Finish the training while the session is still open. Not called if the training ended with an error.
 
         OutOfRangeError, StopIteration and StopAsyncIteration do not count as errors: the input has ended.

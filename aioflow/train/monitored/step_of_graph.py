@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from aioflow.errors import FailedPreconditionError
 from aioflow.ops.variables.variable import Variable
 from aioflow.train.step import get_global_step
 
 
-def required_global_step(who: Any) -> Variable:
+def required_global_step(who: object) -> Variable:
     """Return the global step of the default graph.
 
     Raises:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, Final
+from typing import Final
 
 from aioflow.checks.numbers import check_number, check_whole
 from aioflow.errors import DeadlineExceededError, InvalidArgumentError
+from aioflow.session.session import Session
 from aioflow.train.coordinator import Coordinator
 from aioflow.train.monitored.session_run_hook import (
     SessionRunArgs,
@@ -45,7 +46,7 @@ class StopAtStepHook(SessionRunHook):
         """Find the global step."""
         self._step = required_global_step(self)
 
-    async def after_create_session(self, session: Any, coord: Coordinator) -> None:
+    async def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Compute the last step in the first session."""
         if self._last_step is None and self._num_steps is not None:
             self._last_step = int(await session.run(self._step)) + self._num_steps

@@ -8,6 +8,7 @@ from typing import Any
 from aioflow.errors import InvalidArgumentError
 from aioflow.observe.file_writer_cache import FileWriterCache
 from aioflow.protos import message
+from aioflow.session.session import Session
 from aioflow.train.coordinator import Coordinator
 from aioflow.train.monitored.scaffold import Scaffold
 from aioflow.train.monitored.session_run_hook import (
@@ -80,7 +81,7 @@ class SummarySaverHook(SessionRunHook):
         self._step = required_global_step(self)
         self._next_step: int | None = None
 
-    def after_create_session(self, session: Any, coord: Coordinator) -> None:
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Reset the timer for a new session.
 
         The first write then logs START. If the session has restored an older step, TensorBoard drops later events.
@@ -110,7 +111,7 @@ class SummarySaverHook(SessionRunHook):
             for summary in run_values.results[1:]:
                 await called(self._writer.add_summary, summary, step)
 
-    async def end(self, session: Any) -> None:
+    async def end(self, session: Session) -> None:
         """Wait until everything is written. Raise the error of a failed write."""
         if self._writer is not None:
             await called(self._writer.flush)

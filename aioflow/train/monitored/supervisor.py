@@ -16,7 +16,8 @@ from aioflow.errors import FailedPreconditionError, OpError
 from aioflow.formats.stores import joined
 from aioflow.graph.argument_kinds import check_callable
 from aioflow.graph.default_graph import default_graph
-from aioflow.graph.graph import Graph, GraphKeys
+from aioflow.graph.graph import Graph, GraphKeys, Tensor
+from aioflow.graph.tensor_like import NodeLike
 from aioflow.observe.file_writer import FileWriter
 from aioflow.ops.summary.summaries import merge_all
 from aioflow.ops.variables.collections import (
@@ -24,8 +25,10 @@ from aioflow.ops.variables.collections import (
     global_variables_initializer,
     report_uninitialized_variables,
 )
+from aioflow.ops.variables.variable import Variable
 from aioflow.runtime.worker import Worker
 from aioflow.session.session import Session
+from aioflow.session.streaming import Feeds
 from aioflow.train.coordinator import Coordinator
 from aioflow.train.graph_io import write_graph
 from aioflow.train.monitored.model_nodes import ModelNodes
@@ -69,21 +72,21 @@ class Supervisor(ModelNodes):
     Use it as `async with supervisor.managed_session() as sess: while not supervisor.should_stop(): ...`.
     """
 
-    USE_DEFAULT: Final[Any] = 0
+    USE_DEFAULT: Final = 0
 
     def __init__(
         self,
         graph: Graph | None = None,
-        ready_op: Any = USE_DEFAULT,
-        ready_for_local_init_op: Any = USE_DEFAULT,
+        ready_op: Tensor | int | None = USE_DEFAULT,
+        ready_for_local_init_op: Tensor | int | None = USE_DEFAULT,
         is_chief: bool = True,
-        init_op: Any = USE_DEFAULT,
-        init_feed_dict: Mapping[Any, Any] | None = None,
-        local_init_op: Any = USE_DEFAULT,
+        init_op: NodeLike | int | None = USE_DEFAULT,
+        init_feed_dict: Feeds | None = None,
+        local_init_op: NodeLike | int | None = USE_DEFAULT,
         logdir: str | Path | None = None,
-        summary_op: Any = USE_DEFAULT,
+        summary_op: Tensor | int | None = USE_DEFAULT,
         saver: Any = USE_DEFAULT,
-        global_step: Any = USE_DEFAULT,
+        global_step: Variable | int | None = USE_DEFAULT,
         save_summaries_secs: float = 120,
         save_model_secs: float = 600,
         recovery_wait_secs: float = 30,
@@ -91,7 +94,7 @@ class Supervisor(ModelNodes):
         checkpoint_basename: str = "model.ckpt",
         session_manager: SessionManager | None = None,
         summary_writer: Any = USE_DEFAULT,
-        init_fn: Callable[[Any], Any] | None = None,
+        init_fn: Callable[[Session], object] | None = None,
         local_init_run_options: RunOptions | None = None,
     ) -> None:
         for seconds in (save_summaries_secs, save_model_secs, stop_grace_secs):
@@ -132,7 +135,7 @@ class Supervisor(ModelNodes):
         )
         self._graph.finalize()
 
-    def _given(self, value: Any, key: str, default: Callable[[], Any]) -> Any:
+    def _given(self, value: object, key: str, default: Callable[[], object]) -> Any:
         """Return `value` unless it is USE_DEFAULT, else the first entry of a collection, or add a default to it."""
         if value is not self.USE_DEFAULT:
             return value
@@ -250,11 +253,11 @@ class Supervisor(ModelNodes):
             tasks.append(self.loop(self._save_model_secs, self._save, [sess]))
         return tasks
 
-    async def _save(self, session: Any) -> None:
+    async def _save(self, session: Session) -> None:
         await self._saver.save(session, self._save_path, self._global_step)
 
     def start_queue_runners(
-        self, sess: Any, queue_runners: Iterable[QueueRunner] | None = None
+        self, sess: Session, queue_runners: Iterable[QueueRunner] | None = None
     ) -> list[asyncio.Task[None]]:
         """Start queue runners, by default those of the graph, and return their tasks."""
         runners = self._graph.get_collection(GraphKeys.QUEUE_RUNNERS) if queue_runners is None else queue_runners
@@ -263,9 +266,9 @@ class Supervisor(ModelNodes):
     def loop(
         self,
         timer_interval_secs: float | None,
-        target: Callable[..., Any],
-        args: Sequence[Any] | None = None,
-        kwargs: Mapping[str, Any] | None = None,
+        target: Callable[..., object],
+        args: Sequence[object] | None = None,
+        kwargs: Mapping[str, object] | None = None,
     ) -> asyncio.Task[None]:
         """Call a plain or coroutine function now and at an interval until a stop is requested.
 
@@ -283,7 +286,7 @@ class Supervisor(ModelNodes):
         check_callable(target, "the function to call in a loop")
         return self._coord.start(self._looping(timer_interval_secs, lambda: target(*args or (), **kwargs or {})))
 
-    async def _looping(self, interval: float | None, call: Callable[[], Any]) -> None:
+    async def _looping(self, interval: float | None, call: Callable[[], object]) -> None:
         clock = asyncio.get_running_loop().time
         due = clock()
         while not await self._coord.wait_for_stop(max(0.0, due - clock())):
@@ -335,7 +338,7 @@ class Supervisor(ModelNodes):
         """Wait until a stop is requested."""
         await self._coord.wait_for_stop()
 
-    async def summary_computed(self, sess: Any, summary: Any, global_step: int | None = None) -> None:
+    async def summary_computed(self, sess: Any, summary: object, global_step: int | None = None) -> None:
         """Write a summary that a step has computed.
 
         `global_step` is the step of the summary; by default the current one in `sess`.

@@ -7,6 +7,7 @@ import logging
 from typing import Any, Final
 
 from aioflow.graph.graph import Graph
+from aioflow.session.session import Session
 from aioflow.train.monitored.session_run_hook import called
 from aioflow.train.monitored.summaries import add_number, add_status
 
@@ -16,7 +17,7 @@ _LOGGER: Final = logging.getLogger("aioflow.train")
 class Speed:
     """A service that logs steps per second and, if there is a writer, writes them as a summary."""
 
-    def __init__(self, session: Any, global_step: Any, writer: Any) -> None:
+    def __init__(self, session: Session, global_step: Any, writer: Any) -> None:
         self._session = session
         self._global_step = global_step
         self._writer = writer
@@ -37,7 +38,7 @@ class Speed:
 class Summaries:
     """A service that runs the summaries of a graph, without feeds, and writes the results."""
 
-    def __init__(self, session: Any, summary_op: Any, global_step: Any, writer: Any) -> None:
+    def __init__(self, session: Session, summary_op: Any, global_step: Any, writer: Any) -> None:
         self._session = session
         self._fetches = [summary_op] if global_step is None else [summary_op, global_step]
         self._writer = writer
@@ -48,7 +49,7 @@ class Summaries:
         await called(self._writer.add_summary, summary, int(step[0]) if step else None)
 
 
-async def begin_summaries(writer: Any, graph: Graph, session: Any, global_step: Any) -> None:
+async def begin_summaries(writer: Any, graph: Graph, session: Session, global_step: Any) -> None:
     """Open the writer, which an earlier session may have closed, and write the graph.
 
     If `global_step` is set, also log the START of a session at that step.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 from aioflow.graph.dtypes import resource
 from aioflow.graph.graph import Graph, GraphKeys, Operation
@@ -12,7 +11,7 @@ from aioflow.ops.variables.variable import Variable
 from aioflow.session.fetches import FetchMapper
 
 
-def trains_without(step: Variable, fetches: Any) -> Variable | None:
+def trains_without(step: Variable, fetches: object) -> Variable | None:
     """Return a trainable variable that a run of `fetches` changes without changing `step`, or None.
 
     Gradients that another process applies change nothing here; nor do evaluation runs.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Final
 
@@ -12,9 +13,10 @@ from aioflow.checks.numbers import check_number
 from aioflow.errors import InvalidArgumentError, UnknownNameError
 from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.default_graph import default_graph
-from aioflow.graph.graph import Graph
+from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.ops.variables.variable import Variable
 from aioflow.session.fetches import fetch_key
+from aioflow.session.session import Session
 from aioflow.train.monitored.session_run_hook import (
     SessionRunArgs,
     SessionRunContext,
@@ -48,7 +50,7 @@ class LoggingTensorHook(SessionRunHook):
 
     def __init__(
         self,
-        tensors: Mapping[str, Any] | Iterable[Any],
+        tensors: Mapping[str, object] | Iterable[object],
         every_n_iter: int | None = None,
         every_n_secs: float | None = None,
         at_end: bool = False,
@@ -65,7 +67,7 @@ class LoggingTensorHook(SessionRunHook):
             check_number(every_n_iter, "every_n_iter", above=0)
         check_kind(tensors, Iterable, "the tensors to log", "a list, or a dictionary by tag")
         if isinstance(tensors, Mapping):
-            self._tensors: dict[Any, Any] = {tag: tensors[tag] for tag in sorted(tensors)}
+            self._tensors: dict[object, object] = {tag: tensors[tag] for tag in sorted(tensors)}
         else:
             self._tensors = {item: item for item in tensors}
         self._timer: HookTimer = (
@@ -91,12 +93,12 @@ class LoggingTensorHook(SessionRunHook):
             self._log(run_values.results)
         self._count += 1
 
-    async def end(self, session: Any) -> None:
+    async def end(self, session: Session) -> None:
         """Log the values at the end."""
         if self._at_end:
             self._log(await session.run(self._found))
 
-    def _log(self, values: dict[Any, Any]) -> None:
+    def _log(self, values: dict[object, object]) -> None:
         seconds, _ = self._timer.update_last_triggered_step(self._count)
         with np.printoptions(suppress=True):
             if self._formatter is not None:
@@ -106,7 +108,7 @@ class LoggingTensorHook(SessionRunHook):
         _LOGGER.info("%s%s", text, "" if seconds is None else f" ({seconds:.3f} sec)")
 
 
-def _element(graph: Graph, tensor: Any) -> Any:
+def _element(graph: Graph, tensor: Any) -> Tensor | Operation:
     """Return the graph element for a tensor or a name; the name of a node stands for its only output."""
     if not isinstance(tensor, str) or ":" in tensor:
         return graph.as_graph_element(tensor)
@@ -131,7 +133,7 @@ class NanTensorHook(SessionRunHook):
         fail_on_nan_loss: Raise NanLossDuringTrainingError; otherwise only request a stop.
     """
 
-    def __init__(self, loss_tensor: Any, fail_on_nan_loss: bool = True) -> None:
+    def __init__(self, loss_tensor: object, fail_on_nan_loss: bool = True) -> None:
         self._loss = loss_tensor
         self._fail = fail_on_nan_loss
 
@@ -163,7 +165,7 @@ class StepCounterHook(SessionRunHook):
         self,
         every_n_steps: int | None = 100,
         every_n_secs: float | None = None,
-        output_dir: Any = None,
+        output_dir: str | os.PathLike[str] | None = None,
         summary_writer: Any = None,
     ) -> None:
         self._timer = SecondOrStepTimer(every_steps=every_n_steps, every_secs=every_n_secs)
@@ -201,7 +203,7 @@ class StepCounterHook(SessionRunHook):
         if self._writer is not None:
             await add_number(self._writer, tag, speed, step)
 
-    async def end(self, session: Any) -> None:
+    async def end(self, session: Session) -> None:
         """Wait until everything is written. Raise the error of a failed write."""
         if self._writer is not None:
             await called(self._writer.flush)
