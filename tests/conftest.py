@@ -78,6 +78,7 @@ _ALIKE: Final = (
     "interop",
     "kernels",
     "ops",
+    "parity",
     "protos",
     "runtime/test_branches.py",
     "runtime/test_deadlock_freedom.py",
@@ -166,6 +167,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="let onnxruntime compute what it can in every session, from the first run on",
     )
     parser.addoption(
+        "--tensorflow",
+        action="store_true",
+        help="in tests/parity, compare with TensorFlow itself, and bring its stored results up to date",
+    )
+    parser.addoption(
         "--shake",
         action="store_true",
         help="collect garbage and switch threads as often as possible: a test that depends on when that happens fails",
@@ -197,12 +203,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     tests = Path(__file__).parent
     share, seed = config.getoption("--sweep-share"), config.getoption("--sweep-seed")
     left_out = _ALIKE if config.getoption("--other-interpreter") else ()
+    live = config.getoption("--tensorflow")
     deselected = set[pytest.Item]()
     for item in items:
         place = item.path.relative_to(tests).as_posix() if tests in item.path.parents else ""
         tier = "system" if place.startswith(_SYSTEM) else "sweep" if place.startswith(_SWEEP) else "unit"
         if place.startswith("parity"):
             item.add_marker("parity")
+            # A test that compares with stored results is a unit test.
+            if not live and {"parity", "tf"} & set(getattr(item, "fixturenames", ())) == {"parity"}:
+                item.add_marker("unit")
         elif not any(map(item.get_closest_marker, _APART)):
             item.add_marker(tier)
         if left_out and place.startswith(left_out):

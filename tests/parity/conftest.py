@@ -1,16 +1,24 @@
-"""The parity fixture: runs a builder in TensorFlow's `compat.v1` and in aioflow, and compares the results."""
+"""The parity fixture: runs a builder in aioflow and compares the results with those of TensorFlow's `compat.v1`.
+
+TensorFlow's are stored in `tests/golden`, so that tests which only use this fixture run without TensorFlow. With
+`--tensorflow` it runs, too, and the stored results are brought up to date.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import pytest
 
 import aioflow
 from aioflow.testing.evaluate import evaluate
+from tests.parity.golden import FOLDER, GoldenFile, Sample, inputs_digest
+
+_FILES: Final = pytest.StashKey[dict[Path, GoldenFile]]()
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
@@ -30,10 +38,19 @@ def _placeholders(module: Any, values: list[Any], shapes: list[Any]) -> list[Any
 
 
 class Parity:
-    """Comparison of a builder in both systems: values, dtypes, static shapes and gradients."""
+    """Comparison of a builder in both systems: values, dtypes, static shapes and gradients.
 
-    def __init__(self, tf: Any) -> None:
+    Args:
+        tf: `tensorflow.compat.v1`, or None to compare with its stored results.
+        golden: The stored results of the module.
+        test: Name of the test.
+    """
+
+    def __init__(self, tf: Any, golden: GoldenFile, test: str) -> None:
         self.tf = tf
+        self._golden = golden
+        self._test = test
+        self._count = 0
 
     def __call__(
         self,
@@ -60,13 +77,74 @@ class Parity:
         """
         values = [np.asarray(a) if not isinstance(a, np.ndarray) else a for a in arrays]
         static_shapes = [v.shape for v in values] if shapes is None else list(shapes)
-        theirs = self._run(self.tf, self._tf_eval, build, values, static_shapes, grad, grad_of)
+        opened = [(None, *s[1:]) if s else s for s in static_shapes] if static and any(static_shapes) else None
+        self._count += 1
+        key = f"{self._test} {self._count}"
+        inputs = inputs_digest(values, static_shapes, grad, grad_of)
+        if self.tf is None:
+            theirs = self._stored(key, inputs)
+        else:
+            theirs = self._run(self.tf, self._tf_eval, build, values, static_shapes, grad, grad_of)
+            theirs |= {"inputs": inputs, "opened": opened and self._static(self.tf, build, values, opened)}
+            self._keep(key, theirs, rtol, atol)
         ours = self._run(aioflow, _aioflow_eval, build, values, static_shapes, grad, grad_of)
-        self._compare(ours, theirs, rtol, atol, static)
-        if static and any(s for s in static_shapes):
-            opened = [(None, *s[1:]) if s else s for s in static_shapes]
-            names = [self._static(m, build, values, opened) for m in (self.tf, aioflow)]
-            assert names[1] == names[0], "static shapes with open first dimensions differ"
+        _compare(ours, theirs, rtol, atol, static)
+        if opened:
+            ours_opened = self._static(aioflow, build, values, opened)
+            assert ours_opened == theirs["opened"], "static shapes with open first dimensions differ"
+
+    def either(self, build: Callable[..., Any]) -> tuple[Any, Any]:
+        """Return the results of a program in aioflow and in TensorFlow, each "refused" if it fails to build or run.
+
+        Args:
+            build: Builder, called with the module, of a list of tensors.
+        """
+        self._count += 1
+        key = f"{self._test} {self._count}"
+        if self.tf is None:
+            theirs = self._stored(key, inputs_digest([]))["values"]
+        else:
+            theirs = self._result(self.tf, build)
+            self._keep_result(key, theirs)
+        return self._result(aioflow, build), theirs
+
+    def _result(self, module: Any, build: Callable[..., Any]) -> Any:
+        refused = (ValueError, aioflow.OpError, *([] if self.tf is None else [self.tf.errors.OpError]))
+        try:
+            with module.Graph().as_default():
+                made = build(module)
+                values = self.tf.Session().run(made) if module is self.tf else evaluate(made)
+        except refused:
+            return "refused"
+        return [np.asarray(v, dtype=object if np.asarray(v).dtype.kind in "SUO" else None) for v in values]
+
+    def _keep_result(self, key: str, theirs: Any) -> None:
+        try:
+            stored = self._golden[key]["values"]
+            assert (stored == "refused") == (theirs == "refused")
+            for mine, other in zip(stored, theirs, strict=True):
+                _close(mine, other, 1e-5, 1e-6, key)
+        except (KeyError, AssertionError, ValueError):
+            self._golden[key] = {"inputs": inputs_digest([]), "values": theirs}
+
+    def _stored(self, key: str, inputs: str) -> dict[str, Any]:
+        try:
+            entry = self._golden[key]
+        except KeyError:
+            entry = {"inputs": None}
+        if entry["inputs"] != inputs:
+            pytest.fail(f"no result of TensorFlow is stored for {key!r} with these inputs; `tox -e parity` stores it")
+        return dict(entry)
+
+    def _keep(self, key: str, theirs: dict[str, Any], rtol: float, atol: float) -> None:
+        """Store a result, unless the stored one agrees: the last bits depend on the machine."""
+        try:
+            stored = self._golden[key]
+            assert stored["inputs"] == theirs["inputs"]
+            assert stored["opened"] == theirs["opened"]
+            _compare(stored, theirs, rtol, atol, static=True)
+        except (KeyError, AssertionError):
+            self._golden[key] = theirs
 
     def _static(self, module: Any, build: Any, values: list[Any], shapes: list[Any]) -> Any:
         with module.Graph().as_default():
@@ -117,20 +195,26 @@ class Parity:
             found = session.run(fetches, feeds)
             return [np.asarray(v, dtype=object if isinstance(v, bytes) else None) for v in found]
 
-    def _compare(self, ours: dict[str, Any], theirs: dict[str, Any], rtol: float, atol: float, static: bool) -> None:
-        assert ours["dtypes"] == theirs["dtypes"]
-        if static:
-            assert ours["shapes"] == theirs["shapes"]
-        for i, (mine, other) in enumerate(zip(ours["values"], theirs["values"], strict=True)):
-            _close(mine, other, rtol, atol, f"output {i}")
-        if theirs["grads"] is not None:
-            for i, (mine, other) in enumerate(zip(ours["grads"], theirs["grads"], strict=True)):
-                assert (mine is None) == (other is None), f"gradient {i}: {mine!r} against {other!r}"
-                if mine is not None:
-                    _close(mine, other, rtol, atol, f"gradient {i}")
+
+def _compare(ours: dict[str, Any], theirs: dict[str, Any], rtol: float, atol: float, static: bool) -> None:
+    assert ours["dtypes"] == theirs["dtypes"]
+    if static:
+        assert ours["shapes"] == theirs["shapes"]
+    for i, (mine, other) in enumerate(zip(ours["values"], theirs["values"], strict=True)):
+        _close(mine, other, rtol, atol, f"output {i}")
+    if theirs["grads"] is not None:
+        for i, (mine, other) in enumerate(zip(ours["grads"], theirs["grads"], strict=True)):
+            assert (mine is None) == (other is None), f"gradient {i}: {mine!r} against {other!r}"
+            if mine is not None:
+                _close(mine, other, rtol, atol, f"gradient {i}")
 
 
 def _close(mine: Any, other: Any, rtol: float, atol: float, what: str) -> None:
+    if isinstance(mine, Sample):  # TensorFlow's own result, compared with the stored one
+        mine, other = other, mine
+    if isinstance(other, Sample):
+        assert np.shape(mine) == other.shape, f"{what}: shape {np.shape(mine)} against {other.shape}"
+        mine, other = np.ravel(mine)[:: other.step], other.elements
     assert np.shape(mine) == np.shape(other), f"{what}: shape {np.shape(mine)} against {np.shape(other)}"
     if np.asarray(other).dtype.kind in "biuOSU":
         assert np.array_equal(mine, other), f"{what}:\n{mine}\n{other}"
@@ -155,17 +239,37 @@ def tf() -> Any:
 def _graph_mode(request: pytest.FixtureRequest) -> Iterator[None]:
     """Run each test that uses `tf` inside a graph."""
     # Eager mode is not disabled for the process, since the tests of TensorFlow 2 need it.
-    if "tf" not in request.fixturenames:
+    live = "parity" in request.fixturenames and request.config.getoption("--tensorflow")
+    if "tf" not in request.fixturenames and not live:
         yield
         return
     with request.getfixturevalue("tf").Graph().as_default():
         yield
 
 
-@pytest.fixture(scope="session")
-def parity(tf: Any) -> Parity:
+@pytest.fixture(scope="module")
+def golden(request: pytest.FixtureRequest) -> GoldenFile:
+    """Return the stored results of the module."""
+    path = FOLDER / f"{request.path.stem}.xz"
+    files = request.config.stash.setdefault(_FILES, {})
+    return files.setdefault(path, GoldenFile(path))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
+    """Write the results that TensorFlow computed, outside of tests: a test writes nothing into the repository."""
+    if session.config.getoption("--tensorflow"):
+        some = session.testsfailed or session.config.getoption("keyword") or any("::" in a for a in session.config.args)
+        for file in session.config.stash.get(_FILES, {}).values():
+            file.write(only_used=not some)
+    return (yield)
+
+
+@pytest.fixture
+def parity(request: pytest.FixtureRequest, golden: GoldenFile) -> Parity:
     """Return the comparison of builders in both systems."""
-    return Parity(tf)
+    tf = request.getfixturevalue("tf") if request.config.getoption("--tensorflow") else None
+    return Parity(tf, golden, request.node.name)
 
 
 @pytest.fixture

@@ -314,12 +314,12 @@ KNOWN_BETTER = {"repeat_counts"}
 
 
 @pytest.mark.parametrize(("name", "build", "arrays"), _params(SHAPES + JOINS + SLICES + LISTS + PADS + MAKES))
-def test_open_shapes(parity: Any, name: str, build: Any, arrays: Any) -> None:
+def test_open_shapes(parity: Any, tf: Any, name: str, build: Any, arrays: Any) -> None:
     # Without static sizes, gradients must read shapes at run time.
     shapes = [[None] * np.ndim(a) for a in arrays]
     try:
-        with parity.tf.Graph().as_default():
-            build(parity.tf, *[parity.tf.placeholder(_name(a), s) for a, s in zip(arrays, shapes, strict=True)])
+        with tf.Graph().as_default():
+            build(tf, *[tf.placeholder(_name(a), s) for a, s in zip(arrays, shapes, strict=True)])
     except ValueError:
         with aioflow.Graph().as_default(), pytest.raises(aioflow.errors.InvalidArgumentError):
             build(aioflow, *[aioflow.placeholder(_name(a), s) for a, s in zip(arrays, shapes, strict=True)])

@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.parity.test_parsing import either
-
 
 @pytest.mark.parametrize("most", [0, 3, 200])
 @pytest.mark.parametrize("overlap", [0.0, 0.3, 0.5, 1.0])
@@ -61,4 +59,4 @@ WRONG: list[Any] = [
 @pytest.mark.parametrize("build", WRONG)
 def test_both_reject_wrong_arguments(parity: Any, build: Any) -> None:
     images = np.zeros((2, 4, 5, 3), np.float32)
-    assert either(parity, lambda m: [build(m, m.constant(images))]) == ("refused", "refused")
+    assert parity.either(lambda m: [build(m, m.constant(images))]) == ("refused", "refused")

@@ -428,8 +428,8 @@ GRADIENT_ARRAYS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", GRADIENT_ARRAYS)
-def test_gradient_arrays_reject_invalid_writes_and_reads(parity: Any, name: str) -> None:
-    for m in (parity.tf, af):
+def test_gradient_arrays_reject_invalid_writes_and_reads(tf: Any, name: str) -> None:
+    for m in (tf, af):
         with m.Graph().as_default():
             gradients = m.TensorArray(m.float32, 3, infer_shape=False).write(0, [1.0]).grad("g")
             y = GRADIENT_ARRAYS[name](m, gradients)

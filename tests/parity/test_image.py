@@ -11,7 +11,7 @@ import pytest
 
 import aioflow as af
 from aioflow.testing.evaluate import evaluate
-from tests.parity.test_parsing import either, same
+from tests.parity.test_parsing import same
 
 Image = pytest.importorskip("PIL.Image", reason="images are decoded by Pillow: pip install 'aioflow-engine[image]'")
 RNG = np.random.default_rng(11)
@@ -49,36 +49,36 @@ def written(tf: Any, build: Any) -> bytes:
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16"])
 @pytest.mark.parametrize("have", [1, 2, 3, 4])
-def test_png(parity: Any, dtype: str, have: int) -> None:
+def test_png(parity: Any, tf: Any, dtype: str, have: int) -> None:
     """Read each system's files in both systems, with any number of channels, at 8 and 16 bits."""
     image = pixels(7, 5, have, dtype=dtype)
     image[2:5] = image[2]  # equal rows, which row filters compress well
-    theirs = written(parity.tf, lambda m: m.image.encode_png(image))
+    theirs = written(tf, lambda m: m.image.encode_png(image))
     mine = evaluate([af.image.encode_png(image)])[0].item()
     for data in (theirs, mine):
         for wanted in (0, 1, 3, 4):
             for bits in ("uint8", "uint16"):
-                same(*either(parity, lambda m, d=data, w=wanted, b=bits: [m.image.decode_png(d, w, getattr(m, b))]))
-    same(*either(parity, lambda m: [m.image.decode_png(mine, 2)]))
+                same(*parity.either(lambda m, d=data, w=wanted, b=bits: [m.image.decode_png(d, w, getattr(m, b))]))
+    same(*parity.either(lambda m: [m.image.decode_png(mine, 2)]))
 
 
-def test_every_filter_of_deep_png_files(parity: Any) -> None:
+def test_every_filter_of_deep_png_files(parity: Any, tf: Any) -> None:
     """Read an image for whose rows TensorFlow's writer chooses all of the filters."""
     y, x = np.mgrid[:40, :30]
     waves = ((np.sin(x / 3) + np.cos(y / 4) + 2) * 16000)[:, :, None] * np.array([1.0, 0.5, 0.9])
     image = waves.astype(np.uint16) + pixels(40, 30, 3, dtype="uint16") // 300
-    data = written(parity.tf, lambda m: m.image.encode_png(image))
-    same(*either(parity, lambda m: [m.image.decode_png(data, dtype=m.uint16)]))
+    data = written(tf, lambda m: m.image.encode_png(image))
+    same(*parity.either(lambda m: [m.image.decode_png(data, dtype=m.uint16)]))
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA", "LA"])
 def test_png_files_of_other_modes(parity: Any, mode: str) -> None:
     data = saved(smooth(6, 8), "PNG", mode)
     for channels in (0, 1, 3) if mode == "1" else (0, 1, 3, 4):  # TensorFlow sets the alpha of one-bit images to 1
-        same(*either(parity, lambda m, c=channels: [m.image.decode_png(data, c)]))
+        same(*parity.either(lambda m, c=channels: [m.image.decode_png(data, c)]))
     for bits in (2, 4):
         palette = saved(smooth(6, 8), "PNG", "P", bits=bits)
-        same(*either(parity, lambda m, d=palette: [m.image.decode_png(d, 3)]))
+        same(*parity.either(lambda m, d=palette: [m.image.decode_png(d, 3)]))
 
 
 def test_transparent_palettes(parity: Any) -> None:
@@ -86,12 +86,12 @@ def test_transparent_palettes(parity: Any) -> None:
     out = BytesIO()
     palette.save(out, "PNG", transparency=bytes([0, 100, 255, 7]))
     for channels in (0, 1, 3, 4):
-        same(*either(parity, lambda m, c=channels: [m.image.decode_png(out.getvalue(), c)]))
+        same(*parity.either(lambda m, c=channels: [m.image.decode_png(out.getvalue(), c)]))
 
 
 def test_batches_are_encoded_one_by_one(parity: Any) -> None:
     images = pixels(2, 3, 4, 5, 3)
-    found, theirs = either(parity, lambda m: [m.image.encode_png(images)])
+    found, theirs = parity.either(lambda m: [m.image.encode_png(images)])
     assert found[0].shape == theirs[0].shape == (2, 3)
     for index in np.ndindex(2, 3):
         np.testing.assert_array_equal(evaluate([af.image.decode_png(found[0][index])])[0], images[index])
@@ -102,7 +102,7 @@ def test_batches_are_encoded_one_by_one(parity: Any) -> None:
 
 def near(parity: Any, build: Any, most: int = 1, mean: float = 0.05) -> None:
     """Compare decoded JPEGs with a tolerance: rounding is up to the decoder, and small for the accurate method."""
-    mine, theirs = (np.asarray(v[0]).astype(int) for v in either(parity, build))
+    mine, theirs = (np.asarray(v[0]).astype(int) for v in parity.either(build))
     assert mine.shape == theirs.shape
     assert np.abs(mine - theirs).max() <= most
     assert np.abs(mine - theirs).mean() <= mean
@@ -111,15 +111,15 @@ def near(parity: Any, build: Any, most: int = 1, mean: float = 0.05) -> None:
 @pytest.mark.parametrize("channels", [0, 1, 3])
 @pytest.mark.parametrize("ratio", [1, 2, 4, 8])
 @pytest.mark.parametrize("grey", [False, True])
-def test_jpeg(parity: Any, channels: int, ratio: int, grey: bool) -> None:
+def test_jpeg(parity: Any, tf: Any, channels: int, ratio: int, grey: bool) -> None:
     image = smooth(45, 67)[:, :, :1] if grey else smooth(45, 67)
-    for writer in (parity.tf, af):
+    for writer in (tf, af):
         if writer is af:
             data = evaluate([af.image.encode_jpeg(image)])[0].item()
         else:
             data = written(writer, lambda m: m.image.encode_jpeg(image))
         near(parity, lambda m, d=data: [m.image.decode_jpeg(d, channels, ratio, dct_method="INTEGER_ACCURATE")])
-        same(*either(parity, lambda m, d=data: [m.image.extract_jpeg_shape(d), m.image.is_jpeg([d, b"x"])]))
+        same(*parity.either(lambda m, d=data: [m.image.extract_jpeg_shape(d), m.image.is_jpeg([d, b"x"])]))
         near(
             parity, lambda m, d=data: [m.image.decode_image(d, channels)], 8, 2.0
         )  # TensorFlow uses its fast method there
@@ -129,11 +129,11 @@ def test_jpeg(parity: Any, channels: int, ratio: int, grey: bool) -> None:
     {"quality": 30}, {"progressive": True}, {"optimize_size": True}, {"chroma_downsampling": False},
     {"density_unit": "cm", "x_density": 10, "y_density": 20}, {"format": "rgb"}, {"xmp_metadata": "<x/>"},
 ])  # fmt: skip
-def test_encode_jpeg(parity: Any, options: dict[str, Any]) -> None:
+def test_encode_jpeg(tf: Any, options: dict[str, Any]) -> None:
     """Compare the pixels and metadata, since the bytes of the files differ."""
     image = smooth(45, 67)
     mine = evaluate([af.image.encode_jpeg(image, **options)])[0].item()
-    theirs = written(parity.tf, lambda m: m.image.encode_jpeg(image, **options))
+    theirs = written(tf, lambda m: m.image.encode_jpeg(image, **options))
     first, second = (Image.open(BytesIO(data)) for data in (mine, theirs))
     difference = np.abs(np.asarray(first).astype(int) - np.asarray(second).astype(int))
     assert difference.max() <= 6
@@ -143,14 +143,14 @@ def test_encode_jpeg(parity: Any, options: dict[str, Any]) -> None:
     assert first.info.get("xmp") == second.info.get("xmp")
 
 
-def test_truncated_jpeg(parity: Any) -> None:
+def test_truncated_jpeg(parity: Any, tf: Any) -> None:
     data = saved(smooth(64, 64), "JPEG")[:700]
-    same(*either(parity, lambda m: [m.image.decode_jpeg(data)]))
+    same(*parity.either(lambda m: [m.image.decode_jpeg(data)]))
 
     def build(m: Any) -> Any:
         return m.image.decode_jpeg(data, try_recover_truncated=True, acceptable_fraction=0.01)
 
-    assert np.shape(written(parity.tf, build)) == evaluate([build(af)])[0].shape == (64, 64, 3)
+    assert np.shape(written(tf, build)) == evaluate([build(af)])[0].shape == (64, 64, 3)
 
 
 # ── GIF and BMP ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -166,11 +166,11 @@ def animation(count: int) -> bytes:
 @pytest.mark.parametrize("count", [1, 3])
 def test_gif(parity: Any, count: int) -> None:
     data = animation(count)
-    same(*either(parity, lambda m: [m.image.decode_gif(data)]))
+    same(*parity.either(lambda m: [m.image.decode_gif(data)]))
     for animated in (True, False):
-        same(*either(parity, lambda m, a=animated: [m.image.decode_image(data, expand_animations=a)]))
-        same(*either(parity, lambda m, a=animated: [m.image.decode_image(data, 1, expand_animations=a)]))
-    same(*either(parity, lambda m: [m.image.decode_png(data)]))
+        same(*parity.either(lambda m, a=animated: [m.image.decode_image(data, expand_animations=a)]))
+        same(*parity.either(lambda m, a=animated: [m.image.decode_image(data, 1, expand_animations=a)]))
+    same(*parity.either(lambda m: [m.image.decode_png(data)]))
 
 
 @pytest.mark.parametrize("have", [1, 3, 4])
@@ -185,17 +185,17 @@ def test_bmp(parity: Any, have: int) -> None:
         data = header + body.tobytes()
         for channels in (0, 1, 3, 4):
             if (have, channels) != (1, 4):  # TensorFlow invents an alpha channel there
-                same(*either(parity, lambda m, d=data, c=channels: [m.image.decode_bmp(d, c)]))
+                same(*parity.either(lambda m, d=data, c=channels: [m.image.decode_bmp(d, c)]))
         found = evaluate([af.image.decode_image(data)])[0]
         np.testing.assert_array_equal(found, image)
-    same(*either(parity, lambda m: [m.image.decode_bmp(data[:60])]))
+    same(*parity.either(lambda m: [m.image.decode_bmp(data[:60])]))
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32", "float16", "int32"])
-def test_decode_image_as_other_dtypes(parity: Any, dtype: str) -> None:
-    deep = written(parity.tf, lambda m: m.image.encode_png(pixels(4, 5, 3, dtype="uint16")))
+def test_decode_image_as_other_dtypes(parity: Any, tf: Any, dtype: str) -> None:
+    deep = written(tf, lambda m: m.image.encode_png(pixels(4, 5, 3, dtype="uint16")))
     for data in (saved(smooth(4, 5), "PNG"), deep, animation(2)):
-        mine, theirs = either(parity, lambda m, d=data: [m.image.decode_image(d, dtype=getattr(m, dtype))])
+        mine, theirs = parity.either(lambda m, d=data: [m.image.decode_image(d, dtype=getattr(m, dtype))])
         assert mine[0].dtype == theirs[0].dtype
         np.testing.assert_allclose(mine[0].astype(np.float64), theirs[0].astype(np.float64), rtol=1e-3)
 
@@ -221,7 +221,7 @@ WRONG: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_both_reject_wrong_files_and_options(parity: Any, name: str) -> None:
-    assert either(parity, lambda m: [WRONG[name](m)]) == ("refused", "refused")
+    assert parity.either(lambda m: [WRONG[name](m)]) == ("refused", "refused")
 
 
 # ── sizes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -339,7 +339,7 @@ MISPLACED: list[Any] = [
 
 @pytest.mark.parametrize("build", MISPLACED)
 def test_both_reject_wrong_regions(parity: Any, build: Any) -> None:
-    assert either(parity, lambda m: [build(m, m.constant(pixels(5, 7, 3, dtype="float32")))]) == ("refused", "refused")
+    assert parity.either(lambda m: [build(m, m.constant(pixels(5, 7, 3, dtype="float32")))]) == ("refused", "refused")
 
 
 def test_sizes_known_only_in_the_step(parity: Any) -> None:
@@ -353,4 +353,4 @@ def test_sizes_known_only_in_the_step(parity: Any) -> None:
     def wrong(m: Any) -> Any:
         return [m.image.crop_to_bounding_box(m.placeholder_with_default(image, [None, None, 3]), 3, 3, 3, 3)]
 
-    assert either(parity, wrong) == ("refused", "refused")
+    assert parity.either(wrong) == ("refused", "refused")

@@ -93,6 +93,5 @@ WRONG: list[Any] = [
 
 @pytest.mark.parametrize("build", WRONG)
 def test_both_reject_wrong_arguments(parity: Any, build: Any) -> None:
-    from tests.parity.test_parsing import either
 
-    assert either(parity, lambda m: [build(m)]) == ("refused", "refused")
+    assert parity.either(lambda m: [build(m)]) == ("refused", "refused")

@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.parity.test_parsing import either
-
 
 def drawn(*shape: int, dtype: str = "float32", seed: int = 0) -> Any:
     made = np.random.default_rng(seed).random(shape)
@@ -91,4 +89,4 @@ WRONG: list[Any] = [
 
 @pytest.mark.parametrize("build", WRONG)
 def test_both_reject_wrong_arguments(parity: Any, build: Any) -> None:
-    assert either(parity, lambda m: [build(m)]) == ("refused", "refused")
+    assert parity.either(lambda m: [build(m)]) == ("refused", "refused")

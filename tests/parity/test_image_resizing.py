@@ -108,6 +108,5 @@ WRONG: list[Any] = [
 
 @pytest.mark.parametrize("build", WRONG)
 def test_both_reject_wrong_arguments(parity: Any, build: Any) -> None:
-    from tests.parity.test_parsing import either
 
-    assert either(parity, lambda m: [build(m, m.constant(pixels(1, 5, 7, 3)))]) == ("refused", "refused")
+    assert parity.either(lambda m: [build(m, m.constant(pixels(1, 5, 7, 3)))]) == ("refused", "refused")

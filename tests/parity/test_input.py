@@ -18,9 +18,9 @@ import aioflow as af
 Build = Callable[[Any], Any]
 
 
-def drained(parity: Any, build: Build, limit: int = 60) -> tuple[list[Any], list[Any]]:
+def drained(tf: Any, build: Build, limit: int = 60) -> tuple[list[Any], list[Any]]:
     """Return all results of the pipeline in aioflow and in TensorFlow."""
-    return asyncio.run(ours(build, limit)), theirs(parity.tf, build, limit)
+    return asyncio.run(ours(build, limit)), theirs(tf, build, limit)
 
 
 async def ours(build: Build, limit: int) -> list[Any]:
@@ -65,8 +65,8 @@ def plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
-def same(parity: Any, build: Build, limit: int = 60) -> list[Any]:
-    mine, others = drained(parity, build, limit)
+def same(tf: Any, build: Build, limit: int = 60) -> list[Any]:
+    mine, others = drained(tf, build, limit)
     assert plain(mine) == plain(others)
     return mine
 
@@ -113,27 +113,27 @@ READERS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("name", READERS)
 @pytest.mark.parametrize("count", [None, 1, 4])
-def test_readers(parity: Any, files: list[str], name: str, count: int | None) -> None:
+def test_readers(tf: Any, files: list[str], name: str, count: int | None) -> None:
     if name.startswith("fixed"):
         files = [
             file for file in files if not file.endswith("empty")
         ]  # TensorFlow rejects files shorter than the header
-    assert len(same(parity, reading(READERS[name], files, count))) >= 2
+    assert len(same(tf, reading(READERS[name], files, count))) >= 2
 
 
 @pytest.mark.parametrize("compression", ["ZLIB", "GZIP"])
-def test_compressed_records_of_fixed_length(parity: Any, tmp_path: Path, compression: str) -> None:
+def test_compressed_records_of_fixed_length(tf: Any, tmp_path: Path, compression: str) -> None:
     packed = zlib.compress(CONTENTS) if compression == "ZLIB" else gzip.compress(CONTENTS)
     (tmp_path / "packed").write_bytes(packed)
     names = [str(tmp_path / "packed")]
-    found = same(parity, reading(lambda m: m.FixedLengthRecordReader(5, encoding=compression), names))
+    found = same(tf, reading(lambda m: m.FixedLengthRecordReader(5, encoding=compression), names))
     assert len(found) == len(CONTENTS) // 5
 
 
 @pytest.mark.parametrize("compression", ["", "ZLIB", "GZIP"])
 @pytest.mark.parametrize("writer", ["theirs", "ours"])
-def test_record_files(parity: Any, tmp_path: Path, compression: str, writer: str) -> None:
-    module = parity.tf if writer == "theirs" else af
+def test_record_files(tf: Any, tmp_path: Path, compression: str, writer: str) -> None:
+    module = tf if writer == "theirs" else af
     records = [b"", b"a", b"long" * 5000, b"\0\xff"]
     names = [str(tmp_path / name) for name in ("one", "two")]
     for name in names:
@@ -146,10 +146,10 @@ def test_record_files(parity: Any, tmp_path: Path, compression: str, writer: str
         kind = {"": kinds.NONE, "ZLIB": kinds.ZLIB, "GZIP": kinds.GZIP}[compression]
         return m.TFRecordReader(options=m.io.TFRecordOptions(kind))
 
-    assert len(same(parity, reading(reader, names))) == 2 * len(records)
+    assert len(same(tf, reading(reader, names))) == 2 * len(records)
 
 
-def test_reset_reader_starts_over(parity: Any, files: list[str]) -> None:
+def test_reset_reader_starts_over(tf: Any, files: list[str]) -> None:
     def build(m: Any, steps: int = 0) -> tuple[Any, Any, Any]:
         queue = m.FIFOQueue(9, [m.string], [[]])
         reader = m.TextLineReader()
@@ -157,7 +157,6 @@ def test_reset_reader_starts_over(parity: Any, files: list[str]) -> None:
             reader.reset(), [reader.num_records_produced(), reader.num_work_units_completed()]
         )  # fmt: skip
 
-    tf = parity.tf
     with tf.Graph().as_default(), tf.Session() as session:
         start, record, (reset, counts) = build(tf)
         session.run(start)
@@ -177,7 +176,7 @@ def test_reset_reader_starts_over(parity: Any, files: list[str]) -> None:
     assert plain(asyncio.run(mine())) == plain(expected)
 
 
-def test_identity_reader_serializes_its_state(parity: Any, files: list[str]) -> None:
+def test_identity_reader_serializes_its_state(tf: Any, files: list[str]) -> None:
     """Compare the serialized states. In both systems only an identity reader can save its state."""
 
     def build(m: Any) -> tuple[Any, ...]:
@@ -189,7 +188,6 @@ def test_identity_reader_serializes_its_state(parity: Any, files: list[str]) -> 
                 other.restore_state(state), [other.num_records_produced(), other.num_work_units_completed()],
                 other.read(queue))  # fmt: skip
 
-    tf = parity.tf
     with tf.Graph().as_default(), tf.Session() as session:
         start, read, save, state, restore, counts, again = build(tf)
         session.run(start)
@@ -223,41 +221,41 @@ def test_identity_reader_serializes_its_state(parity: Any, files: list[str]) -> 
 # ── producers ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def counted(parity: Any, build: Build) -> None:
+def counted(tf: Any, build: Build) -> None:
     """Check that both systems yield the same elements equally often, in any order."""
-    mine, others = (sorted(map(str, plain(found))) for found in drained(parity, build))
+    mine, others = (sorted(map(str, plain(found))) for found in drained(tf, build))
     assert mine == others
     assert mine
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_producers(parity: Any, shuffle: bool) -> None:
+def test_producers(tf: Any, shuffle: bool) -> None:
     check = counted if shuffle else same
     rows = np.arange(12, dtype=np.float32).reshape(4, 3)
-    check(parity, lambda m: m.train.input_producer(rows, num_epochs=3, shuffle=shuffle).dequeue())
-    check(parity, lambda m: m.train.string_input_producer(["a", "b"], 3, shuffle).dequeue())
-    check(parity, lambda m: m.train.range_input_producer(5, 3, shuffle).dequeue())
-    check(parity, lambda m: m.train.slice_input_producer([rows, ["a", "b", "c", "d"]], 2, shuffle))
+    check(tf, lambda m: m.train.input_producer(rows, num_epochs=3, shuffle=shuffle).dequeue())
+    check(tf, lambda m: m.train.string_input_producer(["a", "b"], 3, shuffle).dequeue())
+    check(tf, lambda m: m.train.range_input_producer(5, 3, shuffle).dequeue())
+    check(tf, lambda m: m.train.slice_input_producer([rows, ["a", "b", "c", "d"]], 2, shuffle))
 
 
-def test_each_epoch_has_every_row(parity: Any) -> None:
-    for found in drained(parity, lambda m: m.train.range_input_producer(7, 4, True, seed=3).dequeue()):
+def test_each_epoch_has_every_row(tf: Any) -> None:
+    for found in drained(tf, lambda m: m.train.range_input_producer(7, 4, True, seed=3).dequeue()):
         epochs = np.reshape(plain(found), (4, 7))
         np.testing.assert_array_equal(np.sort(epochs, axis=1), np.tile(np.arange(7), (4, 1)))
         assert len({tuple(epoch) for epoch in epochs.tolist()}) > 1
 
 
-def test_input_producer_uses_element_shape(parity: Any) -> None:
+def test_input_producer_uses_element_shape(tf: Any) -> None:
     def build(m: Any) -> Any:
         rows = m.placeholder_with_default(np.ones((2, 3), np.float32), [None, None])
         return m.train.input_producer(rows, element_shape=[3], num_epochs=1).dequeue()
 
-    same(parity, build)
+    same(tf, build)
 
 
-def test_limit_epochs(parity: Any) -> None:
-    same(parity, lambda m: m.train.limit_epochs(m.constant([1, 2]), 3))
-    for m in (parity.tf, af):
+def test_limit_epochs(tf: Any) -> None:
+    same(tf, lambda m: m.train.limit_epochs(m.constant([1, 2]), 3))
+    for m in (tf, af):
         with m.Graph().as_default():
             tensor = m.constant(1)
             assert m.train.limit_epochs(tensor) is tensor
@@ -268,7 +266,7 @@ def test_limit_epochs(parity: Any) -> None:
                 m.train.limit_epochs(tensor, 0)
 
 
-def test_match_filenames_once(parity: Any, tmp_path: Path) -> None:
+def test_match_filenames_once(tf: Any, tmp_path: Path) -> None:
     for name in ("a1", "a2", "b1"):
         (tmp_path / name).write_bytes(b"")
 
@@ -277,7 +275,7 @@ def test_match_filenames_once(parity: Any, tmp_path: Path) -> None:
         assert [v.name for v in m.get_collection(m.GraphKeys.LOCAL_VARIABLES)] == ["matching_filenames:0"]
         return m.train.string_input_producer(m.identity(names), 2, shuffle=False).dequeue()
 
-    assert len(same(parity, build)) == 4
+    assert len(same(tf, build)) == 4
 
 
 # ── batches ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -325,8 +323,8 @@ BATCHES: dict[str, Build] = {
 
 
 @pytest.mark.parametrize("name", BATCHES)
-def test_batches(parity: Any, name: str) -> None:
-    assert same(parity, BATCHES[name])
+def test_batches(tf: Any, name: str) -> None:
+    assert same(tf, BATCHES[name])
 
 
 def flat_sorted(found: list[Any]) -> list[Any]:
@@ -351,18 +349,18 @@ SHUFFLED: dict[str, Build] = {
 
 
 @pytest.mark.parametrize("name", SHUFFLED)
-def test_shuffled_batches_have_the_same_elements(parity: Any, name: str) -> None:
+def test_shuffled_batches_have_the_same_elements(tf: Any, name: str) -> None:
     """Compare the elements. For "maybe join" only their number is equal: both sources take numbers from one queue."""
-    mine, others = (flat_sorted(found) for found in drained(parity, SHUFFLED[name]))
+    mine, others = (flat_sorted(found) for found in drained(tf, SHUFFLED[name]))
     if name == "maybe join":
         assert len(mine) == len(others) == 5
     else:
         assert mine == others
 
 
-def test_shapes_of_batches(parity: Any) -> None:
+def test_shapes_of_batches(tf: Any) -> None:
     found: list[Any] = []
-    for m in (parity.tf, af):
+    for m in (tf, af):
         with m.Graph().as_default():
             n = numbers(m)
             dense, sparse = m.train.batch([m.stack([n, n]), sparse_of(m, n)], 3)
@@ -378,8 +376,8 @@ def test_shapes_of_batches(parity: Any) -> None:
     lambda m: m.train.maybe_batch([m.constant(1)], m.placeholder(m.bool), 2),
     lambda m: m.train.batch([], 2),
 ])  # fmt: skip
-def test_both_reject_wrong_arguments(parity: Any, wrong: Build) -> None:
-    for m in (parity.tf, af):
+def test_both_reject_wrong_arguments(tf: Any, wrong: Build) -> None:
+    for m in (tf, af):
         with m.Graph().as_default(), pytest.raises(ValueError):
             wrong(m)
 

@@ -8,25 +8,12 @@ import numpy as np
 import pytest
 
 from aioflow.errors import InvalidArgumentError
-from aioflow.ops.apply import make, make_list
+from aioflow.ops.apply import make_list
 from aioflow.testing.evaluate import evaluate
+from tests.parity.samples import sample, tolerance
 
 FLAGS = [(False, False), (True, False), (False, True), (True, True)]
 MATMUL_TYPES = ["float16", "bfloat16", "float32", "float64", "int32", "int64", "complex64", "complex128"]
-
-
-def sample(tf: Any, dtype: str, shape: tuple[int, ...], seed: int = 0) -> Any:
-    rng = np.random.default_rng(seed)
-    if "int" in dtype:
-        return rng.integers(0 if dtype[0] == "u" else -3, 4, shape).astype(dtype)
-    if "complex" in dtype:
-        return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
-    return rng.standard_normal(shape).astype("float32").astype(tf.as_dtype(dtype).as_numpy_dtype)
-
-
-def tolerance(dtype: str) -> dict[str, float]:
-    small = {"bfloat16": 3e-2, "float16": 4e-3}.get(dtype, 1e-5)
-    return {"rtol": small, "atol": small}
 
 
 def turned(shape: tuple[int, ...], flag: bool) -> tuple[int, ...]:
@@ -38,26 +25,26 @@ def turned(shape: tuple[int, ...], flag: bool) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("dtype", MATMUL_TYPES)
 @pytest.mark.parametrize(("ta", "tb"), FLAGS)
-def test_matmul(parity: Any, tf: Any, dtype: str, ta: bool, tb: bool) -> None:
-    a, b = sample(tf, dtype, turned((3, 4), ta)), sample(tf, dtype, turned((4, 5), tb), 1)
+def test_matmul(parity: Any, dtype: str, ta: bool, tb: bool) -> None:
+    a, b = sample(dtype, turned((3, 4), ta)), sample(dtype, turned((4, 5), tb), 1)
     grad = "int" not in dtype
     parity(lambda m, x, y: m.matmul(x, y, transpose_a=ta, transpose_b=tb), a, b, grad=grad, **tolerance(dtype))
 
 
 @pytest.mark.parametrize(("ta", "tb"), FLAGS)
-def test_matmul_of_adjoints(parity: Any, tf: Any, ta: bool, tb: bool) -> None:
-    a, b = sample(tf, "complex64", turned((3, 4), ta)), sample(tf, "complex64", turned((4, 5), tb), 1)
+def test_matmul_of_adjoints(parity: Any, ta: bool, tb: bool) -> None:
+    a, b = sample("complex64", turned((3, 4), ta)), sample("complex64", turned((4, 5), tb), 1)
     parity(lambda m, x, y: m.matmul(x, y, adjoint_a=ta, adjoint_b=tb), a, b)
 
 
 @pytest.mark.parametrize(("m", "k", "n"), [(0, 3, 2), (2, 0, 3), (2, 3, 0), (1, 1, 1), (1, 5, 1)])
-def test_matmul_edges(parity: Any, tf: Any, m: int, k: int, n: int) -> None:
-    parity(lambda mod, x, y: mod.matmul(x, y), sample(tf, "float32", (m, k)), sample(tf, "float32", (k, n), 1))
+def test_matmul_edges(parity: Any, m: int, k: int, n: int) -> None:
+    parity(lambda mod, x, y: mod.matmul(x, y), sample("float32", (m, k)), sample("float32", (k, n), 1))
 
 
 @pytest.mark.parametrize("shapes", [(None, None), ((None, None), (None, None)), ((None, 4), None)])
-def test_matmul_unknown_shapes(parity: Any, tf: Any, shapes: Any) -> None:
-    a, b = sample(tf, "float32", (3, 4)), sample(tf, "float32", (4, 5), 1)
+def test_matmul_unknown_shapes(parity: Any, shapes: Any) -> None:
+    a, b = sample("float32", (3, 4)), sample("float32", (4, 5), 1)
     parity(lambda m, x, y: m.matmul(x, y), a, b, shapes=shapes)
 
 
@@ -75,31 +62,32 @@ BATCHES = [
 
 @pytest.mark.parametrize(("left", "right"), BATCHES)
 @pytest.mark.parametrize(("ta", "tb"), FLAGS)
-def test_batch_matmul(parity: Any, tf: Any, left: Any, right: Any, ta: bool, tb: bool) -> None:
-    a, b = sample(tf, "float32", turned(left, ta)), sample(tf, "float32", turned(right, tb), 1)
+def test_batch_matmul(parity: Any, left: Any, right: Any, ta: bool, tb: bool) -> None:
+    a, b = sample("float32", turned(left, ta)), sample("float32", turned(right, tb), 1)
     parity(lambda m, x, y: m.matmul(x, y, transpose_a=ta, transpose_b=tb), a, b)
 
 
 @pytest.mark.parametrize("dtype", [*MATMUL_TYPES, "int16"])
-def test_batch_matmul_dtypes(parity: Any, tf: Any, dtype: str) -> None:
-    a, b = sample(tf, dtype, (2, 3, 4)), sample(tf, dtype, (2, 5, 4), 1)
+def test_batch_matmul_dtypes(parity: Any, dtype: str) -> None:
+    a, b = sample(dtype, (2, 3, 4)), sample(dtype, (2, 5, 4), 1)
     parity(lambda m, x, y: m.matmul(x, y, adjoint_b=True), a, b, grad="int" not in dtype, **tolerance(dtype))
 
 
-def test_batch_matmul_v1(parity: Any, tf: Any) -> None:
-    def build(m: Any, x: Any, y: Any) -> Any:
-        return m.raw_ops.BatchMatMul(x=x, y=y, adj_x=True) if m is tf else make("BatchMatMul", x, y, adj_x=True)
+def test_batch_matmul_v1(parity: Any) -> None:
+    parity(
+        lambda m, x, y: m.raw_ops.BatchMatMul(x=x, y=y, adj_x=True),
+        sample("float32", (2, 4, 3)),
+        sample("float32", (2, 4, 5), 1),
+    )
 
-    parity(build, sample(tf, "float32", (2, 4, 3)), sample(tf, "float32", (2, 4, 5), 1))
 
-
-def test_matvec(parity: Any, tf: Any) -> None:
-    a, b = sample(tf, "float32", (2, 3, 4)), sample(tf, "float32", (2, 4), 1)
+def test_matvec(parity: Any) -> None:
+    a, b = sample("float32", (2, 3, 4)), sample("float32", (2, 4), 1)
     parity(lambda m, x, y: m.linalg.matvec(x, y), a, b)
 
 
-def test_matmul_operator_keeps_the_dtype(parity: Any, tf: Any) -> None:
-    parity(lambda m, x: x @ m.constant(np.ones((4, 2), np.float32)), sample(tf, "float32", (3, 4)))
+def test_matmul_operator_keeps_the_dtype(parity: Any) -> None:
+    parity(lambda m, x: x @ m.constant(np.ones((4, 2), np.float32)), sample("float32", (3, 4)))
 
 
 # ── einsum ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -143,42 +131,42 @@ UNARY = [
 
 
 @pytest.mark.parametrize(("equation", "left", "right"), EQUATIONS)
-def test_einsum(parity: Any, tf: Any, equation: str, left: Any, right: Any) -> None:
-    a, b = sample(tf, "float32", left), sample(tf, "float32", right, 1)
+def test_einsum(parity: Any, equation: str, left: Any, right: Any) -> None:
+    a, b = sample("float32", left), sample("float32", right, 1)
     parity(lambda m, x, y: m.einsum(equation, x, y), a, b)
 
 
 @pytest.mark.parametrize(("equation", "shape"), UNARY)
-def test_einsum_of_one_operand(parity: Any, tf: Any, equation: str, shape: Any) -> None:
-    parity(lambda m, x: m.einsum(equation, x), sample(tf, "float32", shape))
+def test_einsum_of_one_operand(parity: Any, equation: str, shape: Any) -> None:
+    parity(lambda m, x: m.einsum(equation, x), sample("float32", shape))
 
 
 @pytest.mark.parametrize("equation", ["ij,jk,kl->il", "ij,kj,jl->kli", "ij,jk,kl->"])
-def test_einsum_of_three_operands(parity: Any, tf: Any, equation: str) -> None:
+def test_einsum_of_three_operands(parity: Any, equation: str) -> None:
     terms = equation.split("->")[0].split(",")
-    arrays = [sample(tf, "float32", tuple("ijkl".index(c) + 2 for c in t), i) for i, t in enumerate(terms)]
+    arrays = [sample("float32", tuple("ijkl".index(c) + 2 for c in t), i) for i, t in enumerate(terms)]
     # With an unknown dimension TensorFlow refuses to plan the contraction; aioflow plans it.
     parity(lambda m, *xs: m.einsum(equation, *xs), *arrays, static=False)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "int32", "complex64"])
-def test_einsum_dtypes(parity: Any, tf: Any, dtype: str) -> None:
-    a, b = sample(tf, dtype, (3, 4)), sample(tf, dtype, (4, 5), 1)
+def test_einsum_dtypes(parity: Any, dtype: str) -> None:
+    a, b = sample(dtype, (3, 4)), sample(dtype, (4, 5), 1)
     parity(lambda m, x, y: m.einsum("ij,jk->ik", x, y), a, b, grad="int" not in dtype, **tolerance(dtype))
 
 
 @pytest.mark.parametrize("axes", [0, 1, 2, [[1], [0]], [[2, 1], [1, 0]], [[-1], [-2]], [1, 0]])
-def test_tensordot(parity: Any, tf: Any, axes: Any) -> None:
+def test_tensordot(parity: Any, axes: Any) -> None:
     right = {0: (4,), 1: (4, 5), 2: (3, 4, 5)}[axes] if isinstance(axes, int) else (3, 4, 5)
     left = (2, 4, 3) if axes == [1, 0] else (2, 3, 4)
     if axes == [1, 0]:  # one axis of each, given as two ints
         right = (4, 5)
-    parity(lambda m, x, y: m.tensordot(x, y, axes), sample(tf, "float32", left), sample(tf, "float32", right, 1))
+    parity(lambda m, x, y: m.tensordot(x, y, axes), sample("float32", left), sample("float32", right, 1))
 
 
-def test_cross(parity: Any, tf: Any) -> None:
-    parity(lambda m, x, y: m.cross(x, y), sample(tf, "float32", (2, 3)), sample(tf, "float32", (2, 3), 1))
-    parity(lambda m, x, y: m.cross(x, y), sample(tf, "int32", (3,)), sample(tf, "int32", (3,), 1))
+def test_cross(parity: Any) -> None:
+    parity(lambda m, x, y: m.cross(x, y), sample("float32", (2, 3)), sample("float32", (2, 3), 1))
+    parity(lambda m, x, y: m.cross(x, y), sample("int32", (3,)), sample("int32", (3,), 1))
 
 
 # ── linear systems and decompositions ────────────────────────────────────────────────────────────────────────────────
@@ -259,11 +247,15 @@ def test_cholesky_solve(parity: Any) -> None:
     parity(lambda m, x, y: m.cholesky_solve(m.cholesky(x), y), definite((2, 3, 3)), b)
 
 
-def test_cholesky_grad(parity: Any, tf: Any) -> None:
+def test_cholesky_grad(parity: Any) -> None:
     factor = np.linalg.cholesky(definite((4, 4)))
     grad = np.tril(np.random.default_rng(3).standard_normal((4, 4)))
-    raw = tf.raw_ops.CholeskyGrad
-    parity(lambda m, x, g: raw(l=x, grad=g) if m is tf else make("CholeskyGrad", x, g), factor, grad, grad=False)
+    parity(
+        lambda m, x, g: m.raw_ops.CholeskyGrad(l=x, grad=g),
+        factor,
+        grad,
+        grad=False,
+    )
 
 
 @pytest.mark.parametrize("shape", [(3, 3), (2, 4, 4), (1, 1)])
@@ -337,26 +329,26 @@ def test_qr(parity: Any, shape: Any, full: bool) -> None:
 @pytest.mark.parametrize("ord", ["euclidean", 1, 2, 3.0, np.inf])
 @pytest.mark.parametrize("axis", [None, 0, -1])
 @pytest.mark.parametrize("keepdims", [False, True])
-def test_vector_norm(parity: Any, tf: Any, ord: Any, axis: Any, keepdims: bool) -> None:
-    parity(lambda m, x: m.norm(x, ord=ord, axis=axis, keepdims=keepdims), sample(tf, "float32", (3, 4)))
+def test_vector_norm(parity: Any, ord: Any, axis: Any, keepdims: bool) -> None:
+    parity(lambda m, x: m.norm(x, ord=ord, axis=axis, keepdims=keepdims), sample("float32", (3, 4)))
 
 
 @pytest.mark.parametrize("ord", ["euclidean", "fro", 1, 2, np.inf])
 @pytest.mark.parametrize("axis", [[0, 1], [-2, -1], [0, 2]])
 @pytest.mark.parametrize("keepdims", [False, True])
-def test_matrix_norm(parity: Any, tf: Any, ord: Any, axis: Any, keepdims: bool) -> None:
-    x = sample(tf, "float32", (3, 4, 2))
+def test_matrix_norm(parity: Any, ord: Any, axis: Any, keepdims: bool) -> None:
+    x = sample("float32", (3, 4, 2))
     # For some shapes TensorFlow has no gradient of singular values without vectors; test_svd covers those with vectors.
     parity(lambda m, t: m.norm(t, ord=ord, axis=axis, keepdims=keepdims), x, grad=ord != 2, static=ord != 2)
 
 
-def test_normalize(parity: Any, tf: Any) -> None:
-    parity(lambda m, x: list(m.linalg.normalize(x, axis=1)), sample(tf, "float32", (3, 4)))
+def test_normalize(parity: Any) -> None:
+    parity(lambda m, x: list(m.linalg.normalize(x, axis=1)), sample("float32", (3, 4)))
 
 
 @pytest.mark.parametrize("shape", [(3, 3), (2, 3, 4), (4, 2), (0, 0)])
-def test_trace(parity: Any, tf: Any, shape: Any) -> None:
-    parity(lambda m, x: m.trace(x), sample(tf, "float32", shape))
+def test_trace(parity: Any, shape: Any) -> None:
+    parity(lambda m, x: m.trace(x), sample("float32", shape))
 
 
 def test_eye(parity: Any) -> None:
@@ -368,6 +360,6 @@ def test_eye(parity: Any) -> None:
     parity(lambda m, n: m.eye(n, 2, batch_shape=[2]), np.array(3, np.int32))
 
 
-def test_adjoint_of_matrices(parity: Any, tf: Any) -> None:
-    parity(lambda m, x: m.linalg.adjoint(x), sample(tf, "complex64", (2, 3, 4)))
-    parity(lambda m, x: m.linalg.transpose(x), sample(tf, "float32", (2, 3, 4)))
+def test_adjoint_of_matrices(parity: Any) -> None:
+    parity(lambda m, x: m.linalg.adjoint(x), sample("complex64", (2, 3, 4)))
+    parity(lambda m, x: m.linalg.transpose(x), sample("float32", (2, 3, 4)))

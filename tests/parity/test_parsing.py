@@ -9,14 +9,12 @@ import numpy as np
 import pytest
 
 import aioflow as af
-from aioflow.testing.evaluate import evaluate
 
 RECORDS = [b"", b"one", b"two" * 500, bytes(range(256)) * 9]
 
 
 @pytest.mark.parametrize("compression", ["", "GZIP", "ZLIB"])
-def test_each_system_reads_the_others_records(parity: Any, tmp_path: Path, compression: str) -> None:
-    tf = parity.tf
+def test_each_system_reads_the_others_records(tf: Any, tmp_path: Path, compression: str) -> None:
     theirs, ours = str(tmp_path / "theirs"), str(tmp_path / "ours")
     with tf.io.TFRecordWriter(theirs, compression) as writer, af.io.TFRecordWriter(ours, compression) as mine:
         for record in RECORDS:
@@ -27,21 +25,6 @@ def test_each_system_reads_the_others_records(parity: Any, tmp_path: Path, compr
     assert list(tf.io.tf_record_iterator(ours, options)) == RECORDS
     if not compression:
         assert Path(ours).read_bytes() == Path(theirs).read_bytes()
-
-
-def either(parity: Any, build: Any) -> tuple[Any, Any]:
-    """Return the results of a program in aioflow and in TensorFlow, each "refused" if it fails to build or run."""
-    tf = parity.tf
-    results: list[Any] = []
-    for module in (tf, af):
-        try:
-            with module.Graph().as_default():
-                made = build(module)
-                values = tf.Session().run(made) if module is tf else evaluate(made)
-            results.append([np.asarray(v, dtype=object if np.asarray(v).dtype.kind in "SUO" else None) for v in values])
-        except (ValueError, tf.errors.OpError, af.OpError):
-            results.append("refused")
-    return results[1], results[0]
 
 
 def same(mine: Any, theirs: Any) -> None:
@@ -75,12 +58,12 @@ CSV: list[tuple[Any, list[Any], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("record", "defaults", "options"), CSV)
 def test_decode_csv(parity: Any, record: Any, defaults: list[Any], options: dict[str, Any]) -> None:
-    same(*either(parity, lambda m: m.decode_csv(record, defaults, **options)))
+    same(*parity.either(lambda m: m.decode_csv(record, defaults, **options)))
 
 
 def test_decode_csv_with_a_required_field(parity: Any) -> None:
     for record in (",2", "1,2"):
-        same(*either(parity, lambda m, r=record: m.decode_csv(r, [m.constant([], m.int32), [0]])))
+        same(*parity.either(lambda m, r=record: m.decode_csv(r, [m.constant([], m.int32), [0]])))
 
 
 RAW: list[tuple[Any, str, bool]] = [
@@ -93,7 +76,7 @@ RAW: list[tuple[Any, str, bool]] = [
 
 @pytest.mark.parametrize(("value", "dtype", "little"), RAW)
 def test_decode_raw(parity: Any, value: Any, dtype: str, little: bool) -> None:
-    same(*either(parity, lambda m: [m.decode_raw(value, dtype, little)]))
+    same(*parity.either(lambda m: [m.decode_raw(value, dtype, little)]))
 
 
 @pytest.mark.parametrize("little", [True, False])
@@ -102,7 +85,7 @@ def test_decode_raw_of_every_form(parity: Any, dtype: str, little: bool) -> None
     size = np.dtype(dtype).itemsize
     one = bytes(range(1, size + 1))
     for value in (one, [one], [[one]], [one * 2, one * 2], [b""], np.empty((0, 2), object), [one, b""], [one + b"x"]):
-        same(*either(parity, lambda m, v=value: [m.decode_raw(m.constant(v, m.string), dtype, little)]))
+        same(*parity.either(lambda m, v=value: [m.decode_raw(m.constant(v, m.string), dtype, little)]))
 
 
 NUMBERS = [
@@ -116,30 +99,30 @@ NUMBERS = [
 def test_string_to_number(parity: Any, dtype: str) -> None:
     """Skip hexadecimal floats and nan(…), which TensorFlow accepts and aioflow rejects."""
     for text in NUMBERS:
-        same(*either(parity, lambda m, text=text: [m.string_to_number([text], dtype)]))
+        same(*parity.either(lambda m, text=text: [m.string_to_number([text], dtype)]))
 
 
 @pytest.mark.parametrize("unit", ["BYTE", "UTF8_CHAR"])
 def test_substr_and_length(parity: Any, unit: str) -> None:
     texts: list[Any] = ["hello", "h€llo", "", "äöü", ["one", "€uro"]]
     for text in texts:
-        same(*either(parity, lambda m, t=text: [m.strings.length(t, unit=unit)]))
+        same(*parity.either(lambda m, t=text: [m.strings.length(t, unit=unit)]))
         for pos, length in ((0, 2), (1, 2), (-3, 2), (5, 1), (6, 1), (-6, 1), (1, 99), (1, 0), (1, -1), (-99, 1)):
-            same(*either(parity, lambda m, t=text, p=pos, n=length: [m.substr(t, p, n, unit=unit)]))
-    same(*either(parity, lambda m: [m.substr([["abc", "def"], ["ghi", "jkl"]], [0, 1], [2, 1], unit=unit)]))
-    same(*either(parity, lambda m: [m.substr("abc", [0, 1], [2, 1], unit=unit)]))
-    same(*either(parity, lambda m: [m.substr(["abc"], [0, 1, 2], [2, 1], unit=unit)]))
+            same(*parity.either(lambda m, t=text, p=pos, n=length: [m.substr(t, p, n, unit=unit)]))
+    same(*parity.either(lambda m: [m.substr([["abc", "def"], ["ghi", "jkl"]], [0, 1], [2, 1], unit=unit)]))
+    same(*parity.either(lambda m: [m.substr("abc", [0, 1], [2, 1], unit=unit)]))
+    same(*parity.either(lambda m: [m.substr(["abc"], [0, 1, 2], [2, 1], unit=unit)]))
 
 
 def test_string_join(parity: Any) -> None:
     for inputs in (["a", ["b", "c"]], [["a"], ["b", "c"]], ["a", "b"], [["a"]], [[["a"]], "x", [["b"]]]):
-        same(*either(parity, lambda m, i=inputs: [m.string_join(i, "-")]))
+        same(*parity.either(lambda m, i=inputs: [m.string_join(i, "-")]))
     parity(lambda m, x, y: m.string_join([x, y, "."], "+"), np.array(["p", "q"], object), np.array(["r", "s"], object))
 
 
 def test_add_joins_strings(parity: Any) -> None:
     for x, y in (("a", "b"), (["a", "b"], "c"), (["a", ""], [["b"], ["c"]]), ([], ["a"]), (["ä"], ["ö"])):
-        same(*either(parity, lambda m, x=x, y=y: [m.add(m.constant(x, m.string), m.constant(y, m.string))]))
+        same(*parity.either(lambda m, x=x, y=y: [m.add(m.constant(x, m.string), m.constant(y, m.string))]))
 
 
 AS_STRING: list[tuple[Any, dict[str, Any]]] = [
@@ -154,7 +137,7 @@ AS_STRING: list[tuple[Any, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("value", "options"), AS_STRING)
 def test_as_string(parity: Any, value: Any, options: dict[str, Any]) -> None:
-    same(*either(parity, lambda m: [m.as_string(value, **options)]))
+    same(*parity.either(lambda m: [m.as_string(value, **options)]))
 
 
 # ── examples ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -204,16 +187,16 @@ SPECS: list[Any] = [
 
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("single", [False, True])
-def test_parse_example(parity: Any, spec: Any, single: bool) -> None:
+def test_parse_example(parity: Any, tf: Any, spec: Any, single: bool) -> None:
     """Parse each system's examples in both systems."""
-    for writer in (parity.tf, af):
+    for writer in (tf, af):
         data = [example(writer, **features) for features in FEATURES]
 
         def build(m: Any, data: list[bytes] = data) -> list[Any]:
             found = m.parse_single_example(data[1], spec(m)) if single else m.parse_example(data, spec(m))
             return [found[key] for key in sorted(found)]
 
-        same(*either(parity, build))
+        same(*parity.either(build))
 
 
 def test_sparse_features_of_the_raw_op(parity: Any) -> None:
@@ -226,7 +209,7 @@ def test_sparse_features_of_the_raw_op(parity: Any) -> None:
         )  # fmt: skip
         return [*found.sparse_indices, *found.sparse_values, *found.sparse_shapes]
 
-    same(*either(parity, build))
+    same(*parity.either(build))
 
 
 def test_truncated_example_yields_only_tensorflows_values(parity: Any) -> None:
@@ -238,15 +221,15 @@ def test_truncated_example_yields_only_tensorflows_values(parity: Any) -> None:
         def build(m: Any, part: bytes = data[:size]) -> list[Any]:
             return [m.parse_example([part], {"i": m.FixedLenFeature([2], m.int64, [0, 0])})["i"]]
 
-        mine, theirs = either(parity, build)
+        mine, theirs = parity.either(build)
         refused += isinstance(mine, str)
         if not isinstance(mine, str):
             same(mine, theirs)
     assert refused == len(data) - 1  # all but the empty message
 
 
-def test_static_shapes(parity: Any) -> None:
-    for m in (parity.tf, af):
+def test_static_shapes(tf: Any) -> None:
+    for m in (tf, af):
         with m.Graph().as_default():
             strings = m.placeholder(m.string, [None])
             rows = m.FixedLenSequenceFeature([4], m.int64, allow_missing=True)
@@ -290,8 +273,8 @@ SPARSE_SPECS: list[Any] = [
 
 @pytest.mark.parametrize("spec", SPARSE_SPECS)
 @pytest.mark.parametrize("single", [None, 0, 3])
-def test_parse_sparse_features(parity: Any, spec: Any, single: int | None) -> None:
-    for writer in (parity.tf, af):
+def test_parse_sparse_features(parity: Any, tf: Any, spec: Any, single: int | None) -> None:
+    for writer in (tf, af):
         data = [example(writer, **features) for features in RAGGED]
 
         def build(m: Any, data: list[bytes] = data) -> list[Any]:
@@ -299,7 +282,7 @@ def test_parse_sparse_features(parity: Any, spec: Any, single: int | None) -> No
                 return flat(m.parse_example(data, spec(m)))
             return flat(m.parse_single_example(data[single], spec(m)))
 
-        same(*either(parity, build))
+        same(*parity.either(build))
 
 
 def sequence(module: Any, context: dict[str, Any], **lists: Any) -> bytes:
@@ -346,30 +329,30 @@ SEQUENCE_SPECS: list[Any] = [
 
 @pytest.mark.parametrize("spec", SEQUENCE_SPECS)
 @pytest.mark.parametrize("record", SEQUENCES)
-def test_parse_single_sequence_example(parity: Any, spec: Any, record: Any) -> None:
-    for writer in (parity.tf, af):
+def test_parse_single_sequence_example(parity: Any, tf: Any, spec: Any, record: Any) -> None:
+    for writer in (tf, af):
         data = record(writer)
 
         def build(m: Any, data: bytes = data) -> list[Any]:
             context, lists = m.parse_single_sequence_example(data, *spec(m))
             return [*flat(context), *flat(lists)]
 
-        same(*either(parity, build))
+        same(*parity.either(build))
 
 
-def test_sequence_example_round_trip(parity: Any) -> None:
+def test_sequence_example_round_trip(tf: Any) -> None:
     for record in SEQUENCES:
-        for data in (record(parity.tf), record(af)):
+        for data in (record(tf), record(af)):
             found = af.train.SequenceExample.FromString(data)
-            theirs = parity.tf.train.SequenceExample.FromString(found.SerializeToString())
-            assert theirs == parity.tf.train.SequenceExample.FromString(record(parity.tf))
+            theirs = tf.train.SequenceExample.FromString(found.SerializeToString())
+            assert theirs == tf.train.SequenceExample.FromString(record(tf))
     with pytest.raises(af.errors.DataLossError):
         af.train.SequenceExample.FromString(b"\x0a\x05")
 
 
-def test_static_shapes_of_sparse_features(parity: Any) -> None:
+def test_static_shapes_of_sparse_features(tf: Any) -> None:
     found: list[Any] = []
-    for m in (parity.tf, af):
+    for m in (tf, af):
         with m.Graph().as_default():
             texts = m.placeholder(m.string, [None])
             many = m.parse_example(texts, {"v": m.VarLenFeature(m.int64), "x": m.SparseFeature("i", "w", m.int64, 5)})

@@ -7,20 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.parity.samples import sample
+
 FLOATS = ["float16", "bfloat16", "float32", "float64"]
 INTS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 COMPLEX = ["complex64", "complex128"]
 REDUCTIONS = ["reduce_sum", "reduce_mean", "reduce_prod", "reduce_max", "reduce_min"]
-
-
-def sample(tf: Any, dtype: str, shape: tuple[int, ...], seed: int = 0) -> Any:
-    rng = np.random.default_rng(seed)
-    if dtype in INTS:
-        return rng.integers(0 if dtype[0] == "u" else -3, 4, shape).astype(dtype)
-    if dtype in COMPLEX:
-        return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
-    values = rng.standard_normal(shape).astype("float32")
-    return values.astype(tf.as_dtype(dtype).as_numpy_dtype)
 
 
 def tolerance(dtype: str) -> dict[str, float]:
@@ -31,10 +23,10 @@ def tolerance(dtype: str) -> dict[str, float]:
 
 @pytest.mark.parametrize("dtype", FLOATS + INTS + COMPLEX)
 @pytest.mark.parametrize("name", REDUCTIONS)
-def test_dtypes(parity: Any, tf: Any, name: str, dtype: str) -> None:
+def test_dtypes(parity: Any, name: str, dtype: str) -> None:
     if dtype in COMPLEX and name in ("reduce_max", "reduce_min"):
         pytest.skip("complex numbers have no order")
-    x = sample(tf, dtype, (3, 4))
+    x = sample(dtype, (3, 4))
     parity(lambda m, t: getattr(m, name)(t, axis=1), x, grad=dtype in ("float32", "float64"), **tolerance(dtype))
 
 
@@ -67,8 +59,8 @@ AXES = [
 
 @pytest.mark.parametrize("name", [*REDUCTIONS, "reduce_logsumexp"])
 @pytest.mark.parametrize(("shape", "axis", "keepdims"), AXES)
-def test_axes(parity: Any, tf: Any, name: str, shape: tuple[int, ...], axis: Any, keepdims: bool) -> None:
-    x = sample(tf, "float32", shape)
+def test_axes(parity: Any, name: str, shape: tuple[int, ...], axis: Any, keepdims: bool) -> None:
+    x = sample("float32", shape)
     parity(lambda m, t: getattr(m, name)(t, axis=axis, keepdims=keepdims), x)
 
 
@@ -84,15 +76,15 @@ def test_empty(parity: Any, name: str, shape: tuple[int, ...], axis: Any, dtype:
 @pytest.mark.parametrize("name", REDUCTIONS)
 @pytest.mark.parametrize("shapes", [(None,), ((None, None),), ((None, 4),), ((3, None),)])
 @pytest.mark.parametrize("axis", [None, 0, 1, [0, 1]])
-def test_unknown_shapes(parity: Any, tf: Any, name: str, shapes: Any, axis: Any) -> None:
-    x = sample(tf, "float32", (3, 4))
+def test_unknown_shapes(parity: Any, name: str, shapes: Any, axis: Any) -> None:
+    x = sample("float32", (3, 4))
     parity(lambda m, t: getattr(m, name)(t, axis=axis), x, shapes=list(shapes))
 
 
 @pytest.mark.parametrize("name", REDUCTIONS)
 @pytest.mark.parametrize("keepdims", [False, True])
-def test_fed_axes(parity: Any, tf: Any, name: str, keepdims: bool) -> None:
-    x = sample(tf, "float32", (2, 3, 4))
+def test_fed_axes(parity: Any, name: str, keepdims: bool) -> None:
+    x = sample("float32", (2, 3, 4))
     parity(lambda m, t, a: getattr(m, name)(t, axis=a, keepdims=keepdims), x, np.array([2, 0], np.int32))
     # TensorFlow's gradient does not accept fed int64 axes.
     parity(lambda m, t, a: getattr(m, name)(t, axis=a, keepdims=keepdims), x, np.array(-2, np.int64), grad=False)
@@ -121,21 +113,21 @@ def test_bools(parity: Any, name: str, shape: tuple[int, ...], axis: Any, keepdi
 
 @pytest.mark.parametrize("name", ["reduce_euclidean_norm", "reduce_variance", "reduce_std"])
 @pytest.mark.parametrize(("shape", "axis", "keepdims"), [a for a in AXES if a[0]])
-def test_math_names(parity: Any, tf: Any, name: str, shape: tuple[int, ...], axis: Any, keepdims: bool) -> None:
-    x = sample(tf, "float32", shape)
+def test_math_names(parity: Any, name: str, shape: tuple[int, ...], axis: Any, keepdims: bool) -> None:
+    x = sample("float32", shape)
     # the deviation of single elements is 0, and its gradient 0 / 0
     grad = not (name == "reduce_std" and (shape == (1,) or axis == [] or shape == (2, 1, 4)))
     parity(lambda m, t: getattr(m.math, name)(t, axis=axis, keepdims=keepdims), x, grad=grad, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64", "complex64", "int32"])
-def test_euclidean_norm_dtypes(parity: Any, tf: Any, dtype: str) -> None:
-    x = sample(tf, dtype, (3, 4))
+def test_euclidean_norm_dtypes(parity: Any, dtype: str) -> None:
+    x = sample(dtype, (3, 4))
     parity(lambda m, t: m.math.reduce_euclidean_norm(t, axis=1), x, grad=dtype == "float64", **tolerance(dtype))
 
 
-def test_complex_variance(parity: Any, tf: Any) -> None:
-    x = sample(tf, "complex64", (3, 4))
+def test_complex_variance(parity: Any) -> None:
+    x = sample("complex64", (3, 4))
     parity(lambda m, t: m.math.reduce_variance(t, axis=0), x, grad=False)
 
 
@@ -157,17 +149,15 @@ def test_count_nonzero_strings(parity: Any) -> None:
 @pytest.mark.parametrize(
     ("shape", "axis"), [((5,), 0), ((3, 4), 0), ((3, 4), 1), ((2, 3, 4), -2), ((0, 3), 0), ((1,), 0)]
 )
-def test_scans(
-    parity: Any, tf: Any, name: str, exclusive: bool, reverse: bool, shape: tuple[int, ...], axis: int
-) -> None:
-    x = sample(tf, "float32", shape)
+def test_scans(parity: Any, name: str, exclusive: bool, reverse: bool, shape: tuple[int, ...], axis: int) -> None:
+    x = sample("float32", shape)
     parity(lambda m, t: getattr(m, name)(t, axis, exclusive=exclusive, reverse=reverse), x)
 
 
 @pytest.mark.parametrize("name", ["cumsum", "cumprod"])
 @pytest.mark.parametrize("dtype", [*FLOATS, "int8", "int32", "int64", "uint8", "complex64"])
-def test_scan_dtypes(parity: Any, tf: Any, name: str, dtype: str) -> None:
-    x = sample(tf, dtype, (3, 4))
+def test_scan_dtypes(parity: Any, name: str, dtype: str) -> None:
+    x = sample(dtype, (3, 4))
     parity(lambda m, t: getattr(m, name)(t, 1), x, grad=dtype == "float64", **tolerance(dtype))
 
 
@@ -176,7 +166,7 @@ def test_cumprod_gradient_with_zeros_matches_tensorflow(parity: Any) -> None:
     parity(lambda m, t: m.cumprod(t), np.array([2, 0, 3], np.float32))
 
 
-def test_deprecated_argument_names(parity: Any, tf: Any) -> None:
-    x = sample(tf, "float32", (3, 4))
+def test_deprecated_argument_names(parity: Any) -> None:
+    x = sample("float32", (3, 4))
     parity(lambda m, t: m.reduce_sum(t, reduction_indices=[1], keep_dims=True), x)
     parity(lambda m, t: m.count_nonzero(input=t, reduction_indices=0), x)

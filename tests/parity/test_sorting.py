@@ -7,24 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aioflow.ops.apply import make, make_list
+import aioflow
+from aioflow.ops.apply import make_list
+from tests.parity.samples import sample
 
 REALS = ["float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16"]
 
 
-def sample(tf: Any, dtype: str, shape: tuple[int, ...], seed: int = 0) -> Any:
-    rng = np.random.default_rng(seed)
-    if "int" in dtype:
-        return rng.integers(0 if dtype[0] == "u" else -5, 6, shape).astype(dtype)
-    if dtype == "bool":
-        return rng.random(shape) < 0.5
-    return rng.standard_normal(shape).astype("float32").astype(tf.as_dtype(dtype).as_numpy_dtype)
-
-
 @pytest.mark.parametrize("dtype", [*REALS, "bool"])
 @pytest.mark.parametrize("name", ["argmax", "argmin"])
-def test_arg_dtypes(parity: Any, tf: Any, name: str, dtype: str) -> None:
-    x = sample(tf, dtype, (3, 4))
+def test_arg_dtypes(parity: Any, name: str, dtype: str) -> None:
+    x = sample(dtype, (3, 4))
     parity(lambda m, t: getattr(m, name)(t, 1), x)
     parity(lambda m, t: getattr(m, name)(t, 0, output_type="int32"), x)
 
@@ -34,25 +27,25 @@ def test_arg_dtypes(parity: Any, tf: Any, name: str, dtype: str) -> None:
     ("shape", "axis"),
     [((5,), None), ((5,), -1), ((3, 4), None), ((2, 3, 4), 1), ((2, 3, 4), -3), ((0, 3), 1), ((3, 1), 1)],
 )
-def test_arg_axes(parity: Any, tf: Any, name: str, shape: tuple[int, ...], axis: Any) -> None:
-    parity(lambda m, t: getattr(m, name)(t, axis), sample(tf, "float32", shape))
+def test_arg_axes(parity: Any, name: str, shape: tuple[int, ...], axis: Any) -> None:
+    parity(lambda m, t: getattr(m, name)(t, axis), sample("float32", shape))
 
 
-def test_arg_with_deprecated_names(parity: Any, tf: Any) -> None:
-    x = sample(tf, "float32", (3, 4))
+def test_arg_with_deprecated_names(parity: Any) -> None:
+    x = sample("float32", (3, 4))
     parity(lambda m, t: [m.arg_max(t, 1), m.arg_min(t, 0), m.argmax(t, dimension=1)], x)
     parity(lambda m, t, a: m.argmax(t, a), x, np.array(1, np.int32))
     parity(lambda m, t: m.argmax(t, 0), x, shapes=[None])
 
 
 @pytest.mark.parametrize("dtype", REALS)
-def test_top_k_dtypes(parity: Any, tf: Any, dtype: str) -> None:
-    parity(lambda m, t: list(m.nn.top_k(t, 3)), sample(tf, dtype, (4, 7)), grad=dtype in ("float32", "float64"))
+def test_top_k_dtypes(parity: Any, dtype: str) -> None:
+    parity(lambda m, t: list(m.nn.top_k(t, 3)), sample(dtype, (4, 7)), grad=dtype in ("float32", "float64"))
 
 
 @pytest.mark.parametrize(("shape", "k"), [((5,), 1), ((5,), 5), ((2, 3, 4), 2), ((3, 4), 0), ((0, 4), 2), ((1,), 1)])
-def test_top_k_shapes(parity: Any, tf: Any, shape: tuple[int, ...], k: int) -> None:
-    x = sample(tf, "float32", shape)
+def test_top_k_shapes(parity: Any, shape: tuple[int, ...], k: int) -> None:
+    x = sample("float32", shape)
     parity(lambda m, t: list(m.nn.top_k(t, k)), x)
     parity(lambda m, t, n: list(m.nn.top_k(t, n)), x, np.array(k, np.int32))
     parity(lambda m, t: list(m.nn.top_k(t, k)), x, shapes=[None])
@@ -65,30 +58,25 @@ def test_top_k_of_long_rows(parity: Any, k: int, ties: bool) -> None:
     parity(lambda m, t: list(m.nn.top_k(t, k)), np.round(x) if ties else x)
 
 
-def test_top_k_op(parity: Any, tf: Any) -> None:
+def test_top_k_op(parity: Any) -> None:
     """Compare with the successor of TopK, which TensorFlow no longer accepts in a new graph."""
-    x = sample(tf, "float32", (3, 4))
-    parity(lambda m, t: list(m.nn.top_k(t, 2) if m is tf else make_list("TopK", t, k=2)), x)
+    x = sample("float32", (3, 4))
+    parity(lambda m, t: list(m.nn.top_k(t, 2) if m is not aioflow else make_list("TopK", t, k=2)), x)
 
 
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("n", [0, 2, 3])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "uint8"])
-def test_nth_element(parity: Any, tf: Any, dtype: str, n: int, reverse: bool) -> None:
-    x = sample(tf, dtype, (3, 4))
-    raw = tf.raw_ops.NthElement
-
-    def build(m: Any, t: Any) -> Any:
-        return raw(input=t, n=n, reverse=reverse) if m is tf else make("NthElement", t, n, reverse=reverse)
-
-    parity(build, x)
+def test_nth_element(parity: Any, dtype: str, n: int, reverse: bool) -> None:
+    x = sample(dtype, (3, 4))
+    parity(lambda m, t: m.raw_ops.NthElement(input=t, n=n, reverse=reverse), x)
 
 
 @pytest.mark.parametrize("direction", ["ASCENDING", "DESCENDING"])
 @pytest.mark.parametrize("axis", [-1, 0, 1])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "uint8"])
-def test_sort(parity: Any, tf: Any, dtype: str, axis: int, direction: str) -> None:
-    x = sample(tf, dtype, (3, 4, 2))
+def test_sort(parity: Any, dtype: str, axis: int, direction: str) -> None:
+    x = sample(dtype, (3, 4, 2))
     parity(lambda m, t: m.sort(t, axis, direction), x)
     parity(lambda m, t: m.argsort(t, axis, direction), x)
 
@@ -99,15 +87,13 @@ def test_sort_extremes(parity: Any, values: list[int]) -> None:
 
 
 @pytest.mark.parametrize("k", [1, 2, 4])
-def test_in_top_k(parity: Any, tf: Any, k: int) -> None:
-    x = sample(tf, "float32", (6, 4))
+def test_in_top_k(parity: Any, k: int) -> None:
+    x = sample("float32", (6, 4))
     x[1, 2], x[2, 0], x[3] = np.nan, np.inf, 1.0
     targets = np.array([0, 1, 0, 2, 7, -1])
     for kind in (np.int32, np.int64):
         parity(lambda m, p, t: m.nn.in_top_k(p, t, k), x, targets.astype(kind), grad=False)
-    raw = tf.raw_ops.InTopK
-    old = lambda m, p, t: raw(predictions=p, targets=t, k=k) if m is tf else make("InTopK", p, t, k=k)  # noqa: E731
-    parity(old, x, targets.astype(np.int32), grad=False)
+    parity(lambda m, p, t: m.raw_ops.InTopK(predictions=p, targets=t, k=k), x, targets.astype(np.int32), grad=False)
 
 
 @pytest.mark.parametrize("values", [[1, 1, 3, 0, 5], [], [2], [[1, 2], [2, 0]]])
@@ -126,13 +112,12 @@ def test_bincount_weights(parity: Any, dtype: str) -> None:
     parity(lambda m, t, u: m.bincount(t, weights=u), x, w, static=False, grad=False)
 
 
-def test_bincount_op(parity: Any, tf: Any) -> None:
-    raw = tf.raw_ops.Bincount
+def test_bincount_op(parity: Any) -> None:
     x, w = np.array([1, 1, 3, 0], np.int32), np.array([2, 3, 5, 7], np.float32)
     for size in (2, 6):
         for weights in (w, w[:0]):
             parity(
-                lambda m, t, u, n=size: raw(arr=t, size=n, weights=u) if m is tf else make("Bincount", t, n, u),
+                lambda m, t, u, n=size: m.raw_ops.Bincount(arr=t, size=n, weights=u),
                 x,
                 weights,
                 grad=False,

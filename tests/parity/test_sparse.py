@@ -162,22 +162,22 @@ def test_slice(parity: Any, start: Any, size: Any) -> None:
 
 
 @pytest.mark.parametrize(("count", "axis"), [(1, 0), (2, 0), (3, 0), (2, 1), (5, 1), (3, -1), (7, 0)])
-def test_split(parity: Any, count: int, axis: int) -> None:
+def test_split(parity: Any, tf: Any, count: int, axis: int) -> None:
     def build(m: Any, i: Any, v: Any, s: Any) -> Any:
         made = m.sparse_split(sp_input=m.SparseTensor(i, v, s), num_split=count, axis=axis)
         return [part for sparse in made for part in parts(sparse)]
 
     if count == 7:
-        refused(parity, lambda m: build(m, *A))
+        refused(tf, lambda m: build(m, *A))
     else:
         parity(build, *A, grad=False)
 
 
-def test_concat_of_other_sizes(parity: Any) -> None:
+def test_concat_of_other_sizes(parity: Any, tf: Any) -> None:
     narrow = entries((3, 5), 4)
     two(lambda m, x, y: parts(m.sparse_concat(0, [x, y])), grad=False)(parity, A, narrow)
     two(lambda m, x, y: parts(m.sparse_concat(1, [x, y], expand_nonconcat_dim=True)), grad=False)(parity, A, narrow)
-    refused(parity, lambda m: parts(m.sparse_concat(1, [m.SparseTensor(*A), m.SparseTensor(*narrow)])))
+    refused(tf, lambda m: parts(m.sparse_concat(1, [m.SparseTensor(*A), m.SparseTensor(*narrow)])))
 
 
 @pytest.mark.parametrize("shape", [[20], [2, 10], [5, -1], [2, 2, 5], [-1, 1], [4, 5, 1]])
@@ -186,8 +186,8 @@ def test_reshape(parity: Any, shape: list[int]) -> None:
 
 
 @pytest.mark.parametrize("shape", [[3, 7], [-1, -1], [-1, 3], [0, -1]])
-def test_reshape_rejects_wrong_shapes(parity: Any, shape: list[int]) -> None:
-    refused(parity, lambda m: parts(m.sparse_reshape(m.SparseTensor(*A), shape)))
+def test_reshape_rejects_wrong_shapes(tf: Any, shape: list[int]) -> None:
+    refused(tf, lambda m: parts(m.sparse_reshape(m.SparseTensor(*A), shape)))
 
 
 @pytest.mark.parametrize("perm", [[0, 1, 2], [2, 0, 1], [1, 2, 0]])
@@ -236,11 +236,11 @@ def test_merge_and_indicator_of_ids(parity: Any) -> None:
     parity(lambda m, i: m.sparse_to_indicator(m.SparseTensor(places, i, [3, 2]), 6), ids.astype(np.int32))
 
 
-def test_reset_shape(parity: Any) -> None:
+def test_reset_shape(parity: Any, tf: Any) -> None:
     parity(lambda m, i, v, s: parts(m.sparse_reset_shape(m.SparseTensor(i, v, s))), *A)
     parity(lambda m, i, v, s: parts(m.sparse_reset_shape(m.SparseTensor(i, v, s), [7, 5])), *A)
     for shape in ([3, 5], [4, 5, 6]):
-        refused(parity, lambda m, shape=shape: parts(m.sparse_reset_shape(m.SparseTensor(*A), shape)))
+        refused(tf, lambda m, shape=shape: parts(m.sparse_reset_shape(m.SparseTensor(*A), shape)))
 
 
 def test_eye(parity: Any) -> None:
@@ -250,9 +250,8 @@ def test_eye(parity: Any) -> None:
 # ── errors ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def refused(parity: Any, build: Any) -> None:
+def refused(tf: Any, build: Any) -> None:
     """Check that both systems reject the program, when it is built or when it runs."""
-    tf = parity.tf
     with tf.Graph().as_default(), pytest.raises((ValueError, tf.errors.OpError)), tf.Session() as session:
         session.run(build(tf))
     with af.Graph().as_default(), pytest.raises(af.errors.InvalidArgumentError):
@@ -282,8 +281,8 @@ REFUSED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_both_reject_wrong_arguments(parity: Any, name: str) -> None:
-    refused(parity, REFUSED[name])
+def test_both_reject_wrong_arguments(tf: Any, name: str) -> None:
+    refused(tf, REFUSED[name])
 
 
 def test_sparse_to_dense_allows_repeated_indices_unchecked(parity: Any) -> None:
@@ -294,14 +293,13 @@ def test_sparse_to_dense_allows_repeated_indices_unchecked(parity: Any) -> None:
 # ── in a session ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_placeholders_feeds_and_fetches(parity: Any) -> None:
+def test_placeholders_feeds_and_fetches(tf: Any) -> None:
     def build(m: Any) -> Any:
         x = m.sparse_placeholder(m.float32)
         y = m.sparse_placeholder(m.float32, [None, 5])
         static = [x.shape.ndims, y.shape.as_list(), x.indices.shape.as_list(), y.indices.shape.as_list()]
         return x, y, {"sum": m.sparse_add(x, y), "dense": [m.sparse.to_dense(y)]}, static
 
-    tf = parity.tf
     with tf.Graph().as_default(), tf.Session() as session:
         x, y, fetches, static = build(tf)
         theirs = session.run(fetches, {x: tf.SparseTensorValue(*A), y: B})
@@ -346,7 +344,7 @@ def test_serialize_tensor(parity: Any, dtype: str, shape: tuple[int, ...]) -> No
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_tensors_written_element_by_element(parity: Any, dtype: str) -> None:
+def test_tensors_written_element_by_element(parity: Any, tf: Any, dtype: str) -> None:
     """Parse tensors as `tf.make_tensor_proto` writes them element by element, without trailing repetitions."""
     from tensorflow.core.framework import tensor_pb2
     from tensorflow.python.framework import tensor_util
@@ -354,10 +352,10 @@ def test_tensors_written_element_by_element(parity: Any, dtype: str) -> None:
     value = values_of(dtype, (2, 3))
     if dtype in ("string", "bool", "complex64", "float32", "int32", "int64", "float64"):
         rows = value.tolist()
-        kind = getattr(parity.tf, dtype)
+        kind = getattr(tf, dtype)
         proto = tensor_util.make_tensor_proto(rows, kind)
     else:
-        proto = tensor_pb2.TensorProto(dtype=getattr(parity.tf, dtype).as_datatype_enum)
+        proto = tensor_pb2.TensorProto(dtype=getattr(tf, dtype).as_datatype_enum)
         proto.tensor_shape.dim.add(size=2)
         proto.tensor_shape.dim.add(size=3)
         if dtype == "float16":
@@ -386,8 +384,8 @@ def test_serialize_sparse(parity: Any) -> None:
         parity(several, *given, grad=False)
 
 
-def test_sparse_strings_written_by_tensorflow(parity: Any) -> None:
-    tf, values = parity.tf, values_of("string", (9,))
+def test_sparse_strings_written_by_tensorflow(tf: Any) -> None:
+    values = values_of("string", (9,))
     with tf.Graph().as_default(), tf.Session() as session:
         texts = session.run(tf.serialize_sparse(tf.SparseTensor(DEEP[0], values, DEEP[2])))
     found = evaluate(list(af.raw_ops.DeserializeSparse(serialized_sparse=texts, dtype="string")))
@@ -396,10 +394,10 @@ def test_sparse_strings_written_by_tensorflow(parity: Any) -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"nonsense", b"\x08\x01", b"\x08\x03\x12\x04\x12\x02\x08\x02\x22\x03abc"])
-def test_damaged_tensors(parity: Any, text: bytes) -> None:
+def test_damaged_tensors(parity: Any, tf: Any, text: bytes) -> None:
     """Reject damaged tensors. b"\\x08\\x01" is valid: a float32 scalar without elements, which is zero."""
     if text == b"\x08\x01":
         parity(lambda m: m.parse_tensor(m.constant(text), m.float32), grad=False)
-        refused(parity, lambda m: m.parse_tensor(m.constant(text), m.int32))
+        refused(tf, lambda m: m.parse_tensor(m.constant(text), m.int32))
     else:
-        refused(parity, lambda m: m.parse_tensor(m.constant(text), m.int32))
+        refused(tf, lambda m: m.parse_tensor(m.constant(text), m.int32))

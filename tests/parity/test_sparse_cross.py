@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.parity.test_parsing import either, same
+from tests.parity.test_parsing import same
 
 WORDS = np.array([[b"a", b"b"], [b"", b"a rather long word, of more than 32 bytes"], [b"\xff", b"x_X_y"]], object)
 NUMBERS = np.array([[1, -7, 3], [0, 2**62, 5], [-(2**63), 9, 9]], np.int64)
@@ -45,7 +45,7 @@ def _both(parity: Any, build: Any) -> None:
         made = build(m)
         return [made.indices, made.values, made.dense_shape]
 
-    same(*either(parity, parts))
+    same(*parity.either(parts))
 
 
 @pytest.mark.parametrize("name", INPUTS)
@@ -86,7 +86,7 @@ def test_cross_hashed_with_salt(parity: Any, name: str, strong: bool) -> None:
         )
         return list(made)
 
-    same(*either(parity, build))
+    same(*parity.either(build))
 
 
 WRONG: list[Any] = [
@@ -102,4 +102,4 @@ def test_both_reject_wrong_arguments(parity: Any, build: Any) -> None:
         made = build(m)
         return [made.indices, made.values, made.dense_shape]
 
-    assert either(parity, parts) == ("refused", "refused")
+    assert parity.either(parts) == ("refused", "refused")

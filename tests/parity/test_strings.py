@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.parity.test_parsing import either, same
+from tests.parity.test_parsing import same
 
 WORDS = ["a b  c", "", " x ", "one,two;;three", "h€llo wörld", "tab\tline\n end"]
 
@@ -15,8 +15,8 @@ WORDS = ["a b  c", "", " x ", "one,two;;three", "h€llo wörld", "tab\tline\n e
 @pytest.mark.parametrize("sep", [" ", "", ",;", ";", ",", "€", "xyz"])
 @pytest.mark.parametrize("skip", [True, False])
 def test_string_split(parity: Any, sep: str, skip: bool) -> None:
-    same(*either(parity, lambda m: list(parts(m.string_split(WORDS, sep, skip)))))
-    same(*either(parity, lambda m: list(parts(m.string_split(WORDS, delimiter=sep, skip_empty=skip)))))
+    same(*parity.either(lambda m: list(parts(m.string_split(WORDS, sep, skip)))))
+    same(*parity.either(lambda m: list(parts(m.string_split(WORDS, delimiter=sep, skip_empty=skip)))))
 
 
 def parts(sparse: Any) -> list[Any]:
@@ -26,27 +26,27 @@ def parts(sparse: Any) -> list[Any]:
 @pytest.mark.parametrize("sep", [None, "", " ", ";", ";;", "b  "])
 @pytest.mark.parametrize("limit", [-1, 0, 1, 2, 99])
 def test_split_like_python(parity: Any, sep: str | None, limit: int) -> None:
-    same(*either(parity, lambda m: list(parts(m.strings.split(WORDS, sep, limit)))))
-    same(*either(parity, lambda m: list(parts(m.strings.split(["  a  b  c  ", " "], sep, limit)))))
+    same(*parity.either(lambda m: list(parts(m.strings.split(WORDS, sep, limit)))))
+    same(*parity.either(lambda m: list(parts(m.strings.split(["  a  b  c  ", " "], sep, limit)))))
 
 
 def test_split_of_other_ranks(parity: Any) -> None:
-    same(*either(parity, lambda m: list(parts(m.strings.split("a b")))))
-    same(*either(parity, lambda m: list(parts(m.string_split([["a b"]])))))
-    same(*either(parity, lambda m: list(parts(m.string_split(["a b"], ["a", "b"])))))
+    same(*parity.either(lambda m: list(parts(m.strings.split("a b")))))
+    same(*parity.either(lambda m: list(parts(m.string_split([["a b"]])))))
+    same(*parity.either(lambda m: list(parts(m.string_split(["a b"], ["a", "b"])))))
 
 
 def test_strip_and_case(parity: Any) -> None:
     for texts in (WORDS, "ÄÖü ß x", [b"\xff A"], [["  Aa\0 "]]):
-        same(*either(parity, lambda m, t=texts: [m.string_strip(t), m.strings.lower(t), m.strings.upper(t)]))
+        same(*parity.either(lambda m, t=texts: [m.string_strip(t), m.strings.lower(t), m.strings.upper(t)]))
     for text in ("ÄÖü x", "abc€"):
-        same(*either(parity, lambda m, t=text: [m.strings.lower(t, "utf-8"), m.strings.upper(t, encoding="utf-8")]))
-    same(*either(parity, lambda m: [m.strings.upper("a", encoding="latin-1")]))
+        same(*parity.either(lambda m, t=text: [m.strings.lower(t, "utf-8"), m.strings.upper(t, encoding="utf-8")]))
+    same(*parity.either(lambda m: [m.strings.upper("a", encoding="latin-1")]))
 
 
 def test_base64(parity: Any) -> None:
     for text in (b"", b"a", b"ab", b"abc", bytes(range(256)), [[b"x", b"yz"]]):
-        same(*either(parity, lambda m, t=text: [m.encode_base64(t), m.encode_base64(t, pad=True)]))
+        same(*parity.either(lambda m, t=text: [m.encode_base64(t), m.encode_base64(t, pad=True)]))
     for code in (
         "",
         "YQ",
@@ -64,7 +64,7 @@ def test_base64(parity: Any) -> None:
         "=",
         "====",
     ):
-        same(*either(parity, lambda m, c=code: [m.decode_base64(c)]))
+        same(*parity.either(lambda m, c=code: [m.decode_base64(c)]))
 
 
 REGEX = [
@@ -91,11 +91,9 @@ WRONG = {
 @pytest.mark.parametrize(("pattern", "rewrite", "text"), REGEX)
 @pytest.mark.parametrize("everywhere", [True, False])
 def test_regex(parity: Any, pattern: str, rewrite: str, text: str, everywhere: bool) -> None:
-    mine, theirs = either(parity, lambda m: [m.regex_replace([text, ""], pattern, rewrite, everywhere)])
-    fixed = either(
-        parity, lambda m: [m.regex_replace([text, ""], m.constant(pattern), m.constant(rewrite), everywhere)]
-    )
-    full = either(parity, lambda m: [m.strings.regex_full_match([text, "aa", "b", "\n"], pattern)])
+    mine, theirs = parity.either(lambda m: [m.regex_replace([text, ""], pattern, rewrite, everywhere)])
+    fixed = parity.either(lambda m: [m.regex_replace([text, ""], m.constant(pattern), m.constant(rewrite), everywhere)])
+    full = parity.either(lambda m: [m.strings.regex_full_match([text, "aa", "b", "\n"], pattern)])
     if (pattern, rewrite) in WRONG:
         assert (mine, fixed[0]) == ("refused", "refused")
         return
@@ -107,14 +105,14 @@ def test_regex(parity: Any, pattern: str, rewrite: str, text: str, everywhere: b
 def test_hashes(parity: Any) -> None:
     texts = ["", "a", "abcdefg", "abcdefgh", "abcdefghi", "x" * 100, "h€llo", "\0\0"]
     for buckets in (1, 10, 2**40, 2**63 - 1):
-        same(*either(parity, lambda m, n=buckets: [m.string_to_hash_bucket(texts, n)]))
+        same(*parity.either(lambda m, n=buckets: [m.string_to_hash_bucket(texts, n)]))
         for key in ([1, 2], [-1, 2**62], [0, 0]):
-            same(*either(parity, lambda m, n=buckets, k=key: [m.string_to_hash_bucket_strong(texts, n, k)]))
-    same(*either(parity, lambda m: [m.string_to_hash_bucket("a", 0)]))
+            same(*parity.either(lambda m, n=buckets, k=key: [m.string_to_hash_bucket_strong(texts, n, k)]))
+    same(*parity.either(lambda m: [m.string_to_hash_bucket("a", 0)]))
     lengths = [
         bytes(range(n % 256)) * (1 + n // 256) for n in [*range(200), 1000]
     ]  # the hash algorithm depends on the length
-    same(*either(parity, lambda m: [m.string_to_hash_bucket_fast(lengths, 1 << 60)]))
+    same(*parity.either(lambda m: [m.string_to_hash_bucket_fast(lengths, 1 << 60)]))
 
 
 JOINED: list[Any] = [0, 1, -1, [0, 1], [1, 0], None, [], [0, 0], 2]
@@ -124,8 +122,8 @@ JOINED: list[Any] = [0, 1, -1, [0, 1], [1, 0], None, [], [0, 0], 2]
 @pytest.mark.parametrize("keep", [False, True])
 def test_reduce_join(parity: Any, axis: Any, keep: bool) -> None:
     axes = axis if axis != [] else np.zeros(0, np.int32)
-    same(*either(parity, lambda m: [m.reduce_join([["a", "b", "c"], ["d", "e", "f"]], axes, keep, "-")]))
-    same(*either(parity, lambda m: [m.reduce_join(m.zeros([0, 2], m.string), axes, keep, "-")]))
+    same(*parity.either(lambda m: [m.reduce_join([["a", "b", "c"], ["d", "e", "f"]], axes, keep, "-")]))
+    same(*parity.either(lambda m: [m.reduce_join(m.zeros([0, 2], m.string), axes, keep, "-")]))
     if axis in (0, [1, 0]):
         texts = np.array([["a", "b"], ["c", "d"]], object)
         parity(lambda m, x: [m.reduce_join(x, axes, keep)], texts)
