@@ -236,6 +236,13 @@ def tf() -> Any:
 
 
 @pytest.fixture(autouse=True)
+def _same_numbers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each test draw the same numbers from its module's generator `RNG`, whichever tests ran before it."""
+    if hasattr(request.module, "RNG"):
+        monkeypatch.setattr(request.module, "RNG", np.random.default_rng(20))
+
+
+@pytest.fixture(autouse=True)
 def _graph_mode(request: pytest.FixtureRequest) -> Iterator[None]:
     """Run each test that uses `tf` inside a graph."""
     # Eager mode is not disabled for the process, since the tests of TensorFlow 2 need it.

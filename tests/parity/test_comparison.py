@@ -63,7 +63,9 @@ def test_equality_of_incompatible_shapes(parity: Any, name: str, shapes: Any, op
         return getattr(m.raw_ops, name)(x=x, y=y, incompatible_shape_error=False)
 
     x, y = (values(s, "int32") for s in shapes)
-    parity(build, x, y, shapes=[(None, *x.shape[1:]), y.shape] if opened else None)
+    # TensorFlow declares [None] for two unknown sizes, although the result is a scalar if they are incompatible.
+    known = shapes not in (((2,), (3,)), ((1, 3), (2, 1)))
+    parity(build, x, y, shapes=[(None, *x.shape[1:]), y.shape] if opened else None, static=known)
 
 
 @pytest.mark.parametrize("name", ["less", "equal", "logical_and"])
