@@ -24,6 +24,7 @@ from typing import Any, Final, TypeVar
 
 from aioflow.concurrency.forking import generation, renew_in_child
 from aioflow.concurrency.stopping import Stoppable, Stopped, Work, doing
+from aioflow.errors import ResourceExhaustedError
 
 T = TypeVar("T")
 
@@ -275,6 +276,7 @@ class Threads:
         Raises:
             AbandonedError: the work was asked to stop, other than by a cancellation of the caller, and the call is
                 abandoned.
+            ResourceExhaustedError: no thread can be started.
             Stopped: the work was asked to stop, other than by a cancellation of the caller. If it was asked before, the
                 function is not started.
         """
@@ -283,8 +285,8 @@ class Threads:
         call = Call(self, work, function, args)
         process = generation()
         work.watchers.append(call.ask)
-        self._submit(call)
         try:
+            self._submit(call)
             result: T = await call.future
             del call.future  # the thread may hold the call for a while, and must not hold its result
         except asyncio.CancelledError:
@@ -314,9 +316,15 @@ class Threads:
 
     def _grow(self) -> None:
         if self._started < self._limit:
-            self._started += 1
             self._number += 1
-            threading.Thread(target=self._serve, name=f"aioflow{self._name}_{self._number}", daemon=True).start()
+            thread = threading.Thread(target=self._serve, name=f"aioflow{self._name}_{self._number}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # the limit of the system or of a container
+                raise ResourceExhaustedError(
+                    "no thread can be started", expected="a thread for a call that blocks", actual=str(error)
+                ) from error
+            self._started += 1
 
     def replace(self) -> None:
         """Account for a thread that was abandoned with its call."""
@@ -324,7 +332,8 @@ class Threads:
             self._started -= 1
             self._busy -= 1
             if self._busy > self._started:
-                self._grow()
+                with suppress(ResourceExhaustedError):  # the next call tries again
+                    self._grow()
 
     def _serve(self) -> None:
         if self._first is not None:
@@ -355,7 +364,7 @@ async def in_thread(
             and the result or error of the function is lost. For clean-up, and for effects that belong together.
 
     Raises:
-        AbandonedError, Stopped: as for `Threads.call`.
+        AbandonedError, ResourceExhaustedError, Stopped: as for `Threads.call`.
     """
     if work is None:
         # A critical call is never asked to stop, so plain work suffices.

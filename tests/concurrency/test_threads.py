@@ -14,6 +14,7 @@ import pytest
 
 from aioflow.concurrency.stopping import Stoppable, Stopped, checkpoint, critical_section, current_work
 from aioflow.concurrency.threads import AbandonedError, Threads, in_thread
+from aioflow.errors import ResourceExhaustedError
 
 PATIENCE = 30.0  # seconds
 WHO: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")
@@ -236,3 +237,17 @@ async def test_result_of_a_dropped_coroutine_is_ignored(one: Threads, gate: Gate
     # The same thread runs it, so the dropped call has ended.
     assert await one.call(Stoppable(effects=False), lambda: "next") == "next"
     assert failures == []
+
+
+async def test_call_after_one_for_which_no_thread_started(one: Threads, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    work = Stoppable()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(ResourceExhaustedError, match="no thread can be started"):
+            await one.call(work, str)
+    assert not work.watchers
+    async with asyncio.timeout(PATIENCE):
+        assert await one.call(work, str) == ""

@@ -114,7 +114,9 @@ async def test_staging_area_blocks_put_beyond_its_capacity(graph: af.Graph) -> N
     put, got = area.put(value), area.get()
     async with af.Session() as session, asyncio.TaskGroup() as tg:
         await session.run(put, {value: 1})
-        tasks = [tg.create_task(session.run(put, {value: v})) for v in (2, 3)]
+        tasks = [tg.create_task(session.run(put, {value: 2}))]
+        await until_waiting(session)  # the order of two concurrent steps is not defined
+        tasks.append(tg.create_task(session.run(put, {value: 3})))
         waiting = await until_waiting(session, 2)
         assert "on staging area 'StagingArea' (size 1, 4 bytes; waiting: 2 putting" in waiting[0]
         assert [(await session.run(got))[0] for _ in range(3)] == [1, 2, 3]
