@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from aioflow.loading.later import not_installed
+from aioflow.memory.values import Value
 
 try:
     from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper
@@ -43,7 +44,7 @@ class AioflowRep(BackendRep):
         self._session = Session(graph=model.graph, config=config)
         self._outputs = namedtupledict("Outputs", list(model.outputs))
 
-    def run(self, inputs: Sequence[Any] | Mapping[str, Any], **kwargs: Any) -> tuple[Any, ...]:
+    def run(self, inputs: Sequence[Value] | Mapping[str, Value], **kwargs: Any) -> tuple[Any, ...]:
         """Return the outputs as a named tuple.
 
         Args:
@@ -97,9 +98,9 @@ class AioflowBackend(Backend):
     def run_node(
         cls,
         node: NodeProto,
-        inputs: Sequence[Any],
+        inputs: Sequence[Value],
         device: str = "CPU",
-        outputs_info: Any = None,
+        outputs_info: object = None,
         **kwargs: Any,
     ) -> tuple[Any, ...]:
         """Return the outputs of one node.
@@ -133,7 +134,7 @@ class AioflowBackend(Backend):
         return bool(Device(device).type == DeviceType.CPU)
 
 
-def _listed(value: Any, proto: TypeProto) -> Any:
+def _listed(value: Value, proto: TypeProto) -> Value:
     """Return the feed for a value. An optional value becomes a list with one element, or an empty list for None."""
     if proto.WhichOneof("value") == "optional_type":
         return [] if value is None else [_listed(value, proto.optional_type.elem_type)]

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.layout import padded
-from aioflow.interop.onnx.sizes import int64, rank_of, sizes_of
+from aioflow.interop.onnx.sizes import Size, int64, rank_of, sizes_of
 from aioflow.interop.onnx.translating import Node
 from aioflow.ops import public as ops
 from aioflow.ops.apply import constant
 
-Pair = tuple[Any, Any]
+Pair: TypeAlias = tuple[Size, Size]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Windows:
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
     pads: tuple[Pair, ...] | None
-    extra: tuple[Any, ...]
+    extra: tuple[Size, ...]
 
     @property
     def padded(self) -> bool:
@@ -62,17 +62,17 @@ class Windows:
         none = (0,) * len(self.kernel)
         return replace(self, pads=tuple(zip(none, none, strict=True)), extra=none)
 
-    def _around(self) -> Iterator[Any]:
+    def _around(self) -> Iterator[Size]:
         for pair in self.pads or ():
             yield from pair
         yield from self.extra
 
 
-def _is_some(number: Any) -> bool:
+def _is_some(number: Size) -> bool:
     return isinstance(number, Tensor) or number != 0
 
 
-def framed(x: Tensor, windows: Windows, fill: Any) -> Tensor:
+def framed(x: Tensor, windows: Windows, fill: float) -> Tensor:
     """Pad images of [batch, channels, spatial …] as the windows need."""
     if not windows.padded:
         return x
@@ -99,7 +99,7 @@ def windows_of(node: Node, x: Tensor, kernel: Sequence[int], keeps_same: bool = 
     sizes = sizes_of(x)[2:]
     spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
     pads = _pads(node, sizes, spans, strides, keeps_same)
-    extra: list[Any] = [0] * count
+    extra: list[Size] = [0] * count
     if node.attr("ceil_mode", 0):
         extra = [_extra(*each) for each in zip(sizes, spans, strides, pads or ((0, 0),) * count, strict=True)]
     return Windows(tuple(kernel), tuple(strides), tuple(dilations), pads, tuple(extra))
@@ -113,7 +113,7 @@ def _each(node: Node, name: str, count: int) -> list[int]:
 
 
 def _pads(
-    node: Node, sizes: Sequence[Any], spans: Sequence[int], strides: Sequence[int], keeps_same: bool
+    node: Node, sizes: Sequence[Size], spans: Sequence[int], strides: Sequence[int], keeps_same: bool
 ) -> tuple[Pair, ...] | None:
     mode = node.attr("auto_pad", "NOTSET")
     count = len(spans)
@@ -129,9 +129,9 @@ def _pads(
     return tuple(zip(values[:count], values[count:], strict=True))
 
 
-def _same(mode: str, size: Any, span: int, stride: int) -> Pair:
+def _same(mode: str, size: Size, span: int, stride: int) -> Pair:
     if stride == 1:  # each element has its window, so the size does not matter
-        total: Any = span - 1
+        total: Size = span - 1
     else:
         total = positive((quotient(size + stride - 1, stride) - 1) * stride + span - size)
     less = quotient(total, 2)
@@ -139,7 +139,7 @@ def _same(mode: str, size: Any, span: int, stride: int) -> Pair:
     return (less, more) if mode == "SAME_UPPER" else (more, less)
 
 
-def _extra(size: Any, span: int, stride: int, pads: Pair) -> Any:
+def _extra(size: Size, span: int, stride: int, pads: Pair) -> Size:
     """Return the padding that is missing at the end to complete one more window.
 
     A window that would begin beyond the image and its leading padding is not added.
@@ -155,11 +155,11 @@ def _extra(size: Any, span: int, stride: int, pads: Pair) -> Any:
     return positive(last - room)
 
 
-def quotient(number: Any, by: int) -> Any:
+def quotient(number: Size, by: int) -> Size:
     """Divide, rounding down."""
     return ops.floordiv(number, int64(by)) if isinstance(number, Tensor) else number // by
 
 
-def positive(number: Any) -> Any:
+def positive(number: Size) -> Size:
     """Return the number, or 0 if it is negative."""
     return ops.maximum(number, int64(0)) if isinstance(number, Tensor) else max(0, number)

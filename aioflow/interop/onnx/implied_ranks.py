@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from aioflow.graph.graph import Tensor
-from aioflow.interop.onnx.translating import Node
+from aioflow.interop.onnx.translating import Node, Value
 
-_Inputs: TypeAlias = Sequence[Any]
+_Inputs: TypeAlias = Sequence[Value]
 _Rank: TypeAlias = int | None
 
 
@@ -50,11 +50,11 @@ def _scales(node: Node, inputs: _Inputs) -> Sequence[_Rank]:
     return (next(filter(None, map(_length, given)), len(node.attr("scales", [])) or None),)
 
 
-def _rank(tensor: Any) -> _Rank:
+def _rank(tensor: Value) -> _Rank:
     return len(tensor.dims) if isinstance(tensor, Tensor) and tensor.dims is not None else None
 
 
-def _length(vector: Any) -> int | None:
+def _length(vector: Value) -> int | None:
     return vector.dims[0] if isinstance(vector, Tensor) and vector.dims else None
 
 

@@ -8,7 +8,7 @@ the compiler moves transposes past them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from aioflow.graph.graph import Tensor
 from aioflow.graph.opdef import traits_of
@@ -57,7 +57,7 @@ def joined(tensors: Sequence[Tensor], axis: int) -> Tensor:
     return channels_first(ops.concat([channels_last(x, rank) for x in tensors], _axis(axis, rank)), rank)
 
 
-def padded(x: Tensor, pairs: Sequence[Any], fill: Tensor) -> Tensor:
+def padded(x: Tensor, pairs: Sequence[Sequence[int | Tensor]], fill: Tensor) -> Tensor:
     """Pad the tensor with `fill`, (before, after) for each axis."""
     if not keeps_last(x):
         return ops.pad(x, list(pairs), constant_values=fill)

@@ -7,7 +7,7 @@ values. A node with another attribute is refused.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.translating import Node, Translation, translation
@@ -21,7 +21,7 @@ def microsoft(op: str, *attributes: str) -> Callable[[_Function], _Function]:
     return translation(op, domain=DOMAIN, attributes=attributes)
 
 
-def refuse_unless(node: Node, **only: Any) -> None:
+def refuse_unless(node: Node, **only: object) -> None:
     """Refuse a node if an attribute is set to another value than the only supported one."""
     for name, value in only.items():
         found = node.attr(name, value)

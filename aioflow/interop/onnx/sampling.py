@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, Final
 
+from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Tensor
-from aioflow.interop.onnx.sizes import int64, product_of, sizes_of
+from aioflow.interop.onnx.sizes import Size, int64, product_of, sizes_of
 from aioflow.ops import public as ops
 
 _CUBIC: Final = -0.75
@@ -33,7 +34,7 @@ class Sampling:
     aligned: bool = True
 
 
-def shape_of_sizes(sizes: Sequence[Any]) -> Tensor:
+def shape_of_sizes(sizes: Sequence[Size]) -> Tensor:
     """Return an int64 vector of sizes, which are numbers or scalars."""
     if all(isinstance(size, int) for size in sizes):
         return int64(list(sizes))
@@ -63,7 +64,7 @@ def sampled(x: Tensor, coordinates: Sequence[Tensor], how: Sampling) -> Tensor:
     return ops.add_n(parts)
 
 
-def _axis(at: Tensor, size: Any, how: Sampling) -> list[tuple[Tensor, Tensor]]:
+def _axis(at: Tensor, size: Size, how: Sampling) -> list[tuple[Tensor, Tensor]]:
     """Return the elements of an axis that are read for each place, each with its weight."""
     if how.mode == "nearest":
         at = ops.round(at)
@@ -78,26 +79,25 @@ def _axis(at: Tensor, size: Any, how: Sampling) -> list[tuple[Tensor, Tensor]]:
     return [_fetched(first + (offset + i), weight, size, how) for i, weight in enumerate(weights)]
 
 
-def _linear(fraction: Any) -> list[Any]:
+def _linear(fraction: Tensor) -> list[Tensor]:
     return [1.0 - fraction, fraction]
 
 
-def _cubic(fraction: Any) -> list[Any]:
-    near: Callable[[Any], Any] = lambda d: ((_CUBIC + 2) * d - (_CUBIC + 3)) * d * d + 1.0  # noqa: E731
-    far: Callable[[Any], Any] = lambda d: ((_CUBIC * d - 5 * _CUBIC) * d + 8 * _CUBIC) * d - 4 * _CUBIC  # noqa: E731
+def _cubic(fraction: Tensor) -> list[Tensor]:
+    near: Callable[[Tensor], Tensor] = lambda d: ((_CUBIC + 2) * d - (_CUBIC + 3)) * d * d + 1.0  # noqa: E731
+    far: Callable[[Tensor], Tensor] = lambda d: ((_CUBIC * d - 5 * _CUBIC) * d + 8 * _CUBIC) * d - 4 * _CUBIC  # noqa: E731
     return [far(fraction + 1.0), near(fraction), near(1.0 - fraction), far(2.0 - fraction)]
 
 
-def _borders(size: Any, how: Sampling, dtype: Any) -> tuple[Any, Any]:
+def _borders(size: Size, how: Sampling, dtype: DType) -> tuple[float | Tensor, float | Tensor]:
     wide = ops.cast(size, dtype) if isinstance(size, Tensor) else float(size)
     return (0.0, wide - 1.0) if how.aligned else (-0.5, wide - 0.5)
 
 
-def _brought_in(at: Any, size: Any, how: Sampling) -> Tensor:
+def _brought_in(at: Tensor, size: Size, how: Sampling) -> Tensor:
     """Return the coordinates with those outside of the borders moved as the padding specifies."""
-    result: Tensor = at
     if how.padding == "zeros" or how.mode == "cubic":  # for cubic, `_fetched` moves each element instead
-        return result
+        return at
     least, most = _borders(size, how, at.dtype)
     if how.padding == "reflection":
         return _mirrored(at, least, most)
@@ -106,7 +106,7 @@ def _brought_in(at: Any, size: Any, how: Sampling) -> Tensor:
     return ops.where_v2(ops.logical_or(at < least, at > most), clamped, at)
 
 
-def _mirrored(at: Any, least: Any, most: Any) -> Tensor:
+def _mirrored(at: Tensor, least: float | Tensor, most: float | Tensor) -> Tensor:
     """Return the coordinates reflected at both borders, as often as needed."""
     span = most - least
     span = ops.where_v2(span > 0.0, span, ops.ones_like(span)) if isinstance(span, Tensor) else span or 1.0
@@ -120,7 +120,7 @@ def _mirrored(at: Any, least: Any, most: Any) -> Tensor:
     return ops.where_v2(ops.logical_or(below, at > most), inside, at)
 
 
-def _fetched(index: Any, weight: Any, size: Any, how: Sampling) -> tuple[Tensor, Tensor]:
+def _fetched(index: Tensor, weight: Tensor, size: Size, how: Sampling) -> tuple[Tensor, Tensor]:
     """Return an element's index within the axis, and its weight, which is 0 outside with "zeros" padding."""
     if how.padding == "zeros":
         inside = ops.logical_and(index >= 0, index < size)

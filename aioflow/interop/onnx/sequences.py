@@ -83,7 +83,7 @@ class Listed(CompositeTensor):
         """Return a value of the same kind with another list."""
         return type(self)(self.element, components[0])
 
-    def at(self, index: Any) -> Any:
+    def at(self, index: int | Tensor) -> Any:
         """Return the element at an index from the front: a number, or an int32 scalar."""
         # An index beyond the end is left to the op, so that the error is raised when a step runs.
         if self.items is not None and isinstance(index, int) and index < len(self.items):

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
 from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import Dims
+from aioflow.graph.tensor_like import TensorLike
 from aioflow.interop.onnx.translating import Node
 from aioflow.ops import public as ops
 from aioflow.ops.apply import constant
+
+Size: TypeAlias = int | Tensor  # a tensor, an integer scalar, if the size is known only in the step
 
 
 def rank_of(node: Node, tensor: Tensor) -> int:
@@ -61,7 +64,7 @@ def axes_of(node: Node, tensor: Tensor, given: Tensor | None, from_end: bool = F
     return None if axes is None else [axis_of(node, tensor, axis, from_end=from_end) for axis in axes]
 
 
-def int64(values: Any) -> Tensor:
+def int64(values: TensorLike) -> Tensor:
     """Return the values as an int64 tensor, a constant if they are numbers."""
     return ops.cast(values, "int64") if isinstance(values, Tensor) else constant(np.asarray(values, np.int64))
 
@@ -77,24 +80,26 @@ def count_of(tensor: Tensor) -> Tensor:
 def shape_vector(tensor: Tensor) -> Tensor:
     """Return the shape as an int64 vector, a constant if it is known."""
     dims = tensor.dims
-    if dims is not None and None not in dims:
-        return int64(list(dims))
+    known = None if dims is None else [d for d in dims if d is not None]
+    if dims is not None and known is not None and len(known) == len(dims):
+        return int64(known)
     return ops.shape(tensor, out_type="int64")
 
 
-def sizes_of(tensor: Tensor) -> list[Any]:
+def sizes_of(tensor: Tensor) -> list[Size]:
     """Return the size along each axis of a tensor of known rank, as an int or int64 scalar."""
     dims = tensor.dims or ()
-    if None not in dims:
-        return list(dims)
+    known = [d for d in dims if d is not None]
+    if len(known) == len(dims):
+        return [*known]
     shape = ops.shape(tensor, out_type="int64")
     return [shape[i] if d is None else d for i, d in enumerate(dims)]
 
 
-def product_of(sizes: Sequence[Any]) -> Any:
+def product_of(sizes: Sequence[Size]) -> Size:
     """Return the product of sizes, an int if all are known."""
     known = math.prod(s for s in sizes if not isinstance(s, Tensor))
-    result: Any = known
+    result: Size = known
     for size in sizes:
         if isinstance(size, Tensor):
             result = size if isinstance(result, int) and result == 1 else ops.multiply(size, result)

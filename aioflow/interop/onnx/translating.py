@@ -147,7 +147,7 @@ class Node:
         """Raise Refused: the node cannot be imported, for a reason such as "mode='cubic' of rank 5"."""
         raise Refused(UnsupportedOp(self.op, self.name, why))
 
-    def wrong(self, what: str, expected: Any, actual: Any) -> InvalidArgumentError:
+    def wrong(self, what: str, expected: object, actual: object) -> InvalidArgumentError:
         """Return the error for a node that violates the ONNX standard."""
         return InvalidArgumentError(
             f"{what} of the node cannot be right",

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Final
+from typing import Final
 
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TypeProto
 
 from aioflow.errors import DTypeError, InvalidArgumentError, OpError, ResourceExhaustedError, UnimplementedError
 from aioflow.graph.graph import Graph, Tensor
@@ -341,7 +341,7 @@ class _Subgraph:
         return [kind_of(value) for value in made]
 
 
-def opsets_of(imports: Iterable[Any]) -> dict[str, int]:
+def opsets_of(imports: Iterable[OperatorSetIdProto]) -> dict[str, int]:
     """Return the opset version of each domain."""
     return {"" if each.domain == "ai.onnx" else each.domain: each.version for each in imports}
 

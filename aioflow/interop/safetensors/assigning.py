@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from aioflow.graph.default_session import check_session
 from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.graph.graph import GraphKeys
 from aioflow.graph.shapes import format_dims, is_compatible
+from aioflow.graph.tensor import Tensor
 from aioflow.interop.safetensors.naming import Names, Place, Transposed, ignored, places
 from aioflow.interop.safetensors.weights import Weights
 from aioflow.interop.safetensors.weights import open as open_weights
@@ -218,7 +219,7 @@ def _spec(weights: Source, name: str) -> tuple[DType, tuple[int, ...]]:
 def _batches(weights: Source, moves: Iterable[_Move]) -> Iterator[list[_Move]]:
     """Split the moves into batches that feed distinct tensors and copy about `_BATCH` bytes each."""
     batch: list[_Move] = []
-    fed: set[Any] = set()
+    fed: set[Tensor] = set()
     size = 0
     for move in moves:
         # Initializers may share one initial value, and a step can feed a tensor only once.

@@ -100,7 +100,7 @@ def _by_pattern(name: str, patterns: Sequence[tuple[re.Pattern[str], Place]], us
     return None
 
 
-def _checked(place: Any) -> Place:
+def _checked(place: object) -> Place:
     if not isinstance(place, str | Transposed):
         raise DTypeError("a name map leads to names", expected="a str or Transposed", actual=brief(place))
     return place

@@ -70,7 +70,7 @@ class Weights(Mapping[str, Array]):
     def __len__(self) -> int:
         return len(self._homes)
 
-    def __contains__(self, name: object) -> bool:
+    def __contains__(self, name: Any) -> bool:
         return name in self._homes
 
     def __repr__(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from aioflow import protos
 from aioflow.errors import DataLossError, OpError, ResourceExhaustedError
@@ -29,7 +29,7 @@ def import_graph_def(
     name: str | None = None,
     input_map: Mapping[str, TensorLike | Operation] | None = None,
     return_elements: Sequence[str] | None = None,
-) -> list[Any] | None:
+) -> list[Tensor | Operation] | None:
     """Add the nodes of a TensorFlow graph to the default graph. Blocks on the disk or the network for a file.
 
     Unlike `aioflow.import_graph_def`, it accepts files and bytes, and reports all unsupported ops at once.

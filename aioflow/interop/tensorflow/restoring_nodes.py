@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -11,6 +11,8 @@ from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graphdef import NodeDef, TensorData
 from aioflow.graph.shapes import Dims
+from aioflow.graph.signature.attributes import Attrs
+from aioflow.memory.values import Array
 
 SAVER_FILE: Final = "save/Const:0"
 SAVED: Final = "save/control_dependency:0"
@@ -61,7 +63,7 @@ def table_keys(name: str) -> tuple[str, str]:
 
 
 def _about_the_file(names: Sequence[str]) -> list[NodeDef]:
-    default: dict[str, Any] = {"dtype": dtypes.string, "shape": ()}
+    default: Attrs = {"dtype": dtypes.string, "shape": ()}
     nodes = [
         _constant("save/filename/input", np.array(b"model", object)),
         NodeDef("save/filename", "PlaceholderWithDefault", ("save/filename/input",), attrs=default),
@@ -73,7 +75,7 @@ def _about_the_file(names: Sequence[str]) -> list[NodeDef]:
     return nodes
 
 
-def _constant(name: str, value: Any) -> NodeDef:
+def _constant(name: str, value: Array) -> NodeDef:
     return NodeDef(name, "Const", attrs={"dtype": dtypes.string, "value": TensorData.of(value)})
 
 

@@ -10,7 +10,6 @@ import os
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from aioflow.errors import InvalidArgumentError, NotFoundError, OpError
 from aioflow.formats.checkpoint import CheckpointReader, checkpoint_exists
@@ -230,7 +229,7 @@ def _with_assets(graph_def: GraphDef, parts: Parts, place: str) -> GraphDef:
 def _initializer(
     graph: Graph, parts: Parts, values: _Values, others: Mapping[str, Variable], place: str
 ) -> Callable[[Session], Awaitable[None]]:
-    feeds: dict[Any, Any] = {
+    feeds: dict[Tensor, str] = {
         _tensor(graph, name): joined(place, f"{ASSETS}/{asset}") for name, asset in parts.assets.items()
     }
     file = {_tensor(graph, parts.filename): values.prefix} if values.restore else {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -23,15 +23,18 @@ from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Graph, GraphKeys, Operation, Tensor
 from aioflow.graph.opdef import OPS
 from aioflow.graph.published.graphs import message_of
+from aioflow.graph.signature.attributes import Attrs
 from aioflow.interop.assets import asset_names, assets_of, keeping_assets
 from aioflow.interop.model import DEFAULT_SIGNATURE, Signature
 from aioflow.interop.tensorflow.pruning import pruned
 from aioflow.interop.tensorflow.restoring_nodes import RESTORE, SAVED, SAVER_FILE, names_of, restoring_nodes, table_keys
 from aioflow.interop.tensorflow.saved_model_parts import ASSETS, FILES, INIT_SIGNATURES, VARIABLES
 from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
+from aioflow.memory.values import Array
 from aioflow.ops.apply import make
 from aioflow.ops.lookup.definitions import is_kept_table
 from aioflow.ops.lookup.mutable import ExportedTable
+from aioflow.ops.variables.variable import Variable
 from aioflow.protos import Message, message, to_bytes
 from aioflow.session.session import Session
 
@@ -130,7 +133,7 @@ def _is_own(op: str) -> bool:
     return op in OPS and not OPS.get(op).published
 
 
-def _reads(graph: Graph, handles: Sequence[Operation]) -> list[Any]:
+def _reads(graph: Graph, handles: Sequence[Operation]) -> list[Variable | Tensor]:
     """Return fetches of the variables' values: the variables themselves if the graph has them, else new reads."""
     known = {
         v.op.name: v
@@ -161,7 +164,7 @@ def _dtypes(table: Operation) -> tuple[DType, DType]:
     return table.attrs["key_dtype"], table.attrs["value_dtype"]
 
 
-def _dtype(handle: Operation) -> dict[str, Any]:
+def _dtype(handle: Operation) -> Attrs:
     return {"dtype": handle.attrs["dtype"]}
 
 
@@ -228,7 +231,7 @@ def _write_info(info: Message, tensor: Tensor) -> None:
         info.tensor_shape.SetInParent()
 
 
-def _write(folder: str, meta: Message, values: Mapping[str, Any], assets: Mapping[str, str], overwrite: bool) -> None:
+def _write(folder: str, meta: Message, values: Mapping[str, Array], assets: Mapping[str, str], overwrite: bool) -> None:
     """Write the assets, the checkpoint and at last the graph, so that an interrupted write leaves no model."""
     _check_free(folder, overwrite)
     store = store_at(folder)

@@ -129,3 +129,26 @@ async def test_weights_in_constant_nodes_are_trained() -> None:
         for _ in range(20):
             await session.run(train, {model.inputs["x"]: x})
         assert await session.run(loss, {model.inputs["x"]: x}) < first / 2
+
+
+async def test_gradient_of_a_gathered_source_is_dense() -> None:
+    domain = "ai.onnx.preview.training"
+    nodes = [
+        helper.make_node("Gather", ["x", "i"], ["g"]),
+        helper.make_node("Mul", ["g", "g"], ["q"]),
+        helper.make_node("ReduceSum", ["q"], ["y"], keepdims=0),
+        helper.make_node("Gradient", ["x"], ["d"], domain=domain, xs=["x"], y="y"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])],
+        [helper.make_tensor_value_info("d", TensorProto.FLOAT, [4])],
+        [numpy_helper.from_array(np.array([1, 1], np.int64), "i")],
+    )
+    model = onnx.load(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid(domain, 1)])
+    )
+    async with aioflow.Session(graph=model.graph) as session:
+        d = await session.run(model.outputs["d"], {model.inputs["x"]: np.array([5, 2, 7, 1], np.float32)})
+    np.testing.assert_array_equal(d, [0, 8, 0, 0])

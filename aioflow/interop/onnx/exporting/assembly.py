@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from onnx import GraphProto, ModelProto, NodeProto, defs, helper
 
@@ -114,7 +114,7 @@ def _graph_proto(body: Body, constants: Mapping[str, Array], outside: Mapping[st
 
 
 def _node_proto(node: Made) -> NodeProto:
-    attrs: dict[str, Any] = {
+    attrs = {
         key: _graph_proto(value, {}, {}) if isinstance(value, Body) else value
         for key, value in node.attrs.items()
         if not key.startswith("_")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import onnx
 from onnx import ModelProto
@@ -24,6 +24,7 @@ from aioflow.interop.onnx.exporting.frozen import changing, frozen, handles, opt
 from aioflow.interop.onnx.exporting.fusing import fused
 from aioflow.interop.onnx.exporting.types import is_exportable, no_form
 from aioflow.interop.onnx.exporting.walk import walk
+from aioflow.memory.values import Array
 from aioflow.ops.variables.variable import Variable
 from aioflow.session.fetches import FetchMapper
 from aioflow.session.session import Session
@@ -100,7 +101,7 @@ async def export(
     return model
 
 
-def _check_opset(opset: Any) -> None:
+def _check_opset(opset: object) -> None:
     if opset not in OPSETS:
         raise InvalidArgumentError("no such opset", expected=f"{OPSETS[0]} to {OPSETS[-1]}", actual=opset)
 
@@ -109,7 +110,7 @@ def _check_opset(opset: Any) -> None:
 
 
 def _asked(
-    source: Any, outputs: Any, inputs: Any, signature: str | None, session: Session | None
+    source: object, outputs: object, inputs: object, signature: str | None, session: Session | None
 ) -> tuple[Graph, dict[str, Tensor], dict[str, Tensor], Session | None]:
     if not isinstance(source, Session | Graph | Model):
         raise DTypeError("nothing to export", expected="a Session, a Graph or a Model", actual=brief(source))
@@ -139,7 +140,7 @@ def _check_dtypes(inputs: Mapping[str, Tensor]) -> None:
             raise no_form(tensor.dtype).at(tensor.op.name, tensor.op.type, tensor.op.source)
 
 
-def _named(graph: Graph, given: Any, what: str) -> dict[str, Tensor]:
+def _named(graph: Graph, given: object, what: str) -> dict[str, Tensor]:
     """Return tensors by name; a tensor without a given name gets that of its node."""
     if isinstance(given, Mapping):
         pairs = list(given.items())
@@ -190,7 +191,7 @@ def _check_fed(step: ClientGraph) -> None:
 
 def _made(
     step: ClientGraph,
-    values: Mapping[str, Any],
+    values: Mapping[str, Array],
     inputs: Sequence[str],
     outputs: Sequence[str],
     opset: int,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec
 from aioflow.compiler.optimize.passes import chosen_passes
@@ -105,7 +104,7 @@ def _handle(node: Node, nodes: Mapping[str, Node]) -> str:
     return "" if traits_of(node.op).is_control_flow else name
 
 
-def _constant(node: Node, value: Any) -> Node:
+def _constant(node: Node, value: Array) -> Node:
     dtype = node.attrs["dtype"]
     array = value if value.dtype == dtype.np_dtype else value.astype(dtype.np_dtype)
     return replace(node, op="Const", attrs={"dtype": dtype, "value": array}, outputs=(OutputSpec(dtype, array.shape),))

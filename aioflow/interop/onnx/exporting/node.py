@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NoReturn, overload
 
 import numpy as np
@@ -11,6 +11,7 @@ from aioflow.compiler.ir import Node as GraphNode
 from aioflow.compiler.ir import OutputSpec
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
+from aioflow.graph.shapes import Dims
 from aioflow.interop.onnx.exporting.scope import RefusedError, Scope
 from aioflow.interop.onnx.exporting.values import Value, channels_first_order, channels_last_order
 from aioflow.memory.values import Array
@@ -32,7 +33,7 @@ class Node:
     def __init__(self, node: GraphNode, scope: Scope) -> None:
         self.op = node.op
         self.name = node.name
-        self.attrs: Mapping[str, Any] = node.attrs
+        self.attrs = node.attrs
         self.outputs: Sequence[OutputSpec] = node.outputs
         self.scope = scope
 
@@ -166,7 +167,7 @@ class Node:
         """Return a result that has its channels first as the first output. It is transposed only where needed."""
         return Value(value.name, value.dtype, self.outputs[0].dims, None, not channels_first)
 
-    def _first_dims(self, value: Value) -> Any:
+    def _first_dims(self, value: Value) -> Dims:
         return None if value.dims is None else tuple(value.dims[i] for i in channels_first_order(len(value.dims)))
 
     def reshaped(self, value: Value, shape: Value | Sequence[int]) -> Value:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -221,7 +221,7 @@ class Search:
             edge = node.inputs[0]
         return found
 
-    def _match_all(self, patterns: Sequence[Pattern], edges: Sequence[Any], found: Found) -> Iterator[Found]:
+    def _match_all(self, patterns: Sequence[Pattern], edges: Sequence[Edge], found: Found) -> Iterator[Found]:
         if not patterns:
             yield found
             return

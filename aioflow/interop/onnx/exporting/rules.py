@@ -26,7 +26,9 @@ from typing import Any, Final, TypeVar
 
 from aioflow.errors import AlreadyRegisteredError
 from aioflow.interop.onnx.exporting import families
+from aioflow.interop.onnx.exporting.node import Node
 from aioflow.interop.onnx.exporting.patterns import Found, Pattern, parsed
+from aioflow.interop.onnx.exporting.values import Value
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -100,7 +102,7 @@ def composed(
     """
 
     def register(function: _Function) -> _Function:
-        def make(node: Any, *values: Any) -> Any:
+        def make(node: Node, *values: Value) -> Any:
             return function(node, **dict(zip(node.attr("inputs"), values, strict=True)))
 
         rule = Composed(f"ONNX.{op}", where)

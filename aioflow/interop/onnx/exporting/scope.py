@@ -14,6 +14,8 @@ import numpy as np
 from onnx import defs
 
 from aioflow.graph.dtypes import DType
+from aioflow.graph.shapes import Dims
+from aioflow.graph.signature.attributes import Attrs
 from aioflow.interop.onnx.exporting.runnable import computed_in
 from aioflow.interop.onnx.exporting.types import dtype_of_text, is_exportable, schema_text, tensor_type
 from aioflow.interop.onnx.exporting.values import Body, Made, Value
@@ -116,14 +118,14 @@ class Scope:
         self._outer = outer
         self._known: dict[Hashable, tuple[Value, ...]] = {}
 
-    def input(self, name: str, dtype: DType, dims: Any = None) -> Value:
+    def input(self, name: str, dtype: DType, dims: Dims = None) -> Value:
         """Add an input to the graph."""
         value = Value(self.parts.unique(name), dtype, dims)
         self.body.inputs.append(value)
         return value
 
     def make(
-        self, op: str, name: str, inputs: Sequence[Value | None], outputs: int, attrs: dict[str, Any], to: DType | None
+        self, op: str, name: str, inputs: Sequence[Value | None], outputs: int, attrs: Attrs, to: DType | None
     ) -> tuple[Value, ...]:
         """Return the outputs of a new node, or of an equal one made earlier.
 
@@ -135,13 +137,13 @@ class Scope:
         """
         schema = defs.get_schema(op, self.parts.opset)
         types = self._types(op, schema, inputs)
-        given = [self._as(value, types.get(_formal(schema.inputs, i), None)) for i, value in enumerate(inputs)]
+        given = [v if v is None else self._as(v, types.get(_formal(schema.inputs, i))) for i, v in enumerate(inputs)]
         kinds = [self._output_type(schema, i, types, to) for i in range(outputs)]
         made = self._add(op, name, given, kinds, attrs)
         wanted = {_formal(schema.inputs, i): v.dtype for i, v in reversed(list(enumerate(inputs))) if v is not None}
         return tuple(self._as(v, wanted.get(_formal(schema.outputs, i))) for i, v in enumerate(made))
 
-    def _types(self, op: str, schema: Any, inputs: Sequence[Value | None]) -> dict[str, DType]:
+    def _types(self, op: str, schema: defs.OpSchema, inputs: Sequence[Value | None]) -> dict[str, DType]:
         """Return the dtype for each type parameter of the op."""
         found: dict[str, DType] = {}
         for i, value in enumerate(inputs):
@@ -160,7 +162,7 @@ class Scope:
                 raise RefusedError(f"ONNX has {op} for no {dtype.name}")
         return found
 
-    def _output_type(self, schema: Any, index: int, types: dict[str, DType], to: DType | None) -> DType:
+    def _output_type(self, schema: defs.OpSchema, index: int, types: dict[str, DType], to: DType | None) -> DType:
         kind = _formal(schema.outputs, index)
         if kind in types:
             return types[kind]
@@ -171,9 +173,9 @@ class Scope:
         (only,) = next(c.allowed_type_strs for c in schema.type_constraints if c.type_param_str == kind)
         return dtype_of_text(only)
 
-    def _as(self, value: Any, dtype: DType | None) -> Any:
+    def _as(self, value: Value, dtype: DType | None) -> Value:
         """Return the value in that dtype."""
-        return value if value is None or dtype is None or value.dtype is dtype else self.cast(value, dtype)
+        return value if dtype is None or value.dtype is dtype else self.cast(value, dtype)
 
     def cast(self, value: Value, dtype: DType, is_size: bool = False) -> Value:
         """Return the value in another dtype.
@@ -200,20 +202,20 @@ class Scope:
         origin = None if source is None else source.attrs.get("_size")
         if isinstance(origin, Value) and origin.dtype is dtype:
             return origin.of(value.dims)
-        attrs: dict[str, Any] = {"to": tensor_type(dtype)}
+        attrs: dict[str, object] = {"to": tensor_type(dtype)}
         if is_size:
             attrs["_size"] = value
         (made,) = self._add("Cast", f"{value.name}/Cast", [value], [dtype], attrs)
         return Value(made.name, dtype, value.dims, None, value.channels_first)
 
     def nest(
-        self, op: str, name: str, inputs: Sequence[Value], kinds: Sequence[DType], attrs: dict[str, Any]
+        self, op: str, name: str, inputs: Sequence[Value], kinds: Sequence[DType], attrs: Attrs
     ) -> tuple[Value, ...]:
         """Return the outputs, of dtypes `kinds`, of a new node whose attributes hold graphs."""
         return self._add(op, name, inputs, kinds, attrs)
 
     def _add(
-        self, op: str, name: str, inputs: Sequence[Value | None], kinds: Sequence[DType], attrs: dict[str, Any]
+        self, op: str, name: str, inputs: Sequence[Value | None], kinds: Sequence[DType], attrs: Attrs
     ) -> tuple[Value, ...]:
         while inputs and inputs[-1] is None:  # runtimes do not fuse nodes that have empty names at the end
             inputs = inputs[:-1]
@@ -251,5 +253,5 @@ def _formal(formals: Sequence[Any], index: int) -> str:
     return f"{formal.type_str}#{index}" if many else str(formal.type_str)
 
 
-def _key(attrs: dict[str, Any]) -> Hashable:
+def _key(attrs: Attrs) -> Hashable:
     return tuple(sorted((k, tuple(v) if isinstance(v, list) else v) for k, v in attrs.items() if k[0] != "_"))

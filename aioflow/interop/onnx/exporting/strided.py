@@ -6,9 +6,10 @@ Begins and ends may be known only when the model runs.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from aioflow.graph.dtypes import bool_, int64
 from aioflow.interop.onnx.exporting.node import Node
@@ -151,7 +152,7 @@ def _chosen(node: Node, flags: Value, x: Value, y: Value) -> Value:
     return node.make("Where", flags, x, y)
 
 
-def _as_const(node: Node, array: Any) -> Value:
+def _as_const(node: Node, array: npt.ArrayLike) -> Value:
     return node.const(array, bool_ if np.asarray(array).dtype == bool else int64)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from onnx import TensorProto, ValueInfoProto, helper, numpy_helper
@@ -65,7 +65,7 @@ def mention_proto(array: Array, name: str) -> TensorProto:
 
 def value_info(value: Value) -> ValueInfoProto:
     """Return name, dtype and shape of an input or output. Each unknown size has a name of its own."""
-    sizes: list[Any] | None = None
+    sizes: list[int | str] | None = None
     if value.dims is not None:
         sizes = [f"{value.name}_dim_{i}" if size is None else size for i, size in enumerate(value.dims)]
     return helper.make_tensor_value_info(value.name, tensor_type(value.dtype), sizes)

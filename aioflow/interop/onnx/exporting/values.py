@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from aioflow.graph.dtypes import DType
 from aioflow.graph.shapes import Dims
+from aioflow.graph.signature.attributes import Attrs
 from aioflow.memory.values import Array
 
 
@@ -68,7 +68,7 @@ class Made:
     name: str
     inputs: list[str]
     outputs: list[str]
-    attrs: dict[str, Any] = field(default_factory=dict)
+    attrs: Attrs = field(default_factory=dict)
 
     @property
     def bodies(self) -> list[Body]:

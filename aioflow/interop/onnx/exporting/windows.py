@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 from aioflow.graph.shapes import Dims
+from aioflow.graph.signature.attributes import Attrs
 from aioflow.graph.windows import Window, same_padding
 from aioflow.interop.onnx.exporting.node import Node
 from aioflow.interop.onnx.exporting.values import Value
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +40,11 @@ class Windows:
         """Distances between kernel positions."""
         return list(self.window.dilations)
 
-    def spatial(self, values: Sequence[Any]) -> list[Any]:
+    def spatial(self, values: Sequence[_T]) -> list[_T]:
         """Return those of `values`, one per axis of the graph's tensor, that belong to spatial axes."""
         return list(self.window.layout.spatial(values))
 
-    def padding(self, node: Node, images: Value, kernel: Sequence[int | None] | None) -> dict[str, Any]:
+    def padding(self, node: Node, images: Value, kernel: Sequence[int | None] | None) -> Attrs:
         """Return the attribute that specifies the padding.
 
         Args:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 import numpy as np
 
 from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import TensorShape
-from aioflow.interop.onnx.sizes import int64, sizes_of
+from aioflow.interop.onnx.sizes import Size, int64, sizes_of
 from aioflow.interop.onnx.translating import Node, translation
 from aioflow.ops import public as ops
 from aioflow.ops.apply import convert_to_tensor
@@ -31,13 +32,11 @@ def non_max_suppression(
     images, classes = sizes_of(scores)[:2]
     corners = _corners(boxes) if node.attr("center_point_box", 0) else boxes
     count = ops.cast(ops.minimum(ops.reshape(int64(most), []), 2**31 - 1), "int32")
-    limit: Any = 0.0 if overlap is None else ops.reshape(overlap, [])
-    worst: Any = float("-inf") if least is None else ops.reshape(least, [])
+    limit: float | Tensor = 0.0 if overlap is None else ops.reshape(overlap, [])
+    worst: float | Tensor = float("-inf") if least is None else ops.reshape(least, [])
 
-    def best(image: Any, each: Any) -> Tensor:
-        own: Any = scores
-        all_of_it: Any = corners
-        found = best_boxes(all_of_it[image], own[image, each], ops.maximum(count, 0), limit, worst)
+    def best(image: Size, each: Size) -> Tensor:
+        found = best_boxes(corners[image], scores[image, each], ops.maximum(count, 0), limit, worst)
         rows = [image + ops.zeros_like(int64(found)), each + ops.zeros_like(int64(found)), int64(found)]
         return ops.stack(rows, 1)
 
@@ -47,20 +46,20 @@ def non_max_suppression(
     return _of_each(best, int64(images) * int64(classes), int64(classes))
 
 
-def _of_each(best: Any, count: Tensor, classes: Tensor) -> Tensor:
+def _of_each(best: Callable[[Tensor, Tensor], Tensor], count: Tensor, classes: Tensor) -> Tensor:
     """Return the concatenated results of a loop over the classes of all images."""
 
-    def step(number: Any, found: Tensor) -> tuple[Any, Tensor]:
+    def step(number: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
         return number + 1, ops.concat([found, best(number // classes, ops.floormod(number, classes))], 0)
 
-    shapes: Any = [TensorShape([]), TensorShape([None, 3])]
+    shapes = [TensorShape([]), TensorShape([None, 3])]
     begin = [int64(0), convert_to_tensor(np.zeros((0, 3), np.int64))]
     _, found = ops.while_loop(lambda number, _: number < count, step, begin, shape_invariants=shapes)
     result: Tensor = found
     return result
 
 
-def _corners(boxes: Any) -> Tensor:
+def _corners(boxes: Tensor) -> Tensor:
     """Return boxes given by center and size, (x, y, width, height), as corners (y, x)."""
     x, y, width, height = (boxes[:, :, i] for i in range(4))
     return ops.stack([y - height / 2.0, x - width / 2.0, y + height / 2.0, x + width / 2.0], 2)

@@ -7,6 +7,7 @@ from typing import Any
 
 from aioflow.graph import dtypes
 from aioflow.graph.graph import Tensor
+from aioflow.graph.shapes import ShapeLike
 from aioflow.interop.onnx.sequences import (
     Kind,
     OptionalKind,
@@ -79,7 +80,7 @@ def loop(node: Node, count: Tensor | None, condition: Tensor | None, *start: Val
     return (*values, *(stacked(*pair) for pair in zip(found[len(carried) :], scanned, strict=True)))
 
 
-def _invariants(carried: Items[Kind], lists: int) -> list[Any]:
+def _invariants(carried: Items[Kind], lists: int) -> list[ShapeLike | None]:
     """Return the static shapes that hold in every iteration."""
     return [(), (), *(kind.dims if isinstance(kind, TensorKind) else () for kind in carried), *[()] * lists]
 

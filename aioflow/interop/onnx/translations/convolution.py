@@ -13,7 +13,7 @@ import numpy as np
 from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.geometry import Windows, framed, positive, quotient, windows_of
 from aioflow.interop.onnx.layout import channels_first, channels_last
-from aioflow.interop.onnx.sizes import int64, rank_of, sizes_of
+from aioflow.interop.onnx.sizes import Size, int64, rank_of, sizes_of
 from aioflow.interop.onnx.translating import Node, translation
 from aioflow.ops import public as ops
 from aioflow.ops.apply import convert_to_tensor
@@ -123,12 +123,12 @@ class _SpreadAxis(NamedTuple):
     kernel: int
     stride: int
     dilation: int
-    full: Any
-    before: Any
-    after: Any
+    full: Size
+    before: Size
+    after: Size
 
     @property
-    def size(self) -> Any:
+    def size(self) -> Size:
         """Size after cropping and before padding."""
         return self.full - positive(self.before) - positive(self.after)
 
@@ -159,14 +159,13 @@ def _spread(node: Node, x: Tensor, w: Tensor, b: Tensor | None, axes: list[_Spre
     """Return the transposed convolution of images."""
     is_fed = any(isinstance(edge, Tensor) for axis in axes for edge in (axis.before, axis.after))
     # The kernel itself crops numbers of elements that are known; others are cropped afterwards.
+    pads: list[Any] = [[0, 0], *([positive(axis.before), positive(axis.after)] for axis in axes), [0, 0]]
     y = convolution.conv2d_backprop_input(
         _shape([sizes_of(x)[0], *(axis.full if is_fed else axis.size for axis in axes), _channels(node, w)]),
         ops.transpose(w, [2, 3, 1, 0]),
         channels_last(x, 4),
         strides=[axis.stride for axis in axes],
-        padding="VALID"
-        if is_fed
-        else [[0, 0], *([positive(axis.before), positive(axis.after)] for axis in axes), [0, 0]],
+        padding="VALID" if is_fed else pads,
         dilations=[axis.dilation for axis in axes],
     )
     y = _extended(_cut(y, axes) if is_fed else y, axes)
@@ -205,7 +204,7 @@ def _extended(y: Tensor, axes: list[_SpreadAxis]) -> Tensor:
     return y
 
 
-def _shape(sizes: list[Any]) -> Tensor:
+def _shape(sizes: list[Size]) -> Tensor:
     if all(isinstance(s, int) for s in sizes):
         return convert_to_tensor(np.array(sizes, np.int32))
     return ops.cast(ops.stack([int64(s) for s in sizes]), "int32")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -10,7 +11,8 @@ from aioflow.graph import dtypes
 from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.sizes import rank_of
 from aioflow.interop.onnx.translating import Node, translation
-from aioflow.interop.onnx.translations.lookup import index_in, mapped
+from aioflow.interop.onnx.translations.lookup import Key, index_in, mapped
+from aioflow.memory.values import Array
 from aioflow.ops.apply import constant, make
 from aioflow.ops.array.making import one_hot
 from aioflow.ops.math.reduction import reduce_max, reduce_sum
@@ -22,7 +24,7 @@ def _bytes(texts: list[str]) -> list[bytes]:
     return [text.encode() for text in texts]
 
 
-def _strings(texts: list[str]) -> np.ndarray[Any, Any]:
+def _strings(texts: list[str]) -> Array:
     return np.array(_bytes(texts), object)
 
 
@@ -58,17 +60,17 @@ def label_encoder(node: Node, x: Tensor) -> Tensor:
     return mapped(_keys(node), values, default, x)
 
 
-def _keys(node: Node) -> list[Any]:
+def _keys(node: Node) -> Sequence[Key]:
     for kind in ("int64s", "floats"):
         if node.attr(f"keys_{kind}") is not None:
             return list(node.attr(f"keys_{kind}"))
     if node.attr("keys_strings") is not None:
         return _bytes(node.attr("keys_strings"))
-    found: list[Any] = node.required("keys_tensor").reshape(-1).tolist()
+    found: list[Key] = node.required("keys_tensor").reshape(-1).tolist()
     return found
 
 
-def _values(node: Node) -> tuple[np.ndarray[Any, Any], Any]:
+def _values(node: Node) -> tuple[Array, Any]:
     """Return the values, and the default value of their type."""
     given = node.attr("default_tensor")
     default = None if given is None else given.reshape(-1)[0]
@@ -89,7 +91,7 @@ def _values(node: Node) -> tuple[np.ndarray[Any, Any], Any]:
 @translation("OneHotEncoder", domain=_ML)
 def one_hot_encoder(node: Node, x: Tensor) -> Tensor:
     texts = node.attr("cats_strings")
-    keys: list[Any] = _bytes(texts) if texts else node.required("cats_int64s")
+    keys: Sequence[Key] = _bytes(texts) if texts else node.required("cats_int64s")
     if not node.attr("zeros", 1):
         return node.refuse("zeros=0: a category that is not there is an error")
     whole = x if texts or x.dtype is dtypes.int64 else make("Cast", x, DstT=dtypes.int64)
@@ -170,7 +172,7 @@ def transformed(node: Node, scores: Tensor, kind: str) -> Tensor:
     return node.refuse(f"post_transform={kind}")
 
 
-def class_labels(node: Node, *names: str) -> np.ndarray[Any, Any]:
+def class_labels(node: Node, *names: str) -> Array:
     """Return the labels of the classes: strings or integers."""
     for name in names:
         found = node.attr(name)
@@ -179,7 +181,7 @@ def class_labels(node: Node, *names: str) -> np.ndarray[Any, Any]:
     return node.refuse("no labels of classes")
 
 
-def labels_of(scores: Tensor, labels: np.ndarray[Any, Any]) -> Tensor:
+def labels_of(scores: Tensor, labels: Array) -> Tensor:
     """Return the label with the highest score in each row."""
     return make("GatherV2", constant(labels), make("ArgMax", scores, -1), 0)
 

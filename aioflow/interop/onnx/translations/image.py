@@ -9,7 +9,7 @@ from typing import Any, Final
 from aioflow.graph.graph import Tensor
 from aioflow.graph.static_value import partial_value
 from aioflow.interop.onnx.sampling import Sampling, sampled, shape_of_sizes
-from aioflow.interop.onnx.sizes import int64, length_of, product_of, rank_of, sizes_of
+from aioflow.interop.onnx.sizes import Size, int64, length_of, product_of, rank_of, sizes_of
 from aioflow.interop.onnx.translating import Node, translation
 from aioflow.ops import public as ops
 from aioflow.ops.apply import make
@@ -27,7 +27,7 @@ def grid_sample(node: Node, x: Tensor, grid: Tensor) -> Tensor:
     places = sizes_of(grid)[1:-1]
     if rank_of(node, grid) != rank_of(node, x):
         raise node.wrong("the grid", f"rank {rank_of(node, x)}", rank_of(node, grid))
-    flat: Any = ops.reshape(grid, shape_of_sizes([batch, product_of(places), len(sizes)]))
+    flat = ops.reshape(grid, shape_of_sizes([batch, product_of(places), len(sizes)]))
     coordinates = []
     for axis, size in enumerate(sizes):
         at = flat[:, :, len(sizes) - 1 - axis]  # a grid's coordinates start with the last axis
@@ -43,10 +43,10 @@ def affine_grid(node: Node, theta: Tensor, size: Tensor) -> Tensor:
     count = length_of(node, size) - 2
     sizes = _elements(size, count + 2)[2:]
     kind, rank = theta.dtype, count + 1
-    axes: list[Any] = []
+    axes: list[Tensor] = []
     for axis, length in enumerate(sizes):
-        places: Any = ops.cast(ops.range(int64(length)), kind)
-        wide: Any = ops.cast(length, kind)
+        places = ops.cast(ops.range(int64(length)), kind)
+        wide = ops.cast(length, kind)
         at = places * 2.0 / (wide - 1.0) - 1.0 if node.attr("align_corners", 0) else (places * 2.0 + 1.0) / wide - 1.0
         axes.append(ops.broadcast_to(_on_axes(at, axis, count), shape_of_sizes(sizes)))
     grid = ops.stack([*reversed(axes), ops.ones_like(axes[0])], count)  # [sizes …, axes + 1]
@@ -71,7 +71,7 @@ def deform_conv(
     batch, channels, rows, columns = sizes_of(x)
     made = sizes_of(offset)[2:]
     places = [taps, *made]
-    given: Any = ops.reshape(offset, shape_of_sizes([batch * shifts, taps, 2, *made]))
+    given = ops.reshape(offset, shape_of_sizes([batch * shifts, taps, 2, *made]))
     coordinates = [
         ops.reshape(given[:, :, axis] + _regular(node, axis, kernel, made, given), [_of(batch, shifts), -1])
         for axis in range(2)
@@ -90,11 +90,11 @@ def deform_conv(
     return y if b is None else y + ops.reshape(b, [1, -1, 1, 1])
 
 
-def _of(batch: Any, count: int) -> Any:
+def _of(batch: Size, count: int) -> int:
     return -1 if isinstance(batch, Tensor) else batch * count
 
 
-def _part(node: Node, size: Any, count: int) -> int:
+def _part(node: Node, size: Size | None, count: int) -> int:
     if not isinstance(size, int):
         return node.refuse("an unknown number of channels")
     if count < 1 or size % count:
@@ -102,7 +102,7 @@ def _part(node: Node, size: Any, count: int) -> int:
     return size // count
 
 
-def _regular(node: Node, axis: int, kernel: list[int], made: list[Any], like: Tensor) -> Tensor:
+def _regular(node: Node, axis: int, kernel: list[int], made: list[Size], like: Tensor) -> Tensor:
     """Return each kernel element's position in each window along an axis, [taps, rows, columns], without offsets."""
     stride = (node.attr("strides", []) or [1, 1])[axis]
     dilation = (node.attr("dilations", []) or [1, 1])[axis]
@@ -125,7 +125,7 @@ def col2im(node: Node, columns: Tensor, image_shape: Tensor, block_shape: Tensor
         span = (block[axis] - 1) * dilations[axis] + 1
         blocks = (size + pads[axis] + pads[axis + count] - span) // strides[axis] + 1
         taps = ops.range(int64(block[axis])) * dilations[axis] - pads[axis]
-        at: Any = _on_axes(taps, axis, 2 * count) + _on_axes(
+        at = _on_axes(taps, axis, 2 * count) + _on_axes(
             ops.range(int64(blocks)) * strides[axis], axis + count, 2 * count
         )
         own = ops.logical_and(at >= 0, at < size)
@@ -140,7 +140,7 @@ def col2im(node: Node, columns: Tensor, image_shape: Tensor, block_shape: Tensor
     return ops.reshape(sums, shape_of_sizes([batch, depth // product_of(block), *image]))
 
 
-def _elements(vector: Tensor, count: int) -> list[Any]:
+def _elements(vector: Tensor, count: int) -> list[Size]:
     """Return the elements of a vector of sizes, as numbers where they are known."""
     known = partial_value(vector)
     values = [None] * count if known is None else list(known)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from aioflow.graph import dtypes
 from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import Dims
 from aioflow.interop.onnx.sizes import (
+    Size,
     axis_of,
     count_of,
     int64,
@@ -78,7 +80,7 @@ def _ordered(node: Node, values: Tensor, order: list[int], default: int) -> Tens
     return ops.gather(ops.concat([int64(values), int64([default])], 0), int64(order))
 
 
-def _wrapped(node: Node, indices: Tensor, size: Any) -> Tensor:
+def _wrapped(node: Node, indices: Tensor, size: Size) -> Tensor:
     """Return indices counted from the front. The given ones may be negative."""
     known = node.constant(indices)
     if known is not None and (known >= 0).all():
@@ -91,8 +93,8 @@ def _wrapped(node: Node, indices: Tensor, size: Any) -> Tensor:
 @translation("Gather")
 def gather(node: Node, x: Tensor, indices: Tensor) -> Tensor:
     axis = axis_of(node, x, node.attr("axis", 0), from_end=True)
-    size: Any = None if x.dims is None else x.dims[axis]
-    size = ops.shape(x, out_type="int64")[axis] if size is None else size
+    known = None if x.dims is None else x.dims[axis]
+    size: Size = ops.shape(x, out_type="int64")[axis] if known is None else known
     return ops.gather(x, _wrapped(node, indices, size), axis=axis)
 
 
@@ -272,7 +274,7 @@ def _ascending(node: Node, values: Tensor, axis: int) -> Tensor:
     if rank == 1:
         return _stable_order(values)
     sizes = [s for i, s in enumerate(values.dims or ()) if i != axis]
-    width = product_of([node.refuse("sorted slices of unknown size") if s is None else s for s in sizes])
+    width = math.prod([node.refuse("sorted slices of unknown size") if s is None else s for s in sizes])
     if width > 1024:
         return node.refuse(f"sorted slices of {width} elements")
     rows = ops.reshape(ops.transpose(values, [axis, *(i for i in range(rank) if i != axis)]), int64([-1, width]))

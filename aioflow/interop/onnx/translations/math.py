@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import reduce
-from typing import Any, Final
+from typing import Final
 
 from aioflow.graph import dtypes
 from aioflow.graph.graph import Tensor
+from aioflow.graph.tensor_like import TensorLike
 from aioflow.interop.onnx.sizes import axis_of
 from aioflow.interop.onnx.translating import Node, translation
 from aioflow.interop.onnx.translations.dimensions import flat_from, scalar_of, size_of
@@ -153,7 +154,7 @@ def clip(node: Node, x: Tensor, low: Tensor | None = None, high: Tensor | None =
     return _clipped(x, low, high)
 
 
-def _clipped(x: Tensor, low: Any, high: Any) -> Tensor:
+def _clipped(x: Tensor, low: TensorLike | None, high: TensorLike | None) -> Tensor:
     y = x if low is None else make("Maximum", x, low)
     y = y if high is None else make("Minimum", y, high)
     return make("Identity", x) if y is x else y

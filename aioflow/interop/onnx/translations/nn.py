@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from aioflow.graph import dtypes
 from aioflow.graph.graph import Tensor
+from aioflow.graph.tensor_like import TensorLike
 from aioflow.interop.onnx.layout import channels_first, channels_last
 from aioflow.interop.onnx.sizes import rank_of
 from aioflow.interop.onnx.translating import Node, translation
@@ -65,7 +64,7 @@ def _normalized(node: Node, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor
             "FusedBatchNormV3", channels_last(x, 4), scale, bias, mean, variance, epsilon=epsilon, is_training=False
         )
         return channels_first(outputs[0], 4)
-    own: Any = [-1] + [1] * (rank - 2)
+    own: TensorLike = [-1] + [1] * (rank - 2)
     if x.dims is None:
         own = ops.concat([[-1], ops.ones_like(ops.shape(x)[2:])], 0)
     factor = ops.cast(scale, variance.dtype) * ops.rsqrt(variance + constant(epsilon, variance.dtype))
@@ -87,7 +86,7 @@ def lrn(node: Node, x: Tensor) -> Tensor:
     # The sum is unrolled into one slice for each channel of the window.
     if not 0 < size <= 64:
         return node.refuse(f"size={size}")
-    edges: Any = [[0, 0]] * rank_of(node, x)
+    edges = [[0, 0]] * rank_of(node, x)
     edges[1] = [(size - 1) // 2, size // 2]
     squares = ops.pad(ops.square(x), edges)
     count, parts = rank_of(node, x), []

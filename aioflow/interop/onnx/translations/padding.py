@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.geometry import quotient
 from aioflow.interop.onnx.layout import padded
-from aioflow.interop.onnx.sizes import axis_of, int64, integers, length_of, rank_of, sizes_of, with_dims
+from aioflow.interop.onnx.sizes import Size, axis_of, int64, integers, length_of, rank_of, sizes_of, with_dims
 from aioflow.interop.onnx.translating import Node, translation
 from aioflow.ops import public as ops
 from aioflow.ops.apply import constant
@@ -74,7 +74,7 @@ def _padded(node: Node, x: Tensor, pads: Tensor, value: Tensor | None, axes: Ten
     return with_dims(made, (None,) * rank)
 
 
-def _repeated(node: Node, x: Tensor, pairs: list[Any], mode: str) -> Tensor:
+def _repeated(node: Node, x: Tensor, pairs: Sequence[Sequence[Size]], mode: str) -> Tensor:
     """Return the tensor padded with its own elements."""
     for axis, ((before, after), size) in enumerate(zip(pairs, sizes_of(x), strict=True)):
         if isinstance(before, int) and isinstance(after, int) and not before and not after:
@@ -117,9 +117,9 @@ def space_to_depth(node: Node, x: Tensor) -> Tensor:
     return _moved(x, parts, order, [batch, channels * block * block, high, wide])
 
 
-def _moved(x: Tensor, parts: list[Any], order: list[int], sizes: list[Any]) -> Tensor:
+def _moved(x: Tensor, parts: list[Size], order: list[int], sizes: list[Size]) -> Tensor:
     return ops.reshape(ops.transpose(ops.reshape(x, _shape(parts)), order), _shape(sizes))
 
 
-def _shape(sizes: list[Any]) -> Tensor:
+def _shape(sizes: list[Size]) -> Tensor:
     return ops.stack([int64(size) for size in sizes]) if any(isinstance(s, Tensor) for s in sizes) else int64(sizes)

@@ -38,7 +38,7 @@ def max_pool(node: Node, x: Tensor) -> Tensor | tuple[Tensor, ...]:
     if windows.is_fed:
         x, windows = framed(x, windows, _least(x)), windows.bare()
     image, windows = _as_image(x, windows)
-    pads: Any = "SAME" if windows.pads is None else "VALID"
+    pads: str | list[list[int]] = "SAME" if windows.pads is None else "VALID"
     if windows.pads is not None and windows.padded:
         pads = [[0, 0], *windows.whole_pads(), [0, 0]]
     return _from_image(pooling.max_pool(image, list(windows.kernel), list(windows.strides), pads), rank)
@@ -59,7 +59,7 @@ def _from_image(y: Tensor, rank: int) -> Tensor:
     return channels_first(ops.squeeze(y, [1]) if rank == 3 else y, rank)
 
 
-def _least(x: Tensor) -> Any:
+def _least(x: Tensor) -> float:
     """Return the least value of the dtype, so that padding is never the maximum."""
     return -np.inf if x.dtype.is_floating else x.dtype.min
 
@@ -143,7 +143,7 @@ def _counted(x: Tensor, windows: Windows, with_padding: bool) -> Tensor:
     """Return 1 for elements that count and 0 around them, in the shape of one padded image of one channel."""
     sizes = sizes_of(x)[2:]
     pads = windows.pads or ()
-    inside = [size + sum(pad) if with_padding else size for size, pad in zip(sizes, pads, strict=True)]
+    inside: list[Any] = [size + sum(pad) if with_padding else size for size, pad in zip(sizes, pads, strict=True)]
     around = windows.whole_pads()
     if with_padding:
         around = [[0, extra] for extra in windows.extra]

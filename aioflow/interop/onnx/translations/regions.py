@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.sampling import shape_of_sizes
-from aioflow.interop.onnx.sizes import int64, product_of, sizes_of
+from aioflow.interop.onnx.sizes import Size, int64, product_of, sizes_of
 from aioflow.interop.onnx.translating import Node, translation
 from aioflow.ops import public as ops
 
@@ -26,7 +24,7 @@ def _roi_align(node: Node, x: Tensor, rois: Tensor, batches: Tensor, mode: str) 
     made = node.attr("output_height", 1), node.attr("output_width", 1)
     channels, rows, columns = sizes_of(x)[1:]
     count = sizes_of(rois)[0]
-    corners: Any = ops.cast(rois, x.dtype) * node.attr("spatial_scale", 1.0) - (0.5 if mode == "half_pixel" else 0.0)
+    corners = ops.cast(rois, x.dtype) * node.attr("spatial_scale", 1.0) - (0.5 if mode == "half_pixel" else 0.0)
     axes = [
         _grid(node, corners[:, first], corners[:, first + 2], made[axis], size, mode == "half_pixel")
         for axis, (first, size) in enumerate(((1, rows), (0, columns)))
@@ -35,20 +33,20 @@ def _roi_align(node: Node, x: Tensor, rois: Tensor, batches: Tensor, mode: str) 
     down = [ops.expand_dims(ops.expand_dims(each, 3), 4) for each in axes[0][:5]]
     across = [ops.expand_dims(ops.expand_dims(each, 1), 2) for each in axes[1][:5]]
     there = ops.logical_and(down[4], across[4])
-    counted: Any = ops.logical_and(there, ops.logical_and(down[3], across[3]))
+    counted = ops.logical_and(there, ops.logical_and(down[3], across[3]))
     flat = ops.reshape(ops.transpose(x, [0, 2, 3, 1]), shape_of_sizes([-1, channels]))
     begin = ops.reshape(int64(batches), [-1, 1, 1, 1, 1]) * product_of([rows, columns])
     corner_values = []
     for y_place, y_weight in ((down[0], 1.0 - down[2]), (down[1], down[2])):
         for x_place, x_weight in ((across[0], 1.0 - across[2]), (across[1], across[2])):
-            place: Any = begin + y_place * columns + x_place
+            place = begin + y_place * columns + x_place
             weight = ops.where_v2(counted, y_weight * x_weight, ops.zeros_like(y_weight * x_weight))
             corner_values.append(ops.gather(flat, place) * ops.expand_dims(weight, -1))
     y = _folded(node, corner_values, ops.expand_dims(there, -1), axes[0][5] * axes[1][5])
     return ops.reshape(ops.transpose(y, [0, 3, 1, 2]), shape_of_sizes([count, channels, *made]))
 
 
-def _grid(node: Node, begin: Any, end: Any, parts: int, size: Any, halves: bool) -> tuple[Tensor, ...]:
+def _grid(node: Node, begin: Tensor, end: Tensor, parts: int, size: Size, halves: bool) -> tuple[Tensor, ...]:
     """Return the sampling positions of the regions along an axis.
 
     All but the last result have the shape [regions, parts, places]:
@@ -71,8 +69,8 @@ def _grid(node: Node, begin: Any, end: Any, parts: int, size: Any, halves: bool)
     number = ops.cast(ops.reshape(ops.range(most), [1, 1, -1]), begin.dtype)
     wide = [ops.reshape(each, [-1, 1, 1]) for each in (begin, part, ops.maximum(counts, ops.ones_like(counts)))]
     steps = ops.cast(ops.reshape(ops.range(parts), [1, -1, 1]), begin.dtype)
-    at: Any = wide[0] + steps * wide[1] + (number + 0.5) * wide[1] / wide[2]
-    length_of_axis: Any = ops.cast(size, begin.dtype)
+    at = wide[0] + steps * wide[1] + (number + 0.5) * wide[1] / wide[2]
+    length_of_axis = ops.cast(size, begin.dtype)
     inside = ops.logical_and(at >= -1.0, at <= length_of_axis)
     # `steps >= 0` always holds. It only gives the result the axis of the parts.
     there = ops.logical_and(number < ops.reshape(counts, [-1, 1, 1]), steps >= 0.0)
@@ -81,7 +79,7 @@ def _grid(node: Node, begin: Any, end: Any, parts: int, size: Any, halves: bool)
     return low, ops.minimum(low + 1, size - 1), at - ops.floor(at), inside, there, counts
 
 
-def _folded(node: Node, corners: list[Any], there: Any, places: Any) -> Tensor:
+def _folded(node: Node, corners: list[Tensor], there: Tensor, places: Tensor) -> Tensor:
     """Return the mean or the maximum of each part, [regions, parts down, parts across, channels]."""
     if node.attr("mode", "avg").lower() == "max":
         greatest = corners[0]
@@ -99,8 +97,8 @@ def max_roi_pool(node: Node, x: Tensor, rois: Tensor) -> Tensor:
     """Return the maximum of each part of each region, over whole elements."""
     made = node.required("pooled_shape")
     rows, columns = sizes_of(x)[2:]
-    rounded: Any = int64(ops.floor(ops.cast(rois, "float32")[:, 1:] * node.attr("spatial_scale", 1.0) + 0.5))
-    y: Any = ops.gather(x, int64(rois[:, 0]))
+    rounded = int64(ops.floor(ops.cast(rois, "float32")[:, 1:] * node.attr("spatial_scale", 1.0) + 0.5))
+    y = ops.gather(x, int64(rois[:, 0]))
     # The columns of each part come first, then the rows: the maximum of maxima is the same.
     for axis, first, size, parts in ((3, 0, columns, made[1]), (2, 1, rows, made[0])):
         y = _maxima(y, axis, rounded[:, first], rounded[:, first + 2], size, parts)
@@ -108,11 +106,11 @@ def max_roi_pool(node: Node, x: Tensor, rois: Tensor) -> Tensor:
     return ops.where_v2(empty, ops.zeros_like(y), y)
 
 
-def _maxima(x: Any, axis: int, first: Any, last: Any, size: Any, parts: int) -> Any:
+def _maxima(x: Tensor, axis: int, first: Tensor, last: Tensor, size: Size, parts: int) -> Tensor:
     """Return the maximum of each part between `first` and `last`, [regions], along an axis of x."""
-    part: Any = ops.cast(ops.maximum(last - first + 1, 1), "float32") / float(parts)
+    part = ops.cast(ops.maximum(last - first + 1, 1), "float32") / float(parts)
     results = []
-    at: Any = ops.expand_dims(ops.range(int64(size)), 0)
+    at = ops.expand_dims(ops.range(int64(size)), 0)
     for number in range(parts):
         begin = ops.clip_by_value(int64(ops.floor(part * float(number))) + first, 0, int64(size))
         end = ops.clip_by_value(int64(ops.ceil(part * float(number + 1))) + first, 0, int64(size))

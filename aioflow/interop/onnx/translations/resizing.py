@@ -6,18 +6,21 @@ Sizes, scales and regions are numbers if they are known, otherwise scalar tensor
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from aioflow.graph import dtypes
 from aioflow.graph.graph import Tensor
 from aioflow.graph.static_value import partial_value
-from aioflow.interop.onnx.sizes import axes_of, int64, rank_of, sizes_of
+from aioflow.interop.onnx.sizes import Size, axes_of, int64, rank_of, sizes_of
 from aioflow.interop.onnx.translating import Node, translation
 from aioflow.ops import public as ops
 from aioflow.ops.apply import make
+
+_Number: TypeAlias = float | Tensor
 
 _PRECISION: Final = dtypes.float32  # dtype of coordinates as in other runtimes, since it decides how ties round
 _FEW: Final = 16  # positions gathered one by one, which needs no array of all of them
@@ -37,10 +40,10 @@ class _Axis:
     """
 
     axis: int
-    given: Any
-    made: Any
-    scale: Any
-    region: tuple[Any, Any] | None
+    given: Size
+    made: Size
+    scale: _Number
+    region: tuple[_Number, _Number] | None
 
     @property
     def same(self) -> bool:
@@ -51,7 +54,7 @@ class _Axis:
         return _is(self.scale, 1) and (isinstance(self.given, Tensor) or _is(self.made, self.given))
 
 
-def _is(value: Any, number: float) -> bool:
+def _is(value: _Number, number: float) -> bool:
     return not isinstance(value, Tensor) and math.isclose(value, number)
 
 
@@ -85,7 +88,7 @@ def resize(
     return _resized(node, x, _by_scales(node, x, axes, _numbers(node, scales, len(axes)), regions), False)
 
 
-def _numbers(node: Node, vector: Tensor, count: int) -> list[Any]:
+def _numbers(node: Node, vector: Tensor, count: int) -> list[_Number]:
     """Return the elements of a vector, as floats or float32 scalars."""
     value = node.constant(vector)
     if value is None:
@@ -96,7 +99,9 @@ def _numbers(node: Node, vector: Tensor, count: int) -> list[Any]:
     return [float(v) for v in np.reshape(value, -1)]
 
 
-def _by_scales(node: Node, x: Tensor, axes: list[int], scales: list[Any], regions: list[Any] | None) -> list[_Axis]:
+def _by_scales(
+    node: Node, x: Tensor, axes: list[int], scales: list[_Number], regions: list[_Number] | None
+) -> list[_Axis]:
     sizes = sizes_of(x)
     if len(scales) != len(axes):
         raise node.wrong("the scales", f"{len(axes)} numbers", len(scales))
@@ -106,11 +111,11 @@ def _by_scales(node: Node, x: Tensor, axes: list[int], scales: list[Any], region
     ]
 
 
-def _region(regions: list[Any] | None, i: int, count: int) -> tuple[Any, Any] | None:
+def _region(regions: list[_Number] | None, i: int, count: int) -> tuple[_Number, _Number] | None:
     return None if regions is None else (regions[i], regions[count + i])
 
 
-def _by_sizes(node: Node, x: Tensor, axes: list[int], wanted: Tensor, regions: list[Any] | None) -> list[_Axis]:
+def _by_sizes(node: Node, x: Tensor, axes: list[int], wanted: Tensor, regions: list[_Number] | None) -> list[_Axis]:
     value = partial_value(wanted)
     known = [None] * len(axes) if value is None else list(value)
     if len(known) != len(axes):
@@ -129,18 +134,18 @@ def _by_sizes(node: Node, x: Tensor, axes: list[int], wanted: Tensor, regions: l
     return [_Axis(axes[i], given[i], made[i], scales[i], _region(regions, i, len(axes))) for i in places]
 
 
-def _extreme(scales: list[Any], least: bool) -> Any:
+def _extreme(scales: list[_Number], least: bool) -> _Number:
     if not any(isinstance(scale, Tensor) for scale in scales):
         return min(scales) if least else max(scales)
     stacked = ops.stack([ops.cast(scale, _PRECISION) for scale in scales])
     return ops.reduce_min(stacked) if least else ops.reduce_max(stacked)
 
 
-def _float(value: Any) -> Any:
+def _float(value: _Number) -> _Number:
     return ops.cast(value, _PRECISION) if isinstance(value, Tensor) else float(value)
 
 
-def _whole(rounding: Any, value: Any) -> Any:
+def _whole(rounding: Callable[[Tensor], Tensor], value: _Number) -> Size:
     return ops.cast(rounding(value), "int64") if isinstance(value, Tensor) else math.floor(value)
 
 
@@ -183,16 +188,16 @@ def _column(rank: int, axis: int) -> list[int]:
 
 def _coordinates(node: Node, axis: _Axis, mode: str) -> Tensor:
     """Return the position of each output element in the input, in float32."""
-    y: Any = ops.cast(ops.range(axis.made), _PRECISION)
+    y = ops.cast(ops.range(axis.made), _PRECISION)
     given = _float(axis.given)
     length = axis.scale * given
-    at: Tensor | None = _moved(axis, mode, y, given, length)
+    at = _moved(axis, mode, y, given, length)
     if at is None:
         raise node.wrong("attribute 'coordinate_transformation_mode'", "a mode of ONNX", mode)
     return at
 
 
-def _moved(axis: _Axis, mode: str, y: Any, given: Any, length: Any) -> Any:
+def _moved(axis: _Axis, mode: str, y: Tensor, given: _Number, length: _Number) -> Tensor | None:
     if mode == "asymmetric":
         return y / axis.scale
     if mode == "half_pixel":
@@ -213,13 +218,13 @@ def _moved(axis: _Axis, mode: str, y: Any, given: Any, length: Any) -> Any:
     return None
 
 
-def _if_one(length: Any, one: Tensor, other: Tensor) -> Tensor:
+def _if_one(length: _Number, one: Tensor, other: Tensor) -> Tensor:
     if not isinstance(length, Tensor):
         return one if length == 1 else other
     return ops.where_v2(ops.equal(length, 1.0), one, other)
 
 
-def _not_zero(value: Any) -> Any:
+def _not_zero(value: _Number) -> _Number:
     if not isinstance(value, Tensor):
         return value or 1.0
     return ops.where_v2(ops.equal(value, 0.0), ops.ones_like(value), value)
@@ -247,12 +252,13 @@ def _weighted(node: Node, x: Tensor, axis: _Axis, at: Tensor, mode: str) -> Tens
 
     With `antialias`, the kernel is wider where the image shrinks.
     """
-    reach: Any = 1 if mode == "linear" else 2
-    shrink: Any = 1.0
+    width = 1 if mode == "linear" else 2
+    reach: Size = width
+    shrink: _Number = 1.0
     smooth = node.attr("antialias", 0)
     if smooth:
         shrink = ops.minimum(axis.scale, 1.0) if isinstance(axis.scale, Tensor) else min(axis.scale, 1.0)
-        reach = _whole(ops.ceil, reach / shrink) if isinstance(shrink, Tensor) else math.ceil(reach / shrink)
+        reach = _whole(ops.ceil, width / shrink) if isinstance(shrink, Tensor) else math.ceil(width / shrink)
     base = ops.floor(at)
     offsets = ops.range(int64(1 - reach), int64(reach + 1))
     weights = _kernel(node, (ops.cast(offsets, _PRECISION) - ops.expand_dims(at - base, 1)) * shrink, mode)

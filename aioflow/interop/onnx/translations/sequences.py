@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from onnx import TypeProto
 
@@ -106,7 +104,7 @@ def split_to_sequence(node: Node, x: Tensor, split: Tensor | None = None) -> Seq
     kind = TensorKind(
         x.dtype, None if x.dims is None else tuple(None if i == axis else d for i, d in enumerate(x.dims))
     )
-    whole: Any = (x.dims or ())[axis]
+    whole = (x.dims or ())[axis]
     known = None if split is None else node.constant(split)
     if whole is None or (split is not None and known is None):
         return _split_by_the_step(node, x, split, axis, kind)

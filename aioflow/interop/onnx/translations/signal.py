@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from aioflow.graph import dtypes
 from aioflow.graph.graph import Tensor
-from aioflow.interop.onnx.sizes import count_of, int64, rank_of, sizes_of, with_dims
+from aioflow.interop.onnx.sizes import Size, count_of, int64, rank_of, sizes_of, with_dims
 from aioflow.interop.onnx.translating import Node, translation
 from aioflow.ops import public as ops
 from aioflow.ops.apply import make
@@ -22,13 +20,13 @@ def dft_by_attribute(node: Node, x: Tensor, length: Tensor | None = None) -> Ten
 
 @translation("DFT", since=20)
 def dft(node: Node, x: Tensor, length: Tensor | None = None, axis: Tensor | None = None) -> Tensor:
-    where = -2 if axis is None else node.constant(axis)
-    if where is None:
+    known = None if axis is None else node.constant(axis)
+    if axis is not None and known is None:
         return _along_unknown(node, x, length, axis)
-    return _transformed(node, x, length, int(where))
+    return _transformed(node, x, length, -2 if known is None else int(known))
 
 
-def _along_unknown(node: Node, x: Tensor, length: Tensor | None, axis: Any) -> Tensor:
+def _along_unknown(node: Node, x: Tensor, length: Tensor | None, axis: Tensor) -> Tensor:
     """Return the transform along an axis known only in the step, which is swapped with the last axis of the signal."""
     rank = rank_of(node, x)
     order = ops.range(rank)
@@ -47,7 +45,7 @@ def _transformed(node: Node, x: Tensor, length: Tensor | None, axis: int) -> Ten
     kind = x.dtype
     wide = x if kind in (dtypes.float32, dtypes.float64) else ops.cast(x, "float32")
     order = [i for i in range(rank - 1) if i != axis] + [axis]
-    moved: Any = ops.transpose(wide, [*order, rank - 1])
+    moved = ops.transpose(wide, [*order, rank - 1])
     inverse, half = node.attr("inverse", 0), node.attr("onesided", 0)
     size = None if length is None else count_of(length)
     if half and parts is None:  # a one-sided transform has real input, or output if inverse
@@ -65,7 +63,7 @@ def _transformed(node: Node, x: Tensor, length: Tensor | None, axis: int) -> Ten
     return ops.cast(ops.transpose(result, back), kind)
 
 
-def _complex(pairs: Any, parts: int | None) -> Tensor:
+def _complex(pairs: Tensor, parts: int | None) -> Tensor:
     """Return complex numbers from a last axis of real parts and possibly imaginary ones."""
     real = pairs[..., 0]
     if parts is None:  # if there is no imaginary part, the sum is 0
@@ -101,20 +99,20 @@ def stft(
     samples = sizes_of(signal)[1]
     if rank_of(node, signal) != 3 or parts not in (1, 2, None):
         raise node.wrong("the signal", "[batch, samples, 1 or 2]", signal.dims)
-    length: Any = samples
+    length: Size = samples
     if frame_length is not None:
         length = ops.reshape(int64(frame_length), [])
     elif window is not None:
         length = sizes_of(window)[0]
-    hop: Any = ops.reshape(int64(step), [])
+    hop = ops.reshape(int64(step), [])
     frames = (int64(samples) - length) // hop + 1
     begins = ops.reshape(ops.range(frames) * hop, [-1, 1])
     places = begins + ops.reshape(ops.range(int64(length)), [1, -1])
-    taken: Any = ops.gather(signal, places, axis=1)  # [batch, frames, length, parts]
+    taken = ops.gather(signal, places, axis=1)  # [batch, frames, length, parts]
     if window is not None:
         taken = taken * ops.reshape(ops.cast(window, signal.dtype), [1, 1, -1, 1])
     kind = signal.dtype
-    wide: Any = taken if kind in (dtypes.float32, dtypes.float64) else ops.cast(taken, "float32")
+    wide = taken if kind in (dtypes.float32, dtypes.float64) else ops.cast(taken, "float32")
     if parts != 2 and node.attr("onesided", 1):
         return ops.cast(_pairs(fourier.rfft(wide[..., 0])), kind)
     result = _pairs(_whole(_complex(wide, parts), None, False))
@@ -131,12 +129,12 @@ def mel_weight_matrix(node: Node, bins: Tensor, length: Tensor, rate: Tensor, lo
     """
     count, size = (ops.reshape(int64(each), []) for each in (bins, length))
     low, high = (_mel(ops.cast(ops.reshape(each, []), "float64")) for each in (lower, upper))
-    places: Any = ops.cast(ops.range(count + 2), "float64")
+    places = ops.cast(ops.range(count + 2), "float64")
     mels = places * ((high - low) / ops.cast(count + 2, "float64")) + low
-    hertz: Any = 700.0 * ops.expm1(mels / 2595.0 * float(np.log(10)))
+    hertz = 700.0 * ops.expm1(mels / 2595.0 * float(np.log(10)))
     edges = ops.floor(ops.cast(size + 1, "float64") * hertz / ops.cast(ops.reshape(rate, []), "float64"))
     left, middle, right = (ops.slice(edges, [i], ops.reshape(count, [1])) for i in range(3))
-    at: Any = ops.expand_dims(ops.cast(ops.range(size // 2 + 1), "float64"), 1)
+    at = ops.expand_dims(ops.cast(ops.range(size // 2 + 1), "float64"), 1)
     rising = ops.where_v2(ops.logical_and(at >= left, at <= middle), _part(at - left, middle - left), 0.0 * at)
     rising = ops.where_v2(ops.logical_and(ops.equal(at, middle), ops.equal(left, middle)), 0.0 * at + 1.0, rising)
     falling = ops.logical_and(at >= middle, at < right)
@@ -144,9 +142,9 @@ def mel_weight_matrix(node: Node, bins: Tensor, length: Tensor, rate: Tensor, lo
     return ops.cast(result, node.dtype("output_datatype", dtypes.float32))
 
 
-def _mel(hertz: Any) -> Any:
+def _mel(hertz: Tensor) -> Tensor:
     return 2595.0 / float(np.log(10)) * ops.log1p(hertz / 700.0)
 
 
-def _part(some: Any, whole: Any) -> Tensor:
+def _part(some: Tensor, whole: Tensor) -> Tensor:
     return make("DivNoNan", some + 0.0 * whole, whole + 0.0 * some)

@@ -13,6 +13,7 @@ from aioflow.graph.shapes import Dims
 from aioflow.graph.static_value import partial_value
 from aioflow.interop.onnx.layout import joined
 from aioflow.interop.onnx.sizes import (
+    Size,
     axes_of,
     axis_of,
     int64,
@@ -26,6 +27,7 @@ from aioflow.interop.onnx.sizes import (
 )
 from aioflow.interop.onnx.translating import Node, Value, translation
 from aioflow.interop.onnx.translations.dimensions import flat_from
+from aioflow.memory.values import Array
 from aioflow.ops import public as ops
 from aioflow.ops.apply import constant as make_constant
 
@@ -85,8 +87,8 @@ def reshape(node: Node, x: Tensor, shape: Tensor) -> Tensor:
         return ops.reshape(x, shape)
     if wanted is not None and all(v is not None for v in wanted):
         sizes = sizes_of(x) if x.dims is not None and None not in x.dims else None
-        dims: Any = x.dims
-        known = [int(v) if v else (None if dims is None else dims[i]) for i, v in enumerate(wanted)]
+        dims = x.dims
+        known: list[Any] = [int(v) if v else (None if dims is None else dims[i]) for i, v in enumerate(wanted)]
         if None not in known:
             return ops.reshape(x, int64(known))
         # A single unknown size can be inferred, so no shape is computed in the step. Beside a 0 it cannot.
@@ -106,10 +108,10 @@ def _copied_sizes(x: Tensor, shape: Tensor) -> Tensor:
     return ops.where_v2(ops.equal(shape, int64(0)), padded, shape)
 
 
-def _reshaped(x: Tensor, wanted: Any) -> Dims:
+def _reshaped(x: Tensor, wanted: Array | None) -> Dims:
     if wanted is None:
         return None
-    own: Any = x.dims or ()
+    own = x.dims or ()
     dims = [None if v is None or v < 0 else int(v) for v in wanted]
     return tuple((own[i] if i < len(own) else None) if wanted[i] == 0 else d for i, d in enumerate(dims))
 
@@ -202,7 +204,7 @@ def split(node: Node, x: Tensor, sizes: Tensor | None = None) -> tuple[Tensor, .
     count = len(node.outputs)
     if sizes is not None and node.constant(sizes) is None:
         return tuple(ops.split(x, sizes, axis, num=count))
-    given: Any = integers(node, sizes, "sizes") if sizes is not None else node.attr("split")
+    given: list[int] | None = integers(node, sizes, "sizes") if sizes is not None else node.attr("split")
     whole = None if x.dims is None else x.dims[axis]
     if given is None and whole is None and node.version >= 18:
         return _parted(x, axis, count)
@@ -285,6 +287,6 @@ def trilu(node: Node, x: Tensor, k: Tensor | None = None) -> Tensor:
     return ops.where_v2(kept, x, ops.zeros_like(x))
 
 
-def _places(size: Any, axis: int) -> Tensor:
+def _places(size: Size, axis: int) -> Tensor:
     """Return the numbers below a size as a column (axis 0) or a row."""
     return ops.expand_dims(ops.range(int64(0), int64(size), int64(1)), 1 - axis)

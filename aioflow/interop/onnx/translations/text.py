@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.sizes import rank_of
 from aioflow.interop.onnx.translating import Node, translation
 from aioflow.interop.onnx.translations.dimensions import shape_of, size_of
-from aioflow.interop.onnx.translations.lookup import index_in
+from aioflow.interop.onnx.translations.lookup import Key, index_in
 from aioflow.ops.apply import constant, make, make_list
 from aioflow.ops.array.selection import boolean_mask
 
@@ -107,12 +107,12 @@ def _skips(node: Node, length: int) -> int:
     return 1 if length == 1 else most + 1
 
 
-def _pool(node: Node) -> list[Any]:
+def _pool(node: Node) -> list[Key]:
     strings = node.attr("pool_strings")
     return [text.encode() for text in strings] if strings else node.required("pool_int64s")
 
 
-def _vocabulary(node: Node) -> list[Any]:
+def _vocabulary(node: Node) -> list[Key]:
     return sorted(set(_pool(node)))
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from aioflow.autodiff import gradients
 from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.translating import Node, translation
+from aioflow.ops.apply import convert_to_tensor
 
 
 @translation("Gradient", domain="ai.onnx.preview.training")
@@ -18,7 +17,9 @@ def gradient(node: Node, *inputs: Tensor) -> tuple[Tensor, ...]:
     sources, constants = node.required("xs"), node.attr("zs", [])
     if [*sources, *constants] != list(node.proto.input) or node.named is None:
         return node.refuse("a derivative at values other than those of the model")
-    found: list[Any] = gradients([node.named(node.required("y"))], list(inputs[: len(sources)]))
-    if None in found:
+    found = gradients([node.named(node.required("y"))], list(inputs[: len(sources)]))
+    # A source that is only gathered has a sparse gradient (IndexedSlices); ONNX's output is dense.
+    dense = tuple(convert_to_tensor(each) for each in found if each is not None)
+    if len(dense) < len(found):
         return node.refuse("a derivative by a tensor that the value does not depend on")
-    return tuple(found)
+    return dense

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from aioflow.graph import dtypes
 from aioflow.graph.graph import Tensor
@@ -160,7 +161,7 @@ def _forest_of_leaves(node: Node) -> _Forest:
     )
 
 
-def _padded(values: Any, more: int, dtype: Any, filler: Any = 0) -> Array:
+def _padded(values: npt.ArrayLike, more: int, dtype: npt.DTypeLike, filler: float = 0) -> Array:
     return np.concatenate([np.asarray(values), np.full(more, filler)]).astype(dtype)
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from aioflow.graph import dtypes
+from aioflow.graph.signature.attributes import Attrs
 from aioflow.interop.onnx.exporting.node import Node
 from aioflow.interop.onnx.exporting.rules import exporter
 from aioflow.interop.onnx.exporting.values import Value
@@ -41,7 +40,7 @@ def adjust_contrast(node: Node, images: Value, factor: Value) -> Value:
     return node.make("Add", node.make("Mul", node.make("Sub", wide, mean), node.scalar(factor)), mean)
 
 
-def _resized(node: Node, images: Value, size: Value, how: dict[str, Any]) -> Value:
+def _resized(node: Node, images: Value, size: Value, how: Attrs) -> Value:
     """Return resized images. The node's attributes determine the mapping of pixel coordinates."""
     given = node.first(images)
     where = "asymmetric"

@@ -6,8 +6,6 @@ TensorFlow rejects (negative ones in `Gather`).
 
 from __future__ import annotations
 
-from typing import Any
-
 from aioflow.graph import dtypes
 from aioflow.interop.onnx.exporting.node import Node
 from aioflow.interop.onnx.exporting.rules import exporter
@@ -205,7 +203,7 @@ def roll(node: Node, x: Value, shift: Value, axis: Value) -> Value:
         cut = -int(by) if size is None else -int(by) % max(size, 1)
         if size is None and cut:
             count = node.size_of(x, place)
-            start: Any = node.make("Mod", node.const([cut]), node.make("Max", count, node.const([1])))
+            start = node.make("Mod", node.const([cut]), node.make("Max", count, node.const([1])))
         else:
             start = node.const([cut])
         at_axis = node.const([place])

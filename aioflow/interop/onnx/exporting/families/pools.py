@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from aioflow.graph.signature.attributes import Attrs
 from aioflow.graph.windows import pool_kernel
 from aioflow.interop.onnx.exporting.node import Node
 from aioflow.interop.onnx.exporting.rules import exporter
@@ -23,7 +22,7 @@ def average_pool(node: Node, x: Value) -> Value:
     return _pooled(node, x, "AveragePool", {"count_include_pad": 0})
 
 
-def _pooled(node: Node, x: Value, op: str, attrs: dict[str, Any]) -> Value:
+def _pooled(node: Node, x: Value, op: str, attrs: Attrs) -> Value:
     windows = windows_of(node)
     sizes = list(pool_kernel(windows.window, node.attr("ksize")))
     images = node.first(x, windows.channels_first)

@@ -5,9 +5,8 @@ Over no values the sum is 0, the product 1, the maximum the lowest value of the 
 
 from __future__ import annotations
 
-from typing import Any
-
 from aioflow.graph import dtypes
+from aioflow.graph.signature.attributes import Attrs
 from aioflow.interop.onnx.exporting.node import Node
 from aioflow.interop.onnx.exporting.rules import exporter
 from aioflow.interop.onnx.exporting.runnable import computed_in
@@ -155,5 +154,5 @@ def cumulative_product(node: Node, x: Value, axis: Value) -> Value:
     return node.transposed(made, back)
 
 
-def _scan(node: Node) -> dict[str, Any]:
+def _scan(node: Node) -> Attrs:
     return {"exclusive": int(node.attr("exclusive")), "reverse": int(node.attr("reverse"))}
