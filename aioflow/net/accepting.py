@@ -12,7 +12,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Coroutine
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from aioflow.errors import UnavailableError
 from aioflow.net.comm import Comm, CommOptions, Handler, Idle
@@ -93,7 +93,7 @@ class Connections:
             self._idle = sorted(((idle, -index, comm) for idle, index, comm in found if idle is not None), reverse=True)
         return None
 
-    def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def run(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
         """Start a task, which must never raise. Leaving the block cancels it."""
         task = self._group.create_task(work)
         self._tasks.add(task)

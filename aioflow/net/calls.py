@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from aioflow.errors import OpError
+from aioflow.memory.values import Value
 from aioflow.net.comm import gone
 from aioflow.net.errors_codec import decode_error
 from aioflow.net.exchange import Answer, Reply, Sending, payload_bytes
+from aioflow.net.frame_header import Document
 from aioflow.net.framing import CHUNK_BYTES, Kind, Message
 
 _OWN_NUMBERS: Final = 1 << 62  # first number assigned here; callers may choose any number below
@@ -42,7 +44,7 @@ class Calls:
         """True if any call has no answer yet."""
         return bool(self._answers)
 
-    async def ask(self, document: Mapping[str, Any], tensors: Sequence[Any], number: int = 0) -> Reply:
+    async def ask(self, document: Document, tensors: Sequence[Value], number: int = 0) -> Reply:
         """Send a request to the peer and wait for the answer.
 
         Args:
@@ -76,7 +78,7 @@ class Calls:
             else:
                 self.give_up(message.request, sent)
 
-    def begin(self, number: int, document: Mapping[str, Any], tensors: Sequence[Any], answer: Answer) -> bool:
+    def begin(self, number: int, document: Document, tensors: Sequence[Value], answer: Answer) -> bool:
         """Send a request if that needs no waiting, and return whether it was sent.
 
         If it was sent, `forget` or `give_up` must follow.

@@ -16,13 +16,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from aioflow.checks.numbers import check_seconds
 from aioflow.errors import DeadlineExceededError, OpError, UnavailableError
+from aioflow.memory.values import Value
 from aioflow.net.calls import Calls
 from aioflow.net.comm import Comm, gone
 from aioflow.net.exchange import Answer, Reply, Request, Sending, Service, Taker, packed
+from aioflow.net.frame_header import Document
 from aioflow.net.framing import Kind, Message
 from aioflow.net.inbox import Dispatching
 from aioflow.net.open_requests import OpenRequests
@@ -98,7 +100,7 @@ class Channel:
     # ── calling ──
 
     async def call(
-        self, kind: str, header: Mapping[str, Any] | None = None, tensors: Sequence[Any] = (), *, timeout: float | None
+        self, kind: str, header: Document | None = None, tensors: Sequence[Value] = (), *, timeout: float | None
     ) -> Reply:
         """Call a service of the peer and return its answer.
 
@@ -127,7 +129,7 @@ class Channel:
                 raise
             raise DeadlineExceededError(f"{self.peer} did not answer {kind!r} within {timeout:g} s") from error
 
-    def post(self, document: Mapping[str, Any], tensors: Sequence[Any] = (), number: int = 0) -> bool:
+    def post(self, document: Document, tensors: Sequence[Value] = (), number: int = 0) -> bool:
         """Like `push_packed`, but return False instead of waiting. The tensors must never change.
 
         Raises:
@@ -136,7 +138,7 @@ class Channel:
         self._require_open()
         return self._sending.post(Message(Kind.PUSH, number, document, tensors))
 
-    async def push(self, kind: str, header: Mapping[str, Any] | None = None, tensors: Sequence[Any] = ()) -> None:
+    async def push(self, kind: str, header: Document | None = None, tensors: Sequence[Value] = ()) -> None:
         """Send a message without an answer to a service of the peer. Return once the tensors are being sent.
 
         Raises:
@@ -144,12 +146,12 @@ class Channel:
         """
         await self.push_packed(packed(kind, header or {}), tensors)
 
-    async def push_packed(self, document: Mapping[str, Any], tensors: Sequence[Any] = (), number: int = 0) -> None:
+    async def push_packed(self, document: Document, tensors: Sequence[Value] = (), number: int = 0) -> None:
         """Like `push`, with a complete header (`packed`), and a number that is passed to the service."""
         self._require_open()
         await self._sending.send(Message(Kind.PUSH, number, document, tensors))
 
-    def notify(self, kind: str, header: Mapping[str, Any]) -> None:
+    def notify(self, kind: str, header: Document) -> None:
         """Start to push a header without waiting. Does nothing if the connection has ended."""
         if self._error is None:
             self._sending.start(Message(Kind.PUSH, 0, packed(kind, header)))

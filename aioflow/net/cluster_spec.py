@@ -136,7 +136,7 @@ class ClusterSpec:
         return self._jobs[name]
 
 
-def _addresses(job: Any, tasks: Any) -> dict[int, str]:
+def _addresses(job: object, tasks: object) -> dict[int, str]:
     if isinstance(tasks, Mapping):
         found = dict(sorted(tasks.items()))
     elif isinstance(tasks, Sequence) and not isinstance(tasks, str):

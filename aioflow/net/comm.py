@@ -19,7 +19,7 @@ import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, Self, TypeAlias
+from typing import NamedTuple, Protocol, Self, TypeAlias
 
 from aioflow.checks.numbers import check_number, check_whole
 from aioflow.errors import DTypeError, InvalidArgumentError, OpError, UnavailableError
@@ -81,7 +81,7 @@ class CommOptions:
     def __post_init__(self) -> None:
         for name in ("heartbeat", "handshake_timeout", "close_timeout"):
             check_number(getattr(self, name), f"CommOptions.{name}", above=0)
-        given: Any = self.credentials
+        given: object = self.credentials
         if not isinstance(given, Credentials):
             found = type(given).__name__  # not the value: it may be the secret
             raise DTypeError("wrong type for credentials", expected="aioflow.distributed.Credentials", actual=found)

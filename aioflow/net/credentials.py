@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from aioflow.errors import DTypeError, FailedPreconditionError, InvalidArgumentError, NotFoundError
 from aioflow.formats.files import check_private
@@ -51,7 +51,7 @@ class Credentials:
     seals_loopback: bool = False
 
     def __post_init__(self) -> None:
-        given: Any = self.tls
+        given: object = self.tls
         if not isinstance(given, Tls | None):
             found = type(given).__name__  # not the value: it may be a key
             raise DTypeError("wrong type for Credentials.tls", expected="aioflow.distributed.Tls", actual=found)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from aioflow.errors import DataLossError, UnimplementedError
 from aioflow.memory.values import Array
 from aioflow.net.arriving import Arriving
-from aioflow.net.frame_header import check_counts, decode_header
+from aioflow.net.frame_header import Document, check_counts, decode_header
 from aioflow.net.framing import (
     ALIGNMENT,
     CHUNK_BYTES,
@@ -87,7 +87,7 @@ class _Assembly:
 
     __slots__ = ("_destinations", "_pads", "_places", "document", "left", "prefix")
 
-    def __init__(self, prefix: _Prefix, specs: Sequence[TensorSpec], document: dict[str, Any]) -> None:
+    def __init__(self, prefix: _Prefix, specs: Sequence[TensorSpec], document: Document) -> None:
         self.prefix = prefix
         self.document = document
         self._destinations: list[Destination] = []
@@ -198,7 +198,7 @@ class Decoder:
         self._direct: memoryview | None = None
         self._assembly: _Assembly | None = None
         self._chunk_left = 0
-        self._headers: dict[bytes, tuple[list[TensorSpec], dict[str, Any]]] = {}
+        self._headers: dict[bytes, tuple[list[TensorSpec], Document]] = {}
         self.frames = 0
 
     @property
@@ -340,7 +340,7 @@ class Decoder:
         payload = frame[body + prefix.inline - prefix.payload :]
         found.append(Message(prefix.kind, prefix.request, document, _tensors_in(payload, specs) if specs else ()))
 
-    def _header(self, data: memoryview) -> tuple[list[TensorSpec], dict[str, Any]]:
+    def _header(self, data: memoryview) -> tuple[list[TensorSpec], Document]:
         """Decode a header. Short ones are cached, because similar steps send identical headers."""
         if data.nbytes > _SHORT_HEADER:
             return decode_header(data, self._limits)

@@ -6,10 +6,11 @@ so the memory is bounded: if a limit is exceeded, the largest step of the larges
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any, Final
+from collections.abc import Collection, Hashable
+from typing import Final
 
 from aioflow.errors import ResourceExhaustedError
+from aioflow.memory.values import Value
 from aioflow.net.limits import Limits
 from aioflow.net.tensor_format import bytes_of
 
@@ -35,10 +36,10 @@ class EarlyValues:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._sources: dict[Any, _Brought] = {}
+        self._sources: dict[Hashable, _Brought] = {}
         self.total = 0
 
-    def add(self, source: Any, step: int, edge: str, tag: str, value: Any) -> None:
+    def add(self, source: Hashable, step: int, edge: str, tag: str, value: Value) -> None:
         """Count a value that is kept for a step."""
         size = size_of(edge, tag, value)
         brought = self._sources.setdefault(source, _Brought())
@@ -69,12 +70,12 @@ class EarlyValues:
         """Return the bytes counted for a step."""
         return sum(brought.steps.get(step, 0) for brought in self._sources.values())
 
-    def steps_of(self, source: Any) -> list[int]:
+    def steps_of(self, source: Hashable) -> list[int]:
         """Return the steps that a source has sent values for."""
         brought = self._sources.get(source)
         return [] if brought is None else list(brought.steps)
 
-    def excess(self, source: Any) -> tuple[int, ResourceExhaustedError] | None:
+    def excess(self, source: Hashable) -> tuple[int, ResourceExhaustedError] | None:
         """Return a step to give up and the reason, after `source` has sent a value; None if all limits hold."""
         brought, limits = self._sources.get(source), self._limits
         # Values of this process itself count only towards the total.
@@ -106,6 +107,6 @@ def _error(whose: str, limit: int, actual: int) -> ResourceExhaustedError:
     )
 
 
-def size_of(edge: str, tag: str, value: Any) -> int:
+def size_of(edge: str, tag: str, value: Value) -> int:
     """Return the bytes that a kept value takes; strings count with their contents."""
     return _EACH + len(edge) + len(tag) + bytes_of(value)

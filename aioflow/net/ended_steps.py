@@ -7,8 +7,9 @@ loses its oldest. A client that invents ids therefore displaces only its own.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from aioflow.errors import OpError
 
@@ -28,7 +29,7 @@ class _End:
 
     id: int
     error: OpError | None
-    whom: Any
+    whom: Hashable
     changed: bool
 
 
@@ -43,7 +44,7 @@ class EndedSteps:
         self._most = most
         self._ends: dict[int, _End] = {}
         # By client. Finding the oldest key of a dictionary is slow after many deletions, so there is a queue, too.
-        self._orders: dict[Any, deque[_End]] = {}
+        self._orders: dict[Hashable, deque[_End]] = {}
         self._count = 0  # of all queues, also of ends that another end of the same step has replaced
 
     def __contains__(self, id: int) -> bool:
@@ -52,7 +53,7 @@ class EndedSteps:
     def __len__(self) -> int:
         return len(self._ends)
 
-    def refuses(self, id: int, client: Any) -> bool:
+    def refuses(self, id: int, client: Hashable) -> bool:
         """Return True if the client may not start the step."""
         end = self._ends.get(id)
         return end is not None and (end.whom is None or end.whom == client)
@@ -73,7 +74,9 @@ class EndedSteps:
         if end is not None:
             end.changed = True
 
-    def add(self, id: int, error: OpError | None, client: Any, whom: Any = None, changed: bool = False) -> None:
+    def add(
+        self, id: int, error: OpError | None, client: Hashable, whom: Hashable = None, changed: bool = False
+    ) -> None:
         """Record that a step has ended or will not start.
 
         Args:
@@ -102,7 +105,7 @@ class EndedSteps:
         if not order:
             del self._orders[client]
 
-    def lose(self, client: Any) -> None:
+    def lose(self, client: Hashable) -> None:
         """Count the steps of a disconnected client under None."""
         order = self._orders.pop(client, None)
         if order is not None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from aioflow import errors
 from aioflow.checks.brief import brief
 from aioflow.errors import CancelledError, DataLossError, DeadlineExceededError, OpError, SourceLine, UnknownError
+from aioflow.net.frame_header import Document
 from aioflow.net.limits import DEFAULT_LIMITS
 
 _CLASSES: Final[Mapping[str, type[OpError]]] = {
@@ -22,7 +23,7 @@ _CLASSES: Final[Mapping[str, type[OpError]]] = {
 }
 
 
-def encode_error(error: BaseException, room: int = DEFAULT_LIMITS.header_bytes) -> dict[str, Any]:
+def encode_error(error: BaseException, room: int = DEFAULT_LIMITS.header_bytes) -> Document:
     """Return an error as a document for a header of at most `room` bytes, of which it uses at most three quarters.
 
     An error that is not an OpError becomes an UnknownError with the name of its class.
@@ -53,7 +54,7 @@ def _translated(error: BaseException) -> OpError:
     return UnknownError(f"{type(error).__name__}: {error}")
 
 
-def _cut(value: Any, most: int, end: bool = False) -> str | None:
+def _cut(value: object, most: int, end: bool = False) -> str | None:
     """Return the text of a value truncated to `most` bytes of UTF-8, keeping its start, or its end if `end` is set."""
     if value is None:
         return None
@@ -63,7 +64,7 @@ def _cut(value: Any, most: int, end: bool = False) -> str | None:
     return encoded.decode("utf-8", "ignore")
 
 
-def decode_error(document: Mapping[str, Any], peer: str) -> OpError:
+def decode_error(document: Document, peer: str) -> OpError:
     """Return the error in a document, with "From <peer>: " before its message and the peer's traceback as a note.
 
     Raises:
@@ -86,21 +87,21 @@ def decode_error(document: Mapping[str, Any], peer: str) -> OpError:
     return error
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: object) -> bool:
     return type(value) is str
 
 
-def _is_optional_text(value: Any) -> bool:
+def _is_optional_text(value: object) -> bool:
     return value is None or type(value) is str
 
 
-def _is_source(value: Any) -> bool:
+def _is_source(value: object) -> bool:
     if value is None:
         return True
     return isinstance(value, list) and [type(item) for item in value] == [str, int, str]
 
 
-_FIELDS: Final[Mapping[str, tuple[str, Callable[[Any], bool]]]] = {
+_FIELDS: Final[Mapping[str, tuple[str, Callable[[object], bool]]]] = {
     "error": ("the name of an error", lambda value: _is_text(value) and value in _CLASSES),
     "message": ("text", _is_text),
     "node": ("text or none", _is_optional_text),

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from aioflow.errors import OpError
 from aioflow.net.comm import Comm
-from aioflow.net.frame_header import Packed
+from aioflow.net.frame_header import Document, Packed
 from aioflow.net.framing import ALIGNMENT, CHUNK_BYTES, Message
 
 
@@ -25,7 +25,7 @@ class Request(NamedTuple):
     """
 
     kind: str
-    header: dict[str, Any]
+    header: Document
     tensors: Sequence[Any]
     peer: str
     timeout: float | None
@@ -60,7 +60,7 @@ class Answer(Protocol):
         """Accept the error of the service or of the connection."""
 
 
-def packed(kind: str, header: Mapping[str, Any]) -> Packed:
+def packed(kind: str, header: Document) -> Packed:
     """Return the complete header of a request or push that is sent many times."""
     return Packed({"kind": kind, "timeout": None, "body": header})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn, TypeAlias
 
 import msgpack
 
@@ -16,6 +16,9 @@ from aioflow.net.tensor_format import Buffer, TensorSpec, parse_spec
 _NO_BYTES: Final = b"\xc4\x00"
 
 
+Document: TypeAlias = Mapping[str, Any]  # the part of a header that is for the receiver; untrusted until parsed
+
+
 class Packed(dict[str, Any]):
     """A document that is sent many times, mostly with tensors of the same specs, so that its encoded header is cached.
 
@@ -24,7 +27,7 @@ class Packed(dict[str, Any]):
 
     __slots__ = ("_known",)
 
-    def __init__(self, document: Mapping[str, Any]) -> None:
+    def __init__(self, document: Document) -> None:
         super().__init__(document)
         # One tuple, replaced as a whole, because several threads may send the document.
         self._known: tuple[list[TensorSpec] | None, bytes] = None, b""
@@ -38,7 +41,7 @@ class Packed(dict[str, Any]):
         return header
 
 
-def encode_header(specs: Sequence[TensorSpec], document: Mapping[str, Any], limits: Limits) -> bytes:
+def encode_header(specs: Sequence[TensorSpec], document: Document, limits: Limits) -> bytes:
     """Encode the specs of the tensors and the document.
 
     Raises:
@@ -76,7 +79,7 @@ def decode_header(data: Buffer, limits: Limits) -> tuple[list[TensorSpec], dict[
     return [parse_spec(item, limits) for item in decoded[0]], decoded[1]
 
 
-def _unpack(data: Buffer, limits: Limits, pairs: Callable[[list[tuple[Any, Any]]], Any] | None) -> Any:
+def _unpack(data: Buffer, limits: Limits, pairs: Callable[[list[tuple[object, object]]], object] | None) -> Any:
     try:
         # `unpackb` creates a new unpacker, so that a failure leaves no state behind.
         return msgpack.unpackb(
@@ -97,12 +100,12 @@ def _unpack(data: Buffer, limits: Limits, pairs: Callable[[list[tuple[Any, Any]]
         raise DataLossError(f"a malformed header: {type(error).__name__}: {error}") from error
 
 
-def _refuse_extension(code: int, data: bytes) -> Any:
+def _refuse_extension(code: int, data: bytes) -> NoReturn:
     raise DataLossError("an extension type in a header", expected="plain values", actual=f"extension {code}")
 
 
-def _unique(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _unique(pairs: list[tuple[object, object]]) -> dict[str, object]:
+    found: dict[str, object] = {}
     for key, value in pairs:
         if type(key) is not str or key in found or isinstance(value, bytes):
             raise DataLossError("a header has a duplicate or non-text key, or bytes", actual=brief(key))

@@ -18,7 +18,7 @@ import numpy as np
 
 from aioflow.concurrency.forking import in_child
 from aioflow.errors import AlreadyExistsError, OpError, ResourceExhaustedError, UnavailableError
-from aioflow.memory.values import Array
+from aioflow.memory.values import Array, Value
 from aioflow.net.accepting import Connections
 from aioflow.net.comm import ClosedByBlock, CommOptions, Handler, Idle, gone, needed, nothing_to_tell
 from aioflow.net.errors_codec import decode_error, encode_error
@@ -157,7 +157,7 @@ class InprocComm(ClosedByBlock):
             raise gone(self.peer, self._error)
 
 
-def _kept(value: Any) -> Array:
+def _kept(value: Value) -> Array:
     """Return a read-only array for the receiver that shares no writable memory with the sender."""
     array = np.asarray(value)
     if not _frozen(array):

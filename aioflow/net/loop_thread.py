@@ -11,11 +11,12 @@ from collections.abc import Coroutine
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from contextvars import Context, copy_context
-from typing import Any, Final
+from typing import Final, TypeVar
 
 from aioflow.errors import ClosedSessionError, FailedPreconditionError
 
 _NAME: Final = "aioflow-loop"
+_T = TypeVar("_T")
 
 
 class LoopThread:
@@ -39,7 +40,7 @@ class LoopThread:
             self._ready.set()
             await self._closing.wait()
 
-    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    def run(self, coroutine: Coroutine[object, object, _T]) -> _T:
         """Run a coroutine with the caller's context variables and return its result. An interrupt cancels it.
 
         Raises:
@@ -58,26 +59,26 @@ class LoopThread:
             done = self._submit(coroutine, self._thread)
         return self._result(done)
 
-    def _submit(self, coroutine: Coroutine[Any, Any, Any], thread: threading.Thread) -> Future[Any]:
+    def _submit(self, coroutine: Coroutine[object, object, _T], thread: threading.Thread) -> Future[_T]:
         if threading.current_thread() is thread:
             coroutine.close()
             raise FailedPreconditionError("a coroutine of this loop waits for another one by blocking the loop")
-        done: Future[Any] = Future()
+        done: Future[_T] = Future()
         self._loop.call_soon_threadsafe(self._begin, coroutine, done, copy_context())
         return done
 
-    def _result(self, done: Future[Any]) -> Any:
+    def _result(self, done: Future[_T]) -> _T:
         try:
             return done.result()
         except BaseException:
             done.cancel()
             raise
 
-    def _begin(self, coroutine: Coroutine[Any, Any, Any], done: Future[Any], context: Context) -> None:
+    def _begin(self, coroutine: Coroutine[object, object, _T], done: Future[_T], context: Context) -> None:
         task = self._group.create_task(_pass_on(coroutine, done), context=context)
         task.add_done_callback(lambda _: coroutine.close())  # for a task that was cancelled before it started
 
-        def cancel(done: Future[Any]) -> None:
+        def cancel(done: Future[_T]) -> None:
             if done.cancelled():
                 self._loop.call_soon_threadsafe(task.cancel)
 
@@ -89,7 +90,7 @@ class LoopThread:
         # A locked lock means that another thread may be starting the thread.
         return self._thread is not None or self._lock.locked()
 
-    def close(self, last: Coroutine[Any, Any, None]) -> None:
+    def close(self, last: Coroutine[object, object, None]) -> None:
         """Run a last coroutine and end the thread. If the thread was never started, nothing runs."""
         with self._lock:
             self._closed = True
@@ -104,7 +105,7 @@ class LoopThread:
             thread.join()
 
 
-async def _pass_on(coroutine: Coroutine[Any, Any, Any], done: Future[Any]) -> None:
+async def _pass_on(coroutine: Coroutine[object, object, _T], done: Future[_T]) -> None:
     """Pass the result or error of the coroutine to the waiting caller, if there still is one."""
     try:
         result = await coroutine

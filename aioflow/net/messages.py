@@ -32,7 +32,8 @@ import numpy as np
 from aioflow.checks.brief import brief
 from aioflow.config import SessionConfig
 from aioflow.errors import DataLossError, InvalidArgumentError
-from aioflow.memory.values import Array
+from aioflow.memory.values import Array, Value
+from aioflow.net.frame_header import Document
 from aioflow.runtime.stats import NodeStats, StepStats
 
 HELLO: Final = "hello"
@@ -84,7 +85,7 @@ class Hello(NamedTuple):
     task: str
     cluster: dict[str, list[Any]]
     devices: list[str]
-    settings: dict[str, Any]
+    settings: Document
     files: bool
 
 
@@ -97,8 +98,8 @@ class Register(NamedTuple):
         peers: Incarnation of each task that the part sends to.
     """
 
-    part: dict[str, Any]
-    config: dict[str, Any]
+    part: Document
+    config: Document
     peers: dict[str, int]
 
 
@@ -132,7 +133,7 @@ class Run(NamedTuple):
     answered: bool
     traceparent: str | None = None
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Document:
         """Return the body of a request. Without a span it omits the field, which earlier releases reject."""
         fields = self._asdict()
         if self.traceparent is None:
@@ -179,7 +180,7 @@ class Abort(NamedTuple):
     """
 
     step: int
-    error: dict[str, Any]
+    error: Document
 
 
 class Aborted(NamedTuple):
@@ -220,16 +221,16 @@ class Reset(NamedTuple):
     containers: list[str] | None
 
 
-def _is_int(value: Any) -> bool:
+def _is_int(value: object) -> bool:
     # `type(...) is`, since bool is a subclass of int.
     return type(value) is int and 0 <= value < 2**64
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: object) -> bool:
     return type(value) is str
 
 
-def _is_bool(value: Any) -> bool:
+def _is_bool(value: object) -> bool:
     return type(value) is bool
 
 
@@ -237,35 +238,35 @@ def _is_seconds(value: Any) -> bool:
     return type(value) in (int, float) and value >= 0
 
 
-def _is_optional_seconds(value: Any) -> bool:
+def _is_optional_seconds(value: object) -> bool:
     return value is None or _is_seconds(value)
 
 
-def _is_traceparent(value: Any) -> bool:
+def _is_traceparent(value: object) -> bool:
     return type(value) is str and len(value) <= _TRACEPARENT_LETTERS
 
 
-def _is_map(value: Any) -> bool:
+def _is_map(value: object) -> bool:
     return type(value) is dict
 
 
-def _is_texts(value: Any) -> bool:
+def _is_texts(value: object) -> bool:
     return isinstance(value, list) and all(map(_is_text, value))
 
 
-def _is_ints(value: Any) -> bool:
+def _is_ints(value: object) -> bool:
     return isinstance(value, list) and all(map(_is_int, value))
 
 
-def _is_numbers(value: Any) -> bool:
+def _is_numbers(value: object) -> bool:
     return isinstance(value, dict) and all(map(_is_int, value.values()))
 
 
-def _is_optional_texts(value: Any) -> bool:
+def _is_optional_texts(value: object) -> bool:
     return value is None or _is_texts(value)
 
 
-_ACCEPTS: Final[Mapping[type, Mapping[str, Callable[[Any], bool]]]] = {
+_ACCEPTS: Final[Mapping[type, Mapping[str, Callable[[object], bool]]]] = {
     Greeting: {"ended": _is_ints},
     Hello: {"task": _is_text, "cluster": _is_map, "devices": _is_texts, "settings": _is_map, "files": _is_bool},
     Register: {"part": _is_map, "config": _is_map, "peers": _is_numbers},
@@ -303,9 +304,9 @@ class Parsed(Generic[_T]):
 
     def __init__(self, kind: type[_T]) -> None:
         self._kind = kind
-        self._known: dict[int, tuple[Mapping[str, Any], _T]] = {}
+        self._known: dict[int, tuple[Document, _T]] = {}
 
-    def __call__(self, header: Mapping[str, Any]) -> _T:
+    def __call__(self, header: Document) -> _T:
         """Parse a header; see `parse`."""
         known = self._known.get(id(header))
         if known is not None and known[0] is header:
@@ -318,7 +319,7 @@ class Parsed(Generic[_T]):
         return found
 
 
-def parse(kind: type[_T], header: Mapping[str, Any]) -> _T:
+def parse(kind: type[_T], header: Document) -> _T:
     """Parse the header of a message.
 
     Raises:
@@ -352,12 +353,12 @@ _SETTINGS: Final[Mapping[str, type]] = {
 }
 
 
-def config_document(config: SessionConfig) -> dict[str, Any]:
+def config_document(config: SessionConfig) -> Document:
     """Return the settings that are sent to workers."""
     return {name: getattr(config, name) for name in _SETTINGS}
 
 
-def config_of(document: Mapping[str, Any]) -> SessionConfig:
+def config_of(document: Document) -> SessionConfig:
     """Return the settings in a document, with defaults for all others. Raises DataLossError."""
     for name, kind in _SETTINGS.items():
         if not _fits(document.get(name), kind):
@@ -372,14 +373,14 @@ def config_of(document: Mapping[str, Any]) -> SessionConfig:
 _OF_CLIENTS: Final = frozenset({"partial_runs", "partial_run_timeout"})  # settings without effect on workers
 
 
-def settings_document(config: SessionConfig) -> dict[str, Any]:
+def settings_document(config: SessionConfig) -> Document:
     """Return the settings of a server, for the sessions that use it."""
     names = [field.name for field in dataclasses.fields(config) if field.name not in _OF_CLIENTS]
     values = {name: getattr(config, name) for name in names}
     return {name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()}
 
 
-def settings_of(document: Mapping[str, Any]) -> SessionConfig:
+def settings_of(document: Document) -> SessionConfig:
     """Return the settings in a document. Raises DataLossError."""
     hints = {name: hint for name, hint in typing.get_type_hints(SessionConfig).items() if name not in _OF_CLIENTS}
     for name, hint in hints.items():
@@ -390,7 +391,7 @@ def settings_of(document: Mapping[str, Any]) -> SessionConfig:
     return _settings(document)
 
 
-def _settings(document: Mapping[str, Any]) -> SessionConfig:
+def _settings(document: Document) -> SessionConfig:
     try:
         return SessionConfig(**document)
     except InvalidArgumentError as error:
@@ -399,7 +400,7 @@ def _settings(document: Mapping[str, Any]) -> SessionConfig:
         ) from error
 
 
-def _fits(value: Any, hint: Any) -> bool:
+def _fits(value: object, hint: object) -> bool:
     """Return True if the value has the type: a plain type, a mapping of plain types, or a union."""
     if isinstance(hint, types.UnionType):
         return any(_fits(value, option) for option in typing.get_args(hint))
@@ -412,7 +413,7 @@ def _fits(value: Any, hint: Any) -> bool:
 # ── values ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def to_wire_value(value: Any) -> Any:
+def to_wire_value(value: Value) -> Value:
     """Convert a value of the engine for a message: the engine holds a scalar string as Python bytes."""
     if type(value) is bytes:
         array = np.empty((), object)
@@ -421,7 +422,7 @@ def to_wire_value(value: Any) -> Any:
     return value
 
 
-def from_wire(array: Array) -> Any:
+def from_wire(array: Array) -> Value:
     """Convert a tensor of a message for the engine, which holds numbers of rank 0 as NumPy scalars."""
     return array if array.ndim or array.dtype == object else array[()]
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from aioflow.errors import ResourceExhaustedError
+from aioflow.memory.values import Array
 from aioflow.net.limits import Limits
 from aioflow.net.quota import Quota
 
@@ -31,7 +32,7 @@ class OpenRequests:
         self._most = limits.open_requests
         self._ending = 0  # requests abandoned by their caller that have not stopped yet
 
-    def take(self, tensors: Sequence[Any]) -> int:
+    def take(self, tensors: Sequence[Array]) -> int:
         """Count a request with these tensors, and return the size to pass to `give`.
 
         Raises:

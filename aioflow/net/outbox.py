@@ -18,9 +18,10 @@ from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from types import TracebackType
-from typing import Any, Final, Self, TypeAlias
+from typing import Final, Self, TypeAlias
 
 from aioflow.errors import AbortedError, OpError, ResourceExhaustedError, UnavailableError, UnknownError
+from aioflow.memory.values import Value
 from aioflow.net.channel import Channel, packed
 from aioflow.net.frame_header import Packed
 from aioflow.net.framing import CHUNK_BYTES
@@ -51,7 +52,7 @@ class Parcel:
     step: int
     edge: str
     tag: str
-    value: Any
+    value: Value
     fail: Callable[[OpError], None]
     connection: Callable[[str], Channel | None] | None = None
 
@@ -335,7 +336,7 @@ def _is_meant(channel: Channel, parcel: Parcel) -> bool:
     return parcel.incarnation in (0, channel.comm.peer_incarnation)
 
 
-def _contents(parcel: Parcel) -> tuple[Packed, tuple[Any, ...], int]:
+def _contents(parcel: Parcel) -> tuple[Packed, tuple[Value, ...], int]:
     dead = parcel.value is DEAD
     return _document(parcel.edge, parcel.tag, dead), () if dead else (to_wire_value(parcel.value),), parcel.step
 
@@ -345,7 +346,7 @@ def _document(edge: str, tag: str, dead: bool) -> Packed:
     return packed(DELIVER, Deliver(edge, tag, dead)._asdict())
 
 
-def _size(value: Any) -> int:
+def _size(value: Value) -> int:
     if getattr(getattr(value, "dtype", None), "hasobject", False):
         return CHUNK_BYTES + 1  # measuring strings takes as long as sending them
     return int(getattr(value, "nbytes", 0))

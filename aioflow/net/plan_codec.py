@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NoReturn, TypeAlias
 
 import msgpack
 import numpy as np
@@ -40,10 +40,13 @@ from aioflow.graph.graphdef import FunctionRef
 from aioflow.graph.opdef import OPS, traits_of
 from aioflow.graph.python_functions import is_proof, proof
 from aioflow.memory.values import Array
+from aioflow.net.frame_header import Document
 from aioflow.net.limits import DEFAULT_LIMITS, Limits
 from aioflow.net.tensor_format import Destination, parse_spec, to_wire
 
-PartMessage = tuple[dict[str, Any], list[Array]]
+PartMessage: TypeAlias = tuple[dict[str, Any], list[Array]]
+
+Unpacked: TypeAlias = Any  # what msgpack returns: nothing is known about it until it is checked
 
 _VERSION: Final = 1
 _MOST_ITEMS: Final = 1 << 16  # per list in a record
@@ -91,7 +94,7 @@ def _bounded(items: list[Any], what: str) -> list[Any]:
     return items
 
 
-def _packed(value: Any) -> bytes:
+def _packed(value: object) -> bytes:
     try:
         packed: bytes = msgpack.packb(value)
     except (ValueError, OverflowError, TypeError) as error:
@@ -115,7 +118,7 @@ class _Writer:
             except OpError as error:
                 raise error.at(node.name, node.op, node.source) from error.__cause__
 
-    def _records(self, graph: ClientGraph) -> Iterator[tuple[Node, list[Any]]]:
+    def _records(self, graph: ClientGraph) -> Iterator[tuple[Node, list[object]]]:
         numbers = {name: number for number, name in enumerate(graph.nodes)}
         for node in graph.nodes.values():
             try:
@@ -123,7 +126,7 @@ class _Writer:
             except OpError as error:
                 raise error.at(node.name, node.op, node.source) from error.__cause__
 
-    def _node(self, node: Node, numbers: Mapping[str, int]) -> list[Any]:
+    def _node(self, node: Node, numbers: Mapping[str, int]) -> list[object]:
         inputs = [number for edge in node.inputs for number in (numbers[edge.node], edge.port)]
         control = [numbers[name] for name in node.control]
         attrs = [x for key, value in node.attrs.items() for x in (self._text(key), self._value(value, _MOST_DEPTH))]
@@ -141,7 +144,7 @@ class _Writer:
     def _text(self, text: str) -> int:
         return self.texts.setdefault(text, len(self.texts))
 
-    def _value(self, value: Any, depth: int) -> Any:
+    def _value(self, value: object, depth: int) -> object:
         if value is None or type(value) in _PLAIN:
             return value
         if isinstance(value, tuple | list) and depth > 0:
@@ -163,7 +166,7 @@ class _Writer:
             actual=brief(value),
         )
 
-    def _array(self, value: Any) -> list[Any]:
+    def _array(self, value: Array | np.generic) -> list[object]:
         array = np.asarray(value)
         if array.nbytes > _INLINE_CONSTANT and not array.dtype.hasobject:
             number = self._tensor_of.setdefault(id(value), len(self.tensors))
@@ -182,7 +185,7 @@ _PLAIN: Final = frozenset({bool, int, float, str, bytes})
 # ── in ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def decode_part(header: Mapping[str, Any], tensors: Sequence[Array], limits: Limits = DEFAULT_LIMITS) -> Part:
+def decode_part(header: Document, tensors: Sequence[Array], limits: Limits = DEFAULT_LIMITS) -> Part:
     """Decode and check a part.
 
     Raises:
@@ -265,7 +268,7 @@ class _Reader:
         self._texts = self._next()
         _require(isinstance(self._texts, list) and all(isinstance(t, str) for t in self._texts), "list of texts", "")
 
-    def _next(self) -> Any:
+    def _next(self) -> Unpacked:
         try:
             return self._unpacker.unpack()
         except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
@@ -282,12 +285,12 @@ class _Reader:
             raise DataLossError("data after the last record of a plan") from error
         raise DataLossError("data after the last record of a plan")
 
-    def _list(self, value: Any, length: int, what: str) -> list[Any]:
+    def _list(self, value: Unpacked, length: int, what: str) -> list[Unpacked]:
         _require(isinstance(value, list) and len(value) == length, what, value)
-        found: list[Any] = value
+        found: list[Unpacked] = value
         return found
 
-    def _text(self, number: Any) -> str:
+    def _text(self, number: Unpacked) -> str:
         _require(type(number) is int and 0 <= number < len(self._texts), "number of a text", number)
         found: str = self._texts[number]
         return found
@@ -318,7 +321,9 @@ class _Reader:
                 "nodes of a plan", expected=f"at most {self._limits.nodes}", actual=self._nodes
             )
 
-    def _graph(self, feeds: Any, fetches: Any, targets: Any, records: Sequence[list[Any]]) -> ClientGraph:
+    def _graph(
+        self, feeds: Unpacked, fetches: Unpacked, targets: Unpacked, records: Sequence[list[Unpacked]]
+    ) -> ClientGraph:
         for number in (feeds, fetches):
             _require(type(number) is int and 0 <= number <= _MOST_FEEDS, "number of feeds or fetches", number)
         _require(isinstance(targets, list) and all(isinstance(t, str) for t in targets), "list of targets", targets)
@@ -327,13 +332,13 @@ class _Reader:
         _require(len(nodes) == len(records), "list of nodes", "a duplicate name")
         return ClientGraph(nodes, feeds, fetches, tuple(targets))
 
-    def _node_record(self, value: Any) -> list[Any]:
+    def _node_record(self, value: Unpacked) -> list[Unpacked]:
         record = self._list(value, 8, "node")
         name = record[0]
         _require(isinstance(name, str) and _NAME.fullmatch(name) is not None, "name of a node", name)
         return record
 
-    def _node(self, record: list[Any], names: Sequence[str]) -> Node:
+    def _node(self, record: list[Unpacked], names: Sequence[str]) -> Node:
         name, op_number, inputs, control, attrs, outputs, device, source = record
         op = self._text(op_number)
         if op not in OPS or OPS.get(op).made_by == "worker":
@@ -362,23 +367,23 @@ class _Reader:
             raise error.at(name, op, None) from error.__cause__
         return node
 
-    def _named(self, value: Any) -> Iterator[tuple[str, Any]]:
+    def _named(self, value: Unpacked) -> Iterator[tuple[str, Unpacked]]:
         return ((self._text(number), item) for number, item in _pairs(value))
 
-    def _source(self, value: Any) -> SourceLine | None:
+    def _source(self, value: Unpacked) -> SourceLine | None:
         if value is None:
             return None
         filename, line, function = self._list(value, 3, "source line")
         _require(type(line) is int, "line number", line)
         return SourceLine(self._text(filename), line, self._text(function))
 
-    def _attr(self, op: str, key: str, value: Any) -> Any:
+    def _attr(self, op: str, key: str, value: Unpacked) -> object:
         found = self._value(value, _MOST_DEPTH)
         own = op in BOUNDARY or op not in OPS  # nodes of the plan itself, which `_check_attrs` checks
         declared = None if own else OPS.get(op).attrs.get(key)
         return found if declared is None else declared.check(found)
 
-    def _value(self, value: Any, depth: int) -> Any:
+    def _value(self, value: Unpacked, depth: int) -> object:
         if not isinstance(value, list):
             return value
         _require(depth >= 0 and bool(value) and type(value[0]) is int, "value of an attribute", value)
@@ -390,13 +395,13 @@ class _Reader:
             raise DataLossError("an unknown kind of attribute in a plan", actual=brief(value))
         return decode(self, value[1:])
 
-    def _as_dtype(self, content: list[Any]) -> DType:
+    def _as_dtype(self, content: list[Unpacked]) -> DType:
         return _dtype(self._text(*self._list(content, 1, "dtype")))
 
-    def _as_function(self, content: list[Any]) -> FunctionRef:
+    def _as_function(self, content: list[Unpacked]) -> FunctionRef:
         return FunctionRef(*self._list(content, 1, "function"))
 
-    def _as_body(self, content: list[Any]) -> ClientGraph:
+    def _as_body(self, content: list[Unpacked]) -> ClientGraph:
         feeds, fetches, targets, records = self._list(content, 4, "function")
         self._count(len(_items(records)))
         if self._inside == _MOST_BODIES:
@@ -406,13 +411,13 @@ class _Reader:
         self._inside -= 1
         return found
 
-    def _as_tensor(self, content: list[Any]) -> Array:
+    def _as_tensor(self, content: list[Unpacked]) -> Array:
         (number,) = self._list(content, 1, "constant")
         _require(type(number) is int and 0 <= number < len(self._tensors), "number of a constant", number)
         found: Array = self._tensors[number]
         return found
 
-    def _as_array(self, content: list[Any]) -> Array:
+    def _as_array(self, content: list[Unpacked]) -> Array:
         *described, data = self._list(content, 4, "constant")
         spec = parse_spec(described, self._limits)
         _require(isinstance(data, bytes) and len(data) == spec.nbytes, "constant", data)
@@ -420,12 +425,12 @@ class _Reader:
         destination.buffer[:] = data
         return _constant(destination.finish())
 
-    def _as_scalar(self, content: list[Any]) -> Any:
+    def _as_scalar(self, content: list[Unpacked]) -> object:
         array = self._as_array(content)
         _require(array.ndim == 0, "scalar", array.shape)
         return array[()]
 
-    _DECODERS: ClassVar[Mapping[int, Callable[[_Reader, list[Any]], Any]]] = {
+    _DECODERS: ClassVar[Mapping[int, Callable[[_Reader, list[Unpacked]], object]]] = {
         _DTYPE: _as_dtype,
         _FUNCTION: _as_function,
         _BODY: _as_body,
@@ -456,29 +461,29 @@ def _constant(array: Array) -> Array:
     return array
 
 
-def _refuse_extension(code: int, data: bytes) -> Any:
+def _refuse_extension(code: int, data: bytes) -> NoReturn:
     raise DataLossError("an extension type in a plan", expected="plain values", actual=f"extension {code}")
 
 
-def _items(value: Any) -> list[Any]:
+def _items(value: Unpacked) -> list[Unpacked]:
     _require(isinstance(value, list), "list", value)
-    found: list[Any] = value
+    found: list[Unpacked] = value
     return found
 
 
-def _pairs(value: Any) -> Iterator[tuple[Any, Any]]:
+def _pairs(value: Unpacked) -> Iterator[tuple[Unpacked, Unpacked]]:
     items = _items(value)
     _require(len(items) % 2 == 0, "list of pairs", value)
     return zip(items[::2], items[1::2], strict=True)
 
 
-def _numbered(names: Sequence[str], number: Any) -> str:
+def _numbered(names: Sequence[str], number: Unpacked) -> str:
     _require(type(number) is int and 0 <= number < len(names), "number of a node", number)
     found: str = names[number]
     return found
 
 
-def _port(value: Any) -> int:
+def _port(value: Unpacked) -> int:
     _require(type(value) is int and value >= 0, "port", value)
     return int(value)
 
@@ -490,7 +495,7 @@ def _dtype(name: str) -> DType:
     return found
 
 
-def _dims(value: Any) -> tuple[int | None, ...] | None:
+def _dims(value: Unpacked) -> tuple[int | None, ...] | None:
     if value is None:
         return None
     _require(all(d is None or (type(d) is int and d >= 0) for d in _items(value)), "shape", value)

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias, cast
 import numpy as np
 
 from aioflow.concurrency.forking import renew_in_child
-from aioflow.memory.values import Array
+from aioflow.memory.values import Array, NpDType
 
 _Block: TypeAlias = "ctypes.Array[ctypes.c_char]"
 
@@ -48,7 +48,7 @@ class Blocks:
         """Bytes of free blocks."""
         return self._bytes
 
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    def empty(self, shape: tuple[int, ...], dtype: NpDType) -> Array:
         """Return an uninitialized array, like `numpy.empty`, in recycled memory if it is large. Raises MemoryError."""
         nbytes = math.prod(shape) * dtype.itemsize
         if not self._smallest <= nbytes <= self._room:
@@ -86,7 +86,7 @@ class Blocks:
             self._lock.release()
 
 
-class _Loan(np.ndarray[Any, Any]):
+class _Loan(Array):
     """The array over a block that all other arrays over it have as their base."""
 
     home: Blocks | None = None  # None for views of a loan, which own no block

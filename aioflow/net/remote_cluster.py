@@ -11,7 +11,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from aioflow.checks.numbers import check_number
 from aioflow.compiler.ir import Plan
@@ -351,7 +351,7 @@ class RemoteCluster:
         return await self._of_all(seconds, Link.status)
 
     async def _of_all(
-        self, seconds: float, ask: Callable[[Link, float], Coroutine[Any, Any, T]]
+        self, seconds: float, ask: Callable[[Link, float], Coroutine[object, object, T]]
     ) -> dict[str, T | OpError]:
         check_number(seconds, "the timeout of an answer", "a number of seconds", above=0)
         clock = asyncio.get_running_loop().time

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from aioflow.compiler.ir import Part
 from aioflow.config import SessionConfig
 from aioflow.errors import AbortedError, ClosedSessionError, OpError
+from aioflow.memory.values import Value
 from aioflow.net.client_task import ClientTask
 from aioflow.net.links import Link
 from aioflow.net.remote_worker import RemoteWorker
@@ -76,7 +77,7 @@ class RemoteStep:
         self._running = 0
         self._is_dropped = False
 
-    def run_inline(self, feeds: Sequence[Any]) -> list[Any] | Unfinished | None:
+    def run_inline(self, feeds: Sequence[Value]) -> list[Value] | Unfinished | None:
         """Run a short step whose only part is in this process and return its fetches; None if it has to be awaited."""
         if len(self._parts) != 1 or not self._is_ready:
             return None
@@ -170,7 +171,7 @@ class RemoteStep:
         (await self._background.start(register())).add_done_callback(ended)
         await answer
 
-    async def run(self, feeds: Sequence[Any], step: Step) -> list[Any]:
+    async def run(self, feeds: Sequence[Value], step: Step) -> list[Value]:
         """Run one step on all workers and return the fetches in order.
 
         Raises:
@@ -210,11 +211,11 @@ async def _deregister(parts: Sequence[_Registered]) -> None:
     await outcomes(known.worker.deregister(known.handle) for known in parts if known.worker.is_open)
 
 
-async def outcomes(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T | BaseException]:
+async def outcomes(calls: Iterable[Coroutine[object, object, T]]) -> list[T | BaseException]:
     """Run the calls concurrently and return the result or the error of each, when all have ended."""
-    begun: list[Coroutine[Any, Any, T]] = []
+    begun: list[Coroutine[object, object, T]] = []
 
-    async def outcome(call: Coroutine[Any, Any, T]) -> T | BaseException:
+    async def outcome(call: Coroutine[object, object, T]) -> T | BaseException:
         try:
             return await call
         except (Exception, asyncio.CancelledError) as error:  # if the group is cancelled, it raises that itself
@@ -230,7 +231,7 @@ async def outcomes(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T | BaseExce
     return [task.result() for task in tasks]
 
 
-async def _all(calls: Iterable[Coroutine[Any, Any, Any]]) -> None:
+async def _all(calls: Iterable[Coroutine[object, object, object]]) -> None:
     """Wait for all of the calls and raise the first error."""
     for outcome in await outcomes(calls):
         if isinstance(outcome, BaseException):

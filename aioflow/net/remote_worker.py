@@ -18,8 +18,9 @@ from aioflow.errors import (
     UnavailableError,
     UnimplementedError,
 )
+from aioflow.memory.values import Array, Value
 from aioflow.net.channel import Channel, Reply, packed
-from aioflow.net.frame_header import Packed
+from aioflow.net.frame_header import Document, Packed
 from aioflow.net.messages import (
     CLOCK,
     DEREGISTER,
@@ -149,7 +150,7 @@ class RemoteWorker:
             await self._ask(DEREGISTER, {"handle": handle})
 
     def begin(
-        self, handle: int, feeds: Sequence[Any], step: Step, on_end: Callable[[OpError | None], None], quietly: bool
+        self, handle: int, feeds: Sequence[Value], step: Step, on_end: Callable[[OpError | None], None], quietly: bool
     ) -> Begun | None:
         """Send the request of a step without waiting.
 
@@ -174,7 +175,7 @@ class RemoteWorker:
         document = self._document(handle, step, None, not quietly)
         return call if call.begin(document, part.taken(feeds)) else None
 
-    async def run(self, handle: int, feeds: Sequence[Any], step: Step) -> list[Any]:
+    async def run(self, handle: int, feeds: Sequence[Value], step: Step) -> list[Value]:
         """Run a registered part once and return its fetches.
 
         When this returns or raises, the worker runs nothing of the step any more, unless it is unreachable.
@@ -322,7 +323,7 @@ class RemoteWorker:
         """Drop the resources of these containers, or of all."""
         await self._ask(RESET, {"containers": None if containers is None else list(containers)})
 
-    async def _ask(self, kind: str, header: Mapping[str, Any]) -> Reply:
+    async def _ask(self, kind: str, header: Document) -> Reply:
         return await self._channel.call(kind, header, timeout=self._timeout)
 
 

@@ -7,10 +7,11 @@ within limits; late ones are dropped. The ids of ended steps are remembered (`en
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Hashable, Mapping
+from typing import Final, NamedTuple
 
 from aioflow.errors import AbortedError, CancelledError, OpError
+from aioflow.memory.values import Value
 from aioflow.net.channel import Channel
 from aioflow.net.early_values import EarlyValues, size_of
 from aioflow.net.ended_steps import EndedSteps
@@ -57,7 +58,7 @@ class JointStep:
         self.step: Step | None = None
         self.peers: Mapping[str, int] = {}
         self.origin: Origin | None = None
-        self.client: Any = None
+        self.client: Hashable = None
         self.timer: asyncio.TimerHandle | None = None
 
     def fail(self, error: OpError) -> None:
@@ -106,7 +107,9 @@ class StepTable:
         """Return the running step with this id, if any."""
         return self._steps.get(id)
 
-    def begin(self, id: int, step: Step, peers: Mapping[str, int], meets: bool = True, client: Any = None) -> JointStep:
+    def begin(
+        self, id: int, step: Step, peers: Mapping[str, int], meets: bool = True, client: Hashable = None
+    ) -> JointStep:
         """Register a step that begins here. Call `end` afterwards.
 
         Args:
@@ -142,7 +145,7 @@ class StepTable:
         self._ended.add(joint.id, None, joint.client, changed=joint.step is not None and joint.step.changed)
         joint.end()
 
-    def deliver(self, id: int, edge: str, tag: str, value: Any, source: Any = None) -> None:
+    def deliver(self, id: int, edge: str, tag: str, value: Value, source: Hashable = None) -> None:
         """Deliver a value to a step. A value for a step that has ended is dropped.
 
         Args:
@@ -165,7 +168,7 @@ class StepTable:
         elif id not in self._ended:
             self._deliver_early(id, edge, tag, value, source)
 
-    def _deliver_early(self, id: int, edge: str, tag: str, value: Any, source: Any) -> None:
+    def _deliver_early(self, id: int, edge: str, tag: str, value: Value, source: Hashable) -> None:
         joint = self._early.get(id)
         if joint is None:
             joint = self._early[id] = JointStep(id, self._make(id))
@@ -178,7 +181,7 @@ class StepTable:
             self._give_up(*self._values.excess_of_steps(self._early, _MOST_EARLY))
         self._make_room(source)
 
-    def _make_room(self, source: Any) -> None:
+    def _make_room(self, source: Hashable) -> None:
         while (excess := self._values.excess(source)) is not None:
             id, error = excess
             joint = self._steps.get(id)
@@ -197,7 +200,7 @@ class StepTable:
         self._values.correct(joint.id, size)
         return 2 * size <= counted
 
-    def lose(self, source: Any) -> None:
+    def lose(self, source: Hashable) -> None:
         """Give up the steps that have not begun and have values from this client, whose connection has ended."""
         for id in self._early.keys() & set(self._values.steps_of(source)):
             self._give_up(id, AbortedError("values for the step came by a connection that has gone since", actual=id))
@@ -211,7 +214,7 @@ class StepTable:
         """Record that a step that has ended here has made a permanent change after all."""
         self._ended.set_changed(id)
 
-    def abort(self, id: int, error: OpError, client: Any = None) -> JointStep | None:
+    def abort(self, id: int, error: OpError, client: Hashable = None) -> JointStep | None:
         """Stop a client's step, and return it if it is running. A step that has not begun never will.
 
         Do nothing, and return None, if the running step belongs to another client.

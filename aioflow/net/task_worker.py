@@ -10,15 +10,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from aioflow.compiler.ir import Part
 from aioflow.config import SessionConfig
 from aioflow.errors import CancelledError, DataLossError, InvalidArgumentError, NotFoundError, OpError
 from aioflow.graph.boundary import RECV, SEND
 from aioflow.graph.device_spec import task_of
+from aioflow.memory.values import Value
 from aioflow.net.admission import Admission
 from aioflow.net.channel import Request
 from aioflow.net.limits import DEFAULT_LIMITS, Limits
@@ -76,7 +77,7 @@ class TaskWorker:
         self.admission = Admission(self.task)
 
     def _rendezvous(self, step: int) -> Rendezvous:
-        def push(edge: str, tag: str, value: Any, to: str) -> None:
+        def push(edge: str, tag: str, value: Value, to: str) -> None:
             joint = self.steps.get(step)
             if joint is None:
                 return  # the step has ended
@@ -107,7 +108,7 @@ class TaskWorker:
         self._closed = True
         self.steps.close()
 
-    def deliver(self, request: Request, source: Any = None) -> None:
+    def deliver(self, request: Request, source: Hashable = None) -> None:
         """Deliver a value that has arrived over a connection.
 
         Args:
@@ -231,7 +232,7 @@ class WorkerSession:
             del self._handles[handle]
             await self._worker.deregister(handle)
 
-    async def run(self, handle: int, feeds: Sequence[Any], step: Step, answered: bool | None = None) -> list[Any]:
+    async def run(self, handle: int, feeds: Sequence[Value], step: Step, answered: bool | None = None) -> list[Value]:
         """Run a registered part once and return its fetches.
 
         Args:
@@ -307,12 +308,12 @@ class WorkerSession:
             await step.unwind(error)
 
     def begin(
-        self, handle: int, feeds: Sequence[Any], step: Step, on_end: Callable[[OpError | None], None], quietly: bool
+        self, handle: int, feeds: Sequence[Value], step: Step, on_end: Callable[[OpError | None], None], quietly: bool
     ) -> Begun | None:
         """Return None always: an in-process part is awaited, not started in the background."""
         return None
 
-    def run_brief(self, handle: int, feeds: Sequence[Any], step: Step) -> list[Any] | Unfinished | None:
+    def run_brief(self, handle: int, feeds: Sequence[Value], step: Step) -> list[Value] | Unfinished | None:
         """Like `run`, for callers that do not wait. Return None and begin nothing unless the part is known to be short.
 
         Large fetches may remain to be copied: then the result is an `Unfinished`.
@@ -332,7 +333,7 @@ class WorkerSession:
         finally:
             self._leave(step, joint, failed)
 
-    def run_inline(self, handle: int, feeds: Sequence[Any]) -> list[Any] | Unfinished | None:
+    def run_inline(self, handle: int, feeds: Sequence[Value]) -> list[Value] | Unfinished | None:
         """Like `run_brief`, for a step of this worker alone, without an id. None on another event loop, too."""
         known, admission = self._handles.get(handle), self._owner.admission
         if known is None or known.executable is None or known.meets or not (admission.is_open and self._owner.is_here):

@@ -15,7 +15,7 @@ import numpy as np
 from aioflow.checks.brief import brief
 from aioflow.errors import DataLossError, DTypeError, ResourceExhaustedError
 from aioflow.graph.dtypes import ALL, DType, string
-from aioflow.memory.values import Array
+from aioflow.memory.values import Array, Value
 from aioflow.net.limits import Limits
 from aioflow.net.recycling import RECEIVED
 
@@ -39,7 +39,7 @@ class TensorSpec(NamedTuple):
     shape: tuple[int, ...]
     nbytes: int
 
-    def document(self) -> list[Any]:
+    def document(self) -> list[object]:
         """Return the description in the form of the header."""
         return [self.dtype.name, list(self.shape), self.nbytes]
 
@@ -49,7 +49,7 @@ def dtype_of(array: Array) -> DType | None:
     return _OF_NUMPY.get(array.dtype) or _OF_NUMPY.get(array.dtype.newbyteorder("="))
 
 
-def to_wire(value: Any, limits: Limits) -> tuple[TensorSpec, Buffer]:
+def to_wire(value: Value, limits: Limits) -> tuple[TensorSpec, Buffer]:
     """Return the description of an array (or NumPy scalar) and its bytes.
 
     The bytes share the array's memory where possible.
@@ -95,7 +95,7 @@ def bytes_of(value: Any) -> int:
     return size
 
 
-def parse_spec(document: Any, limits: Limits) -> TensorSpec:
+def parse_spec(document: object, limits: Limits) -> TensorSpec:
     """Parse a description received from a peer.
 
     Raises:

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, asynccontextmanager, nullcontext,
 from dataclasses import replace
 from functools import partial
 from time import monotonic, perf_counter
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from aioflow.errors import (
     UnavailableError,
 )
 from aioflow.graph.shapes import format_dims, is_compatible
+from aioflow.memory.values import Array, Value
 from aioflow.net.channel import Channel, Reply, Request, Service, Taker
 from aioflow.net.comm import Comm, Idle
 from aioflow.net.directory_rows import pack_rows, read_homes, read_rows
@@ -117,7 +118,7 @@ class _Part:
         self.sends = part is not None and bool(part.destinations)
         self.ran = Packed(Ran(None, 0.0)._asdict())
 
-    def spread(self, tensors: Sequence[Any]) -> list[Any]:
+    def spread(self, tensors: Sequence[Array]) -> list[Value]:
         """Return the feeds of the whole step, with those of this part taken from the message.
 
         Raises:
@@ -126,7 +127,7 @@ class _Part:
         """
         if len(tensors) != len(self.feeds):
             raise InvalidArgumentError("wrong number of feeds", expected=len(self.feeds), actual=len(tensors))
-        values: list[Any] = [None] * self.total
+        values: list[Value] = [None] * self.total
         for index, spec, tensor in zip(self.feeds, self.specs, tensors, strict=True):
             if tensor.dtype != spec.dtype.np_dtype or not is_compatible(spec.dims, tensor.shape):
                 raise InvalidArgumentError(
@@ -145,7 +146,7 @@ def _stop_after(seconds: float, step: Step) -> None:
     step.releases.append(timer.cancel)
 
 
-def _ran(part: _Part, values: Sequence[Any]) -> Reply:
+def _ran(part: _Part, values: Sequence[Value]) -> Reply:
     return Reply(part.ran, [to_wire_value(value) for value in values])
 
 

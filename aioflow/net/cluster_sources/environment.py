@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from aioflow.checks.brief import brief
 from aioflow.errors import InvalidArgumentError
@@ -46,7 +46,7 @@ def tf_config(environment: Mapping[str, str]) -> Source | None:
     return Source(lambda _: TF_CONFIG, document.get("cluster") or None, job, task)
 
 
-def _job_and_task(task: Any) -> tuple[str | None, int | None]:
+def _job_and_task(task: object) -> tuple[str | None, int | None]:
     if not isinstance(task, dict):
         raise InvalidArgumentError(f"{TF_CONFIG}: not a task", expected='{"type": …, "index": …}', actual=brief(task))
     job, index = task.get("type"), task.get("index")

@@ -126,7 +126,7 @@ def _spec(source: Source) -> ClusterSpec:
         raise type(error)(f"{where}: {error.message}", expected=error.expected, actual=error.actual) from error
 
 
-def _expanded(tasks: Any) -> Any:
+def _expanded(tasks: object) -> object:
     if isinstance(tasks, str):
         return expand_addresses(tasks)
     if isinstance(tasks, list | tuple) and all(isinstance(address, str) for address in tasks):

@@ -17,7 +17,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from aioflow.checks.brief import brief
 from aioflow.checks.numbers import check_whole
@@ -30,6 +30,9 @@ _SLURM: Final = ("jobs", "port")
 _MOST_BYTES: Final = 4 << 20
 
 
+Document: TypeAlias = Mapping[str, Any]  # a table of TOML
+
+
 class ClusterFile(NamedTuple):
     """The contents of a file.
 
@@ -40,8 +43,8 @@ class ClusterFile(NamedTuple):
     """
 
     given: Given
-    worker: Mapping[str, Any]
-    limits: Mapping[str, Any]
+    worker: Document
+    limits: Document
 
 
 def read_toml(path: Path) -> ClusterFile:
@@ -82,14 +85,14 @@ def parse_toml(name: str, data: bytes) -> ClusterFile:
     return ClusterFile(Given(lambda _: name, cluster, job, task, jobs, port), worker or {}, limits or {})
 
 
-def _table(name: str, document: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
+def _table(name: str, document: Document, key: str) -> Document | None:
     found = document.get(key)
     if found is not None and not isinstance(found, dict):
         raise InvalidArgumentError(f"{name}: {key}", expected="a table", actual=brief(found))
     return found
 
 
-def _require_known(name: str, document: Mapping[str, Any], keys: tuple[str, ...]) -> None:
+def _require_known(name: str, document: Document, keys: tuple[str, ...]) -> None:
     for key in document:
         if key not in keys:
             raise InvalidArgumentError(f"{name} has an unknown key", expected=" or ".join(keys), actual=brief(key))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -159,7 +159,7 @@ class Importer:
         self._process.close()
 
 
-def _parsed(description: Any, limits: Limits) -> tuple[int, TensorSpec, list[int]]:
+def _parsed(description: object, limits: Limits) -> tuple[int, TensorSpec, list[int]]:
     if not (isinstance(description, list) and len(description) == 5):
         raise DataLossError("a malformed description of a shared tensor", actual=brief(description))
     index, *spec, place = description
@@ -173,5 +173,5 @@ def _parsed(description: Any, limits: Limits) -> tuple[int, TensorSpec, list[int
     return index, parsed, place
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return type(value) is int and 0 <= value < 2**63

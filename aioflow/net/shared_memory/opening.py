@@ -11,7 +11,7 @@ import os
 import stat
 import sys
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -24,7 +24,7 @@ _SHRINK: Final = 0x2  # F_SEAL_SHRINK
 _MOST: Final = 2**31 - 1
 
 
-class _Mapped(np.ndarray[Any, Any]):
+class _Mapped(Array):
     """Mapped bytes as an array subclass, which NumPy keeps as the base of arrays over it.
 
     NumPy collapses the bases of plain arrays, past the arrays in between. It also looks through a memoryview, to memory
@@ -126,5 +126,5 @@ def _mapped(found: int, size: int, own: bool) -> Opened:
         os.close(file)
 
 
-def _refusal(expected: Any, actual: Any) -> OpError:
+def _refusal(expected: object, actual: object) -> OpError:
     return DataLossError("not memory that can be lent", expected=expected, actual=actual)

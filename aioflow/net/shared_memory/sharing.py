@@ -21,6 +21,7 @@ from aioflow.graph.dtypes import DType
 from aioflow.memory.segments import SHARED, has_segments, loan_of
 from aioflow.memory.values import Array
 from aioflow.net.chance import fresh_number
+from aioflow.net.frame_header import Document
 from aioflow.net.framing import CHUNK_BYTES, Encoded, Kind, Message, encode
 from aioflow.net.limits import Limits
 from aioflow.net.shared_memory.exporting import Exporter, large
@@ -194,7 +195,7 @@ class Sharing:
         self._exporter = self._importer = self._ring = None
 
 
-def _loan(message: Message) -> tuple[Kind, dict[str, Any], list[Any]]:
+def _loan(message: Message) -> tuple[Kind, Document, list[object]]:
     """Return the kind and header of the message in a LENT, and the entries of its tensors. Raises DataLossError."""
     said = message.header
     kind, header, exported = said.get("kind"), said.get("header"), said.get("lent")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -33,7 +33,7 @@ def pack_status(status: ServerStatus) -> list[Array]:
     return [text]
 
 
-def unpack_status(tensors: Any) -> ServerStatus:
+def unpack_status(tensors: Sequence[Array]) -> ServerStatus:
     """Return the status packed by `pack_status`. Raises DataLossError."""
     if len(tensors) != 1 or tensors[0].dtype != object or tensors[0].size != 1:
         raise DataLossError("a malformed status", expected="one string")
@@ -62,7 +62,7 @@ def unpack_status(tensors: Any) -> ServerStatus:
     )
 
 
-def _fields(document: Any, kinds: Mapping[str, type | tuple[type, ...]]) -> dict[str, Any]:
+def _fields(document: object, kinds: Mapping[str, type | tuple[type, ...]]) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise DataLossError("a malformed status", expected="a map", actual=brief(document))
     for name, kind in kinds.items():
