@@ -36,11 +36,12 @@ from aioflow.formats.increments import (
     tidy_blocks,
     write_increment,
 )
-from aioflow.formats.manifests import MANIFEST, described, family_of, files_of, read_manifest, sealed, step_of
+from aioflow.formats.manifests import MANIFEST, Document, described, family_of, files_of, read_manifest, sealed, step_of
 from aioflow.formats.slice_tables import SliceTables, plain_prefix, table_files
 from aioflow.formats.stores import Folder, Store, StoredFile, is_url, store_of
 from aioflow.formats.tensor_bundle import INDEX, TensorBundle
 from aioflow.formats.tensor_bundle_writer import SUFFIXES, bundle_files
+from aioflow.formats.tensor_encoding import Storable
 from aioflow.formats.tensor_file import TensorFile, write_tensors
 from aioflow.graph.dtypes import DType
 from aioflow.memory.values import Array
@@ -50,7 +51,7 @@ _PENDING: Final = ".safetensors.pending"
 
 
 def write_checkpoint(
-    prefix: str, tensors: Mapping[str, Any], base: str | None = None, folders: AllowedFolders = ANYWHERE
+    prefix: str, tensors: Mapping[str, Storable], base: str | None = None, folders: AllowedFolders = ANYWHERE
 ) -> None:
     """Write a checkpoint, replacing one of the same prefix. Missing directories are made.
 
@@ -85,7 +86,7 @@ def _in_same_folder(here: Store, base: str, folders: AllowedFolders) -> str | No
     return name if here.path("") == there.path("") else None
 
 
-def _write_file(store: Folder, name: str, arrays: Mapping[str, Any]) -> None:
+def _write_file(store: Folder, name: str, arrays: Mapping[str, Storable]) -> None:
     data, pending = name + _DATA, name + _PENDING
     _tidy(store, name)
     with store.creating(pending) as upload:
@@ -105,7 +106,7 @@ def _write_file(store: Folder, name: str, arrays: Mapping[str, Any]) -> None:
         store.rename(pending, data)
 
 
-def _write_streamed(store: Store, name: str, arrays: Mapping[str, Any]) -> None:
+def _write_streamed(store: Store, name: str, arrays: Mapping[str, Storable]) -> None:
     """Write to a store, where files cannot be renamed: the file has a unique name, which the manifest contains."""
     replaced = files_if_any(store, name)
     file = f"{name}.{secrets.token_hex(6)}{_DATA}"
@@ -149,7 +150,7 @@ def _tidy(store: Folder, name: str) -> None:
 
 
 def _manifest(
-    file: str, name: str, arrays: Mapping[str, Any], header: bytes, digests: Mapping[str, str], size: int
+    file: str, name: str, arrays: Mapping[str, Storable], header: bytes, digests: Mapping[str, str], size: int
 ) -> bytes:
     content = {
         "version": 1,
@@ -181,7 +182,7 @@ def _is_pending(store: Store, name: str) -> bool:
         return False
 
 
-def _matches(file: TensorFile, manifest: Mapping[str, Any]) -> bool:
+def _matches(file: TensorFile, manifest: Document) -> bool:
     digest: str = manifest["header_sha256"]
     return file.size == manifest["size"] and hashlib.sha256(file.header).hexdigest() == digest
 
@@ -307,7 +308,7 @@ def _tensorflows(store: Store, name: str) -> TensorBundle | SliceTables | None:
     return SliceTables(store, name, tables) if tables else None
 
 
-def data_file(prefix: str, manifest: Mapping[str, Any], folders: AllowedFolders = ANYWHERE) -> TensorFile:
+def data_file(prefix: str, manifest: Document, folders: AllowedFolders = ANYWHERE) -> TensorFile:
     """Return the data file that the manifest of a checkpoint in one file describes.
 
     Args:
@@ -325,14 +326,14 @@ def data_file(prefix: str, manifest: Mapping[str, Any], folders: AllowedFolders 
     return _named_file(store, name, manifest)
 
 
-def _came_from_a_store(store: Store, name: str, manifest: Mapping[str, Any]) -> bool:
+def _came_from_a_store(store: Store, name: str, manifest: Document) -> bool:
     """Return True if the data file has a unique name as in a store."""
     file = manifest.get("file")
     own = isinstance(file, str) and re.fullmatch(rf"{re.escape(name)}\.[0-9a-f]{{12}}{re.escape(_DATA)}", file)
     return bool(own) and store.size(str(file)) is not None
 
 
-def _named_file(store: Store, name: str, manifest: Mapping[str, Any]) -> TensorFile:
+def _named_file(store: Store, name: str, manifest: Document) -> TensorFile:
     failure: OpError | None = None
     for suffix in (_DATA, _PENDING, _DATA):  # a writer may be renaming the second to the first at this moment
         try:
@@ -346,7 +347,7 @@ def _named_file(store: Store, name: str, manifest: Mapping[str, Any]) -> TensorF
     raise failure or DataLossError(f"the data file of checkpoint {store.path(name)} is missing")
 
 
-def _mismatch(file: TensorFile, manifest: Mapping[str, Any]) -> DataLossError:
+def _mismatch(file: TensorFile, manifest: Document) -> DataLossError:
     return DataLossError(
         f"file {file.path} does not match its manifest",
         expected=f"{manifest['size']} bytes with header {manifest['header_sha256'][:12]}…",
@@ -354,7 +355,7 @@ def _mismatch(file: TensorFile, manifest: Mapping[str, Any]) -> DataLossError:
     )
 
 
-def _streamed_file(store: Store, name: str, manifest: Mapping[str, Any]) -> TensorFile:
+def _streamed_file(store: Store, name: str, manifest: Document) -> TensorFile:
     path = store.path(name + MANIFEST)
     try:
         (file,) = files_of(manifest)

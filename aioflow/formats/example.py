@@ -23,6 +23,7 @@ from aioflow.formats.protobuf import (
     write_number,
     write_piece,
 )
+from aioflow.memory.values import Array
 
 Kind: TypeAlias = Literal["bytes", "float", "int64"]
 Span: TypeAlias = tuple[int, int]
@@ -257,7 +258,7 @@ def _few_ints(data: bytes, begin: int, end: int) -> list[int]:
     return values
 
 
-def _many_ints(data: bytes, begin: int, end: int) -> Any:
+def _many_ints(data: bytes, begin: int, end: int) -> Array:
     raw = np.frombuffer(data, np.uint8, end - begin, begin)
     last = np.flatnonzero(raw < 0x80)
     if not last.size or last[-1] != raw.size - 1:
@@ -296,7 +297,7 @@ def _map(entries: Mapping[bytes, bytes]) -> bytes:
     return b"".join(write_piece(1, write_piece(1, name) + write_piece(2, entries[name])) for name in sorted(entries))
 
 
-Features: TypeAlias = Mapping[bytes, tuple[Kind | None, Sequence[Any]]]
+Features: TypeAlias = Mapping[bytes, tuple[Kind | None, Sequence[object]]]
 
 
 def encode_example(features: Features) -> bytes:
@@ -305,7 +306,7 @@ def encode_example(features: Features) -> bytes:
 
 
 def encode_sequence_example(
-    context: Features, lists: Mapping[bytes, Sequence[tuple[Kind | None, Sequence[Any]]]]
+    context: Features, lists: Mapping[bytes, Sequence[tuple[Kind | None, Sequence[object]]]]
 ) -> bytes:
     """Return the message of a SequenceExample: the context's features, and for each name a list of features."""
     made = {name: b"".join(write_piece(1, encode_feature(*f)) for f in features) for name, features in lists.items()}

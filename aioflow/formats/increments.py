@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from aioflow.errors import AbortedError, DataLossError, NotFoundError, OpError
 from aioflow.formats.files import read_into
 from aioflow.formats.manifests import (
     MANIFEST,
+    Document,
     described,
     family_of,
     files_of,
@@ -40,7 +41,7 @@ from aioflow.formats.manifests import (
     step_of,
 )
 from aioflow.formats.stores import Store
-from aioflow.formats.tensor_encoding import PIECE, Encoded, decode, encode
+from aioflow.formats.tensor_encoding import PIECE, Encoded, Storable, decode, encode
 from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.memory.values import Array
 
@@ -54,12 +55,12 @@ _FILES: Final = 32  # maximum files to refer to; older ones are not referred to 
 class _Known:
     """A tensor in an earlier checkpoint: a digest and a place (file, offset) for each block."""
 
-    described: dict[str, Any]
+    described: Document
     digests: list[str]
     places: list[tuple[int, int]]
 
 
-def write_increment(store: Store, name: str, tensors: Mapping[str, Any], base: str | None) -> None:
+def write_increment(store: Store, name: str, tensors: Mapping[str, Storable], base: str | None) -> None:
     """Write a checkpoint, replacing one of the same name, which refers to `base` for unchanged blocks.
 
     Args:
@@ -93,7 +94,7 @@ def write_increment(store: Store, name: str, tensors: Mapping[str, Any], base: s
     forget_files(store, replaced)
 
 
-def _require_files(store: Store, name: str, content: Mapping[str, Any]) -> None:
+def _require_files(store: Store, name: str, content: Document) -> None:
     """Delete the checkpoint and raise AbortedError if files of its base were deleted."""
     for file in content["files"]:
         if store.size(file["name"]) != file["size"]:
@@ -118,7 +119,7 @@ class _Writer:
         self._number = number
         self.offset = 0
 
-    def write(self, value: Encoded, what: dict[str, Any], known: _Known | None) -> dict[str, Any]:
+    def write(self, value: Encoded, what: Document, known: _Known | None) -> Document:
         """Write the changed blocks of a tensor and return its entry in the manifest."""
         digests: list[str] = []
         places: list[tuple[int, int]] = []
@@ -161,7 +162,7 @@ def _runs(places: list[tuple[int, int]]) -> list[list[int]]:
     return runs
 
 
-def _compacted(content: dict[str, Any]) -> dict[str, Any]:
+def _compacted(content: Document) -> Document:
     """Remove unused files from the manifest."""
     used = sorted({run[0] for entry in content["tensors"].values() for run in entry["places"]})
     number = {old: new for new, old in enumerate(used)}
@@ -174,9 +175,7 @@ def _compacted(content: dict[str, Any]) -> dict[str, Any]:
 # -- earlier checkpoints ----------------------------------------------------------------------------------------------
 
 
-def _earlier(
-    store: Store, base: str | None, there: Mapping[str, bool]
-) -> tuple[list[dict[str, Any]], dict[str, _Known]]:
+def _earlier(store: Store, base: str | None, there: Mapping[str, bool]) -> tuple[list[Document], dict[str, _Known]]:
     """Return the files and tensors of an earlier checkpoint.
 
     Both are empty if the checkpoint is incomplete, or if one of its files is not in `there`.
@@ -197,7 +196,7 @@ def _earlier(
         return [], {}
 
 
-def _known(entry: dict[str, Any]) -> _Known:
+def _known(entry: Document) -> _Known:
     text: str = entry["digests"]
     places = [(file, offset + i * _BLOCK) for file, offset, count in entry["places"] for i in range(count)]
     digests = [text[i : i + _DIGITS] for i in range(0, len(text), _DIGITS)]
@@ -206,7 +205,7 @@ def _known(entry: dict[str, Any]) -> _Known:
     return _Known({"dtype": entry["dtype"], "shape": entry["shape"]}, digests, places)
 
 
-def _worth_keeping(files: list[dict[str, Any]], known: dict[str, _Known]) -> dict[str, _Known]:
+def _worth_keeping(files: list[Document], known: dict[str, _Known]) -> dict[str, _Known]:
     """Return the tensors without the places in files that are not referred to again."""
     live = Counter(file for tensor in known.values() for file, _ in tensor.places)
     old = {i for i, file in enumerate(files) if live[i] * _BLOCK < _LIVE * file["size"]}
@@ -302,7 +301,7 @@ class BlockFiles:
         DataLossError: the manifest is invalid.
     """
 
-    def __init__(self, store: Store, name: str, manifest: Mapping[str, Any]) -> None:
+    def __init__(self, store: Store, name: str, manifest: Document) -> None:
         self._store = store
         self.path = store.path(name + MANIFEST)
         try:
@@ -312,7 +311,7 @@ class BlockFiles:
         except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
             raise DataLossError(f"file {self.path} is damaged", expected="a manifest", actual=str(error)) from error
 
-    def _entry(self, entry: Mapping[str, Any], files: list[str]) -> _Entry:
+    def _entry(self, entry: Document, files: list[str]) -> _Entry:
         nbytes, text = entry["nbytes"], entry["digests"]
         shape = tuple(entry["shape"])
         runs = [(files[file], offset, count) for file, offset, count in entry["places"]]

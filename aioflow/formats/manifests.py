@@ -10,17 +10,21 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from types import UnionType
+from typing import Any, Final, TypeAlias
 
 from aioflow.checks.versions import readable_version
 from aioflow.errors import DataLossError, NotFoundError, OpError, UnknownNameError
 from aioflow.formats.stores import Store
+from aioflow.formats.tensor_encoding import Storable
 from aioflow.graph.dtypes import as_dtype
 
 MANIFEST: Final = ".manifest.json"
 _FORMAT: Final = "aioflow.checkpoint"
 _STEP: Final = re.compile(r"-(\d+)$")
-_KINDS: Final[Mapping[int, Mapping[str, Any]]] = {
+Document: TypeAlias = dict[str, Any]  # an object of JSON
+
+_KINDS: Final[Mapping[int, Mapping[str, type | UnionType]]] = {
     1: {"version": int, "size": int, "header_sha256": str, "step": int | None},
     2: {"version": int, "block": int, "files": list, "tensors": dict, "step": int | None},
 }
@@ -42,23 +46,23 @@ def family_of(name: str) -> str:
     return rf"{re.escape(_STEP.sub('', name))}(?:-\d+)?"
 
 
-def described(value: Any) -> dict[str, Any]:
+def described(value: Storable) -> Document:
     """Return the dtype and shape of a tensor."""
     return {"dtype": as_dtype(value.dtype).name, "shape": list(value.shape)}
 
 
-def sealed(content: Mapping[str, Any]) -> bytes:
+def sealed(content: Document) -> bytes:
     """Return a manifest with this content and its checksum, encoded as JSON."""
     whole = {"format": _FORMAT, **content}
     return (json.dumps(whole | {"sha256": digest_of(whole)}, indent=1, sort_keys=True) + "\n").encode()
 
 
-def digest_of(content: Mapping[str, Any]) -> str:
+def digest_of(content: Document) -> str:
     """Return the checksum of a manifest's content."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def read_manifest(store: Store, name: str) -> dict[str, Any]:
+def read_manifest(store: Store, name: str) -> Document:
     """Read and verify the manifest of a checkpoint.
 
     Returns:
@@ -79,7 +83,7 @@ def read_manifest(store: Store, name: str) -> dict[str, Any]:
             actual="none",
         ) from error
     try:
-        content: dict[str, Any] = json.loads(raw)
+        content: Document = json.loads(raw)
         digest = content.pop("sha256")
         valid = content["format"] == _FORMAT and digest == digest_of(content)
         numbered = type(content["version"]) is int and content["version"] >= 1
@@ -97,7 +101,7 @@ def read_manifest(store: Store, name: str) -> dict[str, Any]:
     return content
 
 
-def files_of(manifest: Mapping[str, Any]) -> list[str]:
+def files_of(manifest: Document) -> list[str]:
     """Return the names of the files that a manifest refers to, without the manifest itself.
 
     Raises:

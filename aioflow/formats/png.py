@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import struct
 import zlib
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError, UnimplementedError
+from aioflow.memory.values import Array
 
 SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 MOST_PIXELS: Final = (1 << 29) // 3  # Pillow's own limit; a small file may declare an image of any size
@@ -21,7 +22,7 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
-def write_png(image: Any, compression: int) -> bytes:
+def write_png(image: Array, compression: int) -> bytes:
     """Encode an image, [height, width, channels] uint8 or uint16, as a PNG file.
 
     Each row is stored as its difference from the row above (filter type 2). `compression` is zlib's level.
@@ -42,7 +43,7 @@ def is_deep(data: bytes) -> bool:
     return len(data) >= 29 and data[24] == 16 and data[25] in _CHANNELS and data[25] != 0
 
 
-def read_deep_png(data: bytes) -> Any:
+def read_deep_png(data: bytes) -> Array:
     """Decode a PNG file for which `is_deep` is True to [height, width, channels] uint16.
 
     Raises:
@@ -86,7 +87,7 @@ def _contents(data: bytes) -> list[bytes]:
     return found
 
 
-def _unfiltered(kind: int, row: Any, above: Any, step: int) -> Any:
+def _unfiltered(kind: int, row: Array, above: Array, step: int) -> Array:
     """Undo the filter of one row.
 
     Args:

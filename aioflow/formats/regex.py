@@ -51,7 +51,7 @@ def compiled_pattern(pattern: bytes) -> Any:
         ) from error
 
 
-def _text(message: Any) -> str:
+def _text(message: object) -> str:
     return message.decode(errors="replace") if isinstance(message, bytes) else str(message)
 
 

@@ -90,7 +90,7 @@ class Store(Protocol):
             NotFoundError: there is no such file.
         """
 
-    def creating(self, name: str) -> Any:
+    def creating(self, name: str) -> AbstractContextManager[Upload]:
         """Return a context manager that yields an `Upload`. An uncommitted file is discarded at its end."""
 
     def staging(self, name: str, data: bytes) -> AbstractContextManager[Upload]:
@@ -390,7 +390,7 @@ class _Remote:
     def staging(self, name: str, data: bytes) -> AbstractContextManager[Upload]:
         return nullcontext(_Put(self, name, data))
 
-    def _drop(self, file: Any, name: str) -> None:
+    def _drop(self, file: BinaryIO, name: str) -> None:
         """Discard an incomplete upload. Errors are ignored: the original error is being raised."""
         # Closing may publish the incomplete object, so it is deleted only afterwards.
         with suppress(Exception):

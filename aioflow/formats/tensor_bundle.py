@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 
@@ -190,7 +190,7 @@ class TensorBundle:
             raise DataLossError("a file became shorter", expected=entry.size, actual=count)
         return data
 
-    def _damaged(self, what: str, expected: Any, actual: Any) -> DataLossError:
+    def _damaged(self, what: str, expected: object, actual: object) -> DataLossError:
         return DataLossError(f"file {self.path} is damaged: {what}", expected=expected, actual=actual)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from aioflow.formats.protobuf import FIXED32, write_number, write_piece
 from aioflow.formats.sstable import write_table
 from aioflow.formats.stores import Store, is_url, store_of
 from aioflow.formats.tensor_bundle import INDEX, shard_name
-from aioflow.formats.tensor_encoding import encode
+from aioflow.formats.tensor_encoding import Storable, encode
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import as_dtype
 
@@ -28,7 +28,7 @@ _SHARD: Final = r"\.data-\d{5}-of-\d{5}"
 SUFFIXES: Final = rf"(?:{re.escape(INDEX)}|{_SHARD})"  # a regular expression for the suffixes of the files
 
 
-def write_bundle(prefix: str, tensors: Mapping[str, Any], folders: AllowedFolders = ANYWHERE) -> None:
+def write_bundle(prefix: str, tensors: Mapping[str, Storable], folders: AllowedFolders = ANYWHERE) -> None:
     """Write a checkpoint in TensorFlow's format, replacing one of the same prefix. Creates missing directories.
 
     A crash leaves the old checkpoint or none of that prefix, since two files cannot be replaced atomically. A failure,
@@ -91,7 +91,7 @@ def bundle_files(store: Store, name: str) -> list[str]:
     return index + [file for file in store.names() if shard.fullmatch(file)]
 
 
-def _write(file: BinaryIO, name: str, value: Any) -> tuple[int, int]:
+def _write(file: BinaryIO, name: str, value: Storable) -> tuple[int, int]:
     """Write a value. Return its size in bytes and its checksum."""
     size = crc = 0
     if as_dtype(value.dtype) is dtypes.string:
@@ -121,7 +121,7 @@ def _string_pieces(items: list[bytes]) -> tuple[Iterator[bytes], int]:
     return iter([b"".join(write_number(len(item)) for item in items), own, *items]), whole
 
 
-def _entry(value: Any, offset: int, size: int, crc: int) -> bytes:
+def _entry(value: Storable, offset: int, size: int, crc: int) -> bytes:
     """Encode a BundleEntryProto."""
     sizes = b"".join(write_piece(2, write_number(1 << 3) + write_number(length)) for length in value.shape)
     fields = [(1, as_dtype(value.dtype).as_datatype_enum), (4, offset), (5, size)]

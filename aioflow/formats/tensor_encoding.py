@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final, Protocol
+from typing import Final, Protocol, TypeAlias, cast
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.memory.copying import copied, native
-from aioflow.memory.values import Array
+from aioflow.memory.values import Array, NpDType
 
 CODES: Final[Mapping[DType, str]] = {
     dtypes.bool_: "BOOL",
@@ -60,7 +60,7 @@ class Rows(Protocol):
         """Sizes; there is at least one."""
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> NpDType:
         """Dtype of the elements, which are numbers."""
 
     def rows(self, start: int, stop: int) -> Array:
@@ -68,6 +68,9 @@ class Rows(Protocol):
 
     def release(self, stop: int) -> None:
         """Release the rows before `stop`: they are not read again."""
+
+
+Storable: TypeAlias = Array | np.generic | Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,7 @@ def is_stored_as_another(dtype: DType) -> bool:
     return dtype is dtypes.string or dtype in _PAIRS or (dtype.is_narrow and dtype not in CODES)
 
 
-def encode(name: str, value: Array | Rows) -> Encoded:
+def encode(name: str, value: Storable) -> Encoded:
     """Return the encoded form of a tensor.
 
     Raises:
@@ -128,7 +131,9 @@ def encode(name: str, value: Array | Rows) -> Encoded:
         known = sorted(t.name for t in CODES)
         raise InvalidArgumentError(f"tensor {name} cannot be stored", expected=f"one of {known}", actual=dtype)
     if hasattr(value, "rows"):
-        return Encoded(CODES[dtype], shape, nbytes, logical, value)
+        return Encoded(
+            CODES[dtype], shape, nbytes, logical, cast("Rows", value)
+        )  # mypy thinks that a NumPy scalar may have rows, too
     array = native(value)
     flat = (array if array.flags.c_contiguous else copied(array)).reshape(-1).view(np.uint8)
     return Encoded(CODES[dtype], shape, nbytes, logical, flat)

@@ -17,7 +17,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
 import numpy as np
 
@@ -25,13 +25,14 @@ from aioflow.checks.brief import brief
 from aioflow.concurrency.stopping import reserve
 from aioflow.errors import AbortedError, DataLossError, InvalidArgumentError, NotFoundError, UnimplementedError
 from aioflow.formats.files import file_errors, open_file, read_into, read_up_to
+from aioflow.formats.manifests import Document
 from aioflow.formats.stores import StoredFile
 from aioflow.formats.tensor_encoding import (
     BY_CODE,
     CODES,
     UNKNOWN,
     Encoded,
-    Rows,
+    Storable,
     decode,
     encode,
     is_stored_as_another,
@@ -67,7 +68,7 @@ class StoredTensor:
 
 def write_tensors(
     file: BinaryIO,
-    tensors: Mapping[str, Array | Rows],
+    tensors: Mapping[str, Storable],
     streamed: bool = False,
     metadata: Mapping[str, str] | None = None,
 ) -> tuple[bytes, dict[str, str]]:
@@ -92,7 +93,7 @@ def write_tensors(
         for name, value in encoded.items()
         if value.logical not in CODES
     }
-    entries: dict[str, Any] = {}
+    entries: Document = {}
     offset = 0
     for name in order:
         value = encoded[name]
@@ -118,9 +119,7 @@ def write_tensors(
     return raw, digests
 
 
-def _header(
-    entries: Mapping[str, Any], logical: Mapping[str, Any], digests: Mapping[str, str], others: Mapping[str, str]
-) -> bytes:
+def _header(entries: Document, logical: Document, digests: Mapping[str, str], others: Mapping[str, str]) -> bytes:
     ours = {_DIGESTS: json.dumps(digests, sort_keys=True), _LOGICAL: json.dumps(logical, sort_keys=True)}
     raw = json.dumps({_METADATA: {**others, **ours}, **entries}, separators=(",", ":")).encode()
     # The data begins at a multiple of 8 bytes, so that mapped tensors are aligned.
@@ -174,7 +173,7 @@ class TensorFile:
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise self._damaged("the header is not valid", "a safetensors header", brief(str(error))) from error
 
-    def _damaged(self, what: str, expected: Any, actual: Any) -> DataLossError:
+    def _damaged(self, what: str, expected: object, actual: object) -> DataLossError:
         return DataLossError(f"file {self.path} is damaged: {what}", expected=expected, actual=actual)
 
     def _header(self, file: BinaryIO) -> bytes:
@@ -186,7 +185,7 @@ class TensorFile:
             raise self._damaged("the header is truncated", f"{length} bytes", f"{self.size - 8} bytes")
         return read_up_to(file, length)
 
-    def _entries(self, header: dict[str, Any]) -> dict[str, StoredTensor]:
+    def _entries(self, header: Document) -> dict[str, StoredTensor]:
         metadata = _texts(header.pop(_METADATA, None) or {})
         logical = _logical(json.loads(metadata.pop(_LOGICAL, "{}")))
         self.digests = _texts(json.loads(metadata.pop(_DIGESTS, "{}")))
@@ -292,7 +291,7 @@ class TensorFile:
             self._check_identity(file)
             return freeze(mapped_file(file.fileno(), self.size))
 
-    def _check_identity(self, file: Any) -> None:
+    def _check_identity(self, file: BinaryIO) -> None:
         if _identity(file) != self._identity:
             raise AbortedError(f"file {self.path} was replaced while it was read")
 
@@ -304,27 +303,27 @@ class TensorFile:
             raise self._damaged(f"tensor {name} is not valid", entry.dtype.name, str(error)) from error
 
 
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _distinct(pairs: list[tuple[str, object]]) -> Document:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("two entries have the same name")
     return found
 
 
-def _texts(value: Any) -> dict[str, str]:
+def _texts(value: object) -> dict[str, str]:
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
         raise ValueError("the metadata are not a map of texts")
     return value
 
 
-def _logical(value: Any) -> dict[str, tuple[DType, tuple[int, ...]]]:
+def _logical(value: Document) -> dict[str, tuple[DType, tuple[int, ...]]]:
     found = {name: (as_dtype(entry["dtype"]), _sizes(entry["shape"])) for name, entry in value.items()}
     if not all(is_stored_as_another(dtype) for dtype, _ in found.values()):
         raise ValueError("a dtype that is not stored as another one")
     return found
 
 
-def _sizes(value: Any) -> tuple[int, ...]:
+def _sizes(value: object) -> tuple[int, ...]:
     if not isinstance(value, list) or not all(type(size) is int and 0 <= size < _MAX_BYTES for size in value):
         raise ValueError("not a shape")
     if len(value) > _MAX_RANK or math.prod(size for size in value if size) >= _MAX_BYTES // 16:

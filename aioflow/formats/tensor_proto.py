@@ -25,11 +25,12 @@ from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.graph.tensor_fields import CONTENT, STRINGS, Field, check_fields, elements, field_of, strings
 from aioflow.memory.copying import native
+from aioflow.memory.values import Array, Value
 
 _DTYPE, _SHAPE = 1, 2
 
 
-def encode_tensor(value: Any, dtype: DType) -> bytes:
+def encode_tensor(value: Value, dtype: DType) -> bytes:
     """Encode an array as a TensorProto."""
     array = value if isinstance(value, np.ndarray) else np.asarray(value, dtype=dtype.np_dtype)
     # As in proto3, a size of zero is omitted, but its Dim message is written empty so that each dimension has a field.
@@ -41,7 +42,7 @@ def encode_tensor(value: Any, dtype: DType) -> bytes:
     return head + (write_piece(CONTENT, content) if content else b"")
 
 
-def decode_tensor(data: bytes, dtype: DType) -> Any:
+def decode_tensor(data: bytes, dtype: DType) -> Array:
     """Decode the array in a TensorProto.
 
     Raises:
@@ -55,7 +56,7 @@ def decode_tensor(data: bytes, dtype: DType) -> Any:
         raise InvalidArgumentError("not a TensorProto", expected="its bytes", actual=data[:60]) from error
 
 
-def _decode(data: bytes, dtype: DType) -> Any:
+def _decode(data: bytes, dtype: DType) -> Array:
     kind, shape = 0, tuple[int, ...]()
     for number, wire, begin, end in batches(read_fields(data, 0, len(data))):
         if number == _DTYPE and wire == VARINT:
@@ -69,7 +70,7 @@ def _decode(data: bytes, dtype: DType) -> Any:
     return tensor_elements(data, dtype, shape)
 
 
-def tensor_elements(data: bytes, dtype: DType, shape: tuple[int, ...]) -> Any:
+def tensor_elements(data: bytes, dtype: DType, shape: tuple[int, ...]) -> Array:
     """Decode the elements of a message as an array of `dtype` and `shape`, ignoring the message's own.
 
     Raises:
@@ -124,7 +125,7 @@ def read_shape(data: bytes, begin: int, end: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def _listed(pieces: list[tuple[int, Any]], field: Field) -> Any:
+def _listed(pieces: list[tuple[int, Any]], field: Field) -> Array:
     """Return the numbers in a field, separate or packed, as an array of the field's own type.
 
     Raises:

@@ -198,7 +198,7 @@ class RecordFile:
                 f"{masked_crc32c(data):#010x}",
             )
 
-    def _lost(self, what: str, expected: Any, actual: Any) -> DataLossError:
+    def _lost(self, what: str, expected: object, actual: object) -> DataLossError:
         return DataLossError(
             f"{self.path}: the record at byte {self.offset} {what}", expected=expected, actual=str(actual)
         )
@@ -216,7 +216,15 @@ class TFRecordCompressionType:
     GZIP: ClassVar[int] = 2
 
 
-_COMPRESSIONS: Final[dict[Any, str]] = {None: "", 0: "", 1: "ZLIB", 2: "GZIP", "": "", "ZLIB": "ZLIB", "GZIP": "GZIP"}
+_COMPRESSIONS: Final[dict[object, str]] = {
+    None: "",
+    0: "",
+    1: "ZLIB",
+    2: "GZIP",
+    "": "",
+    "ZLIB": "ZLIB",
+    "GZIP": "GZIP",
+}
 
 
 class TFRecordOptions:
@@ -230,7 +238,7 @@ class TFRecordOptions:
         InvalidArgumentError: unknown compression.
     """
 
-    def __init__(self, compression_type: Any = None, *, compression_level: int | None = None) -> None:
+    def __init__(self, compression_type: object = None, *, compression_level: int | None = None) -> None:
         if compression_type not in _COMPRESSIONS:
             raise InvalidArgumentError(
                 "unknown compression", expected="'', 'GZIP' or 'ZLIB'", actual=repr(compression_type)
@@ -239,12 +247,12 @@ class TFRecordOptions:
         self.compression_level = -1 if compression_level is None else compression_level
 
     @classmethod
-    def get_compression_type_string(cls, options: Any) -> str:
+    def get_compression_type_string(cls, options: object) -> str:
         """Return the compression of `options`: a `TFRecordOptions`, a type, a name, or None."""
         return cls.of(options).compression_type
 
     @classmethod
-    def of(cls, options: Any) -> TFRecordOptions:
+    def of(cls, options: object) -> TFRecordOptions:
         """Return `options` itself, or make one from a compression type."""
         return options if isinstance(options, TFRecordOptions) else cls(options)
 
@@ -270,7 +278,7 @@ class TFRecordWriter:
         NotFoundError, PermissionDeniedError, …: the file cannot be written.
     """
 
-    def __init__(self, path: str | os.PathLike[str], options: Any = None) -> None:
+    def __init__(self, path: str | os.PathLike[str], options: object = None) -> None:
         chosen = TFRecordOptions.of(options)
         self._path = os.fspath(path)
         with file_errors(self._path):
@@ -331,7 +339,7 @@ class TFRecordWriter:
         self.close()
 
 
-def tf_record_iterator(path: str | os.PathLike[str], options: Any = None) -> Iterator[bytes]:
+def tf_record_iterator(path: str | os.PathLike[str], options: object = None) -> Iterator[bytes]:
     """Yield the records of a file, in order.
 
     Reading blocks: iterate in a thread if an event loop must not be blocked.

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import struct
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
+from aioflow.memory.values import Array
 
 _HEADER: Final = struct.Struct("<4sI4s4sIHHIIHH4sI")
 _HIGHEST, _LOWEST, _SCALE = 32767, -32768, 32768
 
 
-def write_wav(samples: Any, rate: int) -> bytes:
+def write_wav(samples: Array, rate: int) -> bytes:
     """Encode a sound as a WAV file.
 
     Args:
