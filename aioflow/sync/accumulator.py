@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from aioflow.errors import CancelledError, InvalidArgumentError
+from aioflow.memory.values import Value
 from aioflow.sync.waiting import Ticket
 
 
@@ -40,7 +41,7 @@ class AccumulatorCore:
         limit: Maximum number of gradients that a take waits for, whatever it requires; None for no limit.
     """
 
-    def __init__(self, name: str, add: Callable[[Any, Any], Any], only_first: bool = False) -> None:
+    def __init__(self, name: str, add: Callable[[Any, Any], Value], only_first: bool = False) -> None:
         self.name = name
         self._only_first = only_first
         self._add = add
@@ -59,7 +60,7 @@ class AccumulatorCore:
         wanted = self._wanted(self._takers[0]) if self._takers else 0
         return f"accumulator {self.name!r} ({self.count} of {wanted} gradients, step {self.step})"
 
-    def apply(self, step: int, gradient: Any) -> list[Ticket]:
+    def apply(self, step: int, gradient: Value) -> list[Ticket]:
         """Add a gradient and return the resolved tickets.
 
         The gradient is dropped if it is stale, if its step was undone, or if `only_first` is set and the step has one.

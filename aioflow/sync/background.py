@@ -31,7 +31,7 @@ class Background:
         self._tasks: dict[asyncio.AbstractEventLoop, set[asyncio.Task[None]]] = {}
         self._closed = False
 
-    async def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    async def start(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
         """Run `work`, which must not raise, as a task of the running loop.
 
         Raises:

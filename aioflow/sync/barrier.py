@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from aioflow.errors import CancelledError, InvalidArgumentError, OutOfRangeError
+from aioflow.memory.values import Value
 from aioflow.sync.queue import Dequeue, Enqueue, PriorityStore, QueueCore
 from aioflow.sync.waiting import Ticket
 
@@ -36,7 +37,7 @@ class BarrierCore:
         self.closed = False
         self._cancelled = False
         self._ready = QueueCore(name, -1, PriorityStore(lambda element: element[0]))
-        self._incomplete: dict[bytes, list[Any]] = {}
+        self._incomplete: dict[bytes, list[Value]] = {}
         self._index = FIRST_INDEX
         self._lock = threading.Lock()
 
@@ -55,7 +56,7 @@ class BarrierCore:
         state = "closed" if self.closed else "open"
         return f"barrier {self.name!r} ({self.ready_size} ready, {self.incomplete_size} incomplete, {state})"
 
-    def insert(self, component: int, keys: Sequence[bytes], values: Sequence[Any]) -> list[Ticket]:
+    def insert(self, component: int, keys: Sequence[bytes], values: Sequence[Value]) -> list[Ticket]:
         """Set one component of several elements and return the resolved tickets. If it raises, none is set.
 
         Args:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
 
+from aioflow.memory.values import Value
 from aioflow.sync.waiting import Ticket
 
 
@@ -29,7 +29,7 @@ class MailboxCore:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._letters: dict[int, Any] = {}
+        self._letters: dict[int, Value] = {}
         self._takes: list[Take] = []
         self._lock = threading.Lock()
 
@@ -42,7 +42,7 @@ class MailboxCore:
         wanted = ", ".join(str(take.key) for take in self._takes) or "none"
         return f"mailbox {self.name!r} (letters: {keys}; waited for: {wanted})"
 
-    def put(self, key: int, letter: Any) -> list[Ticket]:
+    def put(self, key: int, letter: Value) -> list[Ticket]:
         """Store a letter, replacing one with the same key. Return the resolved tickets."""
         with self._lock:
             self._letters = {k: kept for k, kept in self._letters.items() if k < key}

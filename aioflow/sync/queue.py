@@ -10,7 +10,7 @@ import heapq
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from aioflow.errors import CancelledError, OutOfRangeError
 from aioflow.sync.waiting import Ticket
@@ -18,24 +18,27 @@ from aioflow.sync.waiting import Ticket
 UNBOUNDED: Final = 2**31 - 1
 
 
+Element: TypeAlias = Any  # usually a tuple of arrays; a `PriorityStore` pops entries of its heap
+
+
 class Store(Protocol):
     """The elements of a queue, and the order in which they leave."""
 
     def __len__(self) -> int: ...
 
-    def push(self, element: Any) -> None:
+    def push(self, element: Element) -> None:
         """Add an element."""
 
-    def pop(self) -> Any:
+    def pop(self) -> Element:
         """Remove and return the next element."""
 
-    def restore(self, elements: Sequence[Any]) -> None:
+    def restore(self, elements: Sequence[Element]) -> None:
         """Put back popped elements, given in the order in which they were popped."""
 
     def available(self, wanted: int, capacity: int, closed: bool) -> int:
         """Return how many elements may leave now, for a dequeue that still wants `wanted`."""
 
-    def arrange(self, elements: list[Any]) -> list[Any]:
+    def arrange(self, elements: list[Element]) -> list[Element]:
         """Return the elements that one dequeue has collected, in the order of its result."""
 
 
@@ -43,14 +46,14 @@ class FIFOStore:
     """First in, first out."""
 
     def __init__(self) -> None:
-        self._elements: deque[Any] = deque()
-        self.push: Callable[[Any], None] = self._elements.append
-        self.pop: Callable[[], Any] = self._elements.popleft
+        self._elements: deque[Element] = deque()
+        self.push: Callable[[Element], None] = self._elements.append
+        self.pop: Callable[[], Element] = self._elements.popleft
 
     def __len__(self) -> int:
         return len(self._elements)
 
-    def restore(self, elements: Sequence[Any]) -> None:
+    def restore(self, elements: Sequence[Element]) -> None:
         """Put popped elements back at the front."""
         self._elements.extendleft(reversed(elements))
 
@@ -58,7 +61,7 @@ class FIFOStore:
         """Return the number of elements."""
         return len(self._elements)
 
-    def arrange(self, elements: list[Any]) -> list[Any]:
+    def arrange(self, elements: list[Element]) -> list[Element]:
         """Return the elements in order of arrival."""
         return elements
 
@@ -67,22 +70,22 @@ class ShuffleStore:
     """Random order. While the queue is open, `min_after` elements stay inside to keep the order random."""
 
     def __init__(self, min_after: int, draw: Callable[[int], int]) -> None:
-        self._elements: list[Any] = []
+        self._elements: list[Element] = []
         self._min_after = min_after
         self._draw = draw
-        self.push: Callable[[Any], None] = self._elements.append
+        self.push: Callable[[Element], None] = self._elements.append
 
     def __len__(self) -> int:
         return len(self._elements)
 
-    def pop(self) -> Any:
+    def pop(self) -> Element:
         """Remove and return a random element."""
         elements = self._elements
         index = self._draw(len(elements))
         elements[index], elements[-1] = elements[-1], elements[index]
         return elements.pop()
 
-    def restore(self, elements: Sequence[Any]) -> None:
+    def restore(self, elements: Sequence[Element]) -> None:
         """Put popped elements back among the others."""
         self._elements.extend(elements)
 
@@ -90,7 +93,7 @@ class ShuffleStore:
         """Return the number of elements beyond `min_after`, or all of them once the queue is closed."""
         return len(self._elements) if closed else max(0, len(self._elements) - self._min_after)
 
-    def arrange(self, elements: list[Any]) -> list[Any]:
+    def arrange(self, elements: list[Element]) -> list[Element]:
         """Return the elements as drawn."""
         return elements
 
@@ -99,23 +102,23 @@ class PriorityStore:
     """The smallest key first; among equal keys, first in, first out."""
 
     def __init__(self, key: Callable[[Any], Any]) -> None:
-        self._heap: list[tuple[Any, int, Any]] = []
+        self._heap: list[tuple[Any, int, Element]] = []
         self._key = key
         self._count = 0
 
     def __len__(self) -> int:
         return len(self._heap)
 
-    def push(self, element: Any) -> None:
+    def push(self, element: Element) -> None:
         """Add an element behind those with the same key."""
         self._count += 1
         heapq.heappush(self._heap, (self._key(element), self._count, element))
 
-    def pop(self) -> Any:
+    def pop(self) -> Element:
         """Remove and return the entry of the smallest element, with its position, which `arrange` removes."""
         return heapq.heappop(self._heap)
 
-    def restore(self, elements: Sequence[Any]) -> None:
+    def restore(self, elements: Sequence[Element]) -> None:
         """Put popped entries back in their positions."""
         for entry in elements:
             heapq.heappush(self._heap, entry)
@@ -127,7 +130,7 @@ class PriorityStore:
         size = len(self._heap)
         return size if size >= min(wanted, capacity) else 0
 
-    def arrange(self, elements: list[Any]) -> list[Any]:
+    def arrange(self, elements: list[Element]) -> list[Element]:
         """Return the elements in order, without their positions."""
         return [entry[2] for entry in sorted(elements, key=lambda entry: entry[:2])]
 
@@ -139,7 +142,7 @@ class Enqueue(Ticket):
 
     stays = True
 
-    def __init__(self, elements: Sequence[Any], wake: Callable[[], None] | None = None) -> None:
+    def __init__(self, elements: Sequence[Element], wake: Callable[[], None] | None = None) -> None:
         super().__init__(wake)
         self.elements = elements
         self.position = 0
@@ -160,7 +163,7 @@ class Dequeue(Ticket):
         super().__init__(wake)
         self.count = count
         self.small = small
-        self.taken: list[Any] = []
+        self.taken: list[Element] = []
 
 
 class QueueCore:
@@ -196,7 +199,7 @@ class QueueCore:
         waiting = f"{len(self._writers)} enqueuing, {len(self._readers)} dequeuing"
         return f"queue {self.name!r} (size {len(self._store)}, {limit}, {state}; waiting: {waiting})"
 
-    def try_put(self, element: Any) -> Sequence[Ticket] | None:
+    def try_put(self, element: Element) -> Sequence[Ticket] | None:
         """Put one element in without waiting. Return the resolved tickets, or None if that needs an `Enqueue`."""
         with self._lock:
             if self.closed or self._writers or len(self._store) >= self.capacity:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
+from aioflow.memory.values import Value
 from aioflow.sync.waiting import Ticket
 
 _GRADIENT_SECONDS: Final = 600.0  # for which an uncollected gradient is kept
@@ -39,7 +40,7 @@ class Collecting(Ticket):
         super().__init__(wake)
         self.numbers = numbers
         self.missing = set(numbers)
-        self.found: dict[int, Any] = {}
+        self.found: dict[int, Value] = {}
 
 
 class _Kept:
@@ -47,7 +48,7 @@ class _Kept:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._things: dict[int, tuple[float, Any]] = {}
+        self._things: dict[int, tuple[float, Value]] = {}
 
     def __contains__(self, number: int) -> bool:
         return number in self._things
@@ -55,7 +56,7 @@ class _Kept:
     def __len__(self) -> int:
         return len(self._things)
 
-    def put(self, number: int, thing: Any, now: float) -> None:
+    def put(self, number: int, thing: Value, now: float) -> None:
         """Store a value, and drop those that are too old."""
         # Removed first, so that the dict stays ordered by time.
         self._things.pop(number, None)
@@ -66,7 +67,7 @@ class _Kept:
                 return
             del self._things[oldest]
 
-    def take(self, number: int) -> Any:
+    def take(self, number: int) -> Value:
         return self._things.pop(number)[1]
 
 
@@ -88,7 +89,7 @@ class ShareCore:
         """Return a description of the state, for reports."""
         return f"unbatching {self.name!r} ({len(self._waiting)} waiting; kept for {len(self._kept)} others)"
 
-    def bring(self, shares: Mapping[int, Any], now: float) -> list[Ticket]:
+    def bring(self, shares: Mapping[int, Value], now: float) -> list[Ticket]:
         """Distribute the shares of a carrier. Return the resolved tickets."""
         resolved: list[Ticket] = []
         with self._lock:
@@ -136,7 +137,7 @@ class CollectCore:
         missing = sum(len(ticket.missing) for ticket in self._collecting)
         return f"gradients of batches {self.name!r} ({len(self._collecting)} waiting for {missing} steps)"
 
-    def bring(self, number: int, thing: Any, now: float) -> list[Ticket]:
+    def bring(self, number: int, thing: Value, now: float) -> list[Ticket]:
         """Store the value of one step. Return the resolved tickets."""
         with self._lock:
             # A value that a step waits for is in its ticket, where it does not expire.

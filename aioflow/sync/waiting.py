@@ -12,6 +12,8 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from typing import Any, ClassVar, Protocol
 
+from aioflow.memory.values import Value
+
 
 class StepAccount(Protocol):
     """The interface by which kernels tell their step of changes and of elements that they have taken.
@@ -47,7 +49,7 @@ class Ticket:
         self.error: Exception | None = None
         self.wake = wake
 
-    def resolve(self, value: Any = None, error: Exception | None = None) -> None:
+    def resolve(self, value: Value = None, error: Exception | None = None) -> None:
         """Complete the request."""
         self.resolved = True
         self.value = value
@@ -94,7 +96,7 @@ class Waiting:
         withdraw: Callable[[Any], Iterable[Ticket]],
         make: Callable[[Callable[[], None]], Ticket],
         describe: Callable[[], str],
-        finish: Callable[[Any], Any] | None = None,
+        finish: Callable[[Any], Value] | None = None,
         release: Callable[[Any], None] | None = None,
         told: Callable[[Ticket], None] | None = None,
     ) -> None:
@@ -106,7 +108,7 @@ class Waiting:
         self.release = release
         self._told = told
 
-    def __await__(self) -> Generator[Any, None, Any]:
+    def __await__(self) -> Generator[object, None, Any]:
         return self._wait().__await__()
 
     async def _wait(self) -> Any:
