@@ -7,7 +7,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from time import perf_counter
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from aioflow.errors import DeadlineExceededError, InvalidArgumentError, OpError,
 from aioflow.graph.arrays import blank
 from aioflow.graph.graph import Tensor
 from aioflow.interop.model import Signature
+from aioflow.memory.values import Array
 from aioflow.serve.options import ModelOptions
 from aioflow.serve.probing import keeps_rows_apart
 from aioflow.serve.turns import Turns
@@ -36,7 +37,7 @@ class Call(ABC):
         """True if several requests may share a step."""
 
     @abstractmethod
-    async def __call__(self, arrays: list[Any], timeout: float | None, priority: int) -> dict[str, Any]:
+    async def __call__(self, arrays: list[Array], timeout: float | None, priority: int) -> dict[str, Array]:
         """Return the outputs by name, given one array per input in the order of the signature.
 
         Raises:
@@ -80,7 +81,7 @@ async def _is_batched(session: Session, signature: Signature, options: ModelOpti
     return False
 
 
-def zeros(inputs: Mapping[str, Tensor], rows: int) -> list[Any]:
+def zeros(inputs: Mapping[str, Tensor], rows: int) -> list[Array]:
     """Return an array of zeros for each input, with `rows` for an unknown first size and 1 for other unknown sizes."""
     made = []
     for tensor in inputs.values():
@@ -103,7 +104,7 @@ class Single(Call):
     def is_batched(self) -> bool:
         return False
 
-    async def __call__(self, arrays: list[Any], timeout: float | None, priority: int) -> dict[str, Any]:
+    async def __call__(self, arrays: list[Array], timeout: float | None, priority: int) -> dict[str, Array]:
         tally = self._tally
         try:
             async with asyncio.timeout(timeout) as scope:
@@ -130,10 +131,10 @@ class Single(Call):
         tally.answered += 1
         return found
 
-    async def _computed(self, arrays: list[Any], priority: int) -> dict[str, Any]:
+    async def _computed(self, arrays: list[Array], priority: int) -> dict[str, Array]:
         async with self._turns.turn(priority) as waited:
             begun = perf_counter()
-            values: dict[str, Any] = await self._step(*arrays)
+            values: dict[str, Array] = await self._step(*arrays)
             self._tally.queue_seconds += waited
             self._tally.computed(1, perf_counter() - begun)
         return {name: np.asarray(value) for name, value in values.items()}
@@ -167,11 +168,11 @@ class _Shared(Call):
     def is_batched(self) -> bool:
         return self._batched.uneven is None
 
-    async def __call__(self, arrays: list[Any], timeout: float | None, priority: int) -> dict[str, Any]:
+    async def __call__(self, arrays: list[Array], timeout: float | None, priority: int) -> dict[str, Array]:
         begun = perf_counter()
         if self.is_batched and all(np.shape(array)[:1] != (0,) for array in arrays):
             try:
-                found: dict[str, Any] = await self._batched(*arrays, timeout=timeout, priority=priority)
+                found: dict[str, Array] = await self._batched(*arrays, timeout=timeout, priority=priority)
             except InvalidArgumentError:
                 # The request itself is valid if the step returned another number of rows: run it again, alone.
                 if self._batched.uneven is None or not await self._batched.is_repeatable():

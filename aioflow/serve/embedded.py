@@ -16,6 +16,7 @@ from uvicorn.server import ServerState
 from aioflow.concurrency.threads import although_cancelled, to_its_end
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as Base
 else:
     Base = object  # uvicorn has several protocols, which need different optional packages
@@ -46,13 +47,13 @@ class EmbeddedSettings(uvicorn.Config):
         self.http_protocol_class = type("_Connection", (Connection, protocol), {})
 
 
-def _answering_cut_off(app: Any) -> Any:
+def _answering_cut_off(app: ASGIApp) -> ASGIApp:
     """Return an ASGI application that responds 503 when a request of `app` is cancelled, as at shutdown."""
 
-    async def answering(scope: Any, receive: Any, send: Any) -> None:
+    async def answering(scope: Scope, receive: Receive, send: Send) -> None:
         has_begun = False
 
-        async def sending(message: Any) -> None:
+        async def sending(message: Message) -> None:
             nonlocal has_begun
             await send(message)
             has_begun = True

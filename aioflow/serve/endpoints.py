@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Final
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from aioflow.concurrency.threads import in_thread
 from aioflow.errors import ClientDisconnectedError, NotFoundError, OpError, UnavailableError
@@ -16,6 +16,7 @@ from aioflow.serve.counting import counted
 from aioflow.serve.metadata import EXTENSIONS, config_of, index_of, metadata_of, statistics_of
 from aioflow.serve.models import ServedModel
 from aioflow.serve.protocol import EncodedResponse, InferRequest, Limits, decode_request, encode_response, status_of
+from aioflow.serve.protocol.json_text import Document
 from aioflow.serve.protocol.request import flag_of, json_object
 from aioflow.serve.repository import Repository
 from aioflow.serve.requests import answer, answer_error, answer_json, read_body, whole_header
@@ -38,7 +39,7 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         has_begun = False
 
-        async def sending(message: Any) -> None:
+        async def sending(message: Message) -> None:
             nonlocal has_begun
             has_begun = True
             await send(message)
@@ -163,7 +164,7 @@ class Endpoints:
         await self._repository.unload(scope["path_params"]["model"])
         await answer_json(send, {})
 
-    async def _parameters(self, scope: Scope, receive: Receive) -> dict[str, Any]:
+    async def _parameters(self, scope: Scope, receive: Receive) -> Document:
         with self.admission.holding() as held:
             body = await read_body(scope, receive, self._limits, held)
             return json_object(body, self._limits) if body else {}

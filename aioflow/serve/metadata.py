@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from aioflow.graph.graph import Tensor
 from aioflow.graph.labelled import labels_of
 from aioflow.serve.models import ServedModel
 from aioflow.serve.protocol import datatype_of
+from aioflow.serve.protocol.json_text import Document
 from aioflow.serve.repository import Entry, State
 
 EXTENSIONS: Final = ("binary_tensor_data", "model_configuration", "model_repository", "schedule_policy", "statistics")
@@ -16,7 +17,7 @@ _NANOSECONDS: Final = 1e9
 _PLATFORM: Final = "aioflow"
 
 
-def metadata_of(model: ServedModel, versions: Sequence[int], parameters: bool = True) -> dict[str, Any]:
+def metadata_of(model: ServedModel, versions: Sequence[int], parameters: bool = True) -> Document:
     """Return the inputs and outputs of a model. Unknown sizes are -1.
 
     Args:
@@ -41,7 +42,7 @@ def metadata_of(model: ServedModel, versions: Sequence[int], parameters: bool = 
     }
 
 
-def config_of(model: ServedModel) -> dict[str, Any]:
+def config_of(model: ServedModel) -> Document:
     """Return the configuration of a model in the format of Triton's extension.
 
     If requests share steps, `dims` has the shape of a row.
@@ -49,7 +50,7 @@ def config_of(model: ServedModel) -> dict[str, Any]:
     is_batched = model.calls[model.signature_name].is_batched
     signature = model.signature
 
-    def tensors(found: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+    def tensors(found: Mapping[str, Tensor]) -> list[Document]:
         return [
             {
                 "name": each["name"],
@@ -69,7 +70,7 @@ def config_of(model: ServedModel) -> dict[str, Any]:
     }
 
 
-def tensors_of(tensors: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+def tensors_of(tensors: Mapping[str, Tensor]) -> list[Document]:
     """Describe tensors of a signature, with the protocol's datatype names. Unknown sizes are -1."""
     return [
         {
@@ -90,7 +91,7 @@ def index_of(entries: Iterable[Entry], only_ready: bool = False) -> list[dict[st
     ]
 
 
-def statistics_of(model: ServedModel) -> dict[str, Any]:
+def statistics_of(model: ServedModel) -> Document:
     """Return the statistics of a version in the format of Triton's extension. Times are in nanoseconds."""
     tally = model.tally
     batches = [call.statistics() for call in model.all_calls]

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from aioflow.concurrency.threads import in_thread
 from aioflow.errors import InvalidArgumentError, OpError, UnavailableError, UnimplementedError
@@ -20,6 +20,7 @@ from aioflow.graph.graph import Tensor
 from aioflow.graph.labelled import values_of
 from aioflow.graph.shapes import Dims
 from aioflow.interop.model import DEFAULT_SIGNATURE, Model, Signature
+from aioflow.memory.values import Array
 from aioflow.saved.opening import open_model
 from aioflow.serve.calls import Call, open_call
 from aioflow.serve.optional_inputs import OptionalInputs
@@ -155,7 +156,7 @@ class ServedModel:
         self._unused.set()
 
 
-def _arrays(given: Mapping[str, Any], signature: Signature) -> dict[str, Any]:
+def _arrays(given: Mapping[str, Array], signature: Signature) -> dict[str, Array]:
     """Return the arrays in the order of the signature, after checking names, dtypes and shapes."""
     known = signature.all_inputs
     if not signature.inputs.keys() <= given.keys() <= known.keys():

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from aioflow.interop.model import Signature
+from aioflow.memory.values import Array
 from aioflow.serve.calls import Single
 from aioflow.serve.options import ModelOptions
 from aioflow.session.session import Session
@@ -23,10 +23,10 @@ class OptionalInputs:
     def __init__(self, session: Session, signature: Signature, options: ModelOptions) -> None:
         self._session = session
         self._signature = signature
-        self._defaults: dict[str, Any] = {}
+        self._defaults: dict[str, Array] = {}
         self.call = Single(session, Signature(signature.all_inputs, signature.outputs), options)
 
-    async def __call__(self, given: Mapping[str, Any], timeout: float | None, priority: int) -> dict[str, Any]:
+    async def __call__(self, given: Mapping[str, Array], timeout: float | None, priority: int) -> dict[str, Array]:
         """Return the outputs by name. Raises as `Single`."""
         if not self._defaults:
             self._defaults = await self._session.run(dict(self._signature.optional))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias, get_args
 
 from aioflow.checks.numbers import check_number, check_seconds, check_whole
 from aioflow.config import AUTO, SessionConfig
@@ -48,7 +48,7 @@ class ModelOptions:
     max_enqueued_batches: int = 16
     max_concurrent_batches: int = 1
     allowed_batch_sizes: tuple[int, ...] = ()
-    pad: Mapping[str, Any] = field(default_factory=dict)
+    pad: Mapping[str, object] = field(default_factory=dict)
     timeout: float | None = None
     warmup: bool = True
     json_nan: Literal["error", "null"] = "error"

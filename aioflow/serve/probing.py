@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import product
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from aioflow.errors import OpError
 from aioflow.graph import dtypes
 from aioflow.graph.graph import Tensor
 from aioflow.interop.model import Signature
+from aioflow.memory.values import Array, Value
 from aioflow.session.session import Session
 
 _LOG: Final = logging.getLogger("aioflow.serve")
@@ -23,7 +24,7 @@ _ROUNDING: Final = 1e-3  # relative to the largest value in a column: matrix pro
 _COARSE: Final = 3e-2  # for 16-bit dtypes
 _NOISE: Final = 1e-3  # relative to that, for the largest value of all: a column may be a difference of large numbers
 
-Step = Callable[..., Awaitable[list[Any]]]
+Step = Callable[..., Awaitable[list[Value]]]
 
 
 async def keeps_rows_apart(session: Session, signature: Signature) -> bool:
@@ -48,7 +49,7 @@ async def keeps_rows_apart(session: Session, signature: Signature) -> bool:
     return False
 
 
-def _random_rows(tensor: Tensor, size: int, words: bool, rng: np.random.Generator) -> Any:
+def _random_rows(tensor: Tensor, size: int, words: bool, rng: np.random.Generator) -> Array:
     """Return three random rows without zeros.
 
     Floats: one row of positive values, one of negative ones, one of both. Integers: small ones. Texts: rows of one, two
@@ -72,13 +73,13 @@ def _random_rows(tensor: Tensor, size: int, words: bool, rng: np.random.Generato
     return made.astype(dtype.np_dtype)
 
 
-def _agree(together: Sequence[Any], alone: Sequence[Sequence[Any]]) -> bool:
+def _agree(together: Sequence[Value], alone: Sequence[Sequence[Value]]) -> bool:
     """Return True if each output of a step is the concatenation of its rows' outputs along axis 0."""
     parts = zip(*alone, strict=True)
     return all(_is_joined(np.asarray(v), list(map(np.asarray, each))) for v, each in zip(together, parts, strict=True))
 
 
-def _is_joined(value: Any, parts: Sequence[Any]) -> bool:
+def _is_joined(value: Array, parts: Sequence[Array]) -> bool:
     if any(not part.shape or part.shape != (1, *value.shape[1:]) for part in parts) or len(value) != len(parts):
         return False
     wanted = np.concatenate(parts)

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from aioflow.checks.numbers import check_whole
 from aioflow.concurrency.threads import although_cancelled, in_thread
@@ -286,7 +286,7 @@ class Repository:
         model = self._found(name)
         await self._owned(self._unload(name, model))
 
-    async def _owned(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _owned(self, work: Coroutine[object, object, None]) -> None:
         """Run `work` in a task of the group, to its end, even if the caller is cancelled."""
         if self._group is None or self._is_closing:
             work.close()

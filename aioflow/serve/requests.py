@@ -6,9 +6,9 @@ import asyncio
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from aioflow.errors import ClientDisconnectedError, DeadlineExceededError
 from aioflow.serve.admission import Held
@@ -149,7 +149,7 @@ async def _sent_body(scope: Scope, receive: Receive, limits: Limits, held: Held)
     return memoryview(body).toreadonly()
 
 
-async def _message(receive: Receive, limits: Limits | None) -> Any:
+async def _message(receive: Receive, limits: Limits | None) -> Message:
     if limits is None:
         message = await receive()
     else:
@@ -189,7 +189,7 @@ async def answer(
     await to({"type": "http.response.body", "body": body})
 
 
-async def answer_json(to: Send, document: Any, status: int = 200) -> None:
+async def answer_json(to: Send, document: object, status: int = 200) -> None:
     """Send a JSON document."""
     await answer(to, status, json.dumps(document, separators=(",", ":")).encode())
 

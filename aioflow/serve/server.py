@@ -25,6 +25,8 @@ from aioflow.serve.sources import ModelSource
 from aioflow.serve.where import ServerOptions
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
     from aioflow.serve.grpc.server import GrpcServer
 
 _BACKLOG: Final = 2048
@@ -133,7 +135,7 @@ async def _leave_grpc(server: GrpcServer, serving: asyncio.Task[None], *raised: 
         raise
 
 
-def web_server(app: Any, where: ServerOptions) -> EmbeddedServer:
+def web_server(app: ASGIApp, where: ServerOptions) -> EmbeddedServer:
     """Return the HTTP server for an application.
 
     Raises:

@@ -140,7 +140,7 @@ def test_decode_parameters_and_outputs() -> None:
 @pytest.mark.parametrize("datatype", sorted(NUMPY))
 def test_encode_responses_in_json_and_as_bytes(datatype: str) -> None:
     array = np.array([[0, 1], [1, 0]]).astype(NUMPY[datatype]).T  # not in row-major order
-    response = InferResponse("m", "2", {"y": array, "z": np.float32(2.5).reshape(())}, "7")
+    response = InferResponse("m", "2", {"y": array, "z": np.array(2.5, np.float32)}, "7")
     document = json.loads(encode_response(response).body)
     assert {**document, "outputs": None} == {"model_name": "m", "model_version": "2", "id": "7", "outputs": None}
     assert document["outputs"][0] == {"name": "y", "datatype": datatype, "shape": [2, 2], "data": [0, 1, 1, 0]}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
+from aioflow.memory.values import Array
 from aioflow.serve.grpc.messages import Message
 from aioflow.serve.protocol import MalformedRequestError, datatype_of, spelled
 
@@ -30,7 +31,7 @@ FIELDS: Final[Mapping[DType, str]] = {
 _WIDE: Final = {"int_contents": np.int32, "uint_contents": np.uint32}  # fields that also hold narrower types
 
 
-def from_contents(contents: Message, dtype: DType, shape: tuple[int, ...], name: str) -> Any:
+def from_contents(contents: Message, dtype: DType, shape: tuple[int, ...], name: str) -> Array:
     """Return the array in the contents of an input.
 
     Raises:
@@ -67,6 +68,6 @@ def from_contents(contents: Message, dtype: DType, shape: tuple[int, ...], name:
     return narrow.reshape(shape)
 
 
-def to_contents(array: Any, dtype: DType, contents: Message) -> None:
+def to_contents(array: Array, dtype: DType, contents: Message) -> None:
     """Write an array into the field of its dtype, which must be in `FIELDS`."""
     getattr(contents, FIELDS[dtype]).extend(array.reshape(-1).tolist())

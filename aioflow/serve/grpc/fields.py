@@ -7,7 +7,7 @@ followed by its value. Only fields with the same number have an order among them
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from aioflow.serve.protocol import MalformedRequestError
 
@@ -27,7 +27,7 @@ class Field(NamedTuple):
     end: int
 
 
-def fields_of(data: Any) -> Iterator[Field]:
+def fields_of(data: bytes) -> Iterator[Field]:
     """Yield the fields of a message in order. Raise MalformedRequestError if the bytes are not a message."""
     at, total = 0, len(data)
     while at < total:
@@ -50,7 +50,7 @@ def fields_of(data: Any) -> Iterator[Field]:
         at = end
 
 
-def _whole(data: Any, at: int, total: int) -> tuple[int, int]:
+def _whole(data: bytes, at: int, total: int) -> tuple[int, int]:
     """Return the varint at an offset, and the offset of its end."""
     value = 0
     for index in range(_MOST):

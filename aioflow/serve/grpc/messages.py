@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
 from aioflow.concurrency.forking import not_forked
 from aioflow.serve.protocol import MalformedRequestError
 
 Message: TypeAlias = Any  # protobuf creates its classes at run time
+Fields: TypeAlias = Mapping[str, Any]  # of a message, for its constructor
 
 PACKAGE: Final = "inference"
 _MAKING: Final = threading.RLock()  # one pool only: classes of two pools are incompatible

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from aioflow.concurrency.threads import in_thread
 from aioflow.errors import CancelledError, NotFoundError, OpError
 from aioflow.release import RELEASE
 from aioflow.serve.admission import Admission, Held
 from aioflow.serve.counting import counted
-from aioflow.serve.grpc.messages import HEALTH_PACKAGE, PACKAGE, REFLECTION_PACKAGES, Message, message, parsed
+from aioflow.serve.grpc.messages import HEALTH_PACKAGE, PACKAGE, REFLECTION_PACKAGES, Fields, Message, message, parsed
 from aioflow.serve.grpc.reflection import reflected
 from aioflow.serve.grpc.request import Asked, check_rest, decode_asked, read_asked
 from aioflow.serve.grpc.response import encode_answer
@@ -50,7 +50,7 @@ class Exchange(Protocol):
         """Return the seconds until the call's deadline, or None if it has no deadline."""
 
 
-Method = Callable[[Exchange], Coroutine[Any, Any, None]]
+Method = Callable[[Exchange], Coroutine[object, object, None]]
 
 
 class Methods:
@@ -64,7 +64,7 @@ class Methods:
         self._repository = repository
         self._limits = limits
         self._admission = admission
-        small: dict[str, Callable[[Any], Awaitable[Mapping[str, Any]]]] = {
+        small: dict[str, Callable[[Message], Awaitable[Fields]]] = {
             "ServerLive": self._live,
             "ServerReady": self._ready,
             "ModelReady": self._model_ready,
@@ -92,9 +92,7 @@ class Methods:
         self._watchers.end()
         self._reflections.end()
 
-    def _small(
-        self, name: str, answer: Callable[[Any], Awaitable[Mapping[str, Any]]], package: str = PACKAGE
-    ) -> Method:
+    def _small(self, name: str, answer: Callable[[Message], Awaitable[Fields]], package: str = PACKAGE) -> Method:
         """Return a method from small message to small message; `answer` returns the fields of the response."""
 
         async def method(exchange: Exchange) -> None:
@@ -137,13 +135,13 @@ class Methods:
 
     # -- health and metadata ------------------------------------------------------------------------------------------
 
-    async def _live(self, request: Any) -> Mapping[str, Any]:
+    async def _live(self, request: Message) -> Fields:
         return {"live": True}
 
-    async def _ready(self, request: Any) -> Mapping[str, Any]:
+    async def _ready(self, request: Message) -> Fields:
         return {"ready": self._repository.is_ready}
 
-    async def _check(self, request: Any) -> Mapping[str, Any]:
+    async def _check(self, request: Message) -> Fields:
         status = self._status(request.service)
         if status == _SERVICE_UNKNOWN:
             raise NotFoundError("there is no such service", expected=f"'' or {_SERVICE!r}", actual=request.service[:80])
@@ -178,37 +176,37 @@ class Methods:
             if said == _SERVING:
                 await say(_NOT_SERVING)
 
-    async def _model_ready(self, request: Any) -> Mapping[str, Any]:
+    async def _model_ready(self, request: Message) -> Fields:
         try:
             self._repository.get(request.name, request.version or None)
         except OpError:
             return {"ready": False}
         return {"ready": True}
 
-    async def _server(self, request: Any) -> Mapping[str, Any]:
+    async def _server(self, request: Message) -> Fields:
         return {"name": "aioflow", "version": RELEASE, "extensions": EXTENSIONS}
 
-    async def _model(self, request: Any) -> Mapping[str, Any]:
+    async def _model(self, request: Message) -> Fields:
         served = self._repository.get(request.name, request.version or None)
         return metadata_of(served, self._repository.versions(request.name), parameters=False)
 
-    async def _config(self, request: Any) -> Mapping[str, Any]:
+    async def _config(self, request: Message) -> Fields:
         return {"config": config_of(self._repository.get(request.name, request.version or None))}
 
-    async def _statistics(self, request: Any) -> Mapping[str, Any]:
+    async def _statistics(self, request: Message) -> Fields:
         found = self._repository.chosen(request.name or None, request.version or None)
         return {"model_stats": [statistics_of(each) for each in found]}
 
     # -- the repository -----------------------------------------------------------------------------------------------
 
-    async def _index(self, request: Any) -> Mapping[str, Any]:
+    async def _index(self, request: Message) -> Fields:
         return {"models": index_of(self._repository.index(), only_ready=request.ready)}
 
-    async def _load(self, request: Any) -> Mapping[str, Any]:
+    async def _load(self, request: Message) -> Fields:
         await self._repository.load(request.model_name)
         return {}
 
-    async def _unload(self, request: Any) -> Mapping[str, Any]:
+    async def _unload(self, request: Message) -> Fields:
         await self._repository.unload(request.model_name)
         return {}
 
@@ -235,7 +233,7 @@ class Methods:
         return method
 
 
-async def _beside(size: int, work: Callable[..., T], *args: Any) -> T:
+async def _beside(size: int, work: Callable[..., T], *args: object) -> T:
     """Call `work`, in a thread if `size` is so large that it would delay the event loop."""
     if size > _LARGE:
         return await in_thread(work, *args, effects=False)

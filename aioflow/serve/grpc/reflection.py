@@ -6,15 +6,15 @@ process also uses.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from aioflow.errors import NotFoundError, OpError, UnimplementedError
-from aioflow.serve.grpc.messages import Message, pool
+from aioflow.serve.grpc.messages import Fields, Message, pool
 from aioflow.serve.protocol import code_of, said_of
 
 
-def reflected(request: Message, services: Iterable[str]) -> Mapping[str, Any]:
+def reflected(request: Message, services: Iterable[str]) -> Fields:
     """Return the fields of the response to a ServerReflectionRequest. Errors are part of the response."""
     try:
         answer = _answer(request, services)
@@ -23,7 +23,7 @@ def reflected(request: Message, services: Iterable[str]) -> Mapping[str, Any]:
     return {"valid_host": request.host, "original_request": request, **answer}
 
 
-def _answer(request: Message, services: Iterable[str]) -> Mapping[str, Any]:
+def _answer(request: Message, services: Iterable[str]) -> Fields:
     kind = request.WhichOneof("message_request")
     if kind == "list_services":
         return {"list_services_response": {"service": [{"name": each} for each in sorted(services)]}}

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
+from aioflow.memory.values import Array
 from aioflow.serve.grpc.contents import from_contents
 from aioflow.serve.grpc.fields import BYTES, fields_of
 from aioflow.serve.grpc.messages import Message, parsed
 from aioflow.serve.protocol import InferRequest, Limits, MalformedRequestError, RequestedOutput, TooLargeError
 from aioflow.serve.protocol.binary_data import from_bytes
-from aioflow.serve.protocol.messages import scheduling
+from aioflow.serve.protocol.messages import Parameters, scheduling
 from aioflow.serve.protocol.tensors import (
     check_count,
     check_input,
@@ -116,13 +117,13 @@ def decode_asked(asked: Asked, limits: Limits) -> InferRequest:
     return InferRequest(inputs, wanted, asked.head.id, binary, timeout, priority, parameters)
 
 
-def _inputs(asked: Asked, limits: Limits) -> dict[str, Any]:
+def _inputs(asked: Asked, limits: Limits) -> dict[str, Array]:
     entries, raw = asked.head.inputs, asked.raw
     if raw and len(raw) != len(entries):
         raise MalformedRequestError(
             "raw_input_contents are others than the inputs", expected=len(entries), actual=len(raw)
         )
-    found: dict[str, Any] = {}
+    found: dict[str, Array] = {}
     for index, entry in enumerate(entries):
         name = tensor_name(entry.name, found, "input")
         dtype = tensor_dtype(entry.datatype, name)
@@ -140,7 +141,7 @@ def _inputs(asked: Asked, limits: Limits) -> dict[str, Any]:
     return found
 
 
-def parameters_of(given: Mapping[str, Message]) -> dict[str, Any]:
+def parameters_of(given: Mapping[str, Message]) -> Parameters:
     """Convert parameters to Python values. Raise MalformedRequestError if one has no value."""
     found = {}
     for key, value in given.items():

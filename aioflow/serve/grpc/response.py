@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from aioflow.graph.dtypes import as_dtype
 from aioflow.serve.grpc.contents import FIELDS, to_contents
 from aioflow.serve.grpc.fields import field_head
 from aioflow.serve.grpc.messages import message
 from aioflow.serve.protocol import InferResponse, datatype_of
-from aioflow.serve.protocol.binary_data import to_bytes
+from aioflow.serve.protocol.binary_data import Buffer, to_bytes
 
 _RAW: Final = 6  # raw_output_contents of ModelInferResponse
 
@@ -30,7 +30,7 @@ def encode_answer(response: InferResponse, binary: bool) -> bytes:
     head = message("ModelInferResponse")(
         model_name=response.model_name, model_version=response.model_version, id=response.id
     )
-    tails: list[Any] = []
+    tails: list[Buffer] = []
     for name, (array, dtype) in found.items():
         entry = head.outputs.add(name=name, datatype=datatype_of(dtype, f"output {name!r}"), shape=array.shape)
         if not as_bytes:

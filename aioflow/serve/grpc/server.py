@@ -12,7 +12,7 @@ import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import Final
 
 import grpc
 
@@ -61,7 +61,7 @@ class GrpcServer:
         self._limits = limits or Limits()
         self._methods = Methods(repository, self._limits, admission or Admission(self._limits.pending_bytes))
         self._bearer = Bearer(self._where.token)
-        self._server: Any = None
+        self._server: grpc.aio.Server | None = None
         self.address = ""
 
     async def __aenter__(self) -> GrpcServer:
@@ -98,7 +98,7 @@ class GrpcServer:
             self._methods.end()
             await _stop(server, self._where.drain_seconds)
 
-    def _listen(self, server: Any) -> str:
+    def _listen(self, server: grpc.aio.Server) -> str:
         host = f"[{self._where.host}]" if ":" in self._where.host else self._where.host
         wanted = f"{host}:{self._where.grpc_port or 0}"
         credentials = self._credentials()
@@ -112,7 +112,7 @@ class GrpcServer:
         self._where.warn_if_open(port)
         return f"{host}:{port}"
 
-    def _credentials(self) -> Any:
+    def _credentials(self) -> grpc.ServerCredentials | None:
         if self._where.tls_cert is None or self._where.tls_key is None:
             return None
         key, chain = _read(self._where.tls_key), _read(self._where.tls_cert)
@@ -121,10 +121,10 @@ class GrpcServer:
         check_private(self._where.tls_key)
         return grpc.ssl_server_credentials([(key, chain)])
 
-    def _handler(self, name: str, method: Method) -> Callable[[Any, Any], Awaitable[None]]:
+    def _handler(self, name: str, method: Method) -> Callable[[object, grpc.aio.ServicerContext], Awaitable[None]]:
         """Return the handler of a method for grpcio. It converts errors to gRPC statuses."""
 
-        async def handle(_: Any, context: Any) -> None:
+        async def handle(_: object, context: grpc.aio.ServicerContext) -> None:
             try:
                 if name not in OPEN:
                     self._bearer.check(_authorization(context))
@@ -137,7 +137,7 @@ class GrpcServer:
         return handle
 
 
-async def _stop(server: Any, seconds: float | None) -> None:
+async def _stop(server: grpc.aio.Server, seconds: float | None) -> None:
     """Stop a grpcio server within `seconds`, or at once if this is cancelled."""
     # `stop` runs in a separate task: cancelling it would leave the server half stopped.
     async with asyncio.TaskGroup() as group:
@@ -155,13 +155,13 @@ def _read(path: str | os.PathLike[str]) -> bytes:
         return Path(path).read_bytes()
 
 
-def _authorization(context: Any) -> bytes:
+def _authorization(context: grpc.aio.ServicerContext) -> bytes:
     """Return the value of the authorization header. Several values are joined, so they never equal the token."""
     found = [value for key, value in context.invocation_metadata() or () if key == "authorization"]
     return ", ".join(found).encode()
 
 
-async def _end(context: Any, error: Exception) -> None:
+async def _end(context: grpc.aio.ServicerContext, error: Exception) -> None:
     """End a call with the status of an error."""
     after = retry_after(error)
     trailing = () if after is None else (("retry-after", str(after)),)
@@ -173,7 +173,7 @@ async def _end(context: Any, error: Exception) -> None:
 class _Exchange:
     """A call, on top of grpcio's context."""
 
-    def __init__(self, context: Any, limits: Limits) -> None:
+    def __init__(self, context: grpc.aio.ServicerContext, limits: Limits) -> None:
         self._context = context
         self._limits = limits
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
-from typing import Any, Final, NoReturn
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Final, NoReturn
 
 from aioflow.release import RELEASE
 from aioflow.serve.admission import Admission
@@ -13,6 +13,7 @@ from aioflow.serve.lag import LAG_BOUNDS, LoopLag
 from aioflow.serve.metadata import tensors_of
 from aioflow.serve.models import ServedModel
 from aioflow.serve.page.history import History, quantile
+from aioflow.serve.protocol.json_text import Document
 from aioflow.serve.repository import Entry, Repository, State
 from aioflow.serve.tally import BOUNDS, OUTCOMES
 
@@ -60,13 +61,13 @@ class Status:
         if self._history is None:
             self._history = History(now)
             self._start = now
-        counters: dict[Any, tuple[int, ...]] = {_LAG: tuple(self._lag.histogram)}
+        counters: dict[Hashable, tuple[int, ...]] = {_LAG: tuple(self._lag.histogram)}
         for each in self._repository.served():
             counters[each.name, each.version] = _counts(each)
         self._history.note(now, counters)
         return self._history
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Document:
         """Return all data of the page. Seconds, bytes and rows are plain numbers; unknown values are None."""
         history, now = self._noted(), self._clock()
         served = {(each.name, str(each.version)): each for each in self._repository.served()}
@@ -99,7 +100,7 @@ class Status:
             ],
         }
 
-    def _line(self, entry: Entry, model: ServedModel | None, history: History) -> dict[str, Any]:
+    def _line(self, entry: Entry, model: ServedModel | None, history: History) -> Document:
         is_ready = entry.state is State.READY and model is not None
         return {
             "name": entry.name,
@@ -109,7 +110,7 @@ class Status:
             "served": self._served(model, history) if is_ready and model is not None else None,
         }
 
-    def _served(self, model: ServedModel, history: History) -> dict[str, Any]:
+    def _served(self, model: ServedModel, history: History) -> Document:
         gained = history.gained((model.name, model.version), _counts(model))
         recent, latency = gained[: len(OUTCOMES)], gained[len(OUTCOMES) :]
         found = [call.statistics() for call in model.all_calls]
@@ -154,7 +155,7 @@ def _quantiles(bounds: Sequence[float], counts: Sequence[int]) -> dict[str, floa
     return {"p50_seconds": quantile(bounds, counts, 0.5), "p99_seconds": quantile(bounds, counts, 0.99)}
 
 
-def _sizes(each: Sequence[Any]) -> list[list[int]]:
+def _sizes(each: Sequence[Mapping[int, int]]) -> list[list[int]]:
     """Return pairs (rows of a step, number of such steps), sorted."""
     found: dict[int, int] = {}
     for sizes in each:

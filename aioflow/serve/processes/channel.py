@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from aioflow.errors import DeadlineExceededError, UnavailableError
+from aioflow.serve.protocol.json_text import Document
 
 _LOG: Final = logging.getLogger("aioflow.serve")
 _MAX_MESSAGE: Final = 1 << 28  # bytes: larger than any response that is passed on
@@ -64,7 +65,7 @@ class Channel:
         finally:
             self.close()
 
-    async def _run(self, number: int | None, call: str, arguments: dict[str, Any]) -> None:
+    async def _run(self, number: int | None, call: str, arguments: Document) -> None:
         try:
             response = {"number": number, "result": await self._functions[call](**arguments)}
         except Exception as error:
@@ -73,7 +74,7 @@ class Channel:
         if number is not None:
             self._send(response)
 
-    def _resolve(self, number: int, result: Any = None, error: str | None = None) -> None:
+    def _resolve(self, number: int, result: object = None, error: str | None = None) -> None:
         call = self._calls.pop(number, None)
         if call is None or call.done():
             return
@@ -82,16 +83,16 @@ class Channel:
         else:
             call.set_exception(UnavailableError(error))
 
-    def _send(self, message: dict[str, Any]) -> None:
+    def _send(self, message: Document) -> None:
         # Under uvloop a write raises once the transport is closed, and `run` may not have noticed that yet.
         if not (self._is_closed or self._writer.is_closing()):
             self._writer.write(json.dumps(message).encode() + b"\n")
 
-    def notify(self, function: str, **arguments: Any) -> None:
+    def notify(self, function: str, **arguments: object) -> None:
         """Call a function of the other end without waiting for a result."""
         self._send({"number": None, "call": function, "arguments": arguments})
 
-    async def call(self, function: str, timeout: float | None = None, **arguments: Any) -> Any:
+    async def call(self, function: str, timeout: float | None = None, **arguments: object) -> Any:
         """Call a function of the other end and return its result.
 
         Raises:

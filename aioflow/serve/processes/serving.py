@@ -12,7 +12,7 @@ import importlib
 import signal
 import socket
 from collections.abc import Callable
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 from starlette.applications import Starlette
 
@@ -27,6 +27,7 @@ from aioflow.serve.processes.board import Board
 from aioflow.serve.processes.channel import Channel, open_channel
 from aioflow.serve.processes.settings import Settings
 from aioflow.serve.processes.whole_service import METRICS, WholeService, request_inside
+from aioflow.serve.protocol.json_text import Document
 from aioflow.serve.repository import Repository
 from aioflow.serve.running import running
 from aioflow.serve.server import web_server
@@ -77,7 +78,7 @@ class ServingProcess:
         await channel.run()
         await self._leave(replaced=False)
 
-    async def _request(self, method: str, path: str, body: str) -> dict[str, Any]:
+    async def _request(self, method: str, path: str, body: str) -> Document:
         if self._app is None:
             raise UnavailableError("the process has not started")
         return await request_inside(self._app, method, path, body)

@@ -69,7 +69,7 @@ def _padding(cuts: Sequence[str], **named: Any) -> Padding:
     return Padding(cuts=tuple(cuts), **named)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if is_dataclass(value):
         return {each.name: getattr(value, each.name) for each in fields(value)}
     if isinstance(value, os.PathLike):

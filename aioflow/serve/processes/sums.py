@@ -11,6 +11,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from aioflow.serve.protocol.json_text import Document
+
 _LEAST: Final = ("aioflow_model_ready",)  # minimum instead of sum: true for the service only if true in every process
 _STATES: Final = ("gauge", "unknown")  # metrics of these types are dropped when their process ends
 _KEYS: Final = ("name", "version", "batch_size")  # of statistics: identify the counted item
@@ -46,7 +48,7 @@ class Counters(Collector):
 
 def _sums(metrics: Iterable[Metric]) -> list[Metric]:
     sums: dict[str, Metric] = {}
-    values: dict[str, dict[Any, float]] = {}
+    values: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
     for metric in metrics:
         sums.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))
         found = values.setdefault(metric.name, {})
@@ -66,15 +68,15 @@ def sum_of_statistics(documents: Iterable[str]) -> str:
     return json.dumps({"model_stats": _merged_list(models)}, separators=(",", ":"))
 
 
-def _merged_list(items: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+def _merged_list(items: Iterable[Document]) -> list[Document]:
+    found: dict[tuple[object, ...], Document] = {}
     for item in items:
         key = tuple(item.get(name) for name in _KEYS)
         found[key] = _merged(found[key], item) if key in found else dict(item)
     return list(found.values())
 
 
-def _merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(one: Document, other: Mapping[str, Any]) -> Document:
     found = dict(one)
     for name, value in other.items():
         if name not in found or name in _KEYS:

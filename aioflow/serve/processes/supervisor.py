@@ -14,7 +14,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 from aioflow.checks.numbers import check_number, check_whole
 from aioflow.distributed.starting.restarts import Restarts
@@ -159,7 +159,7 @@ class Processes:
     ) -> None:
         await self._stack.__aexit__(kind, error, traceback)
 
-    async def _close(self, tasks: list[asyncio.Task[Any]]) -> None:
+    async def _close(self, tasks: list[asyncio.Task[None]]) -> None:
         for task in tasks:
             task.cancel()
         try:

@@ -9,9 +9,9 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Collection
-from typing import Any, Final
+from typing import Final
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aioflow.errors import OpError
 from aioflow.net.remote_step import outcomes
@@ -24,6 +24,7 @@ from aioflow.serve.processes.channel import Channel
 from aioflow.serve.processes.child import Child
 from aioflow.serve.processes.sums import Counters, sum_of_statistics
 from aioflow.serve.protocol import Limits
+from aioflow.serve.protocol.json_text import Document
 from aioflow.serve.requests import answer, answer_json, path_of, read_body
 
 _LOG: Final = logging.getLogger("aioflow.serve")
@@ -86,7 +87,7 @@ def _concerns_all(method: str, path: str) -> bool:
     return method == "POST" and _CHANGE.fullmatch(path) is not None
 
 
-async def request_inside(app: ASGIApp, method: str, path: str, body: str = "") -> dict[str, Any]:
+async def request_inside(app: ASGIApp, method: str, path: str, body: str = "") -> Document:
     """Send a request to an application without a connection.
 
     Return the `status` of the response, its `body`, and its media type (`kind`). Bodies are bytes as latin-1 text.
@@ -104,12 +105,12 @@ async def request_inside(app: ASGIApp, method: str, path: str, body: str = "") -
         "root_path": "",
         "headers": [],
     }
-    found: dict[str, Any] = {"status": 500, "kind": "", "body": ""}
+    found: Document = {"status": 500, "kind": "", "body": ""}
 
-    async def receive() -> dict[str, Any]:
+    async def receive() -> Message:
         return {"type": "http.request", "body": body.encode("latin-1"), "more_body": False}
 
-    async def send(message: Any) -> None:
+    async def send(message: Message) -> None:
         if message["type"] == "http.response.start":
             found["status"] = message["status"]
             found["kind"] = dict(message["headers"]).get(b"content-type", b"").decode("latin-1")
@@ -147,7 +148,7 @@ class Requests:
         self._counters = Counters()
         self.unloaded: set[str] = set()
 
-    async def answer(self, method: str, path: str, body: str) -> dict[str, Any]:
+    async def answer(self, method: str, path: str, body: str) -> Document:
         """Return the response of the service to a request, in the form that `request_inside` returns."""
         if _CHANGE.fullmatch(path):
             return await asyncio.shield(self._group.create_task(self._change_models(method, path, body)))
@@ -167,10 +168,10 @@ class Requests:
             return responses[0][1] if responses else _NONE_READY
         return {**good[0], "body": sum_of_statistics(response["body"] for response in good)}
 
-    async def _change_models(self, method: str, path: str, body: str) -> dict[str, Any]:
+    async def _change_models(self, method: str, path: str, body: str) -> Document:
         """Change one process after the other. Stop at the first failure, and return its response."""
         async with self._change:
-            answer: dict[str, Any] = _NONE_READY
+            answer: Document = _NONE_READY
             for child in self._ready():
                 try:
                     answer = await child.channel.call("request", method=method, path=path, body=body)

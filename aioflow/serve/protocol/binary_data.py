@@ -5,21 +5,24 @@ from __future__ import annotations
 import math
 import struct
 import sys
-from typing import Any, Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 from aioflow.memory.copying import native
+from aioflow.memory.values import Array
 from aioflow.serve.protocol.datatypes import spelled
 from aioflow.serve.protocol.errors import MalformedRequestError
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _LENGTH: Final = struct.Struct("<I")
 _SWAPPED: Final = sys.byteorder == "big"
 
 
-def from_bytes(data: Any, begin: int, size: int, dtype: DType, shape: tuple[int, ...], name: str) -> Any:
+def from_bytes(data: Buffer, begin: int, size: int, dtype: DType, shape: tuple[int, ...], name: str) -> Array:
     """Return the array in the `size` bytes from `begin` on, as a view of them unless it has strings.
 
     Raises:
@@ -42,7 +45,7 @@ def from_bytes(data: Any, begin: int, size: int, dtype: DType, shape: tuple[int,
     return array.reshape(shape)
 
 
-def _strings(data: memoryview, count: int, name: str) -> Any:
+def _strings(data: memoryview, count: int, name: str) -> Array:
     # First, so that no more elements are allocated than the body can hold.
     if count * _LENGTH.size > len(data):
         raise _wrong_strings(name, count)
@@ -70,7 +73,7 @@ def _wrong_strings(name: str, count: int) -> MalformedRequestError:
     )
 
 
-def to_bytes(array: Any, dtype: DType) -> Any:
+def to_bytes(array: Array, dtype: DType) -> Buffer:
     """Return the bytes of an array as a bytes-like object: a view of the array if it is contiguous."""
     if dtype is dtypes.string:
         items = array.ravel().tolist()
@@ -78,4 +81,4 @@ def to_bytes(array: Any, dtype: DType) -> Any:
     array = np.ascontiguousarray(native(array))
     if _SWAPPED:
         array = array.byteswap()
-    return memoryview(array.reshape(-1).view(np.uint8))
+    return array.reshape(-1).view(np.uint8).data

@@ -12,6 +12,7 @@ import numpy as np
 
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
+from aioflow.memory.values import Array
 from aioflow.serve.protocol.datatypes import spelled
 from aioflow.serve.protocol.errors import MalformedRequestError
 from aioflow.serve.protocol.json_text import INFINITE, PIECE
@@ -22,7 +23,7 @@ _NUMBERS: Final = frozenset({int, float})
 _OTHERS: Final[Mapping[DType, frozenset[type]]] = {dtypes.bool_: frozenset({bool}), dtypes.string: frozenset({str})}
 
 
-def from_json(data: Any, dtype: DType, shape: tuple[int, ...], name: str) -> Any:
+def from_json(data: object, dtype: DType, shape: tuple[int, ...], name: str) -> Array:
     """Return the array in a list that is nested like the shape, or flat in row-major order.
 
     Raises:
@@ -55,7 +56,7 @@ def from_json(data: Any, dtype: DType, shape: tuple[int, ...], name: str) -> Any
     return array.reshape(shape)
 
 
-def _check_infinite(flat: list[Any]) -> None:
+def _check_infinite(flat: list[object]) -> None:
     """Raise OverflowError if an infinity was a number in the text, such as 1e400."""
     # The parser returns the very objects in INFINITE for `Infinity` and `-Infinity`.
     written = set(map(id, INFINITE.values()))
@@ -63,7 +64,7 @@ def _check_infinite(flat: list[Any]) -> None:
         raise OverflowError("a number is too large for a float")
 
 
-def _flat(data: Any, shape: tuple[int, ...], name: str) -> list[Any]:
+def _flat(data: object, shape: tuple[int, ...], name: str) -> list[Any]:
     """Return the elements in row-major order."""
     count = math.prod(shape)
     level: list[Any] = data if type(data) is list else [data]
@@ -83,7 +84,7 @@ def _flat(data: Any, shape: tuple[int, ...], name: str) -> list[Any]:
     )
 
 
-def to_json(array: Any, dtype: DType, name: str, nan: Nan = "error") -> str:
+def to_json(array: Array, dtype: DType, name: str, nan: Nan = "error") -> str:
     """Return the elements in row-major order as a JSON list.
 
     Args:

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable
 from json.scanner import py_make_scanner  # type: ignore[attr-defined]  # as old as the module
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 PIECE: Final = 1024  # elements
 _MARK: Final = b"\xef\xbb\xbf"  # byte order mark that some editors write
@@ -19,6 +19,9 @@ _SMALL: Final = 1 << 16  # bytes
 _NUMBER: Final = r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 _NUMBERS: Final = re.compile(rf"(?:{_NUMBER}[ \t\n\r]*,[ \t\n\r]*){{2,{PIECE}}}")
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
+
+
+Document: TypeAlias = dict[str, Any]  # an object of JSON
 
 
 def parse_json(data: bytes) -> Any:
@@ -33,7 +36,7 @@ def parse_json(data: bytes) -> Any:
     return (_AT_ONCE if len(data) <= _SMALL else _InPieces()).decode(text)
 
 
-def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object(members: list[tuple[str, object]]) -> dict[str, object]:
     """Return the members of an object by name.
 
     Raises ValueError for duplicate names: other parsers might use the other member.
@@ -58,10 +61,10 @@ class _InPieces(json.JSONDecoder):
         self.scan_once = py_make_scanner(self)
 
 
-def _array(text_and_begin: tuple[str, int], scan: Callable[[str, int], tuple[Any, int]]) -> tuple[list[Any], int]:
+def _array(text_and_begin: tuple[str, int], scan: Callable[[str, int], tuple[object, int]]) -> tuple[list[object], int]:
     """Parse the array whose elements begin at the given position. Return the array and the offset of its end."""
     text, at = text_and_begin
-    values: list[Any] = []
+    values: list[object] = []
     at = _after_space(text, at)
     if text[at : at + 1] == "]":
         return values, at + 1

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
+from aioflow.memory.values import Array
 from aioflow.serve.protocol.errors import MalformedRequestError
 
 _MICROSECONDS: Final = 1_000_000  # per second
@@ -18,6 +19,9 @@ class RequestedOutput:
 
     name: str
     binary: bool = False
+
+
+Parameters: TypeAlias = Mapping[str, Any]  # of a request, an input or an output; values as the client sent them
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +38,13 @@ class InferRequest:
         parameters: All parameters of the request, including those of the attributes above.
     """
 
-    inputs: Mapping[str, Any]
+    inputs: Mapping[str, Array]
     outputs: Sequence[RequestedOutput] | None = None
     id: str = ""
     binary: bool = False
     timeout: float | None = None
     priority: int = 0
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Parameters = field(default_factory=dict)
 
     def within(self, seconds: float | None) -> InferRequest:
         """Return this request with a time limit of at most `seconds`, the limit of the transport if not None."""
@@ -55,11 +59,11 @@ class InferResponse:
 
     model_name: str
     model_version: str
-    outputs: Mapping[str, Any]
+    outputs: Mapping[str, Array]
     id: str = ""
 
 
-def scheduling(parameters: Mapping[str, Any]) -> tuple[float | None, int]:
+def scheduling(parameters: Parameters) -> tuple[float | None, int]:
     """Return time limit, in seconds, and priority of a request with these parameters.
 
     These are Triton's parameters: `timeout` in microseconds, where 0 means no limit, and `priority`, where 1 is the
@@ -72,7 +76,7 @@ def scheduling(parameters: Mapping[str, Any]) -> tuple[float | None, int]:
     return (timeout / _MICROSECONDS if timeout else None), max(priority - 1, 0)
 
 
-def _whole(parameters: Mapping[str, Any], name: str) -> int:
+def _whole(parameters: Parameters, name: str) -> int:
     value = parameters.get(name, 0)
     if type(value) is not int or not 0 <= value < _MOST:
         raise MalformedRequestError(

@@ -6,15 +6,16 @@ of the body justifies.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
-from aioflow.serve.protocol.binary_data import from_bytes
+from aioflow.memory.values import Array
+from aioflow.serve.protocol.binary_data import Buffer, from_bytes
 from aioflow.serve.protocol.errors import MalformedRequestError, TooLargeError
 from aioflow.serve.protocol.json_data import from_json
-from aioflow.serve.protocol.json_text import parse_json
+from aioflow.serve.protocol.json_text import Document, parse_json
 from aioflow.serve.protocol.limits import Limits
-from aioflow.serve.protocol.messages import InferRequest, RequestedOutput, scheduling
+from aioflow.serve.protocol.messages import InferRequest, Parameters, RequestedOutput, scheduling
 from aioflow.serve.protocol.tensors import (
     check_count,
     check_input,
@@ -29,7 +30,7 @@ from aioflow.serve.protocol.tensors import (
 _BINARY_SIZE: Final = "binary_data_size"
 
 
-def decode_request(body: Any, json_length: int | None = None, limits: Limits | None = None) -> InferRequest:
+def decode_request(body: Buffer, json_length: int | None = None, limits: Limits | None = None) -> InferRequest:
     """Decode a body.
 
     Args:
@@ -61,7 +62,7 @@ def decode_request(body: Any, json_length: int | None = None, limits: Limits | N
     )
 
 
-def json_object(data: bytes | memoryview, limits: Limits) -> dict[str, Any]:
+def json_object(data: Buffer, limits: Limits) -> Document:
     """Return the JSON object in a body. Raises as `decode_request`."""
     if len(data) > limits.json_bytes:
         raise TooLargeError(
@@ -78,9 +79,9 @@ def json_object(data: bytes | memoryview, limits: Limits) -> dict[str, Any]:
     return found
 
 
-def _inputs(document: Mapping[str, Any], body: Any, at: int, limits: Limits) -> tuple[dict[str, Any], int]:
+def _inputs(document: Document, body: Buffer, at: int, limits: Limits) -> tuple[dict[str, Array], int]:
     """Return the arrays by name, and the offset of the end of the last one's bytes."""
-    found: dict[str, Any] = {}
+    found: dict[str, Array] = {}
     for entry in _entries(document, "inputs", limits, is_required=True):
         name = tensor_name(entry.get("name"), found, "input")
         dtype = tensor_dtype(entry.get("datatype"), name)
@@ -104,7 +105,7 @@ def _inputs(document: Mapping[str, Any], body: Any, at: int, limits: Limits) -> 
     return found, at
 
 
-def _outputs(document: Mapping[str, Any], binary: bool, limits: Limits) -> tuple[RequestedOutput, ...] | None:
+def _outputs(document: Document, binary: bool, limits: Limits) -> tuple[RequestedOutput, ...] | None:
     if document.get("outputs") is None:
         return None
     found: dict[str, RequestedOutput] = {}
@@ -120,7 +121,7 @@ def _outputs(document: Mapping[str, Any], binary: bool, limits: Limits) -> tuple
 # -- parts of the document --------------------------------------------------------------------------------------------
 
 
-def _entries(document: Mapping[str, Any], key: str, limits: Limits, is_required: bool) -> Iterator[dict[str, Any]]:
+def _entries(document: Document, key: str, limits: Limits, is_required: bool) -> Iterator[Document]:
     entries = document.get(key)
     if type(entries) is not list or (is_required and not entries and key not in document):
         raise MalformedRequestError(f"{key!r} is not a list", expected="a list of tensors", actual=kind(entries))
@@ -131,7 +132,7 @@ def _entries(document: Mapping[str, Any], key: str, limits: Limits, is_required:
         yield entry
 
 
-def _parameters(entry: Mapping[str, Any], what: str) -> dict[str, Any]:
+def _parameters(entry: Document, what: str) -> Document:
     found = entry.get("parameters")
     if found is None:
         return {}
@@ -141,7 +142,7 @@ def _parameters(entry: Mapping[str, Any], what: str) -> dict[str, Any]:
     return found
 
 
-def flag_of(parameters: Mapping[str, Any], key: str, what: str) -> bool:
+def flag_of(parameters: Parameters, key: str, what: str) -> bool:
     """Return a boolean member, false by default. Raises MalformedRequestError."""
     found = parameters.get(key, False)
     if type(found) is not bool:
@@ -149,7 +150,7 @@ def flag_of(parameters: Mapping[str, Any], key: str, what: str) -> bool:
     return found
 
 
-def _id(document: Mapping[str, Any]) -> str:
+def _id(document: Document) -> str:
     found = document.get("id", "")
     if type(found) is not str:
         raise MalformedRequestError("the id of the request is not a text", expected="a text", actual=kind(found))

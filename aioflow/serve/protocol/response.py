@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from aioflow.graph.dtypes import as_dtype
-from aioflow.serve.protocol.binary_data import to_bytes
+from aioflow.memory.values import Array
+from aioflow.serve.protocol.binary_data import Buffer, to_bytes
 from aioflow.serve.protocol.datatypes import datatype_of
 from aioflow.serve.protocol.json_data import Nan, to_json
+from aioflow.serve.protocol.json_text import Document
 from aioflow.serve.protocol.messages import InferResponse
 
 
@@ -32,9 +34,9 @@ def encode_response(response: InferResponse, binary: Collection[str] = (), nan: 
         UnimplementedError: the protocol has no name for the dtype of an output.
         MalformedRequestError: a JSON output has strings that are not text, NaN or infinities.
     """
-    tails: list[Any] = []
+    tails: list[Buffer] = []
     outputs = [_output(name, array, name in binary, tails, nan) for name, array in response.outputs.items()]
-    document: dict[str, Any] = {"model_name": response.model_name, "model_version": response.model_version}
+    document: Document = {"model_name": response.model_name, "model_version": response.model_version}
     if response.id:
         document["id"] = response.id
     head = f'{_dumped(document)[:-1]},"outputs":[{",".join(outputs)}]}}'.encode()
@@ -43,10 +45,10 @@ def encode_response(response: InferResponse, binary: Collection[str] = (), nan: 
     return EncodedResponse(b"".join([head, *tails]), len(head))
 
 
-def _output(name: str, array: Any, is_binary: bool, tails: list[Any], nan: Nan) -> str:
+def _output(name: str, array: Array, is_binary: bool, tails: list[Buffer], nan: Nan) -> str:
     """Return the JSON of an output. Append its bytes to `tails` if it is binary."""
     dtype = as_dtype(array.dtype)
-    entry: dict[str, Any] = {
+    entry: Document = {
         "name": name,
         "datatype": datatype_of(dtype, f"output {name!r}"),
         "shape": list(array.shape),
@@ -58,5 +60,5 @@ def _output(name: str, array: Any, is_binary: bool, tails: list[Any], nan: Nan) 
     return _dumped(entry)
 
 
-def _dumped(document: dict[str, Any]) -> str:
+def _dumped(document: Document) -> str:
     return json.dumps(document, separators=(",", ":"))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from typing import Any, Final
 
 from aioflow.graph.dtypes import DType
 from aioflow.serve.protocol.datatypes import DATATYPES
 from aioflow.serve.protocol.errors import MalformedRequestError, TooLargeError
 from aioflow.serve.protocol.limits import Limits
+from aioflow.serve.protocol.messages import Parameters
 
 _SHARED_MEMORY: Final = "shared_memory_region"
 _SHOWN: Final = 60
@@ -20,20 +21,20 @@ def check_count(count: int, what: str, limits: Limits) -> None:
         raise TooLargeError(f"too many {what}", expected=f"at most {limits.tensors}", actual=count)
 
 
-def check_input(parameters: Mapping[str, Any], name: str) -> None:
+def check_input(parameters: Parameters, name: str) -> None:
     """Raise MalformedRequestError if the parameters of an input request an unsupported feature."""
     if _SHARED_MEMORY in parameters:
         raise MalformedRequestError(f"input {name!r} is in shared memory", expected="data in the request")
 
 
-def check_output(parameters: Mapping[str, Any], name: str) -> None:
+def check_output(parameters: Parameters, name: str) -> None:
     """Raise MalformedRequestError if the parameters of an output request an unsupported feature."""
     for unknown in (_SHARED_MEMORY, "classification"):
         if parameters.get(unknown):
             raise MalformedRequestError(f"output {name!r}: {unknown} is not offered here")
 
 
-def tensor_name(name: Any, found: Container[str], what: str) -> str:
+def tensor_name(name: object, found: Container[str], what: str) -> str:
     """Return the name of a tensor. Raise MalformedRequestError if it is invalid or among `found`."""
     if type(name) is not str or not name:
         raise MalformedRequestError(f"an {what} has no name", expected="a text", actual=shown(name))
@@ -42,7 +43,7 @@ def tensor_name(name: Any, found: Container[str], what: str) -> str:
     return name
 
 
-def tensor_dtype(datatype: Any, name: str) -> DType:
+def tensor_dtype(datatype: object, name: str) -> DType:
     """Return the dtype with the protocol's name `datatype`. Raises MalformedRequestError."""
     found = DATATYPES.get(datatype) if type(datatype) is str else None
     if found is None:
@@ -52,7 +53,7 @@ def tensor_dtype(datatype: Any, name: str) -> DType:
     return found
 
 
-def tensor_shape(shape: Any, name: str, limits: Limits) -> tuple[int, ...]:
+def tensor_shape(shape: object, name: str, limits: Limits) -> tuple[int, ...]:
     """Return the shape in a list.
 
     Raises:
@@ -77,7 +78,7 @@ def tensor_shape(shape: Any, name: str, limits: Limits) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def kind(value: Any) -> str:
+def kind(value: object) -> str:
     """Return the kind of a JSON value, for errors."""
     return {dict: "an object", list: "a list", str: "a text", type(None): "nothing"}.get(type(value), "a number")
 
