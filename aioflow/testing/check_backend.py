@@ -20,8 +20,10 @@ import numpy as np
 from aioflow.errors import AioflowError, InternalError, NotFoundError
 from aioflow.graph.dtypes import as_dtype
 from aioflow.graph.opdef import OPS
+from aioflow.graph.signature.attributes import Attrs
 from aioflow.kernels.registry import KERNELS, Binding, Body, Converter
 from aioflow.kernels.resources import ResourceManager
+from aioflow.memory.values import Array, Value
 from aioflow.runtime.backend_api import Backend, BackendDevice
 from aioflow.runtime.bind import converter
 from aioflow.runtime.step import Step
@@ -79,12 +81,12 @@ async def check_backend(factory: Callable[[], Backend], *, complete: bool = Fals
     return results
 
 
-def _expect(what: str, actual: Any, expected: Any) -> None:
+def _expect(what: str, actual: object, expected: object) -> None:
     if actual != expected:
         raise InternalError(f"the backend does not conform: {what}", expected=expected, actual=actual)
 
 
-def _expect_array(what: str, actual: Any, expected: Any) -> None:
+def _expect_array(what: str, actual: Any, expected: Array) -> None:
     _expect(f"{what}: is a NumPy value", isinstance(actual, np.ndarray | np.generic), True)
     _expect(f"{what}: shape and dtype", (np.shape(actual), actual.dtype), (np.shape(expected), expected.dtype))
     same = np.asarray(actual).tobytes() == np.ascontiguousarray(expected).tobytes()
@@ -124,7 +126,7 @@ async def seen_by_the_host(backend: Backend, device: BackendDevice) -> None:
     vector, seven = np.array([3, 1, 2], np.int32), np.array(7, np.int64)
     array, one = await device.to_device(vector), await device.to_device(seven)
 
-    def look() -> tuple[Any, ...]:
+    def look() -> tuple[Value, ...]:
         return device.on_host(array), int(one), bool(one), device.on_host(vector), device.on_host(b"text")
 
     seen, number, condition, same, text = await device.executor.run(Step(), look)
@@ -143,7 +145,7 @@ async def many_at_once(backend: Backend, device: BackendDevice) -> None:
         _expect_array(f"copy {value[0, 0]} of many", copy.result(), value)
 
 
-async def _there_and_back(device: BackendDevice, value: Any) -> Any:
+async def _there_and_back(device: BackendDevice, value: Value) -> Value:
     return await device.to_host(await device.to_device(value))
 
 
@@ -200,7 +202,7 @@ async def cancellation_waits(backend: Backend, device: BackendDevice) -> None:
 _X: Final = np.linspace(-2, 2, 24, dtype=np.float32).reshape(4, 6)
 
 # Ops with inputs, attributes, and the result of NumPy.
-_KERNELS: Final[tuple[tuple[str, Sequence[Any], dict[str, Any], Any], ...]] = (
+_KERNELS: Final[tuple[tuple[str, Sequence[Array], Attrs, Array], ...]] = (
     ("AddV2", (_X, _X[0]), {}, _X + _X[0]),
     ("Relu", (_X,), {}, np.maximum(_X, 0)),
     ("MatMul", (_X, _X), {"transpose_a": False, "transpose_b": True}, _X @ _X.T),
@@ -229,7 +231,7 @@ async def kernels_compute(backend: Backend, device: BackendDevice) -> None:
         _expect(f"result of {op}", close, True)
 
 
-def _call(body: Body, converters: Sequence[Converter | None], arrays: Sequence[Any]) -> Any:
+def _call(body: Body, converters: Sequence[Converter | None], arrays: Sequence[Value]) -> Any:
     return body(*(a if c is None else c(a) for a, c in zip(arrays, converters, strict=True)))
 
 
@@ -246,7 +248,7 @@ async def takes_host_values(backend: Backend, device: BackendDevice) -> None:
 
 
 def _bound(
-    device: BackendDevice, op: str, inputs: Sequence[Any], attrs: dict[str, Any], constants: tuple[Any, ...] = ()
+    device: BackendDevice, op: str, inputs: Sequence[Array], attrs: Attrs, constants: tuple[Value, ...] = ()
 ) -> tuple[Body, list[Converter | None]]:
     op_def = OPS.get(op)
     given = {arg.type_attr: as_dtype(i.dtype) for arg, i in zip(op_def.inputs, inputs, strict=True) if arg.type_attr}

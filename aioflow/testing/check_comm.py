@@ -23,7 +23,9 @@ from aioflow.errors import (
     UnavailableError,
 )
 from aioflow.graph.dtypes import ALL, as_dtype
+from aioflow.memory.values import Value
 from aioflow.net.comm import Comm, CommOptions
+from aioflow.net.frame_header import Document
 from aioflow.net.framing import Kind, Message
 from aioflow.net.limits import Limits
 from aioflow.net.transports import connect, listen
@@ -75,12 +77,12 @@ def connected(address: str) -> Factory:
     return factory
 
 
-def _require(condition: bool, what: str, expected: Any = None, actual: Any = None) -> None:
+def _require(condition: bool, what: str, expected: object = None, actual: object = None) -> None:
     if not condition:
         raise InternalError(what, expected=expected, actual=actual)
 
 
-async def _fails(kind: type[AioflowError], wanted: str, awaitable: Awaitable[Any], contains: str = "") -> None:
+async def _fails(kind: type[AioflowError], wanted: str, awaitable: Awaitable[object], contains: str = "") -> None:
     try:
         result = await awaitable
     except kind as error:
@@ -96,11 +98,11 @@ async def _receive(comm: Comm) -> Message:
     return message
 
 
-def _push(request: int, *tensors: Any) -> Message:
+def _push(request: int, *tensors: Value) -> Message:
     return Message(Kind.PUSH, request, {}, tensors)
 
 
-def _require_equal(sent: Any, received: Any) -> None:
+def _require_equal(sent: Value, received: Any) -> None:
     wanted = np.asarray(sent)
     native = wanted.astype(wanted.dtype.newbyteorder("="))
     _require(isinstance(received, np.ndarray), "a tensor is not an array", np.ndarray, type(received))
@@ -128,7 +130,7 @@ async def _collect(comm: Comm, count: int) -> list[Message]:
 async def check_dtypes(factory: Factory) -> None:
     """Check that every numeric and bool dtype arrives, in shapes and memory layouts of every kind."""
     bits = np.random.default_rng(0).integers(0, 256, 2 * 3 * 4 * 16, np.uint8)
-    tensors: list[Any] = []
+    tensors: list[Value] = []
     for dtype in ALL:
         if dtype.is_numeric or dtype.is_bool:
             whole = (bits & 1 if dtype.is_bool else bits)[: 24 * dtype.size].view(dtype.np_dtype).reshape(2, 3, 4)
@@ -163,7 +165,7 @@ async def check_strings(factory: Factory) -> None:
 
 async def check_headers(factory: Factory) -> None:
     """Check that headers with any plain document arrive, and that kind and request number are kept."""
-    document: dict[str, Any] = {
+    document: Document = {
         "a": [None, True, -(2**63), 2**64 - 1, 1.5, "ü", [], {}],
         "": {"nested": [[1], {"x": "y"}]},
     }
@@ -370,7 +372,7 @@ async def check_waiting_sender(factory: Factory) -> None:
         await filling
 
 
-async def _until_steady(progress: Callable[[], Any], rounds: int) -> None:
+async def _until_steady(progress: Callable[[], object], rounds: int) -> None:
     """Wait until `progress()` has not changed for `rounds` rounds."""
     before, quiet = progress(), 0
     while quiet < rounds:

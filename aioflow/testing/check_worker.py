@@ -14,7 +14,7 @@ import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from aioflow.errors import (
 )
 from aioflow.graph.arrays import to_array
 from aioflow.graph.device_spec import task_of
+from aioflow.memory.values import Value
 from aioflow.net.channel import Channel
 from aioflow.net.cluster_spec import free_addresses
 from aioflow.net.remote_worker import RemoteWorker
@@ -131,12 +132,15 @@ def beside() -> Factory:
 # ── helpers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _require(condition: bool, what: str, expected: Any = None, actual: Any = None) -> None:
+def _require(condition: bool, what: str, expected: object = None, actual: object = None) -> None:
     if not condition:
         raise InternalError(what, expected=expected, actual=actual)
 
 
-async def _failure(kind: type[AioflowError], what: str, awaitable: Awaitable[Any]) -> Any:
+_Error = TypeVar("_Error", bound=AioflowError)
+
+
+async def _failure(kind: type[_Error], what: str, awaitable: Awaitable[object]) -> _Error:
     """Return the error that `awaitable` raises. Raise InternalError if it does not raise one of this kind."""
     try:
         result = await awaitable
@@ -145,7 +149,7 @@ async def _failure(kind: type[AioflowError], what: str, awaitable: Awaitable[Any
     raise InternalError(what, expected=kind.__name__, actual=result)
 
 
-def _bits(values: Sequence[Any]) -> list[Any]:
+def _bits(values: Sequence[Value]) -> list[object]:
     arrays = [np.asarray(value) for value in values]
     return [(a.dtype, a.shape, a.tolist() if a.dtype == object else a.tobytes()) for a in arrays]
 
@@ -166,7 +170,7 @@ async def _register(workers: Workers, plan: Plan) -> StepOfParts:
     return StepOfParts(parts)
 
 
-async def _run(registered: StepOfParts, feeds: Sequence[Any] = (), step: Step | None = None) -> list[Any]:
+async def _run(registered: StepOfParts, feeds: Sequence[Value] = (), step: Step | None = None) -> list[Any]:
     step = step or Step(id=next(_STEPS))
     try:
         return await registered.run(feeds, step)
@@ -174,7 +178,9 @@ async def _run(registered: StepOfParts, feeds: Sequence[Any] = (), step: Step | 
         step.finish()
 
 
-async def _prepared(workers: Workers, fetches: Sequence[Any], feeds: Sequence[Any] = ()) -> StepOfParts:
+async def _prepared(
+    workers: Workers, fetches: Sequence[af.Tensor | af.Operation], feeds: Sequence[af.Tensor] = ()
+) -> StepOfParts:
     tensors = tuple(f for f in fetches if isinstance(f, af.Tensor))
     operations = tuple(f for f in fetches if isinstance(f, af.Operation))
     return await _register(workers, await _plan(workers, StepRequest(tuple(feeds), tensors, operations)))

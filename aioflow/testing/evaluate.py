@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -12,7 +11,9 @@ from aioflow.compiler.prune import StepRequest, prune
 from aioflow.graph.arrays import to_array
 from aioflow.graph.graph import Tensor
 from aioflow.graph.opdef import traits_of
+from aioflow.graph.operation import Operation
 from aioflow.kernels.resources import ResourceManager
+from aioflow.memory.values import Array, Value
 from aioflow.runtime.bind import bind_graph
 from aioflow.runtime.device import host
 from aioflow.runtime.executor import shared_threads
@@ -37,9 +38,9 @@ class Evaluation:
         self,
         fetches: Sequence[Tensor],
         fed: Sequence[Tensor] = (),
-        targets: Sequence[Any] = (),
+        targets: Sequence[Operation] = (),
         resources: ResourceManager | None = None,
-        state: dict[str, Any] | None = None,
+        state: dict[str, object] | None = None,
     ) -> None:
         self._fed = tuple(fed)
         self._graph = prune(StepRequest(self._fed, tuple(fetches), tuple(targets)))
@@ -47,7 +48,7 @@ class Evaluation:
         self._has_state = any(traits_of(node.op).effect.is_stateful for node in self._graph.nodes.values())
         self._runner: Reference | None = None
 
-    async def run(self, values: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+    async def run(self, values: Sequence[Value]) -> list[Array]:
         """Feed `values`, one for each of `fed`, and return the fetches as NumPy arrays."""
         runner = self._runner or self._bound()
         # Stateful kernels keep their state in the bound graph, so the next evaluation has to bind a new one.
@@ -67,12 +68,12 @@ class Evaluation:
 
 def evaluate(
     fetches: Sequence[Tensor],
-    feeds: Mapping[Tensor, Any] | None = None,
+    feeds: Mapping[Tensor, Value] | None = None,
     *,
-    targets: Sequence[Any] = (),
+    targets: Sequence[Operation] = (),
     resources: ResourceManager | None = None,
-    state: dict[str, Any] | None = None,
-) -> list[np.ndarray[Any, Any]]:
+    state: dict[str, object] | None = None,
+) -> list[Array]:
     """Return the values of `fetches` as NumPy arrays.
 
     Args:
@@ -84,7 +85,7 @@ def evaluate(
     """
     fed = dict(feeds or {})
     evaluation = Evaluation(fetches, tuple(fed), targets, resources, state)
-    found: list[np.ndarray[Any, Any]] = []
+    found: list[Array] = []
 
     # The result goes into `found`: `asyncio.run` would format the repr of a returned one.
     async def run() -> None:

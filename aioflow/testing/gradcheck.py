@@ -7,10 +7,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from aioflow.autodiff.gradients import gradients
 from aioflow.errors import InternalError
 from aioflow.graph.graph import Graph, Tensor
+from aioflow.memory.values import Array
 from aioflow.ops.apply import convert_to_tensor
 from aioflow.ops.core import placeholder
 from aioflow.testing.evaluate import Evaluation, evaluate
@@ -20,7 +22,7 @@ __all__ = ["check_gradients"]
 
 def check_gradients(
     build: Callable[..., Any],
-    *inputs: Any,
+    *inputs: npt.ArrayLike,
     wrt: Sequence[int] | None = None,
     delta: float = 1e-5,
     rtol: float = 1e-5,
@@ -51,7 +53,7 @@ def check_gradients(
         made = build(*xs)
         ys: list[Tensor] = list(made) if isinstance(made, list | tuple) else [made]
         ys = [y for y in ys if y.dtype.is_floating]
-        weights = [rng.standard_normal(v.shape) for v in evaluate(ys, dict(zip(xs, arrays, strict=True)))]
+        weights: list[Any] = [rng.standard_normal(v.shape) for v in evaluate(ys, dict(zip(xs, arrays, strict=True)))]
         seeds = [convert_to_tensor(w.astype(y.dtype.np_dtype)) for w, y in zip(weights, ys, strict=True)]
         symbolic = gradients(ys, [xs[i] for i in positions], grad_ys=seeds)
         dense = [None if g is None else convert_to_tensor(g) for g in symbolic]
@@ -59,11 +61,11 @@ def check_gradients(
 
     evaluation = Evaluation(ys, xs)
 
-    async def loss(values: list[np.ndarray[Any, Any]]) -> float:
+    async def loss(values: list[Array]) -> float:
         outputs = await evaluation.run(values)
         return float(sum((o * w).sum() for o, w in zip(outputs, weights, strict=True)))
 
-    async def all_differences() -> list[np.ndarray[Any, Any]]:
+    async def all_differences() -> list[Array]:
         return [await _differences(loss, arrays, position, delta) for position in positions]
 
     differences = asyncio.run(all_differences())
@@ -77,11 +79,11 @@ def check_gradients(
 
 
 async def _differences(
-    loss: Callable[[list[np.ndarray[Any, Any]]], Awaitable[float]],
-    arrays: list[np.ndarray[Any, Any]],
+    loss: Callable[[list[Array]], Awaitable[float]],
+    arrays: list[Array],
     position: int,
     delta: float,
-) -> np.ndarray[Any, Any]:
+) -> Array:
     result = np.zeros_like(arrays[position])
     for index in np.ndindex(result.shape):
         sides = []

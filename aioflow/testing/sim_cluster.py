@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from random import Random
+from typing import Final, TypeVar
 
 from aioflow.concurrency.stopping import Stopped
 from aioflow.config import SessionConfig
@@ -14,7 +15,7 @@ from aioflow.net.comm import CommOptions
 from aioflow.net.server import Server
 from aioflow.runtime.step import Step
 from aioflow.testing.sim_net import SimNet
-from aioflow.testing.sim_process import SimHost
+from aioflow.testing.sim_process import Program, SimHost
 
 __all__ = ["SIMULATED", "SimCluster", "host_of"]
 
@@ -79,7 +80,7 @@ class SimCluster:
         for event in list(self._ready.values()):
             await event.wait()
 
-    def _program(self, task: Task, host: SimHost) -> Callable[[], Any]:
+    def _program(self, task: Task, host: SimHost) -> Program:
         self._ready[host.name] = asyncio.Event()
 
         async def serve() -> None:
@@ -117,10 +118,10 @@ class SimCluster:
 class _Threads:
     """The executor of a simulated device. A call takes no simulated time; a random delay precedes and follows it."""
 
-    def __init__(self, chance: Any) -> None:
+    def __init__(self, chance: Random) -> None:
         self._chance = chance
 
-    async def run(self, step: Step, function: Callable[..., T], *args: Any) -> T:
+    async def run(self, step: Step, function: Callable[..., T], *args: object) -> T:
         try:
             await asyncio.sleep(self._time())
             if step.requested:

@@ -37,7 +37,7 @@ _LONGEST: Final = 3600.0
 
 
 def simulate(
-    main: Callable[[SimNet], Coroutine[Any, Any, T]],
+    main: Callable[[SimNet], Coroutine[object, object, T]],
     seed: int = 0,
     *,
     replay: str | None = None,
@@ -79,7 +79,7 @@ def _first_of(error: BaseException) -> BaseException:
     return error
 
 
-async def _within(net: SimNet, main: Callable[[SimNet], Coroutine[Any, Any, T]], limit: float) -> T:
+async def _within(net: SimNet, main: Callable[[SimNet], Coroutine[object, object, T]], limit: float) -> T:
     async with asyncio.timeout(limit), net:
         return await main(net)
 

@@ -7,14 +7,16 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from aioflow.testing.sim_streams import SimTransport
 from aioflow.testing.sim_trace import Trace
 
 PROCESS: Final[ContextVar[SimProcess | None]] = ContextVar("PROCESS", default=None)
 
-Program: TypeAlias = Callable[[], Coroutine[Any, Any, Any]]
+T = TypeVar("T")
+
+Program: TypeAlias = Callable[[], Coroutine[object, object, Any]]
 
 
 @dataclass(eq=False)
@@ -51,7 +53,7 @@ class SimProcess:
         self.host_name = host.name
         self.name = host.name if number == 1 else f"{host.name}#{number}"
         self.number = number
-        self.tasks: dict[asyncio.Task[Any], None] = {}
+        self.tasks: dict[asyncio.Task[object], None] = {}
         self.ends: dict[SimTransport, None] = {}
         self.alive = True
         self.silent_ends: list[SimTransport] = []
@@ -62,7 +64,7 @@ class SimProcess:
         """Record an event of this process in the trace."""
         self.host.trace.add(self.name, kind, label)
 
-    def started(self, task: asyncio.Task[Any]) -> None:
+    def started(self, task: asyncio.Task[object]) -> None:
         """Register a task as one of this process."""
         self.tasks[task] = None
         # In an empty context, so that the callback runs even while this process is paused.
@@ -136,7 +138,7 @@ class SimHost:
         self._port += 1
         return self._port
 
-    def start(self, program: Program, name: str = "main") -> asyncio.Task[Any]:
+    def start(self, program: Callable[[], Coroutine[object, object, T]], name: str = "main") -> asyncio.Task[T]:
         """Run a program as a new process, or as one more task of the running process.
 
         `restart` runs the program that started the process.
@@ -148,10 +150,10 @@ class SimHost:
             self.down = False
         return self._group.create_task(program(), name=f"{self.name}: {name}", context=self.process.context.copy())
 
-    async def call(self, work: Callable[[], Awaitable[Any]]) -> Any:
+    async def call(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run a coroutine function in the host's process and return its result."""
 
-        async def program() -> Any:
+        async def program() -> T:
             return await work()
 
         return await self.start(program)

@@ -81,7 +81,7 @@ class SimSocket:
     def __init__(self, address: tuple[str, int]) -> None:
         self._address = address
 
-    def setsockopt(self, *options: Any) -> None:
+    def setsockopt(self, *options: object) -> None:
         """Do nothing: the simulation does not delay packets to merge them."""
 
     def fileno(self) -> int:
@@ -206,7 +206,7 @@ class SimTransport(asyncio.Transport):
     def get_write_buffer_size(self) -> int:
         return len(self._unsent)
 
-    def write(self, data: Any) -> None:
+    def write(self, data: bytes | bytearray | memoryview) -> None:
         if self._closing or self._ending or self.gone:
             return
         self._unsent += data

@@ -27,7 +27,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
-def run_virtual(main: Coroutine[Any, Any, T], seed: int = 0) -> T:
+def run_virtual(main: Coroutine[object, object, T], seed: int = 0) -> T:
     """Run a coroutine with a virtual clock, as `asyncio.run` does with the real one, and return its result.
 
     Args:
@@ -116,7 +116,7 @@ class _Task(asyncio.Task[Any]):
         return self._number
 
 
-def _place(task: asyncio.Task[Any]) -> str:
+def _place(task: asyncio.Task[object]) -> str:
     """Return the innermost line at which a task is suspended."""
     place = "its start"
     current: Any = task.get_coro()
