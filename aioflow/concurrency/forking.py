@@ -14,12 +14,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import _bootstrap
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 from weakref import WeakSet
 
 from aioflow.errors import FailedPreconditionError
 
-F = TypeVar("F", bound=Callable[[], Any])
+F = TypeVar("F", bound=Callable[[], object])
 
 
 class Forks(Protocol):
@@ -37,7 +37,7 @@ class _Process:
 
 
 _PROCESS: Final = _Process()
-_KNOWN: Final[WeakSet[Any]] = WeakSet()
+_KNOWN: Final[WeakSet[Forks]] = WeakSet()
 
 
 def in_child(function: F) -> F:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from aioflow.concurrency.context_stack import ContextStack
 from aioflow.errors import ResourceExhaustedError
@@ -172,7 +172,7 @@ def current_work() -> Work | None:
     return _this_thread.work
 
 
-def doing(work: Work | None, function: Callable[..., R], *args: Any) -> R:
+def doing(work: Work | None, function: Callable[..., R], *args: object) -> R:
     """Call `function(*args)` as a part of `work`."""
     before = _this_thread.work
     _this_thread.work = work

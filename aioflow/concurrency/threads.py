@@ -67,7 +67,7 @@ class Call:
         "_timer", "future", "thread", "work",
     )  # fmt: skip
 
-    def __init__(self, threads: Threads, work: Work, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    def __init__(self, threads: Threads, work: Work, function: Callable[..., object], args: tuple[object, ...]) -> None:
         self._threads = threads
         self.work = work
         self._function = function
@@ -78,8 +78,8 @@ class Call:
         self._delivered = False
         self._late: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._result: tuple[Any, BaseException | None] = (None, None)  # the outcome and error of an abandoned call
-        self._rejoining: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[Any]]] = []
+        self._result: tuple[object, BaseException | None] = (None, None)  # the outcome and error of an abandoned call
+        self._rejoining: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[object]]] = []
         self.future: asyncio.Future[Any] = self._loop.create_future()
         self.thread = 0
 
@@ -191,7 +191,7 @@ class Call:
     async def rejoin(self) -> Any:
         """Wait for the outcome of an abandoned call, on any loop."""
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
+        future: asyncio.Future[object] = loop.create_future()
         with self._lock:
             # Under the lock: `_end` either finds the future in the list, or has set `_delivered` before.
             ended = self._delivered
@@ -210,7 +210,7 @@ async def although_cancelled(future: asyncio.Future[Any]) -> None:
             await asyncio.wait([future])
 
 
-async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+async def to_its_end(work: Coroutine[object, object, T]) -> T:
     """Run `work` to its end even if the caller is cancelled meanwhile; the cancellation is raised afterwards."""
     try:
         async with asyncio.TaskGroup() as group:
@@ -225,7 +225,7 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
     return task.result()
 
 
-def _resolve(future: asyncio.Future[Any], outcome: Any, error: BaseException | None) -> None:
+def _resolve(future: asyncio.Future[object], outcome: object, error: BaseException | None) -> None:
     if future.done():
         return
     if error is not None:
@@ -261,7 +261,7 @@ class Threads:
         """Reset the state in a child, which has none of the threads."""
         self._begin()
 
-    async def call(self, work: Work, function: Callable[..., T], *args: Any, critical: bool = False) -> T:
+    async def call(self, work: Work, function: Callable[..., T], *args: object, critical: bool = False) -> T:
         """Call `function(*args)` in a thread, as a part of `work`.
 
         If the awaiting task is cancelled, the work is asked to stop. The cancellation is raised once the function has
@@ -344,7 +344,7 @@ class Threads:
 
 async def in_thread(
     function: Callable[..., T],
-    *args: Any,
+    *args: object,
     effects: bool = True,
     work: Work | None = None,
     quiet: bool = False,

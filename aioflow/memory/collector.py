@@ -24,7 +24,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from operator import call
-from typing import Any, Final
+from typing import Final
 
 from aioflow.concurrency.forking import Locked
 
@@ -73,7 +73,7 @@ class _Postponing(Locked):
         """Note that objects were dropped that may be garbage."""
         self._left = _looks()
 
-    def __call__(self, phase: str, info: Mapping[str, Any]) -> None:
+    def __call__(self, phase: str, info: Mapping[str, object]) -> None:
         """Handle an event of `gc.callbacks`."""
         # At the end of a collection only survivors are left of the young objects. Before it, garbage would age as well.
         if phase == "stop":

@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.concurrency.stopping import blocks, checkpoint, reserve
+from aioflow.memory.values import Array
 
 _BLOCK: Final = 4 << 20  # in bytes: copied within milliseconds even if every page is new
 _TILE: Final = 128  # rows and columns of a matrix that fit into the cache in both orders
@@ -15,7 +16,7 @@ _NARROW: Final = 512  # rows or columns up to which copying row by row is as fas
 _OBJECTS: Final = 1 << 16  # elements of dtype object: their reference counts are changed while no other thread can run
 
 
-def copied(value: Any) -> Any:
+def copied(value: Array) -> Array:
     """Return a copy of an array, in row-major order.
 
     Raises:
@@ -35,7 +36,7 @@ def native(array: Any) -> Any:
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
-def copy_into(target: Any, source: Any) -> None:
+def copy_into(target: Array, source: Array) -> None:
     """Copy an array into one of the same shape, with unchecked casts and with checkpoints."""
     most = _OBJECTS if target.dtype.hasobject else max(1, _BLOCK // max(target.itemsize, source.itemsize))
     if target.size <= most or not target.ndim:
@@ -56,7 +57,7 @@ def copy_into(target: Any, source: Any) -> None:
         copy_into(target[i], source[i])
 
 
-def _turn_into(target: Any, source: Any) -> None:
+def _turn_into(target: Array, source: Array) -> None:
     """Copy a transposed matrix by tiles: row by row, each element would be on a cache line of its own."""
     for rows in blocks(len(target), _TILE):
         for begin in range(0, target.shape[1], _TILE):
@@ -64,7 +65,7 @@ def _turn_into(target: Any, source: Any) -> None:
             np.copyto(target[tile], source[tile], casting="unsafe")
 
 
-def put(target: Any, source: Any) -> None:
+def put(target: Array, source: Array) -> None:
     """Assign `target[...] = source` for arrays of the same shape, on any device."""
     if type(source) is np.ndarray and source.nbytes > _BLOCK:
         copy_into(target, source)
@@ -72,7 +73,7 @@ def put(target: Any, source: Any) -> None:
         target[...] = source
 
 
-def row_blocks(array: Any) -> Iterator[slice]:
+def row_blocks(array: Array) -> Iterator[slice]:
     """Yield slices of the first dimension, each of at most a block or of one row, with a checkpoint between them."""
     # An array without rows, or with rows of no bytes, must not divide by zero.
     row = max(1, array.nbytes // max(1, len(array)))

@@ -34,7 +34,7 @@ def freeze(memory: Any) -> Array:
     return np.asarray(_Frozen(memory))
 
 
-def is_frozen(value: Any) -> bool:
+def is_frozen(value: object) -> bool:
     """Return True if this is an array from `freeze` or a view of one, and is aligned and in row-major order."""
     if type(value) is not np.ndarray or not value.flags.c_contiguous or not value.flags.aligned:
         return False

@@ -29,7 +29,7 @@ import numpy as np
 
 from aioflow.concurrency.forking import generation, renew_in_child
 from aioflow.memory.mapping import mapped
-from aioflow.memory.values import Array
+from aioflow.memory.values import Array, NpDType
 
 NAME: Final = "aioflow"
 TRAILER: Final = mmap.PAGESIZE
@@ -101,7 +101,7 @@ class Segment:
             self.memory[self.size] = 1
 
 
-class Loan(np.ndarray[Any, Any]):
+class Loan(Array):
     """An array over a segment. All other arrays over the segment have this one as their base."""
 
     home: Segments | None = None  # None for views of the array, which are not exported themselves
@@ -172,7 +172,7 @@ class Segments:
         """Bytes that are exported."""
         return sum(segment.size for segment in list(self._exported.values()))
 
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, reserve: bool = True) -> Array | None:
+    def empty(self, shape: tuple[int, ...], dtype: NpDType, *, reserve: bool = True) -> Array | None:
         """Return an array like `numpy.empty`; None if it is too small, or no segment is available.
 
         Sending the array to a process that can map it does not copy it. So the array must not be written to after it is
@@ -265,7 +265,7 @@ class _Forks:
 
     def __init__(self) -> None:
         self.going_on = 0
-        self.told: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.told: weakref.WeakSet[_Spoils] = weakref.WeakSet()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(before=self.before, after_in_parent=self.after, after_in_child=self.in_child)
 

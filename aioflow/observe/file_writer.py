@@ -34,7 +34,7 @@ class Written:
         self._log = log
         self._max_queue = max_queue
 
-    def __await__(self) -> Generator[Any, None, None]:
+    def __await__(self) -> Generator[object, None, None]:
         """Wait until few enough events are unwritten. Raises the errors of `FileWriter.flush`."""
         return self._wait().__await__()
 
@@ -120,7 +120,7 @@ class FileWriter:
         return added
 
     def add_graph(
-        self, graph: Graph | GraphDef | None = None, global_step: SupportsInt | None = None, graph_def: Any = None
+        self, graph: Graph | GraphDef | None = None, global_step: SupportsInt | None = None, graph_def: object = None
     ) -> Written:
         """Add a graph with static shapes, in its state when it is written, a moment later; or a definition.
 

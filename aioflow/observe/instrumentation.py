@@ -76,7 +76,7 @@ def instrument(session: _Reporting | None = None, *, tracer_provider: _TracerPro
     return Instrumentation(remove)
 
 
-def _spans(tracer_provider: Any) -> Spans:
+def _spans(tracer_provider: _TracerProvider | None) -> Spans:
     try:
         module = import_module("aioflow.observe.open_telemetry")
     except ModuleNotFoundError as error:

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from aioflow.compiler.partition import edge_of
 from aioflow.graph.boundary import RECV, SEND
@@ -23,7 +23,10 @@ _WITHIN: Final = 1e-3  # microseconds by which an arrow ends before its bar does
 _SENDING: Final = 2e-9  # seconds: the least time that a transfer takes
 
 
-def chrome_trace(step: RunMetadata | Sequence[StepStats], graph: Graph | None = None) -> dict[str, Any]:
+Document: TypeAlias = dict[str, Any]  # an object of JSON
+
+
+def chrome_trace(step: RunMetadata | Sequence[StepStats], graph: Graph | None = None) -> Document:
     """Return the trace as data for JSON: a bar for each node, and an arrow from each Send to its Recv.
 
         metadata = aioflow.RunMetadata()
@@ -146,7 +149,7 @@ def _lanes(nodes: Iterable[NodeStats]) -> dict[str, list[NodeStats]]:
 # -- events -----------------------------------------------------------------------------------------------------------
 
 
-def _names(bars: Sequence[_Bar]) -> Iterator[dict[str, Any]]:
+def _names(bars: Sequence[_Bar]) -> Iterator[Document]:
     processes = {bar.process: _task(bar.device) for bar in bars}
     for number, name in sorted(processes.items()):
         label = name.strip("/").replace("/", " ")  # Perfetto shows only what follows the last slash
@@ -159,7 +162,7 @@ def _names(bars: Sequence[_Bar]) -> Iterator[dict[str, Any]]:
         yield {"ph": "M", "name": "thread_sort_index", **place, "args": {"sort_index": order}}
 
 
-def _events(bar: _Bar, sent: float) -> Iterator[dict[str, Any]]:
+def _events(bar: _Bar, sent: float) -> Iterator[Document]:
     """Yield the bar of a node; two bars for a Recv that began before its Send."""
     node, start, end = bar.node, bar.start, bar.start + bar.duration
     details = {"name": node.node, "op": node.op, "device": bar.device, "output_bytes": node.output_bytes}
@@ -171,7 +174,7 @@ def _events(bar: _Bar, sent: float) -> Iterator[dict[str, Any]]:
     yield {"ph": "X", "cat": "Op", "name": node.op, "ts": start, "dur": end - start, **bar.place, "args": details}
 
 
-def _arrows(pairs: Iterable[tuple[str, _Bar, _Bar]], kind: str, first: int) -> Iterator[dict[str, Any]]:
+def _arrows(pairs: Iterable[tuple[str, _Bar, _Bar]], kind: str, first: int) -> Iterator[Document]:
     """Yield arrows, numbered from `first`, from the middle of one bar to the end of another.
 
     If the second bar ends before that middle, the arrow starts at that end, but not before the first bar.

@@ -62,7 +62,7 @@ def enum(name: str) -> Any:
     return enum_type_wrapper.EnumTypeWrapper(pool().FindEnumTypeByName(f"{_PACKAGE}.{name}"))
 
 
-def is_message(value: Any, name: str) -> bool:
+def is_message(value: object, name: str) -> bool:
     """Return True if `value` is a message of that name, of this pool or another (TensorFlow's or tensorboard's)."""
     full_name = getattr(getattr(type(value), "DESCRIPTOR", None), "full_name", "")
     return full_name in (f"{_PACKAGE}.{name}", f"tensorboard.{name}")
