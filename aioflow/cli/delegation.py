@@ -14,7 +14,7 @@ _NODES: Final = 1  # named nodes for each reason
 
 
 def delegation_of(
-    graph: af.Graph, fetches: Any, feeds: Sequence[Any], engine: str | None
+    graph: af.Graph, fetches: Any, feeds: Sequence[af.Tensor], engine: str | None
 ) -> Delegation | af.errors.OpError:
     """Return the nodes of a step that the engine of `--delegate` computes, or the error if no step can be planned here.
 
@@ -50,7 +50,7 @@ def as_lines(found: Delegation | af.errors.OpError) -> Iterator[str]:
     )
 
 
-def as_document(found: Delegation | af.errors.OpError) -> dict[str, Any]:
+def as_document(found: Delegation | af.errors.OpError) -> dict[str, object]:
     """Return the delegation for JSON, with the names of all nodes."""
     if isinstance(found, af.errors.OpError):
         return {"error": found.message}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from statistics import median
 from time import perf_counter
-from typing import Any, Final
+from typing import Final
 
 # The whole package, since importing it registers the ops and the portable kernels.
 import aioflow as af
@@ -29,6 +29,7 @@ from aioflow.formats.files import file_errors
 from aioflow.graph.arrays import blank
 from aioflow.graph.boundary import BOUNDARY
 from aioflow.graph.device_spec import DeviceSpec
+from aioflow.memory.values import Array
 from aioflow.runtime.device_list import list_devices
 from aioflow.session.planner import cost_model
 from aioflow.train.graph_io import read_graph
@@ -212,7 +213,7 @@ def _never(*_: object) -> None:
 async def _measure(step: _Step, target: str, config: af.SessionConfig, costs: CostModel) -> float:
     """Return the median seconds of a step fed with zeros. Record the times of its nodes in `costs`."""
     size = costs.unknown_size
-    feeds: Mapping[Any, Any] = {
+    feeds: Mapping[af.Tensor, Array] = {
         tensor: _zeros(tensor.name, tensor.dims, tensor.dtype, size) for tensor in step.request.feeds
     }
     fetches = [*step.request.fetches, *step.request.targets]
@@ -243,7 +244,7 @@ def _initialized(graph: af.Graph, request: StepRequest, unknown_size: int) -> li
     return made
 
 
-def _zeros(name: str, dims: Iterable[int | None] | None, dtype: af.DType, unknown_size: int) -> Any:
+def _zeros(name: str, dims: Iterable[int | None] | None, dtype: af.DType, unknown_size: int) -> Array:
     if dims is None:
         raise InvalidArgumentError(
             f"cannot feed zeros for {name}: its rank is unknown", expected="a rank", actual="unknown"

@@ -12,7 +12,7 @@ import sys
 import traceback
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 # The whole package, since importing it registers the ops and the portable kernels.
 import aioflow  # noqa: F401  # imported for its effect
@@ -228,7 +228,7 @@ def _tensors(surveyed: Survey) -> Iterator[str]:
 # -- as JSON ----------------------------------------------------------------------------------------------------------
 
 
-def _document(found: _Found) -> dict[str, Any]:
+def _document(found: _Found) -> dict[str, object]:
     surveyed = found.survey
     count, size = _weights(surveyed)
     signatures = {} if found.model is None else found.model.signatures
@@ -258,14 +258,14 @@ def _document(found: _Found) -> dict[str, Any]:
     }
 
 
-def _estimate(estimate: Estimate | OpError) -> dict[str, Any]:
+def _estimate(estimate: Estimate | OpError) -> dict[str, object]:
     return dataclasses.asdict(estimate) if isinstance(estimate, Estimate) else {"error": estimate.message}
 
 
-def _tensor(name: str, tensor: Tensor) -> dict[str, Any]:
+def _tensor(name: str, tensor: Tensor) -> dict[str, object]:
     dims = tensor.dims
     labels = labels_of(tensor)
-    found: dict[str, Any] = {
+    found: dict[str, object] = {
         "name": name,
         "tensor": tensor.name,
         "dtype": tensor.dtype.name,

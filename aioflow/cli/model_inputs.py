@@ -197,7 +197,7 @@ def _value(name: str, text: str, tensor: Tensor) -> Array:
     return _as(name, value, tensor)
 
 
-def _as(name: str, value: Any, tensor: Tensor) -> Array:
+def _as(name: str, value: object, tensor: Tensor) -> Array:
     """Convert the value to the dtype of the input. Doubles, NumPy's default, become the floating dtype of the model."""
     if isinstance(value, np.ndarray) and value.dtype == np.float64 and tensor.dtype.is_floating:
         value = value.astype(tensor.dtype.np_dtype)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any, Final
+from typing import Final
 
 # The whole package, since importing it registers the ops and the portable kernels.
 import aioflow as af
@@ -23,7 +23,9 @@ from aioflow.compiler.place.timeline_svg import time_text
 from aioflow.errors import OpError
 from aioflow.formats.files import file_errors
 from aioflow.graph.boundary import BOUNDARY
+from aioflow.graph.tensor import Tensor
 from aioflow.interop.model import Model, Signature
+from aioflow.memory.values import Value
 from aioflow.observe import chrome_trace
 from aioflow.ops.delegated import DELEGATED
 from aioflow.runtime.stats import NodeStats, RunMetadata
@@ -112,7 +114,7 @@ async def _profile(arguments: argparse.Namespace) -> int:
 
 
 async def _traced(
-    model: Model, signature: Signature, feeds: Mapping[Any, Any], steps: int, delegate: str | None
+    model: Model, signature: Signature, feeds: Mapping[Tensor, Value], steps: int, delegate: str | None
 ) -> tuple[list[RunMetadata], list[float], Delegation]:
     """Return the records of the steps, the seconds of each, and the nodes that an engine computes."""
     fetches, options = dict(signature.outputs), af.RunOptions(trace_level=af.RunOptions.FULL_TRACE)
@@ -134,7 +136,7 @@ async def _traced(
         return found, seconds, session.delegation(fetches, list(feeds))
 
 
-def _flops(model: Model, signature: Signature, values: Mapping[str, Any]) -> Mapping[str, float]:
+def _flops(model: Model, signature: Signature, values: Mapping[str, Value]) -> Mapping[str, float]:
     shapes = {name: getattr(value, "shape", ()) for name, value in values.items()}
     try:
         return node_flops(model, signature, shapes)
@@ -207,7 +209,7 @@ def _cells(row: _Row) -> tuple[str, ...]:
 
 def _document(
     arguments: argparse.Namespace, seconds: Sequence[float], by_op: Sequence[_Row], by_node: Sequence[_Row]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     trace: Path | None = arguments.trace
     return {
         "path": arguments.model,

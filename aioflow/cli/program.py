@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import FrameType
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from aioflow.concurrency.loops import loop_factory
 from aioflow.errors import OpError
@@ -120,7 +120,7 @@ def _in_one_line(error: BaseException) -> str:
     return " ".join(text.split())
 
 
-def _first(group: BaseExceptionGroup[Any]) -> BaseException:
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     first = group.exceptions[0]
     return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
@@ -140,7 +140,7 @@ def _give_up_broken_output() -> None:
 
 
 def run(
-    main: Coroutine[Any, Any, T], on_terminate: Callable[[], object] | None = None, patience: float | None = None
+    main: Coroutine[object, object, T], on_terminate: Callable[[], object] | None = None, patience: float | None = None
 ) -> T:
     """Run a coroutine to its end in the fastest available event loop.
 
@@ -170,10 +170,10 @@ class _Stop:
         self._on_terminate = on_terminate
         self._patience = patience
         self._received: list[int] = []
-        self._task: asyncio.Task[Any] | None = None
+        self._task: asyncio.Task[object] | None = None
         self._is_cut_off = False
 
-    async def watched(self, main: Coroutine[Any, Any, T]) -> T:
+    async def watched(self, main: Coroutine[object, object, T]) -> T:
         """Run the coroutine in this task. Raises Stopped."""
         self._task = asyncio.current_task()
         try:
@@ -216,7 +216,7 @@ def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) 
         loop.call_soon_threadsafe(callback)
 
 
-def _ignore(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def _ignore(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
     """Ignore an error of a loop."""
 
 

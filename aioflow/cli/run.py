@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
+from zipfile import ZipFile
 
 import numpy as np
 
@@ -26,10 +27,14 @@ from aioflow.config import AUTO
 from aioflow.errors import InvalidArgumentError, OpError
 from aioflow.formats.files import file_errors
 from aioflow.graph.labelled import labels_of, values_of
+from aioflow.graph.tensor import Tensor
 from aioflow.interop.model import Model, Signature
-from aioflow.memory.values import Array
+from aioflow.memory.values import Array, Value
 
 _SHOWN: Final = 4  # shown elements of an output
+
+
+_Output: TypeAlias = Array | list[Any]  # a list of arrays, such as an ONNX sequence
 
 
 class _Times(NamedTuple):
@@ -88,7 +93,7 @@ async def _call(arguments: argparse.Namespace) -> int:
             await model.initialize(session)
         opened = perf_counter()
         with progress("the first step"):
-            outputs: dict[str, Any] = await session.run(fetches, feeds)
+            outputs: Mapping[str, _Output] = await session.run(fetches, feeds)
         first = perf_counter()
         if config.delegate is not None:
             with progress("preparing"):
@@ -106,7 +111,9 @@ async def _call(arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _repeated(session: af.Session, fetches: Any, feeds: Mapping[Any, Any], count: int) -> list[float]:
+async def _repeated(
+    session: af.Session, fetches: Mapping[str, Tensor], feeds: Mapping[Tensor, Value], count: int
+) -> list[float]:
     taken = []
     with progress("steps", count) as shown:
         for _ in range(count):
@@ -121,7 +128,7 @@ async def _repeated(session: af.Session, fetches: Any, feeds: Mapping[Any, Any],
 
 
 def _report(
-    model: Model, signature: Signature, inputs: Mapping[str, Any], outputs: Mapping[str, Any], times: _Times
+    model: Model, signature: Signature, inputs: Mapping[str, _Output], outputs: Mapping[str, _Output], times: _Times
 ) -> Iterator[str]:
     yield model.source
     table = [("in", name, *_kind(signature.all_inputs[name].dtype.name, value), "") for name, value in inputs.items()]
@@ -139,13 +146,13 @@ def _report(
         yield f"{count}: median {time_text(middle)}, {fastest} to {slowest}, {rate} a second"
 
 
-def _kind(dtype: str, value: Any) -> tuple[str, str]:
+def _kind(dtype: str, value: _Output) -> tuple[str, str]:
     if isinstance(value, list):  # a list of tensors, such as an ONNX sequence
         return dtype, f"a list of {len(value):,}"
     return dtype, tables.shape_text(np.shape(value))
 
 
-def _summary(value: Any) -> str:
+def _summary(value: _Output) -> str:
     if isinstance(value, list):
         return "; ".join(_summary(item) for item in value[:_SHOWN])
     array = np.asarray(value)
@@ -158,7 +165,7 @@ def _summary(value: Any) -> str:
         return f"min {numbers.min():.4g}  mean {numbers.mean():.4g}  max {numbers.max():.4g}  {shown}"
 
 
-def _labelled(labels: Sequence[str | int], rows: Array) -> str:
+def _labelled(labels: Sequence[str | int], rows: _Output) -> str:
     """Return the first row with its labels."""
     if not len(rows):
         return ""
@@ -167,7 +174,7 @@ def _labelled(labels: Sequence[str | int], rows: Array) -> str:
     return f"{{{', '.join(some)}{more}}}" + ("; …" if len(rows) > 1 else "")
 
 
-def _element(item: Any) -> str:
+def _element(item: object) -> str:
     if isinstance(item, bytes):
         return repr(item.decode(errors="replace"))
     return f"{item:.4g}" if isinstance(item, float | np.floating) else str(item)
@@ -183,7 +190,7 @@ def _check_output(path: Path | None) -> None:
         )
 
 
-def _written(arguments: argparse.Namespace, signature: Signature, outputs: Mapping[str, Any]) -> Iterator[Path]:
+def _written(arguments: argparse.Namespace, signature: Signature, outputs: Mapping[str, _Output]) -> Iterator[Path]:
     arrays = dict(pair for name, value in outputs.items() for pair in _stored(name, value))
     path: Path | None = arguments.output
     # Before the labels are added, since a .npy file holds a single array.
@@ -203,11 +210,14 @@ def _written(arguments: argparse.Namespace, signature: Signature, outputs: Mappi
             yield _write(folder / f"{plain}.npy", {name: array})
 
 
-def _write(path: Path, arrays: Mapping[str, Any]) -> Path:
+def _write(path: Path, arrays: Mapping[str, Array]) -> Path:
     with file_errors(path):
         if path.suffix == ".npz":
-            with path.open("wb") as file:
-                np.savez(file, **arrays)
+            # Not `numpy.savez`, which takes the names as keyword arguments: an output may be called `file`.
+            with ZipFile(path, "w") as archive:
+                for name, array in arrays.items():
+                    with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                        np.save(file, array)
             return path
         if len(arrays) != 1:
             raise InvalidArgumentError(
@@ -217,7 +227,7 @@ def _write(path: Path, arrays: Mapping[str, Any]) -> Path:
     return path
 
 
-def _stored(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _stored(name: str, value: _Output) -> Iterator[tuple[str, Array]]:
     """Yield the arrays of an output by name: each item of a list has its number."""
     if isinstance(value, list):
         for number, item in enumerate(value):
@@ -226,7 +236,7 @@ def _stored(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield name, _storable(value)
 
 
-def _storable(value: Any) -> Any:
+def _storable(value: object) -> Array:
     """Return the value as an array; strings as NumPy's byte strings, since NumPy would pickle arrays of objects."""
     array = np.asarray(value)
     return array.astype(bytes) if array.dtype == object else array

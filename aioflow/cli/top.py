@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from time import monotonic
-from typing import Any, Final
+from typing import Final
 
 from aioflow.cli import program, tables
 from aioflow.cli.arguments import Commands, seconds
@@ -220,7 +220,7 @@ def _details(task: str, status: ServerStatus) -> Iterator[str]:
     yield from (f"  {queue}" for queue in activity.queues)
 
 
-def _document(found: Mapping[str, ServerStatus | OpError]) -> dict[str, Any]:
+def _document(found: Mapping[str, ServerStatus | OpError]) -> dict[str, object]:
     return {
         task: dataclasses.asdict(status) if isinstance(status, ServerStatus) else {"error": status.message}
         for task, status in found.items()

@@ -209,7 +209,7 @@ def _limits_of_file(path: Path, limits: Mapping[str, Any]) -> Mapping[str, Any]:
     return limits
 
 
-def _as_options(name: str, key: str, value: Any) -> Iterator[str]:
+def _as_options(name: str, key: str, value: object) -> Iterator[str]:
     """Yield a setting in the form of command-line options."""
     for one in value if isinstance(value, list) else [value]:
         if isinstance(one, bool) or not isinstance(one, str | int | float):

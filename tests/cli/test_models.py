@@ -217,6 +217,17 @@ def test_run_writes_strings_that_numpy_loads_without_pickle(
     np.testing.assert_array_equal(np.char.decode(found, "utf-8"), words)
 
 
+def test_run_writes_outputs_named_like_parameters_of_savez(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with af.Graph().as_default() as graph:
+        af.identity(af.constant([1.0, 2.0]), name="file")
+        af.identity(af.constant([3.0]), name="allow_pickle")
+    af.train.write_graph(graph, tmp_path, "graph", as_text=False)
+    assert main(["run", "graph", "--output=out.npz"]) == 0
+    with np.load("out.npz") as found:
+        assert {name: found[name].tolist() for name in found} == {"file": [1.0, 2.0], "allow_pickle": [3.0]}
+
+
 def test_run_fills_inputs_and_times_steps(foreign: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", str(foreign), "--fill", "ones", "--shape", "x=4,3", "--repeat", "7"]) == 0
     shown = output(capsys)
