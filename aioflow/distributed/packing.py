@@ -12,6 +12,7 @@ from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.dtypes import DType, int64
 from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import Dims, merge_dims, num_elements
+from aioflow.graph.tensor_like import TensorLike
 from aioflow.ops.array.joining import concat, split, stack
 from aioflow.ops.array.making import range as numbers
 from aioflow.ops.array.shape import reshape, shape, size
@@ -94,7 +95,7 @@ def cut(row: Sequence[Tensor], length: int | None, parts: int) -> list[Tensor]:
     return split(flat, _sizes(length, flat, parts), num=parts) if parts > 1 else [flat]
 
 
-def _sizes(length: int | None, flat: Tensor, parts: int) -> Any:
+def _sizes(length: int | None, flat: Tensor, parts: int) -> TensorLike:
     if length is not None:
         return [end - start for start, end in pairwise(length * part // parts for part in range(parts + 1))]
     bounds = floordiv(multiply(size(flat, out_type=int64), numbers(parts + 1, dtype=int64)), parts)

@@ -12,6 +12,7 @@ from aioflow.graph.graph import Graph, GraphKeys, Operation, Tensor
 from aioflow.graph.graphdef import GraphDef
 from aioflow.interop.model import DEFAULT_SIGNATURE, Signature
 from aioflow.ops.apply import make
+from aioflow.ops.variables.variable import Variable
 from aioflow.saved.manifest import StoredSignature, TensorInfo, Weight
 from aioflow.saved.pruning import VARIABLE
 
@@ -27,7 +28,7 @@ def calls_of(graph: Graph, signatures: Any) -> dict[str, Signature]:
     return {name: _call(graph, name, signature) for name, signature in signatures.items()}
 
 
-def _call(graph: Graph, name: Any, signature: Any) -> Signature:
+def _call(graph: Graph, name: str, signature: Any) -> Signature:
     check_kind(name, str, "the name of a signature", "a str")
     if isinstance(signature, tuple) and len(signature) == 2:
         signature = Signature(*signature)
@@ -75,7 +76,7 @@ def variables_of(graph: Graph, definition: GraphDef) -> tuple[tuple[Weight, ...]
     return tuple(weights), handles
 
 
-def _known(graph: Graph) -> dict[Operation, Any]:
+def _known(graph: Graph) -> dict[Operation, Variable]:
     return {v.handle.op: v for key in _KEPT_IN for v in graph.get_collection(key) if hasattr(v, "handle")}
 
 
@@ -91,7 +92,7 @@ def reads_of(graph: Graph, handles: list[Operation]) -> list[Tensor]:
     return reads
 
 
-def _value(graph: Graph, variable: Any) -> Tensor:
+def _value(graph: Graph, variable: Variable) -> Tensor:
     with graph.as_default(), graph.control_dependencies(None):
         found: Tensor = variable.value()
         return found

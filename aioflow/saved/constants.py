@@ -71,7 +71,7 @@ def with_constants(definition: GraphDef, read: Callable[[str], Array]) -> GraphD
     return replace(definition, nodes=tuple(_with(node, found) for node in definition.nodes), functions=functions)
 
 
-def _spoken_of(definition: GraphDef) -> Iterator[Any]:
+def _spoken_of(definition: GraphDef) -> Iterator[object]:
     for node in (*definition.nodes, *(node for function in definition.functions for node in function.nodes)):
         yield from (value for key, value in node.attrs.items() if key.startswith(_STORED))
 

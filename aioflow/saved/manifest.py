@@ -10,12 +10,12 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from aioflow.checks.brief import brief
 from aioflow.checks.versions import readable_version
 from aioflow.errors import DataLossError, OpError
-from aioflow.formats.manifests import digest_of
+from aioflow.formats.manifests import Document, digest_of
 from aioflow.graph.dtypes import ALL, DType
 from aioflow.graph.shapes import Dims
 from aioflow.release import RELEASE
@@ -109,7 +109,7 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         """Encode the manifest as JSON, with its checksum."""
-        content: dict[str, Any] = {
+        content: Document = {
             "format": _FORMAT,
             "version": VERSION,
             "min_reader": 1,
@@ -170,24 +170,24 @@ class Manifest:
             ) from error
 
 
-def sealed(content: Mapping[str, Any]) -> bytes:
+def sealed(content: Document) -> bytes:
     """Return a JSON file with this content and its checksum."""
     text = json.dumps({**content, "sha256": digest_of(content)}, indent=1)
     return (_INNERMOST.sub(lambda found: _LINE.sub(" ", found[0]), text) + "\n").encode()
 
 
-def _tensor_document(info: TensorInfo) -> dict[str, Any]:
+def _tensor_document(info: TensorInfo) -> Document:
     return {"name": info.name, "tensor": info.tensor, "dtype": info.dtype.name, "shape": info.shape}
 
 
-def _described(variable: Weight) -> dict[str, Any]:
+def _described(variable: Weight) -> Document:
     return {**variable._asdict(), "dtype": variable.dtype.name}
 
 
 # -- validation: each function raises ValueError, LookupError or TypeError for a malformed value ----------------------
 
 
-def _manifest(content: Mapping[str, Any], version: int) -> Manifest:
+def _manifest(content: Document, version: int) -> Manifest:
     weights = content.get("weights")
     return Manifest(
         {_text(name): _signature(each) for name, each in content["signatures"].items()},
@@ -202,12 +202,12 @@ def _manifest(content: Mapping[str, Any], version: int) -> Manifest:
     )
 
 
-def _signature(content: Mapping[str, Any]) -> StoredSignature:
+def _signature(content: Document) -> StoredSignature:
     inputs, outputs = (_each(content[key], _tensor, "name") for key in ("inputs", "outputs"))
     return StoredSignature(inputs, outputs, _text(content.get("method", "")))
 
 
-def _each(items: Any, read: Callable[[Any], T], key: str) -> tuple[T, ...]:
+def _each(items: object, read: Callable[[Document], T], key: str) -> tuple[T, ...]:
     """Decode a list, and require that the names of its items are distinct."""
     if not isinstance(items, list):
         raise TypeError(f"not a list: {brief(items)}")
@@ -217,25 +217,25 @@ def _each(items: Any, read: Callable[[Any], T], key: str) -> tuple[T, ...]:
     return found
 
 
-def _tensor(item: Mapping[str, Any]) -> TensorInfo:
+def _tensor(item: Document) -> TensorInfo:
     return TensorInfo(_text(item["name"]), _text(item["tensor"]), _DTYPES[item["dtype"]], _shape(item["shape"]))
 
 
-def _weight(item: Mapping[str, Any]) -> Weight:
+def _weight(item: Document) -> Weight:
     if type(item["trainable"]) is not bool:
         raise TypeError("trainable is neither true nor false")
     return Weight(_text(item["name"]), _DTYPES[item["dtype"]], _shape(item["shape"]), item["trainable"])
 
 
-def _asset(item: Mapping[str, Any]) -> Asset:
+def _asset(item: Document) -> Asset:
     return Asset(_text(item["tensor"]), _file(item, f"{ASSETS}/"))
 
 
-def _file(item: Mapping[str, Any], folder: str = "") -> StoredFile:
+def _file(item: Document, folder: str = "") -> StoredFile:
     return StoredFile(_name(item["name"], folder), _number(item["size"], 0), _text(item["sha256"]))
 
 
-def _name(value: Any, folder: str = "") -> str:
+def _name(value: object, folder: str = "") -> str:
     name = _text(value)
     plain = name.removeprefix(folder)
     if not name.startswith(folder) or not _NAME.fullmatch(plain) or plain in (".", "..") or plain == MANIFEST:
@@ -243,14 +243,14 @@ def _name(value: Any, folder: str = "") -> str:
     return name
 
 
-def _names(value: Any) -> tuple[str, ...]:
+def _names(value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or not value:
         raise TypeError(f"not a list of names: {brief(value)}")
     assets = f"{ASSETS}/"
     return tuple(_name(name, assets if _text(name).startswith(assets) else "") for name in value)
 
 
-def _shape(value: Any) -> Dims:
+def _shape(value: object) -> Dims:
     if value is None:
         return None
     if not isinstance(value, list) or len(value) > _MAX_RANK:
@@ -258,14 +258,14 @@ def _shape(value: Any) -> Dims:
     return tuple(None if size is None else _number(size, 0) for size in value)
 
 
-def _number(value: Any, least: int = 1) -> int:
+def _number(value: object, least: int = 1) -> int:
     # Not `isinstance`: a bool is an int, too.
     if type(value) is not int or not least <= value < 2**63:
         raise ValueError(f"not a number of at least {least}: {brief(value)}")
     return value
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"not text: {brief(value)}")
     return value

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from aioflow.graph.definitions import AttrValue
 from aioflow.graph.graphdef import GraphDef, NodeDef, TensorData
 from aioflow.graph.opdef import OPS
 
@@ -25,7 +26,7 @@ def ops_used(definition: GraphDef) -> GraphDef:
     return GraphDef(tuple(NodeDef(f"op/{name}", name, attrs=_defaults(name)) for name in names))
 
 
-def _defaults(op: str) -> dict[str, Any]:
+def _defaults(op: str) -> dict[str, AttrValue]:
     return {attr.name: _plain(attr.default) for attr in OPS.get(op).attrs.values() if attr.has_default}
 
 
@@ -40,11 +41,11 @@ def without_new_attributes(definition: GraphDef, ops: GraphDef) -> GraphDef:
     return replace(definition, nodes=_known(definition.nodes, defaults), functions=functions)
 
 
-def _known(nodes: Iterable[NodeDef], defaults: Mapping[str, Mapping[str, Any]]) -> tuple[NodeDef, ...]:
+def _known(nodes: Iterable[NodeDef], defaults: Mapping[str, Mapping[str, AttrValue]]) -> tuple[NodeDef, ...]:
     return tuple(_without(node, defaults.get(node.op, {})) for node in nodes)
 
 
-def _without(node: NodeDef, defaults: Mapping[str, Any]) -> NodeDef:
+def _without(node: NodeDef, defaults: Mapping[str, AttrValue]) -> NodeDef:
     known = OPS.get(node.op).attrs if node.op in OPS else node.attrs
     new = [key for key in node.attrs if key not in known and key in defaults and node.attrs[key] == defaults[key]]
     return replace(node, attrs={key: value for key, value in node.attrs.items() if key not in new}) if new else node

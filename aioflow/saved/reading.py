@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -166,7 +165,7 @@ def _variables(
     return found
 
 
-def _check_weight(handle: Any, weight: Weight) -> None:
+def _check_weight(handle: Operation, weight: Weight) -> None:
     dtype, shape = handle.attrs["dtype"], handle.attrs["shape"]
     if dtype is not weight.dtype or not is_compatible(shape, weight.shape):
         raise DataLossError(
@@ -185,7 +184,7 @@ def _restored(graph: Graph, prefix: str, weights: tuple[Weight, ...]) -> list[Te
         return make_list("RestoreV2", constant(prefix, name="prefix"), names, slices, dtypes=wanted)
 
 
-def _is_value(op: Any) -> bool:
+def _is_value(op: Operation) -> bool:
     """Return True if the op is the read that represents a variable in the program that built the graph."""
     if op.type != "ReadVariableOp" or op.waits_for:
         return False

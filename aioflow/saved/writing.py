@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 from aioflow.concurrency.stopping import checkpoint
 from aioflow.concurrency.threads import in_thread
@@ -23,6 +23,7 @@ from aioflow.formats.files import file_errors
 from aioflow.formats.manifests import MANIFEST as CHECKPOINT_MANIFEST
 from aioflow.formats.stores import store_of
 from aioflow.formats.temporary_folders import temporary_folder
+from aioflow.formats.tensor_encoding import Storable
 from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.default_session import check_session
 from aioflow.graph.graph import Operation, Tensor
@@ -131,7 +132,7 @@ async def save(
     return place.name
 
 
-async def _values(session: Session, handles: list[Operation], entries: list[Tensor]) -> list[Any]:
+async def _values(session: Session, handles: list[Operation], entries: list[Tensor]) -> list[Array]:
     """Return the values of variables and tables at one moment.
 
     Without tables, variables of this process are returned as snapshots, read when the file is written. Tables are
@@ -147,7 +148,7 @@ async def _values(session: Session, handles: list[Operation], entries: list[Tens
             held = session.worker.snapshots(names)
             if held is not None:
                 return held
-    fetched: list[Any] = await session.run([*reads_of(session.graph, handles), *entries])
+    fetched: list[Array] = await session.run([*reads_of(session.graph, handles), *entries])
     return fetched
 
 
@@ -177,7 +178,7 @@ def _is_empty(path: str) -> bool:
         return os.path.isdir(path) and not os.listdir(path)
 
 
-def _write(place: Place, content: _Content, tensors: Mapping[str, Any], overwrite: bool) -> None:
+def _write(place: Place, content: _Content, tensors: Mapping[str, Storable], overwrite: bool) -> None:
     # `save` checks this only to fail early; another process may have written a model since.
     _check_free(place, overwrite)
     if not place.is_remote and not os.path.exists(place.path(MANIFEST)):
@@ -206,7 +207,7 @@ class _Writer:
         self._place = place
         self._mark = mark
 
-    def write(self, content: _Content, tensors: Mapping[str, Any]) -> Manifest:
+    def write(self, content: _Content, tensors: Mapping[str, Storable]) -> Manifest:
         """Write all files but the manifest, and return the manifest."""
         assets = self._assets(content.assets)  # first, so that a missing file fails before the rest is written
         checkpoint()
@@ -221,7 +222,7 @@ class _Writer:
         store.put(last, data)
         return StoredFile(name, len(data), hashlib.sha256(data).hexdigest())
 
-    def _weights(self, tensors: Mapping[str, Any]) -> StoredFile:
+    def _weights(self, tensors: Mapping[str, Storable]) -> StoredFile:
         prefix = f"weights{self._mark}"
         write_checkpoint(self._place.path(prefix), tensors)
         store, name = self._place.store(prefix + CHECKPOINT_MANIFEST)
@@ -236,7 +237,7 @@ class _Writer:
                 copies[path] = self._copy(f"{ASSETS}/{final}", file)
         return tuple(Asset(tensor, copies[path]) for tensor, path in assets.items())
 
-    def _copy(self, name: str, file: Any) -> StoredFile:
+    def _copy(self, name: str, file: BinaryIO) -> StoredFile:
         store, last = self._place.store(name)
         with store.creating(last) as upload:
             size, digest = copied(file, upload.file)

@@ -53,7 +53,7 @@ class WorkerActor:
             self._reservation = PortReservation(bind or host, anywhere=True)
         return join_host(host, split_host(self._reservation.place)[1])
 
-    async def begin(self, orders: Mapping[str, Any]) -> dict[str, Any]:
+    async def begin(self, orders: Mapping[str, Any]) -> dict[str, object]:
         """Start serving, unless the worker serves already.
 
         Returns:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from aioflow.distributed.starting.host import Wanted
 from aioflow.distributed.starting.jobs import Job, device_count, tasks_of
@@ -39,7 +39,7 @@ def _amounts(job: Job) -> dict[str, float]:
     return {"CPU": job.num_cpus, "GPU": job.num_gpus, **job.resources}
 
 
-def actor_options(job: Job, max_restarts: int) -> dict[str, Any]:
+def actor_options(job: Job, max_restarts: int) -> dict[str, object]:
     """Return the options for `ray.remote(…).options`.
 
     Ray repeats no call of a restarted actor. The supervisor does, and so notices the restart.
@@ -53,7 +53,7 @@ def actor_options(job: Job, max_restarts: int) -> dict[str, Any]:
     }
 
 
-def orders(wanted: Wanted, task: Task, spec: ClusterSpec, bind: str | None) -> dict[str, Any]:
+def orders(wanted: Wanted, task: Task, spec: ClusterSpec, bind: str | None) -> dict[str, object]:
     """Return the arguments with which an actor starts serving, as plain data.
 
     They are never part of the actor's constructor arguments, since Ray stores those.

@@ -85,7 +85,7 @@ class RayHost:
         finally:
             saying.cancel()
 
-    def _keep_group(self, make: Callable[[], Any]) -> None:
+    def _keep_group(self, make: Callable[[], object]) -> None:
         # Assigned in the thread: `close` removes the group even if the waiting task is cancelled meanwhile.
         self._group = make()
 

@@ -57,7 +57,7 @@ def read_jobs(jobs: Jobs) -> dict[str, Job]:
         InvalidArgumentError: there are no jobs, or a name is not a valid job name.
         DTypeError: a value is neither a number nor a Job.
     """
-    given: Any = jobs
+    given: object = jobs
     if not isinstance(given, Mapping):
         raise DTypeError("malformed jobs of a cluster", expected="{job: number of tasks}", actual=brief(given))
     if not given:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import secrets
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Final
+from typing import Final
 
 from aioflow.checks.numbers import check_number, check_whole
 from aioflow.distributed.starting.cluster import StartedCluster
@@ -32,7 +33,7 @@ def wanted(
     jobs: Jobs,
     *,
     credentials: Credentials | None,
-    allow_dirs: Iterable[Any],
+    allow_dirs: Iterable[str | os.PathLike[str]],
     imports: Iterable[str],
     max_restarts: int,
     drain_seconds: float,
