@@ -6,9 +6,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from time import monotonic
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from aioflow.errors import CancelledError, InternalError, InvalidArgumentError, OpError
+from aioflow.memory.values import Array, Value
 from aioflow.net.channel import Channel, Reply
 from aioflow.net.comm import gone
 from aioflow.net.errors_codec import encode_error
@@ -39,7 +40,7 @@ class RegisteredPart(NamedTuple):
     sends: bool
     gives_back: bool
 
-    def taken(self, feeds: Sequence[Any]) -> list[Any]:
+    def taken(self, feeds: Sequence[Value]) -> list[Value]:
         """Return the part's feeds out of those of a whole step.
 
         Raises:
@@ -82,7 +83,7 @@ class PendingSteps:
 
     # -- the parts ----------------------------------------------------------------------------------------------------
 
-    def begin(self, document: Packed, tensors: Sequence[Any], call: PendingCall) -> bool:
+    def begin(self, document: Packed, tensors: Sequence[Value], call: PendingCall) -> bool:
         """Send the request of a call if that needs no waiting, and return whether it was sent.
 
         Raises:
@@ -130,7 +131,7 @@ class PendingSteps:
         """Abandon the call of a part, and tell the worker so."""
         self._channel.calls.give_up(step.id)
 
-    def fetches(self, reply: Reply) -> list[Any]:
+    def fetches(self, reply: Reply) -> list[Value]:
         """Return the fetches of a part. Raises DataLossError if the answer is malformed."""
         self._ran(reply.header)
         return [owned(tensor) for tensor in reply.tensors]
@@ -228,7 +229,7 @@ class PendingCall:
         self._is_open = True
         self._wait = steps.wait_for(step)
 
-    def begin(self, document: Packed, tensors: Sequence[Any]) -> bool:
+    def begin(self, document: Packed, tensors: Sequence[Value]) -> bool:
         """Send the request if that needs no waiting, and return whether it was sent.
 
         Raises:
@@ -261,7 +262,7 @@ class PendingCall:
             self._steps.not_begun(self.step)
         self._on_end(error)
 
-    def results(self) -> list[Any]:
+    def results(self) -> list[Value]:
         """Return the fetches. Raises DataLossError if the answer is malformed."""
         if self._quietly:
             return []
@@ -292,7 +293,7 @@ class PendingCall:
                     self._steps.may_be_given_back(self._part, self.step)
 
 
-def owned(tensor: Any) -> Any:
+def owned(tensor: Array) -> Value:
     """Return a fetched value as one that the caller owns."""
     if not tensor.ndim:
         return tensor[()]

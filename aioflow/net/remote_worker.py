@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from time import perf_counter
-from typing import Any, Final
+from typing import Final
 
 from aioflow.compiler.ir import Part, worth_a_thread
 from aioflow.concurrency.threads import in_thread, to_its_end
@@ -18,7 +18,7 @@ from aioflow.errors import (
     UnavailableError,
     UnimplementedError,
 )
-from aioflow.memory.values import Array, Value
+from aioflow.memory.values import Value
 from aioflow.net.channel import Channel, Reply, packed
 from aioflow.net.frame_header import Document, Packed
 from aioflow.net.messages import (
@@ -244,7 +244,7 @@ class RemoteWorker:
             self._documents[handle] = (heard, answered), document
         return document
 
-    async def _reply(self, document: Packed, tensors: Sequence[Any], step: Step) -> Reply:
+    async def _reply(self, document: Packed, tensors: Sequence[Value], step: Step) -> Reply:
         """Send the request and return the worker's answer. If the step is stopped first, abort the part."""
         waiting = step.stoppable()
         try:
@@ -255,7 +255,7 @@ class RemoteWorker:
                 await to_its_end(self.steps.stop(step))
             raise
 
-    async def _fetches(self, reply: Reply, trace: TraceProbe | None) -> list[Any]:
+    async def _fetches(self, reply: Reply, trace: TraceProbe | None) -> list[Value]:
         if trace is None:
             return self.steps.fetches(reply)
         devices, origin = parse(Ran, reply.header)
@@ -327,6 +327,6 @@ class RemoteWorker:
         return await self._channel.call(kind, header, timeout=self._timeout)
 
 
-def _unknown(feeds: Sequence[Any]) -> RegisteredPart:
+def _unknown(feeds: Sequence[Value]) -> RegisteredPart:
     """Return a stand-in for a handle that is not registered; the worker will answer with an error."""
     return RegisteredPart(len(feeds), (), changes=False, sends=False, gives_back=False)

@@ -113,7 +113,7 @@ class Exporter:
                 chosen[index] = dtype, array
         return chosen
 
-    def export(self, arrays: Mapping[int, tuple[DType, Array]]) -> Iterator[tuple[int, list[Any]]]:
+    def export(self, arrays: Mapping[int, tuple[DType, Array]]) -> Iterator[tuple[int, list[object]]]:
         """Export arrays that lie in segments, and yield the slot and the LENT entry of each."""
         free = iter(sorted(set(range(SLOTS)).difference(self._exported)))
         for index, (dtype, array) in arrays.items():

@@ -25,7 +25,7 @@ from aioflow.net.tensor_format import TensorSpec, parse_spec
 _PLACE: Final = 6  # numbers
 
 
-class _Imported(np.ndarray[Any, Any]):
+class _Imported(Array):
     """The array over another process's memory that all other arrays over it have as their base."""
 
     ticket: _Ticket | None = None  # None for views of the array, which return nothing themselves
@@ -77,7 +77,7 @@ class Importer:
         """Bytes that are mapped, in use or not."""
         return sum(opened.bytes.nbytes for opened in self._mapped.values())
 
-    def import_array(self, description: Any, own: bool = False) -> tuple[int, Array]:
+    def import_array(self, description: object, own: bool = False) -> tuple[int, Array]:
         """Import an array and return its index among the message's tensors, and the array.
 
         Args:
