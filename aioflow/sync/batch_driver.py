@@ -23,7 +23,7 @@ from aioflow.errors import (
     ResourceExhaustedError,
     UnknownError,
 )
-from aioflow.memory.values import Value
+from aioflow.memory.values import Array, Value
 from aioflow.sync.background import Background
 from aioflow.sync.batch_statistics import Tally
 from aioflow.sync.batches import BatchCore, BatchPolicy, Piece, Request
@@ -46,12 +46,12 @@ class Call(Request):
 
     __slots__ = ("begun", "future", "parts", "timer")
 
-    def __init__(self, rows: int, payload: Any, kind: Hashable, priority: int, future: asyncio.Future[Value]) -> None:
+    def __init__(self, rows: int, payload: Any, kind: Hashable, priority: int, future: asyncio.Future[Any]) -> None:
         super().__init__(rows, payload, kind, priority)
         self.future = future
         self.begun = 0.0
         self.timer: asyncio.TimerHandle | None = None
-        self.parts: list[tuple[int, list[Value]]] | None = None
+        self.parts: list[tuple[int, list[Array]]] | None = None
 
 
 class Run:
@@ -124,14 +124,14 @@ class BatchDriver(ABC):
         """Return True if parts of a failed batch may be computed again."""
 
     @abstractmethod
-    def _shares(self, results: Any, pieces: list[Piece]) -> Iterable[list[Value]]:
+    def _shares(self, results: Any, pieces: list[Piece]) -> Iterable[list[Array]]:
         """Return the share of each piece in the results."""
 
     @abstractmethod
-    def _joined(self, shares: Sequence[list[Value]]) -> list[Value]:
+    def _joined(self, shares: Sequence[list[Array]]) -> list[Array]:
         """Return the share of a split call, joined from the shares of its pieces."""
 
-    def _give(self, share: list[Value]) -> Value:
+    def _give(self, share: list[Array]) -> Value:
         """Convert a share to the caller's result."""
         return share
 
@@ -298,7 +298,7 @@ class BatchDriver(ABC):
                 self._tally.answered += 1
                 call.future.set_result(self._give(share))
 
-    def _put_together(self, call: Call, begin: int, share: list[Value]) -> list[Value]:
+    def _put_together(self, call: Call, begin: int, share: list[Array]) -> list[Array]:
         """Return the joined shares of a split call after its last piece; an empty list before that."""
         call.parts = call.parts or []
         call.parts.append((begin, share))

@@ -145,7 +145,7 @@ async def many_at_once(backend: Backend, device: BackendDevice) -> None:
         _expect_array(f"copy {value[0, 0]} of many", copy.result(), value)
 
 
-async def _there_and_back(device: BackendDevice, value: Value) -> Value:
+async def _there_and_back(device: BackendDevice, value: Array) -> Value:
     return await device.to_host(await device.to_device(value))
 
 
@@ -248,7 +248,7 @@ async def takes_host_values(backend: Backend, device: BackendDevice) -> None:
 
 
 def _bound(
-    device: BackendDevice, op: str, inputs: Sequence[Array], attrs: Attrs, constants: tuple[Value, ...] = ()
+    device: BackendDevice, op: str, inputs: Sequence[Array], attrs: Attrs, constants: tuple[Array | None, ...] = ()
 ) -> tuple[Body, list[Converter | None]]:
     op_def = OPS.get(op)
     given = {arg.type_attr: as_dtype(i.dtype) for arg, i in zip(op_def.inputs, inputs, strict=True) if arg.type_attr}
