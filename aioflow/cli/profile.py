@@ -23,7 +23,7 @@ from aioflow.compiler.place.timeline_svg import time_text
 from aioflow.errors import OpError
 from aioflow.formats.files import file_errors
 from aioflow.graph.boundary import BOUNDARY
-from aioflow.graph.tensor import Tensor
+from aioflow.graph.graph import Tensor
 from aioflow.interop.model import Model, Signature
 from aioflow.memory.values import Value
 from aioflow.observe import chrome_trace

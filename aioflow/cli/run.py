@@ -26,8 +26,8 @@ from aioflow.compiler.place.timeline_svg import time_text
 from aioflow.config import AUTO
 from aioflow.errors import InvalidArgumentError, OpError
 from aioflow.formats.files import file_errors
+from aioflow.graph.graph import Tensor
 from aioflow.graph.labelled import labels_of, values_of
-from aioflow.graph.tensor import Tensor
 from aioflow.interop.model import Model, Signature
 from aioflow.memory.values import Array, Value
 

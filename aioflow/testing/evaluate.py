@@ -9,9 +9,8 @@ import numpy as np
 
 from aioflow.compiler.prune import StepRequest, prune
 from aioflow.graph.arrays import to_array
-from aioflow.graph.graph import Tensor
+from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import traits_of
-from aioflow.graph.operation import Operation
 from aioflow.kernels.resources import ResourceManager
 from aioflow.memory.values import Array, Value
 from aioflow.runtime.bind import bind_graph

@@ -14,9 +14,8 @@ from aioflow.concurrency.threads import in_thread
 from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.graph.default_session import check_session
 from aioflow.graph.dtypes import DType, as_dtype
-from aioflow.graph.graph import GraphKeys
+from aioflow.graph.graph import GraphKeys, Tensor
 from aioflow.graph.shapes import format_dims, is_compatible
-from aioflow.graph.tensor import Tensor
 from aioflow.interop.safetensors.naming import Names, Place, Transposed, ignored, places
 from aioflow.interop.safetensors.weights import Weights
 from aioflow.interop.safetensors.weights import open as open_weights
