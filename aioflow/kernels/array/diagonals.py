@@ -23,6 +23,7 @@ def _on_diagonals(xp: Namespace, rows: Array) -> Array:
     claim_array((count, size, size), rows.dtype)
     result = xp.zeros((count, size, size), rows.dtype)
     lines, flat = result.reshape(count * size, size), rows.reshape(-1)
+    # Line n of all matrices together has its diagonal element in column n modulo `size`.
     for part in blocks(len(flat), max(1, BLOCK // size) if on_host(xp) else max(1, len(flat))) if size else ():
         places = xp.arange(part.start, part.stop)
         lines[places, places % size] = flat[part]
@@ -37,6 +38,7 @@ def diag_part(xp: Namespace, value: Array) -> Array:
             "the halves of the shape differ", expected="an even rank and equal halves", actual=list(value.shape)
         )
     count = math.prod(value.shape[:half])
+    # As a square matrix, a tensor whose shape has equal halves has its diagonal at [i, i].
     places = xp.arange(count)
     return value.reshape((count, count))[places, places].reshape(value.shape[:half])
 
@@ -86,10 +88,13 @@ def matrix_band_part(xp: Namespace, value: Array, num_lower: int, num_upper: int
             expected=f"at most {rows} below and {columns} above",
             actual=(num_lower, num_upper),
         )
+    # Positive above the main diagonal, negative below it.
     offset = xp.arange(columns)[None, :] - xp.arange(rows)[:, None]
+    # A negative `num_lower` or `num_upper` keeps the whole triangle on its side.
     inside = xp.ones((rows, columns), bool)
     if num_lower >= 0:
         inside &= offset >= -num_lower
     if num_upper >= 0:
         inside &= offset <= num_upper
+    # Not a product with the mask, which would turn infinite elements outside the band into NaN.
     return xp.where(inside, value, xp.zeros((), value.dtype))

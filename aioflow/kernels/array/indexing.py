@@ -50,6 +50,7 @@ def gather_v2(binding: Binding) -> Body:
         position = check_axis(axis, params.ndim)
         _check_range(xp, indices, params.shape[position])
         if batch_dims:
+            # A negative `batch_dims` counts from the rank of the indices, as in TensorFlow.
             batch = batch_dims + indices.ndim if batch_dims < 0 else batch_dims
             return _batched(xp, params, indices, position, batch)
         return taken(xp, params, indices, position)
@@ -66,12 +67,14 @@ def _batched(xp: Namespace, params: Array, indices: Array, axis: int, batch: int
         )
     count = math.prod(lead)
     places, outer, inner = params.shape[axis], params.shape[batch:axis], params.shape[axis + 1 :]
+    # The batch dimensions and the gathered one come first and merge: element i of batch b is row b * places + i.
     order = [*range(batch), axis, *range(batch, axis), *range(axis + 1, params.ndim)]
     rows = params.transpose(order).reshape((count * places, *outer, *inner))
     flat = indices.reshape(count, -1).astype(np.int64) if indices.size else xp.zeros((count, 0), np.int64)
     chosen = taken(xp, rows, flat + xp.arange(count)[:, None] * places)
     picked = indices.shape[batch:]
     chosen = chosen.reshape((*lead, *picked, *outer, *inner))
+    # `chosen` is [batch, picked, outer, inner]; TensorFlow's order is [batch, outer, picked, inner].
     first, last = batch + len(picked), batch + len(picked) + len(outer)
     return chosen.transpose([*range(batch), *range(first, last), *range(batch, first), *range(last, chosen.ndim)])
 
@@ -105,11 +108,13 @@ def gather_nd(binding: Binding) -> Callable[[Array, Array], Array]:
         inner = params.shape[length:]
         shape = indices.shape[:-1] + inner
         rows, good = flat_rows(xp, indices, params.shape[:length], ignore)
+        # NumPy cannot infer -1 for an array without elements.
         flat = (
             params.reshape((-1, *inner)) if params.size else params.reshape((math.prod(params.shape[:length]), *inner))
         )
         if good is None:
             return taken(xp, flat, rows).reshape(shape)
+        # Under the policy IGNORE the result of a bad index is zeros.
         result = xp.zeros((len(good), *inner), dtype)
         result[good] = flat[rows]
         return result.reshape(shape)
@@ -126,6 +131,7 @@ def _scatter_into(xp: Namespace, mode: str, result: Array, indices: Array, updat
             "the updates have the wrong shape", expected=list(indices.shape[:-1] + inner), actual=list(updates.shape)
         )
     rows, good = flat_rows(xp, indices, result.shape[:length], ignore)
+    # Only after `flat_rows`, because a bad index is an error even if its rows have no elements.
     if not updates.size:
         return result
     values = updates.reshape((math.prod(indices.shape[:-1]), *inner))
@@ -137,6 +143,7 @@ def _scatter_into(xp: Namespace, mode: str, result: Array, indices: Array, updat
 @binder("ScatterNd", host={"shape": as_sizes}, fresh=True, elastic=True, synchronises=True)
 def scatter_nd(binding: Binding) -> Body:
     xp, dtype, ignore = binding.xp, binding.output_dtypes[0], _policy(binding)
+    # Updates of one index add up. Where a dtype has no addition, the last one wins.
     mode = "add" if dtype.is_numeric else "update"
 
     def place(indices: Array, updates: Array, shape: tuple[int, ...]) -> Array:
@@ -200,6 +207,7 @@ def select(xp: Namespace, condition: Array, t: Array, e: Array) -> Array:
             expected="x and y of one shape, and a condition of that shape, a scalar, or a vector of rows",
             actual=f"{list(condition.shape)}, {list(t.shape)} and {list(e.shape)}",
         )
+    # A vector selects whole rows; broadcasting would align it with the last dimension instead.
     if condition.ndim == 1 and t.ndim > 1:
         condition = condition.reshape((-1,) + (1,) * (t.ndim - 1))
     return _chosen(xp, condition, t, e)

@@ -30,6 +30,7 @@ def _joined(xp: Namespace, values: Sequence[Array], axis: int) -> Array:
             return _joined_in_blocks(values, axis)
         return xp.concatenate(values, axis)
     except ValueError as error:
+        # NumPy compares the shapes anyway, so they are described only after it has refused them.
         shapes = " and ".join(str(list(v.shape)) for v in values)
         raise InvalidArgumentError(
             f"cannot concatenate the tensors along axis {axis}",
@@ -90,6 +91,7 @@ def _cuts(position: int, sizes: tuple[int, ...]) -> _Cuts:
 @binder("Split", host={"split_dim": as_int})
 def split(binding: Binding) -> Body:
     count = binding.attrs["num_split"]
+    # A long split bypasses the cache, which would hold up to 1024 tuples of that many slices.
     places = _even_cuts if count <= _FEW else _even_cuts.__wrapped__
 
     def parts(split_dim: int, value: Array) -> tuple[Array, ...]:
@@ -118,6 +120,7 @@ def _resolved(sizes: tuple[int, ...], whole: int, count: int) -> tuple[int, ...]
         raise InvalidArgumentError("one size per part is needed", expected=f"{count} sizes", actual=list(sizes))
     resolved = sizes
     if -1 in sizes:
+        # The sum contains one -1, hence + 1; several are refused below.
         rest = whole - (sum(sizes) + 1)
         resolved = tuple(rest if s == -1 else s for s in sizes)
     if sizes.count(-1) > 1 or min(resolved) < 0 or sum(resolved) != whole:
@@ -175,6 +178,7 @@ def tile(xp: Namespace, value: Array, multiples: tuple[int, ...]) -> Array:
         raise InvalidArgumentError(
             "tile needs one multiple per dimension", expected=f"{value.ndim} multiples", actual=list(multiples)
         )
+    # Dimension d is seen as (1, d), broadcast to (m, d), and merged to m * d.
     pairs = [size for pair in zip(multiples, value.shape, strict=True) for size in pair]
     shape = tuple(m * d for m, d in zip(multiples, value.shape, strict=True))
     claim_array(shape, value.dtype)

@@ -22,6 +22,7 @@ from aioflow.memory.values import Array
 def fill(binding: Binding) -> Body:
     xp, dtype = binding.xp, binding.output_dtypes[0].np_dtype
     value = binding.constants[1]
+    # `zeros` receives cleared memory from the operating system, which is faster than writing zeros.
     if value is not None and np.ndim(value) == 0 and dtype.kind != "O" and _is_all_zero_bytes(value):
 
         def cleared(dims: tuple[int, ...], value: Array) -> Array:
@@ -75,6 +76,7 @@ def range_(binding: Binding) -> Body:
         # Integers are divided as integers, since floats do not represent all beyond 2**53.
         count: Any = abs(-((limit - start) // -delta)) if whole else ceil(abs((limit - start) / delta))
         claim_array((count,), dtype)
+        # Each number is start + i * delta, so errors do not accumulate, and the result does not depend on the blocks.
         wide: Any = np.float64 if dtype == np.float64 else np.float32
 
         def numbers(part: slice) -> Array:
@@ -105,6 +107,7 @@ def lin_space(binding: Binding) -> Body:
             result = written((num,), dtype, lambda part: np.arange(part.start, part.stop) * step + start)
         else:
             result = xp.linspace(start, stop, num).astype(dtype)
+        # The last element is exact, whatever the rounding of the step.
         result[-1] = start if num == 1 else stop
         return result
 
@@ -138,6 +141,7 @@ def one_hot(binding: Binding) -> Body:
         for part in blocks(flat.size, BLOCK):
             places = flat[part]
             rows = xp.arange(part.start, part.stop)
+            # An index outside [0, depth) leaves its row at `off_value`.
             inside = (places >= 0) & (places < depth)
             if not inside.all():
                 rows, places = rows[inside], places[inside]

@@ -24,6 +24,7 @@ _SEARCHED: Final = BLOCK >> 4  # numbers searched at once; a search takes 1 µs 
 
 
 def _flipped(value: Array, axes: set[int]) -> Array:
+    # The ellipsis keeps a value of rank 0 an array.
     return value[(*(slice(None, None, -1) if i in axes else slice(None) for i in range(value.ndim)), ...)]
 
 
@@ -59,9 +60,11 @@ def reverse_sequence(xp: Namespace, value: Array, seq_lengths: Array, *, seq_dim
     order = [batch, along, *rest]
     lengths = seq_lengths.astype(np.int64)[:, None]
     steps = xp.arange(size)[None, :]
+    # With batch and sequence in front, one pair of index arrays addresses both.
     ordered = value.transpose(order)
 
     def turned(part: slice) -> Array:
+        # Position p of a sequence of length n is read from n - 1 - p. Positions after its end stay.
         places = xp.where(steps < lengths[part], lengths[part] - 1 - steps, steps)
         return ordered[xp.arange(part.start, part.stop)[:, None], places]
 
@@ -89,6 +92,7 @@ def roll(xp: Namespace, value: Array, shift: tuple[int, ...], axis: tuple[int, .
     axes = [check_axis(a, value.ndim) for a in axis]
     if not is_large(value):
         return xp.roll(value, shift, tuple(axes)) if axes else copied(value)
+    # One axis after the other, so that shifts of an axis that is named twice add up, as with `np.roll`.
     for place, by in zip(axes, shift, strict=True):
         value = _rolled(value, by % max(1, value.shape[place]), place)
     # Without axes nothing was copied, and the result must not share memory with the input.
@@ -112,6 +116,7 @@ def invert_permutation(xp: Namespace, x: Array) -> Array:
         raise InvalidArgumentError(
             "not a permutation", expected=f"each of 0..{count - 1} once", actual=_first_outside(x, count)
         )
+    # A position that is still -1 afterwards was never assigned, so another one occurred twice.
     result = full(xp, x.shape, -1, x.dtype)
     for part in blocks(count, BLOCK if is_large(x) else max(1, count)):
         result[x[part]] = xp.arange(part.start, part.stop, dtype=x.dtype)
@@ -134,6 +139,7 @@ def _distinct(xp: Namespace, value: Array, dtype: NpDType, axis: int | None = No
     _, first, inverse, counts = xp.unique(
         value, return_index=True, return_inverse=True, return_counts=True, axis=axis, equal_nan=False
     )
+    # `unique` sorts by value; this brings its results into the order of first appearance.
     order = xp.argsort(first)
     places = xp.empty(order.shape, np.int64)
     places[order] = xp.arange(order.size)
@@ -142,6 +148,7 @@ def _distinct(xp: Namespace, value: Array, dtype: NpDType, axis: int | None = No
 
 
 def _distinct_objects(value: Array, dtype: NpDType) -> tuple[Array, Array, Array]:
+    # A dict keeps the order of insertion, which is that of first appearance.
     numbers: dict[Any, int] = {}
     places = each(lambda item: numbers.setdefault(item, len(numbers)), value, dtype)
     return as_strings(list(numbers)), places, _counted(places, len(numbers), dtype)
@@ -179,6 +186,7 @@ def _keys(rows: Array, start: int) -> list[Any]:
 def _distinct_numbers(value: Array, dtype: NpDType) -> tuple[Array, Array, Array]:
     order = order_of(value)
     ordered = taken(np, value, order)
+    # A run of equal numbers begins where one differs from its predecessor. NaN differs from NaN, so each is a run.
     begins = np.concatenate(
         [part.start + np.flatnonzero(_differs(ordered, part)) for part in blocks(len(order), BLOCK)]
     )
@@ -187,6 +195,7 @@ def _distinct_numbers(value: Array, dtype: NpDType) -> tuple[Array, Array, Array
     rank[order_of(first)] = np.arange(len(first))
     places = np.empty(len(order), dtype)
     for part in blocks(len(order), BLOCK):
+        # `begins` ascends, so a binary search finds the run of each sorted position.
         places[order[part]] = rank[np.searchsorted(begins, np.arange(part.start, part.stop), "right") - 1]
     return taken(np, value, np.sort(first)), places, _counted(places, len(first), dtype)
 
@@ -229,6 +238,7 @@ def unique_v2(binding: Binding) -> Body:
     def distinct(value: Array, axis: tuple[int, ...]) -> tuple[Array, Array]:
         if not axis:
             _check_vector(value)
+        # The slices of a vector are its elements.
         position = None if value.ndim == 1 else check_axis(axis[0], value.ndim)
         return _distinct(xp, value, dtype, position)[:2]
 
@@ -269,6 +279,7 @@ def _is_in(xp: Namespace, x: Array, y: Array) -> Array:
         return np.zeros(x.shape, bool)
 
     def found(part: slice) -> Array:
+        # A number greater than all others is found past the end. Compared with the last one, it differs.
         same: Array = ordered[np.minimum(np.searchsorted(ordered, x[part]), len(ordered) - 1)] == x[part]
         return same
 
@@ -299,6 +310,7 @@ def dynamic_partition(binding: Binding) -> Callable[[Array, Array], tuple[Array,
         rows = data.reshape((flat.size, *data.shape[partitions.ndim :]))
         if not is_large(flat):
             return tuple(rows[flat == i] for i in batches(range(count)))
+        # A stable sort, so that each partition keeps the order of its rows.
         order = order_of(flat)
         ends = np.searchsorted(flat[order], np.arange(count), "right").tolist()
         return tuple(taken(np, rows, order[a:b]) for a, b in batches(zip([0, *ends], ends, strict=False), 1))
@@ -327,6 +339,7 @@ def _stitch(binding: Binding) -> Body:
         claim_array(shape, dtype)
         result = full(xp, shape, b"", dtype) if dtype.kind == "O" else xp.zeros(shape, dtype)
         for places, values in zip(indices, data, strict=True):
+            # In the order of the inputs, so that of a repeated index the last row wins.
             scatter_rows(xp, "update", result, places.reshape(-1), values.reshape((places.size, *inner)))
         return result
 
@@ -380,6 +393,7 @@ def unravel_index(xp: Namespace, indices: Array, dims: tuple[int, ...]) -> Array
     for part in blocks(flat.size, BLOCK if is_large(flat) else max(1, flat.size)):
         rest = flat[part]
         for axis in reversed(range(len(dims))):
+            # The last dimension varies fastest. With a dimension of size 0 there are no positions, but also no divisor.
             result[axis, part] = rest % dims[axis] if dims[axis] else 0
             rest = rest // dims[axis] if dims[axis] else rest
     return result if indices.ndim else result.reshape(len(dims))

@@ -37,6 +37,7 @@ def _padded(xp: Namespace, value: Array, pairs: Pairs, outside: Array | bytes | 
     shape = tuple(d + a + b for d, (a, b) in zip(value.shape, pairs, strict=True))
     claim_array(shape, dtype)
     result = xp.zeros(shape, dtype) if outside is None else full(xp, shape, outside, dtype)
+    # The ellipsis makes a view even of a result of rank 0, which can then be assigned.
     inside: tuple[Any, ...] = (*(slice(a, a + d) for d, (a, _) in zip(value.shape, pairs, strict=True)), ...)
     put(result[inside], value)
     return result
@@ -63,6 +64,7 @@ def pad_v2(binding: Binding) -> Body:
 @kernel("MirrorPad", host={"paddings": _as_pairs}, fresh=True, elastic=True)
 def mirror_pad(xp: Namespace, value: Array, paddings: Pairs, *, mode: str) -> Array:
     _check_rank(value, paddings)
+    # REFLECT omits the edge element from the mirror image, SYMMETRIC repeats it.
     skip = int(mode == "REFLECT")
     result = value
     for axis, (before, after) in enumerate(paddings):
@@ -75,6 +77,7 @@ def mirror_pad(xp: Namespace, value: Array, paddings: Pairs, *, mode: str) -> Ar
                 expected=f"paddings of at most {size - skip}",
                 actual=(before, after),
             )
+        # One axis after the other: a corner mirrors what the axes before have added.
         result = _mirrored(xp, result, axis, before, after, skip)
     # The kernel is `fresh`: its result must not share memory with the input.
     return copied(value) if result is value else result
@@ -107,6 +110,7 @@ def mirror_pad_grad(xp: Namespace, value: Array, paddings: Pairs, *, mode: str) 
                 actual=(before, after),
             )
         lead = (slice(None),) * axis
+        # The gradient of each mirrored element is added to that of its original.
         center = result[(*lead, slice(before, before + size))].copy()
         if before:
             center[(*lead, slice(skip, skip + before))] += xp.flip(result[(*lead, slice(0, before))], axis)
@@ -144,6 +148,7 @@ def _quotient(size: int, divisor: int, what: str) -> int:
 @kernel("SpaceToDepth", fresh=True)
 def space_to_depth(value: Array, *, block_size: int, data_format: str) -> Array:
     batch, height, width, depth = _four(value, data_format)
+    # Both sides are split into blocks, and the positions inside a block move next to the channels.
     rows, columns = _quotient(height, block_size, "height"), _quotient(width, block_size, "width")
     deep = depth * block_size * block_size
     if data_format == "NHWC":
@@ -193,6 +198,7 @@ def space_to_batch(binding: Binding) -> Body:
         rows = [_quotient(d, b, "padded size") for d, b in zip(padded.shape[1 : count + 1], block, strict=True)]
         pairs = [size for pair in zip(rows, block, strict=True) for size in pair]
         blocks = padded.reshape((value.shape[0], *pairs, *inner))
+        # From [batch, r0, b0, r1, b1, …, inner] to [b0, b1, …, batch, r0, r1, …, inner], for r blocks of size b.
         order = [*range(2, 2 * count + 1, 2), 0, *range(1, 2 * count, 2), *range(2 * count + 1, blocks.ndim)]
         return _copied(blocks.transpose(order), (value.shape[0] * math.prod(block), *rows, *inner))
 
@@ -205,6 +211,7 @@ def batch_to_space(value: Array, block: tuple[int, ...], crops: Pairs) -> Array:
     inner, rows = value.shape[count + 1 :], value.shape[1 : count + 1]
     batch = _quotient(value.shape[0], math.prod(block), "batch")
     blocks = value.reshape((*block, batch, *rows, *inner))
+    # From [b0, b1, …, batch, r0, r1, …, inner] to [batch, r0, b0, r1, b1, …, inner].
     order = [count, *(i for axis in range(count) for i in (count + 1 + axis, axis)), *range(2 * count + 1, blocks.ndim)]
     sizes = [d * b for d, b in zip(rows, block, strict=True)]
     whole = _copied(blocks.transpose(order), (batch, *sizes, *inner))

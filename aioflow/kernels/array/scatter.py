@@ -88,6 +88,7 @@ def _numbered(xp: Namespace, vectors: Array, sizes: tuple[int, ...]) -> tuple[Ar
     for axis, size in enumerate(sizes):
         column = vectors[:, axis]
         good &= (column >= 0) & (column < size)
+        # Row-major numbers. That of a vector out of bounds has no meaning, and the caller drops it.
         rows = rows * size + column
     return rows, good
 
@@ -141,6 +142,7 @@ def _folded(apply: str, fold: str) -> Callable[[Namespace, Array, Array, Array],
         if target.ndim == 1 or updates.size <= _FEW:
             folded_rows(function, target, rows, updates)
             return
+        # An assignment by index keeps one of several updates of a row, so they are folded to one first.
         if repeats(xp, rows):
             order = order_of(rows) if is_long(rows) else xp.argsort(rows, kind="stable")
             ordered = rows[order]
@@ -165,6 +167,7 @@ def repeats(xp: Namespace, rows: Array) -> bool:
 def _divide(xp: Namespace, target: Array, rows: Array, updates: Array) -> None:
     if target.dtype.kind in "iu" and not bool(xp.all(updates)):
         raise InvalidArgumentError("integer division by zero", expected="divisors other than 0", actual=0)
+    # Not by the product of a row's divisors, which may overflow, and which rounds floats differently.
     order = xp.argsort(rows, kind="stable")
     ordered = rows[order]
     while len(order):  # one round for each repetition of the most repeated row
@@ -179,6 +182,7 @@ def _quotient(xp: Namespace, a: Array, b: Array) -> Array:
     if a.dtype.kind not in "iu":
         quotient: Array = xp.divide(a, b)
         return quotient
+    # Floor division rounds down. Where the signs differ and a remainder is left, the quotient is one too small.
     floor: Array = a // b
     result: Array = floor + ((a % b != 0) & ((a < 0) != (b < 0))).astype(a.dtype)
     return result
@@ -187,6 +191,7 @@ def _quotient(xp: Namespace, a: Array, b: Array) -> Array:
 _MODES: Final[Mapping[str, Callable[[Namespace, Array, Array, Array], None]]] = {
     "update": _update,
     "add": _folded("add", "add"),
+    # x - a - b is x - (a + b).
     "sub": _folded("subtract", "add"),
     "mul": _folded("multiply", "multiply"),
     "div": _divide,

@@ -68,6 +68,7 @@ def reshape(tensor: Array, shape: tuple[int, ...]) -> Array:
     try:
         return tensor.reshape(shape)
     except ValueError as error:
+        # NumPy cannot infer -1 beside a 0. TensorFlow infers it from the other sizes.
         if tensor.size == 0 and -1 in shape and 0 in shape:
             return tensor.reshape(_without_elements(tensor.shape, shape))
         raise InvalidArgumentError(
@@ -111,6 +112,7 @@ def squeeze(binding: Binding) -> Callable[[Array], Array]:
     axes: tuple[int, ...] = binding.attrs["squeeze_dims"]
 
     def remove(value: Array) -> Array:
+        # A set, since an axis may be given twice.
         found = {check_axis(a, value.ndim, "squeeze axis") for a in axes}
         wrong = [a for a in found if value.shape[a] != 1]
         if wrong:
@@ -147,6 +149,7 @@ def bitcast(binding: Binding) -> Callable[[Array], Array]:
     dtype = wanted.np_dtype
     if given.size == wanted.size:
         return lambda value: value.view(dtype)
+    # 0 if the new elements are smaller than the given ones.
     ratio = wanted.size // given.size
 
     def split_up(value: Array) -> Array:

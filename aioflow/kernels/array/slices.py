@@ -23,6 +23,7 @@ def slice_(binding: Binding) -> Body:
     dims = binding.input_dims[0]
     if begin is None or size is None or dims is None or None in dims:
         return lambda value, begin, size: value[_block(value.shape, begin, size)]
+    # Known shapes and constant bounds are checked here once, and not in each step.
     fixed = _block(tuple(d for d in dims if d is not None), as_ints(begin), as_ints(size))
     return lambda value, begin, size: value[fixed]
 
@@ -44,6 +45,7 @@ def _block(shape: tuple[int, ...], begin: tuple[int, ...], size: tuple[int, ...]
                 actual=f"begin {first}, size {count}",
             )
         index.append(slice(first, last))
+    # The ellipsis keeps a slice of rank 0 an array.
     return (*index, ...)
 
 
@@ -125,6 +127,7 @@ def strided_slice_grad(binding: Binding) -> Body:
         claim_array(shape, dtype)
         result = xp.zeros(shape, dtype)
         try:
+            # Integers alone would select a copy of one element; the ellipsis makes it a view to write into.
             target = result[(*index, ...)] if ... not in index else result[index]
         except IndexError as error:
             raise _out_of_bounds(shape, index) from error

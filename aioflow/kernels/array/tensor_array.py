@@ -54,11 +54,14 @@ class TensorArrayValue:
             shape = np.shape(value)
             self._check_shape(index, shape)
             present = self.items[index]
+            # Even a gradient must not grow after it was read: its reader has the smaller sum.
             if index in self.given_out:
                 raise self._not_writable(index, "it has been read already", "the read after all writes")
             if present is not None and not self.adds_up:
                 raise self._not_writable(index, "it has been written to already", "one write per index")
+            # Not in place: `present` is the value of another node, which may have more readers.
             self.items[index] = value if present is None else present + value
+            # Kept when the tensor is cleared, because zeros for its gradient need the shape.
             self.shapes[index] = shape
 
     def read(self, xp: Namespace, index: int) -> Array:
@@ -182,6 +185,7 @@ def _zeros(xp: Namespace, dims: Sequence[int | None], dtype: DType) -> Array:
 @binder("TensorArrayV3", host={"size": as_int}, makes=TensorArrayValue)
 def tensor_array(binding: Binding) -> Callable[[int], tuple[TensorArrayValue, np.float32]]:
     name = binding.attrs["tensor_array_name"] or binding.name
+    # The flow orders reads after writes. Its value is never used.
     flow = np.float32(0)
 
     def make(size: int) -> tuple[TensorArrayValue, np.float32]:
@@ -281,6 +285,7 @@ def split(handle: TensorArrayValue, value: Array, lengths: Sequence[int], flow: 
             expected=f"lengths that sum to the first dimension of {np.shape(value)}",
             actual=lengths,
         )
+    # The parts may differ in their first size.
     handle.prepare_for(len(lengths), (None, *np.shape(value)[1:]))
     handle.parts = len(lengths)
     if len(lengths) != len(handle.items):

@@ -61,6 +61,7 @@ def bind_pop(binding: Binding) -> Callable[[Items, Dims], tuple[Items, Value]]:
     element = _element_of(binding)
 
     def pop(items: Items, dims: Dims) -> tuple[Items, Value]:
+        # Converted once: each further pop of the rest costs one tuple.
         if isinstance(items, list):
             items = stack_of(items)
         if type(items) is not tuple or not items:
@@ -82,6 +83,7 @@ def _element_of(binding: Binding) -> Callable[[Any, Dims], Any]:
     def element(tensor: Any, dims: Dims) -> Any:
         if tensor is None:
             return zeros(dims)
+        # A nested list has no dtype. A handle may have one, which is that of its resource and no `np.dtype`.
         held = getattr(tensor, "dtype", dtype)
         if held != dtype and (not dtype.hasobject or isinstance(held, np.dtype)):
             raise DTypeError("a tensor list holds tensors of another dtype", expected=wanted.name, actual=str(held))
@@ -206,6 +208,7 @@ def bind_get_item(binding: Binding) -> Callable[[Items, int, Dims], Value]:
 def set_item(items: Items, index: int, item: Value, *, resize_if_index_out_of_bounds: bool) -> Items:
     tensors = tensors_of(items)
     grows = resize_if_index_out_of_bounds and index >= len(tensors)
+    # A list is a value: other nodes may hold the one without the change.
     made = _lengthened(tensors, index + 1) if grows else tensors.copy()
     _check_index(index, len(made))
     made[index] = item
@@ -251,6 +254,7 @@ def bind_stack(binding: Binding) -> Callable[[Items, Dims], Array]:
             )
         if not tensors:
             return xp.zeros((0, *np.shape(zeros(dims))), dtype)
+        # Elements that were never set take the shape of the others.
         shape = next(iter(shapes), dims)
         return xp.stack([zeros(shape) if t is None else element(t, dims) for t in tensors])
 
