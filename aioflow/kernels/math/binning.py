@@ -26,6 +26,7 @@ def bind_dense_bincount(binding: Binding) -> Body:
         for part in blocks(flat.size, BLOCK if is_large(flat) else max(1, flat.size)):
             ids = flat[part]
             kept = ids < size
+            # Element n is in row n // width, whose bins begin at row * size.
             places = (xp.arange(part.start, part.stop) // width * size + ids)[kept]
             if binary:
                 result[places] = 1

@@ -25,6 +25,7 @@ def _equality(binding: Binding, compare: Function, otherwise: bool) -> Body:
         try:
             broadcast_shape(np.shape(x), np.shape(y))
         except InvalidArgumentError:
+            # Tensors whose shapes do not broadcast are unequal as a whole.
             return np.bool_(otherwise)
         return compare(x, y)
 
@@ -176,6 +177,7 @@ def _gradient_axes(s0: tuple[int, ...], s1: tuple[int, ...], dtype: NpDType) -> 
     broadcast_shape(s0, s1)
     rank = max(len(s0), len(s1))
     padded = [(1,) * (rank - len(s)) + s for s in (s0, s1)]
+    # Between equal shapes nothing is summed, even where a size is 1.
     axes = [[] if s0 == s1 else [i for i, size in enumerate(shape) if size == 1] for shape in padded]
     results = [np.array(a, dtype) for a in axes]
     for result in results:

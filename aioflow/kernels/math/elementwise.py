@@ -65,6 +65,7 @@ _UFUNCS: Final[Mapping[str, Ufunc | str]] = {
     "Greater": Ufunc("greater", "{0} > {1}", exact_c="{0} > {1}"),
     "GreaterEqual": Ufunc("greater_equal", "{0} >= {1}", exact_c="{0} >= {1}"),
     "IsNan": Ufunc("isnan", exact_c="{0} != {0}"),
+    # For an infinite number the difference is NaN, which is not equal to 0.
     "IsInf": Ufunc("isinf", exact_c="{0} == {0} && {0} - {0} != 0"),
     "IsFinite": Ufunc("isfinite", exact_c="{0} - {0} == 0"),
     "LogicalAnd": Ufunc("logical_and", "{0} & {1}", exact_c="{0} && {1}"),
@@ -331,6 +332,7 @@ def add_n(xp: Namespace, inputs: Sequence[Array]) -> Array:
                 "the inputs of AddN must have the same shape", expected=first.shape, actual=other.shape
             )
     if len(inputs) == 1:
+        # A copy: the kernel is `fresh`, so the result must not be its input.
         return xp.positive(first)
     total = xp.add(first, inputs[1])
     for other in inputs[2:]:

@@ -61,6 +61,7 @@ def _shift(binding: Binding, shift: Callable[..., Array]) -> Body:
         return shift
 
     def limited(x: Array, y: Array) -> Array:
+        # In C a shift by a negative amount, or by the width of the number or more, is undefined.
         return shift(x, xp.minimum(xp.maximum(y, 0), last))
 
     return limited

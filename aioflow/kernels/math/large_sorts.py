@@ -43,6 +43,7 @@ def largest(x: Array, count: int) -> Array:
     """Return the positions of the largest `count` of a long vector, and of numbers that may equal them, ascending."""
     _, places = _shared_out(x)
     ends = np.cumsum(_counts(places))
+    # The first bucket that has one of the largest `count` numbers.
     least = int(np.searchsorted(ends, x.size - count, side="right"))
     return np.concatenate([part.start + np.flatnonzero(places[part] >= least) for part in blocks(x.size, BLOCK)])
 
@@ -91,6 +92,7 @@ def bucket_by_bucket(places: Array) -> tuple[Array, Array]:
         bucket = places[part][moved]
         inside = np.bincount(bucket, minlength=most)
         begins = np.cumsum(inside) - inside
+        # Each number goes to the next free place of its bucket, in the order of the block.
         order[free[bucket] + np.arange(len(bucket)) - begins[bucket]] = moved + part.start
         free += inside
     return order, ends

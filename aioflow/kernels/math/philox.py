@@ -21,6 +21,7 @@ _FACTORS: Final = (0xD2511F53, 0xCD9E8D57)
 _STEPS: Final = (0x9E3779B9, 0xBB67AE85)  # increments of the key per round
 _ROUNDS: Final = 10
 _WORD: Final = 0xFFFFFFFF
+# TensorFlow's key for scrambling a seed into a key and a counter.
 _KEY_OF_KEYS: Final = 0x02461E293EC8F720
 _ALGORITHMS: Final = (1, 3)  # Philox, and the choice of the device
 Convert: TypeAlias = Callable[[Namespace, Array, NpDType], Array]
@@ -35,6 +36,7 @@ def _words(xp: Namespace, key: int, counter: int, groups: int) -> Array:
 def words_at(xp: Namespace, key: int, counter: int, steps: Array) -> Array:
     """Return four 32-bit numbers for each value of the counter at `counter + steps`: uint64 [4, steps]."""
     low = steps + np.uint64(counter & (1 << 64) - 1)  # wraps around
+    # A sum below one of its terms has wrapped around.
     carry = (low < np.uint64(counter & (1 << 64) - 1)).astype(np.uint64)
     high = carry + np.uint64(counter >> 64)
     mask, half = np.uint64(_WORD), np.uint64(32)
@@ -62,10 +64,12 @@ def _flat(xp: Namespace, words: Array, bits: int) -> Array:
 def uniform(xp: Namespace, words: Array, dtype: NpDType) -> Array:
     """Return numbers in [0, 1): the fraction bits of a number in [1, 2)."""
     if dtype.itemsize == 8:
+        # 52 fraction bits: 20 of the first word and all 32 of the second. The exponent 1023 stands for [1, 2).
         mixed = (words[0::2] & np.uint64(0xFFFFF)) << np.uint64(32) | words[1::2]
         return (_flat(xp, mixed, 32) | np.uint64(1023 << 52)).view(np.float64) - 1.0
     flat = _flat(xp, words, 32).astype(np.uint32)
     if dtype.itemsize == 4:
+        # 23 fraction bits. The exponent 127 stands for [1, 2).
         return (flat & np.uint32(0x7FFFFF) | np.uint32(127 << 23)).view(np.float32) - np.float32(1)
     bits = 10 if dtype.name == "float16" else 7
     return ((flat & np.uint32((1 << bits) - 1)).astype(np.float32) / np.float32(1 << bits)).astype(dtype)
@@ -163,6 +167,7 @@ def _filled(
     count = claim_array(shape, dtype, 20.0)
 
     def part_of(part: slice) -> Array:
+        # A block may begin within the numbers of one counter value. Those before it are computed and dropped.
         begin = part.start // each
         words = _words(xp, key[0], first + begin & (1 << 128) - 1, -(-part.stop // each) - begin)
         return draw(words)[part.start - begin * each :][: part.stop - part.start]

@@ -57,6 +57,7 @@ def _drawn(words: _Words, numbers: Array, alpha: Array) -> Array:
     plain = np.flatnonzero(alpha == 1)  # an exponential distribution
     made[plain] = -np.log1p(-uniforms.of(plain))
     small = alpha < 1  # computed from a number for alpha + 1
+    # The paper's d = a - 1/3 and c = 1 / √(9d), for a = alpha or alpha + 1.
     size = alpha + np.where(small, 2 / 3, -1 / 3)
     spread = 1 / 3 / np.sqrt(size)
     trying = np.flatnonzero(alpha != 1)
@@ -68,10 +69,12 @@ def _drawn(words: _Words, numbers: Array, alpha: Array) -> Array:
         at, x, cube = trying[positive], x[positive], cube[positive]
         u = uniforms.of(at)
         bound = 0.5 * x * x + size[at] * (1 - cube + np.log(cube))
+        # The first comparison, a cheap bound, accepts most tries. The logarithm decides the others.
         taken = (u < 1 - 0.0331 * (x * x) * (x * x)) | (np.log(u) < bound) | np.isnan(cube)
         done = at[taken]
         made[done] = size[done] * cube[taken]
         fewer = done[small[done]]
+        # A number for a is one for a + 1, times U^(1/a).
         made[fewer] *= uniforms.of(fewer) ** (1 / alpha[fewer])
         left = np.ones(len(made), bool)
         left[done] = False

@@ -54,6 +54,7 @@ def _normal(generator: np.random.Generator, count: int, dtype: NpDType) -> Array
 def _truncated(generator: np.random.Generator, count: int, dtype: NpDType) -> Array:
     wide = np.dtype(np.float32) if dtype.itemsize == 2 else dtype
     sample = generator.standard_normal(count, dtype=wide)
+    # Numbers beyond two standard deviations are drawn again.
     outside = abs(sample) > 2
     while (left := int(outside.sum())) > 0:
         sample[outside] = generator.standard_normal(left, dtype=wide)
@@ -97,6 +98,7 @@ class _Sampler:
     def _drawn(self, part: slice, draw: Callable[[slice], Array]) -> Array:
         if self._stream is None:
             return draw(part)
+        # A draw advances the generator, an effect that a stop must not interrupt.
         with critical_section(), self._stream.lock:
             return draw(part)
 
@@ -142,6 +144,7 @@ def uniform_int(binding: Binding) -> Body:
     sampler = _Sampler(binding, stream)
 
     def body(shape: tuple[int, ...], minval: int, maxval: int) -> Array:
+        # An empty result needs no valid range.
         if 0 in shape:
             return xp.empty(shape, dtype)
         if minval >= maxval:
@@ -167,6 +170,7 @@ def shuffle(binding: Binding) -> Callable[[Array], Array]:
             if hasattr(stream.generator, "permutation"):
                 order = stream.generator.permutation(count)
             else:
+                # The order of random keys is a permutation, too.
                 order = xp.argsort(stream.generator.random(count))
         return taken(xp, value, order)
 
@@ -226,7 +230,9 @@ def _chooser(xp: Namespace, logits: Array, samples: int) -> Callable[[slice, Arr
     A draw chooses the class whose interval of the row's cumulative distribution contains it.
     """
     batch, classes = logits.shape
+    # A class whose logit is not finite never occurs.
     logits = xp.where(xp.isfinite(logits), logits, -np.inf)
+    # With the greatest logit subtracted, no exponential overflows.
     peak = logits.max(axis=1, keepdims=True)
     weights = xp.exp(logits - xp.where(xp.isfinite(peak), peak, 0))
     cumulative = xp.cumsum(weights, axis=1)
@@ -255,6 +261,7 @@ def gamma(binding: Binding) -> Body:
         given = alpha.astype(wide).reshape(-1)
 
         def draw(part: slice) -> Array:
+            # One invalid parameter would make the generator refuse the block, so it becomes 1, and its result NaN.
             concentration = _repeated(xp, given, part)
             sample = stream.generator.standard_gamma(xp.where(concentration > 0, concentration, 1), dtype=wide)
             return xp.where(concentration > 0, sample, xp.nan).astype(dtype)

@@ -199,6 +199,7 @@ def _extreme(binding: Binding, name: str, of_nothing: float) -> Body:
     def extreme(x: Array, axes: tuple[int, ...], keep: bool) -> Array:
         if x.size:
             return reduce(x, axis=axes, keepdims=keep)
+        # NumPy raises an error for the extreme of no elements.
         sizes = [1 if a in axes else s for a, s in enumerate(x.shape) if keep or a not in axes]
         return xp.full(tuple(sizes), of_nothing, dtype=x.dtype)
 
@@ -253,6 +254,7 @@ def _scan(xp: Namespace, name: str, first: int, x: Array, axis: int, exclusive: 
         result = np.empty(x.shape, x.dtype)
         target = result[(*before, slice(None, None, -1))] if reverse else result
         if exclusive:
+            # An exclusive scan is the inclusive one moved by an element, after the neutral element.
             target[(*before, slice(0, 1))] = first
             source, target = source[(*before, slice(None, -1))], target[(*before, slice(1, None))]
         _scan_into(target, source, axis, getattr(np, name), wide)
@@ -274,6 +276,7 @@ def _scan_into(target: Array, source: Array, axis: int, ufunc: np.ufunc, wide: N
         target[...] = ufunc.accumulate(source, axis, dtype=wide)
         return
     row = source.size // len(source)
+    # Indices before the axis select independent scans.
     if axis:
         for part in blocks(len(source), max(1, BLOCK // row)):
             if row <= BLOCK:
@@ -281,8 +284,10 @@ def _scan_into(target: Array, source: Array, axis: int, ufunc: np.ufunc, wide: N
             else:
                 _scan_into(target[part.start], source[part.start], axis - 1, ufunc, wide)
     elif row > BLOCK and source.shape[1] == 1:
+        # A dimension of size 1 cannot be divided into blocks of columns, so it is dropped.
         _scan_into(target[:, 0], source[:, 0], 0, ufunc, wide)
     elif row > BLOCK:
+        # Columns are independent scans, too.
         columns = source.shape[1]
         for part in blocks(columns, max(1, BLOCK * columns // row)):
             _scan_into(target[:, part], source[:, part], 0, ufunc, wide)

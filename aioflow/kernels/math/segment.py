@@ -48,6 +48,7 @@ class _Reducer:
                 few = data[begins[0] : end]
                 result[ids[begins]] = self.ufunc.reduceat(few, begins - begins[0], axis=0, dtype=self.wide)
         else:
+            # The first row of each segment is assigned, and the others are folded into it.
             result[ids[starts]] = data[starts]
             rest = self.xp.ones(len(ids), dtype=bool)
             rest[starts] = False
@@ -58,6 +59,7 @@ class _Reducer:
 def _starts(xp: Namespace, ids: Array) -> Array:
     """Return the first position of each of the ascending ids."""
     if not is_large(ids):
+        # Ids are not negative, so the first flag is True. It is missing if there are no ids.
         return xp.flatnonzero(xp.concatenate([ids[:1] >= 0, ids[1:] != ids[:-1]]))
     found = [np.zeros(1, np.int64)]
     for part in blocks(len(ids) - 1, BLOCK):
@@ -115,6 +117,7 @@ def bind_segment_mean(binding: Binding) -> Body:
     def means(data: Array, ids: Array) -> Array:
         count = _check_sorted(xp, data, ids)
         sums = reducer.into(data, ids, count)
+        # The mean of an empty segment is 0, not 0 / 0.
         sizes = xp.maximum(xp.bincount(ids, minlength=count), 1).reshape(count, *(1,) * (data.ndim - 1))
         found: Array
         if not dtype.is_integer:
@@ -160,6 +163,7 @@ def bind_unsorted_segment(binding: Binding) -> Body:
         flat = ids.reshape(-1)
         rows = data.reshape(flat.shape + data.shape[ids.ndim :])
         if flat.size and int(flat.min()) < 0:
+            # As in TensorFlow, rows with negative ids are dropped.
             kept = flat >= 0
             flat, rows = flat[kept], rows[kept]
         claim_array((count, *rows.shape[1:]), np.dtype(np.float64))

@@ -66,6 +66,7 @@ def _top(xp: Namespace, x: Array, k: int, index: NpDType) -> tuple[Array, Array]
     if x.ndim > 2 or (is_large(x) and x.ndim > 1):
         return _top_of_rows(xp, x, k, index)
     if k == 1:
+        # Of equal elements `argmax` returns the first, as the stable sort does.
         best = x.argmax(-1)[..., None]
     elif width > _WIDE and k * 8 <= width:
         best = _top_few(xp, x, k)
@@ -101,6 +102,7 @@ def _top_few(xp: Namespace, x: Array, k: int) -> Array:
         candidates = largest(x, k)
         return candidates[_descending(xp, x[candidates])[:k]]
     width = x.shape[-1]
+    # In ascending order, so that the stable sort below keeps the first of equal elements in front.
     chosen = xp.sort(xp.argpartition(x, width - k, axis=-1)[..., width - k :], axis=-1)
     values = xp.take_along_axis(x, chosen, -1)
     least = values.min(axis=-1, keepdims=True)
@@ -156,6 +158,7 @@ def _in_top(xp: Namespace, predictions: Array, targets: Array, k: int) -> Array:
 def _in_top_rows(xp: Namespace, predictions: Array, targets: Array, k: int) -> Array:
     inside = (targets >= 0) & (targets < predictions.shape[1])
     own = xp.take_along_axis(predictions, xp.where(inside, targets, 0)[:, None], 1)
+    # Ties with the target do not count against it. A row with an infinite or NaN prediction never qualifies.
     found: Array = inside & ((predictions > own).sum(1) < k) & xp.isfinite(predictions).all(1)
     return found
 
@@ -210,6 +213,7 @@ def bind_histogram(binding: Binding) -> Body:
         step = (float(high) - float(low)) / nbins
         result = xp.zeros(nbins, xp.int64)
         for part in blocks(flat.size, BLOCK if is_large(flat) else max(1, flat.size)):
+            # Values below the range count in the first bin, those above it in the last.
             places = (xp.maximum(flat[part], low) - low).astype(np.float64) / step
             places = xp.nan_to_num(places, nan=0.0, posinf=nbins - 1)
             result += xp.bincount(xp.minimum(places, nbins - 1).astype(np.int64), minlength=nbins)

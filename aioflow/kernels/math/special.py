@@ -259,6 +259,7 @@ def _quantile(xp: Namespace, offset: Array, tail: Array) -> Array:
             ],
         )
 
+    # AS 241: a rational function of 0.425² - q² in the center, and of √(-log p) in two parts of the tails.
     central = xp.absolute(offset) <= 0.425
     result = _piecewise(offset, [(central, lambda q: q * _ratio(0.180625 - q * q, _CENTRE))])
     outer = ~central & (tail >= 0)
@@ -286,11 +287,13 @@ _DIGAMMA_SERIES: Final = (1 / 12, -691 / 32760, 1 / 132, -1 / 240, 1 / 252, -1 /
 
 def _lgamma_positive(xp: Namespace, x: Array) -> Array:
     small = x < _SHIFT
+    # Γ(x) = Γ(x + 10) / (x (x + 1) … (x + 9)) moves small arguments to where the series holds.
     product = xp.ones_like(x)
     for step in range(_SHIFT):
         product = xp.where(small, product * (x + step), product)
     z = xp.where(small, x + _SHIFT, x)
     series = _polynomial(1 / (z * z), _LGAMMA_SERIES) / z
+    # Stirling: log Γ(z) = (z - ½) log z - z + ½ log 2π + the series in 1 / z.
     result = (z - 0.5) * xp.log(z) - z + 0.5 * math.log(2 * math.pi) + series - xp.log(product)
     return xp.where(x == np.inf, np.inf, result)
 
@@ -299,6 +302,7 @@ def _lgamma_positive(xp: Namespace, x: Array) -> Array:
 def lgamma(xp: Namespace, x: Array) -> Array:
     def reflected(v: Array) -> Array:
         sine = xp.absolute(xp.sin(math.pi * (v - xp.rint(v))))  # reduced first, since π v would lose the fraction
+        # log |Γ(v)| = log(π / |sin πv|) - log Γ(1 - v).
         result = xp.log(math.pi / sine) - _lgamma_positive(xp, 1 - v)
         return xp.where(v == -np.inf, np.inf, result)
 
@@ -307,6 +311,7 @@ def lgamma(xp: Namespace, x: Array) -> Array:
 
 def _digamma_positive(xp: Namespace, x: Array) -> Array:
     small = x < _SHIFT
+    # ψ(x) = ψ(x + 10) - (1 / x + … + 1 / (x + 9)).
     total = xp.zeros_like(x)
     for step in range(_SHIFT):
         total = xp.where(small, total + 1 / (x + step), total)
@@ -318,6 +323,7 @@ def _digamma_positive(xp: Namespace, x: Array) -> Array:
 @in_float64("Digamma")
 def digamma(xp: Namespace, x: Array) -> Array:
     def reflected(v: Array) -> Array:
+        # ψ(v) = ψ(1 - v) - π / tan πv. The tangent has the period 1, so the fraction of v suffices.
         fraction = v - xp.rint(v)
         return _digamma_positive(xp, 1 - v) - math.pi / xp.tan(math.pi * fraction)
 
@@ -343,11 +349,13 @@ def _hurwitz(xp: Namespace, x: Array, q: Array) -> Array:
         base = xp.where(active, base + 1, base)
     power = base**-x
     total = total + base * power / (x - 1) + 0.5 * power
+    # Correction j is B₂ⱼ / (2j)! times x (x + 1) … (x + 2j - 2) / base^(x + 2j - 1).
     factor, power = x, power / base
     for j, coefficient in enumerate(_EULER_MACLAURIN):
         total = total + coefficient * factor * power
         factor = factor * (x + 2 * j + 1) * (x + 2 * j + 2)
         power = power / (base * base)
+    # A base that the loop did not raise to 10 has no accurate sum.
     return xp.where(base < 10, np.nan, total)
 
 
@@ -442,6 +450,7 @@ def _drift_by_fraction(xp: Namespace, a: Array, x: Array) -> Array:
         rests = rests | (error <= 4 * _EPSILON * (xp.absolute(slope) + xp.absolute(total)))
         if bool(rests.all()):
             break
+        # Numerators and denominators grow without bound. A common factor leaves their quotients as they are.
         factor = xp.where(xp.absolute(p1) > _BIG, _EPSILON, 1.0)
         p0, p1, q0, q1, dp0, dp1, dq0, dq1 = (v * factor for v in (p0, p1, q0, q1, dp0, dp1, dq0, dq1))
         checkpoint()
