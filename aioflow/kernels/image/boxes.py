@@ -33,6 +33,7 @@ def non_max_suppression(binding: Binding) -> Body:
         if most < 0:
             raise InvalidArgumentError("max_output_size is negative", expected=">= 0", actual=most)
         wide = scores.astype(np.float32, copy=False)
+        # Of equal scores the box with the lower index comes first.
         order = np.argsort(-wide, kind="stable")
         order = order[wide[order] > least]
         return np.array(_kept(boxes.astype(np.float32, copy=False)[order], order, most, overlap), np.int32)
@@ -42,12 +43,14 @@ def non_max_suppression(binding: Binding) -> Body:
 
 def _kept(boxes: Array, order: Array, most: int, overlap: float) -> list[int]:
     """Return the indices of the kept boxes, for boxes sorted by descending score."""
+    # A box may be given by any two opposite corners.
     corners = np.concatenate([np.minimum(boxes[:, :2], boxes[:, 2:]), np.maximum(boxes[:, :2], boxes[:, 2:])], axis=1)
     areas = (corners[:, 2] - corners[:, 0]) * (corners[:, 3] - corners[:, 1])
     kept: list[int] = []
     left = np.arange(len(order))
     while len(left) and len(kept) < most:
         checkpoint()
+        # Greedy: the best remaining box is kept, and boxes that overlap it too much are dropped.
         best, left = left[0], left[1:]
         kept.append(int(order[best]))
         left = left[_overlaps(corners, areas, best, left) <= overlap]
@@ -122,6 +125,7 @@ def _table(channels: int, colors: Array | None) -> Array:
 def _draw(image: Array, boxes: Array, table: Array) -> None:
     scale = np.array([image.shape[0] - 1, image.shape[1] - 1] * 2, np.float32)
     for part in blocks(len(boxes), _BLOCK):
+        # NaN and infinity have no integer, about which NumPy would warn.
         with np.errstate(invalid="ignore"):
             corners = (boxes[part] * scale).astype(np.int64)
         for number, box in enumerate(batches(corners.tolist()), part.start):

@@ -31,7 +31,9 @@ def _hue(xp: Namespace, pixels: Array, value: Array, spread: Array) -> Array:
     """Return the hue, from 0 to 1."""
     red, green, blue = pixels.T
     sixth = pixels.dtype.type(1 / 6)
+    # Gray has no hue. The divisor 1 only avoids 0 / 0, and the hue becomes 0 below.
     norm = sixth / xp.where(spread > 0, spread, 1)
+    # On a circle of length 1 red is at 0, green at 2/6 and blue at 4/6.
     hue = xp.where(
         red == value,
         norm * (green - blue),
@@ -43,6 +45,7 @@ def _hue(xp: Namespace, pixels: Array, value: Array, spread: Array) -> Array:
 
 def _coloured(xp: Namespace, hue: Array, white: Array, spread: Array) -> Array:
     """Return `white` plus the share of `spread` that each channel has at that hue."""
+    # For a hue of h sixths, red is |h - 3| - 1, green 2 - |h - 2| and blue 2 - |h - 4|, clipped to [0, 1].
     turn = hue * 6
     red = abs(turn - 3) - 1
     parts = xp.stack([red, 2 - abs(turn - 2), 2 - abs(turn - 4)], axis=1)
@@ -87,6 +90,7 @@ def adjust_hue(binding: Binding) -> Callable[[Array, float], Array]:
         def convert(pixels: Array) -> Array:
             value, white = pixels.max(axis=1), pixels.min(axis=1)
             hue = _hue(xp, pixels, value, value - white) + pixels.dtype.type(delta)
+            # The hue is periodic; the difference lies in [0, 1).
             return _coloured(xp, hue - xp.floor(hue), white, value - white)
 
         _check_images(images)

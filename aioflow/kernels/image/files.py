@@ -78,6 +78,7 @@ def _recoloured(image: Array, channels: int) -> Array:
         if colours.shape[2] == 1:
             return colours.copy()
         red, green, blue = np.moveaxis(colours.astype(np.int64), 2, 0)
+        # libpng rounds 16-bit samples and truncates 8-bit ones.
         half = 16384 if image.dtype == np.uint16 else 0
         grey: Array = (9797 * red + 19234 * green + 3737 * blue + half) >> 15  # the weights sum to 32768
         return grey.astype(image.dtype)[:, :, None]
@@ -107,6 +108,7 @@ def _png(data: bytes, channels: int, deep: bool) -> Array:
     image = _recoloured(image, channels)  # before the change of depth, in the order of libpng
     if image.dtype == np.uint16 and not deep:
         return (image >> 8).astype(np.uint8)
+    # 255 * 257 is 65535, so white stays white.
     return image.astype(np.uint16) * np.uint16(257) if deep and image.dtype == np.uint8 else image
 
 
@@ -135,6 +137,7 @@ def _jpeg(data: bytes, channels: int, ratio: int = 1, recover: bool = False) -> 
     with _image_errors("JPEG"):
         mode = {0: "L" if opened.mode == "L" else "RGB", 1: "L", 3: "RGB"}[channels]
         wanted = tuple(-(-size // ratio) for size in opened.size)
+        # In a draft libjpeg scales while it decodes. If it cannot scale by the whole ratio, `reduce` does.
         opened.draft(mode, tuple(max(1, size // ratio) for size in opened.size))
         image = opened.convert(mode)
         if image.size != wanted:
@@ -150,6 +153,7 @@ def _gif(data: bytes, limit: int | None = None) -> Array:
     frames: list[Array] = []
     with _image_errors("GIF"):
         count = opened.n_frames if limit is None else limit
+        # Before decoding, because a small file may hold many pixels.
         if count * width * height > MOST_PIXELS:
             raise InvalidArgumentError(
                 "the GIF image is too large", expected=f"<= {MOST_PIXELS} pixels", actual=(count, height, width)
@@ -163,6 +167,7 @@ def _gif(data: bytes, limit: int | None = None) -> Array:
 
 def _bmp(data: bytes, channels: int) -> Array:
     """Decode an uncompressed BMP image."""
+    # From byte 10: offset of the pixels, size of the header, width, height, planes, bits per pixel, compression.
     with _image_errors("BMP"):
         offset, _, width, height, _, bits, packing = struct.unpack_from("<IIiiHHI", data, 10)
     if data[:2] != _BMP or bits not in (8, 24, 32) or packing not in (0, 3) or width <= 0 or height == 0:
@@ -226,6 +231,7 @@ def _any(data: bytes, channels: int, dtype: DType, animated: bool) -> Array:
 
 def _is_small(data: bytes) -> bool:
     """Return True if the header proves that the image has few pixels."""
+    # The first chunk of PNG is IHDR. It begins with width and height, big-endian.
     if data.startswith(SIGNATURE) and data[12:16] == b"IHDR" and len(data) > 24:
         width, height = struct.unpack_from(">II", data, 16)
     elif data.startswith(_BMP) and len(data) > 26:
@@ -371,11 +377,13 @@ async def encode_jpeg(
         raise InvalidArgumentError(
             "one image is encoded at a time, with a quality of at most 100", expected="rank 3", actual=image.shape
         )
+    # Pillow expects dots per inch; the density may be per centimeter.
     inch = 1.0 if density_unit == "in" else 2.54
     options: dict[str, object] = {
         "quality": quality,
         "progressive": progressive,
         "optimize": optimize_size or progressive,
+        # 2 stands for 4:2:0, and 0 for 4:4:4.
         "subsampling": 2 if chroma_downsampling else 0,
         "dpi": (x_density * inch, y_density * inch),
     }

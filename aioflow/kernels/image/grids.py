@@ -46,6 +46,7 @@ def positions(old: int, new: int, corners: bool, centres: bool) -> Array:
     numbers = np.arange(new, dtype=np.float32)
     scale = scale_of(old, new, corners)
     if centres:
+        # The center of pixel i is at i + ½, and positions count from the center of pixel 0.
         return (numbers + np.float32(0.5)) * scale - np.float32(0.5)
     return numbers * scale
 

@@ -23,6 +23,7 @@ from aioflow.memory.values import Array, Namespace
 def _neighbours(old: int, new: int, flags: tuple[bool, bool]) -> tuple[Array, Array, Array]:
     """Return for each new pixel the two old pixels around it, and its distance from the first."""
     at = positions(old, new, *flags)
+    # Beyond an edge both neighbors are the edge pixel.
     below = np.floor(at)
     return (
         np.maximum(below, 0).astype(np.int64),
@@ -125,6 +126,7 @@ def resize_nearest_neighbor_grad(binding: Binding) -> Callable[[Array, tuple[int
         claim_array(shape, wide)
         rows = xp.asarray(_nearest(height, grads.shape[1], *flags))
         columns = xp.asarray(_nearest(width, grads.shape[2], *flags))
+        # Several new pixels may come from one old pixel, hence `add.at`, which indexes the first axis.
         by_rows = xp.zeros((height, len(grads), *grads.shape[2:]), wide)
         for part in some_lines(xp, grads.shape):
             xp.add.at(by_rows, rows[part], grads[:, part].astype(wide, copy=False).transpose(1, 0, 2, 3))
@@ -169,6 +171,7 @@ def _axis(xp: Namespace, begin: Array, end: Array, old: int, new: int, nearest: 
         scale = (end - begin) * last / np.float32(new - 1)
         at = (begin * last)[:, None] + xp.arange(new, dtype=np.float32) * scale[:, None]
     else:
+        # A single pixel is read from the middle of the box.
         at = ((begin + end) * np.float32(0.5) * last)[:, None]
     inside = (at >= 0) & (at <= last)
     # Positions outside read pixel 0, so that all indices are valid; `inside` marks them.
@@ -261,6 +264,7 @@ def crop_and_resize(binding: Binding) -> Body:
 @binder("CropAndResizeGradImage", fresh=True, host={"image_size": as_ints}, elastic=True, synchronises=True)
 def crop_and_resize_grad_image(binding: Binding) -> Body:
     xp, method, dtype = binding.xp, binding.attrs["method"], binding.output_dtypes[0].np_dtype
+    # Gradients in 16 bits are summed in float32.
     wide = np.result_type(dtype, np.float32)
 
     def back(grads: Array, boxes: Array, box_ind: Array, image_size: tuple[int, ...]) -> Array:
@@ -275,6 +279,7 @@ def crop_and_resize_grad_image(binding: Binding) -> Body:
             given = xp.where(inside, lines[part], 0).astype(wide, copy=False)
             for y, down in rows.ends():
                 for x, across in columns.ends():
+                    # The flat index of a channel is ((image * height + y) * width + x) * depth + channel.
                     pixels = (crops.numbers[part, None] * height + y) * width + x
                     places = pixels[..., None] * depth + channels
                     xp.add.at(made, places.reshape(-1), (given * (down * across)[..., None]).reshape(-1))

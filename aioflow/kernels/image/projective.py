@@ -27,7 +27,9 @@ def _clamped(xp: Namespace, at: Array, size: int) -> Array:
 def _reflected(xp: Namespace, at: Array, size: int) -> Array:
     """Continue abcd as dcba|abcd|dcba."""
     if size <= 1:
+        # NaN, a source infinitely far away, must reach `read`, which fills it.
         return xp.where(xp.isnan(at), at, np.float32(0))
+    # Whole periods are removed; then the far half of the period is mirrored.
     period = np.float32(2 * size)
     before = at + period * xp.trunc(-at / period)
     before = xp.where(before < -size, before + period, -before - 1)
@@ -40,6 +42,7 @@ def _wrapped(xp: Namespace, at: Array, size: int) -> Array:
     """Continue abcd as abcd|abcd|abcd."""
     if size <= 1:
         return xp.where(xp.isnan(at), at, np.float32(0))
+    # As in TensorFlow, whole turns are counted by size - 1, but each moves by size.
     last, whole = np.float32(size - 1), np.float32(size)
     before = at + whole * (xp.trunc(-at / last) + 1)
     after = at - whole * xp.trunc(at / last)
@@ -67,6 +70,7 @@ class _Source:
         """Return the pixels at integer coordinates: [lines, width, channels]."""
         xp, (_, height, width, _) = self.xp, self.images.shape
         inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
+        # Positions outside read pixel 0, so that all indices are valid.
         rows, columns = (xp.where(inside, at, 0).astype(np.int64) for at in (y, x))
         return xp.where(inside[..., None], self.images[self.numbers, rows, columns], self.fill)
 
@@ -85,10 +89,12 @@ class _Source:
             return (right - x)[..., None] * before + (x - left)[..., None] * after
 
         made = (bottom - y)[..., None] * row(top) + (y - top)[..., None] * row(bottom)
+        # The weights of NaN are NaN, too, so its pixels are filled afterwards.
         return xp.where(xp.isnan(y + x)[..., None], self.fill, made)
 
 
 def _rounded(xp: Namespace, at: Array) -> Array:
+    # Not `rint`, which rounds halves to even.
     size = abs(at)
     whole = xp.floor(size)
     return xp.copysign(whole + (size - whole >= 0.5), at)
@@ -96,6 +102,7 @@ def _rounded(xp: Namespace, at: Array) -> Array:
 
 def _places(xp: Namespace, transforms: Array, rows: Array, width: int) -> tuple[Array, Array]:
     """Return the source coordinates y and x, float32 [lines, width], NaN if the source is infinitely far away."""
+    # The source of (x, y) is x' = (a0 x + a1 y + a2) / k and y' = (b0 x + b1 y + b2) / k, with k = c0 x + c1 y + 1.
     a0, a1, a2, b0, b1, b2, c0, c1 = (number[:, None] for number in transforms.T)
     x, y = xp.arange(width, dtype=np.float32), rows[:, None].astype(np.float32)
     scale = c0 * x + c1 * y + np.float32(1)
@@ -143,6 +150,7 @@ def transform(binding: Binding) -> Body:
             return full(xp, shape, fill, dtype)
         made = xp.empty((batch * height, width, depth), dtype)
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+            # Interpolation reads four neighbors of each pixel.
             for part in some_lines(xp, (1, batch * height, width, 4 * depth)):
                 lines = xp.arange(part.start, part.stop)
                 numbers = lines // height

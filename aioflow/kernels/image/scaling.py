@@ -38,12 +38,14 @@ _STEPS: Final = 1024  # entries of the weight table per pixel
 
 def _cubic_table(sharpness: float) -> tuple[Array, Array]:
     """Return the weights by distance, from 0 to 1 and from 1 to 2; `sharpness` is Keys's parameter a."""
+    # Keys's kernel is (a + 2) x³ - (a + 3) x² + 1 up to 1, and a x³ - 5a x² + 8a x - 4a from there to 2.
     a, near = sharpness, np.arange(_STEPS + 1) / _STEPS
     far = near + 1
     within = ((a + 2) * near - (a + 3)) * near * near + 1
     return within.astype(np.float32), (((far - 5) * a * far + 8 * a) * far - 4 * a).astype(np.float32)
 
 
+# By `half_pixel_centers`: a is -½ with it, and -¾ without.
 _TABLES: Final = {True: _cubic_table(-0.5), False: _cubic_table(-0.75)}
 
 
@@ -51,8 +53,10 @@ def _cubic(old: int, new: int, flags: tuple[bool, bool]) -> Taps:
     centres = flags[1]
     at = positions(old, new, *flags)
     below = np.floor(at)
+    # TensorFlow rounds distances to the steps of a table, so this does, too.
     step = np.rint((at - below) * _F32(_STEPS)).astype(np.int64)
     near, far = _TABLES[centres]
+    # The four pixels are at the distances 1 + d, d, 1 - d and 2 - d.
     weights = np.stack([far[step], near[step], near[_STEPS - step], far[_STEPS - step]], axis=1).reshape(-1)
     places = (below.astype(np.int64)[:, None] + np.arange(-1, 3)).reshape(-1)
     inside = np.clip(places, 0, old - 1)
@@ -122,6 +126,7 @@ def resize_area(binding: Binding) -> Callable[[Array, tuple[int, ...]], Array]:
 
 def _lanczos(radius: float) -> Callable[[Array], Array]:
     def weigh(x: Array) -> Array:
+        # sinc(x) sinc(x / radius). Near 0 the quotient is 0 / 0, and its limit is 1.
         angle = np.where(x > 1e-3, x, 1) * np.float32(np.pi)
         waves = _F32(radius) * np.sin(angle) * np.sin(angle / _F32(radius)) / (angle * angle)
         return np.where(x > radius, 0, np.where(x > 1e-3, waves, 1))
@@ -130,6 +135,7 @@ def _lanczos(radius: float) -> Callable[[Array], Array]:
 
 
 def _gaussian(x: Array) -> Array:
+    # exp(-x² / 2σ²) with σ = ½.
     return np.where(x >= 1.5, 0, np.exp(-x * x / _F32(2 * 0.5 * 0.5)))
 
 
@@ -183,9 +189,11 @@ class _Filter:
         step = _F32(1) / scale
         wide = max(step, _F32(1)) if self._antialias else _F32(1)
         reach = _F32(self._radius) * wide
+        # The center of new pixel i lies at (i + ½ - moved) / scale of the old image.
         middles = (np.arange(new, dtype=np.float32) + _F32(0.5)) * step - step * moved
         inside = (middles >= 0) & (middles <= old)
         middles = np.where(inside, middles, _F32(0))
+        # The centers of old pixels are at i + ½, so those within reach begin and end half a pixel earlier by number.
         first = np.clip(np.ceil(middles - reach - _F32(0.5)).astype(np.int64), 0, old - 1)
         last = np.clip(np.floor(middles + reach - _F32(0.5)).astype(np.int64), 0, old - 1)
         counts = np.where(inside, last + 1 - first, 0)

@@ -43,6 +43,7 @@ def spans(first: Array, counts: Array) -> tuple[Array, Array, Array]:
 def transposed(taps: Taps, old: int) -> Taps:
     """Return the weights of the gradient, which sum over the new pixels for each old one."""
     owners = np.repeat(np.arange(len(taps.counts)), taps.counts)
+    # Sorted by old pixel, the entries of all new pixels are the lists of the old ones.
     order = np.argsort(taps.places, kind="stable")
     counts = np.bincount(taps.places, minlength=old)
     return Taps(np.cumsum(counts) - counts, counts, owners[order], taps.weights[order])
