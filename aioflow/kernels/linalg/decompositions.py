@@ -38,6 +38,7 @@ def _in_batches(xp: Namespace, function: Callable[..., Any], *arrays: Array) -> 
     """Call a function of (batches of) matrices for a few matrices at a time, with checkpoints between the calls."""
     rows, matrix = arrays[0].shape[:-2], arrays[0].shape[-2:]
     work = math.prod(matrix) * max(matrix)
+    # A single matrix cannot be divided.
     if math.prod(rows) * work <= _WORK or not rows:
         return function(*arrays)
     flat = [array.reshape(-1, *array.shape[-2:]) for array in arrays]
@@ -93,7 +94,9 @@ def _factored(xp: Namespace, x: Array) -> tuple[Array, Array]:
     reflectors, scales = xp.linalg.qr(x, mode="raw")
     diagonal = np.diagonal(reflectors, axis1=-2, axis2=-1) * np.all(x.any(axis=-1), axis=-1)[..., None]
     if x.dtype.kind != "c":
+        # Of a real matrix, each reflection whose scale is not 0 has the determinant -1.
         return diagonal, 1 - 2 * (np.count_nonzero(scales, axis=-1) % 2).astype(x.dtype)
+    # The determinant of I - τ v vᴴ is 1 - τ |v|². The first element of v is 1 and is not stored.
     squares = 1 + np.sum(np.abs(np.triu(reflectors, 1)) ** 2, axis=-1)
     return diagonal, np.prod(1 - scales * squares, axis=-1)
 
@@ -107,6 +110,7 @@ def _det_by_qr(xp: Namespace, x: Array) -> Array:
 def _slogdet_by_qr(xp: Namespace, x: Array) -> tuple[Array, Array]:
     diagonal, turned = _factored(xp, x)
     sizes = np.abs(diagonal)
+    # A singular matrix keeps a 0 here, which makes its sign 0.
     signs = diagonal / np.where(sizes == 0, 1, sizes)
     return np.prod(signs, axis=-1) * turned, np.sum(np.log(sizes), axis=-1)
 
@@ -161,6 +165,7 @@ def matrix_triangular_solve(xp: Namespace, matrix: Array, rhs: Array, *, lower: 
         raise InvalidArgumentError(
             "Input matrix is not invertible.", expected="no zero on the diagonal", actual="a zero"
         )
+    # The adjoint of a lower triangle is an upper one.
     if adjoint:
         a, lower = _adjoint(xp, a), not lower
     return _substitute(xp, a, b, lower).astype(matrix.dtype, copy=False)
@@ -170,6 +175,7 @@ def _substitute(xp: Namespace, a: Array, b: Array, lower: bool) -> Array:
     """Solve by forward or backward substitution in halves, so that nearly all the work is matrix products."""
     size = a.shape[-1]
     if size <= _BLOCK:
+        # Only one triangle belongs to the matrix; the other one may hold anything.
         return xp.linalg.solve(xp.tril(a) if lower else xp.triu(a), b)
     half = size // 2
     first, second = slice(None, half), slice(half, None)
@@ -201,6 +207,7 @@ def cholesky_grad(xp: Namespace, l: Array, grad: Array) -> Array:  # noqa: E741 
     if grad.shape != l.shape:
         raise InvalidArgumentError("the gradient does not have the factor's shape", expected=l.shape, actual=grad.shape)
     factor, flowing = _computable(xp, l), xp.tril(_computable(xp, grad))
+    # The result is (S + Sᵀ) / 2, where S = L⁻ᵀ Φ(LᵀG) L⁻¹ and Φ takes the lower triangle with half of the diagonal.
     middle = xp.tril(xp.matmul(factor.swapaxes(-1, -2), flowing))
     middle = middle - xp.eye(l.shape[-1], dtype=middle.dtype) * middle / 2
     upper = factor.swapaxes(-1, -2)

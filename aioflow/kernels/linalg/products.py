@@ -109,6 +109,7 @@ def _check_batches(x: tuple[int, ...], y: tuple[int, ...], adj_x: bool, adj_y: b
         )
     if x[:-2] == y[:-2]:
         return
+    # Broadcasting aligns shapes at their ends, and a missing dimension fits any.
     pairs = zip(reversed(x[:-2]), reversed(y[:-2]), strict=False)
     if same_batch or any(a != b and 1 not in (a, b) for a, b in pairs):
         raise InvalidArgumentError(
@@ -145,6 +146,7 @@ def bind_einsum(binding: Binding) -> Body:
         ranks = tuple(np.ndim(x) for x in inputs)
         plan = plans.get(ranks)
         if plan is None:
+            # The ranks come from the inputs, so the cache needs a bound.
             if len(plans) >= 64:
                 plans.clear()
             plan = plans[ranks] = _plan(xp, equation, ranks)
@@ -203,6 +205,7 @@ def _unary(xp: Namespace, term: tuple[Label, ...], kept: tuple[Label, ...]) -> C
     if term == kept:
         return _same
     source, target = _numbered([term, kept])
+    # A label that is repeated within a term selects a diagonal, which `sum` cannot do.
     if len(set(term)) == len(term):
         gone = tuple(i for i, label in enumerate(term) if label not in kept)
         return lambda x: x.sum(axis=gone, dtype=x.dtype)
@@ -254,6 +257,7 @@ class _Pair:
 
     @staticmethod
     def plan(xp: Namespace, a: tuple[Label, ...], b: tuple[Label, ...], output: tuple[Label, ...]) -> _Contraction:
+        # A label in both operands is a batch if the output has it, and is summed otherwise.
         batch = tuple(x for x in output if x in a and x in b)
         left = tuple(x for x in output if x in a and x not in b)
         right = tuple(x for x in output if x in b and x not in a)

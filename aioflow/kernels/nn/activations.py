@@ -18,6 +18,7 @@ from aioflow.memory.values import Array, Namespace, NpDType
 
 _HALVES = "float16 bfloat16"
 _SHORT_ROW = 64  # classes; above about this number a reduction by rows is faster, as measured
+# λ and λα of Klambauer et al., "Self-normalizing neural networks", 2017.
 _SELU_SCALE = 1.0507009873554805
 _SELU_SCALE_ALPHA = 1.7580993408473768
 
@@ -40,6 +41,7 @@ def _number(binding: Binding, value: float) -> Any:
 # -- relu ------------------------------------------------------------------------------------------
 
 
+# x != x is true for NaN alone, which `maximum` returns, too.
 @binder("Relu", fresh=True, takes_out=True, exact_c="({0} != {0} || {0} > 0) ? {0} : (T)0")
 def relu(binding: Binding) -> Body:
     maximum, zero = binding.xp.maximum, _number(binding, 0)
@@ -89,6 +91,7 @@ def relu6_grad(binding: Binding) -> Body:
 @binder("LeakyRelu", fresh=True)
 def leaky_relu(binding: Binding) -> Body:
     xp, alpha, scale = binding.xp, binding.attrs["alpha"], _number(binding, binding.attrs["alpha"])
+    # Then alpha * x <= x exactly where x >= 0, so the maximum chooses.
     if 0 <= alpha <= 1:
         return lambda features: xp.maximum(features, features * scale)
     return lambda features: xp.where(features > 0, features, features * scale)
@@ -132,6 +135,7 @@ def elu(binding: Binding) -> Body:
 @binder("EluGrad", fresh=True, exact_c="{1} < 0 ? ({1} + 1) * {0} : {0}")
 def elu_grad(binding: Binding) -> Body:
     xp, one = binding.xp, _compute_number(binding)(1)
+    # For x < 0 the derivative exp(x) is y + 1, from the output y.
     return _in_float32(
         binding, lambda gradients, outputs: xp.where(outputs < 0, (outputs + one) * gradients, gradients)
     )
@@ -154,6 +158,7 @@ def selu_grad(binding: Binding) -> Body:
     scale, scale_alpha = number(_SELU_SCALE), number(_SELU_SCALE_ALPHA)
 
     def body(gradients: Array, outputs: Array) -> Array:
+        # For x < 0 the derivative λα exp(x) is y + λα.
         return xp.where(outputs < 0, gradients * (outputs + scale_alpha), gradients * scale)
 
     return _in_float32(binding, body)
@@ -164,6 +169,7 @@ def softplus(binding: Binding) -> Body:
     xp, zero = binding.xp, _compute_number(binding)(0)
 
     def body(features: Array) -> Array:
+        # log(1 + exp(x)), in a form whose exponential does not overflow.
         return xp.maximum(features, zero) + xp.log1p(xp.exp(-abs(features)))
 
     return _in_float32(binding, body)
@@ -202,6 +208,7 @@ def bias_add(binding: Binding) -> Body:
     add = binding.xp.add
     first = binding.attrs.get("data_format") == "NCHW"
     value, bias = binding.input_dims
+    # Shapes that are known to fit need no check, so the ufunc itself is the body.
     if not first and value and bias and value[-1] is not None and value[-1] == bias[0]:
         return add
 

@@ -22,6 +22,7 @@ def dense(binding: Binding) -> Callable[[Array, Array], tuple[Array, Array]]:
         _check_logits(features)
         shifted, backprop, total = parts(features)
         targets = widen(labels)
+        # The gradient by the logits is softmax - labels, and -log softmax is log Σexp - (x - max).
         backprop /= total
         backprop -= targets
         terms = xp.log(total) - shifted
@@ -70,6 +71,7 @@ def sparse(binding: Binding) -> Callable[[Array, Array], tuple[Array, Array]]:
         if batch and int(labels.view(unsigned).max()) >= classes:
             _refuse_label(xp, labels, classes)
         shifted, backprop, total = parts(features)
+        # Read once, because a concurrent step may replace it.
         rows = last[0]
         if rows is None or rows.shape[0] != batch:
             rows = last[0] = xp.arange(batch)

@@ -83,6 +83,7 @@ def batch_norm(binding: Binding) -> Callable[..., tuple[Array, ...]]:
 
 def _moments(images: _Images, flat: Array) -> tuple[Array, Array, Array]:
     count = np.float32(max(flat.size // max(flat.shape[-1 if flat.ndim == 2 else 1], 1), 1))
+    # In two passes, because E[x²] - E[x]² cancels where the mean is large.
     mean = images.total(flat) / count
     centred = flat - images.spread(mean)
     return centred, mean, images.total(centred * centred) / count
@@ -119,6 +120,7 @@ def batch_norm_grad(binding: Binding) -> Callable[..., tuple[Array, ...]]:
         unit = unit - images.spread(mean)
         unit *= images.spread(inverse)
         by_scale, by_offset = images.total(dy * unit), images.total(dy)
+        # dx = scale / σ · (dy - mean(dy) - x̂ · mean(dy · x̂)), where x̂ is the normalized input.
         if training:
             count = np.float32(max(dy.size // max(x.shape[images.axis], 1), 1))
             unit *= images.spread(-by_scale / count)
@@ -157,6 +159,7 @@ def lrn_grad(
             "all three inputs must have the same shape", expected=x.shape, actual=(dy.shape, y.shape)
         )
     norm = _norm(xp, x, depth_radius, bias, alpha)
+    # y = x · norm^-β, hence dx = dy · norm^-β - 2αβ · x · Σ dy · y / norm over the window.
     shares = _window_sum(xp, dy * y / norm, depth_radius)
     made = dy * _shrunk(xp, norm, beta) - x * shares * np.float32(2 * alpha * beta)
     return narrow(made, grads.dtype)

@@ -64,8 +64,10 @@ def block_lstm(binding: Binding) -> Callable[..., tuple[Array, ...]]:
         wide = [widen(each) for each in (x, cs_prev, h_prev, w, wci, wcf, wco, b)]
         x, cells, output, w, wci, wcf, wco, b = wide
         size = x.shape[2]
+        # `b` may be a constant or the array of a variable, which must not change.
         bias = b.copy()
         bias[layer.gate("f", units)] += np.float32(forget)
+        # The first rows of `w` belong to x, which needs no state, so one product serves all steps.
         gates = xp.matmul(x.reshape(-1, size), w[:size]).reshape(*x.shape[:2], 4 * units)
         gates += bias
         recurrent = xp.ascontiguousarray(w[size:])
@@ -85,6 +87,7 @@ def block_lstm(binding: Binding) -> Callable[..., tuple[Array, ...]]:
                 _sigmoid(xp, at[:, to_i])
                 _sigmoid(xp, at[:, to_f])
             else:
+                # The cell's columns may be overwritten, too: `new` holds their tanh.
                 _sigmoid(xp, at)
             xp.multiply(at[:, to_f], before, cells)
             cells += at[:, to_i] * new
@@ -121,6 +124,7 @@ def block_lstm_grad(binding: Binding) -> Callable[..., tuple[Array, ...]]:
         size = x.shape[2]
         slopes, of_cells, of_output = _backwards(xp, layer, steps, w[size:], (cs_prev, wci, wcf, wco), values)
         flat = slopes.reshape(-1, 4 * units)
+        # The input of a step is [x, output of the step before].
         inputs = xp.concatenate([x, xp.concatenate([h_prev[None], values[6][:-1]])[: len(x)]], axis=2)
         before = xp.concatenate([cs_prev[None], values[1][:-1]])[: len(x)]
         of_peepholes = [xp.zeros(look.shape, np.float32) for look in (wci, wcf, wco)]
@@ -154,6 +158,7 @@ def _backwards(
     for t in batches(range(steps - 1, -1, -1)):
         at, before = slopes[t], cs[t - 1] if t else cs_prev
         of_output = h_grad[t] + of_output
+        # σ' = σ (1 - σ) and tanh' = 1 - tanh²; `ci` and `co` are values of tanh.
         at[:, to_o] = of_output * co[t] * o[t] * (1 - o[t])
         of_cells = cs_grad[t] + of_cells + of_output * o[t] * (1 - co[t] * co[t])
         if layer.peephole:

@@ -33,6 +33,7 @@ class Convolution(Generic[T]):
         self.layout = self.window.layout
         self.depthwise = binding.op_type.startswith("Depthwise")
         self._dims, self._kind = depthwise_dims if self.depthwise else conv_dims, kind
+        # A cache of this object: one on the method would keep every node alive.
         self._of = lru_cache(maxsize=_REMEMBERED)(self._work_out)
 
     def of(self, image: Shape, kernel: Shape) -> tuple[T, Shape]:
