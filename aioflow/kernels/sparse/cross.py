@@ -52,6 +52,7 @@ def _columns(
     found = []
     for places, held in zip(indices, values, strict=True):
         owners = int64_array(places)[:, 0]
+        # In ascending order the first and the last row bound the others.
         if len(owners) and (owners[0] < 0 or owners[-1] >= rows or (np.diff(owners) < 0).any()):
             raise InvalidArgumentError("the features are out of order", expected=f"rows 0..{rows - 1}, ascending")
         counts = np.bincount(owners, minlength=rows)
@@ -87,11 +88,13 @@ def _crossed(
     indices, made = np.empty((total, 2), np.int64), np.empty(total, dtype)
     for part in blocks(total, BLOCK // 16):
         numbers = np.arange(part.start, part.stop)
+        # A row without combinations starts where its successor does, and "right" finds the successor.
         owners = np.searchsorted(starts, numbers, side="right") - 1
         indices[part, 0], left = owners, numbers - starts[owners]
         indices[part, 1] = left
         places = []
         for column in reversed(columns):
+            # The number of a combination, in a mixed radix whose last digit belongs to the last column.
             left, chosen = np.divmod(left, column.counts[owners])
             places.append(column.starts[owners] + chosen)
         made[part] = join(places[::-1])
@@ -131,6 +134,7 @@ def sparse_cross_v2(binding: Binding) -> Body:
 
 
 def _mixed(value: Array) -> Array:
+    # FarmHash's ShiftMix.
     found: Array = value ^ value >> np.uint64(47)
     return found
 
@@ -149,6 +153,7 @@ def _as_numbers(
     It begins with the key, or with the first fingerprint if the key is None.
     """
     hashes = [_hashed(column.values, hash_of) for column in columns]
+    # Without buckets, the fingerprints become non-negative int64 numbers.
     divisor = np.uint64(buckets or (1 << 63) - 1)
 
     def join(places: list[Array]) -> Array:

@@ -140,6 +140,7 @@ def group(indices: Array) -> Groups:
     first = [order[:1]]
     total = len(first[0])
     number[first[0]] = 0
+    # The blocks overlap by a row, so that each row is compared with the one before it.
     for part in overlapping(indices):
         own = order[part]
         rows = indices.take(own, 0)

@@ -56,6 +56,7 @@ def sparse_to_dense(indices: Array, shape: Array, values: Array, default: Array,
         for part in row_blocks(places):
             made[tuple(places[part].T)] = values[part] if values.ndim else values
     elif len(places):
+        # A tensor of rank 0 has one place, where the last value wins.
         made[...] = values[-1] if values.ndim else values
     return made
 
@@ -70,6 +71,7 @@ def _check_steps(indices: Array, part: slice) -> None:
     steps = np.diff(indices[part], axis=0)
     if not len(steps):
         return
+    # The first coordinate that differs decides the order.
     column = (steps != 0).argmax(axis=1) if steps.shape[1] else np.zeros(len(steps), dtype=np.int64)
     decisive = np.take_along_axis(steps, column[:, None], axis=1)[:, 0] if steps.shape[1] else np.zeros(len(steps))
     wrong = np.flatnonzero(decisive <= 0)
@@ -114,6 +116,7 @@ def sparse_reshape(indices: Array, shape: Array, new_shape: Array) -> tuple[Arra
     old_strides, strides, most = _strides(old), np.maximum(_strides(new), 1), np.maximum(int64_array(new), 1)
     made = np.empty((len(indices), len(new)), np.int64)
     for part in row_blocks(indices):
+        # The row-major position. It fits into int64, because the number of elements does.
         linear = np.add.reduce(indices[part] * old_strides, axis=1)
         made[part] = linear[:, None] // strides % most
     return made, np.array(new, dtype=np.int64)
@@ -162,12 +165,14 @@ def sparse_concat(
     whole, rows = joined(indices), joined(values)
     begin = 0
     for number, part in enumerate(indices):
+        # A view of the new array that `joined` has made.
         moved = whole[begin : begin + len(part), axis]
         for some in blocks(len(moved), BLOCK):
             moved[some] += sum(lengths[:number])
         begin += len(part)
     shape = sizes[0].copy()
     shape[axis] = sum(lengths)
+    # Along an inner dimension the entries of the parts interleave.
     order = row_major(whole)
     return taken(np, whole, order), taken(np, rows, order), shape
 
@@ -180,6 +185,7 @@ def sparse_split(axis: int, indices: Array, values: Array, shape: Array, *, num_
     length = int(shape[axis])
     if num_split > length:
         raise InvalidArgumentError("there are more parts than elements", expected=f"<= {length}", actual=num_split)
+    # As in TensorFlow, the first `larger` parts are longer by one.
     small, larger = divmod(length, num_split)
     found: tuple[list[Array], list[Array], list[Array]] = ([], [], [])
     begin = 0
@@ -251,6 +257,7 @@ def sparse_fill_empty_rows(
     check_bounds(indices[:, :1], shape[:1])
     order = order_of(rows)
     ordered = rows[order]
+    # One entry for each row, and one more for each repetition of a row's number.
     total = length + int((ordered[1:] == ordered[:-1]).sum())
     claim_array((total, indices.shape[1]), indices.dtype)
     made, empty = np.zeros((total, indices.shape[1]), indices.dtype), np.empty(length, bool)
@@ -262,9 +269,11 @@ def sparse_fill_empty_rows(
         own = rows[inside] - part.start
         counts = np.bincount(own, minlength=part.stop - part.start)
         empty[part] = counts == 0
+        # An empty row gets one entry, with the default value.
         widths = np.maximum(counts, 1)
         begins = np.cumsum(widths) - widths + begin
         made[begins[empty[part]], 0] = np.flatnonzero(empty[part]) + part.start
+        # The number of each entry inside its row.
         within = np.arange(len(own)) - (np.cumsum(counts) - counts)[own]
         places[inside] = begins[own] + within
         made[places[inside]] = indices[inside]
@@ -284,6 +293,7 @@ def sparse_fill_empty_rows_grad(places: Array, grad: Array) -> tuple[Array, Arra
             expected=f"0..{len(grad) - 1}",
             actual=f"{places.min()}..{places.max()}",
         )
+    # The default value receives the gradients of the entries that were filled in.
     filled = np.ones(len(grad), dtype=bool)
     filled[places] = False
     return grad[places], np.asarray(grad[filled].sum(), dtype=grad.dtype)[()]

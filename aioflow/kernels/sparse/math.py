@@ -200,6 +200,7 @@ def sparse_softmax(indices: Array, values: Array, shape: Array) -> Array:
         return values.copy()
     groups = group(indices[:, :-1])
     wide = values.astype(_wide(values.dtype), copy=False)
+    # With the largest number of each row subtracted, no exponential overflows.
     largest = np.full(groups.total, -np.inf, dtype=wide.dtype)
     folded_in(np.maximum, largest, groups.number, wide)
     powers = written(wide.shape, wide.dtype, lambda part: np.exp(wide[part] - largest[groups.number[part]]))
@@ -223,6 +224,7 @@ def _met(indices: Array, values: Array, shape: Array, dense: Array) -> Array:
         )
     columns, last = indices[:, len(shape) - len(sizes) :], np.array(sizes, dtype=np.int64) - 1
     elements = np.asarray(dense)
+    # A dimension of size 1 broadcasts: every index in it becomes 0.
     return written(values.shape, elements.dtype, lambda part: elements[tuple(np.minimum(columns[part], last).T)])
 
 
@@ -283,6 +285,7 @@ def _product(rows: Array, columns: Array, values: Array, dense: Array, height: i
     block = max(1, _BLOCK // max(1, dense.shape[1]))
     for part in blocks(len(rows), block):
         own = rows[part]
+        # In sorted order each row occurs once among the sums of a block, and `+=` continues it in the next one.
         begins = np.flatnonzero(np.concatenate([[True], own[1:] != own[:-1]]))
         products = values[part, None] * dense[columns[part]]
         made[own[begins]] += np.add.reduceat(products, begins, axis=0)

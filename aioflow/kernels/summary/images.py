@@ -44,6 +44,7 @@ def _visible(image: Array, bad_color: Array) -> Array:
         shown = image[finite[..., 0]].astype(np.float32)
         low, high = (shown.min(), shown.max()) if shown.size else (np.float32(0), np.float32(0))
         largest = max(abs(low), abs(high))
+        # As in TensorFlow: if a number is negative, 0 becomes medium gray, otherwise black.
         span, offset = (127.0, 128.0) if low < 0 else (255.0, 0.0)
         scale = image.dtype.type(np.float32(span) / largest if largest >= _DARK else 0.0)
         scaled = np.where(finite, image, 0) * scale + image.dtype.type(offset)

@@ -27,6 +27,7 @@ def scalar_summary(tags: Value, values: Array) -> Array:
     if names.shape != np.shape(values):
         raise InvalidArgumentError("a scalar has one tag", expected=f"shape {names.shape}", actual=np.shape(values))
     summary = message("Summary")()
+    # `simple_value` is a float32 in the message.
     numbers = np.asarray(values).astype(np.float32).reshape(-1)
     for tag, number in zip(names.reshape(-1).tolist(), numbers.tolist(), strict=True):
         summary.value.add(tag=as_text(tag), simple_value=number)
@@ -41,6 +42,7 @@ def histogram_summary(tag: str, values: Array) -> Array:
 
 
 def _add_tensor(value: Message, tensor: Value, dtype: DType) -> None:
+    # `encode_tensor` returns a serialized TensorProto, the type of the field.
     value.tensor.ParseFromString(encode_tensor(tensor, dtype))
 
 
@@ -87,6 +89,7 @@ def merge_summary(inputs: Sequence[Value]) -> Array:
         for data in string_values(strings).reshape(-1).tolist():
             part = _parsed("Summary", data)
             for value in part.value:
+                # A value of TensorSummary has the name of its node, and no tag.
                 if value.tag and value.tag in seen:
                     raise InvalidArgumentError(
                         "two summaries have the same tag", expected="different tags", actual=repr(value.tag)

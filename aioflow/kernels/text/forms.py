@@ -91,6 +91,7 @@ def _pieces(text: bytes, split: Callable[[bytes], list[bytes]]) -> list[bytes]:
 @kernel("StringSplit", device="CPU", fresh=True)
 def string_split(value: Value, delimiter: Value, *, skip_empty: bool) -> tuple[Array, Array, Array]:
     characters = _scalar(delimiter, "delimiter")
+    # As in TensorFlow, each character of the delimiter separates, and an empty one splits into bytes.
     between = re.compile(b"[" + re.escape(characters) + b"]") if characters else None
     rows: list[list[bytes]] = []
     for text in batches(_vector(value)):
@@ -127,6 +128,7 @@ def reduce_join(binding: Binding) -> Callable[[Array, tuple[int, ...]], Array]:
         if not chosen:
             return strings.copy()
         others = [axis for axis in range(rank) if axis not in chosen]
+        # The first axis is joined first, so it varies fastest.
         ordered = strings.transpose([*others, *reversed(chosen)])
         shape = ordered.shape[: len(others)]
         count = math.prod(shape)

@@ -177,6 +177,7 @@ def _writer(dtype: DType, attrs: Attrs) -> Callable[[Any], bytes]:
     if dtype.name == "bool":
         return lambda item: b"true" if item else b"false"
     if dtype.is_integer:
+        # In C, the flags " " and "+" apply to signed numbers only.
         form = f"%{'' if dtype.is_unsigned and fill in ' +' else fill}{size}d"
         return lambda item: (form % item).encode()
     form = f"%{fill}{size}{digits}{kind}"
