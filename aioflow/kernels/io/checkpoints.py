@@ -43,6 +43,7 @@ async def _write(
     names, parts = _texts(tensor_names), _texts(shape_and_slices)
     _check_count(names, len(tensors))
     _check_count(names, len(parts))
+    # In a thread of low priority, because a save takes long.
     await in_thread(lambda: write(whole_tensors(names, parts, tensors)), quiet=True)
 
 
@@ -88,6 +89,7 @@ class _Holder:
         with self._lock:
             self._tensors[key] = tensors
             while len(self._tensors) > _MOST_HELD:
+                # A dict iterates in the order of insertion, so the first key is the oldest.
                 del self._tensors[next(iter(self._tensors))]
 
     def take(self, key: str) -> tuple[Array, ...]:
@@ -123,12 +125,14 @@ def restore(binding: Binding) -> Callable[..., Awaitable[list[Array]]]:
         _check_count(names, len(dtypes))
         _check_count(names, len(parts))
         arrays = await in_thread(_read, prefix, folders, names, parts, dtypes, effects=False)
+        # Strings exist only in host memory.
         return [array if array.dtype == object else xp.asarray(array) for array in arrays]
 
     return run
 
 
 def _read(prefix: str, *wanted: Any) -> list[Array]:
+    # A checkpoint that is replaced while it is read raises AbortedError. The last attempt passes it on.
     for _ in range(_ATTEMPTS - 1):
         with suppress(AbortedError):
             return _read_once(prefix, *wanted)
@@ -139,6 +143,7 @@ def _read_once(
     prefix: str, folders: AllowedFolders, names: list[str], parts: list[TensorSlice | None], dtypes: tuple[DType, ...]
 ) -> list[Array]:
     reader = CheckpointReader(prefix, folders)
+    # All is checked before the first tensor is read.
     for name, part, dtype in zip(names, parts, dtypes, strict=True):
         if reader.dtype(name) is not dtype:
             raise DTypeError(

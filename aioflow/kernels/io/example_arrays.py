@@ -75,6 +75,7 @@ class DenseFeature(NamedTuple):
         """Return the array, with the batch as first dimension. An empty `default` makes the feature required."""
         found = batch.values(self.key, self.dtype)
         default = np.asarray(default)
+        # An open first size: examples of different lengths are padded to the longest.
         if self.dims and self.dims[0] is None:
             return self._padded(batch, found, default.reshape(-1))
         sizes = tuple(d for d in self.dims if d is not None)
@@ -87,6 +88,7 @@ class DenseFeature(NamedTuple):
             if values is None:
                 if default.size < count:
                     raise batch.error(self.key, index, "is required but missing", format_dims(self.dims), "none")
+                # Only the item just visited is replaced, so the iteration goes on undisturbed.
                 found[index] = default.reshape(-1)
             elif len(values) != count:
                 raise batch.error(self.key, index, "has the wrong number of values", count, len(values))
@@ -102,6 +104,7 @@ class DenseFeature(NamedTuple):
         entry = tuple(d for d in self.dims[1:] if d is not None)
         stride = math.prod(entry)
         for index, values in enumerate(batches(found)):
+            # With an inner size of 0, no value fits.
             if values is not None and (len(values) % stride if stride else len(values)):
                 raise batch.error(
                     self.key, index, "has the wrong number of values", f"a multiple of {stride}", len(values)
@@ -122,6 +125,7 @@ def sparse_feature(batch: FeatureBatch, key: bytes, dtype: DType) -> tuple[Array
     lengths = np.array([len(values) for values in found], dtype=np.int64)
     total = int(lengths.sum())
     rows = np.repeat(np.arange(len(found), dtype=np.int64), lengths)
+    # The column of an entry is its number minus that of the first entry in its row.
     starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
     indices = np.stack([rows, np.arange(total, dtype=np.int64) - starts], axis=1)
     values = np.empty(total, dtype=dtype.np_dtype)

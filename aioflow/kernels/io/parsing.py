@@ -33,6 +33,7 @@ _BYTES: Final = 4 << 20
 def decode_raw(binding: Binding) -> Callable[[Array], Array]:
     dtype = binding.output_dtypes[0].np_dtype
     little = binding.attrs["little_endian"]
+    # The two halves of a complex number are swapped each by itself.
     part = dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize
 
     def decode(value: Array) -> Array:
@@ -48,6 +49,7 @@ def decode_raw(binding: Binding) -> Callable[[Array], Array]:
                 "the length is not a multiple of the size of an element", expected=dtype.itemsize, actual=size
             )
         raw = _joined(texts, size)
+        # Any byte but 0 is true, while a NumPy bool must be 0 or 1. So bools are compared, not viewed.
         if little and dtype.kind != "b":
             found = raw.view(dtype)
         else:
@@ -67,6 +69,7 @@ def decode_raw(binding: Binding) -> Callable[[Array], Array]:
 def _joined(texts: list[bytes], size: int) -> Array:
     """Return the bytes of texts of equal size, concatenated, in a writable array."""
     if len(texts) <= _RECORDS and len(texts) * size <= _BYTES:
+        # `bytes` would make the array read-only.
         return np.frombuffer(bytearray().join(texts), np.uint8)
     raw = np.empty(len(texts) * size, np.uint8)
     for some in blocks(len(texts), max(1, min(_RECORDS, _BYTES // max(1, size)))):
@@ -118,6 +121,7 @@ def decode_csv(binding: Binding) -> Callable[[Array, tuple[Array, ...]], tuple[A
     quotes, chosen = attrs["use_quote_delim"], attrs["select_cols"]
     if len(delimiter) != 1:
         raise InvalidArgumentError("field_delim must be one character", expected="1", actual=repr(attrs["field_delim"]))
+    # Without `select_cols`, the columns are numbered from 0.
     columns = [_Column(n, dtype) for n, dtype in zip(chosen or range(10**9), binding.output_dtypes, strict=False)]
 
     def decode(records: Array, defaults: tuple[Array, ...]) -> tuple[Array, ...]:
@@ -221,6 +225,7 @@ def parse_single_sequence_example(binding: Binding) -> Callable[..., tuple[Array
     attrs = binding.attrs
 
     def parse(serialized: Array, may_miss: Array, *rest: Any) -> tuple[Array, ...]:
+        # After the first two inputs: four sequences of keys, the defaults of the context, and the name.
         context_sparse, context_dense, list_sparse, list_dense = (_texts(keys) for keys in rest[:4])
         defaults, name, data = rest[4], as_bytes(rest[5]), as_bytes(serialized)
         context, lists = _sequence(data, name)

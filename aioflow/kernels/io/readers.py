@@ -82,6 +82,7 @@ class Reader:
 
     def try_take(self, count: int) -> list[Record] | None:
         """Return `count` records that are available without waiting, or None if `take` is needed."""
+        # Records that were put back come first, and a read never mixes both.
         there = self._returned or self._ready
         # A file of a single record ends with it, and `take` does the rest.
         if (self._single and there is self._ready) or len(there) < count or not self._turns.try_enter():
@@ -115,12 +116,15 @@ class Reader:
             while True:
                 if self._work is None:
                     self._start(await _next_work(queue))
+                # A cancellation here leaves the records in `_ready`, for the next read.
                 while len(self._ready) < count and not self._ended:
                     await self._in_thread(self._read_ahead)
                 taken = [self._ready.popleft() for _ in range(min(count, len(self._ready)))]
                 self.produced += len(taken)
+                # Records before the damage are returned first; the next read raises the error.
                 if not taken and self._failure is not None:
                     raise self._fail(self._failure)
+                # A read that is full does not complete its file. The next one does, when it finds no more records.
                 if self._ended and self._failure is None and not self._ready and (len(taken) < count or self._single):
                     self.completed += 1
                     self._forget()
@@ -136,6 +140,7 @@ class Reader:
 
         def give_back() -> None:
             if begun == self._begun:
+                # `extendleft` reverses its argument, so the records keep their order.
                 self._returned.extendleft(reversed(records))
                 self.produced -= len(records)
 
@@ -164,6 +169,7 @@ class Reader:
         A file may block the call forever. A cancelled step then abandons the thread, and the next read joins it first.
         """
         if self._behind is not None:
+            # An abandoned thread ends with Stopped at its next checkpoint.
             with suppress(Stopped):
                 await self._behind.rejoin()
             self._behind = None
@@ -187,8 +193,10 @@ class Reader:
                 size += len(record[1])
                 if size > _AHEAD_BYTES:
                     break
+            # A file of a single record ends with it, without another read.
             self._ended = self._single
         except OpError as error:
+            # Not raised here, because the records read before the error are delivered first.
             self._failure, self._ended = error, True
 
     async def save(self) -> bytes:
@@ -205,6 +213,7 @@ class Reader:
                     expected="another read first",
                     actual=f"{len(self._returned)} records",
                 )
+            # TensorFlow's ReaderBaseState: work started (1), work finished (2), records produced (3), current work (4).
             counts = {1: self.completed, 2: self.completed, 3: self.produced}
             fields = (write_number(field << 3) + write_number(count) for field, count in counts.items() if count)
             return b"".join(fields) + (write_piece(4, self._last) if self._last else b"")
@@ -221,6 +230,7 @@ class Reader:
         try:
             for field, wire, begin, end in read_fields(state, 0, len(state)):
                 if wire == VARINT and field in counts:
+                    # For a varint, `begin` is its value.
                     counts[field] = begin
                 elif wire == PIECE and field == 4:
                     work = state[begin:end]

@@ -37,6 +37,7 @@ def parse_tensor(binding: Binding) -> Callable[[Array], Array]:
         if strings.ndim:
             raise InvalidArgumentError("one serialized tensor is expected", expected="a scalar", actual=strings.shape)
         found = decode_tensor(strings.item(), dtype)
+        # On the CPU a number of rank 0 is a NumPy scalar, while a string stays an array.
         result: Array = found[()] if found.ndim == 0 and dtype.is_numeric else found
         return result
 
@@ -76,6 +77,7 @@ def serialize_many_sparse(binding: Binding) -> Callable[[Array, Array, Array], A
             raise InvalidArgumentError("there are no slices to serialize", expected="rank >= 2", actual=len(shape))
         count = int(shape[0])
         reserve(3 * count * LEAST_STRING)
+        # Entries may come in any order. The stable sort keeps it inside each slice.
         order = order_of(indices[:, 0])
         numbers = taken(np, indices[:, 0], order)
         made: list[bytes] = []

@@ -38,7 +38,9 @@ class JoinedRows:
         for begin, part in self._parts:
             first, last = max(start - begin, 0), min(stop - begin, part.shape[0])
             if first < last:
+                # A snapshot puts saved rows back only into the part that is read.
                 found.append(part.rows(first, last) if hasattr(part, "rows") else part[first:last])
+        # Rows of a single part are copied only if they have gaps.
         joined: Array = np.ascontiguousarray(found[0]) if len(found) == 1 else np.concatenate(found)
         return joined
 
@@ -88,6 +90,7 @@ def _whole(name: str, given: Sequence[tuple[TensorSlice | None, Array]]) -> Arra
                 expected=f"{dtype}{part.shape}",
                 actual=f"{tensor.dtype}{tuple(tensor.shape)}",
             )
+    # Parts of whole rows can be written one after another, without an array of the whole.
     if all(part.shape[1:] == full[1:] for part, _ in parts) and not dtype.hasobject:
         return JoinedRows(full, dtype, [tensor for _, tensor in parts])
     claim_array(full, dtype)

@@ -85,6 +85,7 @@ class DenseTable(MutableTable):
         self._check(keys)
         entries = list(zip(self.keys_of(keys), self.values_of(keys, values), strict=True))
         with self._lock:
+            # Every key counts as a new one, even if it replaces an entry.
             pending = len(self._entries) + len(entries)
             while pending > self._buckets * self._load:
                 self._buckets *= 2
@@ -106,6 +107,7 @@ class DenseTable(MutableTable):
                 actual=array.shape,
             )
         rows = array.reshape(len(listed), *self.value_dims)
+        # The table keeps the rows, so they must not share memory with an array of the step.
         pairs = zip(listed, rows.copy() if self.value_dims else rows.tolist(), strict=True)
         entries = {key: value for key, value in pairs if key not in self.reserved}
         # `export` lists every bucket, so the number of exported keys is that of the buckets.
@@ -147,6 +149,7 @@ def _places(keys: list[Any], buckets: int) -> Iterator[int]:
     for key in batches(keys):
         bucket, step = _hash(key) % buckets, 0
         while bucket in taken:
+            # Steps of 1, 2, 3, … visit every bucket, since their number is a power of two.
             step += 1
             bucket = (bucket + step) % buckets
         taken.add(bucket)
@@ -160,6 +163,7 @@ def _hash(key: Any) -> int:
         return _hash(key[0])
     found = 0
     for part in key:
+        # TensorFlow's Hash64Combine.
         found ^= (_hash(part) + _MIXED + (found << 10) + (found >> 4)) & _WORD
     return found
 

@@ -131,6 +131,7 @@ class LookupTable:
         made = np.empty(shape, self.value_dtype.np_dtype)
         made[...] = default if default.shape == self.value_dims else default.reshape(shape)
         with self._lock:
+            # All under one lock, so that the lookup is atomic. A stop at a checkpoint releases it.
             for part in blocks(len(keys), _BATCH):
                 for i, key in enumerate(keys[part], part.start):
                     row = self._entries.get(key)
@@ -141,6 +142,7 @@ class LookupTable:
     def export(self) -> tuple[Array, Array]:
         """Return all keys and their values, in the order of insertion."""
         with self._lock:
+            # Both lists are made under the lock, so that they correspond.
             keys, values = list(self._entries), list(self._entries.values())
         shape = (len(keys), *self.value_dims)
         if not self.value_dims:
@@ -244,6 +246,7 @@ class StaticTable(LookupTable):
         if not self.is_initialized:
             if not total:
                 raise InvalidArgumentError(f"no entries for table {self.name!r}", expected="at least one", actual=0)
+            # Another step may have filled the table meanwhile. Then the number of its entries is compared below.
             if self.install(distinct_entries(self.name, zip(*given, strict=True), total)):
                 return
         if len(self._entries) != total:
@@ -259,6 +262,7 @@ class StaticTable(LookupTable):
             if self.is_initialized:
                 return False
             self._entries = entries
+            # Set last and never reset, because lookups read the flag without the lock.
             self.is_initialized = True
             return True
 

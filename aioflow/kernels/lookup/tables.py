@@ -64,6 +64,7 @@ def _known(dims: Dims) -> tuple[int, ...]:
 def _shared(make: Callable[..., LookupTable], binding: Binding) -> Callable[..., LookupTable]:
     attrs, resources = binding.attrs, binding.resources
     name: str = attrs["shared_name"] or binding.name
+    # The last lookup is cached, since each step that uses the table runs its handle.
     held: LookupTable | None = None
     seen = -1
 

@@ -54,6 +54,7 @@ def initialize_from_file(binding: Binding) -> Callable[[LookupTable, bytes], Awa
     async def fill(table: LookupTable, filename: bytes) -> None:
         static = static_table(table)
         path = path_text(filename)
+        # Reading has no effect and may be abandoned; the table is filled afterwards, all at once.
         entries = await in_thread(_read, static, path, folders, layout, effects=False)
         static.install(entries)
 
@@ -106,6 +107,7 @@ def _lines(path: str, folders: AllowedFolders) -> list[bytes]:
 def _entries(lines: list[bytes], parts: list[_Part], layout: _Layout, path: str) -> Iterator[tuple[Any, Any]]:
     key_of, value_of = parts
     splits = max(layout.key_index, layout.value_index) >= 0
+    # The delimiter may be any byte, also one that is not valid UTF-8.
     delimiter = layout.delimiter.encode(errors="surrogateescape")
     for number, line in enumerate(batches(lines)):
         text = line.removesuffix(b"\r")
@@ -127,6 +129,7 @@ def _part(dtype: DType, index: int, offset: int, path: str) -> _Part:
         raise InvalidArgumentError(
             "a column is a string or a number", expected=[each.name for each in _COLUMN_TYPES], actual=dtype.name
         )
+    # Item 0 of the columns is the whole line.
     at = index + 1 if index >= 0 else 0
     parse = None if dtype is string else number_parser(dtype)
 
