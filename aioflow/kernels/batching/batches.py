@@ -44,6 +44,7 @@ class CarriedLine(BatchLine):
 
     def _shares(self, results: list[Array], pieces: list[Piece]) -> Iterator[list[Any]]:
         for piece in pieces[:-1]:
+            # Empty slices keep the dtype and the inner shape of the results.
             yield _carried([each[:0] for each in results], [], piece.request.payload[-1])
         index, at = [], 0
         for request, begin, end in pieces:
@@ -69,6 +70,7 @@ def batch(binding: Binding) -> Callable[[Sequence[Array]], tuple[Value, ...] | T
     def call(tensors: Sequence[Array]) -> tuple[Value, ...] | Turn:
         rows = check_rows(tensors, most)
         if not rows:
+            # A step without rows does not wait, and carries an index of itself alone.
             number = _number()
             return tuple(_carried(tensors, [(number, 0, 0)], number))
         line = find()
@@ -107,6 +109,7 @@ def unbatch(binding: Binding) -> Callable[[Array, Array, int], Array | Turn]:
                 "the batch has fewer rows than its index", expected=f">= {rows[-1][2]}", actual=np.shape(batched)
             )
         shares = {each: batched[begin:end] for each, begin, end in rows}
+        # The carrier's own share is returned at once; only those of other steps pass through the core.
         own = shares.pop(number, None)
         wake_all(core.bring(shares, asyncio.get_running_loop().time()))
         return own if own is not None else Turn(partial(wait, core, number), core.describe)
@@ -123,6 +126,7 @@ def unbatch_grad(binding: Binding) -> Callable[[Array, Array, Array, int], Array
         rows = _rows_of(index)
         wake_all(core.bring(number, grad, asyncio.get_running_loop().time()))
         if not rows:
+            # This step carried no batch, so its `original` has no rows.
             return grad[:0]
         finish = partial(_whole, len(original))
         return Waiting(

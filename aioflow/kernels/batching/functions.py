@@ -71,7 +71,9 @@ def batch_function(binding: Binding) -> Callable[[Sequence[Array], Sequence[Valu
         raise InvalidArgumentError("the function of the node is not there", expected="a body", actual="none")
     find = line_finder(FunctionLine, binding)
     most, queue = binding.attrs["max_batch_size"], binding.attrs["batching_queue"]
+    # The inputs are the rows, and after them the captured values.
     known = binding.constants[len(binding.attrs["Tin"]) :]
+    # Constants are hashed once, when the node is bound.
     constants = [None if value is None else _content(value) for value in known]
 
     async def alone(values: Sequence[Value]) -> tuple[Value, ...]:
@@ -82,6 +84,7 @@ def batch_function(binding: Binding) -> Callable[[Sequence[Array], Sequence[Valu
     ) -> tuple[Value, ...]:
         pairs = zip(constants, captured, strict=True)
         same = tuple(_same(value) if content is None else content for content, value in pairs)
+        # Rows share a batch only if their functions compute the same and the rows can be joined.
         kind = (body.digest, queue, same, tuple(tensor.shape[1:] for tensor in tensors))
         return tuple(await line.answer(rows, (*tensors, _Caller(body, captured)), kind))
 
@@ -102,6 +105,7 @@ def _same(value: Value) -> Hashable:
     """
     if isinstance(value, np.ndarray | np.generic) and value.nbytes <= _SMALL:
         return _content(value)
+    # The queue holds the captured values, so that an id is not reused while rows wait.
     return id(value)
 
 

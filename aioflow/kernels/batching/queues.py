@@ -46,6 +46,7 @@ class BatchSettings:
             raise InvalidArgumentError(
                 "allowed_batch_sizes exceed max_batch_size", expected=f"sizes up to {most}", actual=list(allowed)
             )
+        # With splitting, the rows of a large request fill several batches of the largest allowed size.
         policy = BatchPolicy(
             allowed[-1] if splits and allowed else most,
             attrs["batch_timeout_micros"] * 1e-6,
@@ -77,6 +78,7 @@ class BatchLine(BatchDriver):
             found: list[Value] = await call.future
             return found
         except asyncio.CancelledError:
+            # A batch without other callers is stopped. Its end is awaited, so that no work outlives the step.
             for run in self._leave(call):
                 await run.ended()
             raise
@@ -119,6 +121,7 @@ class BatchQueue:
         with self._lock:
             found = self._lines.get(loop)
             if found is None:
+                # Nothing else drops the lines of closed loops.
                 self._lines = {other: line for other, line in self._lines.items() if not other.is_closed()}
                 found = self._lines[loop] = self.kind(self.name, self.settings)
             return found
@@ -161,8 +164,10 @@ def check_rows(tensors: Sequence[Array], most: int) -> int:
 async def concatenated(pieces: Sequence[Piece], count: int, rows: int) -> list[Array]:
     """Return the first `count` arrays of the payloads, each joined and padded to `rows` rows with its last row."""
     first = pieces[0].request
+    # A request that is the whole batch needs no copy.
     if len(pieces) == 1 and first.rows == rows:
         return list(first.payload[:count])
+    # The bytes of the result, estimated from the rows of the first payload.
     size = sum(array.nbytes for array in first.payload[:count]) * rows // first.rows
     if size > _LARGE:
         return await in_thread(_concatenated, pieces, count, rows, effects=False)

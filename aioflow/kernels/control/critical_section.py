@@ -24,6 +24,7 @@ class Held:
 
     def release(self) -> bool:
         """Pass the lock to the next waiter. Return True if it was still held."""
+        # The consumer and the end of the step may call this from two threads; the first passes the lock on.
         with self._guard:
             held, self._held = self._held, False
         if held:
@@ -39,6 +40,7 @@ def mutex(binding: Binding) -> Callable[[], Turns]:
 @binder("MutexLock", device="CPU", is_async=True, takes=Turns, makes=Held)
 def lock(binding: Binding) -> Callable[[Turns], Waiting]:
     def wait(mutex: Turns) -> Waiting:
+        # `_release` runs at the end of the step even if the lock was consumed; a second release does nothing.
         return Waiting(mutex.ask, mutex.withdraw, Ticket, mutex.describe, lambda _: Held(mutex), _release)
 
     return wait

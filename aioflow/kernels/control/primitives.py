@@ -38,10 +38,12 @@ def abort(*, error_msg: str, exit_without_error: bool) -> None:
 @binder("Print", synchronises=True)
 def print_values(binding: Binding) -> Callable[[Array, Sequence[Array]], Array]:
     message, limit, summarize = (binding.attrs[k] for k in ("message", "first_n", "summarize"))
+    # Shared by all steps of the session, because `first_n` counts the messages of all of them.
     count: list[int] = binding.shared(lambda: [0])
     on_host = binding.backend.on_host
 
     def show(value: Array, data: Sequence[Array]) -> Array:
+        # A negative `first_n` stands for no limit.
         if limit < 0 or count[0] < limit:
             count[0] += 1
             _write(message + "".join(_summary(on_host(v), summarize) for v in data) + "\n", "stderr")
@@ -61,6 +63,7 @@ def print_text(binding: Binding) -> Callable[[bytes], None]:
 
 
 def _write(text: str, stream: str) -> None:
+    # Looked up in each call, since a program may redirect the stream.
     target = sys.stdout if stream == "stdout" else sys.stderr
     target.write(text)
     target.flush()

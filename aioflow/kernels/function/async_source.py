@@ -144,9 +144,11 @@ class AsyncSource:
         await self._ensure_reader()
         waiter = _Waiter()
         with self._lock:
+            # Items that were read before the end are still delivered.
             if self._last is not None and not self._core.items:
                 raise self._last()
             item = self._core.ask(waiter)
+        # A taken item, or a new waiter, may have made `wants_more` true.
         self._call_reader()
         if item is None:
             item = await self._wait(waiter)
@@ -167,12 +169,14 @@ class AsyncSource:
         try:
             await waiter.future
         except asyncio.CancelledError:
+            # After the withdrawal no item can arrive. One that has arrived goes to the next step.
             with self._lock:
                 self._core.withdraw(waiter)
             if waiter.item is not None:
                 self.give_back(waiter.item)
             raise
         with self._lock:
+            # Under the lock, because the reader's loop may run in another thread.
             item, last = waiter.item, self._last
         if item is not None:
             return item
@@ -190,9 +194,11 @@ class AsyncSource:
                     expected="a function that returns an async iterator, to read it more than once",
                     actual="an iterator that is being read",
                 )
+            # An iterator can be read only once, while a factory or an iterable serves every session.
             if isinstance(self._function.call, AsyncIterator):
                 self._function.reader = self
             self._loop = asyncio.get_running_loop()
+        # `_loop` was set under the lock, so one step starts the reader. No await may happen under a thread lock.
         await self._background.start(self._read())
 
     def _call_reader(self) -> None:
@@ -216,6 +222,7 @@ class AsyncSource:
 
     async def _read(self) -> None:
         """Read until the iterator ends. The task is cancelled when the session or the loop is closed."""
+        # The error if this task is cancelled; the other ends replace it.
         last: Callable[[], BaseException] = _reader_gone
         iterator: Any = None
         try:
@@ -231,6 +238,7 @@ class AsyncSource:
         except Exception as error:
             last = _again(error)
         finally:
+            # Before `aclose`, which may wait, so that the waiters learn of the end at once.
             self._end(last)
             if hasattr(iterator, "aclose"):
                 with suppress(Exception):  # no waiter is left to receive the error
@@ -247,6 +255,7 @@ class AsyncSource:
         if not isinstance(source, AsyncIterable):
             source = source()
         if not isinstance(source, AsyncIterable):
+            # Closed, so that Python does not warn about a coroutine that was never awaited.
             if inspect.iscoroutine(source):
                 source.close()
             raise DTypeError(

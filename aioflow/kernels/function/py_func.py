@@ -89,6 +89,7 @@ def _listed(result: Value) -> Sequence[Value]:
 
 def _output(index: int, value: Value, dtype: DType, dims: Dims) -> Array:
     if isinstance(value, np.ndarray | np.generic) and dtype is not dtypes.string:
+        # The byte order is no part of the dtype; `native` converts it below.
         if value.dtype.newbyteorder("=") != dtype.np_dtype:
             raise DTypeError(
                 f"the function returned output {index} with the wrong dtype",
@@ -103,6 +104,7 @@ def _output(index: int, value: Value, dtype: DType, dims: Dims) -> Array:
         except InvalidArgumentError as error:
             error.message = f"the function's output {index}: {error.message}"
             raise
+        # A view may be of memory that the function keeps.
         array = array if array.base is None else copied(array)
     if not is_compatible(array.shape, dims):
         raise InvalidArgumentError(
@@ -180,6 +182,7 @@ async def _tried(function: PythonFunction, values: Sequence[Value]) -> Value:
             if attempt > policy.retries:
                 raise
         await policy.sleep(policy.backoff(attempt))
+    # Not reached, since `count` never ends.
     return None
 
 
@@ -188,6 +191,7 @@ async def _within(policy: RetryPolicy, function: PythonFunction, values: Sequenc
         async with asyncio.timeout(policy.timeout) as deadline:
             return await _once(function, values)
     except TimeoutError as error:
+        # The function itself raised this TimeoutError.
         if not deadline.expired():
             raise
         raise DeadlineExceededError(
@@ -215,6 +219,7 @@ async def _once(function: PythonFunction, values: Sequence[Value]) -> Value:
 def py_func(binding: Binding) -> Callable[[Sequence[Value]], Awaitable[tuple[Array, ...]]]:
     function = find_function(binding.attrs["token"])
     check = ResultCheck(binding)
+    # Only a call without effects may be abandoned in its thread.
     effects = OPS.get(binding.op_type).stateful
 
     async def run(values: Sequence[Value]) -> tuple[Array, ...]:

@@ -104,6 +104,7 @@ _DENSE, _SPARSE = "ResourceConditionalAccumulator", "SparseConditionalAccumulato
 def _add(xp: Namespace, total: Array, gradient: Array) -> Array:
     if total.shape != gradient.shape:
         raise InvalidArgumentError("gradients differ in shape", expected=total.shape, actual=gradient.shape)
+    # Not in place: the first total is the gradient of a step, which may have more readers.
     return total + gradient
 
 
@@ -185,6 +186,7 @@ def _add_rows(xp: Namespace, total: Rows, more: Rows) -> Rows:
     first, second = place[: len(total.indices)], place[len(total.indices) :]
     values[first] = total.values
     counts[first] = total.counts
+    # The indices of one gradient are distinct, so an addition by index loses none.
     values[second] += more.values
     counts[second] += more.counts
     return Rows(indices, values, counts)
@@ -258,7 +260,9 @@ def take_sparse(binding: Binding) -> Callable[..., Waiting]:
             rows = taken[0]
             values = rows.values
             if found.means:
+                # Each row has its own count, since gradients have different rows.
                 values = found.mean(values, rows.counts.reshape(-1, *[1] * (values.ndim - 1)))
+            # -1 stands for an unknown number of rows.
             limit = found.dims[0] if found.dims else None
             return rows.indices, values, np.array([-1 if limit is None else limit, *values.shape[1:]], np.int64)
 

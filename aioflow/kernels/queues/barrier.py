@@ -85,6 +85,7 @@ def insert_many(binding: Binding) -> Callable[[Barrier, Array, Array], None]:
         found.check_component(component, dtype, values)
         if len(keys) and not values.size:
             raise InvalidArgumentError("a barrier takes no empty values", expected="elements", actual=values.shape)
+        # The barrier keeps views of the rows; `retains` protects their array.
         wake_all(found.insert(component, keys.tolist(), list(values)))
 
     return insert
@@ -113,6 +114,7 @@ def take_many(binding: Binding) -> Callable[..., Waiting]:
         if count < 0:
             raise InvalidArgumentError("cannot take a negative number of elements", expected=">= 0", actual=count)
         finish = partial(_batch, xp, found)
+        # With `gives_back` the step only borrows the elements, and a withdrawal puts them back.
         told = partial(tell, step, found.withdraw if gives_back else None)
         return Waiting(found.submit, found.withdraw, partial(Dequeue, count, small), found.describe, finish, told=told)
 
@@ -128,6 +130,7 @@ def _batch(xp: Namespace, found: Barrier, elements: Sequence[Sequence[Any]]) -> 
 
 def _stack(xp: Namespace, found: Barrier, component: int, values: list[Array]) -> Array:
     dims = found.shapes[component] if found.shapes else None
+    # Without elements, an unknown size counts as 0.
     shape = np.shape(values[0]) if values else tuple(d or 0 for d in dims or ())
     other = next((v for v in values if np.shape(v) != shape), None)
     if other is not None:

@@ -52,6 +52,7 @@ class Queue(QueueCore):
 
     def check(self, element: Sequence[Array]) -> None:
         """Raise InvalidArgumentError if the element does not fit this queue."""
+        # The common case is one comparison.
         if self.exact is not None and self.exact == tuple([v.shape for v in element]):
             return
         for i, (dims, value) in enumerate(zip(self.shapes, element, strict=False)):
@@ -94,6 +95,7 @@ def _shuffle(binding: Binding) -> Store:
             "min_after_dequeue does not fit the capacity", expected=f"0 <= value < {capacity}", actual=least
         )
     seeds = (attrs["seed"], attrs["seed2"])
+    # Two seeds of 0 stand for a seed from the operating system.
     generator = np.random.Generator(np.random.PCG64(None if seeds == (0, 0) else seeds))
     return ShuffleStore(least, lambda count: int(generator.random() * count))
 
@@ -111,6 +113,7 @@ def _handle(make_store: Callable[[Binding], Store], binding: Binding) -> Callabl
     dtypes, shapes = tuple(attrs["component_types"]), tuple(attrs["shapes"])
     if shapes and len(shapes) != len(dtypes):
         raise InvalidArgumentError("the queue needs one shape per component", expected=len(dtypes), actual=len(shapes))
+    # The last lookup is cached, since each step that uses the queue runs its handle.
     held: Queue | None = None
     seen = -1
 
@@ -188,6 +191,7 @@ def enqueue(binding: Binding) -> Callable[..., Waiting | None]:
         if dtypes != queue.dtypes:
             queue.check_types(dtypes, "enqueue into")
         queue.check(components)
+        # None if the element has to wait; otherwise the tickets that it has resolved.
         resolved = queue.try_put(components)
         if resolved is None:
             return queue.waiting(lambda wake: Enqueue((components,), wake), told=partial(tell, step, None))
@@ -275,6 +279,7 @@ def _dequeue_many(small: bool, binding: Binding) -> Body:
                 expected="known shapes",
                 actual=[format_dims(s) for s in queue.shapes] or "none",
             )
+        # It has no `wake`. If the request has to wait, a second ticket with one is made.
         ticket = Dequeue(n, small)
         resolved = queue.try_submit(ticket)
         told, finish = partial(tell, step, queue.withdraw if gives_back else None), partial(_batch, xp, queue)
@@ -309,6 +314,7 @@ def _stack(xp: Namespace, column: Sequence[Array], dtype: NpDType, dims: Dims) -
         return xp.array(column, dtype=dtype)
     if dims and len({value.shape for value in column}) == 1 and column[0].ndim:
         return xp.concatenate(column).reshape(len(column), *column[0].shape)
+    # An unknown size becomes that of the largest element, as PaddingFIFOQueue promises.
     sizes = [max((v.shape[i] for v in column), default=0) if d is None else d for i, d in enumerate(dims)]
     made = xp.empty((len(column), *sizes), dtype=dtype)
     made.fill(b"" if dtype.kind == "O" else 0)
@@ -326,6 +332,7 @@ def close(binding: Binding) -> Callable[[Queue], Waiting | None]:
     cancel = binding.attrs["cancel_pending_enqueues"]
 
     def end(queue: Queue) -> Waiting | None:
+        # This close takes effect after all earlier enqueues.
         if not cancel:
             return queue.waiting(Close)
         wake_all(queue.cancel_and_close())

@@ -36,6 +36,7 @@ def _nothing(value: Value) -> None:
 
 
 def _element(put: Put) -> Value:
+    # The value of a Get or a Peek is the Put that brought the element.
     return put.element
 
 
@@ -45,6 +46,7 @@ def stage(binding: Binding) -> Callable[..., Waiting]:
 
     def put(values: tuple[Array, ...], *, step: StepAccount) -> Waiting:
         size = sum(v.nbytes for v in values)
+        # Without a withdrawal for the step: an element that is in the area stays there, even if the step fails later.
         return _waiting(find(), partial(Put, values, size), _nothing, partial(tell, step, None))
 
     return put
