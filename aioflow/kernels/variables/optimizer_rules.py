@@ -63,6 +63,7 @@ def _accumulate_square(xp: Namespace, v: Array, o: Array, g: Array, s: Array, wa
     if wanted:
         xp.multiply(g, g, s)
         xp.add(v, s, o)
+    # The slot keeps its value, which a new array does not hold yet.
     elif o is not v:
         o[...] = v
 
@@ -90,6 +91,7 @@ def _adadelta(xp: Namespace, v: Arrays, o: Arrays, g: Array, s: Arrays, h: Scala
     xp.add(o[1], s[0], o[1])
     xp.add(o[1], epsilon, s[1])
     xp.add(v[2], epsilon, s[0])
+    # √(a / b) saves one root against √a / √b.
     xp.divide(s[0], s[1], s[0])
     xp.sqrt(s[0], s[0])
     xp.multiply(s[0], g, s[0])
@@ -180,6 +182,7 @@ def _centered_rms_prop(xp: Namespace, v: Arrays, o: Arrays, g: Array, s: Arrays,
     xp.multiply(s[0], h["rest"], s[0])
     xp.add(v[1], s[0], o[1])
     _mean_square(xp, v[2], o[2], g, s[0], h)
+    # ms - mg² estimates the variance of the gradient.
     xp.multiply(o[1], o[1], s[0])
     xp.subtract(o[2], s[0], s[0])
     xp.add(s[0], h["epsilon"], s[0])
@@ -217,6 +220,7 @@ def _ftrl(xp: Namespace, v: Arrays, o: Arrays, g: Array, s: Arrays, h: Scalars) 
     With multiply_linear_by_lr all of it is scaled by lr, so no term is divided by lr.
     """
     lr, scaled = h["lr"], h["multiply_linear_by_lr"]
+    # accum⁻ᵖ before and after this gradient.
     old_power, new_power = s[0], s[1]
     _power(xp, v[1], old_power, h["lr_power"])
     xp.multiply(g, g, new_power)
@@ -226,6 +230,7 @@ def _ftrl(xp: Namespace, v: Arrays, o: Arrays, g: Array, s: Arrays, h: Scalars) 
     if not scaled:
         xp.divide(old_power, lr, old_power)
     xp.multiply(old_power, v[0], old_power)
+    # `h["shrinkage"]` is twice the attribute of the op.
     xp.multiply(v[0], h["shrinkage"], s[2])
     xp.add(s[2], g, s[2])
     if scaled:
@@ -260,6 +265,7 @@ def _ftrl_scalars(xp: Namespace, h: Scalars) -> dict[str, Any]:
     shrinkage = h.get("l2_shrinkage")
     if shrinkage is not None:
         _require("l2_shrinkage", shrinkage, ">= 0")
+    # A zero of the dtype and on the device of the scalars.
     zero = h["lr"] - h["lr"]
     return {**h, "shrinkage": zero if shrinkage is None else shrinkage + shrinkage}
 

@@ -26,6 +26,7 @@ def var_handle(binding: Binding) -> Callable[[], VariableResource]:
     name: str = binding.attrs["shared_name"] or binding.name
     dtype, dims = binding.attrs["dtype"], binding.attrs["shape"]
     widened = "_widened" in binding.attrs  # set by `assign(validate_shape=False)`
+    # The last lookup is cached, since each step that uses the variable runs its handle.
     held: VariableResource | None = None
     seen = -1
 
@@ -195,6 +196,7 @@ def gather(binding: Binding) -> Callable[[VariableResource, Array], Array]:
             raise InvalidArgumentError(f"variable {name} has no rows", expected="rank >= 1", actual="rank 0")
         if batch_dims:
             return _batched(xp, value, indices, batch_dims)
+        # `take` below copies, so no reference to the value outlasts the lock.
         rows = checked_rows(xp, indices, value.shape[0])
         return xp.take(value, rows, axis=0).reshape(np.shape(indices) + value.shape[1:])
 
@@ -209,6 +211,7 @@ def _batched(xp: Namespace, value: Array, indices: Array, batch_dims: int) -> Ar
         )
     checked_rows(xp, indices, value.shape[batch_dims])
     rest = np.ndim(indices) - batch_dims
+    # One index array for each batch dimension, which broadcasts along its own axis.
     grid = tuple(
         xp.arange(size).reshape((1,) * axis + (size,) + (1,) * (batch_dims - axis - 1 + rest))
         for axis, size in enumerate(lead)
@@ -260,6 +263,7 @@ def _scatter(mode: str, binding: Binding) -> Callable[[VariableResource, Array, 
                 target = present.copy()
             else:
                 target = out
+                # Snapshots save the rows before they are overwritten.
                 resource.keep(rows)
             scatter_rows(xp, mode, target, rows, fitted)
             return target
