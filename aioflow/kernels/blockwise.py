@@ -55,6 +55,7 @@ def written(shape: tuple[int, ...], dtype: NpDType, write: Callable[[slice], Val
 def rows_written(shape: tuple[int, ...], dtype: NpDType, write: Callable[[slice], Value]) -> Array:
     """Return a new array; `write` returns the rows of each block, along the first dimension."""
     result = np.empty(shape, dtype)
+    # Elements of a row. At least one row is written at a time, however wide it is.
     row = max(1, result.size // max(1, len(result)))
     for part in blocks(len(result), max(1, _block(result.dtype) // row)):
         result[part] = write(part)
@@ -144,6 +145,7 @@ def counted(numbers: Array, total: int) -> Array:
     """Return `np.bincount(numbers, minlength=total)`, for numbers below `total`."""
     if not is_large(numbers):
         return np.bincount(numbers, minlength=total)
+    # Not a `bincount` of each block, which would make an array of `total` counts for each.
     counts = np.zeros(total, np.int64)
     for part in blocks(len(numbers), BLOCK):
         np.add.at(counts, numbers[part], 1)

@@ -108,6 +108,7 @@ class Chain:
     def _failed(self, error: BaseException) -> Member | None:
         trace = error.__traceback__
         while trace is not None:
+            # Each member is one line of the generated function, so the line number identifies it.
             if trace.tb_frame.f_code.co_filename == _FILENAME:
                 at = trace.tb_lineno - _FIRST_LINE
                 return self.members[at] if 0 <= at < len(self.members) else None
@@ -122,6 +123,7 @@ class Chain:
         last, free, made = self.last_uses(), [], 0
         for at, member in enumerate(self.members):
             text = _call_text(at, member, [names[value] for value in member.operands])
+            # Inputs are not reused: the caller holds them anyway. A member may read a value twice, hence `fromkeys`.
             free += [names[v] for v in dict.fromkeys(member.operands) if v >= self.inputs and last[v] == at]
             # Variables are reused after the last use of their values, which frees those arrays early.
             if not free:
@@ -130,6 +132,7 @@ class Chain:
             names.append(free.pop())
             lines.append(f"    {names[-1]} = {text}")
         lines.append(f"    return {names[-1]}")
+        # The text consists of numbered variables and of kernels' own expressions. No name from a graph enters it.
         exec(compile("\n".join(lines) + "\n", _FILENAME, "exec"), scope)
         function: Callable[[Sequence[Array]], Array] = scope["chain"]
         return function
@@ -182,6 +185,7 @@ def epilogue_of(binding: Binding) -> Chain | None:
     ops, dtype, count = binding.attrs["fused_ops"], binding.output_dtypes[0], binding.attrs["num_args"]
     if not ops:
         return None
+    # Inputs 0 and 1 of the node are the operands of the product.
     values = Values((dtype,) * (1 + count), (None, *binding.input_dims[2:]), (None, *binding.constants[2:]))
     operands = operands_of(binding.attrs)
     members = _members(binding, values, ops, operands, (dtype,) * len(ops), first=1)
@@ -193,6 +197,7 @@ def operands_of(attrs: Attrs) -> list[int]:
     if attrs["operands"]:
         return list(attrs["operands"])
     operands: list[int] = []
+    # Each op reads the result of the op before it, and a binary one also the next argument.
     argument, value = 1, 0
     for at, op in enumerate(attrs["fused_ops"]):
         operands.append(value)
@@ -229,6 +234,7 @@ def _members(
     Raises:
         InvalidArgumentError: the attributes do not form a program as the optimizer writes it.
     """
+    # The operands of all members, one after another; each member takes as many as its op has inputs.
     remaining = iter(operands)
     nodes, sources = binding.attrs["nodes"][first:], binding.attrs["sources"][first:]
     complete = len(ops) == len(dtypes) == len(nodes) == len(sources)
@@ -259,6 +265,7 @@ def _members(
         )
         call = kernel.bind(one)
         if may_differ(op, one.input_dims):
+            # Generated code would use the expression instead of the call, and so skip the check of the shapes.
             kernel, call = replace(kernel, expression=None), of_one_shape(call)
         yield Member(kernel, call, read, dtype, node, _source_line(source))
         values = values.add(dtype)

@@ -285,7 +285,9 @@ class KernelRegistry:
             with not_forked():
                 for name in import_module(self._package).modules():
                     import_module(name)
+            # After the imports, so that an interrupted load is repeated.
             self._package = ""
+        # A copy, since `_complete` removes the op.
         for op in list(self._offered):
             self._complete(op)
 
@@ -312,6 +314,7 @@ class KernelRegistry:
         own = origin.get("__name__", "").startswith("aioflow.kernels.")
         if own or getattr(self._here, "trusts", False):
             with self._offers.lock:
+                # Under the lock, so that `_is_all` cannot complete the op between this test and the append.
                 if op not in self._completed:
                     # `cache`: made once, even if an interrupt cuts off `_complete`.
                     self._offered.setdefault(op, []).append((cache(make), origin))
@@ -322,9 +325,11 @@ class KernelRegistry:
 
     def _complete(self, op: str) -> None:
         """Make all kernels of an op."""
+        # Without a lock, since no op ever leaves the set.
         if op in self._completed:
             return
         with not_forked(), REGISTERING:
+            # The kernels of `aioflow.ops.<family>` are in `aioflow.kernels.<family>`.
             home = OPS.home(op).split(".")
             if self._package and home[:2] == ["aioflow", "ops"]:
                 new = [name for name in import_module(self._package).modules(home[2]) if name not in sys.modules]
@@ -333,6 +338,7 @@ class KernelRegistry:
                     reserve(0, LOADING)
                 for name in new:
                     import_module(name)
+            # Until `_is_all` has decided, other threads may offer further kernels.
             while not self._is_all(op):
                 make, origin = self._offered[op][0]
                 self._add(make(), origin)
@@ -358,6 +364,7 @@ class KernelRegistry:
         return self._add(kernel_def, importing())
 
     def _add(self, kernel_def: KernelDef, origin: Globals) -> KernelDef:
+        # Raises NotFoundError for an op that is not defined.
         OPS.get(kernel_def.op)
         known, key = self._known.setdefault(kernel_def.op, []), _key(kernel_def)
         if any(other is kernel_def for other in known):
@@ -608,7 +615,9 @@ def _bind_body(op: str, body: Body) -> Callable[[Binding], Body]:
     op_def = OPS.get(op)
     names = [a.name for a in op_def.inputs]
     unknown = [a for a in attrs if a not in op_def.attrs]
+    # An attribute before the `*` would silently receive an input.
     unnamed = [p.name for p in positional if p.name in op_def.attrs and p.name not in names]
+    # So would the names of the inputs in another order.
     swapped = sorted(given_names) == sorted(names) and given_names != names
     if len(given_names) != len(names) or unknown or unnamed or swapped:
         raise InvalidArgumentError(

@@ -81,6 +81,7 @@ class VariableResource:
         Raises:
             FailedPreconditionError: no value has been assigned yet.
         """
+        # One read of the slot: an update could empty it between two.
         value = self._value
         return value if value is not None else self._wait_and_read()
 
@@ -118,6 +119,7 @@ class VariableResource:
         """
         with self.lock:
             value = self._initialized()
+            # An array that is never changed in place needs no snapshot.
             if not Snapshot.pays(value) or not _overwritable(value):
                 return value
             taken = Snapshot(value, self.lock, self._spares)
@@ -196,6 +198,8 @@ class VariableResource:
                     self._value = value  # meanwhile readers continue with the present value
                 kept = change(value, value if alone else self._spare(value, reach))
             finally:
+                # Another array replaces the one that snapshots share. If `change` has raised, `kept` is None and the
+                # old array stays.
                 if self._snapshots and kept is not None and kept is not value:
                     self._leave()
                 self._value = value if kept is None else kept
@@ -205,6 +209,7 @@ class VariableResource:
         """Update variables whose locks are held, as `update_together`."""
         values = [variable._initialized() for variable in variables]
         outs: list[Array | None] = []
+        # If `change` raises, each variable keeps its old array.
         news: Sequence[Array] = values
         try:
             for i, variable in enumerate(variables):
@@ -252,6 +257,7 @@ def update_together(variables: Sequence[VariableResource], change: Change, reach
     try:
         # All callers lock in the same order, so that updates cannot deadlock.
         for variable in sorted(variables, key=id):
+            # In sorted order, a variable that is given twice meets itself.
             if held and held[-1] is variable:
                 raise InvalidArgumentError(
                     "a variable cannot be two inputs of its update", expected="distinct variables", actual=variable.name
@@ -300,6 +306,7 @@ class ResourceManager:
                 for name, candidate in held.items():
                     if candidate is resource:
                         self.generation += 1
+                        # The iteration ends here, so the dict may change.
                         del held[name]
                         return True
         return False

@@ -90,9 +90,11 @@ class Snapshot:
             return
         if self._marks is None:
             self._marks = np.zeros(self.shape[0], bool)
+        # A row is saved once, and not at all if the reader is past it.
         fresh = rows[~self._marks[rows] & (rows >= self._begin)]
         if len(fresh):
             self._marks[fresh] = True
+            # Appended as a whole, because the reader copies the list without the lock.
             self._old.append((fresh, np.take(source, fresh, axis=0)))
 
     def detach(self) -> None:
@@ -132,11 +134,13 @@ class Snapshot:
 
     def release(self, stop: int) -> None:
         """Declare that the rows before `stop` will not be read again. At the end, release the array."""
+        # Without the lock: at worst, `keep` saves a row that is no longer needed.
         self._begin = stop
         if stop < self.shape[0]:
             return
         with self._lock:
             if self._rows is not None and not self._shared and not self._spares:
+                # The base of the view is the variable's former array.
                 self._spares.append(self._rows.base)
             self._rows = self._bytes = self._marks = None
             self._old = []

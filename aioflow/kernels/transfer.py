@@ -32,6 +32,7 @@ class TransferStep(Protocol):
 
 def _send(binding: Binding) -> Body:
     name, to = binding.attrs["tensor_name"], binding.attrs["recv_device"]
+    # Between devices of one task, the value goes straight to the rendezvous.
     here = task_of(binding.attrs["send_device"]) == task_of(to)
 
     def send(value: Value, *, step: TransferStep, tag: str = _TOP_LEVEL) -> None:
