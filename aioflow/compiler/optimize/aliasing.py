@@ -80,6 +80,7 @@ class Aliasing:
         waiting = list(roots)
         while waiting:
             root = waiting.pop()
+            # The values that have replaced a root may have been replaced themselves.
             if root in self._joined:
                 waiting.extend(self._joined[root])
             else:

@@ -47,6 +47,7 @@ def _key(node: Node, rewriting: Rewriting) -> _Key | None:
     control = frozenset(node.control)
     key = (node.op, _inputs(node, rewriting), control, node.device, node.outputs, attrs)
     try:
+        # An attribute that cannot be hashed keeps its node out of the comparison.
         hash(key)
     except TypeError:
         return None

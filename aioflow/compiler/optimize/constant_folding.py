@@ -74,6 +74,7 @@ def _may_be_folded(node: Node, inputs: Sequence[Array], rewriting: Rewriting, ma
         return False
     counts = [num_elements(spec.dims) for spec in node.outputs]
     sizes = [count * spec.dtype.size for count, spec in zip(counts, node.outputs, strict=True) if count is not None]
+    # Where a size is unknown before the node has run, the inputs must bound it.
     known = len(sizes) == len(counts) or traits_of(node.op).never_larger
     return known and _is_small(sum(sizes), inputs, max_bytes)
 

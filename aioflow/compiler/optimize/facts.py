@@ -35,6 +35,7 @@ def is_pure_op(op: str) -> bool:
         a.dtype in _OPAQUE for a in (*definition.inputs, *definition.outputs)
     ):
         return False
+    # A kernel that waits depends on more than its inputs.
     return not any(kernel.is_async for kernel in KERNELS.for_op(op))
 
 
@@ -136,6 +137,7 @@ class Facts:
 
     def _find_compact(self, node: Node) -> bool:
         if traits_of(node.op).memory is Memory.PASSED and self.is_pure(node.op):
+            # `_derived` has computed the facts of all inputs before.
             return all(self._compact[edge.node] for edge in node.inputs)
         return self.is_pure(node.op) and self._is_elementwise(node.op)
 
@@ -149,6 +151,7 @@ class Facts:
 
     def _derived(self, known: dict[str, T], name: str, find: Callable[[Node], T]) -> T:
         """Return `find` of a node, after that of all nodes that it depends on, up to nodes that are not pure."""
+        # A stack instead of recursion: graphs may be deeper than Python's recursion limit.
         stack = [] if name in known else [name]
         while stack:
             node = self._nodes[stack[-1]]

@@ -66,6 +66,7 @@ def _pairs(
         source = norm.inputs[0]
         convolution = graph.nodes[source.node]
         only = convolution.op in _CONVOLUTIONS and consumers[source.node] == [norm] and source.node not in named
+        # The image must not be a parameter of the normalization at the same time.
         if only and norm.inputs.count(source) == 1 and _alike(graph, convolution, norm, consumers[norm.name]):
             yield norm.name, convolution
 
@@ -152,6 +153,7 @@ class _Folding:
         sources = [self._made[edge.node] for edge in inputs]
         if all(source.op == "Const" for source in sources):
             graph = replace(self._graph, nodes=self._made)
+            # None if it cannot be computed now. Then the node stays in the step.
             values = self._evaluate(node, graph, [source.attrs["value"] for source in sources])
             if values is not None:
                 # The constant waits for everything that the node and its inputs waited for: they may be alive only in

@@ -147,6 +147,7 @@ def _bias_operand(graph: ClientGraph, product: Node, node: Node) -> Edge | None:
     at = node.inputs.index(Edge(product.name, 0))
     other = node.inputs[1 - at]
     if node.op in ("BiasAdd", "BiasAddV1"):
+        # A BiasAdd adds its second input to the first, so the product must be the first.
         return other if at == 0 else None
     made, bias = product.outputs[0].dims, graph.spec(other).dims
     if made is None or bias is None or len(bias) != 1 or bias[0] is None or bias[0] != made[-1]:

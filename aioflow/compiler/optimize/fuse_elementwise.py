@@ -160,6 +160,7 @@ def _broadcasts_simply(operand: Dims, result: Dims) -> bool:
     if operand == () or operand is None or result is None:
         return operand == () or operand is result
     rest = operand
+    # Leading sizes of 1 are the same for every block.
     while rest and rest[0] == 1:
         rest = rest[1:]
     tail = result[len(result) - len(rest) :]

@@ -110,6 +110,7 @@ def _half(node: Node) -> Half:
 def _following(graph: ClientGraph, node: Node, narrow: DType, made: set[Edge], neutral: set[str]) -> _Change | None:
     places = [i for i, edge in enumerate(node.inputs) if graph.spec(edge).dtype is _WIDE]
     if traits_of(node.op).memory is Memory.PASSED:
+        # An op that only passes values on follows those that are in 16 bits already.
         places = [i for i in places if node.inputs[i] in made]
     elif not all(edge in made or _fits(graph, edge, narrow, neutral) for edge in (node.inputs[i] for i in places)):
         return None
@@ -137,6 +138,7 @@ def _fits(graph: ClientGraph, edge: Edge, narrow: DType, neutral: set[str]) -> b
         return True
     value: Array = source.attrs["value"]
     with np.errstate(over="ignore", under="ignore"):
+        # Out of range a number becomes infinite or 0, an error far above the rounding.
         error = np.abs(value.astype(narrow.np_dtype).astype(value.dtype) - value)
     return bool((error <= np.abs(value) * _RELATIVE).all())
 
@@ -153,6 +155,7 @@ def _change(node: Node, narrow: DType, places: Any) -> _Change | None:
             attrs[arg.list_attr] = tuple(narrow if i in inputs and t is _WIDE else t for i, t in given)
         elif arg.type_attr is not None and node.attrs[arg.type_attr] is _WIDE and inputs.issuperset(positions):
             attrs[arg.type_attr] = narrow
+    # An unchanged attribute is the same object. An array among them must not reach `!=`, which would return an array.
     changed = {name for name, value in attrs.items() if value is not node.attrs[name] and value != node.attrs[name]}
     if not changed or not _is_allowed(node, attrs, changed):
         return None
@@ -193,6 +196,7 @@ def _wanted(graph: ClientGraph, candidates: Mapping[str, _Change]) -> dict[str, 
     """
     read: set[str] = set()
     found: dict[str, _Change] = {}
+    # Backwards, so that the readers of a node are decided before it.
     for node in reversed(list(graph.nodes.values())):
         change = candidates.get(node.name)
         if change is not None and (node.name in read or _half(node) is Half.GAINS):

@@ -80,6 +80,7 @@ class _Memory:
         self._overwriting = {name for name, node in graph.nodes.items() if may_overwrite(node.op)}
         buffer_of: dict[Edge, _Buffer] = {}
         for name, node in graph.nodes.items():
+            # By identity: a node that reads a buffer twice is one reader.
             read = {id(b): b for edge in node.inputs if (b := buffer_of.get(edge)) is not None}
             self.reads[name] = list(read.values())
             self.allocates[name] = []
@@ -90,6 +91,7 @@ class _Memory:
                 traits = traits_of(node.op)
                 origin = traits.origin(port)
                 if origin is not None and node.inputs[origin] in buffer_of:
+                    # A value that is passed on lives in the buffer of its origin.
                     buffer_of[edge] = buffer_of[node.inputs[origin]]
                 elif origin is None and not traits.is_resident:
                     buffer_of[edge] = _Buffer(_sizes(node, port, batches))
@@ -252,6 +254,7 @@ def _depth_first(graph: ClientGraph, before: Mapping[str, Sequence[str]], memory
     order: dict[str, None] = {}
     read = {source for sources in before.values() for source in sources}
     for root in sorted((name for name in graph.nodes if name not in read), key=first):
+        # A stack instead of recursion: graphs may be deeper than Python's recursion limit.
         stack = [(root, False)]
         while stack:
             name, ready = stack.pop()

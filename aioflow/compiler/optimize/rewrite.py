@@ -225,6 +225,7 @@ class Rewriting:
         if made is not None and made.op == "Identity" and self._says_nothing(made):
             self._leave_out(made)
         elif made is None or _what(made) == _what(node):
+            # The node may have renamed inputs. Then an earlier node has been replaced, and `_changed` is set already.
             self.nodes[node.name] = node
         else:
             self._changed = True
@@ -273,6 +274,7 @@ class Rewriting:
         for edge in edges:
             source = self.nodes.get(edge.node)
             if source is not None and not traits_of(source.op).is_control_flow:
+                # A reader waits for its source and for everything that the source waits for.
                 known.update((source.name, *source.control, *self.facts.anchors(source.name)))
         return tuple(
             c for c in dict.fromkeys(control) if c not in known and not known.issuperset(self.facts.anchors(c))

@@ -133,6 +133,7 @@ def _strided(node: Node, rewriting: Rewriting) -> Node | None:
     other = any(node.attrs[mask] for mask in ("ellipsis_mask", "new_axis_mask", "shrink_axis_mask"))
     if other or dims is None or any(b is None or b.ndim != 1 or b.size > len(dims) for b in bounds):
         return None
+    # Dimensions beyond the items are taken whole.
     items = zip(*(b.tolist() for b in bounds if b is not None), dims, strict=False)
     masks = node.attrs["begin_mask"], node.attrs["end_mask"]
     whole = all(_takes_all(axis, item, masks) for axis, item in enumerate(items))
@@ -205,6 +206,7 @@ def _is_of_one(axes: Array, dims: Dims, node: Node) -> bool:
     chosen: list[int] = axes.reshape(-1).tolist()
     if dims is None or not all(-len(dims) <= axis < len(dims) for axis in chosen):
         return False
+    # An axis that is named twice is an error, which the kernel has to report.
     distinct = {axis % len(dims) for axis in chosen}
     kept = not chosen or node.attrs["keep_dims"]
     return bool(kept and len(distinct) == len(chosen) and all(dims[axis] == 1 for axis in distinct))

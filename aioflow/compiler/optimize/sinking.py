@@ -117,6 +117,7 @@ class _Regions:
         if (
             self._is_elementwise(node)
             and all(one.order == first.order and one.transpose.device == node.device for one in found)
+            # Several operands certainly have the same memory order only if all are row-major.
             and (ordered or len(found) == 1)
             and _known_rank(node, len(first.order))
             and all(edge.node in self.turned or self._fits(node, edge, first.order) for edge in node.inputs)
@@ -180,6 +181,7 @@ def _rewritten(graph: ClientGraph, regions: _Regions, worth: set[str]) -> Client
         for port, spec in enumerate(node.outputs):
             if Edge(node.name, port) in read_outside:
                 attrs = {**turned.transpose.attrs, "T": spec.dtype}
+                # Readers outside of the region still need the transposed value.
                 rewriting.follow(node, port, "transposed", TRANSPOSE, turned.transpose.inputs[1:], attrs, spec)
     return rewriting.finished()
 

@@ -27,6 +27,7 @@ def transposes(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph:
     """Return the graph with one node wherever several rearrange the same value."""
     graph = sweep(graph, _simplified)
     carried = sunk(graph)
+    # Transposes that sinking has brought together are merged now.
     return graph if carried is graph else sweep(carried, _simplified)
 
 
@@ -46,6 +47,7 @@ def _transpose(node: Node, rewriting: Rewriting) -> Node | None:
     first, second = _permutation(inner, rewriting), _permutation(node, rewriting)
     if first is None or second is None or len(first) != len(second):
         return None
+    # Axis i of the result is axis second[i] of the inner result, and so axis first[second[i]] of the value.
     both = tuple(first[axis] for axis in second)
     if both == tuple(range(len(both))):
         return rewriting.passed_on(node, inner.inputs[0])
@@ -84,6 +86,7 @@ def _always_fits(dims: Dims, sizes: Array) -> bool:
     rest = math.prod(size for size in sizes.reshape(-1).tolist() if size != -1)
     known = math.prod(d for d in dims if d is not None)
     if None in dims:
+        # Whatever the unknown sizes are, the number of elements is a multiple of `known`, and so of `rest`.
         return bool((sizes == -1).sum() == 1 and rest > 0 and known % rest == 0)
     return bool(rest > 0 and (known % rest == 0 if (sizes == -1).any() else known == rest))
 
