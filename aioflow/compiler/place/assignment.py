@@ -41,6 +41,7 @@ class Assignment:
             return True
         if not problem.free[node] or self._chosen[problem.group[node]] != _FLOATING:
             return False
+        # Feeds reach every device from the host, so they favor none.
         undecided = (_FLOATING, problem.host)
         return all(self.device[problem.source[tensor]] in undecided for tensor in problem.reads[node])
 
@@ -117,6 +118,7 @@ class Assignment:
         return device if device in feasible else feasible[0]
 
     def _choose(self, node: int, device: int) -> None:
+        # A floating node takes along the floating nodes that it reads.
         waiting = [node]
         while waiting:
             source = waiting.pop()

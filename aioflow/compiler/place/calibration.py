@@ -188,6 +188,7 @@ def _positive(name: str, value: Any) -> float:
 
 
 def _time(name: str, value: Any) -> float:
+    # A bool is an int, and JSON's `true` would count as 1.
     number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
     if not 0.0 <= number < math.inf:
         raise InvalidArgumentError(

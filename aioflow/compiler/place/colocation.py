@@ -98,6 +98,7 @@ def preferred(graph: ClientGraph, positions: Mapping[str, int]) -> Iterator[tupl
             entering[node.name] = position
     for position, node in enumerate(graph.nodes.values()):
         for edge in node.inputs:
+            # Removed by its first reader, so that later ones do not count.
             waiting = entering.pop(edge.node, None)
             if waiting is not None:
                 yield waiting, position

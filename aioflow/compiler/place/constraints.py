@@ -171,6 +171,7 @@ class _Constraints:
         self._read_nodes()
         for one, other in joined_by_handles(self.graph, self.positions):
             self._unite(one, other)
+        # After the handles, because `_would_part` compares the resources of whole groups.
         for one, other in joined_by_name(self.graph, self.positions):
             if not self._would_part(one, other):
                 self._unite(one, other)
@@ -198,6 +199,7 @@ class _Constraints:
                     self.wishes.append((i, self._wish(node)))
                 else:
                     mask &= offers.request(node.device)
+            # Nodes with kernels leave the client's own device to those that can run nowhere else.
             self.masks.append(mask if priorities is None else offers.elsewhere(mask))
             self.priorities.append(priorities)
             if _keeps_state(self.graph, node, offers.cluster):
@@ -224,6 +226,7 @@ class _Constraints:
 
         That is so if each has an existing resource, and these are on different devices.
         """
+        # -1 has all bits set: a group without a resource fits any device.
         first, second = (self.homes.get(self.sets.find(member), -1) for member in (one, other))
         return self.offers.cluster.allow_soft_placement and not first & second
 

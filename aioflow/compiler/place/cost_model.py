@@ -62,6 +62,7 @@ class Measurements:
     def __init__(self, time_constant: float = 20.0, floor: float = 1e-6) -> None:
         if not time_constant > 0:
             raise InvalidArgumentError("wrong time constant", expected="more than 0 steps", actual=time_constant)
+        # 1 - exp(-1 / T), accurate also for a large T.
         self._share = -math.expm1(-1.0 / time_constant)
         self._floor = floor
         self._means: dict[str, dict[str, Measured]] = {}
@@ -76,6 +77,7 @@ class Measurements:
         mean = self._means.setdefault(node, {}).setdefault(device_type, Measured())
         mean.steps += 1
         # 1 / steps yields the plain average of the first steps.
+        # The maximum ends the plain average once its weight falls below that of the time constant.
         share = max(self._share, 1.0 / mean.steps)
         mean.seconds += share * (seconds - mean.seconds)
         mean.output_bytes += share * (output_bytes - mean.output_bytes)

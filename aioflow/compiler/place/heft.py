@@ -46,6 +46,7 @@ def _upward_ranks(problem: Problem) -> list[float]:
     ranks = [0.0] * len(problem.nodes)
     for node in range(len(ranks) - 1, -1, -1):
         feasible = problem.feasible[problem.group[node]]
+        # Its readers come later in the order, so `ranks[node]` holds their maximum, with the transfers, already.
         ranks[node] += sum([problem.seconds[device][node] for device in feasible]) / len(feasible)
         for tensor in problem.reads[node]:
             sending = problem.trips[tensor] * (latency + overhead) + problem.size[tensor] * per_byte
@@ -76,6 +77,7 @@ class _Gaps:
         """Mark an interval that was idle as busy."""
         i = bisect_right(self._starts, start) - 1
         before, after = (self._starts[i], start), (end, self._ends[i])
+        # The interval splits the gap; a half without length vanishes.
         left = [gap for gap in (before, after) if gap[0] < gap[1]]
         self._starts[i : i + 1] = [gap[0] for gap in left]
         self._ends[i : i + 1] = [gap[1] for gap in left]

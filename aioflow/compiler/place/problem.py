@@ -92,6 +92,7 @@ class _Tensors:
             found = self.numbers[source, port] = len(self.source)
             self.source.append(source)
             self.port.append(port)
+            # Bytes per step, so of all iterations.
             self.size.append(size * trips)
             self.trips.append(trips)
         return found

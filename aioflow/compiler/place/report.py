@@ -126,6 +126,7 @@ def explain(graph: ClientGraph, cluster: ClusterView, costs: CostModel, strategy
     placement = choose(graph, groups, cluster, costs, strategy)
     schedule = simulate_placement(graph, placement.devices, costs, cluster.devices)
     unsplit = choose(graph, groups, cluster, costs, "first").seconds
+    # Only a step of several tasks has messages.
     several = len({task_of(device) for device in cluster.devices}) > 1
     plan = partition(place(graph, cluster, lambda *_: placement.devices)) if several else None
     transposes = tuple(name for name, node in graph.nodes.items() if node.op == TRANSPOSE)

@@ -157,6 +157,7 @@ class _Simulation:
                     self._running[node] = False
                     self._idle[device] = True
                     self._end(node, now)
+                # A node that takes time queues for its device; any other one ends at once.
                 elif self._busy[node]:
                     heappush(self._queues[device], (now, node))
                 else:
@@ -234,6 +235,7 @@ def _peaks(problem: Problem, placement: Sequence[int], run: _Simulation) -> list
             life[1] = max(life[1], run.finish[node])
     changes: list[list[tuple[float, float]]] = [[] for _ in problem.devices]
     for (device, root), (begin, end) in lives.items():
+        # `size` is that of all iterations, of which one is alive at a time.
         size = problem.size[root] / problem.trips[root]
         changes[device] += [(begin, size), (end, -size)]
     return [_highest(found) for found in changes]
@@ -243,6 +245,7 @@ def _roots(problem: Problem) -> list[int | None]:
     """Return for each tensor the tensor whose memory it shares; None if that memory does not count."""
     roots: list[int | None] = list(range(len(problem.source)))
     tensors = {(problem.nodes[problem.source[t]].name, problem.port[t]): t for t in range(len(roots))}
+    # In the order of the nodes, so that the root of an origin is known before it is needed.
     for tensor in sorted(range(len(roots)), key=problem.source.__getitem__):
         node = problem.nodes[problem.source[tensor]]
         traits = traits_of(node.op)

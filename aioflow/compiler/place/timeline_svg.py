@@ -93,6 +93,7 @@ def draw_timeline(schedule: Schedule, title: str) -> str:
     bars = {device: list(_bars(nodes, axis.scale)) for device, nodes in schedule.timeline.items()}
     largest = sorted(schedule.transfers, key=lambda t: (-t.size, t.start, t.node))[:_MOST_ARCS]
     arcs = [_arc(transfer, lanes, axis) for transfer in largest]
+    # XML allows hardly any control characters, not even escaped ones.
     title = _fitted("".join(c if c.isprintable() else "\ufffd" for c in title), _WIDTH - 32, _TITLE_CHARACTER)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" viewBox="0 0 {_WIDTH} {height}" '
@@ -138,6 +139,7 @@ def _ticks(seconds: float, axis: _Axis, bottom: float) -> Iterator[str]:
     step = _round_step(seconds * 1e3 / _TICKS) if seconds else 1.0
     digits = max(0, -floor(log10(step)))
     yield f'<line x1="{axis.left}" y1="{y}" x2="{_WIDTH - _RIGHT}" y2="{y}" stroke="#333"/>'
+    # The small summand keeps a last tick that rounding would lose.
     for i in range(int(seconds * 1e3 / step + 1e-9) + 1):
         x = axis.x(i * step * 1e-3)
         yield f'<line x1="{x:.1f}" y1="{_TOP - 10}" x2="{x:.1f}" y2="{y + 5}" stroke="#e4e4e4"/>'
