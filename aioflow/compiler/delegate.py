@@ -130,6 +130,7 @@ def regions(
             readers[edge].append(name)
     # Each refusal splits regions, so repeat until the engine accepts all that are left.
     while True:
+        # A region that was refused in part, or is too short, comes back in smaller pieces or not at all.
         found = _together(graph, staying, waiting, seconds)
         for region in found:
             if region.seconds <= delegate.call_seconds:
@@ -249,6 +250,7 @@ def _places(graph: ClientGraph, staying: Mapping[str, str], waiting: Collection[
             waits, level = (bits.get(name, 0), 0) if loop is None else of_loops[loop]
             for source in node.predecessors():
                 other = found.get(source, _Place(0, 0))
+                # An edge from a node of the engine to one that stays ends a level.
                 leaves = is_ours and source not in staying and graph.nodes[source].op not in (*BOUNDARY, _CONSTANT)
                 waits, level = waits | other.waits, max(level, other.level + leaves)
             found[name] = _Place(waits, level)
@@ -262,6 +264,7 @@ def _alone(graph: ClientGraph, members: Sequence[str], readers: Mapping[Edge, Co
     inside = set(members)
     made = (Edge(name, port) for name in members for port in range(len(graph.nodes[name].outputs)))
     read = [edge for edge in made if not inside.issuperset(readers.get(edge, ()))]
+    # A step needs a fetch even if other nodes only wait for the region.
     return _body(graph, members, read or [Edge(members[-1], 0)])
 
 
@@ -346,6 +349,7 @@ class _Cutting:
         nodes: dict[str, Node] = {}
         for name, node in self._graph.nodes.items():
             region = self._region.get(name)
+            # Every member yields the node of its region. The dictionary keeps it at the place of the first.
             made = self._renamed(node if region is None else self._made[id(region)])
             nodes[made.name] = made
         targets = tuple(dict.fromkeys(self._stands.get(name, name) for name in self._graph.targets))
@@ -400,6 +404,7 @@ def _ordered(nodes: Mapping[str, Node]) -> dict[str, Node]:
         waiting = [first]
         while waiting:
             node = nodes[waiting[-1]]
+            # A node stays on the stack until all its inputs have been placed.
             missing = [n for n in node.predecessors() if n not in found and nodes[n].op != "NextIteration"]
             waiting += reversed(missing)
             if not missing:

@@ -28,6 +28,7 @@ def may_grow(shapes: Sequence[Dims]) -> bool:
     """
     several = [dims for dims in shapes if dims != ()]
     known = [dims for dims in several if dims is not None]
+    # A value of unknown rank may stretch any other one that is not a scalar.
     if len(several) < 2 or len(known) < len(several):
         return len(several) > 1
     rank = max(map(len, known))

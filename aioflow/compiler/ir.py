@@ -116,6 +116,7 @@ class ClientGraph:
         """Return for each node the nodes that read it or wait for it, in order, each once."""
         found: dict[str, list[Node]] = {name: [] for name in self.nodes}
         for node in self.nodes.values():
+            # Each once, in a reproducible order.
             for source in dict.fromkeys(node.predecessors()):
                 found[source].append(node)
         return found
@@ -173,9 +174,11 @@ class Part:
     @property
     def all_feeds(self) -> int:
         """The number of feeds of the whole step."""
+        # Each subgraph has the number for the whole step.
         return max((graph.feeds for graph in self.subgraphs.values()), default=0)
 
     def _indices(self, op: str) -> tuple[int, ...]:
+        # A set, since a feed exists on every device that reads it.
         return tuple(sorted({int(node.attrs["index"]) for node in self.nodes() if node.op == op}))
 
 

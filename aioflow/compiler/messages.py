@@ -55,6 +55,7 @@ def _only_sends(part: Part) -> bool:
     if len(part.subgraphs) != 1 or _may_be_dead(part):
         return False
     (graph,) = part.subgraphs.values()
+    # All work of a part ends in its nodes without readers.
     leaves = (graph.nodes[name] for name, readers in graph.consumers().items() if not readers)
     return all(leaf.op == SEND and task_of(leaf.attrs["recv_device"]) != part.task for leaf in leaves)
 

@@ -25,6 +25,7 @@ def in_order(nodes: Mapping[str, Node], followers: Mapping[str, Sequence[str]] |
             name, ready = stack.pop()
             if ready:
                 order[name] = nodes[name]
+                # Pushed last, so that they come directly behind the node.
                 stack.extend((s, False) for s in reversed(behind.get(name, ())) if s not in visited)
             elif name not in visited:
                 visited.add(name)

@@ -89,6 +89,7 @@ def pack_sends(plan: Plan, seconds: NodeSeconds, options: PackOptions | None = N
 def _packs(device: str, graph: ClientGraph, seconds: NodeSeconds, options: PackOptions) -> Iterator[_Pack]:
     before = _waits(device, graph)
     made: dict[_Key, list[tuple[float, Node, OutputSpec]]] = defaultdict(list)
+    # Estimated seconds from the start of the step until each value exists.
     elapsed = 0.0
     for node in graph.nodes.values():
         if node.op not in (SEND, RECV, *BOUNDARY, "Const"):
@@ -131,6 +132,7 @@ def _waits(device: str, graph: ClientGraph) -> dict[str, int]:
     kind = DeviceSpec.from_string(device).device_type or "CPU"
     found: dict[str, int] = {}
     for number, node in enumerate(graph.nodes.values()):
+        # An integer as a set: a union is one `|`, and equal sets are equal keys.
         bits = 1 << number if waits_for_others(node, kind) else 0
         for source in node.predecessors():
             bits |= found.get(source, 0)  # absent for the edge that closes a loop
@@ -167,6 +169,7 @@ def _joining(pack: _Pack) -> Iterator[Node]:
     attrs = {"N": len(flat), "T": dtype, "Tidx": int32}
     yield axis
     yield Node(f"{pack.name}/joined", "ConcatV2", (*flat, Edge(axis.name, 0)), (), attrs, (whole,), device)
+    # The packed Send takes the place of the last one, where all values exist.
     last = pack.sends[-1]
     attrs = {**last.attrs, "tensor_name": pack.name}
     yield replace(last, name=f"{pack.name}/_send", inputs=(Edge(f"{pack.name}/joined", 0),), attrs=attrs)

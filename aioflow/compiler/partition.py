@@ -256,6 +256,7 @@ class _Cut:
 
         one = put("start", "Const", (), {"value": np.zeros((), np.int32), "dtype": int32})
         enter = put("enter", "Enter", (one,), entering)
+        # The Merge and the NextIteration read each other; the name of the latter is known in advance.
         merge = put("merge", "Merge", (enter, Edge(f"{name}/next", 0)), {"T": int32, "N": 2}, 2)
         condition = self._read(Edge(frame.condition, 0), device)
         switch = put("switch", "Switch", (merge, condition), {"T": int32}, 2)
@@ -301,6 +302,7 @@ def _repeatable(graph: ClientGraph) -> frozenset[str]:
             continue
         if traits.is_replicated or (not OPS.get(node.op).stateful and all(e.node in found for e in node.inputs)):
             found.add(node.name)
+    # Replicated nodes exist on every device anyway.
     return frozenset(name for name in found if not traits_of(graph.nodes[name].op).is_replicated)
 
 

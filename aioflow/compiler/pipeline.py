@@ -81,6 +81,7 @@ def compile_step(request: StepRequest, cluster: ClusterView, options: CompileOpt
     chosen = options or CompileOptions()
     check: Callable[..., ClientGraph] = verify if chosen.verify else _trust
     passes = chosen_passes(chosen.optimizations)
+    # Fused nodes would hide their ops from other engines, so passes that fuse run after the delegation.
     first, later = (passes, ()) if chosen.delegate is None else around_delegation(passes)
     graph = _optimized(check(prune(request)), first, chosen.evaluate, check)
     if chosen.meeting is None:
@@ -91,6 +92,7 @@ def compile_step(request: StepRequest, cluster: ClusterView, options: CompileOpt
     asked = frozenset(name for name, node in graph.nodes.items() if node.device)
     before = list(graph.nodes.values())
     graph = check(place(_pinned(graph, cluster.pins), cluster, chosen.choose))
+    # The nodes that were replaced are freed one by one, so that other threads can run.
     let_go(before)
     again = chosen.recompute if is_on(RECOMPUTE, chosen.optimizations) else None
     plan = partition(graph, chosen.compression, again, asked)
@@ -99,6 +101,7 @@ def compile_step(request: StepRequest, cluster: ClusterView, options: CompileOpt
     if chosen.times is not None and is_on(SCHEDULE_RECEIVES, chosen.optimizations):
         plan = schedule_receives(plan, *chosen.times(graph))
     if chosen.delegate is not None:
+        # The graph of one device lacks the feeds and fetches of the others.
         delegate, check_part = chosen.delegate, partial(check, whole=False) if chosen.verify else check
         plan = plan.changed(lambda device, part: _optimized(delegate(device, part), later, chosen.evaluate, check_part))
     if is_on(ORDER_MEMORY, chosen.optimizations):

@@ -75,6 +75,7 @@ def needed_operations(
         stack: list[tuple[Operation, bool]] = [(waiting.pop(), False)]
         while stack:
             op, ready = stack.pop()
+            # In postorder: everything that the operation needs is listed already.
             if ready:
                 order.append(op)
                 continue
@@ -130,6 +131,7 @@ def _within(name: str, graph: ClientGraph) -> ClientGraph:
     """Return the graph of a body, named as if its nodes were a copy in place of the node `name`, on its device."""
 
     def moved(node: Node) -> Node:
+        # A device request inside of a body does not count: the body runs on the device of its node.
         attrs = node.attrs if node.body is None else {**node.attrs, BODY: _within(name, node.body)}
         inputs = tuple(Edge(f"{name}/{edge.node}", edge.port) for edge in node.inputs)
         control = tuple(f"{name}/{source}" for source in node.control)

@@ -81,6 +81,7 @@ def row_verdict(feeds: Sequence[Tensor], fetches: Sequence[Tensor]) -> RowVerdic
     analysis.run(operations)
     found = [_verdict(tensor, analysis.state(tensor)) for tensor in sources]
     found += [RowVerdict(Kind.REFUTED, op, "changes state depending on the rows") for op in analysis.changes_by_rows]
+    # The kinds are ordered, with the one that forbids most at the end.
     worst = max(found, key=lambda each: each.kind, default=RowVerdict(Kind.UNKNOWN))
     if worst.is_proven:
         if (reader := analysis.reader_of_nothing(operations)) is not None:
@@ -147,6 +148,7 @@ class _Analysis:
             if tensor.dtype is dtypes.resource
         }
         self._deciding = _predicates(operations, self._source)
+        # Without loops one pass suffices, since the operations are in topological order.
         loops = any(op.op_def.traits.role is Role.NEXT for op in operations)
         for _ in range(_PASSES):
             if not (self._pass(operations) and loops):
@@ -184,6 +186,7 @@ class _Analysis:
             found = joined(inputs, op)
             for predicate in self._deciding.get(op, ()):
                 found = _decided_by(op, self._states.get(predicate, NOTHING), found)
+            # The second output of a Merge is the number of the live input.
             return [found, found if found.kind >= Kind.UNKNOWN else FIXED]
         if role is Role.SWITCH:
             return [_decided_by(op, inputs[1], inputs[0])] * count

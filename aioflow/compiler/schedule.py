@@ -191,6 +191,7 @@ class _Choice:
             making = self._making(send)
             # With shared memory and nothing to delay, a late Send does not free anything.
             if readers and (making or not share_memory(send[0], recv[0])):
+                # The Send has to be done one transfer before the first reader starts.
                 due = min(self._starts[reader] for reader in readers) - timeline.before[unit][timeline.unit_of[send]]
                 yield _Value(send, recv, making, due, reduce(and_, (self._waits[reader] for reader in readers)))
 
@@ -272,6 +273,7 @@ class _Choice:
 
     def _source(self, value: _Value, begin: float, first: float) -> Key | None:
         """Return the last node to finish whose request arrives by `begin`, or None if none delays the value enough."""
+        # Positive, because the proof in `schedule_receives` needs requests that lead forward in time.
         delay = max(self._transfer_seconds(_EMPTY, value.recv[0], value.send[0]), 1e-9)
         sources = self._sources.get(value.recv[0], [])
         for finish, _, key in reversed(sources[: bisect_right(sources, begin - delay, key=lambda s: s[0])]):
@@ -312,6 +314,7 @@ class _Busy:
 
     def latest(self, length: float, earliest: float, end: float) -> float | None:
         """Return the latest start of an idle time of `length` seconds between `earliest` and `end`, or None."""
+        # From `end` backwards, over one busy interval after the other.
         place = bisect_left(self._begins, end)
         while end - length >= earliest:
             if not place or self._ends[place - 1] <= end - length:

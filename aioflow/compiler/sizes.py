@@ -39,6 +39,7 @@ def with_shapes(
         if node.op == ARG:
             index = node.attrs["index"]
             inference.add(node, [given[index]], None if values is None else values.get(index))
+        # Without a shape function, or behind an input that comes later in a loop, the static shapes stay.
         elif not inference.infer(node):
             inference.add(node, [spec.dims for spec in node.outputs])
     return inference.graph()

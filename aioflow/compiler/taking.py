@@ -22,6 +22,7 @@ def mark_takes(graph: ClientGraph) -> ClientGraph:
     consumers = graph.consumers()
     used: set[str] = set()  # nodes that a state change depends on
     marked: dict[str, Node] = {}
+    # Backwards, so that it is known of every reader whether a change of state depends on it.
     for node in reversed(list(graph.nodes.values())):
         is_used = any(reader.name in used for reader in consumers[node.name])
         if traits_of(node.op).takes_away and not is_used and node.name not in in_flow:

@@ -41,6 +41,7 @@ def verify(graph: ClientGraph, whole: bool = True) -> ClientGraph:
             _check_body(graph, node, verify(node.body))
         seen.add(name)
     for op, count in ((ARG, graph.feeds), (RETVAL, graph.fetches)):
+        # By `repr`, since an index in a broken graph may be of any type.
         found = sorted((n.attrs.get("index") for n in graph.nodes.values() if n.op == op), key=repr)
         wanted = sorted(range(count), key=repr)
         if found != wanted and (whole or len(set(found)) < len(found) or not set(found).issubset(wanted)):
