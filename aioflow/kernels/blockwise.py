@@ -89,6 +89,7 @@ def taken(xp: Namespace, values: Array, indices: Array, axis: int = 0) -> Array:
         return values.take(indices.reshape(1), axis).reshape(())
     if math.prod(shape) <= _block(values.dtype) or type(values) is not np.ndarray:
         return values.take(indices, axis)
+    # Blocks run along the first dimension of the result, which the indices supply if they replace axis 0.
     if axis == 0:
         flat = indices.reshape(-1)
         found = rows_written((flat.size, *shape[indices.ndim :]), values.dtype, lambda part: values.take(flat[part], 0))

@@ -119,6 +119,7 @@ class BatchQueue:
         """Return the line of the running loop, and create it on the first call."""
         loop = asyncio.get_running_loop()
         with self._lock:
+            # Under the lock, because event loops run in different threads.
             found = self._lines.get(loop)
             if found is None:
                 # Nothing else drops the lines of closed loops.

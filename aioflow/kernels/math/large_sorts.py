@@ -58,6 +58,7 @@ def nth(x: Array, place: int) -> Array:
         found = pivots[bucket // 2]
         return found
     inside = np.concatenate([x[part][places[part] == bucket] for part in blocks(x.size, BLOCK)])
+    # Counted from the first number of the bucket.
     place -= int(ends[bucket - 1]) if bucket else 0
     found = np.partition(inside, place)[place]
     return found

@@ -71,6 +71,7 @@ def _check_variable(found: object, name: str, dtype: DType, dims: Dims) -> None:
                 expected=format_dims(dims),
                 actual=format_dims(found.dims),
             )
+        # Without a value, nothing depends on the old shape yet.
         found.dims = dims
         return
     if found.is_initialized and not is_compatible(np.shape(found.value), dims):
