@@ -91,6 +91,7 @@ class _Cut:
 
     def subgraphs(self) -> dict[str, ClientGraph]:
         for node in self._graph.nodes.values():
+            # The others come to a device together with their first reader there.
             if not is_everywhere(node):
                 self._put(node)
         # Feeds are numbered, so those without a reader stay too.

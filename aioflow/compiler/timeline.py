@@ -329,6 +329,7 @@ class _Devices:
         return self._starts
 
     def _event(self, when: float, unit: int, ends: bool) -> None:
+        # The position breaks ties, so that the prediction is reproducible.
         heappush(self._events, (when, self._position[unit], ends, unit))
 
     def _happen(self, unit: int, now: float, ends: bool) -> None:

@@ -94,6 +94,7 @@ class _Bits:
         if mine is theirs:
             return True
         alike = mine.dtype == theirs.dtype and mine.shape == theirs.shape and mine.strides == theirs.strides
+        # The bytes of objects are addresses, so objects are compared by their values.
         if not alike or mine.dtype.hasobject:
             return alike and mine.tolist() == theirs.tolist()
         return np.array_equal(_raw(mine), _raw(theirs))

@@ -162,6 +162,7 @@ def _fused(graph: ClientGraph, steps: Sequence[Node]) -> Node:
     results = {Edge(node.name, 0): at for at, node in enumerate(steps)}
     reads = [node.inputs for node in steps[1:]]
     if bias is not None:
+        # An addition may have the bias first, while BiasAdd has it second.
         reads[0] = (Edge(product.name, 0), bias)
     # Operands are numbered: 0 is the product, then the additional inputs, then the results of the fused steps.
     args = dict.fromkeys(edge for edges in reads for edge in edges if edge not in results)

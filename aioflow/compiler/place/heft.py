@@ -66,6 +66,7 @@ class _Gaps:
 
     def earliest(self, arrival: float, seconds: float) -> float:
         """Return the earliest start: in one of the next gaps after `arrival`, or after all work of the device."""
+        # A gap that ends before the arrival cannot be used.
         first, last = bisect_right(self._ends, arrival), len(self._ends) - 1
         for i in range(first, min(last, first + _GAPS_TRIED)):
             start = max(self._starts[i], arrival)
