@@ -105,7 +105,7 @@ class LookupTable:
     def find(self, keys: Array, default: Array) -> Array:
         """Return the keys' values, and the default for missing keys. Raise InvalidArgumentError for misfit inputs."""
         lead = self.lead(keys)
-        # A scalar arrives as a NumPy scalar or as bare bytes, without a shape to compare.
+        # A scalar may arrive as a NumPy scalar or, if it is a string, as bare bytes.
         default = _array(default, self.value_dtype)
         if default.shape not in (self.value_dims, (*lead, *self.value_dims)):
             raise InvalidArgumentError(
