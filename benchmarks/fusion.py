@@ -20,7 +20,7 @@ import aioflow as af
 from aioflow.compiler.optimize.order_memory import order_memory, peak_bytes
 from aioflow.compiler.optimize.passes import ORDER_MEMORY, PASSES
 from aioflow.compiler.prune import StepRequest, prune
-from aioflow_numpy.compiled.background import BACKGROUND
+from aioflow_numpy.compiled.wanted import BACKGROUND
 from aioflow_numpy.threads import thread_count
 from benchmarks.roofline import measured_peak
 

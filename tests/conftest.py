@@ -24,8 +24,8 @@ import pytest
 import aioflow as af
 from aioflow.graph.opdef import OPS
 from aioflow.kernels.registry import KERNELS
-from aioflow_numpy.compiled.background import BACKGROUND
 from aioflow_numpy.compiled.compiler import SETTING
+from aioflow_numpy.compiled.wanted import BACKGROUND
 from tests.audit import seen
 from tests.loop_watch import BUSY, IDLE, watched
 from tests.retries import Retries

@@ -22,8 +22,8 @@ from aioflow.compiler.place.timeline_svg import time_text
 from aioflow.errors import DeadlineExceededError, InvalidArgumentError, OpError, UnavailableError
 from aioflow.net.cluster_spec import ClusterSpec
 from aioflow.net.remote_cluster import RemoteCluster
+from aioflow.net.status.http import printable
 from aioflow.net.status.server import ServerStatus
-from aioflow.net.status.text import printable
 
 _INTERVAL: Final = 2.0
 _ANSWER: Final = 3.0  # timeout of a server's answer, in seconds

@@ -9,12 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from pkgutil import iter_modules
 from typing import Final, NoReturn
 
 import aioflow
-from aioflow.checks.documents import document
 from aioflow.graph.suggestions import did_you_mean, near_names
+
+# ── The location of the documents that messages name ──────────────────────────────────────────────────────────────────
+
+
+def document(name: str) -> str:
+    """Return the location of a document: its path if aioflow is installed, or its path from the root of a checkout."""
+    installed = Path(__file__).parent.parent / "docs" / name  # where the wheel puts it
+    return str(installed) if installed.exists() else f"docs/{name}"
+
 
 _PACKAGE: Final = "aioflow"
 

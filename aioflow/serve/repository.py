@@ -23,12 +23,50 @@ from typing import Final, TypeVar
 from aioflow.checks.numbers import check_whole
 from aioflow.concurrency.threads import although_cancelled, in_thread
 from aioflow.errors import ClosedSessionError, InvalidArgumentError, NotFoundError, OpError, UnavailableError
-from aioflow.saved.opening import open_model
-from aioflow.serve.memory import MemoryBudget, weight_bytes
+from aioflow.saved.opening import kind_of, open_model
+from aioflow.saved.surveys import survey
 from aioflow.serve.models import Opener, ServedModel, open_served
 from aioflow.serve.options import ModelOptions
+from aioflow.serve.protocol.errors import NoMemoryError
 from aioflow.serve.sources import NAME, ModelSource
 from aioflow.serve.tally import RequestTally
+
+# ── A memory budget for the weights of all models of a process, checked before weights are read ───────────────────────
+
+
+def weight_bytes(path: str | os.PathLike[str]) -> int:
+    """Return the size of the weights of a model file without importing it. Blocks on the disk. Raises as `survey`."""
+    return sum(each.size for each in survey(path, kind_of(path)).parameters)
+
+
+class MemoryBudget:
+    """A budget of bytes.
+
+    Args:
+        limit: The size of the budget.
+
+    Attributes:
+        taken: The bytes in use.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.taken = 0
+
+    def take(self, count: int, what: str) -> None:
+        """Reserve `count` bytes. Raise NoMemoryError, about `what`, if fewer are left."""
+        if self.taken + count > self.limit:
+            raise NoMemoryError(
+                f"there is no memory left for {what}",
+                expected=f"at most {self.limit - self.taken} of {self.limit} bytes",
+                actual=count,
+            )
+        self.taken += count
+
+    def give(self, count: int) -> None:
+        """Release `count` bytes."""
+        self.taken -= count
+
 
 T = TypeVar("T")
 

@@ -16,18 +16,82 @@ from __future__ import annotations
 import asyncio
 import errno
 import itertools
+import os
 import random
+import sys
+import time
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from aioflow.testing.sim_clocks import clocks_of
-from aioflow.testing.sim_disk import simulated_disks
+import aioflow.net.remote_cluster
+import aioflow.net.server
+import aioflow.session.session  # noqa: F401  # loaded before a simulation: later imports would bind the real clocks
 from aioflow.testing.sim_loop import SimLoop
-from aioflow.testing.sim_process import SimHost, SimProcess
+from aioflow.testing.sim_process import PROCESS, SimHost, SimProcess
 from aioflow.testing.sim_streams import Link, SimTransport, connected
 from aioflow.testing.sim_trace import Trace
+from aioflow.testing.virtual_clock import VirtualClockLoop
+
+# ── The clocks that hot code reads directly, replaced by virtual time during a simulation ─────────────────────────────
+# Such code measures how long a strand took or how long the loop has been occupied. It reads `perf_counter` and
+# `monotonic` from its own module, since looking up a clock would cost as much as what it measures. In virtual time a
+# computation takes no time, so decisions that depend on durations are the same in every run.
+
+_CLOCKS: Final = {"perf_counter": time.perf_counter, "monotonic": time.monotonic}
+_OURS: Final = "aioflow"  # a prefix: the engine and its backends
+
+
+@contextmanager
+def clocks_of(loop: VirtualClockLoop) -> Iterator[None]:
+    """Make aioflow's modules that have imported a clock by name read the loop's time, for the duration of the block."""
+    found = [
+        (module, name, clock)
+        for key, module in list(sys.modules.items())
+        if key.startswith(_OURS)
+        for name, clock in _CLOCKS.items()
+        if vars(module).get(name) is clock
+    ]
+    for module, name, _ in found:
+        setattr(module, name, loop.time)
+    try:
+        yield
+    finally:
+        for module, name, clock in found:
+            setattr(module, name, clock)
+
+
+# ── The disks of simulated hosts: real folders, whose writes fail on the simulation's request ─────────────────────────
+# Faults take effect at `os.fsync`: a file counts as written once it was flushed. There a failing disk raises its
+# error. A killed process gets an error there, too, so that it writes no further.
+
+
+@contextmanager
+def simulated_disks() -> Iterator[None]:
+    """Make `os.fsync` in simulated processes fail if the disk of their host does, for the duration of the block.
+
+    In simulated processes it flushes nothing, so it takes no time.
+    """
+    flush = os.fsync
+
+    def flush_here(file: int) -> None:
+        process = PROCESS.get()
+        if process is None:
+            flush(file)
+        elif not process.alive:
+            raise OSError(errno.EIO, "the process was killed")
+        elif process.host.disk_error is not None:
+            process.note("disk error", process.host.disk_error)
+            raise OSError(process.host.disk_error, os.strerror(process.host.disk_error))
+
+    os.fsync = flush_here  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        os.fsync = flush
+
 
 T = TypeVar("T")
 

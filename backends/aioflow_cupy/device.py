@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property  # noqa: TID251  # a forked child has no GPU
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from aioflow.errors import InternalError
+from aioflow.concurrency.threads import although_cancelled
+from aioflow.errors import InternalError, ResourceExhaustedError
 from aioflow.kernels.registry import Binding, Body, KernelDef
 from aioflow.kernels.resources import VariableResource
 from aioflow.memory.values import Array, Value
@@ -21,14 +22,90 @@ from aioflow.runtime.host_values import HostValues
 from aioflow.runtime.step import Step, root_cause
 from aioflow_cupy.completion import Completions
 from aioflow_cupy.dlpack import SharedArray, imported, is_on_gpu
-from aioflow_cupy.driver import Driver
-from aioflow_cupy.executor import StreamExecutor
+from aioflow_cupy.driver import Driver, Event, Pool
 from aioflow_cupy.graphs import CapturedFunction, Function, is_capturable
-from aioflow_cupy.memory import DeviceMemory
 from aioflow_cupy.namespace import Namespace
 from aioflow_cupy.staging import LANE_BYTES, Lanes
 from aioflow_cupy.streams import Streams
 from aioflow_cupy.transfers import Transfers
+
+# ── A device's memory: the pool of its arrays, an exact limit, and statistics ─────────────────────────────────────────
+
+
+class DeviceMemory:
+    """The allocator of one device.
+
+    It enforces the limit itself, because the limit of CUDA's stream-ordered pool bounds only the memory kept for reuse,
+    not the memory in use.
+    """
+
+    def __init__(self, pool: Pool, limit: int | None) -> None:
+        self._pool = pool
+        self._limit = limit
+        self.allocate: Any = pool.malloc if limit is None else self._within_limit
+
+    def _within_limit(self, size: int) -> Any:
+        if self._limit is not None and self._pool.used_bytes() + size > self._limit:
+            used = self._pool.used_bytes()
+            raise ResourceExhaustedError(
+                "the memory limit of the device does not allow another array",
+                expected=f"at most {self._limit} bytes",
+                actual=f"{size} bytes more than the {used} in use",
+            )
+        return self._pool.malloc(size)
+
+    def stats(self) -> MemoryStats:
+        """Return the memory statistics."""
+        return MemoryStats(self._pool.used_bytes(), self._pool.total_bytes(), self._limit)
+
+    def trim(self) -> None:
+        """Release the memory that no array uses."""
+        self._pool.free_all_blocks()
+
+
+# ── The executor of a GPU: one thread launches kernels, in order, into the compute stream ─────────────────────────────
+
+T = TypeVar("T")
+
+
+class StreamExecutor:
+    """A `backend_api.Executor`. While the kernels of one function run, the thread launches those of the next."""
+
+    def __init__(self, name: str, streams: Streams, completions: Completions) -> None:
+        self._threads = DeviceThreads(name, 1)
+        self._streams = streams
+        self._completions = completions
+
+    async def run(self, step: Step, function: Callable[..., T], *args: object) -> T:
+        """Run `function(*args)` in the launching thread, with the compute stream current.
+
+        Returns after its kernels are done.
+        """
+        result: T
+        try:
+            result, launched = await self._threads.run(step, self._launch, function, args)
+            await self._completions.future(launched)
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError):
+                step.stop()
+            # Also after a cancellation: the step ends only when no kernel of it is running.
+            await self._wait_until_done()
+            raise
+        return result
+
+    def _launch(self, function: Callable[..., T], args: tuple[object, ...]) -> tuple[T, Event]:
+        with self._streams.computing():
+            result = function(*args)
+        # Marked in the launching thread, so that no work of a later function is before the event.
+        return result, self._streams.mark(self._streams.compute)
+
+    async def _wait_until_done(self) -> None:
+        """Wait until the compute stream is done, ignoring further cancellation."""
+        done = self._completions.future(self._streams.mark(self._streams.compute))
+        await although_cancelled(done)
+        # Retrieve the error: the caller raises its own, and reads of the results report this one.
+        done.exception()
+
 
 _INLINE: Final = 256 * 1024  # bytes that are staged on the event loop; larger copies would block it for too long
 

@@ -20,7 +20,7 @@ import aioflow as af
 from aioflow_numpy import threads
 from aioflow_numpy.blas import loaded_blas
 from aioflow_numpy.blas_threads import alone, blas_threads
-from aioflow_numpy.compiled.background import BACKGROUND
+from aioflow_numpy.compiled.wanted import BACKGROUND
 from aioflow_numpy.products import matmul
 from tests.waiting import until
 

@@ -16,9 +16,8 @@ import pytest
 from rich.console import Console
 
 import aioflow as af
-from aioflow.demo.main import Options, run_demo
+from aioflow.demo.main import History, Options, run_demo
 from aioflow.demo.model import build
-from aioflow.demo.report import History
 from aioflow.demo.service import make_app, serving
 from tests.processes import SECONDS, program
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import aioflow as af
-from aioflow.autodiff.lookup import lookup_gradient
+from aioflow.autodiff.reverse import lookup_gradient
 from aioflow.errors import (
     AlreadyExistsError,
     DTypeError,

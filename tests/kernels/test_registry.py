@@ -28,7 +28,7 @@ from aioflow.kernels.registry import (
 )
 from aioflow.ops.apply import make
 from aioflow.testing.evaluate import evaluate
-from aioflow_numpy.device import NumpyDevice
+from aioflow_numpy.backend import NumpyDevice
 
 _NAMES = (f"TestKernel{i}" for i in itertools.count())
 

@@ -22,8 +22,8 @@ from aioflow.net.arriving import Arrivals
 from aioflow.net.comm import Comm, CommOptions
 from aioflow.net.decoder import Decoder
 from aioflow.net.framing import CHUNK_BYTES, Kind, Message, encode
-from aioflow.net.handshake import Hello
 from aioflow.net.limits import Limits
+from aioflow.net.proving import Hello
 from aioflow.net.transports import connect, listen
 from tests.net.test_framing import PREFIX, feed, frame
 from tests.waiting import eventually

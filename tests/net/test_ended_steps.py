@@ -11,12 +11,11 @@ import aioflow as af
 from aioflow.errors import AbortedError, CancelledError
 from aioflow.net.channel import Channel
 from aioflow.net.comm import CommOptions
-from aioflow.net.ended_steps import EndedSteps
 from aioflow.net.errors_codec import encode_error
 from aioflow.net.limits import Limits
 from aioflow.net.messages import ABORT, REPORT
 from aioflow.net.server import Server, target_address
-from aioflow.net.step_table import StepTable
+from aioflow.net.step_table import EndedSteps, StepTable
 from aioflow.net.transports import connect
 from aioflow.runtime.rendezvous import Rendezvous
 from aioflow.runtime.step import Step

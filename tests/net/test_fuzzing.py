@@ -21,10 +21,9 @@ from aioflow.net.arriving import Arrivals
 from aioflow.net.decoder import Decoder
 from aioflow.net.errors_codec import decode_error
 from aioflow.net.framing import Kind, Message, encode
-from aioflow.net.handshake import HELLO_BYTES
 from aioflow.net.messages import parse
 from aioflow.net.plan_codec import decode_part
-from aioflow.net.proving import Proving, Role
+from aioflow.net.proving import HELLO_BYTES, Proving, Role
 from aioflow.net.sealing import TAG_BYTES
 from tests.net.mutations import bytes_changed, mutated
 from tests.net.plain_wire import CONNECTING, LISTENING, PROVES, SEALS, Sealing, frame_key, hello, proof

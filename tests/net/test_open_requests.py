@@ -24,9 +24,9 @@ from aioflow.errors import (
 from aioflow.net.channel import Channel, Reply, Request, Service
 from aioflow.net.comm import Comm, CommOptions
 from aioflow.net.framing import Kind, Message, encode
-from aioflow.net.handshake import Hello
 from aioflow.net.limits import Limits
 from aioflow.net.open_requests import OpenRequests, all_open_requests
+from aioflow.net.proving import Hello
 from aioflow.net.server import Server
 from aioflow.net.transports import listen
 from aioflow.testing.check_comm import connected

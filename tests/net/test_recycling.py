@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from aioflow.memory.values import Array
-from aioflow.net.recycling import Blocks
+from aioflow.net.tensor_format import Blocks
 
 FLOAT = np.dtype("<f4")
 

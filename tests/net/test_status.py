@@ -19,10 +19,9 @@ from hypothesis import strategies as st
 
 import aioflow as af
 from aioflow.net.server import Server
-from aioflow.net.status.http import MOST_BYTES, answer
+from aioflow.net.status.http import MOST_BYTES, answer, as_metrics, as_text
 from aioflow.net.status.page import serve_status
 from aioflow.net.status.server import Activity, RunningStep, ServerStatus
-from aioflow.net.status.text import as_metrics, as_text
 from tests.net.clusters import cluster
 
 SECONDS = 60.0

@@ -26,8 +26,8 @@ from aioflow.errors import (
 )
 from aioflow.net.comm import Comm, CommOptions
 from aioflow.net.framing import CHUNK_BYTES, Kind, Message, encode
-from aioflow.net.handshake import Hello
 from aioflow.net.limits import Limits
+from aioflow.net.proving import Hello
 from aioflow.net.tcp import TcpComm
 from aioflow.net.transports import connect, listen
 

@@ -16,10 +16,9 @@ from aioflow.net.credentials import Credentials
 from aioflow.net.decoder import Decoder
 from aioflow.net.errors_codec import decode_error
 from aioflow.net.framing import CHUNK_BYTES, VERSION, Kind, Message, bare_frame, encode
-from aioflow.net.handshake import Hello, parse_hello
 from aioflow.net.limits import DEFAULT_LIMITS
 from aioflow.net.plan_codec import decode_part, encode_part
-from aioflow.net.proving import Proving, Role, client_secret
+from aioflow.net.proving import Hello, Proving, Role, client_secret, parse_hello
 from aioflow.net.sealing import SEALED_CHUNK_BYTES
 from aioflow.net.server import client_options, server_options
 from aioflow.net.tensor_format import WIRE_DTYPES, Destination, parse_spec, to_wire

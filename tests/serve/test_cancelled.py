@@ -12,7 +12,7 @@ import pytest
 
 from aioflow import errors
 from aioflow.serve import Repository
-from aioflow.serve.turns import Turns
+from aioflow.serve.calls import Turns
 from aioflow.web import until_disconnect
 from tests.cancelling import LOOPS, cancel_at_each_turn, run_on
 from tests.serve.folders import SECONDS, save_model, scaled

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 import aioflow as af
+from aioflow.serve.calls import Turns
 from aioflow.serve.counting import counted
 from aioflow.serve.lag import LoopLag
 from aioflow.serve.tally import RequestTally
-from aioflow.serve.turns import Turns
 
 SECONDS = 0.002
 

@@ -19,7 +19,7 @@ from tests.serve.service import ServerOptions, asked, create_app, httpx, serving
 
 from starlette.applications import Starlette  # isort: skip  # after the importorskip of `tests.serve.service`
 from starlette.routing import Mount  # isort: skip
-from aioflow.serve.page.history import History, quantile  # isort: skip
+from aioflow.serve.page.status import History, quantile  # isort: skip
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -35,8 +35,14 @@ from aioflow.serve.processes.channel import Channel, Functions, open_channel
 from aioflow.serve.processes.child import Child
 from aioflow.serve.processes.serving import ServingProcess
 from aioflow.serve.processes.settings import Settings
-from aioflow.serve.processes.sums import Counters, sum_of_statistics
-from aioflow.serve.processes.whole_service import METRICS, Requests, WholeService, request_inside
+from aioflow.serve.processes.whole_service import (
+    METRICS,
+    Counters,
+    Requests,
+    WholeService,
+    request_inside,
+    sum_of_statistics,
+)
 from tests.cancelling import LOOPS, run_on
 from tests.serve.folders import SECONDS
 from tests.waiting import clock_put_forward, eventually

@@ -26,7 +26,7 @@ from aioflow.kernels import resources
 from aioflow.memory.segments import SHARED
 from aioflow.net.comm import Comm
 from aioflow.net.framing import Kind, Message
-from aioflow.net.recycling import RECEIVED
+from aioflow.net.tensor_format import RECEIVED
 from aioflow.net.transports import connect, listen
 from aioflow.runtime.executor import DeviceThreads
 from aioflow.runtime.step import Step

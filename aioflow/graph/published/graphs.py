@@ -7,12 +7,39 @@ from typing import Any, Final, TypeAlias
 
 from aioflow.errors import DTypeError, InvalidArgumentError, OpError, UnimplementedError
 from aioflow.graph.definitions import FunctionDef, NodeDef
+from aioflow.graph.dtypes import int64
 from aioflow.graph.opdef import OPS
 from aioflow.graph.published.attributes import attributes_of, value_of, write_attributes
 from aioflow.graph.published.functions import function_of, write_function
-from aioflow.graph.published.priorities import with_priority, without_priority
 from aioflow.graph.published.tensors import Room
 from aioflow.protos import Message, message
+
+# Conversion of priority queues: in aioflow the first component is the priority; the published definition omits it
+
+# Also the prefix of PriorityQueueV2.
+_OP: Final = "PriorityQueue"
+
+
+def with_priority(op: str, attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a node in aioflow's form."""
+    made = dict(attrs)
+    if op.startswith(_OP):
+        if isinstance(attrs.get("component_types", ()), tuple):
+            made["component_types"] = (int64, *attrs.get("component_types", ()))
+        if isinstance(attrs.get("shapes"), tuple) and attrs["shapes"]:
+            made["shapes"] = ((), *attrs["shapes"])
+    return made
+
+
+def without_priority(op: str, attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a node in the published form."""
+    made = dict(attrs)
+    if op.startswith(_OP):
+        for key in ("component_types", "shapes"):
+            if isinstance(attrs.get(key), tuple):
+                made[key] = attrs[key][1:]
+    return made
+
 
 # TensorFlow raises this number when the meaning of ops changes. No op in aioflow has changed since this version.
 PRODUCER: Final = 2000

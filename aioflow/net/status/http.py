@@ -6,8 +6,86 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from aioflow.net.status.server import ServerStatus
-from aioflow.net.status.text import as_metrics, as_text
+from aioflow.net.status.server import RunningStep, ServerStatus
+
+# ── The status of a server as text for people, and as metrics in Prometheus' text format ──────────────────────────────
+
+_MOST_LETTERS: Final = 200  # of a name chosen by a client
+
+
+class _Metric(NamedTuple):
+    name: str
+    kind: str
+    help: str
+    value: Callable[[ServerStatus], float]
+
+
+_METRICS: Final = (
+    _Metric("aioflow_ready", "gauge", "1 if the server accepts steps.", lambda s: int(s.is_ready)),
+    _Metric("aioflow_uptime_seconds", "gauge", "Seconds since the server was created.", lambda s: round(s.seconds, 3)),
+    _Metric("aioflow_devices", "gauge", "Devices of the task.", lambda s: len(s.devices)),
+    _Metric("aioflow_connections", "gauge", "Connections from clients and tasks.", lambda s: s.activity.connections),
+    _Metric("aioflow_parts", "gauge", "Registered parts of plans.", lambda s: s.activity.parts),
+    _Metric("aioflow_steps_running", "gauge", "Running steps.", lambda s: s.activity.running),
+    _Metric("aioflow_steps_begun_total", "counter", "Steps started.", lambda s: s.activity.begun),
+    _Metric("aioflow_steps_failed_total", "counter", "Steps that failed or were stopped.", lambda s: s.activity.failed),
+    _Metric("aioflow_steps_refused_total", "counter", "Steps refused during shutdown.", lambda s: s.activity.refused),
+    _Metric(
+        "aioflow_early_bytes",
+        "gauge",
+        "Bytes of received values that no node has read yet.",
+        lambda s: s.activity.early_bytes,
+    ),
+    _Metric("aioflow_peak_memory_bytes", "gauge", "Peak memory of the process, in bytes.", lambda s: s.activity.memory),
+)
+
+
+def as_metrics(status: ServerStatus) -> str:
+    """Return the metrics, each with the label `task`."""
+    task = status.task.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    lines: list[str] = []
+    for metric in _METRICS:
+        lines += [
+            f"# HELP {metric.name} {metric.help}",
+            f"# TYPE {metric.name} {metric.kind}",
+            f'{metric.name}{{task="{task}"}} {metric.value(status)}',
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def as_text(status: ServerStatus) -> str:
+    """Return the status as lines of text."""
+    activity = status.activity
+    steps = [line for step in activity.steps for line in _lines(step)]
+    more = activity.running - len(activity.steps)
+    lines = [
+        f"task         {status.task}",
+        f"target       {status.target}",
+        f"state        {status.state}, up {status.seconds:.1f} s",
+        f"devices      {', '.join(status.devices)}",
+        f"connections  {activity.connections}",
+        f"parts        {activity.parts}",
+        f"steps        {activity.running} running, {activity.begun} begun, {activity.failed} failed, "
+        f"{activity.refused} refused",
+        *steps,
+        *([f"  and {more} more"] if more > 0 else []),
+        *(queue[:_MOST_LETTERS] for queue in activity.queues),
+    ]
+    return "\n".join(map(printable, lines)) + "\n"
+
+
+def _lines(step: RunningStep) -> list[str]:
+    name = f"step {step.id}" if step.id else "a step on this task only"
+    return [
+        f"  {name} has been running for {step.seconds:.3f} s",
+        *(f"    waits for {waiting[:_MOST_LETTERS]}" for waiting in step.waiting),
+    ]
+
+
+def printable(line: str) -> str:
+    """Replace the characters that a terminal would interpret; clients choose the names of nodes."""
+    return "".join(letter if letter.isprintable() else "?" for letter in line)
+
 
 MOST_BYTES: Final = 8 << 10  # per request, including headers
 _LINE: Final = re.compile(r"([A-Z]{1,16}) (/[!-~]{0,2000}) HTTP/1\.[01]")

@@ -2,24 +2,105 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from aioflow.concurrency.threads import in_thread
-from aioflow.errors import CancelledError, NotFoundError, OpError
+from aioflow.errors import CancelledError, NotFoundError, OpError, UnimplementedError
+from aioflow.graph.dtypes import as_dtype
 from aioflow.release import RELEASE
 from aioflow.serve.admission import Admission, Held
 from aioflow.serve.counting import counted
-from aioflow.serve.grpc.messages import HEALTH_PACKAGE, PACKAGE, REFLECTION_PACKAGES, Fields, Message, message, parsed
-from aioflow.serve.grpc.reflection import reflected
+from aioflow.serve.grpc.contents import FIELDS, to_contents
+from aioflow.serve.grpc.fields import field_head
+from aioflow.serve.grpc.messages import (
+    HEALTH_PACKAGE,
+    PACKAGE,
+    REFLECTION_PACKAGES,
+    Fields,
+    Message,
+    message,
+    parsed,
+    pool,
+)
 from aioflow.serve.grpc.request import Asked, check_rest, decode_asked, read_asked
-from aioflow.serve.grpc.response import encode_answer
 from aioflow.serve.grpc.streams import Streams
 from aioflow.serve.metadata import EXTENSIONS, config_of, index_of, metadata_of, statistics_of
 from aioflow.serve.models import ServedModel
-from aioflow.serve.protocol import Limits
+from aioflow.serve.protocol import InferResponse, Limits, code_of, datatype_of, said_of
+from aioflow.serve.protocol.binary_data import Buffer, to_bytes
 from aioflow.serve.repository import Repository
+
+# ── Encoding of gRPC inference responses: arrays to the bytes of a message ────────────────────────────────────────────
+
+_RAW: Final = 6  # raw_output_contents of ModelInferResponse
+
+
+def encode_answer(response: InferResponse, binary: bool) -> bytes:
+    """Encode a response as a message. The outputs are copied only once.
+
+    Args:
+        response: The response.
+        binary: Whether to send the outputs as bytes. All outputs are sent as bytes in any case if one has a dtype
+            without a contents field.
+
+    Raises:
+        UnimplementedError: the protocol has no name for the dtype of an output.
+    """
+    found = {name: (array, as_dtype(array.dtype)) for name, array in response.outputs.items()}
+    as_bytes = binary or any(dtype not in FIELDS for _, dtype in found.values())
+    head = message("ModelInferResponse")(
+        model_name=response.model_name, model_version=response.model_version, id=response.id
+    )
+    tails: list[Buffer] = []
+    for name, (array, dtype) in found.items():
+        entry = head.outputs.add(name=name, datatype=datatype_of(dtype, f"output {name!r}"), shape=array.shape)
+        if not as_bytes:
+            to_contents(array, dtype, entry.contents)
+            continue
+        data = to_bytes(array, dtype)
+        tails += (field_head(_RAW, len(data)), data)
+    return b"".join([head.SerializeToString(), *tails])
+
+
+# Server reflection: the services and their file descriptors, for clients without the messages, such as grpcurl
+# The package grpcio-reflection supports v1alpha only, and puts its messages into the default pool, which a client in
+# this process also uses.
+
+
+def reflected(request: Message, services: Iterable[str]) -> Fields:
+    """Return the fields of the response to a ServerReflectionRequest. Errors are part of the response."""
+    try:
+        answer = _answer(request, services)
+    except OpError as error:
+        answer = {"error_response": {"error_code": code_of(error), "error_message": said_of(error)}}
+    return {"valid_host": request.host, "original_request": request, **answer}
+
+
+def _answer(request: Message, services: Iterable[str]) -> Fields:
+    kind = request.WhichOneof("message_request")
+    if kind == "list_services":
+        return {"list_services_response": {"service": [{"name": each} for each in sorted(services)]}}
+    if kind not in ("file_by_filename", "file_containing_symbol"):
+        raise UnimplementedError("files and their symbols are all that is known", actual=str(kind))
+    asked = getattr(request, kind)
+    try:
+        file = pool().FindFileByName(asked) if kind == "file_by_filename" else _containing(asked)
+    except KeyError as error:
+        raise NotFoundError("there is no such file or symbol", actual=asked[:80]) from error
+    # One file suffices: the files import no others.
+    return {"file_descriptor_response": {"file_descriptor_proto": [file.serialized_pb]}}
+
+
+def _containing(symbol: str) -> Any:
+    """Return the file that declares a symbol. Raises KeyError."""
+    try:
+        return pool().FindFileContainingSymbol(symbol)
+    except KeyError:
+        # The pool does not find methods as symbols.
+        return pool().FindMethodByName(symbol).containing_service.file
+
 
 _SERVICE: Final = "inference.GRPCInferenceService"
 _HEALTH: Final = f"{HEALTH_PACKAGE}.Health"  # gRPC's own service, used by Kubernetes and load balancers

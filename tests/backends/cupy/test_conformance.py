@@ -14,8 +14,7 @@ from aioflow.runtime.executor import DeviceThreads
 from aioflow.testing.check_backend import CHECKS, check_backend
 from aioflow_cupy.backend import CupyBackend
 from aioflow_cupy.device import CupySettings
-from aioflow_numpy.backend import NumpyBackend
-from aioflow_numpy.device import NumpyDevice
+from aioflow_numpy.backend import NumpyBackend, NumpyDevice
 from tests.backends.cupy.fake_driver import FakeDriver
 
 

@@ -29,8 +29,8 @@ from aioflow.net import (
 )
 from aioflow.net.calls import Calls
 from aioflow.net.channel import Channel
-from aioflow.net.ended_steps import EndedSteps
 from aioflow.net.heartbeat import Heartbeat
+from aioflow.net.step_table import EndedSteps
 from aioflow.net.tcp import TcpComm
 from aioflow.runtime.parts import _FanOut
 from aioflow.runtime.rendezvous import Rendezvous

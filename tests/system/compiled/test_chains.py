@@ -21,9 +21,9 @@ from aioflow.kernels.fused import implied_attrs
 from aioflow.kernels.registry import KERNELS
 from aioflow_numpy import compiled_blocks, fused_blocks
 from aioflow_numpy.block_functions import CompiledPiece
-from aioflow_numpy.compiled.background import BACKGROUND
 from aioflow_numpy.compiled.code import Function, Programs
 from aioflow_numpy.compiled.pieces import Piece, program
+from aioflow_numpy.compiled.wanted import BACKGROUND
 from aioflow_numpy.fused_blocks import BlockChain
 from tests.random_examples import examples
 from tests.system.compiled.chains import GATE, Array, F, Step, chain, compiled, compiler, gate, gate_inputs, same

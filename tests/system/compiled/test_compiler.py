@@ -132,7 +132,7 @@ def test_compiler_ends_with_the_process_and_its_folder_is_removed(
     program = (
         "import os, signal, sys, time\n"
         "from pathlib import Path\n"
-        "from aioflow_numpy.compiled.background import BACKGROUND\n"
+        "from aioflow_numpy.compiled.wanted import BACKGROUND\n"
         "from aioflow_numpy.compiled.code import Programs\n"
         "BACKGROUND.begin(lambda: Programs().functions('', []))\n"
         "while not Path(sys.argv[1]).exists(): time.sleep(0.01)\n"
@@ -211,7 +211,7 @@ import os, sys, tempfile, threading, time
 from pathlib import Path
 from tests.system.compiled.chains import gate, gate_inputs
 from aioflow_numpy import compiled_blocks
-from aioflow_numpy.compiled.background import BACKGROUND
+from aioflow_numpy.compiled.wanted import BACKGROUND
 from aioflow_numpy.compiled.compiler import Compiler
 
 compiled_blocks._WORTH = 0

@@ -22,8 +22,8 @@ from aioflow_numpy import deep_products, products, threads
 from aioflow_numpy.account import Account
 from aioflow_numpy.blas_products import Gemm, find_products, product_parts
 from aioflow_numpy.blas_threads import alone
-from aioflow_numpy.compiled.background import BACKGROUND
 from aioflow_numpy.compiled.crew import SINGLE, crew_program
+from aioflow_numpy.compiled.wanted import BACKGROUND
 from aioflow_numpy.crew import Crew
 from tests.processes import SECONDS
 from tests.system.compiled.chains import Array, compiler

@@ -12,8 +12,8 @@ import pytest
 
 from aioflow_numpy import compiled_patches as module
 from aioflow_numpy import conv_patches
-from aioflow_numpy.compiled.background import BACKGROUND
 from aioflow_numpy.compiled.patches import PATCHES_PROGRAM
+from aioflow_numpy.compiled.wanted import BACKGROUND
 from aioflow_numpy.compiled_patches import CompiledPatches
 from aioflow_numpy.conv_patches import Block, whole, window_rows
 from aioflow_numpy.conv_shapes import Windows, windows

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from aioflow_numpy.compiled import wanted as module
-from aioflow_numpy.compiled.background import BACKGROUND
 from aioflow_numpy.compiled.code import Programs
 from aioflow_numpy.compiled.store import Store
-from aioflow_numpy.compiled.wanted import Spent, Wanted
+from aioflow_numpy.compiled.wanted import BACKGROUND, Spent, Wanted
 from tests.processes import SECONDS
 from tests.system.compiled.chains import compiler
 
