@@ -1,7 +1,7 @@
 """RNN, LSTM and GRU: all inputs are projected in one matrix product, then a loop goes over the steps.
 
-The runtime raises that loop into a native loop, and gradients flow through it. An LSTM of the usual form becomes a
-single op (the second half), which takes a third of the time.
+The runtime raises that loop into a native loop, and gradients flow through it. An LSTM of the usual form becomes
+the op of a whole layer, which takes a third of the time.
 """
 
 from __future__ import annotations
