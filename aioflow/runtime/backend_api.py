@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from aioflow.kernels.registry import ArrayBackend
+from aioflow.memory.values import Value
 from aioflow.runtime.bind import BoundNode
 from aioflow.runtime.step import Step
 
@@ -31,7 +32,7 @@ class MemoryStats:
 class Executor(Protocol):
     """The executor of a device's functions."""
 
-    async def run(self, step: Step, function: Callable[..., T], *args: Any) -> T:
+    async def run(self, step: Step, function: Callable[..., T], *args: object) -> T:
         """Run `function(*args)` where the device's kernels are launched, and wait until all launched work has ended.
 
         If the awaiting task is cancelled, the step is asked to stop. This method then raises only after the function
@@ -47,8 +48,8 @@ class BackendDevice(ArrayBackend, Protocol):
         """Executor of the device's strands."""
 
     def captured(
-        self, function: Callable[..., tuple[Any, ...]], nodes: Sequence[BoundNode]
-    ) -> Callable[..., tuple[Any, ...]] | None:
+        self, function: Callable[..., tuple[Value, ...]], nodes: Sequence[BoundNode]
+    ) -> Callable[..., tuple[Value, ...]] | None:
         """Return a form of a strand's function that is cheaper to call repeatedly, or None.
 
         Args:

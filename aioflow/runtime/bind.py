@@ -25,8 +25,10 @@ from aioflow.graph.traits import Effect
 from aioflow.kernels.convert import OF_ONE_ELEMENT, Handle, as_array
 from aioflow.kernels.one_shape import may_differ, of_one_shape
 from aioflow.kernels.registry import HOST, KERNELS, ArrayBackend, Binding, Body, BodySteps, Converter, KernelDef
+from aioflow.kernels.resources import ResourceManager
 from aioflow.memory.copying import copied
 from aioflow.memory.frozen import is_frozen
+from aioflow.memory.values import Array, Value
 from aioflow.runtime.growing import claiming
 
 
@@ -43,7 +45,7 @@ class Fetched:
         self.convert = convert
         self._on_host = on_host
 
-    def __call__(self, value: Any) -> Any:
+    def __call__(self, value: Value) -> Value:
         """Convert a value."""
         return self.convert(self._on_host(value))
 
@@ -116,7 +118,7 @@ class BoundNode:
         outputs = OPS.get(self.node.op).outputs
         return len(outputs) > 1 or any(a.is_sequence for a in outputs)
 
-    def outputs_of(self, result: Any) -> tuple[Any, ...]:
+    def outputs_of(self, result: Any) -> tuple[Value, ...]:
         """Return the outputs, given the callable's result."""
         if self.unpacks:
             return tuple(result)
@@ -131,7 +133,7 @@ class Choice(BoundNode):
         indices: The Merge's second output for each value: the index of the input that the value comes from.
     """
 
-    indices: tuple[Any, ...] = ()
+    indices: tuple[Value, ...] = ()
 
     @property
     def has_effects(self) -> bool:
@@ -188,8 +190,8 @@ class RaisedLoop(BoundNode):
 def bind_graph(
     graph: ClientGraph,
     backend: ArrayBackend,
-    resources: Any,
-    state: dict[str, Any],
+    resources: ResourceManager,
+    state: dict[str, object],
     folders: AllowedFolders = ANYWHERE,
     prepare: Callable[[Node], BodySteps] | None = None,
     *,
@@ -218,8 +220,8 @@ def _bind(
     node: Node,
     graph: ClientGraph,
     backend: ArrayBackend,
-    resources: Any,
-    state: dict[str, Any],
+    resources: ResourceManager,
+    state: dict[str, object],
     folders: AllowedFolders,
     prepare: Callable[[Node], BodySteps] | None,
     reproducible: bool,
@@ -255,7 +257,7 @@ def _bind(
         raise explained from explained.__cause__
 
 
-def _constant(graph: ClientGraph, edge: Edge) -> Any:
+def _constant(graph: ClientGraph, edge: Edge) -> Array | None:
     source = graph.nodes[edge.node]
     return source.attrs["value"] if source.op == "Const" else None
 
@@ -295,17 +297,17 @@ def _is_interpreted(node: Node) -> bool:
     return node.op in BOUNDARY or traits_of(node.op).is_control_flow
 
 
-def own(value: Any) -> Any:
+def own(value: Value) -> Value:
     """Return a copy that the engine may keep. Scalars and handles are immutable and returned as they are."""
     return copied(value) if getattr(value, "ndim", False) else value
 
 
-def to_keep(value: Any) -> Any:
+def to_keep(value: Value) -> Value:
     """Return a value that a kernel may keep: the value itself if it is frozen, else a copy as by `own`."""
     return value if is_frozen(value) else own(value)
 
 
-def gather(bound: BoundNode, values: Mapping[Edge, Any], fed: Set[Edge] = frozenset()) -> list[Any]:
+def gather(bound: BoundNode, values: Mapping[Edge, Value], fed: Set[Edge] = frozenset()) -> list[Value]:
     """Return the positional arguments of a kernel.
 
     Args:
@@ -314,7 +316,7 @@ def gather(bound: BoundNode, values: Mapping[Edge, Any], fed: Set[Edge] = frozen
         fed: Outputs that share memory with the caller's feeds. A kernel that keeps its inputs receives copies of them.
     """
     copied = fed if bound.kernel.retains else frozenset[Edge]()
-    result: list[Any] = []
+    result: list[Value] = []
     for argument in bound.arguments:
         items = [to_keep(values[edge]) if edge in copied else values[edge] for edge in argument.sources]
         if argument.convert is not None:

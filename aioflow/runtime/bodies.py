@@ -11,6 +11,7 @@ import numpy as np
 from aioflow.compiler.ir import ClientGraph
 from aioflow.graph.dtypes import DType
 from aioflow.memory.copying import copied
+from aioflow.memory.values import Value
 from aioflow.ops.fused import ORIGINS
 from aioflow.runtime.step import Step
 
@@ -20,10 +21,10 @@ _WHERE: Final = frozenset({*ORIGINS, "_class"})  # attributes for the placement 
 class Runnable(Protocol):
     """A registered subgraph; see `Executable`."""
 
-    async def run(self, feeds: Sequence[Any], step: Step) -> list[Any]:
+    async def run(self, feeds: Sequence[Value], step: Step) -> list[Value]:
         """Run one step and return its fetches in order. Raises OpError."""
 
-    def call(self, feeds: Sequence[Any], step: Step | None) -> list[Any]:
+    def call(self, feeds: Sequence[Value], step: Step | None) -> list[Value]:
         """Run one step in this thread as a part of `step`, and return its fetches in order. Raises OpError."""
 
 
@@ -40,7 +41,7 @@ class Body:
         self.is_repeatable = not graph.changes
         self.digest = _digest(graph)
 
-    async def run(self, values: Sequence[Any]) -> list[Any]:
+    async def run(self, values: Sequence[Value]) -> list[Value]:
         """Run the body as a separate step and return its results."""
         step = Step(describe=lambda: "the step of a function")
         try:
@@ -48,7 +49,7 @@ class Body:
         finally:
             step.finish()
 
-    def call(self, values: Sequence[Any], step: Step | None) -> list[Any]:
+    def call(self, values: Sequence[Value], step: Step | None) -> list[Value]:
         """Run the body as a part of `step` and return its results.
 
         Raises:
@@ -57,10 +58,10 @@ class Body:
         return _new(self._executable.call(values, step), values)
 
 
-def _new(results: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+def _new(results: Sequence[Any], values: Sequence[Value]) -> list[Value]:
     """Return the results, each in its own memory, shared neither with an argument nor with a constant."""
     held = {id(value) for value in values}
-    made: list[Any] = []
+    made: list[Value] = []
     for result in results:
         is_array = isinstance(result, np.ndarray)
         # A base shows a view, a read-only array may be a constant, and `held` contains arguments and earlier results.
@@ -92,7 +93,7 @@ def _described(graph: ClientGraph) -> Iterator[bytes]:
         yield from _of_each(node.attrs[key] for key in keys)
 
 
-def _of_each(values: Iterable[Any]) -> Iterator[bytes]:
+def _of_each(values: Iterable[object]) -> Iterator[bytes]:
     for value in values:
         if isinstance(value, ClientGraph):
             yield from _described(value)
@@ -109,5 +110,5 @@ def _of_each(values: Iterable[Any]) -> Iterator[bytes]:
             yield _text(value.name if isinstance(value, DType) else value)
 
 
-def _text(value: Any) -> bytes:
+def _text(value: object) -> bytes:
     return repr(value).encode() + b"\n"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from aioflow.compiler.ir import Part, Plan, worth_a_thread
 from aioflow.concurrency.threads import in_thread
@@ -15,6 +15,7 @@ from aioflow.config import SessionConfig
 from aioflow.errors import ClosedSessionError, NotFoundError, OpError
 from aioflow.graph.device_spec import task_of
 from aioflow.memory.collector import full_collections_postponed
+from aioflow.memory.values import Value
 from aioflow.runtime.handing_over import Unfinished
 from aioflow.runtime.parts import StepOfParts
 from aioflow.runtime.step import Step
@@ -27,13 +28,13 @@ Home: TypeAlias = tuple[str, str, str]  # a resource: its container, its name, a
 class RegisteredStep(Protocol):
     """A plan that is registered with the workers."""
 
-    def run_inline(self, feeds: Sequence[Any]) -> list[Any] | Unfinished | None:
+    def run_inline(self, feeds: Sequence[Value]) -> list[Value] | Unfinished | None:
         """Return the fetches if the step is short enough to run in the calling thread, otherwise None.
 
         An `Unfinished` holds fetches of which large copies remain to be made.
         """
 
-    async def run(self, feeds: Sequence[Any], step: Step) -> list[Any]:
+    async def run(self, feeds: Sequence[Value], step: Step) -> list[Value]:
         """Run one step and return the fetches in order. Raises OpError."""
 
     async def deregister(self) -> None:
@@ -72,7 +73,7 @@ class LocalStep:
         # An instance attribute saves one call per step.
         self.run_inline = self._executable.run_inline
 
-    async def run(self, feeds: Sequence[Any], step: Step) -> list[Any]:
+    async def run(self, feeds: Sequence[Value], step: Step) -> list[Value]:
         """Run one step and return the fetches in order, even if the plan was deregistered after its lookup.
 
         Raises:

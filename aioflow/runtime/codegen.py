@@ -32,6 +32,8 @@ from aioflow.compiler.ir import ClientGraph, Edge
 from aioflow.concurrency.stopping import checkpoint
 from aioflow.graph.shapes import Dims
 from aioflow.kernels.convert import as_bool, as_int
+from aioflow.kernels.registry import Body
+from aioflow.memory.values import Value
 from aioflow.runtime.bind import Argument, BoundNode, Choice, RaisedLoop, own, to_keep
 from aioflow.runtime.branches import common_depth
 from aioflow.runtime.executor import NODES_OF_LINES
@@ -100,14 +102,14 @@ class NodeWriter:
         self,
         task: Task,
         graph: ClientGraph,
-        constants: Mapping[Edge, Any],
+        constants: Mapping[Edge, Value],
         lifetimes: Lifetimes,
         inputs: Mapping[Edge, str],
         cuts: Cuts | None = None,
         read: Iterable[Edge] = (),
     ) -> None:
         # A form without a parameter `step` passes this global None to the kernels that take a step.
-        self.scope: dict[str, Any] = {"to_keep": to_keep, "overwritable": overwritable, "step": None, "DEAD": DEAD}
+        self.scope: dict[str, object] = {"to_keep": to_keep, "overwritable": overwritable, "step": None, "DEAD": DEAD}
         self._task = task
         self._graph = graph
         self._constants = constants
@@ -310,7 +312,7 @@ class NodeWriter:
         others = [self._item(e, a, life) for a in bound.arguments for e in a.sources if e != life.reuse]
         return f"overwritable({', '.join((name, *others))})"
 
-    def _global(self, prefix: str, value: Any) -> str:
+    def _global(self, prefix: str, value: object) -> str:
         name = f"{prefix}_{len(self.scope)}"
         self.scope[name] = value
         return name
@@ -329,10 +331,10 @@ def _code(text: str, filename: str) -> CodeType:
 def compiled(
     main: Sequence[Line],
     what: str,
-    scope: Mapping[str, Any],
+    scope: Mapping[str, object],
     nodes: Sequence[BoundNode] = (),
     parts: Mapping[str, Sequence[Sequence[Line]]] | None = None,
-) -> Callable[..., Any]:
+) -> Body:
     """Return the function that `main` defines, which computes `nodes`.
 
     Args:
@@ -345,7 +347,7 @@ def compiled(
     known = dict(scope)
     lines: list[Line] = []
 
-    def function(text: Sequence[Line]) -> Callable[..., Any]:
+    def function(text: Sequence[Line]) -> Body:
         checkpoint()
         code = _code(text_of(text), f"<aioflow {what}>")
         code = code.replace(co_firstlineno=code.co_firstlineno + len(lines))  # unique over all functions
@@ -364,9 +366,7 @@ def text_of(lines: Sequence[Line]) -> str:
     return "\n".join(line.text for line in lines) + "\n"
 
 
-def failed_node(
-    error: BaseException, functions: Iterable[Callable[..., Any]], nodes: Sequence[BoundNode]
-) -> BoundNode | None:
+def failed_node(error: BaseException, functions: Iterable[Body], nodes: Sequence[BoundNode]) -> BoundNode | None:
     """Return the node whose line in one of the `compiled` functions raised `error`, or None if it is no node's line."""
     scopes = [function.__globals__ for function in functions]
     trace = error.__traceback__
@@ -380,7 +380,7 @@ def failed_node(
     return None
 
 
-def overwritable(target: Any, *others: Any) -> Any:
+def overwritable(target: Any, *others: Value) -> Value:
     """Return `target` if an elementwise result over it and `others` may be written into it, otherwise None.
 
     Also None for scalars and for arrays below 64 KiB.
@@ -401,7 +401,7 @@ def _broadcasts_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
     return beyond >= 0 and all(size in (1, wanted) for size, wanted in zip(shape, target[beyond:], strict=True))
 
 
-def finish(dims: Dims, owned: bool) -> Callable[[Any], Any] | None:
+def finish(dims: Dims, owned: bool) -> Callable[[Value], Value] | None:
     """Return the function that prepares a fetched value for the caller, or None if it needs no preparation.
 
     The caller may modify the value, so a value with another holder is copied. A 0-d array becomes a scalar.
@@ -411,9 +411,9 @@ def finish(dims: Dims, owned: bool) -> Callable[[Any], Any] | None:
     return None if owned else own
 
 
-def _scalar(value: Any) -> Any:
+def _scalar(value: Value) -> Value:
     return value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
 
 
-def _scalar_copy(value: Any) -> Any:
+def _scalar_copy(value: Value) -> Value:
     return value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else own(value)

@@ -24,6 +24,7 @@ from aioflow.concurrency.stopping import BoundedWork, OffloadToThread, doing
 from aioflow.errors import InternalError
 from aioflow.graph.signature.arguments import places
 from aioflow.graph.traits import Role
+from aioflow.memory.values import Value
 from aioflow.runtime.backend_api import Executor
 from aioflow.runtime.bind import BoundNode, RaisedLoop, kernel_error, to_keep
 from aioflow.runtime.codegen import Line, compiled
@@ -34,8 +35,8 @@ from aioflow.runtime.handing_over import copied_in_thread, is_large, large_bytes
 from aioflow.runtime.step import Step
 from aioflow.runtime.strand import CostEstimate, magnitude
 
-Collect: TypeAlias = Callable[[Sequence[Any]], Sequence[Any]]
-Report: TypeAlias = Callable[[Any, Sequence[Any]], None]
+Collect: TypeAlias = Callable[[Sequence[Value]], Sequence[Value]]
+Report: TypeAlias = Callable[[Any, Sequence[Value]], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,7 +110,7 @@ class Dataflow:
         self._awaited = {n: (_collector(n.bound, False), _packer(n.bound)) for n in awaited if n.bound is not None}
         self._large = large_bytes(budget)
 
-    async def run(self, feeds: Sequence[Any], step: Step) -> list[Any]:
+    async def run(self, feeds: Sequence[Value], step: Step) -> list[Value]:
         """Run one step and return the fetched values in order. Other holders may exist, so the caller copies them.
 
         Raises:
@@ -165,7 +166,7 @@ class Dataflow:
                 outputs = self._end(begun, begun.result)
                 queue.extend(await self._advance(run, partial(run.core.finish, activation, outputs)))
 
-    async def _inputs(self, activation: Activation, step: Step) -> Sequence[Any]:
+    async def _inputs(self, activation: Activation, step: Step) -> Sequence[Value]:
         """Return the inputs of an async kernel, copied if the kernel retains them."""
         bound, inputs = activation.node.bound, activation.inputs
         if bound is None or not bound.kernel.retains:
@@ -177,7 +178,7 @@ class Dataflow:
 
     async def _await_rest(self, run: _Run, waiting: list[_Begun], running: set[_Begun]) -> None:
         """Await async kernels, `running` holding those in progress, and run what becomes ready, until none is left."""
-        finished: asyncio.Queue[tuple[_Begun, Any]] = asyncio.Queue()
+        finished: asyncio.Queue[tuple[_Begun, Value]] = asyncio.Queue()
         try:
             async with asyncio.TaskGroup() as outer_group:
                 # Raises the step's error when the step is stopped, which cancels the group.
@@ -197,7 +198,7 @@ class Dataflow:
             cause = run.step.end(group)
             raise cause from cause.__cause__
 
-    def _begin(self, activation: Activation, inputs: Sequence[Any], step: Step) -> _Begun:
+    def _begin(self, activation: Activation, inputs: Sequence[Value], step: Step) -> _Begun:
         bound = activation.node.bound
         if bound is None:
             raise InternalError(f"node {activation.node.origin.name!r} has no kernel and was to be awaited")
@@ -213,7 +214,7 @@ class Dataflow:
             raise failure from failure.__cause__
         return _Begun(activation, bound, result, report)
 
-    def _end(self, begun: _Begun, result: Any) -> Sequence[Any]:
+    def _end(self, begun: _Begun, result: Value) -> Sequence[Value]:
         """Return the outputs of an async kernel, and report them."""
         outputs = self._awaited[begun.activation.node][1](result)
         if begun.report is not None and result is not DEAD:
@@ -221,7 +222,7 @@ class Dataflow:
         return outputs
 
 
-async def _await_kernel(begun: _Begun, finished: asyncio.Queue[tuple[_Begun, Any]], step: Step) -> None:
+async def _await_kernel(begun: _Begun, finished: asyncio.Queue[tuple[_Begun, Value]], step: Step) -> None:
     try:
         result = await step.wait_for(begun.bound.node.name, begun.result)
     except Exception as error:
@@ -244,7 +245,7 @@ def _on_loop(step: Step, report: Report | None, longest: _Longest, budget: float
     last = perf_counter()
     deadline = last + budget
 
-    def execute(core: Propagator, node: FlowNode, inputs: Sequence[Any]) -> Sequence[Any] | None:
+    def execute(core: Propagator, node: FlowNode, inputs: Sequence[Value]) -> Sequence[Value] | None:
         nonlocal last
         compute = node.compute
         if compute is None:
@@ -278,7 +279,7 @@ def _on_loop(step: Step, report: Report | None, longest: _Longest, budget: float
 def _in_thread(step: Step, report: Report | None, longest: _Longest, work: StepWork) -> Execute:
     """Return a function that runs sync kernels in a thread. Before each kernel the step may be stopped."""
 
-    def execute(core: Propagator, node: FlowNode, inputs: Sequence[Any]) -> Sequence[Any] | None:
+    def execute(core: Propagator, node: FlowNode, inputs: Sequence[Value]) -> Sequence[Value] | None:
         compute = node.compute
         if compute is None:
             return None
@@ -307,7 +308,7 @@ def _in_thread(step: Step, report: Report | None, longest: _Longest, work: StepW
     return execute
 
 
-def _computation(bound: BoundNode) -> Callable[[Sequence[Any], Step], Sequence[Any]]:
+def _computation(bound: BoundNode) -> Callable[[Sequence[Value], Step], Sequence[Value]]:
     """Return a function from the inputs of a node to its outputs."""
     call, collect, pack = bound.call, _collector(bound, bound.kernel.retains), _packer(bound)
     if bound.kernel.sends:
@@ -322,29 +323,29 @@ def _computation(bound: BoundNode) -> Callable[[Sequence[Any], Step], Sequence[A
 
 
 @cache
-def _expressed(expression: str, count: int) -> Callable[[Sequence[Any], Step], Sequence[Any]]:
+def _expressed(expression: str, count: int) -> Callable[[Sequence[Value], Step], Sequence[Value]]:
     """Return a function that evaluates an operator expression, on scalars several times faster than a ufunc."""
     text = expression.format(*(f"inputs[{i}]" for i in range(count)))
     lines = (Line("def compute(inputs, step):"), Line(f"    return ({text},)"))
     return compiled(lines, f"expression {expression}", {})
 
 
-def _packer(bound: BoundNode) -> Callable[[Any], Sequence[Any]]:
+def _packer(bound: BoundNode) -> Callable[[Any], Sequence[Value]]:
     """Return a function from the return value of a kernel to its outputs."""
     if bound.unpacks:
         return tuple
     return _one if bound.node.outputs else _none
 
 
-def _one(result: Any) -> Sequence[Any]:
+def _one(result: Value) -> Sequence[Value]:
     return (result,)
 
 
-def _none(result: Any) -> Sequence[Any]:
+def _none(result: Value) -> Sequence[Value]:
     return ()
 
 
-def _as_they_are(inputs: Sequence[Any]) -> Sequence[Any]:
+def _as_they_are(inputs: Sequence[Value]) -> Sequence[Value]:
     return inputs
 
 
@@ -356,8 +357,8 @@ def _collector(bound: BoundNode, keep: bool) -> Collect:
 
     placed = list(zip(arguments, places(len(a.sources) for a in arguments), strict=True))
 
-    def collect(inputs: Sequence[Any]) -> Sequence[Any]:
-        found: list[Any] = []
+    def collect(inputs: Sequence[Value]) -> Sequence[Value]:
+        found: list[Value] = []
         for argument, place in placed:
             items = inputs[place]
             if keep:  # the owner of a loop's value is unknown here, so copy

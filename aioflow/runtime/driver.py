@@ -25,6 +25,7 @@ from aioflow.config import SessionConfig
 from aioflow.errors import CancelledError, OpError
 from aioflow.graph.boundary import RECV
 from aioflow.kernels.registry import Converter
+from aioflow.memory.values import Value
 from aioflow.runtime.bind import BoundNode, kernel_error, to_keep
 from aioflow.runtime.handing_over import copied_in_thread, is_large, large_bytes
 from aioflow.runtime.rendezvous import PENDING
@@ -32,10 +33,10 @@ from aioflow.runtime.step import Step
 from aioflow.runtime.strand import Strand
 from aioflow.runtime.tasks import Task
 
-Report: TypeAlias = Callable[[BoundNode, Sequence[Any]], None]
+Report: TypeAlias = Callable[[BoundNode, Sequence[Value]], None]
 
 _SLICE: Final = 1e-3  # seconds of work on the loop after which other callbacks get a turn
-_NONE: Final[Mapping[int, Any]] = {}
+_NONE: Final[Mapping[int, Value]] = {}
 
 
 class _Slots(NamedTuple):
@@ -76,9 +77,9 @@ class _Entry:
     kept: frozenset[int] = frozenset()
     unpacks: bool = False
 
-    def gather(self, values: Sequence[Any], owned: Mapping[int, Any]) -> list[Any]:
+    def gather(self, values: Sequence[Value], owned: Mapping[int, Value]) -> list[Value]:
         """Return the kernel's arguments, as `bind.gather` does, but without lookups; `owned` are copies made before."""
-        result: list[Any] = []
+        result: list[Value] = []
         for slots, is_sequence, convert in self.arguments:
             items = [values[slot] for slot in slots]
             if self.kept:
@@ -88,7 +89,7 @@ class _Entry:
             result.append(tuple(items) if is_sequence else items[0])
         return result
 
-    def _own(self, slot: int, value: Any, owned: Mapping[int, Any]) -> Any:
+    def _own(self, slot: int, value: Value, owned: Mapping[int, Value]) -> Value:
         return owned[slot] if slot in owned else to_keep(value) if slot in self.kept else value
 
 
@@ -110,7 +111,7 @@ class TaskProgram:
         self,
         tasks: Sequence[Task],
         strands: Sequence[Strand | None],
-        constants: Mapping[Edge, Any],
+        constants: Mapping[Edge, Value],
         feeds: Mapping[Edge, int],
         fetched: Sequence[Edge],
         fed: frozenset[Edge],
@@ -121,7 +122,7 @@ class TaskProgram:
         self._slots = {edge: slot for slot, edge in enumerate(dict.fromkeys(edges))}
         self._feeds = tuple((self._slots[edge], index) for edge, index in feeds.items())
         self._fetched = tuple(self._slots[edge] for edge in fetched)
-        self._blank: list[Any] = [None] * len(self._slots)
+        self._blank: list[Value] = [None] * len(self._slots)
         for edge, value in constants.items():
             self._blank[self._slots[edge]] = value
         self._needs = [len(task.needs) for task in tasks]
@@ -166,18 +167,18 @@ class TaskProgram:
             strand is None and bound.unpacks,
         )
 
-    def begin(self, feeds: Sequence[Any]) -> TaskRun:
+    def begin(self, feeds: Sequence[Value]) -> TaskRun:
         """Return the state of a new run."""
         values = self._blank[:]
         for slot, index in self._feeds:
             values[slot] = feeds[index]
         return TaskRun(self, values, self._needs[:], self._readers.copy())
 
-    def large_copies(self, entry: _Entry, values: Sequence[Any]) -> dict[int, Any]:
+    def large_copies(self, entry: _Entry, values: Sequence[Value]) -> dict[int, Value]:
         """Return the inputs of an async node, by slot, that must be copied and are too large for the event loop."""
         return {slot: values[slot] for slot in entry.kept if is_large(values[slot], self._large)}
 
-    def fetches(self, run: TaskRun) -> list[Any]:
+    def fetches(self, run: TaskRun) -> list[Value]:
         """Return the fetched values of a run that has ended."""
         return [run.values[slot] for slot in self._fetched]
 
@@ -194,7 +195,7 @@ class TaskRun:
 
     __slots__ = ("pending", "program", "readers", "values")
 
-    def __init__(self, program: TaskProgram, values: list[Any], pending: list[int], readers: dict[int, int]) -> None:
+    def __init__(self, program: TaskProgram, values: list[Value], pending: list[int], readers: dict[int, int]) -> None:
         self.program = program
         self.values = values
         self.pending = pending
@@ -219,15 +220,15 @@ class Driver:
         self._left = 0
         self._pumping = False
         # Coroutines that wait for a TaskGroup in which they can become asyncio tasks.
-        self._later: list[Coroutine[Any, Any, None]] = []
+        self._later: list[Coroutine[object, object, None]] = []
         # Coroutines of kernels, closed at the end in case they are never awaited.
-        self._begun: list[Coroutine[Any, Any, Any]] = []
-        self._held: list[tuple[_Arrival, Any]] = []  # values that arrived while the step is on hold
+        self._begun: list[Coroutine[object, object, object]] = []
+        self._held: list[tuple[_Arrival, Value]] = []  # values that arrived while the step is on hold
         self._group: asyncio.TaskGroup | None = None
         self._finished: asyncio.Future[None] | None = None
         self._error: BaseException | None = None
 
-    async def run(self, runs: Sequence[TaskRun], flows: Sequence[Coroutine[Any, Any, None]] = ()) -> None:
+    async def run(self, runs: Sequence[TaskRun], flows: Sequence[Coroutine[object, object, None]] = ()) -> None:
         """Run all tasks of `runs`, concurrently with `flows`, the parts of the step that have their own executor.
 
         Raises:
@@ -348,7 +349,7 @@ class Driver:
             else:
                 self._call(run, index, entry, _NONE)
 
-    def _complete(self, run: TaskRun, index: int, outputs: Sequence[Any]) -> None:
+    def _complete(self, run: TaskRun, index: int, outputs: Sequence[Value]) -> None:
         entry = run.program.entries[index]
         for slot, value in zip(entry.outputs, outputs, strict=True):
             run.values[slot] = value
@@ -359,7 +360,7 @@ class Driver:
                 self._ready.append((run, follower))
         self._left -= 1
 
-    def _arrived(self, run: TaskRun, index: int, outputs: Sequence[Any]) -> None:
+    def _arrived(self, run: TaskRun, index: int, outputs: Sequence[Value]) -> None:
         """Complete a task from outside of the ready queue, and continue the queue."""
         self._complete(run, index, outputs)
         # Within `_pump` its own loop continues: a nested one would recurse once per task.
@@ -378,7 +379,7 @@ class Driver:
 
     # -- what has to be awaited --------------------------------------------------------------------------------------
 
-    def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def _start(self, coroutine: Coroutine[object, object, None]) -> None:
         if self._group is None:
             # Without a group, end `_until_finished`, so that `_rest` opens one.
             self._later.append(coroutine)
@@ -387,7 +388,7 @@ class Driver:
         else:
             self._group.create_task(coroutine, context=self._context.copy())
 
-    async def _hop(self, run: TaskRun, index: int, strand: Strand, values: Sequence[Any]) -> None:
+    async def _hop(self, run: TaskRun, index: int, strand: Strand, values: Sequence[Value]) -> None:
         try:
             outputs = await strand.hop(values, self._step)
         except OpError as error:
@@ -404,7 +405,7 @@ class Driver:
         else:
             self._received(arrival, value)
 
-    def received(self, arrival: _Arrival, value: Any) -> None:
+    def received(self, arrival: _Arrival, value: Value) -> None:
         """Accept the value of a Recv, or hold it back while the step is on hold."""
         step = self._step
         step.waiting.pop(arrival, None)
@@ -432,13 +433,13 @@ class Driver:
         for arrival, value in held:
             self._received(arrival, value)
 
-    def _received(self, arrival: _Arrival, value: Any) -> None:
+    def _received(self, arrival: _Arrival, value: Value) -> None:
         if arrival.report is not None:
             arrival.report(arrival.entry.bound, (value,))
         if self._error is None:
             self._arrived(arrival.run, arrival.index, (value,))
 
-    async def _call_with_copies(self, run: TaskRun, index: int, entry: _Entry, large: Mapping[int, Any]) -> None:
+    async def _call_with_copies(self, run: TaskRun, index: int, entry: _Entry, large: Mapping[int, Value]) -> None:
         try:
             copies = await copied_in_thread(list(large.values()), self._step, run.program.limit)
             self._call(run, index, entry, dict(zip(large, copies, strict=True)))
@@ -447,7 +448,7 @@ class Driver:
             self._step.stop(failure)
             raise failure from failure.__cause__
 
-    def _call(self, run: TaskRun, index: int, entry: _Entry, owned: Mapping[int, Any]) -> None:
+    def _call(self, run: TaskRun, index: int, entry: _Entry, owned: Mapping[int, Value]) -> None:
         """Call the kernel of an async node; `owned` are the copies already made for it."""
         bound = entry.bound
         report = self._step.probe.begin() if self._step.probe is not None else None
@@ -472,7 +473,7 @@ class Driver:
         else:
             done(result)
 
-    async def _await(self, bound: BoundNode, result: Awaitable[Any], done: Callable[[Any], None]) -> None:
+    async def _await(self, bound: BoundNode, result: Awaitable[Value], done: Callable[[Value], None]) -> None:
         try:
             value = await self._step.wait_for(bound.node.name, result)
         except Exception as error:
@@ -496,7 +497,7 @@ class _Arrival:
         self.entry = entry
         self.report = report
 
-    def __call__(self, value: Any) -> None:
+    def __call__(self, value: Value) -> None:
         self.driver.received(self, value)
 
     def describe(self) -> str:

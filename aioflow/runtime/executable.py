@@ -11,7 +11,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from aioflow.compiler.ir import ClientGraph, Node
 from aioflow.compiler.optimize.passes import around_delegation, chosen_passes
@@ -22,7 +21,9 @@ from aioflow.formats.allowed_folders import ANYWHERE, AllowedFolders
 from aioflow.graph.boundary import BOUNDARY, RECV
 from aioflow.graph.opdef import traits_of
 from aioflow.kernels.registry import ArrayBackend
+from aioflow.kernels.resources import ResourceManager
 from aioflow.memory.letting_go import let_go
+from aioflow.memory.values import Value
 from aioflow.ops.delegated import DELEGATED
 from aioflow.runtime.backend_api import Executor
 from aioflow.runtime.bind import BoundNode, bind_graph
@@ -62,29 +63,29 @@ class Executable(ABC):
         self.limit = config.max_value_bytes
         self._fetched = fetched
 
-    def run_inline(self, feeds: Sequence[Any]) -> list[Any] | Unfinished | None:
+    def run_inline(self, feeds: Sequence[Value]) -> list[Value] | Unfinished | None:
         """Return the fetches if the whole step is short enough to run in the calling thread, otherwise None.
 
         An `Unfinished` holds fetches of which large copies remain to be made.
         """
         return None
 
-    def is_brief(self, feeds: Sequence[Any]) -> bool:
+    def is_brief(self, feeds: Sequence[Value]) -> bool:
         """Return whether the step is certainly short enough for `run_brief`."""
         return False
 
-    def run_brief(self, feeds: Sequence[Any], step: Step) -> list[Any] | Unfinished:
+    def run_brief(self, feeds: Sequence[Value], step: Step) -> list[Value] | Unfinished:
         """Run a step for which `is_brief` is true and return its fetches. Raises like `run`."""
         raise InternalError("not a brief step")
 
-    def call(self, feeds: Sequence[Any], step: Step | None) -> list[Any]:
+    def call(self, feeds: Sequence[Value], step: Step | None) -> list[Value]:
         """Run in this thread as a part of `step`, and return the fetched values, which may have other holders.
 
         Raises like `run`.
         """
         raise InternalError("a body that is called has branches, loops, or nodes that wait")
 
-    async def run(self, feeds: Sequence[Any], step: Step) -> list[Any]:
+    async def run(self, feeds: Sequence[Value], step: Step) -> list[Value]:
         """Run one step and return the fetches in order.
 
         Raises:
@@ -99,7 +100,7 @@ class Executable(ABC):
         return fetches if isinstance(fetches, list) else await fetches.finish(step)
 
     @abstractmethod
-    async def _values(self, feeds: Sequence[Any], step: Step) -> list[Any]:
+    async def _values(self, feeds: Sequence[Value], step: Step) -> list[Value]:
         """Run one step and return the fetched values in order, which may have other holders. Raises like `run`."""
 
 
@@ -112,7 +113,7 @@ class PlainExecutable(Executable):
         super().__init__(graph, Fetched(graph, config, copying(graph)), config)
         self._reference = Reference(graph, bound, executor)
 
-    async def _values(self, feeds: Sequence[Any], step: Step) -> list[Any]:
+    async def _values(self, feeds: Sequence[Value], step: Step) -> list[Value]:
         return await self._reference.run(feeds, step)
 
 
@@ -138,7 +139,7 @@ class FlowExecutable(Executable):
         super().__init__(graph, fetched, config)
         self._flow = Dataflow(graph, bound, executor, config.inline_budget, config.max_value_bytes)
 
-    async def _values(self, feeds: Sequence[Any], step: Step) -> list[Any]:
+    async def _values(self, feeds: Sequence[Value], step: Step) -> list[Value]:
         return await self._flow.run(feeds, step)
 
 
@@ -152,33 +153,33 @@ class StrandExecutable(Executable):
         self._strand = strand
         self._take, self._give, self._constants = cut.wiring()
 
-    def run_inline(self, feeds: Sequence[Any]) -> list[Any] | Unfinished | None:
+    def run_inline(self, feeds: Sequence[Value]) -> list[Value] | Unfinished | None:
         """Return the fetches if the strand is expected to stay within the inline budget, otherwise None."""
         outputs = self._strand.try_inline(self._taken(feeds))
         return None if outputs is None else self._fetched.hand_over(self._given(outputs, feeds))
 
-    def is_brief(self, feeds: Sequence[Any]) -> bool:
+    def is_brief(self, feeds: Sequence[Value]) -> bool:
         """Return whether the step is certainly short enough for `run_brief`."""
         return self._strand.is_brief(self._taken(feeds))
 
-    def run_brief(self, feeds: Sequence[Any], step: Step) -> list[Any] | Unfinished:
+    def run_brief(self, feeds: Sequence[Value], step: Step) -> list[Value] | Unfinished:
         """Run a brief step and return its fetches; the strand may send values to other parts of the step."""
         outputs = self._strand.try_inline(self._taken(feeds), step)
         if outputs is None:
             raise InternalError("a brief step was not run")
         return self._fetched.hand_over(self._given(outputs, feeds))
 
-    def call(self, feeds: Sequence[Any], step: Step | None) -> list[Any]:
+    def call(self, feeds: Sequence[Value], step: Step | None) -> list[Value]:
         """Run the strand in this thread as a part of `step`, and return the fetched values."""
         return self._given(self._strand.call(self._taken(feeds), step), feeds)
 
-    async def _values(self, feeds: Sequence[Any], step: Step) -> list[Any]:
+    async def _values(self, feeds: Sequence[Value], step: Step) -> list[Value]:
         return self._given(await self._strand.run(self._taken(feeds), step), feeds)
 
-    def _taken(self, feeds: Sequence[Any]) -> Sequence[Any]:
+    def _taken(self, feeds: Sequence[Value]) -> Sequence[Value]:
         return feeds if self._take is None else [feeds[i] for i in self._take]
 
-    def _given(self, outputs: tuple[Any, ...], feeds: Sequence[Any]) -> list[Any]:
+    def _given(self, outputs: tuple[Value, ...], feeds: Sequence[Value]) -> list[Value]:
         if self._give is None:
             return list(outputs)
         pool = (*outputs, *feeds, *self._constants)
@@ -196,16 +197,16 @@ class TasksExecutable(Executable):
         super().__init__(graph, fetched, config)
         self.program = cut.program()
 
-    async def _values(self, feeds: Sequence[Any], step: Step) -> list[Any]:
+    async def _values(self, feeds: Sequence[Value], step: Step) -> list[Value]:
         run = self.program.begin(feeds)
         await Driver(step).run([run])
         return self._ended(run)
 
-    def results(self, run: TaskRun) -> list[Any] | Unfinished:
+    def results(self, run: TaskRun) -> list[Value] | Unfinished:
         """Return the fetches, in order, of a run of `program` that has ended."""
         return self._fetched.hand_over(self._ended(run))
 
-    def _ended(self, run: TaskRun) -> list[Any]:
+    def _ended(self, run: TaskRun) -> list[Value]:
         values = self.program.fetches(run)
         run.values.clear()  # a value without another holder then needs no copy
         return values
@@ -214,8 +215,8 @@ class TasksExecutable(Executable):
 def make_executable(
     graph: ClientGraph,
     backend: ArrayBackend,
-    resources: Any,
-    state: dict[str, Any],
+    resources: ResourceManager,
+    state: dict[str, object],
     executor: Executor,
     config: SessionConfig,
     capture: Capture | None = None,
@@ -250,8 +251,8 @@ def make_executable(
 def _made(
     graph: ClientGraph,
     backend: ArrayBackend,
-    resources: Any,
-    state: dict[str, Any],
+    resources: ResourceManager,
+    state: dict[str, object],
     executor: Executor,
     config: SessionConfig,
     capture: Capture | None,

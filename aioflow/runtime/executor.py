@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from aioflow.concurrency.slices import ask_for_long_slice
 from aioflow.concurrency.stopping import Stopped, Work, current_work
@@ -90,7 +90,7 @@ class DeviceThreads(Threads):
         super().__init__(name, threads or os.cpu_count() or 1, partial(_begin, threads or None))
         self._leaves = leaves
 
-    async def run(self, step: Step, function: Callable[..., T], *args: Any) -> T:
+    async def run(self, step: Step, function: Callable[..., T], *args: object) -> T:
         """Run `function(*args)` in a thread.
 
         If the awaiting task is cancelled, the step is asked to stop. This method then raises only after the function

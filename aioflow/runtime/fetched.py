@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from aioflow.compiler.ir import ClientGraph, Node
 from aioflow.config import SessionConfig
 from aioflow.graph.boundary import ARG, RETVAL
+from aioflow.memory.values import Value
 from aioflow.runtime.codegen import finish
 from aioflow.runtime.frames import DEAD, dead_fetch
 from aioflow.runtime.handing_over import Unfinished, is_large, large_bytes
 
 # Returns a value that the caller owns; None if the fetched value is already the caller's.
-Finisher: TypeAlias = Callable[[Any], Any] | None
+Finisher: TypeAlias = Callable[[Value], Value] | None
 
 
 def fetches_of(graph: ClientGraph) -> list[Node]:
@@ -55,7 +56,7 @@ class Fetched:
         self._limit = config.max_value_bytes
         self.indices = tuple(int(node.attrs["index"]) for node in self._nodes)
 
-    def hand_over(self, values: list[Any]) -> list[Any] | Unfinished:
+    def hand_over(self, values: list[Value]) -> list[Value] | Unfinished:
         """Return the values prepared for the caller, in the same list; large copies may remain to be made.
 
         Raises:

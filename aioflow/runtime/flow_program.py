@@ -16,6 +16,7 @@ from aioflow.compiler.control_flow import LoopFrame, check_frames, is_back_edge,
 from aioflow.compiler.ir import ClientGraph, Node
 from aioflow.graph.opdef import traits_of
 from aioflow.graph.traits import Role
+from aioflow.memory.values import Value
 from aioflow.runtime.bind import BoundNode
 
 EMPTY: Final[Any] = object()  # marks a value that has not arrived
@@ -33,7 +34,7 @@ class After:
 
     def __init__(self) -> None:
         self.signals: list[FlowNode] = []
-        self.constants: list[tuple[Port, Any]] = []
+        self.constants: list[tuple[Port, Value]] = []
 
     def __bool__(self) -> bool:
         return bool(self.signals or self.constants)
@@ -117,7 +118,7 @@ class FlowNode:
     after: After = field(default_factory=After)
     is_followed: bool = False
     index: int = 0
-    value: Any = None
+    value: Value = None
     child: Frame | None = None
     is_constant: bool = False
     is_loop_merge: bool = False
@@ -125,7 +126,7 @@ class FlowNode:
     again: Port | None = None
     first_inputs: int = 0
     later_inputs: int = 0
-    compute: Callable[[Sequence[Any], Any], Sequence[Any]] | None = None
+    compute: Callable[[Sequence[Value], Any], Sequence[Value]] | None = None
     acts: bool = False
     is_elastic: bool = False
 
@@ -168,7 +169,7 @@ class Program:
         InvalidArgumentError: as for `check_frames`.
     """
 
-    index_type: Callable[[int], Any] = np.int32  # type of a Merge's second output
+    index_type: Callable[[int], np.int32] = np.int32  # type of a Merge's second output
 
     def __init__(self, graph: ClientGraph, bound: Sequence[BoundNode]) -> None:
         check_frames(graph)

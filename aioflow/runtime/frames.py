@@ -28,6 +28,7 @@ from aioflow.compiler.ir import Node
 from aioflow.concurrency.stopping import OffloadToThread
 from aioflow.errors import InternalError, InvalidArgumentError, OpError
 from aioflow.graph.traits import Role
+from aioflow.memory.values import Array, Value
 from aioflow.runtime.flow_program import EMPTY, After, FlowNode, Frame, Port, Program
 
 
@@ -58,14 +59,14 @@ def dead_fetch(fetch: Node) -> InvalidArgumentError:
     return error
 
 
-def wrong_predicate(switch: Node, predicate: Any) -> OpError:
+def wrong_predicate(switch: Node, predicate: Array) -> OpError:
     """Return the error for a predicate that is not a single value."""
     return InvalidArgumentError(
         "the predicate of a Switch must be a scalar", expected="shape ()", actual=predicate.shape
     ).at(switch.name, switch.op, switch.source)
 
 
-Execute: TypeAlias = Callable[["Propagator", FlowNode, Sequence[Any]], Sequence[Any] | None]
+Execute: TypeAlias = Callable[["Propagator", FlowNode, Sequence[Value]], Sequence[Value] | None]
 
 
 class Activation:
@@ -73,7 +74,7 @@ class Activation:
 
     __slots__ = ("inputs", "iteration", "node")
 
-    def __init__(self, node: FlowNode, iteration: _Iteration, inputs: Sequence[Any]) -> None:
+    def __init__(self, node: FlowNode, iteration: _Iteration, inputs: Sequence[Value]) -> None:
         self.node = node
         self.iteration = iteration
         self.inputs = inputs
@@ -144,9 +145,9 @@ class _RunningFrame:
         self.entering = program.enters
         self.newest = 0
         self.prefilled = [EMPTY] * len(program.pending)
-        self.constants: list[tuple[Port, Any]] = []
+        self.constants: list[tuple[Port, Value]] = []
         self.iterations: dict[int, _Iteration] = {0: _Iteration(self, 0)}
-        self.parked: list[tuple[FlowNode, Any]] = []
+        self.parked: list[tuple[FlowNode, Value]] = []
         self.dead_exits: list[FlowNode] = []
 
 
@@ -166,12 +167,13 @@ class Propagator:
         self._program = program
         self._root = _RunningFrame(program.root, None)
         self._ready: list[Activation] = []
-        self._queue: deque[tuple[FlowNode, _Iteration, Sequence[Any] | None]] = deque()  # inputs None: the node is dead
+        # Inputs None: the node is dead.
+        self._queue: deque[tuple[FlowNode, _Iteration, Sequence[Value] | None]] = deque()
         self._push = self._queue.append
         self._paused = False
-        self._fetches: dict[int, Any] = {}
+        self._fetches: dict[int, Value] = {}
 
-    def start(self, feeds: Sequence[Any]) -> list[Activation]:
+    def start(self, feeds: Sequence[Value]) -> list[Activation]:
         """Begin the step and return the activations that may run."""
         first = self._root.iterations[0]
         for node in self._program.sources:
@@ -182,7 +184,7 @@ class Propagator:
                 self._push((node, first, ()))
         return self.resume()
 
-    def finish(self, activation: Activation, outputs: Sequence[Any]) -> list[Activation]:
+    def finish(self, activation: Activation, outputs: Sequence[Value]) -> list[Activation]:
         """Deliver the outputs of an activation and return the activations that may run now.
 
         The output of a Recv may be DEAD.
@@ -223,13 +225,13 @@ class Propagator:
         """True if `resume` has work to do."""
         return bool(self._queue)
 
-    def fetches(self) -> list[Any]:
+    def fetches(self) -> list[Value]:
         """Return the fetched values in order.
 
         Raises:
             InvalidArgumentError: a fetched tensor is dead: it is on a branch that was not taken.
         """
-        found: list[Any] = []
+        found: list[Value] = []
         for node in self._program.fetches:
             value = self._fetches.get(node.index, DEAD)
             if value is DEAD:
@@ -239,7 +241,7 @@ class Propagator:
 
     # -- delivering --------------------------------------------------------------------------------------------------
 
-    def _deliver(self, node: FlowNode, iteration: _Iteration, outputs: Sequence[Any]) -> None:
+    def _deliver(self, node: FlowNode, iteration: _Iteration, outputs: Sequence[Value]) -> None:
         """Deliver the outputs of a node to their readers in an iteration."""
         for number, port in node.ports:
             self._send(port, iteration, outputs[number])
@@ -252,7 +254,7 @@ class Propagator:
         if node.is_followed:
             self._follow(node.after, iteration, True)
 
-    def _send(self, port: Port, iteration: _Iteration, value: Any) -> None:
+    def _send(self, port: Port, iteration: _Iteration, value: Value) -> None:
         for node in port.singles:
             iteration.outstanding += 1
             self._push((node, iteration, (value,)))
@@ -288,7 +290,7 @@ class Propagator:
                 self._arrive(node, iteration, slot, DEAD)
             self._follow(port.after, iteration, True)
 
-    def _send_any(self, port: Port, iteration: _Iteration, value: Any) -> None:
+    def _send_any(self, port: Port, iteration: _Iteration, value: Value) -> None:
         if value is DEAD:
             self._send_dead(port, iteration)
         else:
@@ -305,7 +307,7 @@ class Propagator:
         for port, value in after.constants:
             self._send_any(port, iteration, DEAD if dead else value)
 
-    def _arrive(self, node: FlowNode, iteration: _Iteration, slot: int, value: Any) -> None:
+    def _arrive(self, node: FlowNode, iteration: _Iteration, slot: int, value: Value) -> None:
         if node.kind is Role.MERGE:
             self._arrive_at_merge(node, iteration, slot, value)
             return
@@ -328,7 +330,7 @@ class Propagator:
             iteration.outstanding += 1
             self._push((node, iteration, None if count else () if inputs is EMPTY else inputs))
 
-    def _arrive_at_merge(self, node: FlowNode, iteration: _Iteration, slot: int, value: Any) -> None:
+    def _arrive_at_merge(self, node: FlowNode, iteration: _Iteration, slot: int, value: Value) -> None:
         count = iteration.pending[node.local]
         if value is DEAD:
             iteration.pending[node.local] = count + _DEAD_ONE
@@ -359,7 +361,7 @@ class Propagator:
 
     # -- rules of the node kinds; without inputs the node is dead ----------------------------------------------------
 
-    def _run_kernel(self, node: FlowNode, iteration: _Iteration, inputs: Sequence[Any] | None) -> None:
+    def _run_kernel(self, node: FlowNode, iteration: _Iteration, inputs: Sequence[Value] | None) -> None:
         if inputs is None:
             self._deliver_dead(node, iteration)
             return
@@ -370,16 +372,16 @@ class Propagator:
         else:
             self._deliver(node, iteration, outputs)
 
-    def _run_pass(self, node: FlowNode, iteration: _Iteration, inputs: Sequence[Any] | None) -> None:
+    def _run_pass(self, node: FlowNode, iteration: _Iteration, inputs: Sequence[Value] | None) -> None:
         if inputs is None:
             self._deliver_dead(node, iteration)
         else:
             self._deliver(node, iteration, inputs)
 
-    def _run_trigger(self, node: FlowNode, iteration: _Iteration, inputs: Sequence[Any] | None) -> None:
+    def _run_trigger(self, node: FlowNode, iteration: _Iteration, inputs: Sequence[Value] | None) -> None:
         self._deliver(node, iteration, ())  # never dead: it ends deadness
 
-    def _run_constant(self, node: FlowNode, iteration: _Iteration, inputs: Sequence[Any] | None) -> None:
+    def _run_constant(self, node: FlowNode, iteration: _Iteration, inputs: Sequence[Value] | None) -> None:
         if inputs is None:
             self._deliver_dead(node, iteration)
         else:
@@ -407,10 +409,10 @@ class Propagator:
         else:
             self._deliver(node, iteration, (inputs[0], self._program.index_type(inputs[1])))
 
-    def _run_fetch(self, node: FlowNode, iteration: _Iteration, inputs: Sequence[Any] | None) -> None:
+    def _run_fetch(self, node: FlowNode, iteration: _Iteration, inputs: Sequence[Value] | None) -> None:
         self._fetches[node.index] = DEAD if inputs is None else inputs[0]
 
-    def _run_enter(self, node: FlowNode, iteration: _Iteration, inputs: Sequence[Any] | None) -> None:
+    def _run_enter(self, node: FlowNode, iteration: _Iteration, inputs: Sequence[Value] | None) -> None:
         program = node.child
         if program is None:
             raise InternalError(f"Enter {node.origin.name!r} has no frame")
@@ -428,7 +430,7 @@ class Propagator:
         frame.entering -= 1
         self._retire(frame)
 
-    def _run_exit(self, node: FlowNode, iteration: _Iteration, inputs: Sequence[Any] | None) -> None:
+    def _run_exit(self, node: FlowNode, iteration: _Iteration, inputs: Sequence[Value] | None) -> None:
         frame = iteration.frame
         if frame.parent is None:
             raise InternalError(f"Exit {node.origin.name!r} is in no frame")
@@ -438,7 +440,7 @@ class Propagator:
         elif iteration.number == frame.newest:
             frame.dead_exits.append(node)
 
-    def _run_next(self, node: FlowNode, iteration: _Iteration, inputs: Sequence[Any] | None) -> None:
+    def _run_next(self, node: FlowNode, iteration: _Iteration, inputs: Sequence[Value] | None) -> None:
         if inputs is None:
             return
         frame = iteration.frame
@@ -450,13 +452,13 @@ class Propagator:
             self._begin_iteration(frame)
         self._deliver(node, frame.iterations[iteration.number + 1], inputs)
 
-    def _run_send(self, node: FlowNode, iteration: _Iteration, inputs: Sequence[Any] | None) -> None:
+    def _run_send(self, node: FlowNode, iteration: _Iteration, inputs: Sequence[Value] | None) -> None:
         value = DEAD if inputs is None else inputs[0]  # the receiver must learn that the value is dead
         self.execute(self, node, (value, iteration.tag))
         if node.is_followed:
             self._follow(node.after, iteration, inputs is None)
 
-    def _run_recv(self, node: FlowNode, iteration: _Iteration, inputs: Sequence[Any] | None) -> None:
+    def _run_recv(self, node: FlowNode, iteration: _Iteration, inputs: Sequence[Value] | None) -> None:
         iteration.outstanding += 1  # even if the Recv is dead: a value or DEAD will arrive
         self._ready.append(Activation(node, iteration, (iteration.tag,)))
 
@@ -518,5 +520,5 @@ class Propagator:
     )
 
 
-def _hand_out(core: Propagator, node: FlowNode, inputs: Sequence[Any]) -> None:
+def _hand_out(core: Propagator, node: FlowNode, inputs: Sequence[Value]) -> None:
     """Return None for every kernel, so that each becomes an activation: the default `execute`."""

@@ -6,16 +6,17 @@ Static shapes determine which nodes these are (`compiler/growth.py`), so all oth
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from aioflow.compiler.ir import Node
 from aioflow.concurrency.stopping import reserve
 from aioflow.graph.opdef import OPS
 from aioflow.kernels.registry import Body, KernelDef
+from aioflow.memory.values import Array, Value
 
 # The operators of kernel expressions; on scalars they are several times faster than ufuncs.
-_OPERATORS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+_OPERATORS: Final[Mapping[str, Body]] = {
     f"{{0}} {sign} {{1}}": function
     for sign, function in {
         "+": operator.add,
@@ -38,14 +39,14 @@ def claiming(call: Body, kernel: KernelDef, node: Node) -> Body:
     size = node.outputs[0].dtype.size
     if len(node.inputs) != 2 or any(arg.is_sequence for arg in OPS.get(node.op).inputs):
 
-        def of_any(*inputs: Any, **named: Any) -> Any:
+        def of_any(*inputs: Array | tuple[Array, ...], **named: object) -> Value:
             _claim(_flat(inputs), size)
             return call(*inputs, **named)
 
         return of_any
     at_once = _OPERATORS.get(kernel.expression or "", call)
 
-    def of_two(x: Any, y: Any, **named: Any) -> Any:
+    def of_two(x: Array, y: Array, **named: object) -> Value:
         # Operands of equal shapes have a result of the same size, so they need no reservation.
         if x.shape != y.shape:
             _claim((x, y), size)
@@ -54,11 +55,11 @@ def claiming(call: Body, kernel: KernelDef, node: Node) -> Body:
     return of_two
 
 
-def _flat(inputs: Iterable[Any]) -> list[Any]:
+def _flat(inputs: Iterable[Array | tuple[Array, ...]]) -> list[Array]:
     return [value for each in inputs for value in (each if isinstance(each, tuple) else (each,))]
 
 
-def _claim(values: Sequence[Any], size: int) -> None:
+def _claim(values: Sequence[Array], size: int) -> None:
     shapes = {value.shape for value in values}
     rank = max(map(len, shapes))
     count = 1

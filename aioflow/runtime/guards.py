@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from aioflow.compiler.control_flow import Guard, Predicates
 from aioflow.compiler.ir import ClientGraph, Edge, Node
 from aioflow.kernels.convert import as_bool
-from aioflow.kernels.registry import KernelDef
+from aioflow.kernels.registry import Binding, Body, KernelDef
+from aioflow.memory.values import Array, Value
 from aioflow.runtime.bind import Argument, BoundNode, Choice, Passing, rebound
 from aioflow.runtime.frames import wrong_predicate
 
@@ -124,21 +125,21 @@ class Guards:
         return replace(node, inputs=tuple(self.value(e) for e in node.inputs), control=tuple(waits))
 
 
-def _checker(switch: Node) -> Callable[[Any], Any]:
+def _checker(switch: Node) -> Callable[[Array], None]:
     """Return a function that raises if the predicate of a Switch is not a single value."""
 
-    def check(predicate: Any) -> None:
+    def check(predicate: Array) -> None:
         if getattr(predicate, "ndim", 0) != 0:
             raise wrong_predicate(switch, predicate)
 
     return check
 
 
-def _never_called(*values: Any) -> Any:
+def _never_called(*values: Value) -> Value:
     raise NotImplementedError  # generated code writes a choice as an expression
 
 
-def _bind_nothing(binding: Any) -> Any:
+def _bind_nothing(binding: Binding) -> Body:
     return _never_called
 
 

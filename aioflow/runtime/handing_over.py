@@ -17,6 +17,7 @@ from aioflow.concurrency.stopping import COPY_RATE, Stoppable, Stopped
 from aioflow.concurrency.threads import in_thread
 from aioflow.errors import ResourceExhaustedError
 from aioflow.memory.copying import copied
+from aioflow.memory.values import Array, Value
 from aioflow.runtime.bind import to_keep
 from aioflow.runtime.executor import StepWork
 from aioflow.runtime.step import Step
@@ -31,7 +32,7 @@ def large_bytes(budget: float) -> float:
     return max(budget * COPY_RATE, _LEAST)
 
 
-def is_large(value: Any, most: float) -> bool:
+def is_large(value: Value, most: float) -> bool:
     """Return whether copying the value would block an event loop."""
     return type(value) is np.ndarray and value.nbytes > most
 
@@ -47,12 +48,12 @@ class Unfinished:
 
     __slots__ = ("_limit", "_shared", "values")
 
-    def __init__(self, values: list[Any], shared: Mapping[int, Node], limit: int | None) -> None:
+    def __init__(self, values: list[Value], shared: Mapping[int, Node], limit: int | None) -> None:
         self.values = values
         self._shared = shared
         self._limit = limit
 
-    async def finish(self, step: Step | None = None) -> list[Any]:
+    async def finish(self, step: Step | None = None) -> list[Value]:
         """Return the values, all owned by the caller.
 
         Raises:
@@ -70,7 +71,7 @@ class Unfinished:
                 raise error.at(node.name, node.op, node.source) from None
 
 
-async def copied_in_thread(values: Sequence[Any], step: Step, limit: int | None) -> list[Any]:
+async def copied_in_thread(values: Sequence[Value], step: Step, limit: int | None) -> list[Value]:
     """Return the values, with arrays copied in a thread where necessary, so that a step may keep them.
 
     Raises:
@@ -90,15 +91,15 @@ async def _in_thread(function: Callable[[], T], step: Step | None, limit: int | 
         raise
 
 
-def _owned(values: list[Any], index: int) -> Any:
-    value = values[index]
+def _owned(values: list[Value], index: int) -> Value:
+    value: Any = values[index]  # a large array
     values[index] = None  # remove it from the list before counting references
     if sys.getrefcount(value) <= _ALONE and _is_whole(value):
         return value
     return copied(value)
 
 
-def _is_whole(value: Any) -> bool:
+def _is_whole(value: Array) -> bool:
     """Return whether an array without another holder owns all of its memory, so that the caller may write to it."""
     if not value.flags.writeable:
         return False
@@ -114,7 +115,7 @@ def _is_whole(value: Any) -> bool:
 
 def _count_alone() -> tuple[int, int]:
     """Return the reference counts, as counted above, of an array without another holder, and of its base."""
-    values: list[Any] = [np.empty(4).reshape(2, 2)]
+    values: list[Array] = [np.empty(4).reshape(2, 2)]
     value = values[0]
     values[0] = np.empty(0)
     alone = sys.getrefcount(value)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -21,9 +21,10 @@ from aioflow.graph import dtypes
 from aioflow.graph.opdef import OPS
 from aioflow.graph.signature.arguments import per_argument
 from aioflow.kernels.registry import HOST, KERNELS, Binding, Body, KernelDef
+from aioflow.memory.values import Array, Value
 from aioflow.runtime.device import host
 
-Bring: TypeAlias = Callable[[Any], Any]
+Bring: TypeAlias = Callable[[Array], Value]
 
 _OPAQUE: Final = (dtypes.resource, dtypes.variant)
 _NUMPY: Final = (np.ndarray, np.generic)
@@ -35,7 +36,7 @@ class _Constant:
 
     __slots__ = ("__weakref__", "array")
 
-    def __init__(self, array: Any) -> None:
+    def __init__(self, array: Value) -> None:
         self.array = array
 
 
@@ -52,7 +53,7 @@ class HostValues:
     def __init__(self, bring: Bring, is_capturing: Callable[[], bool] = lambda: False) -> None:
         self._bring = bring
         self._is_capturing = is_capturing
-        self._held: dict[int, tuple[Any, weakref.ref[_Constant]]] = {}
+        self._held: dict[int, tuple[Array, weakref.ref[_Constant]]] = {}
 
     def bind(self, kernel: KernelDef, binding: Binding) -> tuple[KernelDef, Body]:
         """Bind a kernel, like `ArrayBackend.bind`.
@@ -62,7 +63,7 @@ class HostValues:
         """
         return replace(kernel, expression=None, takes_out=False), self._body(kernel, binding)
 
-    def constant(self, value: Any) -> _Constant:
+    def constant(self, value: Array) -> _Constant:
         """Return the device's copy of a constant, creating it if necessary."""
         held = self._held.get(id(value))
         found = None if held is None else held[1]()  # the entry holds the value, so its id stays unique
@@ -71,7 +72,7 @@ class HostValues:
             self._held[key] = (value, weakref.ref(found, lambda _: self._held.pop(key, None)))
         return found
 
-    def on_device(self, value: Any, constant: _Constant | None = None) -> Any:
+    def on_device(self, value: Value, constant: _Constant | None = None) -> Value:
         """Return a value on the device, copying a host value.
 
         Raises:
@@ -135,7 +136,7 @@ def _host_body(binding: Binding) -> Callable[[], Body] | None:
 
 
 def _dispatch(
-    on_device: Callable[[Any, _Constant | None], Any],
+    on_device: Callable[[Value, _Constant | None], Value],
     body: Body,
     near: Callable[[], Body] | None,
     arguments: Sequence[_Argument],
@@ -144,7 +145,7 @@ def _dispatch(
     fixed = [(i, a.far[0]) for i, a in enumerate(arguments) if not a.is_sequence and a.far[0] is not None]
     plain = bool(watched) and not any(a.is_sequence for a in arguments)
 
-    def call(*args: Any) -> Any:
+    def call(*args: Value) -> Value:
         if plain and not any(isinstance(args[i], _NUMPY) for i in watched):  # the usual case: all on the device
             if fixed:
                 given = list(args)
@@ -154,13 +155,13 @@ def _dispatch(
             return body(*args)
         return mixed(args)
 
-    def mixed(args: Sequence[Any]) -> Any:
+    def mixed(args: Sequence[Any]) -> Value:
         parts = [value if a.is_sequence else (value,) for a, value in zip(arguments, args, strict=True)]
         if near is not None and all(
             not a.is_tensor or _all_small(values) for a, values in zip(arguments, parts, strict=True)
         ):
             return near()(*args)
-        moved: list[Any] = []
+        moved: list[Value] = []
         for argument, values, value in zip(arguments, parts, args, strict=True):
             if argument.is_tensor:
                 brought = tuple(on_device(v, c) for v, c in zip(values, argument.far, strict=True))
@@ -172,9 +173,9 @@ def _dispatch(
     return call
 
 
-def _is_host_value(value: Any) -> bool:
+def _is_host_value(value: Value) -> TypeGuard[Array]:
     return isinstance(value, _NUMPY) and value.dtype != object
 
 
-def _all_small(values: Sequence[Any]) -> bool:
+def _all_small(values: Sequence[Value]) -> bool:
     return all(_is_host_value(value) and value.nbytes <= _SMALL for value in values)

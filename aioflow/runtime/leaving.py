@@ -6,15 +6,14 @@ process that could map the memory is connected, results are written to ordinary 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from aioflow.compiler.ir import Edge
 from aioflow.graph.boundary import SEND
 from aioflow.graph.device_spec import DeviceSpec, task_of
 from aioflow.graph.shapes import num_elements
-from aioflow.kernels.registry import HOST
+from aioflow.graph.signature.attributes import Attrs
+from aioflow.kernels.registry import HOST, Body
 from aioflow.memory.segments import SHARED
+from aioflow.memory.values import Value
 from aioflow.runtime.bind import BoundNode
 from aioflow.runtime.tasks import Task
 
@@ -25,12 +24,12 @@ def sent_away(task: Task) -> frozenset[Edge]:
     return frozenset(edge for node in sends if _leaves(node.attrs) for edge in node.inputs)
 
 
-def _leaves(attrs: Any) -> bool:
+def _leaves(attrs: Attrs) -> bool:
     here, there = attrs["send_device"], attrs["recv_device"]
     return DeviceSpec.from_string(here).device_type == HOST and task_of(here) != task_of(there)
 
 
-def room_to_send(bound: BoundNode, leaving: frozenset[Edge]) -> Callable[..., Any] | None:
+def room_to_send(bound: BoundNode, leaving: frozenset[Edge]) -> Body | None:
     """Return a function that allocates the result of a node in shared memory, or returns its argument instead.
 
     Returns:
@@ -44,7 +43,7 @@ def room_to_send(bound: BoundNode, leaving: frozenset[Edge]) -> Callable[..., An
         return None
     shape, np_dtype = tuple(int(size) for size in dims if size is not None), dtype.np_dtype
 
-    def room(other: Any = None) -> Any:
+    def room(other: Value = None) -> Value:
         made = SHARED.empty(shape, np_dtype) if SHARED.importers else None
         return other if made is None else made
 

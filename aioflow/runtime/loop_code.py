@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from aioflow.compiler.ir import ClientGraph, Edge
 from aioflow.concurrency.stopping import current_work
+from aioflow.memory.values import Value
 from aioflow.runtime.bind import BoundNode, RaisedLoop, kernel_error
 from aioflow.runtime.codegen import PARAMETERS, Form, Line, NodeWriter, compiled, failed_node, text_of
 from aioflow.runtime.executor import StepWork
@@ -65,7 +66,7 @@ class LoopCode:
     loop has consumed it.
     """
 
-    def __init__(self, parts: LoopParts, graph: ClientGraph, constants: Mapping[Edge, Any]) -> None:
+    def __init__(self, parts: LoopParts, graph: ClientGraph, constants: Mapping[Edge, Value]) -> None:
         self._parts = parts
         self._graph = graph
         self._constants = constants
@@ -84,7 +85,7 @@ class LoopCode:
         self._sections = {"tests": range(tested), "body": range(tested, len(nodes))}
         self._cuts = cut(self._task, list(self._sections.values()), ends)
         self._writer = NodeWriter(self._task, graph, constants, lifetimes, names, self._cuts, ends)
-        self._compiled: dict[Form, Callable[..., tuple[Any, ...]]] = {}
+        self._compiled: dict[Form, Callable[..., tuple[Value, ...]]] = {}
 
     @property
     def kept(self) -> frozenset[int]:
@@ -92,11 +93,11 @@ class LoopCode:
         kept = _kept_inputs(self._task, tuple(zip(self._parts.variables, self._parts.following, strict=True)))
         return frozenset(i for i, e in enumerate(self._task.inputs) if e in kept)
 
-    def __call__(self, *values: Any, step: Step | None = None) -> tuple[Any, ...]:
+    def __call__(self, *values: Value, step: Step | None = None) -> tuple[Value, ...]:
         """Run the loop. Every error is attached to the node that raised it."""
         return self.take(list(values), step)
 
-    def take(self, values: list[Any], step: Step | None) -> tuple[Any, ...]:
+    def take(self, values: list[Value], step: Step | None) -> tuple[Value, ...]:
         """Run the loop with the values of the list, which is emptied."""
         try:
             here = current_work()
@@ -116,7 +117,7 @@ class LoopCode:
         parts = [lines for group in self._functions(form).values() for lines in group]
         return "\n".join(text_of(lines) for lines in (*parts, self._main(form)))
 
-    def _function(self, form: Form) -> Callable[..., tuple[Any, ...]]:
+    def _function(self, form: Form) -> Callable[..., tuple[Value, ...]]:
         found = self._compiled.get(form)
         if found is None:
             main, parts = self._main(form), self._functions(form)
@@ -174,10 +175,10 @@ class LoopCode:
             lines.append(Line(f"        {''.join(f'{writer.name(e)} = ' for e in made)}None"))
         return lines
 
-    def _reporter(self, probe: Probe) -> Callable[[int, Sequence[Any]], None]:
+    def _reporter(self, probe: Probe) -> Callable[[int, Sequence[Value]], None]:
         report = probe.begin()
 
-        def after_node(index: int, outputs: Sequence[Any]) -> None:
+        def after_node(index: int, outputs: Sequence[Value]) -> None:
             node = self._task.nodes[index]
             if not isinstance(node, RaisedLoop):  # a raised loop has reported its nodes one by one
                 report(node, outputs)

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from aioflow.compiler.ir import Part
 from aioflow.concurrency.threads import to_its_end
 from aioflow.errors import OpError
+from aioflow.memory.values import Value
 from aioflow.runtime.step import Step
 from aioflow.runtime.worker import Begun, WorkerAPI
 
@@ -37,11 +38,11 @@ class StepOfParts:
         self._order = sorted(range(len(indices)), key=indices.__getitem__)
         self._is_in_order = self._order == list(range(len(indices)))
 
-    def run_inline(self, feeds: Sequence[Any]) -> list[Any] | None:
+    def run_inline(self, feeds: Sequence[Value]) -> list[Value] | None:
         """Return None: workers have to be awaited."""
         return None
 
-    async def run(self, feeds: Sequence[Any], step: Step) -> list[Any]:
+    async def run(self, feeds: Sequence[Value], step: Step) -> list[Value]:
         """Run one step on all workers and return the fetches in order.
 
         Raises:
@@ -66,7 +67,7 @@ class StepOfParts:
         values = found[0] if len(found) == 1 else [value for results in found for value in results]
         return values if self._is_in_order else [values[i] for i in self._order]
 
-    async def _results(self, volley: _FanOut, feeds: Sequence[Any], step: Step) -> list[list[Any]]:
+    async def _results(self, volley: _FanOut, feeds: Sequence[Value], step: Step) -> list[list[Value]]:
         found: list[Any] = [
             volley.begin(part, feeds, quietly) for part, quietly in zip(self._parts, self._is_quiet, strict=True)
         ]
@@ -87,7 +88,7 @@ class StepOfParts:
             await worker.deregister(handle)
 
 
-async def _all(parts: Sequence[_Part], feeds: Sequence[Any], step: Step) -> list[list[Any]]:
+async def _all(parts: Sequence[_Part], feeds: Sequence[Value], step: Step) -> list[list[Value]]:
     """Return the results of workers that have to be awaited. Raises the first cause."""
     try:
         async with asyncio.TaskGroup() as worker_group:
@@ -100,7 +101,7 @@ async def _all(parts: Sequence[_Part], feeds: Sequence[Any], step: Step) -> list
     return [first, *(task.result() for task in tasks)]
 
 
-async def _run(worker: WorkerAPI, part: Part, handle: int, feeds: Sequence[Any], step: Step) -> list[Any]:
+async def _run(worker: WorkerAPI, part: Part, handle: int, feeds: Sequence[Value], step: Step) -> list[Value]:
     try:
         return await _run_reported(worker, part, handle, feeds, step)
     except OpError as error:
@@ -108,7 +109,7 @@ async def _run(worker: WorkerAPI, part: Part, handle: int, feeds: Sequence[Any],
         raise
 
 
-async def _run_reported(worker: WorkerAPI, part: Part, handle: int, feeds: Sequence[Any], step: Step) -> list[Any]:
+async def _run_reported(worker: WorkerAPI, part: Part, handle: int, feeds: Sequence[Value], step: Step) -> list[Value]:
     if step.spans is None:
         return await worker.run(handle, feeds, step)
     with step.spans.part(part.task):
@@ -127,7 +128,7 @@ class _FanOut:
         self._waiter: asyncio.Future[None] | None = None
         step.watchers.append(self._on_stop)
 
-    def begin(self, part: _Part, feeds: Sequence[Any], quietly: bool) -> Begun | None:
+    def begin(self, part: _Part, feeds: Sequence[Value], quietly: bool) -> Begun | None:
         """Start a part, or return None if it has to be awaited, as every part does when spans are reported.
 
         Raises:

@@ -29,6 +29,7 @@ from aioflow.errors import InternalError, OpError
 from aioflow.graph.opdef import traits_of
 from aioflow.graph.shapes import format_dims, is_compatible
 from aioflow.graph.traits import Role
+from aioflow.memory.values import Array, Value
 from aioflow.runtime.backend_api import Executor
 from aioflow.runtime.bind import BoundNode, gather, kernel_error, to_keep
 from aioflow.runtime.executor import work_here
@@ -76,7 +77,7 @@ class _Run:
     """One run of a step: the group of its nodes, the feeds, and the step."""
 
     group: asyncio.TaskGroup
-    feeds: Sequence[Any]
+    feeds: Sequence[Value]
     step: Step
 
 
@@ -110,7 +111,7 @@ class Reference:
             for outer in _around(frame):
                 self._nodes[outer].append(node)
 
-    async def run(self, feeds: Sequence[Any], step: Step) -> list[Any]:
+    async def run(self, feeds: Sequence[Value], step: Step) -> list[Value]:
         """Run one step and return the fetched values in order. Other holders may exist, so the caller copies them.
 
         Raises:
@@ -130,7 +131,7 @@ class Reference:
             raise cause from cause.__cause__
         return [_fetched(node, outputs) for node, outputs in zip(self._fetches, work.result(), strict=True)]
 
-    async def _run_all(self, feeds: Sequence[Any], step: Step) -> list[Outputs]:
+    async def _run_all(self, feeds: Sequence[Value], step: Step) -> list[Outputs]:
         """Run all nodes and return the outputs of the fetched ones."""
         async with asyncio.TaskGroup() as node_group:
             whole = _Iteration(None)
@@ -219,7 +220,7 @@ class Reference:
             raise
         return DEAD if role is Role.SEND and dead else outputs
 
-    async def _compute(self, node: Node, inputs: Mapping[Edge, Any], step: Step, tag: str) -> Outputs:
+    async def _compute(self, node: Node, inputs: Mapping[Edge, Value], step: Step, tag: str) -> Outputs:
         if step.requested:
             step.halt()
         if traits_of(node.op).role is Role.SWITCH:
@@ -254,17 +255,17 @@ def _around(frame: LoopFrame | None) -> Iterator[LoopFrame | None]:
     yield None
 
 
-def _value(outputs: Outputs, edge: Edge) -> Any:
+def _value(outputs: Outputs, edge: Edge) -> Value:
     return DEAD if outputs is DEAD else outputs[edge.port]
 
 
-def _fetched(fetch: Node, outputs: Outputs) -> Any:
+def _fetched(fetch: Node, outputs: Outputs) -> Value:
     if outputs is DEAD:
         raise dead_fetch(fetch)
     return outputs[0]
 
 
-async def _first_live(sources: Mapping[Edge, asyncio.Task[Outputs]]) -> Any:
+async def _first_live(sources: Mapping[Edge, asyncio.Task[Outputs]]) -> Outputs:
     """Return the first live value to arrive, as a pair with its edge, or DEAD if all are dead."""
     coming = set(sources.values())
     while coming:
@@ -278,19 +279,19 @@ async def _first_live(sources: Mapping[Edge, asyncio.Task[Outputs]]) -> Any:
 # -- in the device's executor ------------------------------------------------------------------------------------------
 
 
-def _side(switch: Node, predicate: Any) -> bool:
+def _side(switch: Node, predicate: Array) -> bool:
     if np.ndim(predicate):
         raise wrong_predicate(switch, predicate)
     return bool(predicate)
 
 
-def _copies(inputs: Mapping[Edge, Any]) -> dict[Edge, Any]:
+def _copies(inputs: Mapping[Edge, Value]) -> dict[Edge, Value]:
     """Return copies for a kernel that keeps its inputs."""
     # This executor does not track the ownership of buffers, so it always copies.
     return {edge: to_keep(value) for edge, value in inputs.items()}
 
 
-def _call(bound: BoundNode, inputs: Mapping[Edge, Any], step: Step, tag: str) -> Outputs:
+def _call(bound: BoundNode, inputs: Mapping[Edge, Value], step: Step, tag: str) -> Outputs:
     """Return the outputs of a sync kernel.
 
     The kernel is not started if the step was asked to stop. A kernel with effects runs in a critical section.
@@ -315,15 +316,15 @@ def _call(bound: BoundNode, inputs: Mapping[Edge, Any], step: Step, tag: str) ->
     return outputs
 
 
-def _called(bound: BoundNode, inputs: Mapping[Edge, Any], step: Step, tag: str) -> Any:
-    extra: dict[str, Any] = {"step": step} if bound.kernel.takes_step else {}
+def _called(bound: BoundNode, inputs: Mapping[Edge, Value], step: Step, tag: str) -> Any:
+    extra: dict[str, object] = {"step": step} if bound.kernel.takes_step else {}
     if traits_of(bound.node.op).role in _ENDS:
         extra["tag"] = tag
     with np.errstate(all="ignore"):
         return bound.call(*gather(bound, inputs), **extra)
 
 
-def _declared(bound: BoundNode, result: Any, tag: str) -> Outputs:
+def _declared(bound: BoundNode, result: Value, tag: str) -> Outputs:
     """Return the outputs of a node from its kernel's result. In loops, only their dtypes are compared, not the shapes.
 
     Raises:
@@ -333,7 +334,7 @@ def _declared(bound: BoundNode, result: Any, tag: str) -> Outputs:
     if bound.unpacks and (not isinstance(result, tuple | list) or len(result) != len(node.outputs)):
         actual = f"{len(result)} of them" if isinstance(result, tuple | list) else type(result).__name__
         raise _undeclared(node, "outputs", f"a tuple of {len(node.outputs)} outputs", actual)
-    outputs = bound.outputs_of(result)
+    outputs: Sequence[Any] = bound.outputs_of(result)
     # In a loop, gradients may compute with the placeholder of a branch that was not taken (`tensor_list.hole`). Its
     # shape is not the declared one, and the results are not used.
     in_loop = tag != ""

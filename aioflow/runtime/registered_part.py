@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any
 
 from aioflow.concurrency.stopping import value_limit
 from aioflow.errors import CancelledError, OpError
+from aioflow.memory.values import Value
 from aioflow.runtime.driver import Driver, TaskRun
 from aioflow.runtime.executable import Executable, TasksExecutable
 from aioflow.runtime.rendezvous import Rendezvous
@@ -34,11 +34,11 @@ class PartExecutable:
         # For each fetch, in the order of the step's indices, its position in the executables' concatenated results.
         self._order = sorted(range(len(indices)), key=indices.__getitem__)
 
-    def run_inline(self, feeds: Sequence[Any]) -> list[Any] | None:
+    def run_inline(self, feeds: Sequence[Value]) -> list[Value] | None:
         """Return None: the devices run concurrently, so their results have to be awaited."""
         return None
 
-    async def run(self, feeds: Sequence[Any], step: Step) -> list[Any]:
+    async def run(self, feeds: Sequence[Value], step: Step) -> list[Value]:
         """Run one step and return the part's fetches in the order of their indices in the step.
 
         Raises:
@@ -47,9 +47,9 @@ class PartExecutable:
         if step.rendezvous is None:
             step.rendezvous = Rendezvous(asyncio.get_running_loop(), self._devices)
         step.changed = step.changed or self.changes
-        results: dict[int, list[Any]] = {}
+        results: dict[int, list[Value]] = {}
         runs: dict[int, tuple[TasksExecutable, TaskRun]] = {}
-        flows: list[Coroutine[Any, Any, None]] = []
+        flows: list[Coroutine[object, object, None]] = []
         for index, executable in enumerate(self._executables):
             if isinstance(executable, TasksExecutable):
                 runs[index] = (executable, executable.program.begin(feeds))
@@ -70,7 +70,7 @@ class PartExecutable:
 
 
 async def _flow(
-    executable: Executable, feeds: Sequence[Any], step: Step, index: int, results: dict[int, list[Any]]
+    executable: Executable, feeds: Sequence[Value], step: Step, index: int, results: dict[int, list[Value]]
 ) -> None:
     """Run a subgraph that has its own executor."""
     try:

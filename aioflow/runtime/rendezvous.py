@@ -12,14 +12,15 @@ import threading
 from collections.abc import Callable, Generator
 from contextvars import copy_context
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from aioflow.errors import InternalError, OpError
+from aioflow.memory.values import Value
 
 PENDING: Final = object()  # returned if the value has not arrived
 
 # Sends a value to another worker: (edge name, tag, value, destination device).
-Push: TypeAlias = Callable[[str, str, Any, str], None]
+Push: TypeAlias = Callable[[str, str, Value, str], None]
 _Key: TypeAlias = tuple[str, str]
 
 
@@ -28,12 +29,12 @@ class Arrival:
 
     __slots__ = ("_future", "_name", "_source")
 
-    def __init__(self, future: asyncio.Future[Any], name: str, source: str) -> None:
+    def __init__(self, future: asyncio.Future[Value], name: str, source: str) -> None:
         self._future = future
         self._name = name
         self._source = source
 
-    def __await__(self) -> Generator[Any, None, Any]:
+    def __await__(self) -> Generator[object, None, Value]:
         return self._future.__await__()
 
     def describe(self) -> str:
@@ -61,13 +62,13 @@ class Rendezvous:
         self._push = push
         self._home = threading.get_ident()
         self._lock = threading.Lock()
-        self._values: dict[_Key, Any] = {}
-        self._waiting: dict[_Key, Callable[[Any], None]] = {}
+        self._values: dict[_Key, Value] = {}
+        self._waiting: dict[_Key, Callable[[Value], None]] = {}
         self._context = copy_context()
         self._error: OpError | None = None
         self.has_sent = False
 
-    def send(self, name: str, tag: str, value: Any, to: str) -> None:
+    def send(self, name: str, tag: str, value: Value, to: str) -> None:
         """Send a value to device `to`, to be received now or later."""
         if to in self._here:
             self.deliver(name, tag, value)
@@ -77,7 +78,7 @@ class Rendezvous:
             self.has_sent = True
             self._push(name, tag, value, to)
 
-    def deliver(self, name: str, tag: str, value: Any) -> bool:
+    def deliver(self, name: str, tag: str, value: Value) -> bool:
         """Deliver a value to a device of this worker, and return whether it is kept because it has no receiver yet."""
         key = (name, tag)
         with self._lock:
@@ -96,12 +97,12 @@ class Rendezvous:
             self._loop.call_soon_threadsafe(take, value, context=self._context)
         return False
 
-    def kept(self) -> list[tuple[str, str, Any]]:
+    def kept(self) -> list[tuple[str, str, Value]]:
         """Return edge, tag and value of each value without a receiver."""
         with self._lock:
             return [(*key, value) for key, value in self._values.items()]
 
-    def receive(self, name: str, tag: str, take: Callable[[Any], None]) -> Any:
+    def receive(self, name: str, tag: str, take: Callable[[Value], None]) -> Value:
         """Return the value or PENDING.
 
         If the value is pending, `take` is called with it on the step's loop, unless the step is aborted before.
@@ -120,7 +121,7 @@ class Rendezvous:
             self._waiting[key] = take
             return PENDING
 
-    def recv(self, name: str, tag: str, source: str) -> Any:
+    def recv(self, name: str, tag: str, source: str) -> Value:
         """Return the value, or an `Arrival` if it has not arrived. Raises like `receive`."""
         future = self._loop.create_future()
         value = self.receive(name, tag, partial(_resolve, future))
@@ -135,6 +136,6 @@ class Rendezvous:
                 self._values.clear()
 
 
-def _resolve(future: asyncio.Future[Any], value: Any) -> None:
+def _resolve(future: asyncio.Future[Value], value: Value) -> None:
     if not future.done():
         future.set_result(value)

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
-from typing import Any
 
 from aioflow.compiler.ir import Edge
 from aioflow.graph.opdef import traits_of
 from aioflow.graph.traits import Effect
 from aioflow.kernels import joinable
 from aioflow.kernels.joinable import Constant, Item, Joinable, Member
+from aioflow.kernels.registry import Body
+from aioflow.memory.values import Value
 from aioflow.runtime.bind import BoundNode
 from aioflow.runtime.tasks import Task
 
@@ -39,7 +40,7 @@ class Shortcut:
     call: joinable.Shortcut
 
 
-def shortcuts(task: Task, constants: Mapping[Edge, Any]) -> list[Shortcut]:
+def shortcuts(task: Task, constants: Mapping[Edge, Value]) -> list[Shortcut]:
     """Return the runs of a task that become one call, in order."""
     if not any(isinstance(b.call, Joinable) for b in task.nodes):
         return []
@@ -51,7 +52,7 @@ def shortcuts(task: Task, constants: Mapping[Edge, Any]) -> list[Shortcut]:
     return found
 
 
-def _runs(task: Task, constants: Mapping[Edge, Any]) -> Iterator[range]:
+def _runs(task: Task, constants: Mapping[Edge, Value]) -> Iterator[range]:
     """Yield the longest runs that begin and end with joinable nodes."""
     nodes, ends = task.nodes, _ends(task)
     may_be = [_may_be_member(b, constants, ends) for b in nodes]
@@ -88,7 +89,7 @@ def _ends(task: Task) -> dict[Edge, float]:
     return ends | dict.fromkeys(task.outputs, math.inf)
 
 
-def _may_be_member(b: BoundNode, constants: Mapping[Edge, Any], ends: Mapping[Edge, float]) -> bool:
+def _may_be_member(b: BoundNode, constants: Mapping[Edge, Value], ends: Mapping[Edge, float]) -> bool:
     """Return whether a node only computes an array from others, so that it may be computed twice or not at all.
 
     Of several outputs only the first may be read.
@@ -106,7 +107,7 @@ def _may_be_member(b: BoundNode, constants: Mapping[Edge, Any], ends: Mapping[Ed
     return all(e in constants for a in b.arguments if a.convert is not None for e in a.sources)
 
 
-def _joined(task: Task, run: range, constants: Mapping[Edge, Any]) -> Shortcut | None:
+def _joined(task: Task, run: range, constants: Mapping[Edge, Value]) -> Shortcut | None:
     nodes = task.nodes[run.start : run.stop]
     own = {b.node.name for b in nodes}
     reads = dict.fromkeys(e for b in nodes for e in b.node.inputs if e.node not in own and e not in constants)
@@ -118,7 +119,7 @@ def _joined(task: Task, run: range, constants: Mapping[Edge, Any]) -> Shortcut |
     return None if call is None else Shortcut(run, tuple(reads), outputs[-1], call)
 
 
-def _member(b: BoundNode, numbers: Mapping[Edge, int], constants: Mapping[Edge, Any]) -> Member:
+def _member(b: BoundNode, numbers: Mapping[Edge, int], constants: Mapping[Edge, Value]) -> Member:
     arguments: list[Item] = []
     for argument in b.arguments:
         items: list[int | Constant] = []
@@ -134,6 +135,6 @@ def _member(b: BoundNode, numbers: Mapping[Edge, int], constants: Mapping[Edge, 
     return Member(call, part, tuple(arguments), b.kernel.fresh, b.kernel.takes_out)
 
 
-def _first_of(call: Callable[..., Any]) -> Callable[..., Any]:
+def _first_of(call: Body) -> Body:
     """Return a function that returns the first of several outputs."""
     return lambda *args: call(*args)[0]

@@ -11,9 +11,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
+from aioflow.memory.values import Value
 from aioflow.runtime.bind import BoundNode
 
-Report: TypeAlias = Callable[[BoundNode, Sequence[Any]], None]
+Report: TypeAlias = Callable[[BoundNode, Sequence[Value]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class TraceProbe:
         thread = threading.current_thread().name
         last = self._clock() - self.origin
 
-        def report(bound: BoundNode, outputs: Sequence[Any]) -> None:
+        def report(bound: BoundNode, outputs: Sequence[Value]) -> None:
             nonlocal last
             now = self._clock() - self.origin
             size = sum(getattr(value, "nbytes", 0) for value in outputs)
@@ -113,7 +114,7 @@ class FiniteProbe:
         """Return the reporter for the nodes of a task that starts now."""
         inner = None if self.trace is None else self.trace.begin()
 
-        def report(bound: BoundNode, outputs: Sequence[Any]) -> None:
+        def report(bound: BoundNode, outputs: Sequence[Value]) -> None:
             if inner is not None:
                 inner(bound, outputs)
             _check_finite(bound, outputs)

@@ -12,7 +12,7 @@ from functools import partial
 from math import inf
 from time import monotonic
 from types import TracebackType
-from typing import Any, Final, NoReturn, Protocol, Self, TypeAlias, cast
+from typing import Final, NoReturn, Protocol, Self, TypeAlias, cast
 
 from aioflow.concurrency.threads import AbandonedError, to_its_end
 from aioflow.errors import (
@@ -26,6 +26,8 @@ from aioflow.errors import (
     OutOfRangeError,
     UnavailableError,
 )
+from aioflow.memory.values import Value
+from aioflow.runtime.bind import BoundNode
 from aioflow.runtime.rendezvous import Rendezvous
 from aioflow.runtime.spans import Spans
 
@@ -48,7 +50,7 @@ _NO_FAILURE: Final = (
 class Probe(Protocol):
     """An observer of a step. `begin` is called once per task; its result is called after every node."""
 
-    def begin(self) -> Callable[[Any, Sequence[Any]], None]:
+    def begin(self) -> Callable[[BoundNode, Sequence[Value]], None]:
         """Return the reporter for the nodes of a task that starts now."""
 
 
@@ -208,7 +210,7 @@ class Step:
         """The async nodes that are being awaited, with what each waits for, sorted by name."""
         return sorted(f"{wait.node} on {wait.describe()}" for wait in list(self.waiting))
 
-    async def wait_for(self, node: str, result: Awaitable[Any]) -> Any:
+    async def wait_for(self, node: str, result: Awaitable[Value]) -> Value:
         """Await the result of an async kernel. A cancelled wait stays in `waiting`, so that a timeout can name it."""
         wait = _Wait(node, getattr(result, "describe", None))
         self.waiting[wait] = None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from time import perf_counter, thread_time
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from aioflow.concurrency.stopping import BoundedWork, OffloadToThread, current_work, doing
 from aioflow.memory.collector import full_collections_postponed
+from aioflow.memory.values import Value
 from aioflow.runtime.backend_api import Executor
 from aioflow.runtime.bind import BoundNode, RaisedLoop, kernel_error
 from aioflow.runtime.codegen import Form
@@ -21,7 +22,7 @@ from aioflow.runtime.strand_code import StrandCode
 
 # The type of `BackendDevice.captured`.
 Capture: TypeAlias = Callable[
-    [Callable[..., tuple[Any, ...]], Sequence[BoundNode]], Callable[..., tuple[Any, ...]] | None
+    [Callable[..., tuple[Value, ...]], Sequence[BoundNode]], Callable[..., tuple[Value, ...]] | None
 ]
 
 _WEIGHT: Final = 0.2  # weight of the newest measurement in the running mean
@@ -85,18 +86,18 @@ class Strand:
         self._sized, self._texts = map(tuple, sized)
         self._varies = bool(self._sized or self._texts)
         self._inline = Form.BRIEF if self._brief else Form.FAST
-        self._fast: Callable[..., tuple[Any, ...]] | None = None
+        self._fast: Callable[..., tuple[Value, ...]] | None = None
         # A captured function takes only values, and a strand that sends also needs the step.
         self._capture = None if self._sends else capture
-        self._captured: Callable[..., tuple[Any, ...]] | None = None
+        self._captured: Callable[..., tuple[Value, ...]] | None = None
 
-    def is_brief(self, values: Sequence[Any]) -> bool:
+    def is_brief(self, values: Sequence[Value]) -> bool:
         """Return whether `try_inline` certainly runs the strand to its end."""
         if self._brief or (self._fast is None and self.code.is_long):
             return False
         return self.cost.expect(self._magnitude(values) if self._varies else 0) <= self._budget
 
-    def try_inline(self, values: Sequence[Any], step: Step | None = None) -> tuple[Any, ...] | None:
+    def try_inline(self, values: Sequence[Value], step: Step | None = None) -> tuple[Value, ...] | None:
         """Run now if the strand is expected to stay within the budget, otherwise return None.
 
         A strand that sends needs the step. Other strands may run without a step here.
@@ -104,7 +105,7 @@ class Strand:
         with np.errstate(all="ignore"):
             return self.call_inline(values, step)
 
-    def call_inline(self, values: Sequence[Any], step: Step | None) -> tuple[Any, ...] | None:
+    def call_inline(self, values: Sequence[Value], step: Step | None) -> tuple[Value, ...] | None:
         """Run like `try_inline`, for a caller that has already silenced NumPy's warnings."""
         magnitude = self._magnitude(values) if self._varies else 0
         if self.cost.expect(magnitude) > self._budget:
@@ -129,7 +130,7 @@ class Strand:
         self.cost.observe(magnitude, perf_counter() - started)
         return result
 
-    async def run(self, values: Sequence[Any], step: Step) -> tuple[Any, ...]:
+    async def run(self, values: Sequence[Value], step: Step) -> tuple[Value, ...]:
         """Run inline or in a thread, depending on the expected cost.
 
         Raises:
@@ -138,14 +139,14 @@ class Strand:
         done = self.try_inline(values, step) if step.probe is None else None
         return await self.hop(values, step) if done is None else done
 
-    async def hop(self, values: Sequence[Any], step: Step) -> tuple[Any, ...]:
+    async def hop(self, values: Sequence[Value], step: Step) -> tuple[Value, ...]:
         """Run in a thread of the device. Raises like `run`."""
         result, seconds = await self._executor.run(step, self._in_thread, values, step)
         if step.probe is None:
             self.cost.observe(self._magnitude(values), seconds)
         return result
 
-    def call(self, values: Sequence[Any], step: Step | None) -> tuple[Any, ...]:
+    def call(self, values: Sequence[Value], step: Step | None) -> tuple[Value, ...]:
         """Run in this thread, as a part of `step` if that is not None. Raises like `run`."""
         here = current_work()
         work = here if isinstance(here, StepWork) else UNSTOPPABLE
@@ -156,7 +157,7 @@ class Strand:
             explained = self._explain(error)
             raise explained from explained.__cause__
 
-    def _in_thread(self, values: Sequence[Any], step: Step) -> tuple[tuple[Any, ...], float]:
+    def _in_thread(self, values: Sequence[Value], step: Step) -> tuple[tuple[Value, ...], float]:
         if step.requested:
             step.halt()
         work = work_here(step)
@@ -181,22 +182,22 @@ class Strand:
             raise explained from explained.__cause__
         return result, _inline_seconds(perf_counter() - started, thread_time() - worked)
 
-    def _made(self, form: Form) -> Callable[..., tuple[Any, ...]]:
+    def _made(self, form: Form) -> Callable[..., tuple[Value, ...]]:
         if not self.code.is_long:
             return self.code.function(form)
         with full_collections_postponed():
             return self.code.function(form)
 
-    def _as_captured(self) -> Callable[..., tuple[Any, ...]] | None:
+    def _as_captured(self) -> Callable[..., tuple[Value, ...]] | None:
         if self._capture is not None:  # called once, in the device's thread
             self._captured = self._capture(self.code.function(Form.FAST), self.nodes)
             self._capture = None
         return self._captured
 
-    def _reporter(self, probe: Probe) -> Callable[[int, Sequence[Any]], None]:
+    def _reporter(self, probe: Probe) -> Callable[[int, Sequence[Value]], None]:
         report = probe.begin()
 
-        def after_node(index: int, outputs: Sequence[Any]) -> None:
+        def after_node(index: int, outputs: Sequence[Value]) -> None:
             if not isinstance(self.nodes[index], RaisedLoop):  # a raised loop has reported its nodes itself
                 report(self.nodes[index], outputs)
 
@@ -206,7 +207,7 @@ class Strand:
         bound = self.code.failed_node(error)
         return error if bound is None else kernel_error(error, bound.node)
 
-    def _magnitude(self, values: Sequence[Any]) -> int:
+    def _magnitude(self, values: Sequence[Value]) -> int:
         size = 0
         for position in self._sized:
             size += getattr(values[position], "nbytes", 64)
@@ -225,19 +226,19 @@ def _inline_seconds(passed: float, worked: float) -> float:
     return worked if worked > passed / 4 else passed
 
 
-def magnitude(values: Sequence[Any]) -> int:
+def magnitude(values: Sequence[Value]) -> int:
     """Return the exponent of the power of two above the total size of the values in bytes."""
     return int(sum(_size(value) for value in values)).bit_length()
 
 
-def _size(value: Any) -> int:
+def _size(value: Value) -> int:
     dtype = getattr(value, "dtype", None)
     if dtype is None or getattr(dtype, "hasobject", False):
         return _size_of_objects(value)
     return int(getattr(value, "nbytes", 64))
 
 
-def _size_of_objects(value: Any) -> int:
+def _size_of_objects(value: Value) -> int:
     """Return the size of strings including their contents if these are few, otherwise a nominal size."""
     if isinstance(value, bytes):
         return 64 + len(value)

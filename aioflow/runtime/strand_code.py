@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 from aioflow.compiler.ir import ClientGraph, Edge
+from aioflow.memory.values import Value
 from aioflow.runtime.bind import BoundNode
 from aioflow.runtime.codegen import Form, Line, NodeWriter, compiled, failed_node, text_of
 from aioflow.runtime.frames import DEAD
@@ -33,7 +34,7 @@ class StrandCode:
         is_long: Whether compiling it takes longer than an event loop may be blocked.
     """
 
-    def __init__(self, task: Task, graph: ClientGraph, constants: Mapping[Edge, Any], fed: frozenset[Edge]) -> None:
+    def __init__(self, task: Task, graph: ClientGraph, constants: Mapping[Edge, Value], fed: frozenset[Edge]) -> None:
         self.task = task
         self.sends = any(b.kernel.sends for b in task.nodes)
         self._lifetimes: Lifetimes = analyse(task, graph, fed)
@@ -43,14 +44,14 @@ class StrandCode:
         self._writer = NodeWriter(
             task, graph, constants, self._lifetimes, {e: f"a{i}" for i, e in enumerate(task.inputs)}, self._cuts
         )
-        self._compiled: dict[Form, Callable[..., tuple[Any, ...]]] = {}
+        self._compiled: dict[Form, Callable[..., tuple[Value, ...]]] = {}
 
     @property
     def owned(self) -> frozenset[Edge]:
         """The outputs without another holder."""
         return self._lifetimes.owned
 
-    def function(self, form: Form) -> Callable[..., tuple[Any, ...]]:
+    def function(self, form: Form) -> Callable[..., tuple[Value, ...]]:
         """Return the compiled function of a form."""
         found = self._compiled.get(form)
         if found is None:
@@ -99,7 +100,7 @@ class StrandCode:
             by_start: The shortcuts to use, by the position of their first node.
         """
         writer, task = self._writer, self.task
-        blank: list[Any] = [DEAD if writer.guard(e) else None for e in task.outputs]
+        blank: list[Value] = [DEAD if writer.guard(e) else None for e in task.outputs]
         blank += [None] * (len(cuts.slots) - len(task.inputs) - len(blank))
         writer.scope["blank"] = blank
         # The remaining values are freed in batches: other threads cannot run while thousands of values are freed.

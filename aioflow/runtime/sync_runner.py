@@ -9,11 +9,13 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from aioflow.concurrency.forking import renew_in_child
 from aioflow.concurrency.threads import is_loops_thread
 from aioflow.errors import ClosedSessionError
+
+T = TypeVar("T")
 
 # Loops of the parent process, which a child holds for ever so that they are never collected.
 _INHERITED: Final[list[asyncio.AbstractEventLoop]] = []
@@ -48,7 +50,7 @@ class SyncRunner:
                 loop.is_closed = lambda: True  # type: ignore[method-assign]
                 _INHERITED.append(loop)
 
-    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    def run(self, coroutine: Coroutine[object, object, T]) -> T:
         """Run a coroutine and return its result.
 
         If this thread is already running an event loop (as in a notebook), the coroutine runs on a new loop in another
@@ -90,7 +92,7 @@ class SyncRunner:
         finally:
             self._lock.release()
 
-    def close(self, last: Coroutine[Any, Any, None]) -> None:
+    def close(self, last: Coroutine[object, object, None]) -> None:
         """Run a last coroutine and close the loop. If nothing has been run, the coroutine is not run either."""
         if is_loops_thread():
             _in_thread(partial(self.close, last))
@@ -114,9 +116,9 @@ def _close_idle(lock: threading.Lock, loop: asyncio.AbstractEventLoop) -> None:
             lock.release()
 
 
-def _run(runner: asyncio.Runner, coroutine: Coroutine[Any, Any, Any]) -> Any:
+def _run(runner: asyncio.Runner, coroutine: Coroutine[object, object, T]) -> T:
     """Run a coroutine and return its result, with the context variables of the caller."""
-    outcome: list[Any] = []
+    outcome: list[T] = []
     # The runner's task must not have the result. In each run the module `signal` makes the text of an error that is
     # never shown, with the task and its result in it, which takes milliseconds for an array.
     putting = _put(coroutine, outcome)
@@ -130,7 +132,7 @@ def _run(runner: asyncio.Runner, coroutine: Coroutine[Any, Any, Any]) -> Any:
     return outcome.pop()
 
 
-def _end(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None]) -> None:
+def _end(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[object, object, None]) -> None:
     """Cancel the task of a coroutine that the loop has left.
 
     An exception from a signal handler ends the loop but not its tasks.
@@ -147,11 +149,11 @@ def _end(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None]) 
         coroutine.close()  # the coroutine has no task yet
 
 
-async def _put(coroutine: Coroutine[Any, Any, Any], outcome: list[Any]) -> None:
+async def _put(coroutine: Coroutine[object, object, T], outcome: list[T]) -> None:
     outcome.append(await coroutine)
 
 
-def _in_thread(call: Callable[[], Any]) -> Any:
+def _in_thread(call: Callable[[], T]) -> T:
     outcome: list[Any] = []
 
     def work() -> None:
@@ -165,4 +167,5 @@ def _in_thread(call: Callable[[], Any]) -> Any:
     thread.join()
     if not outcome[0]:
         raise outcome[1]
-    return outcome[1]
+    result: T = outcome[1]
+    return result

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from aioflow.compiler.ir import ClientGraph, Edge
 from aioflow.config import SessionConfig
 from aioflow.graph.boundary import ARG
+from aioflow.memory.values import Value
 from aioflow.runtime.backend_api import Executor
 from aioflow.runtime.bind import BoundNode
 from aioflow.runtime.codegen import finish
@@ -80,7 +80,7 @@ class TaskGraph:
             owned.discard(edge)  # a second fetch of the same value is copied
         return found
 
-    def wiring(self) -> tuple[list[int] | None, list[int] | None, tuple[Any, ...]]:
+    def wiring(self) -> tuple[list[int] | None, list[int] | None, tuple[Value, ...]]:
         """Return how a single strand connects to the feeds and fetches of the step.
 
         Returns:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from aioflow.compiler.ir import ClientGraph, Edge
 from aioflow.graph.boundary import RETVAL
+from aioflow.memory.values import Value
 from aioflow.runtime.bind import BoundNode
 
 
@@ -34,12 +34,12 @@ class Task:
     needs: tuple[int, ...]
 
 
-def constant_values(bound: Sequence[BoundNode]) -> dict[Edge, Any]:
+def constant_values(bound: Sequence[BoundNode]) -> dict[Edge, Value]:
     """Return the values of constant nodes, which belong to no task: the code of each reader contains them."""
     return {Edge(b.node.name, 0): b.call() for b in bound if b.node.op == "Const"}
 
 
-def split(graph: ClientGraph, bound: Sequence[BoundNode], constants: Mapping[Edge, Any]) -> list[Task]:
+def split(graph: ClientGraph, bound: Sequence[BoundNode], constants: Mapping[Edge, Value]) -> list[Task]:
     """Return the tasks of a subgraph in topological order."""
     working = [b for b in bound if Edge(b.node.name, 0) not in constants]
     waits = waits_of(bound, constants)
@@ -56,7 +56,7 @@ def split(graph: ClientGraph, bound: Sequence[BoundNode], constants: Mapping[Edg
     return [_task(i, nodes, task_of, waits, read_by, fetched, constants) for i, nodes in enumerate(members)]
 
 
-def waits_of(bound: Sequence[BoundNode], constants: Mapping[Edge, Any]) -> dict[str, tuple[str, ...]]:
+def waits_of(bound: Sequence[BoundNode], constants: Mapping[Edge, Value]) -> dict[str, tuple[str, ...]]:
     """Return the nodes that each node reads or waits for.
 
     A constant belongs to no task, so its readers wait for its control inputs. (In a block of control dependencies, a
@@ -117,7 +117,7 @@ def _task(
     waits: Mapping[str, tuple[str, ...]],
     read_by: Mapping[Edge, set[int]],
     fetched: set[Edge],
-    constants: Mapping[Edge, Any],
+    constants: Mapping[Edge, Value],
 ) -> Task:
     own = {b.node.name for b in nodes}
     inputs = [e for b in nodes for e in b.reads if e.node not in own and e not in constants]

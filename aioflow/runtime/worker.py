@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from aioflow.errors import InvalidArgumentError, NotFoundError, OpError
 from aioflow.formats.allowed_folders import ANYWHERE, AllowedFolders
 from aioflow.kernels.resources import VariableResource
 from aioflow.kernels.snapshots import Snapshot
+from aioflow.memory.values import Value
 from aioflow.runtime.device import make_devices
 from aioflow.runtime.executable import Executable, make_executable
 from aioflow.runtime.host_copies import with_host_copies
@@ -46,7 +47,7 @@ class Begun(Protocol):
     def done(self) -> bool:
         """Return whether it has ended."""
 
-    def results(self) -> list[Any]:
+    def results(self) -> list[Value]:
         """Return its fetches after it has ended without an error."""
 
     async def stop(self) -> None:
@@ -65,11 +66,11 @@ class WorkerAPI(Protocol):
     async def deregister(self, handle: int) -> None:
         """Remove a part."""
 
-    async def run(self, handle: int, feeds: Sequence[Any], step: Step) -> list[Any]:
+    async def run(self, handle: int, feeds: Sequence[Value], step: Step) -> list[Value]:
         """Run a registered part once and return its fetches."""
 
     def begin(
-        self, handle: int, feeds: Sequence[Any], step: Step, on_end: Callable[[OpError | None], None], quietly: bool
+        self, handle: int, feeds: Sequence[Value], step: Step, on_end: Callable[[OpError | None], None], quietly: bool
     ) -> Begun | None:
         """Start a registered part if that needs no awaiting, otherwise return None.
 
@@ -119,7 +120,7 @@ class Worker:
         self._handles = itertools.count(1)
         self._executables: dict[int, Executable | PartExecutable] = {}
         self._owners: dict[int, int] = {}  # the session of each handle
-        self._states: dict[int, dict[str, Any]] = {}
+        self._states: dict[int, dict[str, object]] = {}
         self._running: dict[Step, None] = {}
 
     async def register(self, part: Part, session: int, config: SessionConfig) -> int:
@@ -185,7 +186,7 @@ class Worker:
             )
         return found
 
-    async def run(self, handle: int, feeds: Sequence[Any], step: Step) -> list[Any]:
+    async def run(self, handle: int, feeds: Sequence[Value], step: Step) -> list[Value]:
         """Run a registered part once and return its fetches.
 
         Raises:
@@ -196,12 +197,12 @@ class Worker:
         return await self.execute(self.executable(handle), feeds, step)
 
     def begin(
-        self, handle: int, feeds: Sequence[Any], step: Step, on_end: Callable[[OpError | None], None], quietly: bool
+        self, handle: int, feeds: Sequence[Value], step: Step, on_end: Callable[[OpError | None], None], quietly: bool
     ) -> Begun | None:
         """Return None: an in-process part is awaited, not started in the background."""
         return None
 
-    async def execute(self, executable: Executable | PartExecutable, feeds: Sequence[Any], step: Step) -> list[Any]:
+    async def execute(self, executable: Executable | PartExecutable, feeds: Sequence[Value], step: Step) -> list[Value]:
         """Run like `run`, but with the executable itself, so that it works after `deregister`."""
         if len(feeds) != executable.feeds:
             raise InvalidArgumentError("wrong number of feeds", expected=executable.feeds, actual=len(feeds))
@@ -236,7 +237,7 @@ class Worker:
             for container in [None] if containers is None else containers:
                 device.resources.clear(container)
 
-    def snapshots(self, names: Sequence[tuple[str, str]]) -> list[Any] | None:
+    def snapshots(self, names: Sequence[tuple[str, str]]) -> list[Value] | None:
         """Return the current values of variables without a copy, to be read later (`VariableResource.snapshot`).
 
         Args:

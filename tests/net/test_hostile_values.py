@@ -156,7 +156,8 @@ async def test_values_received_soon_do_not_accumulate() -> None:
     assert rendezvous is not None
     for edge in range(100):
         steps.deliver(1, f"edge_{edge}", "", np.zeros(MB, np.uint8), HONEST)
-        assert rendezvous.receive(f"edge_{edge}", "", lambda value: None).nbytes == MB
+        received: Any = rendezvous.receive(f"edge_{edge}", "", lambda value: None)
+        assert received.nbytes == MB
         assert steps.early_bytes <= 4 * MB
     assert not step.requested
 

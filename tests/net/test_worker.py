@@ -59,7 +59,8 @@ async def test_run_rejects_feeds_of_another_dtype_or_shape(value: Any) -> None:
         handle = await worker.register(Part(part.task, {device: graph}), 1, SessionConfig())
         with pytest.raises(InvalidArgumentError, match="feed 0"):
             await worker.run(handle, [value], Step(id=1))
-        assert (await worker.run(handle, [np.ones(2, np.float32)], Step(id=2)))[0].tolist() == [2, 2]
+        results: list[Any] = await worker.run(handle, [np.ones(2, np.float32)], Step(id=2))
+        assert results[0].tolist() == [2, 2]
 
 
 async def test_check_worker_passes_for_in_process_workers() -> None:

@@ -325,7 +325,8 @@ def test_execute_hook_runs_kernels_inline_and_can_pause(every: int) -> None:
             ready += core.resume()
         else:
             activation = ready.pop()
-            ready += core.finish(activation, (activation.inputs[0] + 1,))
+            number: Any = activation.inputs[0]
+            ready += core.finish(activation, (number + 1,))
     assert core.fetches() == [10]
     assert (ran, core.outstanding) == (11, 0)
 

@@ -58,6 +58,7 @@ def _read_only() -> Any:
 async def test_value_that_does_not_own_its_whole_memory_is_copied(make: Callable[[], Any]) -> None:
     values = [make()]
     before = address(values[0])
+    made: Any
     (made,) = await Unfinished(values, {0: NODE}, None).finish()
     assert address(made) != before
     assert made.flags.writeable

@@ -80,7 +80,8 @@ def test_host_value_in_a_captured_strand_is_rejected() -> None:
     capturing = False
     values = HostValues(on_device, lambda: capturing)
     held = values.constant(np.ones(2))
-    assert values.on_device(np.ones(3)).shape == (3,)
+    brought: Any = values.on_device(np.ones(3))
+    assert brought.shape == (3,)
     capturing = True
     with pytest.raises(FailedPreconditionError):
         values.on_device(np.ones(3))
