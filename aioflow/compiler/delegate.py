@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from aioflow.compiler.control_flow import Guard, LoopFrame, Predicates, frames_behind
 from aioflow.compiler.ir import BODY, ClientGraph, Edge, Node, OutputSpec
@@ -329,7 +329,7 @@ class _Cutting:
         # `_body` drops control inputs, so the new node waits instead, also for those of the copied constants.
         waiting = (*region.members, *(name for name in graph.nodes if name in constants))
         waits = dict.fromkeys(c for name in waiting for c in graph.nodes[name].control if c not in inside)
-        attrs: dict[str, Any] = {
+        attrs: dict[str, object] = {
             "Tin": tuple(graph.spec(edge).dtype for edge in inputs),
             "Tout": tuple(graph.spec(edge).dtype for edge in outputs),
             "delegate": self._delegate,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from aioflow.errors import SourceLine
 from aioflow.graph.boundary import ARG, GIVES_BACK, RETVAL, SEND
@@ -15,6 +15,7 @@ from aioflow.graph.device_spec import task_of
 from aioflow.graph.dtypes import DType
 from aioflow.graph.opdef import traits_of
 from aioflow.graph.shapes import Dims
+from aioflow.graph.signature.attributes import Attrs
 from aioflow.graph.traits import Effect, Role
 
 BODY: Final = "_body"  # the attribute that holds the function that a node calls
@@ -43,7 +44,7 @@ class Node:
     op: str
     inputs: tuple[Edge, ...] = ()
     control: tuple[str, ...] = ()
-    attrs: Mapping[str, Any] = field(default_factory=dict)
+    attrs: Attrs = field(default_factory=dict)
     outputs: tuple[OutputSpec, ...] = ()
     device: str = ""
     source: SourceLine | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -21,7 +21,9 @@ from aioflow.graph.device_spec import DeviceSpec, task_of
 from aioflow.graph.dtypes import int32, int64
 from aioflow.graph.opdef import traits_of
 from aioflow.graph.shapes import num_elements
+from aioflow.graph.signature.attributes import Attrs
 from aioflow.kernels.registry import KERNELS
+from aioflow.memory.values import Array
 
 _OPAQUE: Final = ("string", "resource", "variant")
 
@@ -205,12 +207,12 @@ def _parting(pack: _Pack, graph: ClientGraph) -> dict[str, list[Node]]:
 def _reshaped(name: str, edge: Edge, spec: OutputSpec, device: str, origin: Node | None = None) -> Iterator[Node]:
     shape = _constant(f"{name}/shape", np.array(spec.dims, np.int32).reshape(-1), device)
     yield shape
-    attrs: Mapping[str, Any] = {"T": spec.dtype, "Tshape": int32}
+    attrs: Attrs = {"T": spec.dtype, "Tshape": int32}
     source = None if origin is None else origin.source
     yield Node(name, "Reshape", (edge, Edge(shape.name, 0)), (), attrs, (spec,), device, source)
 
 
-def _constant(name: str, value: np.ndarray[Any, Any], device: str) -> Node:
+def _constant(name: str, value: Array, device: str) -> Node:
     dtype = int32 if value.dtype == np.int32 else int64
     return Node(name, "Const", (), (), {"value": value, "dtype": dtype}, (OutputSpec(dtype, value.shape),), device)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -187,7 +187,7 @@ class _Cut:
     def _transfer(self, name: str, edge: Edge, spec: OutputSpec, source: Node, device: str, dead: bool) -> str:
         """Add a Send of `edge`, which `source` makes, and its Recv on `device`; return the received node's name."""
         frame = self._behind[source.name]
-        common: dict[str, Any] = {
+        common: dict[str, object] = {
             "tensor_name": name,
             "send_device": source.device,
             "recv_device": device,
@@ -247,7 +247,7 @@ class _Cut:
         source = self._graph.nodes[frame.condition].source
         count = OutputSpec(int32, ())
 
-        def put(part: str, op: str, inputs: tuple[Edge, ...], attrs: dict[str, Any], outputs: int = 1) -> Edge:
+        def put(part: str, op: str, inputs: tuple[Edge, ...], attrs: dict[str, object], outputs: int = 1) -> Edge:
             specs = (count,) * outputs
             # In an inner loop, the start value is needed again in each iteration of the outer loop.
             control = outer if op == "Const" else ()

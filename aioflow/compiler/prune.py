@@ -20,6 +20,7 @@ from aioflow.compiler.ir import BODY, ClientGraph, Edge, Node, OutputSpec
 from aioflow.graph.boundary import ARG, RETVAL
 from aioflow.graph.calls import waited_for
 from aioflow.graph.graph import Operation, Tensor
+from aioflow.graph.signature.attributes import Attrs
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,7 @@ def _node(op: Operation, fed: Mapping[Tensor, Edge], skipped: set[Operation]) ->
     )
 
 
-def _attrs(op: Operation) -> Mapping[str, Any]:
+def _attrs(op: Operation) -> Attrs:
     """Return the attributes, with the function's body if the node refers to a function and is not an expanded call."""
     named = [key for key, attr in op.op_def.attrs.items() if attr.kind == "func"]
     if not named or op.expansion is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec
 from aioflow.errors import OpError
@@ -136,7 +136,7 @@ class _Inference:
         """Add a node with these output shapes, or a constant if its value is given."""
         op_def = OPS.get(node.op if value is None else "Const")
         inputs = tuple(self._tensors[edge] for edge in node.inputs if edge in self._tensors)
-        attrs: dict[str, Any] = dict(node.attrs) if value is None else {"value": value, "dtype": node.attrs["T"]}
+        attrs: dict[str, object] = dict(node.attrs) if value is None else {"value": value, "dtype": node.attrs["T"]}
         op = Operation(self._home, op_def, node.name, inputs, attrs)
         op.outputs = [
             Tensor(op, port, spec.dtype, each) for port, (spec, each) in enumerate(zip(node.outputs, dims, strict=True))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from aioflow.compiler.control_flow import is_back_edge
 from aioflow.compiler.ir import ClientGraph, Node, OutputSpec
@@ -13,6 +12,8 @@ from aioflow.graph.dtypes import DType
 from aioflow.graph.opdef import OPS
 from aioflow.graph.shapes import is_compatible
 from aioflow.graph.signature.arguments import ArgDef
+from aioflow.graph.signature.attributes import Attrs
+from aioflow.memory.values import Array
 
 
 def verify(graph: ClientGraph, whole: bool = True) -> ClientGraph:
@@ -82,12 +83,12 @@ def _check_body(graph: ClientGraph, node: Node, body: ClientGraph) -> None:
             raise _broken(graph, node, f"the {op} nodes of its body are {found}, not {[s.dtype for s in specs]}")
 
 
-def _holds(spec: OutputSpec, value: Any) -> bool:
+def _holds(spec: OutputSpec, value: Array) -> bool:
     """Return whether a constant has the dtype and shape of its output."""
     return bool(value.dtype == spec.dtype.np_dtype) and is_compatible(spec.dims, value.shape)
 
 
-def _dtypes(args: Sequence[ArgDef], attrs: Mapping[str, Any]) -> Iterator[tuple[str, DType | None]]:
+def _dtypes(args: Sequence[ArgDef], attrs: Attrs) -> Iterator[tuple[str, DType | None]]:
     """Yield the name and dtype of each tensor of a signature."""
     for arg in args:
         if arg.list_attr is not None:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from statistics import median
 from time import perf_counter
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -24,8 +24,10 @@ from aioflow.errors import UnimplementedError
 from aioflow.graph.boundary import ARG
 from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.graph.opdef import OPS, traits_of
+from aioflow.graph.signature.attributes import Attrs
 from aioflow.kernels.registry import ArrayBackend
 from aioflow.kernels.resources import ResourceManager
+from aioflow.memory.values import Array, Value
 from aioflow.runtime.backend_api import BackendDevice
 from aioflow.runtime.bind import bind_graph, gather
 from aioflow.runtime.executor import DeviceThreads, shared_threads
@@ -48,7 +50,7 @@ class _Probe:
     op: str
     inputs: Sequence[tuple[int, ...]]
     output: tuple[int, ...]
-    attrs: Mapping[str, Any] = field(default_factory=dict)
+    attrs: Attrs = field(default_factory=dict)
 
 
 # Larger than the caches, like the tensors for which placement matters; 4 bytes per element.
@@ -86,7 +88,7 @@ class _Target(NamedTuple):
     """
 
     backend: ArrayBackend
-    put: Callable[[Any], Awaitable[Any]]
+    put: Callable[[Array], Awaitable[Value]]
     perform: Callable[[Callable[[], None]], Awaitable[None]]
     calls: int = 1
 
@@ -158,7 +160,7 @@ async def _calibrate(
     return Calibration(speeds, links)
 
 
-async def _as_it_is(value: Any) -> Any:
+async def _as_it_is(value: Array) -> Array:
     return value
 
 
@@ -247,9 +249,9 @@ def _graph(probe: _Probe, dtype: DType) -> ClientGraph:
     return ClientGraph(nodes, len(inputs), 0)
 
 
-def _ones(spec: OutputSpec) -> Any:
+def _ones(spec: OutputSpec) -> Array:
     """Return an array of ones, or for rank 0 a NumPy scalar, as in a step on a CPU."""
-    ones: Any = np.ones([size or 0 for size in spec.dims or ()], spec.dtype.np_dtype)
+    ones: Array = np.ones([size or 0 for size in spec.dims or ()], spec.dtype.np_dtype)
     return ones if spec.dims else ones[()]
 
 

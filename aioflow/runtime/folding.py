@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from time import perf_counter
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from aioflow.graph.costs import Operand
 from aioflow.graph.dtypes import as_dtype
 from aioflow.graph.opdef import OPS, traits_of
 from aioflow.kernels.resources import ResourceManager
+from aioflow.memory.values import Array, Value
 from aioflow.runtime.bind import BoundNode, bind_graph, gather
 from aioflow.runtime.device import host
 
@@ -31,7 +32,7 @@ _LOOKED_AT: Final = 1 << 16
 _COSTS: Final = CostModel()  # shipped rates: only the order of magnitude matters
 
 
-def fold(node: Node, graph: ClientGraph, inputs: Sequence[Any]) -> Sequence[Any] | None:
+def fold(node: Node, graph: ClientGraph, inputs: Sequence[Array]) -> Sequence[Array] | None:
     """Return the outputs of a node as arrays, given its input values in the form of constants' attributes.
 
     Return None if the node must not be computed now because it has effects or waits, or cannot be computed.
@@ -55,7 +56,7 @@ def fold(node: Node, graph: ClientGraph, inputs: Sequence[Any]) -> Sequence[Any]
     return _arrays(bound, results)
 
 
-def _seconds(node: Node, inputs: Sequence[Any]) -> float:
+def _seconds(node: Node, inputs: Sequence[Array]) -> float:
     """Return the expected duration of the node, by the shapes of its operands and the lengths of strings."""
     given = [Operand(as_dtype(value.dtype).name, value.shape, value.nbytes) for value in inputs]
     texts = sum(len(item) for value in inputs if value.dtype == object for item in value.reshape(-1)[:_LOOKED_AT])
@@ -85,7 +86,7 @@ class _Folding(Work):
             raise _TooLong
 
 
-def _alone(node: Node, graph: ClientGraph, sources: dict[Edge, Any]) -> ClientGraph:
+def _alone(node: Node, graph: ClientGraph, sources: dict[Edge, Array]) -> ClientGraph:
     """Return a graph of the node alone, with its inputs as constants, each with a unique name."""
     renamed = {edge: Edge(f"{edge.node}:{edge.port}", 0) for edge in sources}
     nodes: dict[str, Node] = {}
@@ -97,12 +98,11 @@ def _alone(node: Node, graph: ClientGraph, sources: dict[Edge, Any]) -> ClientGr
     return ClientGraph(nodes, 0, 0)
 
 
-def _arrays(bound: BoundNode, results: Any) -> list[Any]:
-    outputs = tuple(results) if bound.unpacks else (results,) if bound.node.outputs else ()
-    return [_array(value, spec) for value, spec in zip(outputs, bound.node.outputs, strict=True)]
+def _arrays(bound: BoundNode, results: Value) -> list[Array]:
+    return [_array(value, spec) for value, spec in zip(bound.outputs_of(results), bound.node.outputs, strict=True)]
 
 
-def _array(value: Any, spec: OutputSpec) -> Any:
+def _array(value: Value, spec: OutputSpec) -> Array:
     """Return a result in the form of a constant's attribute: an array, also for a single number or string."""
     if isinstance(value, np.ndarray) or not spec.dtype.np_dtype.hasobject:
         return np.asarray(value)

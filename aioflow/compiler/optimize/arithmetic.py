@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -85,7 +85,7 @@ def _without_neutral(node: Node, rewriting: Rewriting, law: Neutral) -> Node | N
     return None
 
 
-def _is_all(constant: Array, value: Any, dtype: DType) -> bool:
+def _is_all(constant: Array, value: complex, dtype: DType) -> bool:
     """Return whether all elements are `value`, zeros with the same sign."""
     if dtype.is_unsigned and value == -1:
         # For unsigned integers -1 stands for all bits set.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Hashable
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -63,7 +63,7 @@ def _inputs(node: Node, rewriting: Rewriting) -> tuple[Edge, ...]:
     return tuple(sorted(node.inputs)) if dtype.is_integer or dtype.is_bool else node.inputs
 
 
-def _frozen(value: Any) -> Hashable:
+def _frozen(value: object) -> Hashable:
     """Return an attribute as part of a key: equal if it has the same bits (0.0 and -0.0 compare equal, but differ)."""
     if isinstance(value, np.ndarray):
         return _Bits(value)

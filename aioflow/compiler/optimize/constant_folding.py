@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -83,17 +83,16 @@ def _is_small(size: int, inputs: Sequence[Array], max_bytes: int) -> bool:
     return size <= min(max_bytes, max(_ALLOWANCE, _GROWTH * _size(inputs)))
 
 
-def _size(values: Sequence[Any]) -> int:
+def _size(values: Sequence[Array]) -> int:
     return sum(value.nbytes for value in values)
 
 
-def _fit(node: Node, results: Sequence[Any]) -> bool:
+def _fit(node: Node, results: Sequence[Array]) -> bool:
     """Return whether the results match the node's declaration and are finite."""
     # A result that is not finite is left to the step, whose own check must find it.
     specs = node.outputs
     return len(results) == len(specs) and all(
-        isinstance(r, np.ndarray) and r.dtype == s.dtype.np_dtype and _is_finite(r, s.dtype)
-        for r, s in zip(results, specs, strict=True)
+        r.dtype == s.dtype.np_dtype and _is_finite(r, s.dtype) for r, s in zip(results, specs, strict=True)
     )
 
 
@@ -101,7 +100,7 @@ def _is_finite(value: Array, dtype: DType) -> bool:
     return not (dtype.is_floating or dtype.is_complex) or bool(np.isfinite(value).all())
 
 
-def _constants(node: Node, results: Sequence[Any], rewriting: Rewriting) -> Node | None:
+def _constants(node: Node, results: Sequence[Array], rewriting: Rewriting) -> Node | None:
     control = dict.fromkeys(node.control)
     for edge in node.inputs:
         control.update(dict.fromkeys(rewriting.node(edge).control))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from aioflow.compiler.ir import ClientGraph, Node
+from aioflow.memory.values import Array
 
 # Computes a node from the values of its inputs, as its device would; None if it cannot be computed now.
-Evaluate: TypeAlias = Callable[[Node, ClientGraph, Sequence[Any]], Sequence[Any] | None]
+Evaluate: TypeAlias = Callable[[Node, ClientGraph, Sequence[Array]], Sequence[Array] | None]

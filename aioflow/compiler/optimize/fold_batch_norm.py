@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -27,6 +27,8 @@ from aioflow.compiler.optimize.evaluate import Evaluate
 from aioflow.compiler.optimize.fuse_elementwise import named_elsewhere
 from aioflow.graph import dtypes
 from aioflow.graph.shapes import Dims
+from aioflow.graph.signature.attributes import Attrs
+from aioflow.memory.values import Array
 
 _NORMS: Final = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"})
 _CONVOLUTIONS: Final = frozenset({"Conv2D", "DepthwiseConv2dNative"})
@@ -144,7 +146,7 @@ class _Folding:
         slope = self._add(norm, "RealDiv", (scale, self._add(norm, "Sqrt", (steadied,), channels)), channels)
         return slope, self._add(norm, "Sub", (offset, self._add(norm, "Mul", (mean, slope), channels)), channels)
 
-    def _add(self, norm: Node, op: str, inputs: tuple[Edge, ...], dims: Dims, **attrs: Any) -> Edge:
+    def _add(self, norm: Node, op: str, inputs: tuple[Edge, ...], dims: Dims, **attrs: object) -> Edge:
         """Add a node beside `norm`, or the constant that it evaluates to, and return its output."""
         name = self._free(f"{norm.name}/{op}")
         attrs = {"T": dtypes.float32, **attrs, **_placed(norm)}
@@ -163,16 +165,16 @@ class _Folding:
         self._made[name] = node
         return Edge(name, 0)
 
-    def _constant_beside(self, norm: Node, value: Edge, what: str, constant: Any) -> Edge:
+    def _constant_beside(self, norm: Node, value: Edge, what: str, constant: Array | np.float32) -> Edge:
         """Add a constant that is alive in the same branch and loop iteration as `value`."""
         source = self._made[value.node]
         # A Const without control inputs is alive everywhere; waiting for the source makes it dead where the source is.
         control = source.control if source.op == "Const" else (source.name,)
         return self._constant(norm, self._free(f"{norm.name}/{what}"), np.asarray(constant), control)
 
-    def _constant(self, norm: Node, name: str, value: Any, control: tuple[str, ...]) -> Edge:
+    def _constant(self, norm: Node, name: str, value: Array, control: tuple[str, ...]) -> Edge:
         dtype = dtypes.as_dtype(value.dtype)
-        attrs: Mapping[str, Any] = {"value": value, "dtype": dtype, **_placed(norm)}
+        attrs: Attrs = {"value": value, "dtype": dtype, **_placed(norm)}
         specs = (OutputSpec(dtype, value.shape),)
         self._made[name] = Node(name, "Const", (), control, attrs, specs, norm.device, norm.source)
         return Edge(name, 0)
@@ -186,5 +188,5 @@ class _Folding:
         return found
 
 
-def _placed(norm: Node) -> dict[str, Any]:
+def _placed(norm: Node) -> Attrs:
     return {"_class": norm.attrs["_class"]} if "_class" in norm.attrs else {}

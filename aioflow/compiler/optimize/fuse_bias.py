@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import aioflow.ops.fused  # noqa: F401  # defines the ops of kernels.fused
 from aioflow.compiler.ir import ClientGraph, Edge, Node
@@ -168,7 +168,7 @@ def _fused(graph: ClientGraph, steps: Sequence[Node]) -> Node:
     args = dict.fromkeys(edge for edges in reads for edge in edges if edge not in results)
     values = {edge: len(args) + at if at else 0 for edge, at in results.items()}
     values |= {edge: 1 + at for at, edge in enumerate(args)}
-    attrs: dict[str, Any] = {name: product.attrs[name] for name in OPS.get(op).attrs if name in product.attrs}
+    attrs: dict[str, object] = {name: product.attrs[name] for name in OPS.get(op).attrs if name in product.attrs}
     attrs |= {
         "num_args": len(args),
         "fused_ops": ("BiasAdd" if bias else steps[1].op, *(node.op for node in steps[2:])),

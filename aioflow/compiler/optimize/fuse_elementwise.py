@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import aioflow.ops.fused  # noqa: F401  # defines the ops of kernels.fused
 from aioflow.compiler.ir import ClientGraph, Edge, Node
@@ -21,6 +21,7 @@ from aioflow.compiler.optimize.evaluate import Evaluate
 from aioflow.graph.dtypes import DType
 from aioflow.graph.opdef import traits_of
 from aioflow.graph.shapes import Dims, num_elements
+from aioflow.graph.signature.attributes import Attrs
 from aioflow.graph.traits import ANY
 from aioflow.kernels.fused import implied_attrs
 from aioflow.kernels.registry import HOST, KERNELS
@@ -172,7 +173,7 @@ def _fused(graph: ClientGraph, chain: list[Node]) -> Node:
     made = {Edge(node.name, 0): at for at, node in enumerate(chain)}
     inputs = dict.fromkeys(edge for node in chain for edge in node.inputs if edge not in made)
     values = {edge: at for at, edge in enumerate(inputs)} | {edge: len(inputs) + at for edge, at in made.items()}
-    attrs: dict[str, Any] = {
+    attrs: dict[str, object] = {
         "Tin": tuple(graph.spec(edge).dtype for edge in inputs),
         "Tout": last.outputs[0].dtype,
         "ops": tuple(node.op for node in chain),
@@ -184,7 +185,7 @@ def _fused(graph: ClientGraph, chain: list[Node]) -> Node:
     return replace(last, op=_CHAIN, inputs=tuple(inputs), attrs=attrs)
 
 
-def origins(nodes: Sequence[Node]) -> dict[str, Any]:
+def origins(nodes: Sequence[Node]) -> Attrs:
     """Return the attributes that map a fused op to the names and source lines of the user's nodes."""
     return {
         "nodes": tuple(node.name for node in nodes),

@@ -18,7 +18,7 @@ The results change by design, so the pass is off by default.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -31,7 +31,8 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 from aioflow.graph.opdef import OPS, traits_of
-from aioflow.graph.signature.arguments import per_argument
+from aioflow.graph.signature.arguments import ArgDef, per_argument
+from aioflow.graph.signature.attributes import Attrs
 from aioflow.graph.traits import Effect, Half, Memory, Role
 from aioflow.kernels.registry import ANY_DEVICE, HOST, KERNELS
 from aioflow.memory.values import Array
@@ -75,7 +76,7 @@ class _Change:
 
     __slots__ = ("attrs", "inputs", "outputs")
 
-    def __init__(self, attrs: Mapping[str, Any], inputs: frozenset[int], outputs: frozenset[int]) -> None:
+    def __init__(self, attrs: Attrs, inputs: frozenset[int], outputs: frozenset[int]) -> None:
         self.attrs = attrs
         self.inputs = inputs
         self.outputs = outputs
@@ -143,7 +144,7 @@ def _fits(graph: ClientGraph, edge: Edge, narrow: DType, neutral: set[str]) -> b
     return bool((error <= np.abs(value) * _RELATIVE).all())
 
 
-def _change(node: Node, narrow: DType, places: Any) -> _Change | None:
+def _change(node: Node, narrow: DType, places: Iterable[int]) -> _Change | None:
     """Return the conversion of a node with these inputs in 16 bits where they are float32, or None if impossible."""
     definition = OPS.get(node.op)
     attrs: dict[str, Any] = dict(node.attrs)
@@ -166,7 +167,7 @@ def _change(node: Node, narrow: DType, places: Any) -> _Change | None:
     )
 
 
-def _places(args: Any, attrs: Mapping[str, Any], numbers: range, narrow: DType, changed: set[str]) -> Iterator[int]:
+def _places(args: Sequence[ArgDef], attrs: Attrs, numbers: range, narrow: DType, changed: set[str]) -> Iterator[int]:
     """Yield the positions in 16 bits whose dtype is set by a changed attribute."""
     for arg, positions in per_argument(args, attrs, numbers):
         if arg.list_attr in changed:
@@ -175,7 +176,7 @@ def _places(args: Any, attrs: Mapping[str, Any], numbers: range, narrow: DType, 
             yield from positions
 
 
-def _is_allowed(node: Node, attrs: Mapping[str, Any], changed: set[str]) -> bool:
+def _is_allowed(node: Node, attrs: Attrs, changed: set[str]) -> bool:
     """Return whether the op accepts the attributes and every kind of device keeps a kernel for the node."""
     definition = OPS.get(node.op)
     try:
@@ -261,7 +262,7 @@ class _Rewriting:
         source = self.nodes[edge.node]
         spec = OutputSpec(dtype, source.outputs[edge.port].dims)
         name = self._free(f"{edge.node}/{dtype.name}")
-        attrs: dict[str, Any]
+        attrs: Attrs
         if source.op == "Const":
             value: Array = source.attrs["value"].astype(dtype.np_dtype)
             made = replace(source, name=name, attrs={**source.attrs, "value": value, "dtype": dtype}, outputs=(spec,))

@@ -10,9 +10,9 @@ nodes that waited for them. So a node may always be replaced by an `Identity` wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec
 from aioflow.compiler.optimize.aliasing import Aliasing
@@ -20,7 +20,9 @@ from aioflow.compiler.optimize.facts import Facts, reads_rounded_by_constants
 from aioflow.concurrency.stopping import batches
 from aioflow.graph import dtypes
 from aioflow.graph.boundary import ARG, RETVAL
+from aioflow.graph.dtypes import DType
 from aioflow.graph.opdef import traits_of
+from aioflow.graph.signature.attributes import Attrs
 from aioflow.memory.values import Array
 
 _OPAQUE: Final = (dtypes.resource, dtypes.variant)
@@ -96,7 +98,7 @@ class Rewriting:
 
     # -- changes by rules --------------------------------------------------------------------------------------------
 
-    def remade(self, node: Node, op: str, inputs: Sequence[Edge], **attrs: Any) -> Node | None:
+    def remade(self, node: Node, op: str, inputs: Sequence[Edge], **attrs: object) -> Node | None:
         """Return the node with another op or other inputs, taken from its own inputs or from theirs.
 
         The new node waits for whatever the inputs that it no longer reads waited for. None if control edges cannot
@@ -158,7 +160,7 @@ class Rewriting:
         waits = tuple(dict.fromkeys(control))
         return replace(node, op="Const", inputs=(), control=waits, attrs=attrs, outputs=node.outputs[:1])
 
-    def beside(self, node: Node, name: str, value: Array, dtype: Any, control: Sequence[str]) -> Edge:
+    def beside(self, node: Node, name: str, value: Array, dtype: DType, control: Sequence[str]) -> Edge:
         """Add a constant for a node to read, named after the node, and return its output."""
         unique = self._free(f"{node.name}/{name}")
         self._changed = True
@@ -174,7 +176,7 @@ class Rewriting:
         name: str,
         op: str,
         others: Sequence[Edge],
-        attrs: Mapping[str, Any],
+        attrs: Attrs,
         spec: OutputSpec,
     ) -> None:
         """Add a node that reads an output of `node` and `others`; later nodes read it instead of that output."""
@@ -281,7 +283,7 @@ class Rewriting:
         )
 
 
-def _what(node: Node) -> tuple[Any, ...]:
+def _what(node: Node) -> tuple[object, ...]:
     """Return the fields that tell whether a node has changed, without its attributes, which follow from them."""
     return node.op, node.inputs, node.control, node.outputs
 
@@ -301,7 +303,7 @@ def sweep(graph: ClientGraph, rule: Rule) -> ClientGraph:
     return rewriting.finished()
 
 
-def _placed(node: Node, attrs: Mapping[str, Any]) -> dict[str, Any]:
+def _placed(node: Node, attrs: Attrs) -> Attrs:
     """Return attributes for another op in the place of a node, with the node's colocation."""
     kept = {"_class": node.attrs["_class"]} if "_class" in node.attrs else {}
     return {**attrs, **kept}

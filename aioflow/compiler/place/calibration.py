@@ -180,14 +180,14 @@ def _link(kind: str, value: Mapping[str, Any]) -> Link:
     )
 
 
-def _positive(name: str, value: Any) -> float:
+def _positive(name: str, value: object) -> float:
     number = _time(name, value)
     if number == 0.0:
         raise InvalidArgumentError(f"the calibration's {name} is wrong", expected="a rate above 0", actual=value)
     return number
 
 
-def _time(name: str, value: Any) -> float:
+def _time(name: str, value: object) -> float:
     # A bool is an int, and JSON's `true` would count as 1.
     number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
     if not 0.0 <= number < math.inf:

@@ -10,9 +10,9 @@ own: a Switch goes to its data, whatever it requests.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from aioflow.compiler.ir import ClientGraph, Node
 from aioflow.compiler.place.cluster import ClusterView
@@ -71,7 +71,7 @@ class Offers:
         self._types = list(dict.fromkeys(spec.device_type or "" for spec in self.specs))
         self._of_type = [self._mask(spec.device_type == kind for spec in self.specs) for kind in self._types]
         self._requests: dict[str, int] = {"": self.everywhere}
-        self._kernels: dict[Any, Offer] = {}
+        self._kernels: dict[Hashable, Offer] = {}
         self._orders: dict[Offer, tuple[str, ...]] = {}
 
     def elsewhere(self, mask: int) -> int:
