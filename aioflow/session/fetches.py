@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -19,10 +19,12 @@ from aioflow.graph.labelled import LabelledTensor
 from aioflow.graph.shapes import format_dims, is_compatible
 from aioflow.kernels.list_values import tensors_of
 from aioflow.memory.copying import copied
+from aioflow.memory.values import Array, Value
 from aioflow.ops.sparse.tensor import SparseTensor, SparseTensorValue
 from aioflow.ops.variables.state import value_behind
 
-Take = Callable[[Sequence[Any]], Any]
+Take: TypeAlias = Callable[[Sequence[Value]], Any]
+Feeds: TypeAlias = Mapping[Any, object]  # by tensors, variables or names
 
 # Bytes. Feeds up to this size are copied before a step waits, which takes some microseconds.
 _OWNED: Final = 1 << 16
@@ -53,7 +55,7 @@ def fetch_key(fetches: Any) -> Hashable:
     return fetches  # type: ignore[no-any-return]  # variables, IndexedSlices and SparseTensors hash by identity
 
 
-def _not_a_fetch(value: Any) -> DTypeError:
+def _not_a_fetch(value: object) -> DTypeError:
     return DTypeError(
         "the fetch has an invalid type",
         expected="a Tensor, an Operation, a name, or a list, tuple or dict of them",
@@ -76,7 +78,7 @@ class FetchMapper:
         InvalidArgumentError, NotFoundError, …: an element is not in the graph, or may not be fetched.
     """
 
-    def __init__(self, graph: Graph, fetches: Any) -> None:
+    def __init__(self, graph: Graph, fetches: object) -> None:
         self.tensors: list[Tensor] = []
         self.targets: list[Operation] = []
         self._graph = graph
@@ -87,7 +89,7 @@ class FetchMapper:
         self.single = self.take if isinstance(self.take, _First) else None
         self.is_direct = not self.copies and not self._labelled
 
-    async def give(self, values: list[Any]) -> Any:
+    async def give(self, values: list[Value]) -> Value:
         """Return the values of `tensors` in the structure of the fetches. Each occurrence gets its own value."""
         again = [values[position] for position in self.copies]
         # Copying a large value would block the event loop.
@@ -96,7 +98,7 @@ class FetchMapper:
             return await in_thread(self.take, values + again, effects=False)
         return self.take(values + again)
 
-    def _plan(self, fetches: Any) -> Take:
+    def _plan(self, fetches: object) -> Take:
         if isinstance(fetches, list | tuple):
             return self._sequence(fetches)
         if isinstance(fetches, Mapping):
@@ -116,7 +118,7 @@ class FetchMapper:
             return lambda values: labelled.dictionaries(rows(values))
         return self._leaf(fetches)
 
-    def _sequence(self, fetches: Any) -> Take:
+    def _sequence(self, fetches: list[object] | tuple[object, ...]) -> Take:
         kind = type(fetches)
         takes = [self._plan(f) for f in fetches]
         if kind is list:
@@ -125,7 +127,7 @@ class FetchMapper:
             return lambda values: kind(*(t(values) for t in takes))
         return lambda values: kind(t(values) for t in takes)
 
-    def _leaf(self, fetch: Any) -> Take:
+    def _leaf(self, fetch: object) -> Take:
         try:
             element = self._graph.as_graph_element(fetch)
         except InvalidArgumentError as error:
@@ -159,7 +161,7 @@ class _Take:
     def __init__(self, position: int) -> None:
         self.position = position
 
-    def __call__(self, values: Sequence[Any]) -> Any:
+    def __call__(self, values: Sequence[Value]) -> Value:
         return values[self.position]
 
 
@@ -174,40 +176,40 @@ class _Copy:
         self._tensors = tensors
         self._number = number
 
-    def __call__(self, values: Sequence[Any]) -> Any:
+    def __call__(self, values: Sequence[Value]) -> Value:
         return values[len(self._tensors) + self._number]
 
 
-def _list_at(position: int, values: Sequence[Any]) -> Any:
+def _list_at(position: int, values: Sequence[Value]) -> Value:
     """Return a tensor list as a list of arrays that the caller owns; return any other variant unchanged."""
     value = values[position]
     return _owned(value) if isinstance(value, tuple | list) else value
 
 
-def _owned(value: Any) -> Any:
+def _owned(value: Value) -> Value:
     if isinstance(value, tuple | list):
         return [_owned(item) for item in tensors_of(value)]
     return copied(value) if isinstance(value, np.ndarray) else value
 
 
-def _is_large(value: Any) -> bool:
+def _is_large(value: Value) -> bool:
     return isinstance(value, np.ndarray) and value.nbytes > _LARGE
 
 
-def _copies(values: Sequence[Any]) -> list[Any]:
+def _copies(values: Sequence[Value]) -> list[Value]:
     return [copied(value) if isinstance(value, np.ndarray) else value for value in values]
 
 
-def _nothing(values: Sequence[Any]) -> None:
+def _nothing(values: Sequence[Value]) -> None:
     return None
 
 
-def feed_parts(key: Any) -> tuple[Any, ...]:
+def feed_parts(key: object) -> tuple[object, ...]:
     """Return the tensors that a feed key stands for: the three parts of a `SparseTensor`, or the key itself."""
     return (key.indices, key.values, key.dense_shape) if isinstance(key, SparseTensor) else (key,)
 
 
-def flat_feeds(feeds: Mapping[Any, Any]) -> Mapping[Any, Any]:
+def flat_feeds(feeds: Mapping[Any, Any]) -> Feeds:
     """Replace each `SparseTensor` among the feeds by its three tensors.
 
     Raises:
@@ -216,7 +218,7 @@ def flat_feeds(feeds: Mapping[Any, Any]) -> Mapping[Any, Any]:
     """
     if not any(isinstance(key, SparseTensor) for key in feeds):
         return feeds
-    flat: dict[Any, Any] = {}
+    flat: dict[object, object] = {}
     for key, value in feeds.items():
         parts = feed_parts(key)
         if len(parts) == 3 and (not isinstance(value, tuple | list) or len(value) != 3):
@@ -232,7 +234,7 @@ def flat_feeds(feeds: Mapping[Any, Any]) -> Mapping[Any, Any]:
     return flat
 
 
-def fed_tensors(graph: Graph, feeds: Iterable[Any]) -> list[Tensor]:
+def fed_tensors(graph: Graph, feeds: Iterable[object]) -> list[Tensor]:
     """Return the tensors that the keys of a feed dictionary stand for.
 
     Raises:
@@ -257,13 +259,13 @@ def fed_tensors(graph: Graph, feeds: Iterable[Any]) -> list[Tensor]:
     return list(fed)
 
 
-def _not_a_feed(key: Any, error: InvalidArgumentError) -> DTypeError:
+def _not_a_feed(key: object, error: InvalidArgumentError) -> DTypeError:
     wrong = DTypeError(f"cannot feed {key!r}: {error.message}", expected=error.expected, actual=error.actual)
     wrong.at(error.node, error.op_type or "", error.source)
     return wrong
 
 
-def small_copies(values: Iterable[Any]) -> list[Any]:
+def small_copies(values: Iterable[Value]) -> list[Value]:
     """Copy the small arrays among fed values, since a caller may change them while the step waits."""
     return [
         value.copy("K") if type(value) is np.ndarray and value.nbytes <= _OWNED and value.flags.writeable else value
@@ -271,12 +273,12 @@ def small_copies(values: Iterable[Any]) -> list[Any]:
     ]
 
 
-def convert_feeds(converters: Sequence[Callable[[Any], Any]], fed: Sequence[Any]) -> list[Any]:
+def convert_feeds(converters: Sequence[Callable[[Value], Value]], fed: Sequence[Value]) -> list[Value]:
     """Convert each value by its `feed_converter`. Raises as the converters do."""
     return [convert(value) for convert, value in zip(converters, fed, strict=True)]
 
 
-def feed_converter(tensor: Tensor, on_cards: bool = False) -> Callable[[Any], Any]:
+def feed_converter(tensor: Tensor, on_cards: bool = False) -> Callable[[Value], Any]:
     """Return a function that converts a fed value to the dtype and shape of `tensor`.
 
     An array that already fits is passed through without a copy. The returned function raises:
@@ -299,7 +301,7 @@ def feed_converter(tensor: Tensor, on_cards: bool = False) -> Callable[[Any], An
     if dtype is dtypes.variant:
         return partial(_fed_list, tensor)
 
-    def convert(value: Any) -> Any:
+    def convert(value: Value) -> Value:
         try:
             if type(value) is np.ndarray:
                 # 0-d arrays take the slow path, which turns them into scalars.
@@ -318,7 +320,7 @@ def feed_converter(tensor: Tensor, on_cards: bool = False) -> Callable[[Any], An
     return convert
 
 
-def _fed_list(tensor: Tensor, value: Any) -> Any:
+def _fed_list(tensor: Tensor, value: Value) -> Value:
     """Convert a value fed for a tensor list: a list of arrays, which may be nested."""
     if not isinstance(value, list | tuple):
         error = DTypeError(
@@ -328,19 +330,19 @@ def _fed_list(tensor: Tensor, value: Any) -> Any:
     return [_fed_list(tensor, v) if isinstance(v, list | tuple) else v if v is None else to_array(v)[()] for v in value]
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: Array) -> bool:
     """Return True if every element of an object array is bytes. Raises OffloadToThread if the scan takes too long."""
     if current_work() is None and takes_long(value, dtypes.string):
         raise OffloadToThread
     return holds_bytes(value)
 
 
-def _is_on_card(value: Any) -> bool:
+def _is_on_card(value: Value) -> bool:
     device = getattr(value, "__dlpack_device__", None)
     return device is not None and device()[0] not in _HOST_MEMORY
 
 
-def _checked_as_it_is(tensor: Tensor, value: Any) -> Any:
+def _checked_as_it_is(tensor: Tensor, value: Any) -> Value:
     """Check an array of another library and return it unchanged.
 
     Its dtype is compared by the name that libraries use for it (torch.float32, float32).
@@ -352,7 +354,7 @@ def _checked_as_it_is(tensor: Tensor, value: Any) -> Any:
     return value
 
 
-def _slow_feed(tensor: Tensor, value: Any) -> Any:
+def _slow_feed(tensor: Tensor, value: Value) -> Value:
     if isinstance(value, Tensor):
         raise DTypeError(
             f"the value fed for {tensor.name!r} is a tensor of a graph",

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from aioflow.checks.numbers import check_seconds
 from aioflow.compiler.ir import ClientGraph, Node, Plan
@@ -31,6 +31,7 @@ from aioflow.errors import (
 )
 from aioflow.graph.boundary import ARG, PARTIAL_FEED, PARTIAL_FETCH, RECV, RETVAL, SEND
 from aioflow.graph.graph import Tensor
+from aioflow.memory.values import Value
 from aioflow.runtime.bind import own
 from aioflow.runtime.cluster import Cluster, RegisteredStep
 from aioflow.runtime.codegen import finish
@@ -89,7 +90,7 @@ class _PartialRun:
         """True if everything has been fed and fetched."""
         return not self.unfed and not self.unfetched
 
-    def check(self, fetches: Sequence[Tensor], feeds: Mapping[Tensor, Any]) -> None:
+    def check(self, fetches: Sequence[Tensor], feeds: Mapping[Tensor, Value]) -> None:
         """Check the tensors of a call before any is fed.
 
         Raises:
@@ -110,7 +111,7 @@ class _PartialRun:
                     actual="not fed yet",
                 )
 
-    def feed(self, feeds: Mapping[Tensor, Any]) -> None:
+    def feed(self, feeds: Mapping[Tensor, Value]) -> None:
         """Pass checked values, which the step owns from now on, to its feed nodes."""
         for tensor, value in feeds.items():
             index = self.feeds[tensor]
@@ -287,7 +288,9 @@ class PartialRuns:
             step.finish()
             run.end(error)
 
-    async def advance(self, handle: str, fetches: FetchMapper, feeds: Mapping[Tensor, Any], limit: float | None) -> Any:
+    async def advance(
+        self, handle: str, fetches: FetchMapper, feeds: Mapping[Tensor, Value], limit: float | None
+    ) -> Value:
         """Feed and fetch some of the tensors, within `limit` seconds.
 
         Args:
@@ -306,7 +309,7 @@ class PartialRuns:
         """
         check_seconds(limit, "the timeout of a partial run")
         run = self._runs.get(handle)
-        values: Mapping[Tensor, Any] | None = None
+        values: Mapping[Tensor, Value] | None = None
         try:
             async with asyncio.timeout(limit) as deadline:
                 values = await _owned_feeds(feeds)
@@ -321,7 +324,7 @@ class PartialRuns:
                 actual="not computed yet",
             ) from error
 
-    async def _advance(self, handle: str, fetches: FetchMapper, feeds: Mapping[Tensor, Any]) -> Any:
+    async def _advance(self, handle: str, fetches: FetchMapper, feeds: Mapping[Tensor, Value]) -> Value:
         run = self._runs.get(handle)
         if run is None:
             raise InvalidArgumentError(
@@ -355,12 +358,12 @@ class PartialRuns:
                 run.watch(self._config.partial_run_timeout)
 
 
-async def _owned_feeds(feeds: Mapping[Tensor, Any]) -> dict[Tensor, Any]:
+async def _owned_feeds(feeds: Mapping[Tensor, Value]) -> dict[Tensor, Value]:
     """Convert and copy the fed values: the step continues after the call, when the caller may change its arrays."""
     converters = [feed_converter(tensor) for tensor in feeds]
     fed = list(feeds.values())
 
-    def convert() -> list[Any]:
+    def convert() -> list[Value]:
         return [own(value) for value in convert_feeds(converters, fed)]
 
     if any(is_large(value, large_bytes(0.0)) for value in fed):
@@ -373,7 +376,7 @@ async def _owned_feeds(feeds: Mapping[Tensor, Any]) -> dict[Tensor, Any]:
     return dict(zip(feeds, values, strict=True))
 
 
-async def _results(run: _PartialRun, positions: Sequence[int]) -> list[Any]:
+async def _results(run: _PartialRun, positions: Sequence[int]) -> list[Value]:
     futures = [run.exchange.fetches[i] for i in positions]
     if futures:
         await asyncio.wait(futures)
@@ -390,7 +393,7 @@ async def _results(run: _PartialRun, positions: Sequence[int]) -> list[Any]:
     return _polished(values)
 
 
-def _polished(values: Sequence[Any]) -> list[Any]:
+def _polished(values: Sequence[Value]) -> list[Value]:
     return [value if _polish is None else _polish(value) for value in values]
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import warnings
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final, TypeAlias
 
 from aioflow.compiler.ir import Plan, worth_a_thread
 from aioflow.compiler.prune import StepRequest
@@ -23,9 +23,10 @@ from aioflow.graph.boundary import ARG
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.graph import Graph
 from aioflow.memory.collector import full_collections_postponed, garbage_was_left
+from aioflow.memory.values import Value
 from aioflow.ops import nest
 from aioflow.runtime.cluster import Cluster, RegisteredStep
-from aioflow.session.fetches import FetchMapper, convert_feeds, fed_tensors, feed_converter, fetch_key
+from aioflow.session.fetches import Feeds, FetchMapper, convert_feeds, fed_tensors, feed_converter, fetch_key
 from aioflow.session.planner import Meeting, Planner
 
 _LOGGER: Final = logging.getLogger("aioflow.placement")
@@ -34,7 +35,7 @@ _NAMED: Final = 3  # number of fetches and targets that a message names
 _SAMPLES: Final = 5  # traced steps before a signature is placed again
 _GROWTH_LIMIT: Final = 100  # consecutive compilations with a grown graph before a warning
 
-Converters = tuple[Callable[[Any], Any], ...]
+Converters: TypeAlias = tuple[Callable[[Value], Value], ...]
 
 
 class PreparedStep:
@@ -63,14 +64,14 @@ class PreparedStep:
         on_cards = _read_on_cards(made)
         self.converters: Converters = tuple(feed_converter(t, i in on_cards) for i, t in enumerate(self.request.feeds))
 
-    async def convert(self, fed: Sequence[Any]) -> list[Any]:
+    async def convert(self, fed: Sequence[Value]) -> list[Value]:
         """Convert the fed values to the dtypes and shapes of the feeds."""
         try:
             return convert_feeds(self.converters, fed)
         except OffloadToThread:
             return await self.convert_in_thread(fed)
 
-    async def convert_in_thread(self, fed: Sequence[Any]) -> list[Any]:
+    async def convert_in_thread(self, fed: Sequence[Value]) -> list[Value]:
         """Like `convert`, in a thread, for values that take too long to convert on the event loop."""
         return await in_thread(convert_feeds, self.converters, fed, effects=False)
 
@@ -78,7 +79,7 @@ class PreparedStep:
         """Return a description of the step for messages, with the names of its fetches and targets."""
         return described(self.request)
 
-    async def give(self, values: list[Any]) -> Any:
+    async def give(self, values: list[Value]) -> Value:
         """Return the fetched values in the structure of the fetches."""
         return await self.fetches.give(values)
 
@@ -88,7 +89,7 @@ def described(request: StepRequest) -> str:
     return f"the step for {names_of([*request.fetches, *request.targets])}"
 
 
-def names_of(fetches: Any) -> str:
+def names_of(fetches: object) -> str:
     """Return the first few names in a structure of fetches."""
     names = [repr(getattr(leaf, "name", leaf)) for leaf in nest.flatten(fetches)]
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
@@ -160,7 +161,7 @@ class StepCache:
             garbage_was_left()
         self.steps.clear()
 
-    async def prepare(self, fetches: Any, feeds: Mapping[Any, Any]) -> PreparedStep:
+    async def prepare(self, fetches: object, feeds: Feeds) -> PreparedStep:
         """Return the step of a signature. Compile it unless it is cached or a task of this loop is compiling it."""
         key = (fetch_key(fetches), *feeds)
         known = self.steps.get(key)
@@ -198,7 +199,7 @@ class StepCache:
             garbage_was_left()
         await _deregister(stale)
 
-    async def _compile(self, fetches: Any, feeds: Mapping[Any, Any]) -> PreparedStep:
+    async def _compile(self, fetches: object, feeds: Feeds) -> PreparedStep:
         mutations = self._graph.mutations
         mapper = FetchMapper(self._graph, fetches)
         fed = fed_tensors(self._graph, feeds)

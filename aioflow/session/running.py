@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter
-from typing import Any
 
 from aioflow.config import RunOptions, SessionConfig, TraceLevel
 from aioflow.errors import CancelledError, ClosedSessionError, OpError
+from aioflow.memory.values import Value
 from aioflow.runtime.cluster import Cluster
 from aioflow.runtime.spans import Spans, process_spans
 from aioflow.runtime.stats import FiniteProbe, RunMetadata, TraceProbe
@@ -38,7 +38,7 @@ class Running:
         self._config = config
         self._debt = 0.0  # seconds of loop time since steps last yielded
 
-    async def at_once(self, prepared: PreparedStep, values: list[Any]) -> Any:
+    async def at_once(self, prepared: PreparedStep, values: list[Value]) -> Value:
         """Run a step without options: inline if it is expected to be short, otherwise by its plan."""
         if self._debt > self._config.yield_every:
             values = small_copies(values)
@@ -71,11 +71,11 @@ class Running:
     async def step(
         self,
         prepared: PreparedStep,
-        values: list[Any],
+        values: list[Value],
         limit: TimeLimit | None = None,
         options: RunOptions | None = None,
         run_metadata: RunMetadata | None = None,
-    ) -> Any:
+    ) -> Value:
         """Run a step by its plan and return the fetched values in the structure of the fetches. Raises OpError.
 
         Elements that the step has dequeued only to deliver them are put back if they are not delivered.
@@ -119,7 +119,9 @@ class Running:
             del self.steps[step]
             step.finish()
 
-    async def _watched(self, step: Step, prepared: PreparedStep, values: list[Any], trace: TraceProbe | None) -> Any:
+    async def _watched(
+        self, step: Step, prepared: PreparedStep, values: list[Value], trace: TraceProbe | None
+    ) -> Value:
         """Run a step and feed its measured times to the planner."""
         with _reported(step, prepared):
             result = await prepared.registered.run(values, step)

@@ -33,6 +33,7 @@ from aioflow.graph.argument_kinds import check_kind, check_list
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.default_session import SESSIONS, current_session
 from aioflow.graph.graph import GRAPHS, Graph
+from aioflow.memory.values import Value
 from aioflow.runtime.cluster import Cluster, LocalCluster
 from aioflow.runtime.delegates import PREPARATIONS
 from aioflow.runtime.stats import RunMetadata
@@ -42,7 +43,7 @@ from aioflow.runtime.worker import Worker, WorkerState
 from aioflow.session import signatures as session_signatures
 from aioflow.session.batching import Batching
 from aioflow.session.blocking import Blocking
-from aioflow.session.fetches import FetchMapper, fed_tensors, feed_parts, fetch_key, flat_feeds, small_copies
+from aioflow.session.fetches import Feeds, FetchMapper, fed_tensors, feed_parts, fetch_key, flat_feeds, small_copies
 from aioflow.session.partial_run import PartialRuns
 from aioflow.session.planner import Planner
 from aioflow.session.prepared import PreparedStep, StepCache
@@ -95,7 +96,7 @@ class Session(Blocking, Batching, Reporting):
         self._target = target
         self._cluster, self._sync_runner = _reach(target, config or SessionConfig(), credentials)
         self._remote = not isinstance(self._cluster, LocalCluster)
-        self._blocks: dict[Entry[Any], Entry[Graph]] = {}  # entered and not yet left
+        self._blocks: dict[Entry[Session], Entry[Graph]] = {}  # entered and not yet left
         self._background = self._cluster.background(self._id)
         self._use(config or SessionConfig())
         renew_in_child(self)
@@ -278,13 +279,13 @@ class Session(Blocking, Batching, Reporting):
     @session_signatures.run
     async def run(
         self,
-        fetches: Any,
-        feed_dict: Mapping[Any, Any] | None = None,
+        fetches: object,
+        feed_dict: Feeds | None = None,
         *,
         timeout: float | None = None,
         options: RunOptions | None = None,
         run_metadata: RunMetadata | None = None,
-    ) -> Any:
+    ) -> Value:
         """Run the nodes that `fetches` need and return their values in the same structure.
 
         Args:
@@ -333,23 +334,28 @@ class Session(Blocking, Batching, Reporting):
         return given
 
     async def _run_ahead(
-        self, fetches: Any, feeds: Mapping[Any, Any] | None, *, timeout: float | None
-    ) -> tuple[Any, Step | None]:
+        self, fetches: object, feeds: Feeds | None, *, timeout: float | None
+    ) -> tuple[Value, Step | None]:
         """Run a step and return its result and the step itself.
 
         The result may not be delivered; the step can then put back the elements that it has dequeued.
         """
         return await self._run_specially(fetches, _mapping(feeds or {}), timeout, RunOptions(), None)
 
-    async def _prepare(self, fetches: Any, feeds: Mapping[Any, Any]) -> PreparedStep:
+    async def _prepare(self, fetches: object, feeds: Feeds) -> PreparedStep:
         """Return the compiled step, after connecting. The keys of `feeds` are plain tensors."""
         self._check_open()
         await self._connect()
         return await self._cache.prepare(fetches, feeds)
 
     async def _run_specially(
-        self, fetches: Any, feeds: Mapping[Any, Any], timeout: float | None, options: Any, run_metadata: Any
-    ) -> tuple[Any, Step | None]:
+        self,
+        fetches: object,
+        feeds: Feeds,
+        timeout: float | None,
+        options: RunOptions,
+        run_metadata: RunMetadata | None,
+    ) -> tuple[Value, Step | None]:
         """Run with a timeout, tracing or checks enabled. Return the fetched values, and the step, which has ended."""
         _check_options(options, run_metadata)
         feeds = _kept(feeds)
@@ -367,11 +373,11 @@ class Session(Blocking, Batching, Reporting):
             given = await self._running.step(prepared, values, limit, options, run_metadata)
         return given, limit.step
 
-    def plan(self, fetches: Any, feeds: Sequence[Any] = ()) -> Plan:
+    def plan(self, fetches: object, feeds: Sequence[object] = ()) -> Plan:
         """Return the plan of a run: optimized nodes, devices, transfers. `feeds` are keys of a feed dictionary."""
         return self._planner.plan(_asked(self.graph, fetches, feeds))
 
-    def delegation(self, fetches: Any, feeds: Sequence[Any] = ()) -> Delegation:
+    def delegation(self, fetches: object, feeds: Sequence[object] = ()) -> Delegation:
         """Return the nodes of a run that the engine of `SessionConfig.delegate` computes, and why the others stay.
 
         `feeds` are keys of a feed dictionary. Raises as `plan`.
@@ -387,7 +393,7 @@ class Session(Blocking, Batching, Reporting):
         return sorted([await step.inquire() for step in list(self._steps)], key=lambda s: -s.seconds)
 
     @session_signatures.make_callable
-    def make_callable(self, fetches: Any, feed_list: Sequence[Any] | None = None) -> Callable[..., Awaitable[Any]]:
+    def make_callable(self, fetches: Any, feed_list: Sequence[object] | None = None) -> Callable[..., Awaitable[Any]]:
         """Return a coroutine function that feeds its arguments for `feed_list` and runs `fetches`. Raises as `run`."""
         FetchMapper(self.graph, fetches)
         check_list(feed_list or [], "the feeds of a callable")
@@ -395,7 +401,7 @@ class Session(Blocking, Batching, Reporting):
         fed_tensors(self.graph, [part for feed in keys for part in feed_parts(feed)])
         key = (fetch_key(fetches), *keys)
 
-        async def call(*values: Any) -> Any:
+        async def call(*values: object) -> Value:
             if len(values) != len(keys):
                 raise DTypeError("wrong number of feeds", expected=len(keys), actual=len(values))
             prepared = self._cache.steps.get(key)
@@ -410,7 +416,7 @@ class Session(Blocking, Batching, Reporting):
         return call
 
     @session_signatures.run_sync
-    def run_sync(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None, **kwargs: Any) -> Any:
+    def run_sync(self, fetches: Any, feed_dict: Feeds | None = None, **kwargs: Any) -> Value:
         """Run a step and block until it is done. Accepts the arguments of `run`; meant for scripts and notebooks.
 
         If an event loop already runs in this thread (a notebook), the step runs on a loop in another thread.
@@ -420,7 +426,7 @@ class Session(Blocking, Batching, Reporting):
 
     @session_signatures.stream
     def stream(
-        self, fetches: Any, feeds: FeedSource = None, *, prefetch: int = 0, timeout: float | None = None
+        self, fetches: object, feeds: FeedSource = None, *, prefetch: int = 0, timeout: float | None = None
     ) -> Stream[Any]:
         """Return an async iterator that runs step after step and yields each result, until the data ends.
 
@@ -451,7 +457,7 @@ class Session(Blocking, Batching, Reporting):
         """
         self._cluster.keep_checkpoints_in(folder)
 
-    async def partial_run_setup(self, fetches: Any, feeds: Sequence[Any] | None = None) -> str:
+    async def partial_run_setup(self, fetches: object, feeds: Sequence[object] | None = None) -> str:
         """Start a step that `partial_run` feeds and fetches in several calls, and return its handle.
 
         Each node runs once in the whole step, as soon as its inputs are available.
@@ -471,8 +477,8 @@ class Session(Blocking, Batching, Reporting):
 
     @session_signatures.partial_run
     async def partial_run(
-        self, handle: str, fetches: Any, feed_dict: Mapping[Any, Any] | None = None, *, timeout: float | None = None
-    ) -> Any:
+        self, handle: str, fetches: object, feed_dict: Feeds | None = None, *, timeout: float | None = None
+    ) -> Value:
         """Feed some of the tensors of a partial run, and return some of its fetches in their structure.
 
         Raises:
@@ -498,13 +504,13 @@ def get_default_session(graph: Graph | None = None) -> Session | None:
     return session
 
 
-def _check_arguments(target: Any, graph: Any, config: Any) -> None:
+def _check_arguments(target: object, graph: object, config: object) -> None:
     check_kind(target, (str, Worker), "the target of a session", _TARGETS)
     check_kind(graph, (Graph, NoneType), "the graph of a session", "an aioflow.Graph: Session(graph=graph)")
     check_kind(config, (SessionConfig, NoneType), "the settings of a session", _SETTINGS)
 
 
-def _check_options(options: Any, run_metadata: Any) -> None:
+def _check_options(options: object, run_metadata: object) -> None:
     check_kind(options, RunOptions, "the options of a run", "an aioflow.RunOptions")
     check_kind(run_metadata, (RunMetadata, NoneType), "run_metadata", "an aioflow.RunMetadata")
 
@@ -528,19 +534,19 @@ def _reach(
     return RemoteCluster(target, credentials=credentials), LoopThread()
 
 
-def _mapping(feeds: Any) -> Mapping[Any, Any]:
+def _mapping(feeds: object) -> Feeds:
     if not isinstance(feeds, Mapping):
         raise DTypeError("feeds must be a mapping", expected="{tensor: value}", actual=repr(feeds))
     return feeds
 
 
-def _kept(feeds: Mapping[Any, Any]) -> Mapping[Any, Any]:
+def _kept(feeds: Feeds) -> Feeds:
     """Return the feeds by plain tensors, small ones copied: the caller may change them while a step is prepared."""
     flat = flat_feeds(feeds)
     return dict(zip(flat, small_copies(flat.values()), strict=True))
 
 
-def _asked(graph: Graph, fetches: Any, feeds: Sequence[Any]) -> StepRequest:
+def _asked(graph: Graph, fetches: object, feeds: Sequence[object]) -> StepRequest:
     wanted, fed = FetchMapper(graph, fetches), fed_tensors(graph, feeds)
     return StepRequest(tuple(fed), tuple(wanted.tensors), tuple(wanted.targets))
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from aioflow.graph.fetchable import Fetchable
     from aioflow.graph.graph import Operation
     from aioflow.runtime.stats import RunMetadata
+    from aioflow.session.batching.batched import Batched
     from aioflow.session.streaming import FeedSource, Stream
 
     A = TypeVar("A")
@@ -37,12 +38,13 @@ if TYPE_CHECKING:
     Pair: TypeAlias = tuple[Fetchable[A], Fetchable[B]]
     Triple: TypeAlias = tuple[Fetchable[A], Fetchable[B], Fetchable[C]]
     Four: TypeAlias = tuple[Fetchable[A], Fetchable[B], Fetchable[C], Fetchable[D]]
-    Feeds: TypeAlias = Mapping[Any, Any] | None
+    Feeds: TypeAlias = Mapping[Any, object] | None
+    BatchFeeds: TypeAlias = Sequence[object] | Mapping[str, object]
 
     class Call(Protocol[A_co]):
         """The callable that `make_callable` returns."""
 
-        def __call__(self, *values: Any) -> Coroutine[Any, Any, A_co]: ...
+        def __call__(self, *values: object) -> Coroutine[Any, Any, A_co]: ...
 
     class Named(Protocol):
         """A named tuple; the result has the same type."""
@@ -63,14 +65,22 @@ if TYPE_CHECKING:
         prefetch: int
         timeout: float | None
 
+    class BatchHow(TypedDict, total=False):
+        """The keyword arguments of `Session.batched`."""
+
+        max_batch_size: int
+        batch_timeout: float
+        max_enqueued_batches: int
+        max_concurrent_batches: int
+        allowed_batch_sizes: Sequence[int]
+        pad: Feeds
+        unchecked: bool
+
     class Run(Protocol):
         """The signature of `Session.run`."""
 
         @overload
         async def __call__(self, fetches: Fetchable[A], feed_dict: Feeds = None, **how: Unpack[RunHow]) -> A: ...
-
-        @overload
-        async def __call__(self, fetches: str, feed_dict: Feeds = None, **how: Unpack[RunHow]) -> Any: ...
 
         @overload
         async def __call__(
@@ -91,7 +101,7 @@ if TYPE_CHECKING:
         async def __call__(self, fetches: list[Any], feed_dict: Feeds = None, **how: Unpack[RunHow]) -> list[Any]: ...
 
         @overload
-        async def __call__(self, fetches: Named, feed_dict: Feeds = None, **how: Unpack[RunHow]) -> Any: ...
+        async def __call__(self, fetches: str | Named, feed_dict: Feeds = None, **how: Unpack[RunHow]) -> Any: ...
 
         @overload
         async def __call__(
@@ -120,7 +130,7 @@ if TYPE_CHECKING:
 
         @overload
         async def __call__(
-            self, fetches: tuple[Any, ...], feed_dict: Feeds = None, **how: Unpack[RunHow]
+            self, fetches: tuple[object, ...], feed_dict: Feeds = None, **how: Unpack[RunHow]
         ) -> tuple[Any, ...]: ...
 
         @overload
@@ -130,7 +140,7 @@ if TYPE_CHECKING:
 
         @overload
         async def __call__(
-            self, fetches: Mapping[K, Any], feed_dict: Feeds = None, **how: Unpack[RunHow]
+            self, fetches: Mapping[K, object], feed_dict: Feeds = None, **how: Unpack[RunHow]
         ) -> dict[K, Any]: ...
 
     class RunSync(Protocol):
@@ -138,9 +148,6 @@ if TYPE_CHECKING:
 
         @overload
         def __call__(self, fetches: Fetchable[A], feed_dict: Feeds = None, **how: Unpack[RunHow]) -> A: ...
-
-        @overload
-        def __call__(self, fetches: str, feed_dict: Feeds = None, **how: Unpack[RunHow]) -> Any: ...
 
         @overload
         def __call__(
@@ -157,7 +164,7 @@ if TYPE_CHECKING:
         def __call__(self, fetches: list[Any], feed_dict: Feeds = None, **how: Unpack[RunHow]) -> list[Any]: ...
 
         @overload
-        def __call__(self, fetches: Named, feed_dict: Feeds = None, **how: Unpack[RunHow]) -> Any: ...
+        def __call__(self, fetches: str | Named, feed_dict: Feeds = None, **how: Unpack[RunHow]) -> Any: ...
 
         @overload
         def __call__(
@@ -184,7 +191,7 @@ if TYPE_CHECKING:
 
         @overload
         def __call__(
-            self, fetches: tuple[Any, ...], feed_dict: Feeds = None, **how: Unpack[RunHow]
+            self, fetches: tuple[object, ...], feed_dict: Feeds = None, **how: Unpack[RunHow]
         ) -> tuple[Any, ...]: ...
 
         @overload
@@ -194,56 +201,52 @@ if TYPE_CHECKING:
 
         @overload
         def __call__(
-            self, fetches: Mapping[K, Any], feed_dict: Feeds = None, **how: Unpack[RunHow]
+            self, fetches: Mapping[K, object], feed_dict: Feeds = None, **how: Unpack[RunHow]
         ) -> dict[K, Any]: ...
 
     class MakeCallable(Protocol):
         """The signature of `Session.make_callable`."""
 
         @overload
-        def __call__(self, fetches: Fetchable[A], feed_list: Sequence[Any] | None = None) -> Call[A]: ...
+        def __call__(self, fetches: Fetchable[A], feed_list: Sequence[object] | None = None) -> Call[A]: ...
 
         @overload
-        def __call__(self, fetches: str, feed_list: Sequence[Any] | None = None) -> Call[Any]: ...
+        def __call__(self, fetches: list[Fetched], feed_list: Sequence[object] | None = None) -> Call[list[Array]]: ...
 
         @overload
-        def __call__(self, fetches: list[Fetched], feed_list: Sequence[Any] | None = None) -> Call[list[Array]]: ...
+        def __call__(self, fetches: list[Any], feed_list: Sequence[object] | None = None) -> Call[list[Any]]: ...
 
         @overload
-        def __call__(self, fetches: list[Any], feed_list: Sequence[Any] | None = None) -> Call[list[Any]]: ...
+        def __call__(self, fetches: str | Named, feed_list: Sequence[object] | None = None) -> Call[Any]: ...
 
         @overload
-        def __call__(self, fetches: Named, feed_list: Sequence[Any] | None = None) -> Call[Any]: ...
-
-        @overload
-        def __call__(self, fetches: Pair[A, B], feed_list: Sequence[Any] | None = None) -> Call[tuple[A, B]]: ...
+        def __call__(self, fetches: Pair[A, B], feed_list: Sequence[object] | None = None) -> Call[tuple[A, B]]: ...
 
         @overload
         def __call__(
-            self, fetches: Triple[A, B, C], feed_list: Sequence[Any] | None = None
+            self, fetches: Triple[A, B, C], feed_list: Sequence[object] | None = None
         ) -> Call[tuple[A, B, C]]: ...
 
         @overload
         def __call__(
-            self, fetches: tuple[Any, ...], feed_list: Sequence[Any] | None = None
+            self, fetches: tuple[object, ...], feed_list: Sequence[object] | None = None
         ) -> Call[tuple[Any, ...]]: ...
 
         @overload
         def __call__(
-            self, fetches: Mapping[K, Fetchable[Array]], feed_list: Sequence[Any] | None = None
+            self, fetches: Mapping[K, Fetchable[Array]], feed_list: Sequence[object] | None = None
         ) -> Call[dict[K, Array]]: ...
 
         @overload
-        def __call__(self, fetches: Mapping[K, Any], feed_list: Sequence[Any] | None = None) -> Call[dict[K, Any]]: ...
+        def __call__(
+            self, fetches: Mapping[K, object], feed_list: Sequence[object] | None = None
+        ) -> Call[dict[K, Any]]: ...
 
     class StreamOf(Protocol):
         """The signature of `Session.stream`."""
 
         @overload
         def __call__(self, fetches: Fetchable[A], feeds: FeedSource = None, **how: Unpack[StreamHow]) -> Stream[A]: ...
-
-        @overload
-        def __call__(self, fetches: str, feeds: FeedSource = None, **how: Unpack[StreamHow]) -> Stream[Any]: ...
 
         @overload
         def __call__(
@@ -256,7 +259,7 @@ if TYPE_CHECKING:
         ) -> Stream[list[Any]]: ...
 
         @overload
-        def __call__(self, fetches: Named, feeds: FeedSource = None, **how: Unpack[StreamHow]) -> Stream[Any]: ...
+        def __call__(self, fetches: str | Named, feeds: FeedSource = None, **how: Unpack[StreamHow]) -> Stream[Any]: ...
 
         @overload
         def __call__(
@@ -270,7 +273,7 @@ if TYPE_CHECKING:
 
         @overload
         def __call__(
-            self, fetches: tuple[Any, ...], feeds: FeedSource = None, **how: Unpack[StreamHow]
+            self, fetches: tuple[object, ...], feeds: FeedSource = None, **how: Unpack[StreamHow]
         ) -> Stream[tuple[Any, ...]]: ...
 
         @overload
@@ -280,8 +283,48 @@ if TYPE_CHECKING:
 
         @overload
         def __call__(
-            self, fetches: Mapping[K, Any], feeds: FeedSource = None, **how: Unpack[StreamHow]
+            self, fetches: Mapping[K, object], feeds: FeedSource = None, **how: Unpack[StreamHow]
         ) -> Stream[dict[K, Any]]: ...
+
+    class BatchedOf(Protocol):
+        """The signature of `Session.batched`."""
+
+        @overload
+        def __call__(self, fetches: Fetchable[A], feeds: BatchFeeds, **how: Unpack[BatchHow]) -> Batched[A]: ...
+
+        @overload
+        def __call__(
+            self, fetches: list[Fetched], feeds: BatchFeeds, **how: Unpack[BatchHow]
+        ) -> Batched[list[Array]]: ...
+
+        @overload
+        def __call__(self, fetches: list[Any], feeds: BatchFeeds, **how: Unpack[BatchHow]) -> Batched[list[Any]]: ...
+
+        @overload
+        def __call__(self, fetches: str | Named, feeds: BatchFeeds, **how: Unpack[BatchHow]) -> Batched[Any]: ...
+
+        @overload
+        def __call__(self, fetches: Pair[A, B], feeds: BatchFeeds, **how: Unpack[BatchHow]) -> Batched[tuple[A, B]]: ...
+
+        @overload
+        def __call__(
+            self, fetches: Triple[A, B, C], feeds: BatchFeeds, **how: Unpack[BatchHow]
+        ) -> Batched[tuple[A, B, C]]: ...
+
+        @overload
+        def __call__(
+            self, fetches: tuple[object, ...], feeds: BatchFeeds, **how: Unpack[BatchHow]
+        ) -> Batched[tuple[Any, ...]]: ...
+
+        @overload
+        def __call__(
+            self, fetches: Mapping[K, Fetchable[Array]], feeds: BatchFeeds, **how: Unpack[BatchHow]
+        ) -> Batched[dict[K, Array]]: ...
+
+        @overload
+        def __call__(
+            self, fetches: Mapping[K, object], feeds: BatchFeeds, **how: Unpack[BatchHow]
+        ) -> Batched[dict[K, Any]]: ...
 
     class PartialRun(Protocol):
         """The signature of `Session.partial_run`."""
@@ -290,11 +333,6 @@ if TYPE_CHECKING:
         async def __call__(
             self, handle: str, fetches: Fetchable[A], feed_dict: Feeds = None, *, timeout: float | None = None
         ) -> A: ...
-
-        @overload
-        async def __call__(
-            self, handle: str, fetches: str, feed_dict: Feeds = None, *, timeout: float | None = None
-        ) -> Any: ...
 
         @overload
         async def __call__(
@@ -308,7 +346,7 @@ if TYPE_CHECKING:
 
         @overload
         async def __call__(
-            self, handle: str, fetches: Named, feed_dict: Feeds = None, *, timeout: float | None = None
+            self, handle: str, fetches: str | Named, feed_dict: Feeds = None, *, timeout: float | None = None
         ) -> Any: ...
 
         @overload
@@ -323,7 +361,7 @@ if TYPE_CHECKING:
 
         @overload
         async def __call__(
-            self, handle: str, fetches: tuple[Any, ...], feed_dict: Feeds = None, *, timeout: float | None = None
+            self, handle: str, fetches: tuple[object, ...], feed_dict: Feeds = None, *, timeout: float | None = None
         ) -> tuple[Any, ...]: ...
 
         @overload
@@ -338,30 +376,35 @@ if TYPE_CHECKING:
 
         @overload
         async def __call__(
-            self, handle: str, fetches: Mapping[K, Any], feed_dict: Feeds = None, *, timeout: float | None = None
+            self, handle: str, fetches: Mapping[K, object], feed_dict: Feeds = None, *, timeout: float | None = None
         ) -> dict[K, Any]: ...
 
 
-def run(method: Callable[..., Any]) -> Run:
+def run(method: Callable[..., object]) -> Run:
     """Return the method, typed with the signature of `Session.run`."""
     return cast("Run", method)
 
 
-def run_sync(method: Callable[..., Any]) -> RunSync:
+def run_sync(method: Callable[..., object]) -> RunSync:
     """Return the method, typed with the signature of `Session.run_sync`."""
     return cast("RunSync", method)
 
 
-def make_callable(method: Callable[..., Any]) -> MakeCallable:
+def make_callable(method: Callable[..., object]) -> MakeCallable:
     """Return the method, typed with the signature of `Session.make_callable`."""
     return cast("MakeCallable", method)
 
 
-def stream(method: Callable[..., Any]) -> StreamOf:
+def stream(method: Callable[..., object]) -> StreamOf:
     """Return the method, typed with the signature of `Session.stream`."""
     return cast("StreamOf", method)
 
 
-def partial_run(method: Callable[..., Any]) -> PartialRun:
+def batched(method: Callable[..., object]) -> BatchedOf:
+    """Return the method, typed with the signature of `Session.batched`."""
+    return cast("BatchedOf", method)
+
+
+def partial_run(method: Callable[..., object]) -> PartialRun:
     """Return the method, typed with the signature of `Session.partial_run`."""
     return cast("PartialRun", method)

@@ -12,11 +12,11 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from aioflow.checks.numbers import check_seconds, check_whole
 from aioflow.errors import CancelledError, DTypeError, FailedPreconditionError, OutOfRangeError
 from aioflow.runtime.step import Step
+from aioflow.session.fetches import Feeds
 from aioflow.session.prepared import names_of
 from aioflow.sync.background import Background
 
 T = TypeVar("T")
-Feeds: TypeAlias = Mapping[Any, Any]
 FeedSource: TypeAlias = Feeds | Iterable[Feeds] | AsyncIterable[Feeds] | None
 
 
@@ -29,7 +29,7 @@ class _Steps:
     """Runs one step after another, each with the next feeds. Steps receive feeds in the order in which they start."""
 
     def __init__(
-        self, run: Callable[..., Awaitable[Any]], fetches: Any, feeds: FeedSource, timeout: float | None
+        self, run: Callable[..., Awaitable[Any]], fetches: object, feeds: FeedSource, timeout: float | None
     ) -> None:
         self._run = run
         self._fetches = fetches
@@ -120,7 +120,7 @@ class Stream(Generic[T]):
         self,
         run: Callable[..., Awaitable[Any]],
         background: Background,
-        fetches: Any,
+        fetches: object,
         feeds: FeedSource,
         prefetch: int,
         timeout: float | None,
@@ -134,7 +134,7 @@ class Stream(Generic[T]):
         self._ending = False
         self._closed = False
         self._busy = False
-        self._abandon: weakref.finalize[Any, Stream[T]] | None = None
+        self._abandon: weakref.finalize[..., Stream[T]] | None = None
 
     def __aiter__(self) -> Stream[T]:
         return self

@@ -77,7 +77,7 @@ async def converse(socket: WebSocket) -> None:
         await socket.close(UNSUPPORTED_DATA, "messages are text")
 
 
-async def _reply(call: Batched, text: str) -> dict[str, Any]:
+async def _reply(call: Batched[Any], text: str) -> dict[str, Any]:
     number = None
     try:
         order = json.loads(text)

@@ -57,7 +57,9 @@ class Service:
         out = RowsOut(graph, y, into.paddings)
         self.background = Background()
         policy = BatchPolicy(**{"max_batch_size": 4, **settings})
-        self.call = Batched(self.step, self.repeatable, self.background, into, out, policy, (), at_once, clock)
+        self.call: Batched[Any] = Batched(
+            self.step, self.repeatable, self.background, into, out, policy, (), at_once, clock
+        )
 
     async def repeatable(self) -> bool:
         return not self.changes
@@ -563,7 +565,7 @@ def a_doubling() -> tuple[af.Session, af.Tensor, af.Tensor]:
     return af.Session(graph=graph), x, y
 
 
-async def refused(predict: Batched, rows: Any) -> None:
+async def refused(predict: Batched[Any], rows: Any) -> None:
     with pytest.raises(ClosedSessionError):
         await predict(rows)
 

@@ -248,6 +248,20 @@ async def forms_of_run(session: af.Session, x: af.Tensor, y: af.Tensor, node: af
     assert_type(await session.partial_run(handle, y, {x: 1.0}), NDArray[Any])
 
 
+async def what_a_batched_call_gives() -> None:
+    rows = af.placeholder("float32", [None, 2])
+    total, doubled = af.reduce_sum(rows, axis=1), rows * 2.0
+    fed = np.ones((1, 2), np.float32)
+    async with af.Session() as session:
+        assert_type(await session.batched(total, [rows])(fed), NDArray[Any])
+        assert_type(await session.batched("Sum:0", [rows])(fed), Any)
+        assert_type(await session.batched([total, doubled], [rows])(fed), list[NDArray[Any]])
+        assert_type(await session.batched((total, doubled), [rows])(fed), tuple[NDArray[Any], NDArray[Any]])
+        call = session.batched({"total": total}, {"rows": rows}, max_batch_size=4, pad={rows: 0.0})
+        assert_type(await call(rows=fed, timeout=10.0), dict[str, NDArray[Any]])
+        await session.warmup(call)
+
+
 def what_a_session_gives_a_script() -> None:
     x = af.placeholder("float32", [])
     with af.Session() as session:

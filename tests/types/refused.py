@@ -43,4 +43,5 @@ BUILDERS: Final[list[Callable[[af.Tensor, af.Variable, af.Session], Any]]] = [
     lambda x, v, s: s.run_sync(3),  # type: ignore[call-overload]
     lambda x, v, s: s.run_sync(v, timeout="soon"),  # type: ignore[call-overload]
     lambda x, v, s: s.run_sync(v, tmeout=1.0),  # type: ignore[call-overload]
+    lambda x, v, s: s.batched(x, x),  # type: ignore[call-overload]
 ]

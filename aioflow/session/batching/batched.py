@@ -7,7 +7,7 @@ import copy
 import logging
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from time import perf_counter
-from typing import Any, Final
+from typing import Final, Generic, Self, TypeAlias, TypeVar
 
 from aioflow.checks.numbers import check_seconds, check_whole
 from aioflow.concurrency.stopping import OffloadToThread
@@ -19,8 +19,9 @@ from aioflow.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
 )
+from aioflow.memory.values import Array, Value
 from aioflow.runtime.delegates import PREPARATIONS
-from aioflow.session.batching.rows import RowsIn, RowsOut
+from aioflow.session.batching.rows import RowsIn, RowsOut, Values
 from aioflow.session.fetches import small_copies
 from aioflow.sync.background import Background
 from aioflow.sync.batch_driver import BatchDriver, Call
@@ -32,10 +33,11 @@ _LOG: Final = logging.getLogger("aioflow.batching")
 _LARGE: Final = 1 << 18
 _RESERVED: Final = ("timeout", "priority")  # keyword arguments of a call, which no feed may be named after
 
-Step = Callable[..., Awaitable[list[Any]]]
+Step: TypeAlias = Callable[..., Awaitable[list[Array]]]
+T_co = TypeVar("T_co", covariant=True)
 
 
-class Batched(BatchDriver):
+class Batched(BatchDriver, Generic[T_co]):
     """A callable that merges concurrent calls into one step. Created by `Session.batched`.
 
         predict = session.batched(probabilities, [image], max_batch_size=64)
@@ -104,7 +106,7 @@ class Batched(BatchDriver):
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
-    async def __call__(self, *values: Any, timeout: float | None = None, priority: int = 0, **named: Any) -> Any:
+    async def __call__(self, *values: object, timeout: float | None = None, priority: int = 0, **named: object) -> T_co:
         """Run the step with these rows and return its results, in the structure of the fetches.
 
         Args:
@@ -138,7 +140,7 @@ class Batched(BatchDriver):
             # The common case skips the call of `check_whole`.
             if priority.__class__ is not int or priority < 0:
                 check_whole(priority, "the priority of a call", 0)
-            future = loop.create_future()
+            future: asyncio.Future[T_co] = loop.create_future()
             # The caller may change small arrays while the call waits.
             call = Call(rows, tuple(small_copies(arrays)), kind, priority, future)
             if timeout is not None:
@@ -171,8 +173,8 @@ class Batched(BatchDriver):
                 self._dismiss()
 
     async def _admitted_elsewhere(
-        self, values: Sequence[Any], timeout: float | None, loop: asyncio.AbstractEventLoop
-    ) -> tuple[tuple[Any, ...], int, Hashable]:
+        self, values: Sequence[object], timeout: float | None, loop: asyncio.AbstractEventLoop
+    ) -> tuple[Values, int, Hashable]:
         """Run `RowsIn.admit` in a thread, within the timeout of the call."""
         check_seconds(timeout, "the time limit of a call")
         try:
@@ -187,7 +189,7 @@ class Batched(BatchDriver):
             raise ClosedSessionError.refusing()  # closed while the thread ran
         return admitted
 
-    def _by_name(self, values: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
+    def _by_name(self, values: Sequence[object], named: Mapping[str, object]) -> tuple[object, ...]:
         if values or named.keys() != set(self._names):
             raise DTypeError(
                 "wrong feeds",
@@ -249,7 +251,7 @@ class Batched(BatchDriver):
         # Several tasks may wait here: cancelling one must not cancel the shared future.
         await asyncio.shield(self._draining)
 
-    async def __aenter__(self) -> Batched:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -270,7 +272,7 @@ class Batched(BatchDriver):
             # Each caller gets its own exception, because raising one adds a traceback to it.
             raise copy.copy(self.uneven)
 
-    async def _results(self, pieces: list[Piece]) -> list[Any]:
+    async def _results(self, pieces: list[Piece]) -> list[Array]:
         rows = sum(piece.end - piece.begin for piece in pieces)
         self._check_even(pieces, rows)
         padded = self._core.policy.padded(rows)
@@ -297,13 +299,13 @@ class Batched(BatchDriver):
         """Return True if the step has no side effects, so that it may run again with some of its rows."""
         return await self._repeatable()
 
-    def _shares(self, results: list[Any], pieces: list[Piece]) -> Iterable[list[Any]]:
+    def _shares(self, results: list[Array], pieces: list[Piece]) -> Iterable[list[Array]]:
         return self._out.shares(results, pieces)
 
-    def _joined(self, shares: Sequence[list[Any]]) -> list[Any]:
+    def _joined(self, shares: Sequence[list[Array]]) -> list[Array]:
         return self._out.joined(shares)
 
-    def _give(self, share: list[Any]) -> Any:
+    def _give(self, share: list[Array]) -> Value:
         return self._out.give(share)
 
     def _refuse_all(self) -> None:

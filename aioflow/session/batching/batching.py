@@ -15,8 +15,11 @@ from aioflow.graph.argument_kinds import check_list
 from aioflow.graph.graph import Graph
 from aioflow.graph.opdef import traits_of
 from aioflow.graph.traits import Effect
+from aioflow.memory.values import Value
+from aioflow.session import signatures
 from aioflow.session.batching.batched import Batched
 from aioflow.session.batching.rows import RowsIn, RowsOut
+from aioflow.session.fetches import Feeds
 from aioflow.sync.background import Background
 from aioflow.sync.batches import BatchPolicy
 
@@ -28,30 +31,31 @@ class Batching(ABC):
     _background: Background
 
     @abstractmethod
-    def make_callable(self, fetches: Any, feed_list: Sequence[Any] | None = None) -> Callable[..., Awaitable[Any]]:
+    def make_callable(self, fetches: Any, feed_list: Sequence[object] | None = None) -> Callable[..., Awaitable[Any]]:
         """Return a coroutine function; see `Session.make_callable`."""
 
     @abstractmethod
-    def plan(self, fetches: Any, feeds: Sequence[Any] = ()) -> Plan:
+    def plan(self, fetches: object, feeds: Sequence[object] = ()) -> Plan:
         """Return the plan of a step; see `Session.plan`."""
 
     @abstractmethod
     def _check_open(self) -> None:
         """Raise ClosedSessionError if the session is closed."""
 
+    @signatures.batched
     def batched(
         self,
-        fetches: Any,
-        feeds: Any,
+        fetches: object,
+        feeds: Sequence[object] | Mapping[str, object],
         *,
         max_batch_size: int = 64,
         batch_timeout: float = 0.0,
         max_enqueued_batches: int = 16,
         max_concurrent_batches: int = 1,
         allowed_batch_sizes: Sequence[int] = (),
-        pad: Mapping[Any, Any] | None = None,
+        pad: Feeds | None = None,
         unchecked: bool = False,
-    ) -> Batched:
+    ) -> Batched[Value]:
         """Return an async callable that merges concurrent calls into one step.
 
             predict = session.batched(probabilities, [image], max_batch_size=64)
@@ -82,8 +86,7 @@ class Batching(ABC):
             ClosedSessionError: the session is closed.
         """
         self._check_open()
-        named = isinstance(feeds, Mapping)
-        keys = list(feeds.values()) if named else feeds
+        keys = list(feeds.values()) if isinstance(feeds, Mapping) else feeds
         check_list(keys, "the feeds of a batch")
         check_number(batch_timeout, "batch_timeout", "a number of seconds")
         for value, what in ((max_batch_size, "max_batch_size"), (max_enqueued_batches, "max_enqueued_batches")):
@@ -100,10 +103,10 @@ class Batching(ABC):
             plan = await in_thread(self.plan, out.tensors, into.tensors, effects=False)
             return not any(traits_of(node.op).effect is Effect.CHANGES for node in plan.nodes())
 
-        names = list(feeds) if named else ()
+        names = list(feeds) if isinstance(feeds, Mapping) else ()
         return Batched(step, repeatable, self._background, into, out, policy, names, max_concurrent_batches)
 
-    async def warmup(self, *callables: Batched) -> None:
+    async def warmup(self, *callables: Batched[Value]) -> None:
         """Run one step of each batch size of these callables.
 
         Compilation and one-time preparation then happen before the first call. A service is ready when this has

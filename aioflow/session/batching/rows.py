@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -14,12 +14,13 @@ from aioflow.graph import dtypes
 from aioflow.graph.arrays import blank, to_array
 from aioflow.graph.graph import Graph, Tensor
 from aioflow.graph.shapes import format_dims
-from aioflow.session.fetches import FetchMapper, fed_tensors, feed_converter
+from aioflow.memory.values import Array, Value
+from aioflow.session.fetches import Feeds, FetchMapper, Take, fed_tensors, feed_converter
 from aioflow.sync.batches import Piece
 
 _KNOWN: Final = 256  # shapes cached per feed
 
-Values = tuple[Any, ...]  # one array per feed
+Values: TypeAlias = tuple[Array, ...]  # one array per feed
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +37,10 @@ class Padding:
         cuts: Fetches whose axis 1 has the length of the feed's: each caller gets only as much as it fed.
     """
 
-    value: Any = 0
-    mask: Any = None
+    value: object = 0
+    mask: object = None
     multiple_of: int = 1
-    cuts: Sequence[Any] = ()
+    cuts: Sequence[object] = ()
 
     def __post_init__(self) -> None:
         check_whole(self.multiple_of, "multiple_of of a padding", 1)
@@ -72,14 +73,14 @@ class _Feed:
         self.np_dtype = None if tensor.dtype is dtypes.string else tensor.dtype.np_dtype
         self.known: dict[tuple[int, ...], Hashable] = {}  # from shapes already checked to their kind
 
-    def admit(self, value: Any) -> tuple[Any, Hashable]:
+    def admit(self, value: object) -> tuple[Array, Hashable]:
         """Return the converted array and the kind of its rows. Raises as `RowsIn.admit`."""
         # Fast path for repeated shapes. NumPy has one object per built-in dtype, so identity suffices.
         if type(value) is np.ndarray and value.dtype is self.np_dtype:
             kind = self.known.get(value.shape)
             if kind is not None:
                 return value, kind
-        array = self.convert(value)
+        array: Array = self.convert(value)
         shape = array.shape
         if not shape or not shape[0]:
             raise InvalidArgumentError(
@@ -99,7 +100,7 @@ class _Feed:
             return shape[1:]
         return tuple(size for axis, size in enumerate(shape) if axis and axis not in self.axes)
 
-    def lengths(self, values: Sequence[Any]) -> tuple[int, ...]:
+    def lengths(self, values: Sequence[Array]) -> tuple[int, ...]:
         """Return the row shape that all of these values fit into."""
         sizes = list(values[0].shape[1:])
         step = self.padding.multiple_of if self.padding is not None else 1
@@ -109,7 +110,7 @@ class _Feed:
         return tuple(sizes)
 
 
-def _fill_of(tensor: Tensor, value: Any) -> Any:
+def _fill_of(tensor: Tensor, value: object) -> Value:
     """Return the fill value in the dtype of the feed; 0 means the empty string.
 
     Raises InvalidArgumentError or DTypeError if the value does not fit.
@@ -143,7 +144,7 @@ class RowsIn:
         tensors: Tensors that a step is fed: the feeds, followed by the masks.
     """
 
-    def __init__(self, graph: Graph, keys: Sequence[Any], pad: Mapping[Any, Any] | None) -> None:
+    def __init__(self, graph: Graph, keys: Sequence[object], pad: Feeds | None) -> None:
         tensors = fed_tensors(graph, keys)
         if not tensors:
             raise InvalidArgumentError("a batch needs at least one feed", expected="feeds", actual="none")
@@ -163,7 +164,7 @@ class RowsIn:
         """The padding of each feed, in order."""
         return [feed.padding for feed in self._feeds]
 
-    def admit(self, values: Sequence[Any]) -> tuple[Values, int, Hashable]:
+    def admit(self, values: Sequence[object]) -> tuple[Values, int, Hashable]:
         """Return the converted arrays of one caller, their number of rows, and their kind.
 
         Raises:
@@ -187,7 +188,7 @@ class RowsIn:
                 )
         return arrays, rows, tuple(kind for _, kind in admitted)
 
-    def zeros(self, rows: int) -> list[Any]:
+    def zeros(self, rows: int) -> list[Array]:
         """Return zeros for `tensors` with this number of rows; unknown dimensions of a row are 1."""
         made = []
         for tensor in self.tensors:
@@ -206,7 +207,7 @@ class RowsIn:
         """Return True if the arrays of a single caller already are the batch."""
         return len(pieces) == 1 and pieces[0].request.rows == rows and not self.pads
 
-    def join(self, pieces: Sequence[Piece], rows: int) -> list[Any]:
+    def join(self, pieces: Sequence[Piece], rows: int) -> list[Array]:
         """Return the values of `tensors` for a batch of `rows` rows. Rows beyond the pieces repeat the last one."""
         if self._is_joined(pieces, rows):
             return list(pieces[0].request.payload)
@@ -219,7 +220,7 @@ class RowsIn:
         return joined + masks
 
 
-def _parts(pieces: Sequence[Piece], feed: int, rows: int) -> list[Any]:
+def _parts(pieces: Sequence[Piece], feed: int, rows: int) -> list[Array]:
     """Return the rows of each piece for a feed, and the padding rows that complete the batch."""
     parts = []
     for request, begin, end in pieces:
@@ -233,7 +234,7 @@ def _parts(pieces: Sequence[Piece], feed: int, rows: int) -> list[Any]:
     return parts
 
 
-def _filled(feed: _Feed, parts: Sequence[Any], rows: int) -> Any:
+def _filled(feed: _Feed, parts: Sequence[Array], rows: int) -> Array:
     """Concatenate the parts, with each row padded to the longest."""
     made = np.full((rows, *feed.lengths(parts)), feed.fill, parts[0].dtype)
     at = 0
@@ -243,13 +244,13 @@ def _filled(feed: _Feed, parts: Sequence[Any], rows: int) -> Any:
     return made
 
 
-def _mask(tensor: Tensor, parts: Sequence[Any], length: int) -> Any:
+def _mask(tensor: Tensor, parts: Sequence[Array], length: int) -> Array:
     """Return a mask with 1 for supplied positions and 0 for padding."""
     lengths = np.repeat([part.shape[1] for part in parts], [len(part) for part in parts])
     return (np.arange(length) < lengths[:, None]).astype(tensor.dtype.np_dtype)
 
 
-def _paddings(graph: Graph, pad: Mapping[Any, Any], tensors: Sequence[Tensor]) -> dict[Tensor, Padding]:
+def _paddings(graph: Graph, pad: Feeds, tensors: Sequence[Tensor]) -> dict[Tensor, Padding]:
     found: dict[Tensor, Padding] = {}
     for tensor, given in zip(fed_tensors(graph, pad), pad.values(), strict=True):
         if tensor not in tensors:
@@ -277,7 +278,7 @@ class RowsOut:
         tensors: Tensors that a step fetches.
     """
 
-    def __init__(self, graph: Graph, fetches: Any, paddings: Sequence[Padding | None]) -> None:
+    def __init__(self, graph: Graph, fetches: object, paddings: Sequence[Padding | None]) -> None:
         self._mapper = FetchMapper(graph, fetches)
         if self._mapper.targets:
             raise InvalidArgumentError(
@@ -295,7 +296,7 @@ class RowsOut:
                     actual=format_dims(dims),
                 ).at(tensor.op.name, tensor.op.type, tensor.op.source)
         self._cuts = self._planned_cuts(graph, paddings)
-        self._take: Callable[[Sequence[Any]], Any] = self._mapper.take
+        self._take: Take = self._mapper.take
 
     def _planned_cuts(self, graph: Graph, paddings: Sequence[Padding | None]) -> dict[int, int]:
         cuts = {}
@@ -310,7 +311,7 @@ class RowsOut:
                 cuts[self.tensors.index(tensor)] = index
         return cuts
 
-    def check(self, values: Sequence[Any], rows: int) -> None:
+    def check(self, values: Sequence[Array], rows: int) -> None:
         """Raise InvalidArgumentError if a value does not have this number of rows."""
         for tensor, value in zip(self.tensors, values, strict=True):
             shape = value.shape
@@ -321,7 +322,7 @@ class RowsOut:
                     actual=f"shape {shape}",
                 ).at(tensor.op.name, tensor.op.type, tensor.op.source)
 
-    def shares(self, values: Sequence[Any], pieces: Sequence[Piece]) -> Iterator[list[Any]]:
+    def shares(self, values: Sequence[Array], pieces: Sequence[Piece]) -> Iterator[list[Array]]:
         """Yield the slices of each piece, in order."""
         at = 0
         if len(values) == 1 and not self._cuts:
@@ -337,7 +338,7 @@ class RowsOut:
             yield [self._share(index, value[at:until], piece) for index, value in enumerate(values)]
             at = until
 
-    def joined(self, shares: Sequence[list[Any]]) -> list[Any]:
+    def joined(self, shares: Sequence[list[Array]]) -> list[Array]:
         """Concatenate the slices of a call that was split. Raises InvalidArgumentError if their row shapes differ."""
         joined = []
         for tensor, parts in zip(self.tensors, zip(*shares, strict=True), strict=True):
@@ -352,11 +353,11 @@ class RowsOut:
             joined.append(np.concatenate(parts))
         return joined
 
-    def _share(self, index: int, rows: Any, piece: Piece) -> Any:
+    def _share(self, index: int, rows: Array, piece: Piece) -> Array:
         feed = self._cuts.get(index)
         return rows if feed is None else rows[:, : piece.request.payload[feed].shape[1]]
 
-    def give(self, slices: list[Any]) -> Any:
+    def give(self, slices: list[Array]) -> Value:
         """Return the slices in the structure of the fetches.
 
         A tensor that occurs more than once is copied, so that no two places share an array.
