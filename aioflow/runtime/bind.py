@@ -297,7 +297,7 @@ def _is_interpreted(node: Node) -> bool:
     return node.op in BOUNDARY or traits_of(node.op).is_control_flow
 
 
-def own(value: Value) -> Value:
+def own(value: Any) -> Value:
     """Return a copy that the engine may keep. Scalars and handles are immutable and returned as they are."""
     return copied(value) if getattr(value, "ndim", False) else value
 

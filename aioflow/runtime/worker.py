@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -237,7 +237,7 @@ class Worker:
             for container in [None] if containers is None else containers:
                 device.resources.clear(container)
 
-    def snapshots(self, names: Sequence[tuple[str, str]]) -> list[Value] | None:
+    def snapshots(self, names: Sequence[tuple[str, str]]) -> list[Any] | None:
         """Return the current values of variables without a copy, to be read later (`VariableResource.snapshot`).
 
         Args:

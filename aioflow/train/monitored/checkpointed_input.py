@@ -18,8 +18,8 @@ from aioflow.graph.argument_kinds import check_callable, check_text
 from aioflow.ops.core import placeholder
 from aioflow.ops.variables.getting import get_variable
 from aioflow.ops.variables.initializers import constant_initializer
+from aioflow.session.fetches import Feeds
 from aioflow.session.session import Session
-from aioflow.session.streaming import Feeds
 from aioflow.train.coordinator import Coordinator
 from aioflow.train.monitored.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, called
 from aioflow.train.monitored.step_of_graph import required_global_step

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from aioflow.errors import OutOfRangeError
+from aioflow.session.fetches import Feeds
 from aioflow.session.session import Session
-from aioflow.session.streaming import Feeds
 from aioflow.train.monitored.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, called
 
 _LOGGER: Final = logging.getLogger("aioflow.train")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aioflow.session.streaming import Feeds
+from aioflow.session.fetches import Feeds
 
 
 class ModelNodes:

@@ -25,8 +25,8 @@ from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import Graph
 from aioflow.runtime.stats import RunMetadata
 from aioflow.runtime.worker import Worker
+from aioflow.session.fetches import Feeds
 from aioflow.session.session import Session
-from aioflow.session.streaming import Feeds
 from aioflow.train.monitored.patience import Patience
 from aioflow.train.monitored.scaffold import Scaffold
 from aioflow.train.monitored.session_creators import ChiefSessionCreator, SessionCreator

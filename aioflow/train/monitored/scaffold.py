@@ -18,7 +18,7 @@ from aioflow.ops.variables.collections import (
     local_variables_initializer,
     report_uninitialized_variables,
 )
-from aioflow.session.streaming import Feeds
+from aioflow.session.fetches import Feeds
 from aioflow.train.monitored.model_nodes import ModelNodes
 from aioflow.train.saver import Saver
 

@@ -15,7 +15,7 @@ from aioflow.config import RunOptions, TraceLevel
 from aioflow.errors import CancelledError, DTypeError, FailedPreconditionError, OpError
 from aioflow.graph.graph import Graph, GraphKeys
 from aioflow.runtime.stats import RunMetadata
-from aioflow.session.streaming import Feeds
+from aioflow.session.fetches import Feeds
 from aioflow.train.coordinator import Coordinator
 from aioflow.train.monitored.session_creators import SessionCreator
 from aioflow.train.monitored.session_run_hook import (

@@ -27,8 +27,8 @@ from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import Graph, Tensor
 from aioflow.graph.tensor_like import NodeLike
 from aioflow.runtime.worker import Worker
+from aioflow.session.fetches import Feeds
 from aioflow.session.session import Session
-from aioflow.session.streaming import Feeds
 from aioflow.train.checkpoint_state import CheckpointState, get_checkpoint_state
 from aioflow.train.monitored.patience import delays
 from aioflow.train.monitored.session_run_hook import called

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from aioflow.config import RunOptions
 from aioflow.errors import DTypeError
 from aioflow.runtime.stats import RunMetadata
-from aioflow.session.streaming import Feeds
+from aioflow.session.fetches import Feeds
 from aioflow.train.coordinator import Coordinator
 
 T = TypeVar("T")

@@ -27,8 +27,8 @@ from aioflow.ops.variables.collections import (
 )
 from aioflow.ops.variables.variable import Variable
 from aioflow.runtime.worker import Worker
+from aioflow.session.fetches import Feeds
 from aioflow.session.session import Session
-from aioflow.session.streaming import Feeds
 from aioflow.train.coordinator import Coordinator
 from aioflow.train.graph_io import write_graph
 from aioflow.train.monitored.model_nodes import ModelNodes
