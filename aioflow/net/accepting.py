@@ -86,6 +86,7 @@ class Connections:
         for _ in range(2):
             while self._idle:
                 idle, _, comm = self._idle.pop()
+                # The candidate may have left, or been used, since the scan.
                 if comm in self._clients and comm.idle() == idle:
                     return comm
             # `pop` returns the smallest `Idle`, and of equal ones the oldest connection.

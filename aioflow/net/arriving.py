@@ -34,8 +34,10 @@ class Arrivals:
         """Grant `count` more bytes to `asking`. Raises ResourceExhaustedError if it then holds the most."""
         while self.bytes + count > self._most:
             largest = max(self._all, key=lambda one: one.bytes, default=asking)
+            # Otherwise the connection that asks would itself hold the most.
             if largest is asking or largest.bytes <= asking.bytes + count:
                 raise self._refusal(asking.bytes + count)
+            # Made before `clear`, which resets the number that it reports.
             error = self._refusal(largest.bytes)
             largest.clear()
             largest.on_loss(error)

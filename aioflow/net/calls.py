@@ -55,11 +55,13 @@ class Calls:
         Raises:
             OpError: as `Channel.call`.
         """
+        # Tested again after waiting: a caller that did not have to wait may have taken the slot first.
         while len(self._answers) >= self._most:
             await self._queued()
         self._require_open()
         message = Message(Kind.REQUEST, number or next(self._numbers), document, tensors)
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        # Before sending: a refusal, for instance, may arrive while a large request is still being sent.
         self._answers[message.request] = answer
         sent: asyncio.Task[OpError | None] | None = None
         try:
@@ -159,6 +161,7 @@ class Calls:
             in_order: Whether the peer closed gracefully, so that unanswered requests were not and will not be started.
         """
         self._ended = True
+        # A copy: an answer that fails may call `forget` at once.
         for answer in list(self._answers.values()):
             if not answer.done():
                 lost = gone(self._sending.comm.peer, error)

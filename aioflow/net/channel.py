@@ -94,6 +94,7 @@ class Channel:
 
     async def wait_ended(self) -> OpError:
         """Wait until the connection has ended, and return the reason."""
+        # Several callers may wait for this future: a cancelled one must not cancel it for the others.
         await asyncio.shield(self._ended)
         return gone(self.peer, self._error or UnavailableError("ended"))
 
@@ -174,6 +175,7 @@ class Channel:
             self._on_end(None)
 
     def _on_message(self, message: Message) -> None:
+        # After an abort, `Comm.receive` still returns the messages that were queued before it.
         if self._broken:
             return
         try:
@@ -197,6 +199,7 @@ class Channel:
     def _finish(self, error: OpError) -> None:
         if self._error is not None:
             return
+        # Set before the answers fail: an `Answer` may act on its error at once, and must find the channel ended.
         self._error = error
         self._ended.set_result(None)
         self.calls.end(error, self.in_order)
@@ -222,6 +225,7 @@ class Channel:
 
     async def open(self) -> None:
         """Start reading; `close` must follow."""
+        # Entered by hand: the group lives from `open` to `close`, which need not stand in one block.
         await self._group.__aenter__()
         self._entered = True
         if isinstance(self.comm, Dispatching):
@@ -231,6 +235,7 @@ class Channel:
 
     async def close(self) -> None:
         """Close the connection once everything sent has arrived. Open calls fail, and services are cancelled."""
+        # Before the comm closes, which may take seconds: requests that arrive meanwhile are no longer started.
         self._finish(UnavailableError(f"the connection to {self.peer} is closed"))
         try:
             await self.comm.close()
@@ -245,6 +250,8 @@ class Channel:
 
     async def _leave(self) -> None:
         if self._entered:
+            # Cleared before any await, so that a second close, or an abort during a close, does not leave the group
+            # again.
             self._entered = False
             self._requests.close()
             if self._reader is not None:

@@ -241,6 +241,7 @@ class Decoder:
             self._end_of_chunk(self._assembly, found)
         else:
             self._end += count
+        # While bytes go straight into a tensor, nothing is staged.
         while self._direct is None and self._parse(found):
             pass
         self._compact()
@@ -250,6 +251,7 @@ class Decoder:
         """Parse one item of the staged bytes. Return False if more bytes are needed."""
         staged = self._end - self._start
         if self._chunk_left and self._assembly is not None:
+            # The first bytes of a chunk arrive together with its prefix, so they are staged and have to be copied.
             count = min(staged, self._chunk_left)
             if self._seal is not None:
                 self._seal.update(self._staging[self._start : self._start + count])
@@ -344,6 +346,7 @@ class Decoder:
         """Decode a header. Short ones are cached, because similar steps send identical headers."""
         if data.nbytes > _SHORT_HEADER:
             return decode_header(data, self._limits)
+        # A copy: `data` is a view of the staging buffer, which is reused.
         known = bytes(data)
         found = self._headers.get(known)
         if found is None:
@@ -373,6 +376,7 @@ class Decoder:
         """Move the unparsed bytes to the front, so that there is always room behind them."""
         if self._start:
             left = self._end - self._start
+            # The ranges may overlap: assigning between slices of one memoryview then acts like `memmove`.
             self._staging[:left] = self._staging[self._start : self._end]
             self._start, self._end = 0, left
 

@@ -96,6 +96,7 @@ class EarlyValues:
 
 
 def _largest(brought: _Brought) -> int:
+    # The largest step frees the most room for one failure.
     return max(brought.steps, key=brought.steps.__getitem__)
 
 

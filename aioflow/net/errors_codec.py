@@ -61,6 +61,7 @@ def _cut(value: object, most: int, end: bool = False) -> str | None:
     encoded = str(value).encode("utf-8", "replace")
     if len(encoded) > most:
         encoded = b"..." + encoded[3 - most :] if end else encoded[: most - 3] + b"..."
+    # The cut may split a character; the rest of its bytes is dropped.
     return encoded.decode("utf-8", "ignore")
 
 

@@ -73,6 +73,7 @@ def payload_bytes(message: Message) -> int:
         # Counting the bytes of strings takes as long as encoding them, so treat them as large.
         if dtype is not None and dtype.hasobject:
             return CHUNK_BYTES + 1
+        # A value of unknown size counts as large; the alignment bounds the padding before each tensor.
         total += getattr(tensor, "nbytes", CHUNK_BYTES) + ALIGNMENT
     return total
 
@@ -128,5 +129,7 @@ class Sending:
         try:
             await self.comm.send(message, urgent=True)
         except OpError as error:
+            # Returned instead of raised: an exception in one task cancels the whole task group, and with it the
+            # channel.
             return error
         return None

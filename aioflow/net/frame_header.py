@@ -107,6 +107,7 @@ def _refuse_extension(code: int, data: bytes) -> NoReturn:
 def _unique(pairs: list[tuple[object, object]]) -> dict[str, object]:
     found: dict[str, object] = {}
     for key, value in pairs:
+        # `strict_map_key` of msgpack also admits bytes as keys, and a repeated key would replace the earlier value.
         if type(key) is not str or key in found or isinstance(value, bytes):
             raise DataLossError("a header has a duplicate or non-text key, or bytes", actual=brief(key))
         found[key] = value
@@ -115,6 +116,7 @@ def _unique(pairs: list[tuple[object, object]]) -> dict[str, object]:
 
 def check_counts(header: int, tensors: int, payload: int, limits: Limits) -> None:
     """Raise ResourceExhaustedError if a size of a message exceeds its limit."""
+    # One test for the usual case; the loop only finds the limit to name in the error.
     if header <= limits.header_bytes and tensors <= limits.tensors and payload <= limits.tensor_bytes:
         return
     for what, actual, most in (

@@ -26,6 +26,7 @@ MAGIC: Final = b"aiof"
 VERSION: Final = 2
 OLDEST: Final = 2  # oldest version understood; two peers use the newest version that both understand
 ALIGNMENT: Final = 64
+# Little-endian, without padding: 4 + 1 + 1 + 2 + 8 + 4 + 4 + 8 = 32 bytes.
 PREFIX: Final = struct.Struct("<4sBBHQIIQ")
 INLINE_BYTES: Final = 64 << 10
 CHUNK_BYTES: Final = 4 << 20
@@ -102,6 +103,7 @@ class Encoded(NamedTuple):
             start = 0
             while start < buffer.nbytes:
                 part = buffer[start : start + room]
+                # A chunk may span several tensors, and a tensor several chunks: the receiver fills its memory in order.
                 parts.append(part)
                 start += part.nbytes
                 room -= part.nbytes
@@ -146,6 +148,7 @@ def encode(message: Message, limits: Limits = DEFAULT_LIMITS) -> Encoded:
     if large:
         return Encoded(prefix + header, header, message.request, tuple(buffers), size)
     gap = _ZEROS[: -(PREFIX.size + len(header)) % ALIGNMENT] if total else b""
+    # Small tensors are copied into the frame. That takes one write, and frees the caller's arrays at once.
     return Encoded(b"".join([prefix, header, gap, *buffers]), header, message.request, (), size)
 
 
@@ -156,4 +159,5 @@ def bare_frame(kind: Kind, number: int = 0) -> bytes:
 
 def aligned(offset: int) -> int:
     """Round up to a multiple of ALIGNMENT."""
+    # In Python, −n mod a ≥ 0 is the distance from n to the next multiple of a.
     return offset + -offset % ALIGNMENT

@@ -53,6 +53,7 @@ class Heartbeat:
         if not reading:
             self._heard = True
         self._silent = 0 if self._heard else self._silent + 1
+        # A peer that sends a byte in each interval is never silent, hence the second count.
         self._slow = self._slow + 1 if reading and mid_frame and frames == self._frames else 0
         self._heard, self._frames = False, frames
         if self._silent >= self._misses:
@@ -84,4 +85,5 @@ class SentHeartbeats:
     def since(self, beat: int, now: float) -> float:
         """Return the seconds since the heartbeat of that number; infinity if it is not a recent one."""
         back = self._last - beat
+        # The number comes from the peer, so it may be any.
         return now - self._times[-1 - back] if 0 <= back < len(self._times) else float("inf")

@@ -73,6 +73,7 @@ class Inbox:
         if self._finished:
             return
         if self._on_message is not None:
+            # Dispatched messages do not count as unread: they leave at once, so `full` never becomes true.
             self._on_message(message)
             return
         self._queue.append((message, size))

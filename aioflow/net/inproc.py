@@ -80,6 +80,7 @@ class InprocComm(ClosedByBlock):
         """Send a message; see `Comm`."""
         self._send(message)
         other = self._other
+        # The message itself is queued already; its sender waits on behalf of the next ones.
         while other._inbox.full and self._error is None:
             waiter = asyncio.get_running_loop().create_future()
             other._senders.append(waiter)
@@ -143,6 +144,7 @@ class InprocComm(ClosedByBlock):
         if self._error is None:
             self._error = error
         self._inbox.finish(error)
+        # Wakes the senders at both ends: no room will be made any more.
         self._made_room()
         self._other._made_room()
 
@@ -170,6 +172,7 @@ def _kept(value: Value) -> Array:
 def _frozen(array: Array) -> bool:
     base: Any = array
     while isinstance(base, np.ndarray):
+        # A read-only view changes with the writable array below it.
         if base.flags.writeable:
             return False
         base = base.base

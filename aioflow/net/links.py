@@ -257,6 +257,7 @@ class Link:
             holder = await self._hub.connections.start(_hold(channel, opened, worker))
             # Ends the wait below if the task is cancelled before it starts.
             holder.add_done_callback(lambda _: opened.cancel())
+            # Not `await opened`: if that future is cancelled, it would look like a cancellation of this task.
             await asyncio.wait([opened])
             if opened.cancelled():
                 raise UnavailableError("the session is closed")
@@ -274,6 +275,7 @@ class Link:
         past.told(self.address, [self._hub.options.incarnation])
         ended = past.at(self.address)
         hello = await worker.hello(ended)
+        # Only after the answer: if the connection fails before, the next one lists these sessions again.
         past.told(self.address, ended)
         return hello
 
@@ -317,6 +319,7 @@ class Link:
 
     async def close(self) -> None:
         """Close the link. It must not be opened again."""
+        # A task that was never reached has no step of this session; a server of this process sees its session close.
         if self._incarnation and self._server is None:
             past_sessions().add(self.address, self._hub.options.incarnation)
         await self._leave()
@@ -325,6 +328,7 @@ class Link:
         if self._channel is not None:
             self._channel.comm.abort("the connection is no longer used")
             self._channel = self._worker = None
+        # Cleared before the await, so that no caller meanwhile finds a session that is closing.
         session, self._session, self._server = self._session, None, None
         if session is not None:
             await session.close()

@@ -309,6 +309,7 @@ class Parsed(Generic[_T]):
     def __call__(self, header: Document) -> _T:
         """Parse a header; see `parse`."""
         known = self._known.get(id(header))
+        # By identity, which suffices: the decoder returns one object for equal short headers.
         if known is not None and known[0] is header:
             return known[1]
         if len(self._known) >= _REMEMBERED:
@@ -407,6 +408,7 @@ def _fits(value: object, hint: object) -> bool:
     if typing.get_origin(hint) is Mapping:
         key, item = typing.get_args(hint)
         return type(value) is dict and all(_fits(k, key) and _fits(v, item) for k, v in value.items())
+    # A user may write 1 for 1.0, and msgpack keeps the two apart.
     return type(value) is hint or (hint is float and type(value) is int)
 
 
@@ -416,6 +418,7 @@ def _fits(value: object, hint: object) -> bool:
 def to_wire_value(value: Value) -> Value:
     """Convert a value of the engine for a message: the engine holds a scalar string as Python bytes."""
     if type(value) is bytes:
+        # Not `np.asarray`, whose dtype for bytes drops zero bytes at the end.
         array = np.empty((), object)
         array[()] = value
         return array

@@ -45,6 +45,7 @@ class OpenRequests:
                 try:
                     self._everybody.take(1, size)
                 except ResourceExhaustedError:
+                    # A request counts in both quotas or in none.
                     self._own.give(1, size)
                     raise
         except ResourceExhaustedError as error:

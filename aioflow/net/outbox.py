@@ -81,6 +81,7 @@ class Outbox:
 
     def push(self, parcel: Parcel) -> None:
         """Send a value, from any thread, without waiting."""
+        # A Send may run on a thread of the kernels, but the queues belong to the thread of the event loop.
         if threading.get_ident() == self._home:
             self._put(parcel)
         else:
@@ -188,6 +189,7 @@ class _SendQueue:
             self._awake.set_result(None)
 
     async def _sleep(self) -> None:
+        # No await lies between the caller's check of the queues and this line, so no wake-up is lost.
         self._awake = self._loop.create_future()
         await self._awake
 
@@ -234,9 +236,11 @@ class _SendQueue:
                     parcel = self._large.take()
                     self._in_flight += _size(parcel.value)
                     push_group.create_task(self._send_large(channel, parcel))
+                # Large values may be left: `_send_large` wakes this loop when fewer bytes are in flight.
                 if not self._small and channel.error is None:
                     await self._sleep()
             if confirming is not None:
+                # `_watch` has ended with the channel, but `_confirm` may wait for further values, and the group for it.
                 confirming.cancel()
 
     async def _watch(self, channel: Channel) -> None:
@@ -247,6 +251,7 @@ class _SendQueue:
         """Remove values from `_sent` once the peer has confirmed their arrival."""
         while True:
             await self._has_sent.wait()
+            # Values sent meanwhile are confirmed by the same request.
             await asyncio.sleep(_ASK_SECONDS)
             # The answer confirms only the values that were sent before the request.
             count = len(self._sent)

@@ -169,6 +169,7 @@ class PendingSteps:
 
         A worker that closed the connection gracefully waited for the delivery of its values first.
         """
+        # A copy of the values: stopping a step may remove it from the table.
         for step in () if self._channel.in_order else list(self._sent.values()):
             step.stop(error)
 
@@ -258,6 +259,7 @@ class PendingCall:
     def set_exception(self, error: OpError) -> None:
         """Process the failure of the part or of its connection."""
         self._failed = True
+        # At a graceful close the worker reports the quiet parts that have run, but it remembers only the latest.
         if not error.may_have_been_applied and not (self._quietly and self._steps.is_forgotten(self._ordinal)):
             self._steps.not_begun(self.step)
         self._on_end(error)

@@ -200,6 +200,8 @@ class Proving:
             if peer.flags & TASK or self._role is Role.CONNECTING:
                 raise UnauthenticatedError("the peer has only the secret of clients and is not a task of the cluster")
             if self._secret is not None and not is_client_secret(self._secret):
+                # The peer cannot derive anything from the full secret, so both ends use the clients' secret from here
+                # on.
                 self._secret = client_secret(self._secret)
         self.peer = peer
         if self._secret is None:
@@ -212,11 +214,15 @@ class Proving:
     def _challenged(self, word: bytes) -> bytes:
         self._peer_opening += word
         self._next = self._proved
+        # The listening end answers only after this proof, so a stranger gets nothing from which to guess the secret
+        # offline.
         return self._proof(self._role) if self._role is Role.CONNECTING else b""
 
     def _proved(self, word: bytes) -> bytes:
+        # In constant time, so that the duration tells nothing about the expected proof.
         if not hmac.compare_digest(word, self._proof(self._role.other)):
             if self._role is Role.LISTENING:
+                # Tells the other end the cause; it would otherwise see a closed connection only.
                 self.last_words = _REFUSED
             elif word == _REFUSED:
                 raise UnauthenticatedError("the peer has a different secret: it rejected this process's proof")
@@ -233,6 +239,8 @@ class Proving:
         return self._derived(b"aioflow proof: ", role)
 
     def _derived(self, purpose: bytes, role: Role) -> bytes:
+        # Both ends must hash the same bytes, so the connecting end's come first. The role in the text keeps the
+        # listening end's proof from being a reflection of the other.
         openings = (self.opening, self._peer_opening)
         ordered = openings if self._role is Role.CONNECTING else openings[::-1]
         return hmac.digest(self._secret or b"", purpose + role.value + b"\n" + b"".join(ordered), "sha256")

@@ -182,6 +182,7 @@ class RemoteCluster:
         self._require_loop()
         if not self._links:
             async with self._connecting:
+                # Another caller may have connected while this one waited for the lock.
                 if not self._links:
                     # Again: the previous holder of the lock resets it if it fails.
                     self._loop = asyncio.get_running_loop()

@@ -100,6 +100,7 @@ class RemoteStep:
             AbortedError: a worker was restarted and this had not been reported yet, or resources have moved since
                 planning.
         """
+        # Read before waiting for the lock: a restart that is reported meanwhile concerns this plan, too.
         restarts = [way.restarts for way, _ in self._parts]
         async with self._lock:
             if not self._is_ready:
@@ -110,6 +111,7 @@ class RemoteStep:
                 for way, _ in self._parts:
                     way.tell()
                 self._require_standing()
+                # Resources may move while the workers register their parts, hence the check on both sides.
                 await self._register()
                 self._require_standing()
         for (way, _), before in zip(self._parts, restarts, strict=True):
@@ -131,6 +133,7 @@ class RemoteStep:
             if errors := [outcome for outcome in done if outcome is not None]:
                 raise next((error for error in errors if isinstance(error, OpError)), errors[0])
         except BaseException:
+            # The workers that did register their parts must forget them.
             self._registered = list(known.values())
             await self._forget()
             raise
@@ -200,6 +203,7 @@ class RemoteStep:
             await self._forget()
 
     async def _forget(self) -> None:
+        # Taken out before the await, so that no other caller deregisters the same parts.
         registered, self._registered = self._registered, ()
         if registered:
             with suppress(ClosedSessionError):  # the workers forget everything when the connections end

@@ -233,6 +233,7 @@ class RemoteWorker:
     ) -> Packed:
         """Return the header of a `Run` request. Headers of steps without options are cached until the next beat."""
         heard = self._channel.comm.heard
+        # A duration, since the clocks of two processes have nothing in common.
         seconds = None if step.deadline is None else max(0.0, step.deadline - asyncio.get_running_loop().time())
         is_usual = trace is None and seconds is None and traceparent is None
         known = self._documents.get(handle)
@@ -295,6 +296,8 @@ class RemoteWorker:
                 asked = perf_counter()
                 there = parse(Clock, (await self._ask(CLOCK, {})).header).now
                 answered = perf_counter()
+                # As in NTP, the other clock is taken to be read halfway between request and answer; the fastest answer
+                # errs least.
                 found.append((answered - asked, there - (asked + answered) / 2))
             self._clock = now, min(found)[1]
         return self._clock[1]

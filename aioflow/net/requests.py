@@ -149,6 +149,7 @@ class Requests:
 
     def _post(self, number: int, reply: Reply) -> bool:
         """Send a small reply without waiting, if the connection accepts it. Return whether the request is answered."""
+        # By identity: a service may return an equal, empty reply to a caller that waits for it.
         if reply is UNANSWERED:
             self._unanswered.append(number)
             return True
@@ -159,6 +160,7 @@ class Requests:
     async def _send(self, message: Message) -> None:
         """Send an answer when there is room. Raises ResourceExhaustedError if the peer leaves too many bytes unread."""
         size, most = sum(map(bytes_of, message.tensors)), self._limits.unsent_bytes
+        # A single answer may exceed the limit: otherwise it could never be sent.
         if self._owed and self._owed + size > most:
             raise ResourceExhaustedError(
                 "bytes of answers that wait to be read", expected=f"at most {most}", actual=self._owed + size

@@ -37,6 +37,7 @@ class Seal:
 
     def begin(self, *parts: Buffer) -> None:
         """Start the tag of the next frame with these parts."""
+        # The number is hashed but not sent: a frame that is repeated, left out or moved has a wrong tag.
         self._hash = hashlib.blake2b(_NUMBER.pack(self._count), key=self._key, digest_size=TAG_BYTES)
         self._count += 1
         for part in parts:
@@ -48,6 +49,7 @@ class Seal:
 
     def check(self, tag: Buffer) -> None:
         """End the frame. Raises DataLossError unless the tag matches."""
+        # In constant time, so that the duration tells nothing about the expected tag.
         if not hmac.compare_digest(self._hash.digest(), tag):
             raise DataLossError("wrong tag: the frame was not sent by the peer, or not at this position")
 

@@ -83,9 +83,11 @@ class Sender:
         if self._seal is not None:  # at once: tags depend on the order in which frames are written
             self._write(self._seal.whole(encoded), encoded.size)
             return True
+        # Keeps the batch within the size that `_write` passes to the system in one call.
         if self._posted_bytes + encoded.size > _JOINED:
             self.flush()
         if not self._posted:
+            # A `send` may flush earlier in this turn. This call then finds nothing, or only later messages.
             self._loop.call_soon(self.flush)
         self._posted += encoded.whole()
         self._posted_bytes += encoded.size
@@ -101,6 +103,7 @@ class Sender:
         encoded = encode(message, self._limits)
         self._require_open()
         self.flush()
+        # An urgent message of one frame needs no turn: it may be written between the chunks of a large one.
         free = self.is_ready and not self.turn.locked()
         if (urgent and not encoded.payload) or (free and encoded.payload_bytes <= self._piece):
             self.write(encoded)
@@ -118,6 +121,7 @@ class Sender:
         else:
             self.flush()
             await self._write_in_chunks(encoded)
+        # The transport may hold views of the caller's arrays, which may change once this has returned.
         await self._written()
 
     async def _write_in_chunks(self, encoded: Encoded) -> None:
@@ -130,6 +134,7 @@ class Sender:
                 await asyncio.sleep(0)  # small messages are sent in between
                 self._require_open()
         except BaseException:
+            # The peer still expects the rest of the message, so the connection cannot carry another one.
             self._abort("a send was stopped in the middle of a message")
             raise
 
@@ -164,6 +169,7 @@ class Sender:
 
     async def _written(self) -> None:
         """Wait until the system has accepted everything."""
+        # Tested again after waking: another sender, woken earlier, may have filled the buffer once more.
         while not self.is_ready:
             self._require_open()
             waiter = self._loop.create_future()

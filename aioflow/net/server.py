@@ -74,6 +74,7 @@ def server_options(credentials: Credentials | None = None) -> CommOptions:
 def _chosen_options(options: CommOptions | None, credentials: Credentials | None) -> CommOptions:
     if options is None:
         return server_options(credentials)
+    # Several servers may be given the same options, but peers tell processes apart by this number.
     number_of_its_own = fresh_incarnation()
     known = options.credentials if credentials is None else credentials
     return replace(options, incarnation=number_of_its_own, credentials=known)
@@ -220,6 +221,7 @@ class Server:
             self._home, self._ready = home, asyncio.get_running_loop().create_future()
             serving = await self._background.start(self._serve(self._ready))
             serving.add_done_callback(self._served)
+        # Several callers may wait: a cancelled one must not cancel the start for the others.
         await asyncio.shield(self._ready)
 
     async def _serve(self, ready: asyncio.Future[None]) -> None:
@@ -269,6 +271,7 @@ class Server:
             )
 
     def _leave(self) -> None:
+        # After a stop, another server may have taken the address.
         if _SERVERS.get(self._address) is self:
             del _SERVERS[self._address]
 
@@ -366,6 +369,7 @@ class Server:
         if self._process != generation():
             return
         self._closing.set()
+        # The server was never started, so no task of it will set the event.
         if self._ready is None:
             self._ended.set()
         await self._ended.wait()

@@ -112,6 +112,7 @@ class EndedSteps:
         for _ in range(min(len(order), 1 + self._most // 100)):
             end = order.popleft()
             self._count -= 1
+            # A later end of the same step may have replaced this one, and has its own place in a queue.
             if self._ends.get(end.id) is end:
                 del self._ends[end.id]
         if not order:
@@ -230,6 +231,7 @@ class StepTable:
             raise self._ended.error(id) or AbortedError(
                 "the step has already run here", expected="a new step", actual=id
             )
+        # Values that arrived before the step are in the rendezvous of this entry.
         joint = self._early.pop(id, None)
         if joint is None:
             joint = JointStep(id, self._make(id) if meets else None)
@@ -291,6 +293,8 @@ class StepTable:
             joint = self._steps.get(id)
             if joint is None:
                 self._give_up(id, error)
+            # The count is an upper bound, which includes values consumed since: measure before a running step is
+            # stopped.
             elif not self._has_less(joint):
                 self._values.remove(id)
                 joint.fail(error)
@@ -306,6 +310,7 @@ class StepTable:
 
     def lose(self, source: Hashable) -> None:
         """Give up the steps that have not begun and have values from this client, whose connection has ended."""
+        # `&` makes a set of its own, since giving a step up removes it from the table.
         for id in self._early.keys() & set(self._values.steps_of(source)):
             self._give_up(id, AbortedError("values for the step came by a connection that has gone since", actual=id))
         self._ended.lose(source)
@@ -328,6 +333,7 @@ class StepTable:
             if joint.client != client:
                 return None
             joint.fail(error)
+        # Remembered as ended, so that the step is refused if its request arrives after the abort.
         elif id not in self._ended:
             self._drop_early(id)
             self._ended.add(id, _shortened(error), client, client)

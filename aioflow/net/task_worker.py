@@ -254,6 +254,7 @@ class WorkerSession:
                 "the step is not registered with this worker", expected="a registered handle", actual=handle
             )
         if step.requested:
+            # The step was stopped before it began here.
             step.halt()
         joint = self._enter(step, known)
         failed = True
@@ -280,6 +281,7 @@ class WorkerSession:
             self._held[step.id] = _Held(taken, step.changed, is_delivered)
             asyncio.get_running_loop().call_later(_HELD_SECONDS, self._let_go, step.id)
             if len(self._held) > _MOST_HELD:
+                # The oldest one, since a dictionary keeps the order of insertion.
                 self._let_go(next(iter(self._held)))
 
     def _let_go(self, step: int) -> None:
@@ -342,6 +344,7 @@ class WorkerSession:
             fetches = known.executable.run_inline(feeds)
         except OpError as error:
             admission.has_run(failed=True)
+            # A part without side effects has changed nothing, wherever it has failed.
             error.may_have_been_applied = known.changes
             raise
         if fetches is not None:
@@ -392,6 +395,7 @@ class WorkerSession:
         begun = self._owner.steps.has_changed(step)
         joint = self._owner.steps.abort(step, error, self.number)
         if joint is not None:
+            # Before waiting: `_unwind` then knows the outcome of the whole step, and puts the elements back itself.
             self._aborted.add(step)
             await joint.ended()
             self._aborted.discard(step)
@@ -423,6 +427,7 @@ class WorkerSession:
     async def close(self) -> None:
         """Stop the client's running steps, and drop its parts and state."""
         self._closed = True
+        # A copy, since steps leave the table as they end.
         running = list(self._running)
         for joint in running:
             joint.fail(CancelledError("the client of the step has disconnected"))
@@ -430,6 +435,7 @@ class WorkerSession:
             for joint in running:
                 await joint.ended()
         finally:
+            # Only now: the steps above may have left elements behind while they ended.
             for step in list(self._held):
                 self._let_go(step)
             try:

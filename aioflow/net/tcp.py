@@ -107,6 +107,7 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
         if not self._named:
             self.peer = tcp_address(*address[:2])
         self._timer = self._loop.call_later(self._options.handshake_timeout, self._late)
+        # The opening below counts as heartbeat 0. Its time is that of the connection, not of the comm's construction.
         self._beats = SentHeartbeats(self._loop.time())
         self._proving = self._opened(sock)
         stream.write(self._proving.opening)
@@ -144,6 +145,7 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
         if isinstance(error, ssl.SSLError) and self._connected and self._proving is not None:
             self._fail(UnauthenticatedError(f"{self.peer} rejected this process's certificate: {error}"))
         because = ("the connection was lost" if error is None else f"{type(error).__name__}: {error}") + self._perhaps()
+        # Of several errors the first is kept, so this one counts only if nothing else has ended the connection.
         self._fail(UnavailableError(f"{self.peer} is no longer reachable: {because}"))
         if self._timer is not None:
             self._timer.cancel()
@@ -178,6 +180,7 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
         except OpError as error:
             if not proving.last_words:
                 raise
+            # Not `_fail`: it aborts the transport, which would drop the last words.
             self._end(error, error)
             self._transport.write(proving.last_words)
             self._transport.close()
@@ -249,6 +252,7 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
                 self._strings.pop()
             self._loop.call_soon(self._fill, messages)
             return
+        # After an error some strings are left. They need no decoding: the inbox drops the messages.
         self._strings.clear()
         self._filling = False
         try:
@@ -278,6 +282,7 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
         elif message.kind is Kind.HEARTBEAT:
             self.heard = max(self.heard, message.request)
         elif message.kind is Kind.CLOSE:
+            # Queued messages can still be received, followed by None.
             self._closed_gracefully = True
             self._end(UnavailableError(f"{self.peer} closed the connection"), None)
 
@@ -349,6 +354,7 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
         """Send all pending data and close the connection; abort it after `CommOptions.close_timeout`."""
         try:
             async with asyncio.timeout(self._options.close_timeout):
+                # A long message that is being sent comes first: the CLOSE frame must not come between its chunks.
                 async with self._sender.turn:
                     if self._error is None:
                         self._sender.flush()
@@ -376,6 +382,8 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
             reason = Message(Kind.FAILURE, 0, encode_error(error, self.limits.header_bytes))
             self._sender.write(encode(reason, self.limits))
             self._end(error, error)
+            # Closing first flushes the transport's buffer, which takes forever if the peer does not read: hence the
+            # timer.
             self._transport.close()
             self._timer = self._loop.call_later(self._options.close_timeout, self._transport.abort)
         else:
@@ -416,6 +424,7 @@ async def connect_tcp(place: str, options: CommOptions, peer: str) -> TcpComm:
     tls = options.credentials.tls
     secured: dict[str, Any] = {}
     if tls is not None:
+        # `host` is the name that the caller gave, not the resolved address: the certificate is checked against it.
         secured = dict(ssl=tls.connecting(), server_hostname=host, **tls_times(options))
     comm = TcpComm(Role.CONNECTING, options, peer)
     try:

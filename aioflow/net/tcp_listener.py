@@ -48,6 +48,8 @@ class _Door:
         comm = TcpComm(Role.LISTENING, self._options, arrivals=self._arrivals)
         if len(self._unauthenticated) >= self._options.unauthenticated:
             oldest = next(iter(self._unauthenticated))
+            # Not left to `_greeted`, which runs only in the next turn of the event loop, after further connections
+            # perhaps.
             del self._unauthenticated[oldest]
             oldest.abort("there are too many unauthenticated connections")
         self._unauthenticated[comm] = None
@@ -109,6 +111,7 @@ async def _serve_tcp(
             await server.start_serving()
         yield server.sockets[0]
     finally:
+        # Not followed by `wait_closed`: since Python 3.12 it waits for the connections, which the caller closes later.
         server.close()
 
 
@@ -148,6 +151,7 @@ async def _accept_tls(sock: socket.socket, door: _Door, options: CommOptions) ->
     while True:
         try:
             accepted, _ = await loop.sock_accept(sock)
+        # Without a free file descriptor, `accept` fails again at once: the pause keeps this loop from spinning.
         except OSError:  # the connection is closed already, or too many files are open
             await asyncio.sleep(_PAUSE)
         else:
@@ -163,6 +167,7 @@ def _begun(comm: TcpComm, accepted: socket.socket, _: asyncio.Task[None]) -> Non
 
 
 def _given_up(comm: TcpComm, beginning: asyncio.Task[None], _: asyncio.Future[None]) -> None:
+    # The comm may have been dropped as the oldest unauthenticated one, in the middle of its TLS handshake.
     if comm.closed:
         beginning.cancel()
 

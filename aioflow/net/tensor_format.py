@@ -157,6 +157,7 @@ def to_wire(value: Value, limits: Limits) -> tuple[TensorSpec, Buffer]:
     little = np.asarray(array, dtype=_LITTLE_ENDIAN[dtype], order="C")
     if little.nbytes <= _SMALL:
         return TensorSpec(dtype, array.shape, little.nbytes), little.tobytes()
+    # Flattened first, since NumPy does not view a 0-d array with another item size.
     return TensorSpec(dtype, array.shape, little.nbytes), little.reshape(-1).view(np.uint8).data
 
 
@@ -171,6 +172,7 @@ def _strings_to_wire(array: Array, limits: Limits) -> tuple[TensorSpec, Buffer]:
     if len(items) > limits.strings:
         raise ResourceExhaustedError("strings in a tensor", expected=f"at most {limits.strings}", actual=len(items))
     lengths = np.fromiter(map(len, items), np.int64, len(items))
+    # Lengths are uint32 on the wire.
     if lengths.size and int(lengths.max()) >= 2**32:
         raise ResourceExhaustedError("the length of a string", expected="below 2**32", actual=int(lengths.max()))
     data = b"".join([lengths.astype(_LENGTH).tobytes(), *items])
@@ -284,6 +286,7 @@ class Strings:
     def __init__(self, buffer: memoryview, shape: Sequence[int]) -> None:
         count = math.prod(shape)
         self._data = buffer[_LENGTH.itemsize * count :]
+        # int64, since the sum of uint32 lengths may exceed 2**32.
         self._ends = np.cumsum(np.frombuffer(buffer, _LENGTH, count), dtype=np.int64)
         total = int(self._ends[-1]) if count else 0
         if total != self._data.nbytes:
@@ -297,6 +300,7 @@ class Strings:
     def take(self) -> bool:
         """Decode elements for about a millisecond. Return True if all are decoded."""
         first, begin = self._count, self._at
+        # At least one string, however long it is, or the loop would make no progress.
         stop = max(first + 1, int(np.searchsorted(self._ends, begin + _TURN_BYTES, "right")))
         ends = self._ends[first : min(stop, first + _TURN)].tolist()
         for index, end in enumerate(ends, first):

@@ -236,6 +236,8 @@ class WorkerService:
         """
         number = client.channel.comm.peer_incarnation
         before = [other for one in {number, *ended} for other in self._clients.get(one, ()) if other is not client]
+        # No await since the list was made, and registered before waiting: a still newer connection will end this one,
+        # too.
         self._clients.setdefault(number, {})[client] = None
         for other in before:
             other.channel.comm.abort("the client opened a new connection")
@@ -447,6 +449,7 @@ class _Client:
                 self.channel.notify(ABORT, {"step": step.id, "error": encode_error(step.error, _ERROR_BYTES)})
 
         step.watchers.append(tell)
+        # The step may have been stopped before the watcher was added.
         if step.requested:
             tell()
 
@@ -488,6 +491,7 @@ class _Client:
             wanted = None
             with suppress(DeadlineExceededError):
                 wanted = await self._is_wanted(step, asked)
+            # A delayed answer decides nothing: the client may have given the step up since, so it is asked again.
             if wanted is not None:
                 break
         if not wanted:

@@ -70,6 +70,7 @@ class Exporter:
         for slot, exported in list(self._exported.items()):
             exported.arrived = exported.arrived or self._ring.arrived(slot) == exported.turn
             came = self._ring.returned(slot)
+            # Another turn is that of an earlier tensor in this slot.
             if came & TURNS == exported.turn:
                 if came & SPOILED:
                     _spoil(exported)
@@ -121,6 +122,7 @@ class Exporter:
             if loan is None or loan.segment is None:
                 continue
             segment, slot = loan.segment, next(free)
+            # From 1 to 127, since 0 is what an unused slot of the ring contains.
             self._turns[slot] = turn = self._turns[slot] % TURNS + 1
             self._exported[slot] = _Exported(array, loan, turn)
             offset = int(array.__array_interface__["data"][0]) - segment.address

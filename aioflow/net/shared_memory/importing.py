@@ -30,6 +30,7 @@ class _Imported(Array):
 
     ticket: _Ticket | None = None  # None for views of the array, which return nothing themselves
 
+    # A default argument, since globals of the module may be gone when the interpreter exits.
     def __del__(self, is_over: Callable[[], bool] = sys.is_finalizing) -> None:
         if self.ticket is not None and not is_over():
             self.ticket.give_back()
@@ -70,6 +71,7 @@ class Importer:
     @property
     def bytes(self) -> int:
         """Bytes of the imported arrays in use, in whole segments."""
+        # A copy, since `give_back` may be called by any thread meanwhile.
         return sum({ticket.number: ticket.size for ticket in list(self._held.values())}.values())
 
     @property
@@ -150,6 +152,7 @@ class Importer:
     def trim(self) -> None:
         """Unmap the segments that their owner has retired."""
         for number, opened in list(self._mapped.items()):
+            # The owner sets the first byte of the trailer when it retires the segment.
             if opened.bytes[-TRAILER]:
                 del self._mapped[number]
 

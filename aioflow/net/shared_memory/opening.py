@@ -123,6 +123,7 @@ def _mapped(found: int, size: int, own: bool) -> Opened:
             raise _refusal(f"{size} bytes", os.fstat(file).st_size)
         return Opened(mapped(file, size, writable=own, private=own), (state.st_dev, state.st_ino, size))
     finally:
+        # The mapping does not need the descriptor.
         os.close(file)
 
 

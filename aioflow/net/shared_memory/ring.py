@@ -15,12 +15,15 @@ from aioflow.net.shared_memory.opening import Opened
 
 NONCE_BYTES: Final = 32
 SLOTS: Final = 256
+# A turn shares its byte with the SPOILED bit.
 TURNS: Final = 127
 SPOILED: Final = 128
+# The layout: nonce (32 bytes), ready (1), padding up to 64, arrived (one byte a slot), returned (one byte a slot).
 _READY: Final = NONCE_BYTES
 _ARRIVED: Final = 64
 _RETURNED: Final = _ARRIVED + SLOTS
 _BYTES: Final = _RETURNED + SLOTS
+# In Python, n − n mod −t is the next multiple of t.
 FILE_BYTES: Final = _BYTES - _BYTES % -TRAILER + TRAILER
 
 

@@ -106,6 +106,7 @@ class Sharing:
         with suppress(OSError, OpError):  # of another host or user, or the id belongs to another process now
             process = Process(offer.process)
             ring = PeerRing(process.open(offer.board, FILE_BYTES))
+        # In another container the same number belongs to another process: the nonce proves that the file is the peer's.
         if ring is None or not ring.is_of(offer.nonce):
             return
         self._importer = Importer(process, self._ring, self._limits)
