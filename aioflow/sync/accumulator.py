@@ -94,7 +94,9 @@ class AccumulatorCore:
         with self._lock:
             self.closed = False
             self.limit = None
+            # Counts as a take, so that a take of before the restart does not put its sum back.
             self._taken += 1
+            # Workers may still send gradients of the undone steps, computed from variables that were since restored.
             if step < self.step:
                 self._undone = max(self._undone, self.step)
                 self._sum, self.count = None, 0
@@ -104,6 +106,7 @@ class AccumulatorCore:
         """Fail waiting and future takes with CancelledError until a restart. Return the resolved tickets."""
         with self._lock:
             self.closed = True
+            # Copied before the clear, since the caller wakes these tickets after the lock is released.
             refused: list[Ticket] = list(self._takers)
             self._takers.clear()
             for ticket in refused:
@@ -139,6 +142,7 @@ class AccumulatorCore:
         if ticket.number != self._taken:
             return  # the next sum has been taken since, so these gradients are stale
         total, count = ticket.value
+        # New gradients have been added since. They stay even if the sum cannot be joined to them.
         if self._sum is not None:
             if not self._only_first:
                 with contextlib.suppress(InvalidArgumentError):
@@ -146,6 +150,7 @@ class AccumulatorCore:
                     self.count += count
             return
         self._sum, self.count = total, count
+        # The take advanced the step by one. If nothing else did, gradients of its step count as fresh again.
         if self.step == ticket.step + 1:
             self.step = ticket.step
 
@@ -159,6 +164,7 @@ class AccumulatorCore:
             ticket = self._takers.popleft()
             ticket.resolve((self._sum, self.count))
             self._taken += 1
+            # Recorded before the step advances, for `_put_back`.
             ticket.step, ticket.number = self.step, self._taken
             self._sum, self.count = None, 0
             self.step += 1

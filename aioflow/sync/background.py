@@ -42,6 +42,7 @@ class Background:
             if self._closed:
                 work.close()
                 raise ClosedSessionError("the session is closed", expected="an open session", actual="closed")
+            # A loop that was closed without `close` would otherwise stay in the tables for ever.
             self._forget_dead_loops()
             group, fresh = self._groups.get(loop), False
             if group is None:
@@ -50,6 +51,7 @@ class Background:
                 self._tasks[loop] = set()
         if fresh:
             await group.__aenter__()  # does not suspend, so nothing can interfere
+        # Set in the task's own context only: the caller does not belong to this group.
         context = copy_context()
         context.run(_AROUND.set, _AROUND.get() | {self})
         task: asyncio.Task[None] = group.create_task(work, context=context)
@@ -91,6 +93,7 @@ class Background:
         loop = asyncio.get_running_loop()
         tasks = self._tasks.get(loop, set())
         with self._lock:
+            # Removed under the lock: of several closes only one leaves the group, the others wait for its tasks.
             group = self._groups.pop(loop, None)
         if group is not None:
             await group.__aexit__(None, None, None)

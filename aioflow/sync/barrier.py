@@ -69,6 +69,7 @@ class BarrierCore:
             InvalidArgumentError: an element already has that component.
         """
         with self._lock:
+            # All checks come before the first change: a failed insert sets nothing.
             self._check(component, keys)
             new = False
             for key, value in zip(keys, values, strict=True):
@@ -76,6 +77,7 @@ class BarrierCore:
                     self._incomplete[key] = [self._index, key, *[_MISSING] * self.width]
                     new = True
                 self._incomplete[key][2 + component] = value
+            # One index for all new keys of this insert, as in TensorFlow.
             self._index += new
             return self._pass_on(keys)
 
@@ -100,6 +102,7 @@ class BarrierCore:
     def _pass_on(self, keys: Sequence[bytes]) -> list[Ticket]:
         """Move elements that have become complete to the queue."""
         whole = [self._incomplete.pop(key) for key in keys if not any(v is _MISSING for v in self._incomplete[key])]
+        # The queue is unbounded, so this ticket is resolved at once and has no waiter to be woken.
         put = Enqueue([tuple(element) for element in whole])
         resolved = [ticket for ticket in self._ready.submit(put) if ticket is not put]
         if self.closed and not self._incomplete:
@@ -122,6 +125,7 @@ class BarrierCore:
             self.closed, self._cancelled = True, cancel
             if cancel:
                 self._incomplete.clear()
+            # Incomplete elements may still be completed; then `_pass_on` closes the queue after the last of them.
             return self._ready.cancel_and_close() if not self._incomplete else []
 
     def submit(self, ticket: Dequeue) -> list[Ticket]:

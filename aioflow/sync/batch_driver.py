@@ -69,6 +69,7 @@ class Run:
         """Stop the batch if it has no remaining callers. Return True if it has none."""
         unwanted = all(piece.request.is_gone for piece in self.pieces)
         if unwanted and not self.scope.expired():
+            # Stops the block as a timeout, which `_answer` tells apart from the cancellation of its task.
             self.scope.reschedule(asyncio.get_running_loop().time())
         return unwanted
 
@@ -140,6 +141,7 @@ class BatchDriver(ABC):
     def _seconds_ahead(self) -> float:
         """Estimate how long the waiting rows will take."""
         tally, policy = self._tally, self._core.policy
+        # Mean seconds per batch × ⌈rows ÷ rows per batch⌉ ÷ batches computed at once.
         each = tally.compute_seconds / tally.batches if tally.batches else policy.batch_timeout
         return each * (-(-self._core.rows // policy.max_batch_size)) / self._concurrency
 
@@ -166,6 +168,7 @@ class BatchDriver(ABC):
 
     def _leave(self, call: Call) -> list[Run]:
         """Discard a call that has lost its caller. Return the runs that have been stopped because of it."""
+        # First, so that `stop_if_unwanted` below sees the call as gone.
         self._core.discard(call)
         if not self._lingers and not self._core.rows:
             self._dismiss()
@@ -189,11 +192,13 @@ class BatchDriver(ABC):
 
     async def _serve(self) -> None:
         """Compute batch after batch: the body of each task."""
+        # Kept in a local: the driver replaces its core when it moves to another loop.
         loop, core = asyncio.get_running_loop(), self._core
         try:
             while not self._background.is_closed:
                 pieces = core.take(loop.time())
                 if pieces:
+                    # Before computing, which may take long: the rest may already fill another batch.
                     if core.rows:
                         await self._others(loop)
                     await self._compute(pieces, loop)
@@ -226,6 +231,7 @@ class BatchDriver(ABC):
         try:
             await turn
         finally:
+            # `_rouse` has removed it, unless this task was cancelled.
             if turn in self._idle:
                 self._idle.remove(turn)
 
@@ -233,6 +239,7 @@ class BatchDriver(ABC):
         """After rows have arrived, wake a task, or set the timer for when a batch is due."""
         if self._core.due_at() <= now:
             self._rouse()
+        # An earlier timer is for older rows, which are due first; it is set again for the next ones when it fires.
         elif self._timer is None:
             self._set_timer()
 
@@ -265,6 +272,7 @@ class BatchDriver(ABC):
 
     async def _answer(self, pieces: list[Piece], loop: asyncio.AbstractEventLoop) -> None:
         failure: Exception | None = None
+        # Callers may have left since the batch was taken, or while an earlier half was computed.
         pieces = [piece for piece in pieces if not piece.request.is_gone]
         if not pieces:
             return
@@ -294,6 +302,7 @@ class BatchDriver(ABC):
                 except InvalidArgumentError as error:  # concerns this call only
                     self._fail([piece], error)
                     continue
+            # The caller may have been cancelled since the results were computed.
             if share and not call.future.done():
                 self._tally.answered += 1
                 call.future.set_result(self._give(share))
@@ -311,6 +320,7 @@ class BatchDriver(ABC):
         if len(pieces) == 1 or not isinstance(error, _OF_ROWS) or not await self._is_repeatable(pieces):
             self._fail(pieces, error)
             return
+        # One bad row among n pieces costs about 2·log₂ n further steps, and the others are answered.
         middle = len(pieces) // 2
         await self._answer(pieces[:middle], loop)
         await self._answer(pieces[middle:], loop)

@@ -44,6 +44,7 @@ class BatchStatistics:
     def __add__(self, other: BatchStatistics) -> BatchStatistics:
         """Return the sum of both statistics."""
         own = {each.name: getattr(self, each.name) + getattr(other, each.name) for each in _NUMBERS}
+        # `Counter.update` adds counts, where `dict.update` would replace them.
         sizes = Counter(self.sizes)
         sizes.update(other.sizes)
         return BatchStatistics(**own, sizes=dict(sorted(sizes.items())))

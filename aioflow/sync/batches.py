@@ -178,6 +178,7 @@ class BatchCore:
         if request.is_gone:
             return
         request.is_gone = True
+        # Rows that are in a batch already are not counted as waiting any more.
         left = request.rows - request.taken
         if left:
             self._take_from((request.priority, request.kind), left)
@@ -187,6 +188,7 @@ class BatchCore:
         """Return the time at which the next batch is to begin, by the clock of `add`; infinity if no rows wait."""
         due = _NEVER
         for _, kind, first in self._fronts():
+            # A full batch gains nothing by waiting, so it is due since its first request arrived.
             if self._rows_of(kind) >= self.policy.max_batch_size:
                 return first.arrived
             due = min(due, first.arrived + self.policy.batch_timeout)
@@ -201,12 +203,14 @@ class BatchCore:
             for priority, kind, first in self._fronts()
             if first.arrived + self.policy.batch_timeout <= now or self._rows_of(kind) >= self.policy.max_batch_size
         ]
+        # Of all kinds that are due, the most urgent is served, and among equals the one that waits longest.
         return self._gather(min(due, key=lambda each: each[:2])[2]) if due else []
 
     def _gather(self, kind: Hashable) -> list[Piece]:
         """Return a batch of this kind. Less urgent requests fill the room left by urgent ones."""
         pieces: list[Piece] = []
         left = self.policy.max_batch_size
+        # All keys of a kind differ in priority, so kinds are never compared, which need not have an order.
         for key in sorted(key for key in self._lines if key[1] == kind):
             before = left
             left = self._fill(self._lines[key], left, pieces)

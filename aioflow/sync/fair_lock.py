@@ -48,6 +48,7 @@ class Turns:
     def withdraw(self, ticket: Ticket) -> list[Ticket]:
         """Leave the queue, or release the lock if the ticket already holds it. Return the resolved tickets."""
         with self._guard:
+            # The ticket may have been resolved while its waiter was being cancelled: then it holds the lock.
             if not ticket.resolved:
                 self._line.remove(ticket)
                 return []

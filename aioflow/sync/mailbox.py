@@ -45,6 +45,7 @@ class MailboxCore:
     def put(self, key: int, letter: Value) -> list[Ticket]:
         """Store a letter, replacing one with the same key. Return the resolved tickets."""
         with self._lock:
+            # A sender that repeats a key has gone back, so letters with larger keys belong to steps that are undone.
             self._letters = {k: kept for k, kept in self._letters.items() if k < key}
             self._letters[key] = letter
             served = [take for take in self._takes if take.key == key]
@@ -66,9 +67,11 @@ class MailboxCore:
         """Stop waiting. A letter that was taken is kept anyway."""
         with self._lock:
             if not take.resolved:
+                # A ticket that another thread has just resolved is no longer in the list.
                 self._takes.remove(take)
             return []
 
     def _resolve(self, take: Take) -> None:
         take.resolve(self._letters[take.key])
+        # The letter itself stays: a step that fails after this take is repeated, and takes it once more.
         self._letters = {k: letter for k, letter in self._letters.items() if k >= take.key}

@@ -55,6 +55,7 @@ class FIFOStore:
 
     def restore(self, elements: Sequence[Element]) -> None:
         """Put popped elements back at the front."""
+        # `extendleft` reverses its argument: the first popped element comes to the front again.
         self._elements.extendleft(reversed(elements))
 
     def available(self, wanted: int, capacity: int, closed: bool) -> int:
@@ -82,6 +83,7 @@ class ShuffleStore:
         """Remove and return a random element."""
         elements = self._elements
         index = self._draw(len(elements))
+        # Swapping with the last element makes the removal O(1); the order inside does not matter.
         elements[index], elements[-1] = elements[-1], elements[index]
         return elements.pop()
 
@@ -112,6 +114,7 @@ class PriorityStore:
     def push(self, element: Element) -> None:
         """Add an element behind those with the same key."""
         self._count += 1
+        # The count keeps equal keys in order, and elements from being compared: arrays have no single truth value.
         heapq.heappush(self._heap, (self._key(element), self._count, element))
 
     def pop(self) -> Element:
@@ -202,6 +205,7 @@ class QueueCore:
     def try_put(self, element: Element) -> Sequence[Ticket] | None:
         """Put one element in without waiting. Return the resolved tickets, or None if that needs an `Enqueue`."""
         with self._lock:
+            # Not ahead of waiting writers, which would be overtaken.
             if self.closed or self._writers or len(self._store) >= self.capacity:
                 return None
             self._store.push(element)
@@ -215,6 +219,7 @@ class QueueCore:
         """
         with self._lock:
             store = self._store
+            # Not ahead of waiting readers, whose elements these are.
             if self._readers or not store.available(1, self.capacity, self.closed):
                 return None
             ticket = Dequeue(1)
@@ -230,6 +235,7 @@ class QueueCore:
             if isinstance(ticket, Dequeue):
                 enough = store.available(ticket.count, self.capacity, self.closed) >= ticket.count
             else:
+                # An enqueue must fit as a whole: a partial one could not be taken back.
                 enough = not self.closed and len(store) + len(ticket.elements) <= self.capacity
             if line or not enough:
                 return None
@@ -258,6 +264,7 @@ class QueueCore:
                 if not ticket.resolved:
                     self._writers.remove(ticket)
             elif ticket.resolved:
+                # The step did not deliver what it took, so the elements return, even beyond the capacity.
                 self._store.restore(ticket.taken)
                 ticket.taken = []
             else:

@@ -85,6 +85,7 @@ class StagingCore:
             return self._flush()
 
     def _check_size(self, size: int) -> None:
+        # Such a put would wait forever, and all later ones behind it.
         if 0 < self.memory_limit < size:
             raise ResourceExhaustedError(
                 f"the element is too large for staging area {self.name!r}",
@@ -107,6 +108,7 @@ class StagingCore:
             elif not ticket.resolved:
                 self._gets.remove(ticket)
             else:
+                # At the front, where it was taken from, even if later puts have filled the room meanwhile.
                 self._inside.appendleft(ticket.value)
                 self._bytes += ticket.value.size
             return self._flush()
@@ -127,6 +129,7 @@ class StagingCore:
         """Serve all tickets until none makes progress. Peeks are served before gets."""
         resolved: list[Ticket] = []
         moved = True
+        # Each get makes room for puts, and each put may serve a peek or a get, hence the loop.
         while moved:
             moved = False
             while self._puts and self._fits(self._puts[0]):
@@ -146,6 +149,7 @@ class StagingCore:
 
     def _look(self) -> list[Ticket]:
         seen: list[Ticket] = []
+        # A copy, since served peeks leave the list meanwhile.
         for peek in [p for p in self._peeks if p.index < len(self._inside)]:
             self._peeks.remove(peek)
             peek.resolve(self._inside[peek.index])

@@ -62,6 +62,7 @@ class _Kept:
         self._things.pop(number, None)
         self._things[number] = (now, thing)
         while self._things:
+            # Times do not decrease, so the first entry is the oldest, and the loop ends at the first fresh one.
             oldest = next(iter(self._things))
             if self._things[oldest][0] + self._seconds >= now:
                 return
@@ -114,6 +115,7 @@ class ShareCore:
     def withdraw(self, ticket: Share) -> list[Ticket]:
         """Stop waiting."""
         with self._lock:
+            # A later ticket with the same number may have replaced this one.
             if self._waiting.get(ticket.number) is ticket:
                 del self._waiting[ticket.number]
         return []
@@ -160,12 +162,14 @@ class CollectCore:
     def withdraw(self, ticket: Collecting) -> list[Ticket]:
         """Stop waiting."""
         with self._lock:
+            # A resolved ticket has left the list already.
             if ticket in self._collecting:
                 self._collecting.remove(ticket)
         return []
 
     def _complete(self) -> list[Ticket]:
         resolved: list[Ticket] = []
+        # A copy, since complete tickets leave the list in the loop.
         for ticket in [each for each in self._collecting if not each.missing]:
             ticket.resolve([ticket.found[number] for number in ticket.numbers])
             self._collecting.remove(ticket)

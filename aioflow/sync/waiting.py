@@ -113,12 +113,14 @@ class Waiting:
 
     async def _wait(self) -> Any:
         loop = asyncio.get_running_loop()
+        # Made before the ticket is submitted, since another thread may resolve that at once.
         future: asyncio.Future[None] = loop.create_future()
         ticket = self._make(_waker(loop, future))
         wake_all(self._submit(ticket))
         try:
             await future
         except BaseException:
+            # The ticket may have been resolved before the cancellation arrived; then the core takes its value back.
             wake_all(self._withdraw(ticket))
             # The element stays in the resource, so the step has changed something although it was cancelled.
             if ticket.stays and ticket.resolved and ticket.error is None and self._told is not None:
@@ -135,6 +137,7 @@ def _waker(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> Cal
     home = threading.get_ident()
 
     def resolve() -> None:
+        # The waiter may have been cancelled between the wake-up and this call.
         if not future.done():
             future.set_result(None)
 
