@@ -101,6 +101,7 @@ class AllowedFolders:
         if self._folders is None:
             return path
         with file_errors(path):
+            # Links are resolved before the check; `folder` follows none afterwards.
             real = os.path.realpath(path)
             if not self._holds(real):
                 raise self._refused(given or path)
@@ -211,6 +212,7 @@ class AllowedFolders:
                 path = os.path.join(folder, name)
                 if rest:
                     yield from self._below(path, rest)
+                # A match may be a link that leads out of the folders.
                 elif self._holds(os.path.realpath(path)):
                     yield path
 
@@ -244,6 +246,7 @@ def _inner(name: str, above: int, make: bool) -> int:
     # Another program may make the folder at the same time.
     with suppress(FileExistsError):
         os.mkdir(name, dir_fd=above)
+    # What has appeared meanwhile may be a link, too, and is not followed either.
     return os.open(name, _PASS | _NO_LINK, dir_fd=above)
 
 
@@ -265,11 +268,13 @@ def _warn_of_code(folder: str) -> None:
 
 
 def _is_in(path: str, folder: str) -> bool:
+    # With a separator, so that /data-old is not in /data.
     return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
 
 
 def _goes_down(rest: str) -> bool:
     """Return True if the rest of a URL does not lead out of the folder, by its steps or as another URL of a chain."""
+    # A store may decode percent signs, so `%2e%2e` counts as `..`.
     plain = unquote(rest)
     return "::" not in plain and "\\" not in plain and not _STEPS_OUT & set(plain.split("/"))
 

@@ -103,6 +103,7 @@ def _write_file(store: Folder, name: str, arrays: Mapping[str, Storable]) -> Non
             if not _is_pending(store, name):
                 store.remove(pending)
             raise
+        # The checkpoint is complete already: a reader finds the data file under either name.
         store.rename(pending, data)
 
 
@@ -166,6 +167,7 @@ def _manifest(
 def _finish_write(store: Folder, name: str) -> None:
     """Finish an interrupted write: rename the pending data file if the manifest refers to it, else delete it."""
     pending = name + _PENDING
+    # A living writer renames its file itself.
     if store.size(pending) is None or store.has_writer(pending):
         return
     if _is_pending(store, name):
@@ -183,6 +185,7 @@ def _is_pending(store: Store, name: str) -> bool:
 
 
 def _matches(file: TensorFile, manifest: Document) -> bool:
+    # Unless it was streamed, a header contains the digests of the tensors, and so identifies the contents.
     digest: str = manifest["header_sha256"]
     return file.size == manifest["size"] and hashlib.sha256(file.header).hexdigest() == digest
 
@@ -365,6 +368,7 @@ def _streamed_file(store: Store, name: str, manifest: Document) -> TensorFile:
     found = TensorFile(StoredFile(store, file))
     if not _matches(found, manifest):
         raise _mismatch(found, manifest)
+    # A streamed file has no digests of its own, so those of the manifest are used.
     found.digests = digests
     return found
 
@@ -400,6 +404,7 @@ def remove_checkpoint(
         meta_graph_suffix: Suffix of the graph's file, `checkpoint_prefix.SUFFIX`, which is deleted too.
     """
     store, name = store_of(checkpoint_prefix)
+    # Read first: without the manifest these names are unknown.
     files = files_if_any(store, name)
     store.remove(name + MANIFEST)
     if not is_url(checkpoint_prefix):

@@ -164,6 +164,7 @@ def _entries(data: bytes, field: int) -> Iterator[tuple[bytes, Span]]:
 
 
 def _entry(data: bytes, begin: int, end: int) -> tuple[bytes, Span]:
+    # An entry without a value has an empty one, as in protobuf's maps.
     name, value = b"", (end, end)
     for number, wire, start, stop in read_fields(data, begin, end):
         if wire == PIECE and number == 1:
@@ -260,6 +261,7 @@ def _few_ints(data: bytes, begin: int, end: int) -> list[int]:
 
 def _many_ints(data: bytes, begin: int, end: int) -> Array:
     raw = np.frombuffer(data, np.uint8, end - begin, begin)
+    # The last byte of each varint is the one below 0x80.
     last = np.flatnonzero(raw < 0x80)
     if not last.size or last[-1] != raw.size - 1:
         raise damaged("an unterminated varint")
@@ -269,6 +271,7 @@ def _many_ints(data: bytes, begin: int, end: int) -> Array:
     sizes = last - first + 1
     if sizes.max() > 10:
         raise damaged("an unterminated varint")
+    # value = Σ (byteᵢ & 0x7F) · 2^(7i), with i counted from the first byte of the number.
     shifts = (np.arange(raw.size) - np.repeat(first, sizes)) * 7
     bits = (raw & 0x7F).astype(np.uint64) << shifts.astype(np.uint64)
     return np.bitwise_or.reduceat(bits, first).view(np.int64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 _MASK: Final = 2**64 - 1
+# FarmHash's constants k0, k1 and k2: primes between 2^63 and 2^64.
 _K0: Final = 0xC3A5C85C97CB3127
 _K1: Final = 0xB492B66FBE98F273
 _K2: Final = 0x9AE16A3B2F90404F
@@ -35,6 +36,7 @@ def _shifted(value: int) -> int:
 
 
 def _joined(u: int, v: int, factor: int) -> int:
+    # `HashLen16` of FarmHash, derived from Murmur.
     a = _shifted(((u ^ v) & _MASK) * factor)
     b = _shifted(((v ^ a) & _MASK) * factor)
     return b * factor & _MASK
@@ -42,6 +44,7 @@ def _joined(u: int, v: int, factor: int) -> int:
 
 def _short(data: bytes) -> int:
     size = len(data)
+    # `HashLen0to16` of FarmHash.
     factor = _K2 + size * 2
     if size >= 8:
         a, b = _at(data, 0) + _K2, _at(data, size - 8)
@@ -56,6 +59,7 @@ def _short(data: bytes) -> int:
 
 
 def _to_32(data: bytes) -> int:
+    # `HashLen17to32` of FarmHash.
     factor = _K2 + len(data) * 2
     a, b = _at(data, 0) * _K1, _at(data, 8)
     c, d = _at(data, len(data) - 8) * factor, _at(data, len(data) - 16) * _K2
@@ -65,6 +69,7 @@ def _to_32(data: bytes) -> int:
 
 def _to_64(data: bytes) -> int:
     size = len(data)
+    # `HashLen33to64` of FarmHash.
     factor = _K2 + size * 2
     a, b = _at(data, 0) * _K2, _at(data, 8)
     c, d = _at(data, size - 8) * factor, _at(data, size - 16) * _K2
@@ -78,6 +83,7 @@ def _to_64(data: bytes) -> int:
 
 def _weak(data: bytes, at: int, a: int, b: int) -> tuple[int, int]:
     """Return the weak hash of 32 bytes, with seeds."""
+    # `WeakHashLen32WithSeeds` of FarmHash.
     w, x, y, z = (_at(data, at + i) for i in (0, 8, 16, 24))
     a += w
     b = _turned(b + a + z, 21)
@@ -93,6 +99,7 @@ def _long(data: bytes) -> int:
     y = 81 * _K1 + 113
     z = _shifted(y * _K2 + 113) * _K2
     state = (81 * _K2 + _at(data, 0), y, z, (0, 0), (0, 0))
+    # The last 1 to 64 bytes are mixed in below, as a whole block that overlaps the one before it.
     last = (size - 1) // 64 * 64
     for at in range(0, last, 64):
         state = _mixed(data, at, state, _K1, 1)

@@ -121,6 +121,7 @@ def open_file(path: str | os.PathLike[str], opener: Opener = os.open) -> BinaryI
     """
     with file_errors(path):
         file = open(path, "rb", opener=unblocking(opener))  # noqa: SIM115 (the caller closes it)
+        # Checked once it is open: before that, the name could come to mean another file.
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             file.close()
             raise FailedPreconditionError(f"{os.fspath(path)} is no file", expected="a file", actual="something else")
@@ -177,6 +178,7 @@ def read_whole(path: str, opener: Opener | None = None) -> bytes:
     """
     contents = BytesIO()
     with file_errors(path), open(path, "rb", buffering=0, opener=opener) as file:
+        # The pieces are large, so a buffer below them would only add a copy.
         while piece := file.read(PIECE):
             reserve(contents.tell() + len(piece))
             contents.write(piece)

@@ -74,7 +74,9 @@ def write_increment(store: Store, name: str, tensors: Mapping[str, Storable], ba
         InvalidArgumentError: a tensor has a dtype that cannot be stored.
         AbortedError: another program has deleted files that the checkpoint refers to.
     """
+    # Frees the space of interrupted checkpoints before the new one needs it.
     tidy_blocks(store, name)
+    # Read before its manifest is replaced; the files are deleted at the end, if no manifest refers to them.
     replaced = files_if_any(store, name)
     with store.held(files_if_any(store, base) if base else [], alone=False) as there:
         files, known = _earlier(store, base, there)
@@ -82,6 +84,7 @@ def write_increment(store: Store, name: str, tensors: Mapping[str, Storable], ba
         with store.creating(fresh) as upload:
             writer = _Writer(upload.file, len(files))
             entries = {n: writer.write(encode(n, v), described(v), known.get(n)) for n, v in sorted(tensors.items())}
+            # A checkpoint without changed blocks needs no file of its own.
             if writer.offset:
                 upload.commit()
                 files = [*files, {"name": fresh, "size": writer.offset}]
@@ -124,6 +127,7 @@ class _Writer:
         digests: list[str] = []
         places: list[tuple[int, int]] = []
         if known is not None and known.described != what:
+            # Blocks of another dtype or shape have nothing in common, even if some bytes are equal.
             known = None
         for block in _blocks(value):
             digest = hashlib.sha256(block.data).hexdigest()[:_DIGITS]
@@ -146,6 +150,7 @@ def _blocks(value: Encoded) -> Iterator[Array]:
         whole = data.nbytes - data.nbytes % _BLOCK
         for start in range(0, whole, _BLOCK):
             yield data[start : start + _BLOCK]
+        # A copy, since a view would keep the whole piece in memory until the next one.
         rest = data[whole:].copy() if whole < data.nbytes else None
     if rest is not None:
         yield rest
@@ -209,6 +214,7 @@ def _worth_keeping(files: list[Document], known: dict[str, _Known]) -> dict[str,
     """Return the tensors without the places in files that are not referred to again."""
     live = Counter(file for tensor in known.values() for file, _ in tensor.places)
     old = {i for i, file in enumerate(files) if live[i] * _BLOCK < _LIVE * file["size"]}
+    # Files are listed from the oldest to the newest.
     old |= set(range(len(files) - _FILES))
     return {
         # A negative file number makes the writer write the block again.
@@ -332,6 +338,7 @@ class BlockFiles:
             DataLossError: the bytes are not those that were written.
         """
         entry = self.tensors[name]
+        # Before the allocation, since the manifest may be damaged and ask for too much.
         reserve(entry.nbytes)
         data = np.empty(entry.nbytes, np.uint8)
         first = 0

@@ -13,12 +13,14 @@ from aioflow.memory.values import Array
 
 SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 MOST_PIXELS: Final = (1 << 29) // 3  # Pillow's own limit; a small file may declare an image of any size
+# Width, height, bit depth, color type, compression method, filter method, interlace method.
 _HEADER: Final = struct.Struct(">IIBBBBB")
 _KINDS: Final = {1: 0, 2: 4, 3: 2, 4: 6}  # the format's color types, by number of channels
 _CHANNELS: Final = {kind: count for count, kind in _KINDS.items()}
 
 
 def _chunk(kind: bytes, data: bytes) -> bytes:
+    # The length counts the data only; the CRC-32 covers the kind and the data.
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
@@ -33,6 +35,7 @@ def write_png(image: Array, compression: int) -> bytes:
     filtered = np.empty((height, rows.shape[1] + 1), dtype=np.uint8)
     filtered[:, 0] = 2
     filtered[:1, 1:] = rows[:1]
+    # Differences wrap around in uint8, as the format requires.
     filtered[1:, 1:] = rows[1:] - rows[:-1]
     packed = zlib.compress(filtered.tobytes(), compression)
     return SIGNATURE + _chunk(b"IHDR", header) + _chunk(b"IDAT", packed) + _chunk(b"IEND", b"")
@@ -40,6 +43,7 @@ def write_png(image: Array, compression: int) -> bytes:
 
 def is_deep(data: bytes) -> bool:
     """Return True if the PNG file has 16 bits per channel and more than one channel."""
+    # IHDR comes first: bytes 16 to 28 are width, height, bit depth, color type and three methods.
     return len(data) >= 29 and data[24] == 16 and data[25] in _CHANNELS and data[25] != 0
 
 
@@ -106,6 +110,7 @@ def _unfiltered(kind: int, row: Array, above: Array, step: int) -> Array:
     if kind not in (3, 4):
         raise InvalidArgumentError("the PNG image is damaged", expected="a filter 0..4", actual=kind)
     predict = _mean if kind == 3 else _paeth
+    # Byte by byte: each prediction needs the decoded neighbor on the left.
     made, up = [0] * step + row.tolist(), [0] * step + above.tolist()
     for at in range(step, len(made)):
         made[at] = (made[at] + predict(made[at - step], up[at], up[at - step])) & 0xFF

@@ -29,6 +29,7 @@ def read_number(data: bytes, at: int, end: int) -> tuple[int, int]:
     Raises:
         DataLossError: the varint does not end before `end`, or has more than ten bytes.
     """
+    # Most varints have one byte, which needs no loop.
     if at < end and data[at] < 0x80:
         return data[at], at + 1
     value = shift = 0

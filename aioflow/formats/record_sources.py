@@ -151,6 +151,7 @@ class TextLines(_Opening):
     def _line(self) -> bytes | None:
         line: bytes = self._file.readline(_PIECE)
         while len(line) == _PIECE and not line.endswith(b"\n"):
+            # Kept in the source: if the read is stopped at `checkpoint`, the next call continues the line.
             self._begun += line
             reserve(len(self._begun))
             checkpoint()
@@ -218,6 +219,7 @@ class FixedLengthRecords(_Opening):
             return None
         found = b"%b:%d" % (self._work, self._number), bytes(self._window[: self._size])
         self._number += 1
+        # If a hop exceeds the window, the rest of the way is skipped in the file.
         self._skip = max(0, self._hop - len(self._window))
         del self._window[: self._hop]
         return found

@@ -24,6 +24,7 @@ def decompress(data: bytes, limit: int) -> bytes:
     while at < end:
         tag = data[at]
         at += 1
+        # The lower two bits are the kind: 0 is a literal; 1, 2 and 3 are copies with 1, 2 and 4 further bytes.
         if tag & 3 == 0:
             length, at = _literal(data, tag >> 2, at)
             made += data[at : at + length]
@@ -49,6 +50,7 @@ def _literal(data: bytes, length: int, at: int) -> tuple[int, int]:
         length, at = int.from_bytes(data[at : at + wide], "little"), at + wide
     if at + length + 1 > len(data):
         raise _damaged("a literal beyond the end")
+    # The format stores the length minus one, here and in copies; short copies store it minus four.
     return length + 1, at
 
 
@@ -58,6 +60,7 @@ def _copy(data: bytes, tag: int, at: int) -> tuple[int, int, int]:
     if at + wide > len(data):
         raise _damaged("a copy beyond the end")
     back = int.from_bytes(data[at : at + wide], "little")
+    # The short copy has an 11-bit distance, of which the upper three bits are in the tag.
     if tag & 3 == 1:
         return (tag >> 2 & 7) + 4, tag >> 5 << 8 | back, at + wide
     return (tag >> 2) + 1, back, at + wide

@@ -21,7 +21,9 @@ from aioflow.formats.protobuf import read_number, write_number
 from aioflow.formats.snappy import decompress
 
 MAGIC: Final = struct.pack("<Q", 0xDB4775248B80FB57)
+# Two handles of at most 20 bytes each, padded to 40, and the magic number.
 _FOOTER: Final = 48
+# One byte for the compression, four for the masked CRC-32C of the block with that byte.
 _TRAILER: Final = 5
 _BLOCK: Final = 1 << 18  # size in bytes at which a new block is started
 _LARGEST: Final = 1 << 30  # maximum size in bytes of a decompressed block, and of all keys and values
@@ -98,6 +100,7 @@ class Table:
                 total += len(key) + len(value)
                 if total > _LARGEST:
                     raise _damaged(f"keys and values of more than {_LARGEST} bytes")
+                # `find` relies on the order, so a table without it is refused instead of being read wrongly.
                 if before is not None and key <= before:
                     raise _damaged(f"key {key!r} after {before!r}")
                 before = key
@@ -126,6 +129,7 @@ class Table:
         if len(block) < 4:
             raise _damaged("a block without restart points")
         (restarts,) = struct.unpack_from("<I", block, len(block) - 4)
+        # The restart points (uint32 each) and their number follow the entries.
         end = len(block) - 4 - 4 * restarts
         if end < 0:
             raise _damaged("more restart points than the block has room for")
@@ -138,6 +142,7 @@ class Table:
             shared, at = read_number(block, at, end)
             added, at = read_number(block, at, end)
             size, at = read_number(block, at, end)
+            # A slice would silently be shorter than these lengths promise.
             if shared > len(key) or added + size > end - at:
                 raise _damaged("a key or a value that is longer than its block")
             key = key[:shared] + block[at : at + added]
@@ -191,6 +196,7 @@ class _BlockWriter:
 
     def add(self, key: bytes, value: bytes) -> None:
         shared = 0
+        # The key of a restart point is whole, so that LevelDB can begin a binary search there.
         if self._count % self._interval == 0:
             self._restarts.append(len(self._made))
         else:
@@ -203,6 +209,7 @@ class _BlockWriter:
 
     def sealed(self) -> bytes:
         """Return the block with its compression byte and checksum."""
+        # As in LevelDB, where an empty block has one restart point, too.
         restarts = self._restarts or [0]
         block = bytes(self._made) + struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts)) + bytes([_PLAIN])
         return block + struct.pack("<I", masked_crc32c(block))

@@ -201,6 +201,7 @@ class _FolderUpload:
 
     def commit(self) -> None:
         self._temporary.publish(self._final)
+        # The new name survives a crash only once the directory, too, is on the disk.
         flush_directory(self._final.parent, self._dir_fd)
 
 

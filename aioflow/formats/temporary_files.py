@@ -46,6 +46,7 @@ class TemporaryFile:
     def publish(self, final: Path) -> None:
         """Flush the file to the disk and rename it. It stays locked until the end of the block of `temporary_file`."""
         self.file.flush()
+        # Before the rename: otherwise a crash could leave the final name with incomplete contents.
         os.fsync(self.file.fileno())
         if locks is None:
             self.file.close()  # Windows cannot rename an open file

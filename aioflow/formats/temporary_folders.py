@@ -34,6 +34,7 @@ class TemporaryFolder:
         Raises:
             AlreadyExistsError: the final name is in use.
         """
+        # The names in the folder become durable before the folder itself becomes visible.
         flush_directory(self.path)
         try:
             self.path.rename(self._final)

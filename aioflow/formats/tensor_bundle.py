@@ -97,6 +97,7 @@ class TensorBundle:
             raise self._damaged("it is too large", f"at most {_MAX_INDEX} bytes", size)
         try:
             entries = dict(Table.of(store.read(name + INDEX)).items())
+            # The header has the empty key. Keys of slices begin with the ordered code of 0, a zero byte.
             self._shards, self._swapped = _header(entries.pop(b"", b""))
             self._parts = {key: value for key, value in entries.items() if key.startswith(b"\0")}
             self.tensors = {k.decode(): read_entry(v) for k, v in entries.items() if k not in self._parts}
@@ -200,6 +201,7 @@ def _told(error: Exception) -> str:
 
 def _header(data: bytes) -> tuple[int, bool]:
     """Return the number of shards, and whether numbers are big-endian."""
+    # BundleHeaderProto: 1 num_shards, 2 endianness (1 is big), 3 version.
     fields = {number: begin for number, wire, begin, _ in read_fields(data, 0, len(data)) if wire == VARINT}
     shards, order = fields.get(1, 0), fields.get(2, 0)
     if not 0 < shards <= _MAX_SHARDS or order not in (0, 1):
@@ -216,9 +218,11 @@ def read_entry(data: bytes) -> BundleEntry:
     """
     numbers: dict[int, int] = {}
     shape: tuple[int, ...] = ()
+    # BundleEntryProto: 1 dtype, 2 shape, 3 shard_id, 4 offset, 5 size, 6 crc32c, 7 slices.
     crc, slices = 0, list[tuple[Extent, ...]]()
     for number, wire, begin, end in read_fields(data, 0, len(data)):
         if wire == VARINT:
+            # Varints of int64 fields are in two's complement.
             numbers[number] = begin - (1 << 64) if begin >> 63 else begin
         elif (number, wire) == (2, PIECE):
             shape = read_shape(data, begin, end)
@@ -281,6 +285,7 @@ def variable_names(graph: bytes) -> dict[str, str]:
     Raises:
         DataLossError: the object graph is damaged.
     """
+    # TrackableObjectGraph: 1 nodes, each with 2 attributes, each with 1 name, 2 full_name and 3 checkpoint_key.
     found: dict[str, set[str]] = {}
     for number, wire, begin, end in read_fields(graph, 0, len(graph)):
         for field, kind, start, stop in read_fields(graph, begin, end) if (number, wire) == (1, PIECE) else ():

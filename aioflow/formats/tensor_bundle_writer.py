@@ -23,6 +23,7 @@ from aioflow.formats.tensor_encoding import Storable, encode
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import as_dtype
 
+# BundleHeaderProto: num_shards = 1 and version.producer = 1; the default endianness is little.
 _HEADER: Final = write_number(1 << 3) + write_number(1) + write_piece(3, write_number(1 << 3) + write_number(1))
 _SHARD: Final = r"\.data-\d{5}-of-\d{5}"
 SUFFIXES: Final = rf"(?:{re.escape(INDEX)}|{_SHARD})"  # a regular expression for the suffixes of the files

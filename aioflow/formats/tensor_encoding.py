@@ -124,6 +124,7 @@ def encode(name: str, value: Storable) -> Encoded:
     shape: tuple[int, ...] = value.shape
     nbytes = math.prod(shape) * value.dtype.itemsize
     if dtype in _PAIRS:
+        # Real and imaginary part become a last axis of size 2.
         dtype, shape = _PAIRS[dtype], (*shape, 2)
     elif is_stored_as_another(dtype):
         dtype = dtypes.uint8

@@ -113,6 +113,7 @@ def write_tensors(
     if not streamed:
         # With the digests in it, the header identifies the contents, and a file can be verified on its own.
         raw = _header(entries, logical, digests, metadata or {})
+        # Same length as the placeholder, so the data after it stays where it is.
         file.seek(8)
         file.write(raw)
         file.seek(0, os.SEEK_END)
@@ -160,6 +161,7 @@ class TensorFile:
         self._bytes: Array | None = None
         try:
             with file_errors(str(path)), _opened(path) as file:
+                # Each later read opens the path again, which may then be another file.
                 self._identity = _identity(file)
                 self.size = file.seek(0, os.SEEK_END)
                 file.seek(0)
@@ -181,6 +183,7 @@ class TensorFile:
         if len(prefix) < 8:
             raise self._damaged("it is truncated", "8 bytes of header length", f"{len(prefix)} bytes")
         (length,) = struct.unpack("<Q", prefix)
+        # The length is untrusted: it is checked before memory is allocated for it.
         if length > min(_MAX_HEADER, self.size - 8):
             raise self._damaged("the header is truncated", f"{length} bytes", f"{self.size - 8} bytes")
         return read_up_to(file, length)
@@ -195,6 +198,7 @@ class TensorFile:
         for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
             begin, end = entry["data_offsets"]
             code, shape = entry["dtype"], _sizes(entry["shape"])
+            # In bits, since some dtypes of other programs take less than a byte.
             bits = UNKNOWN[code] if code in UNKNOWN else 8 * BY_CODE[code].size
             # The layout allows no gaps between tensors; they cannot overlap either.
             if type(begin) is not int or begin != expected or 8 * (end - begin) != bits * math.prod(shape):
@@ -305,6 +309,7 @@ class TensorFile:
 
 def _distinct(pairs: list[tuple[str, object]]) -> Document:
     found = dict(pairs)
+    # JSON allows repeated names, of which `dict` keeps only the last.
     if len(found) != len(pairs):
         raise ValueError("two entries have the same name")
     return found

@@ -144,6 +144,7 @@ def _listed(pieces: list[tuple[int, Any]], field: Field) -> Array:
     values: list[int] = []
     for wire, piece in batches(pieces):
         values.extend([piece] if wire == VARINT else _unpacked(piece))
+    # Negative numbers are varints of their two's complement, and wrap around to it in uint64.
     return np.array(values, np.uint64).astype(field.stored)
 
 

@@ -19,9 +19,11 @@ from aioflow.errors import DataLossError, FailedPreconditionError, InvalidArgume
 from aioflow.formats.checksum import masked_crc32c
 from aioflow.formats.files import Opener, file_errors
 
+# uint64 length and its CRC-32C, both little-endian; the data and its CRC-32C follow.
 _HEADER: Final = struct.Struct("<QI")
 _CHECKSUM: Final = struct.Struct("<I")
 _CHUNK: Final = 1 << 18
+# zlib reads and writes a gzip header instead of its own if 16 is added to the window bits.
 _WINDOWS: Final = {"ZLIB": zlib.MAX_WBITS, "GZIP": zlib.MAX_WBITS + 16}
 
 
@@ -66,9 +68,11 @@ class _Inflated:
     def _inflate(self) -> bool:
         """Decompress the next piece. Return False at the end of the data."""
         inflater = self._inflater
+        # After a gzip member, the bytes beyond it begin the next; before that, those held back by the output limit.
         packed = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
         packed = packed or self._file.read1(_CHUNK)
         if not packed:
+            # An empty file is valid and has no records, but a stream that has begun must end.
             if self._begun and not inflater.eof:
                 raise EOFError("the compressed data ends early")
             return False
@@ -142,8 +146,10 @@ class RecordFile:
         start = self._used
         if len(self._buffer) < start + _HEADER.size and not self._fetch(_HEADER.size, may_end=True):
             return None
+        # `_fetch` moves the unused bytes to the beginning of the buffer.
         start = self._used
         length, checksum = _HEADER.unpack_from(self._buffer, start)
+        # The length has its own checksum, so that a corrupted one is detected before anything is read by it.
         self._check(self._buffer[start : start + 8], checksum, "length")
         size = _HEADER.size + length + _CHECKSUM.size
         if len(self._buffer) < start + size:
@@ -294,6 +300,7 @@ class TFRecordWriter:
         Raises:
             FailedPreconditionError: the writer is closed.
         """
+        # A memoryview of any item size becomes plain bytes, whose length is that of the data.
         self._put(framed(record if isinstance(record, bytes) else bytes(memoryview(record))))
 
     def flush(self) -> None:
@@ -304,6 +311,7 @@ class TFRecordWriter:
         """
         file = self._open()
         if self._packer is not None:
+            # A sync flush ends at a byte boundary, so a reader can decompress all that was written so far.
             self._put(self._packer.flush(zlib.Z_SYNC_FLUSH), packed=True)
         with file_errors(self._path):
             file.flush()
