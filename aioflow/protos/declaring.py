@@ -101,6 +101,7 @@ class _Fields:
     def _add(self, name: str, number: int, kind: str) -> None:
         field = self._message.field.add(name=name, number=number, label=_PROTO.LABEL_OPTIONAL)
         if self._in_oneof:
+            # Set only inside a oneof, since 0 is the index of the first one.
             field.oneof_index = len(self._message.oneof_decl) - 1
         if kind.startswith("<"):
             field.label = _PROTO.LABEL_REPEATED
@@ -113,6 +114,7 @@ class _Fields:
     def _map_entry(self, name: str, kinds: str) -> str:
         """Declare the entry message of a map, nested in the message that has the map, and return its name."""
         entry = self._message.nested_type.add(name="".join(part.capitalize() for part in name.split("_")) + "Entry")
+        # On the wire a map is a repeated message with a key (1) and a value (2); protoc names it so, too.
         entry.options.map_entry = True
         for number, (part, kind) in enumerate(zip(("key", "value"), kinds.split(","), strict=True), 1):
             self._set_type(entry.field.add(name=part, number=number, label=_PROTO.LABEL_OPTIONAL), kind)
@@ -122,6 +124,8 @@ class _Fields:
         if kind in _SCALARS:
             field.type = _SCALARS[kind]
             return
+        # `error.Code` is declared in a file of its own.
         is_enum = kind in self._enums or kind == "error.Code"
         field.type = _PROTO.TYPE_ENUM if is_enum else _PROTO.TYPE_MESSAGE
+        # The leading dot marks a full name, which is not searched for in the enclosing scopes.
         field.type_name = f".{kind}" if kind.startswith("google.") else self._prefix + kind

@@ -28,6 +28,7 @@ def _made() -> Any:
     from aioflow.protos.declaring import declare
 
     made = descriptor_pool.DescriptorPool()
+    # A file comes after those that it imports.
     made.AddSerializedFile(any_pb2.DESCRIPTOR.serialized_pb)
     made.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)
     errors = declare("aioflow/errors.proto", f"{_PACKAGE}.error", models.ERRORS, ())
