@@ -148,6 +148,7 @@ def reserved_socket(place: str) -> socket.socket | None:
 def is_loopback(host: str) -> bool:
     """Return True if this is a loopback address. A host name is not."""
     try:
+        # An IPv6 address may have a scope, as in fe80::1%eth0.
         return ipaddress.ip_address(host.partition("%")[0]).is_loopback
     except ValueError:
         return False

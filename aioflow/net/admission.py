@@ -67,6 +67,7 @@ class Admission:
 
     def stop(self, error: OpError) -> None:
         """Stop all running steps. They end at the next checkpoint of their kernels."""
+        # A copy, since a step that is stopped may end at once.
         for step in list(self.running):
             step.stop(error)
 

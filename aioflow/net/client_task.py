@@ -86,6 +86,7 @@ class ClientTask:
             tasks = TaskWorker(Worker(task=self.task), push)
             ready.set_result(tasks)
             try:
+                # Until the background is closed, which cancels this task.
                 await asyncio.Event().wait()
             finally:
                 tasks.close()

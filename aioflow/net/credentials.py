@@ -135,6 +135,7 @@ def read_secret(path: str | Path) -> bytes:
     """
     try:
         with open(path, "rb") as file:
+            # The open file is checked, since the path could lead to another one a moment later.
             check_private(path, os.fstat(file.fileno()))
             # Room for a line ending, and one byte to detect a secret that is too long.
             return file.read(_MOST + 2).strip()

@@ -318,6 +318,7 @@ class Decoder:
             raise DataLossError("an unknown kind of frame", expected="a known kind", actual=f"{kind}, flags {flags}")
         check_counts(header, tensors, payload, self._limits)
         prefix = _Prefix(known, flags == MORE, request, header, tensors, payload)
+        # Before the rest of the frame arrives: a malformed prefix must not make this end wait for it.
         _CHECKS.get(known, _check_message)(prefix, self._assembly)
         return prefix
 

@@ -84,6 +84,7 @@ def decode_error(document: Document, peer: str) -> OpError:
     )
     if not document["applied"]:
         error.may_have_been_applied = False
+    # A note, since a traceback of another process cannot become part of this one's.
     error.add_note(f"traceback at {peer}:\n{document['traceback']}")
     return error
 

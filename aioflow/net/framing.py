@@ -135,6 +135,7 @@ def encode(message: Message, limits: Limits = DEFAULT_LIMITS) -> Encoded:
             buffers.append(memoryview(_ZEROS)[: start - total])
         buffers.append(memoryview(buffer))
         total = start + spec.nbytes
+    # The prefix has 64 bits for the number. Kinds below REQUEST belong to the connection itself.
     if not 0 <= message.request < 2**64 or message.kind < Kind.REQUEST:
         raise InvalidArgumentError("not a message that can be sent", actual=(message.kind, message.request))
     document = message.header

@@ -54,6 +54,7 @@ class LoopThread:
             if self._thread is None:
                 self._thread = threading.Thread(target=asyncio.run, args=(self._serve(),), name=_NAME, daemon=True)
                 self._thread.start()
+                # From here on `_loop`, `_group` and `_closing` exist.
                 self._ready.wait()
             # Under the lock, because `close` could otherwise end the loop first.
             done = self._submit(coroutine, self._thread)
@@ -112,6 +113,7 @@ async def _pass_on(coroutine: Coroutine[object, object, _T], done: Future[_T]) -
     except BaseException as error:
         with suppress(InvalidStateError):  # the caller has given up
             done.set_exception(error)
+        # Other errors are the caller's. Raised here, they would cancel the whole task group.
         if isinstance(error, asyncio.CancelledError):
             raise
     else:

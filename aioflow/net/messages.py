@@ -235,6 +235,7 @@ def _is_bool(value: object) -> bool:
 
 
 def _is_seconds(value: Any) -> bool:
+    # False for NaN, too.
     return type(value) in (int, float) and value >= 0
 
 
@@ -451,6 +452,7 @@ def pack_stats(step_stats: Sequence[StepStats]) -> tuple[list[str], list[Array]]
 def unpack_stats(devices: Sequence[str], tensors: Sequence[Array]) -> list[StepStats]:
     """Return the times in a message. Raises DataLossError."""
     numbers, texts, times, sizes = tensors
+    # -1 fits no shape below; `len` of an array of rank 0 would raise TypeError.
     count = len(numbers) if numbers.ndim == 1 else -1
     fits = (
         numbers.dtype == np.int64

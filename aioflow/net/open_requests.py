@@ -10,6 +10,7 @@ from aioflow.memory.values import Array
 from aioflow.net.limits import Limits
 from aioflow.net.quota import Quota
 
+# Only the bytes of all clients together are limited, not the number of requests.
 _ANY: Final = 1 << 62
 
 

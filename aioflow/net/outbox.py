@@ -230,6 +230,7 @@ class _SendQueue:
             push_group.create_task(self._watch(channel))
             confirming = push_group.create_task(self._confirm(channel)) if self._confirms else None
             while channel.error is None:
+                # Small values first, as long as there are any: they overtake large ones.
                 while self._small and channel.error is None:
                     await self._send(channel, self._small.take())
                 while self._large and self._in_flight < _IN_FLIGHT and channel.error is None:

@@ -79,6 +79,7 @@ def encode_part(part: Part, limits: Limits = DEFAULT_LIMITS, home: bool = False)
     writer = _Writer(limits)
     # First, because encoding the records collects the texts that precede them.
     records = [record for device, graph in part.subgraphs.items() for record in writer.subgraph(device, graph)]
+    # The texts come first, so that the reader can resolve their numbers in the records.
     data = b"".join([_packed(_bounded(list(writer.texts), "texts of a plan")), *records])
     if len(data) > limits.plan_bytes:
         raise ResourceExhaustedError("bytes of a plan", expected=f"at most {limits.plan_bytes}", actual=len(data))
@@ -145,6 +146,7 @@ class _Writer:
         return self.texts.setdefault(text, len(self.texts))
 
     def _value(self, value: object, depth: int) -> object:
+        # By exact type: np.float64 is a subclass of float, and has to arrive as a NumPy scalar.
         if value is None or type(value) in _PLAIN:
             return value
         if isinstance(value, tuple | list) and depth > 0:
@@ -169,6 +171,7 @@ class _Writer:
     def _array(self, value: Array | np.generic) -> list[object]:
         array = np.asarray(value)
         if array.nbytes > _INLINE_CONSTANT and not array.dtype.hasobject:
+            # The graph keeps the value alive, so its id is not reused meanwhile.
             number = self._tensor_of.setdefault(id(value), len(self.tensors))
             if number == len(self.tensors):
                 self.tensors.append(array)
@@ -176,6 +179,7 @@ class _Writer:
         spec, data = to_wire(array, self._limits)
         if len(data) > self._limits.plan_bytes:
             raise ResourceExhaustedError("a constant of strings", expected=self._limits.plan_bytes, actual=len(data))
+        # A NumPy scalar arrives as one, not as an array of rank 0.
         return [_SCALAR if isinstance(value, np.generic) else _ARRAY, *spec.document(), bytes(data)]
 
 
@@ -298,6 +302,7 @@ class _Reader:
     def subgraph(self) -> tuple[str, ClientGraph]:
         device, feeds, fetches, targets, count = self._list(self._next(), 5, "subgraph")
         _require(type(count) is int and count >= 0, "number of nodes", count)
+        # Before the records are read, since the number is only the sender's claim.
         self._count(count)
         graph = self._graph(feeds, fetches, targets, [self._node_record(self._next()) for _ in range(count)])
         try:
@@ -408,6 +413,7 @@ class _Reader:
             raise ResourceExhaustedError("functions in functions", expected=f"at most {_MOST_BODIES}", actual="more")
         self._inside += 1
         found = self._graph(feeds, fetches, targets, [self._node_record(record) for record in records])
+        # After an error it is not undone, since the whole part is then refused.
         self._inside -= 1
         return found
 
@@ -457,6 +463,7 @@ def _check_attrs(node: Node) -> None:
 
 
 def _constant(array: Array) -> Array:
+    # All steps of the part read the same array.
     array.flags.writeable = False
     return array
 

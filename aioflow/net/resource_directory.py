@@ -111,6 +111,7 @@ class Holdings:
             check_places(Resource(*name, ""), count + len(self._claimed.get(name, ())), self._limits)
         self._room.take(len(new), sum(size_of(resource, homes[resource]) for resource in new))
         for resource, device in homes.items():
+            # All checks precede the first change, so a refused request reserves nothing.
             self._claimed.setdefault(resource[:2], {})[resource.request] = device
 
 
@@ -163,6 +164,7 @@ class ResourceDirectory:
             # In a loop, since a concurrent call that was aborted may have removed names meanwhile.
             while new := [name for name in dict.fromkeys(r[:2] for r in resources) if name not in self._known]:
                 self._learn(new, await self._look_up(new))
+            # No await lies within, so concurrent calls see all of these decisions or none.
             resolved = [self._resolved(*pair) for pair in zip(resources, devices, strict=True)]
         try:
             await self._claim(dict(zip(resources, resolved, strict=True)))
@@ -259,6 +261,7 @@ class ResourceDirectory:
             try:
                 await ask(task)
             except OpError as error:
+                # Collected instead of raised: the task group would cancel the other calls and wrap the error.
                 errors.append(error)
 
         async with asyncio.TaskGroup() as tg:

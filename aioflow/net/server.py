@@ -192,6 +192,7 @@ class Server:
     def hello(self) -> Hello:
         """Return the description of the server that it sends to clients."""
         jobs = {
+            # Pairs instead of a map by index: the maps of a header have only texts as keys.
             job: [[index, self.cluster.task_address(job, index)] for index in self.cluster.task_indices(job)]
             for job in self.cluster.jobs
         }
@@ -284,6 +285,7 @@ class Server:
     @asynccontextmanager
     async def _reach(self, task: str) -> AsyncIterator[Channel]:
         address = comm_address(self.cluster.task_address(*parse_task(task)))
+        # The task may be a server of this process that starts on first use.
         await start_own(address)
         try:
             comm = await connect(address, _CONNECT_SECONDS, self._client_options, peer=task)
@@ -369,7 +371,7 @@ class Server:
         if self._process != generation():
             return
         self._closing.set()
-        # The server was never started, so no task of it will set the event.
+        # A server that was never started has no task that would set the event.
         if self._ready is None:
             self._ended.set()
         await self._ended.wait()

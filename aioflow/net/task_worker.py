@@ -229,6 +229,7 @@ class WorkerSession:
     async def deregister(self, handle: int) -> None:
         """Forget a part; a running step of it continues."""
         if handle in self._handles:
+            # Before the await, so that a second call does nothing.
             del self._handles[handle]
             await self._worker.deregister(handle)
 

@@ -154,6 +154,7 @@ def to_wire(value: Value, limits: Limits) -> tuple[TensorSpec, Buffer]:
     dtype = dtype_of(array)
     if dtype is None:
         return _strings_to_wire(array, limits)
+    # Copies only if the byte order or the layout differs.
     little = np.asarray(array, dtype=_LITTLE_ENDIAN[dtype], order="C")
     if little.nbytes <= _SMALL:
         return TensorSpec(dtype, array.shape, little.nbytes), little.tobytes()

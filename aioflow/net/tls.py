@@ -84,6 +84,7 @@ class Tls:
         for protocol in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
             context = ssl.SSLContext(protocol)
             context.minimum_version = ssl.TLSVersion.TLSv1_3
+            # By default, a server does not ask its clients for a certificate.
             context.verify_mode = ssl.CERT_REQUIRED
             try:
                 context.load_cert_chain(cert, key, password=_refuse_password)

@@ -127,6 +127,7 @@ class _Part:
         """
         if len(tensors) != len(self.feeds):
             raise InvalidArgumentError("wrong number of feeds", expected=len(self.feeds), actual=len(tensors))
+        # The feeds of other parts stay None: nothing in this part reads them.
         values: list[Value] = [None] * self.total
         for index, spec, tensor in zip(self.feeds, self.specs, tensors, strict=True):
             if tensor.dtype != spec.dtype.np_dtype or not is_compatible(spec.dims, tensor.shape):
@@ -181,6 +182,7 @@ class WorkerService:
 
     async def serve(self, comm: Comm) -> None:
         """Serve one connection until it ends."""
+        # One quota for all clients of the worker, made with the first connection.
         room = self._open = self._open or all_open_requests(comm.limits)
         requests = OpenRequests(comm.limits, room)
         client = _Client(self._worker, self._hello(), self._homes, comm, self._succeed, requests, self._status)

@@ -35,6 +35,7 @@ def expand_addresses(text: str) -> list[str]:
     for part in text.split(","):
         if not part:
             raise InvalidArgumentError("an address is missing", expected="HOST:PORT[,…]", actual=brief(text))
+        # With two groups in the pattern, `split` returns literal, low, high, literal, and so on.
         literals = _BRACES.split(part)
         if any(letter in literal for literal in literals[::3] for letter in "{}"):
             raise InvalidArgumentError("not a range of addresses", expected="such as job-{0..3}", actual=brief(part))
@@ -65,6 +66,7 @@ def expand_hostlist(text: str) -> list[str]:
     _require_short(text)
     found: list[str] = []
     for part in _parts(text):
+        # With one group in the pattern, `split` returns literal, inside, literal, and so on.
         literals = _BRACKETS.split(part)
         malformed = any(letter in literal for literal in literals[::2] for letter in "[]")
         if malformed or not part:

@@ -92,6 +92,7 @@ class Exporter:
         for index, array in enumerate(tensors):
             if isinstance(array, np.ndarray) and array.nbytes >= SHARED.smallest and array.ndim <= limits.rank:
                 dtype = dtype_of(array)
+                # Not every byte is a valid bool, and the receiver does not read the memory to check it.
                 if dtype is not None and not dtype.is_bool:
                     found[index] = dtype, array
         return self._within(found)

@@ -97,6 +97,7 @@ class Importer:
         itemsize = spec.dtype.np_dtype.itemsize
         if not (0 < spec.nbytes <= size - offset and offset % itemsize == 0 and slot < SLOTS and 0 < turn <= TURNS):
             raise DataLossError("a shared tensor exceeds its segment", expected=f"{size} bytes", actual=place)
+        # The owner reuses a slot only after the ring has shown its return.
         if slot in self._held:
             raise DataLossError("a slot for a shared tensor was used twice", actual=slot)
         memory = self._memory(number, fd, file_bytes, own)

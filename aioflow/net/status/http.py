@@ -42,6 +42,7 @@ _METRICS: Final = (
 
 def as_metrics(status: ServerStatus) -> str:
     """Return the metrics, each with the label `task`."""
+    # The escapes that Prometheus' format requires in the value of a label.
     task = status.task.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     lines: list[str] = []
     for metric in _METRICS:
@@ -129,6 +130,7 @@ def answer(received: bytes | bytearray, status: Callable[[], ServerStatus]) -> b
     head = received[:MOST_BYTES]
     if b"\n\r\n" not in head and b"\n\n" not in head:
         return _bytes(_Page(431, "the request is too long\n")) if len(received) >= MOST_BYTES else None
+    # Latin-1 decodes any bytes; the pattern then admits only ASCII.
     line = _LINE.fullmatch(head.partition(b"\n")[0].decode("latin-1").removesuffix("\r"))
     if line is None:
         return _bytes(_Page(400, "not a request\n"))
