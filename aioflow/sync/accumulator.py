@@ -142,7 +142,7 @@ class AccumulatorCore:
         if ticket.number != self._taken:
             return  # the next sum has been taken since, so these gradients are stale
         total, count = ticket.value
-        # New gradients have been added since. They stay even if the sum cannot be joined to them.
+        # Gradients that were added since stay, even if the sum cannot be joined to them.
         if self._sum is not None:
             if not self._only_first:
                 with contextlib.suppress(InvalidArgumentError):

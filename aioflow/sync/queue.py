@@ -239,6 +239,7 @@ class QueueCore:
                 enough = not self.closed and len(store) + len(ticket.elements) <= self.capacity
             if line or not enough:
                 return None
+            # Alone in its line, and with enough elements or room, the ticket is resolved by the flush.
             self._line_up(ticket)
             return self._flush()
 
