@@ -27,6 +27,7 @@ from urllib.parse import unquote
 from aioflow.errors import InvalidArgumentError, PermissionDeniedError
 from aioflow.formats.files import file_errors, names_in, relative_to
 
+# `::` joins the URLs of a chain of fsspec. A scheme has at least two characters, unlike a drive of Windows.
 _URL: Final = re.compile(r"([a-z][a-z0-9+.-]+)(?:::|://)")
 _PATH: Final = re.compile(r"(?:file|local)://")
 _TO_GIVE: Final = "python -m aioflow.worker --allow-dir FOLDER, or train.Server(…, allow_dirs=[FOLDER])"

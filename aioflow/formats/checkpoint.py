@@ -83,6 +83,7 @@ def _in_same_folder(here: Store, base: str, folders: AllowedFolders) -> str | No
     if not base:
         return None
     there, name = store_of(base, folders)
+    # A manifest names files without their folder, so it refers only to those beside it.
     return name if here.path("") == there.path("") else None
 
 
@@ -216,6 +217,7 @@ class CheckpointReader:
         self._aliases: Mapping[str, str] = {}
         with file_errors(Path(prefix)):
             store, name = store_of(prefix, folders)
+            # The prefix of a checkpoint may end so, too; then there is a manifest.
             if prefix.endswith(_DATA) and store.size(name + MANIFEST) is None:
                 self._file = TensorFile(StoredFile(store, name))
                 return
@@ -342,6 +344,7 @@ def _named_file(store: Store, name: str, manifest: Document) -> TensorFile:
         try:
             file = TensorFile(StoredFile(store, name + suffix))
         except (NotFoundError, DataLossError) as error:
+            # A damaged file explains more than a missing one.
             failure = failure if failure is not None and isinstance(error, NotFoundError) else error
             continue
         if _matches(file, manifest):
@@ -411,6 +414,7 @@ def remove_checkpoint(
         for suffix in (_PENDING, _DATA):
             store.remove(name + suffix)
     forget_files(store, [file for file in files if file != name + _DATA])
+    # The index comes first: without it, the other files are no checkpoint.
     for file in bundle_files(store, name) or table_files(store, name):
         store.remove(file)
     store.remove(f"{name}.{meta_graph_suffix}")

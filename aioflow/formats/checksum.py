@@ -8,6 +8,7 @@ import google_crc32c
 
 from aioflow.memory.values import Array
 
+# `kMaskDelta` of LevelDB, and so of TensorFlow.
 _DELTA: Final = 0xA282EAD8
 
 

@@ -64,6 +64,7 @@ class _InFolder:
         with file_errors(self.path):
             if self.is_new:
                 self._folder.mkdir(parents=True, exist_ok=True)
+            # Unbuffered: an error then comes from `write`, where it can be undone, and not from closing the file.
             with open(self.path, "xb" if self.is_new else "r+b", buffering=0) as file:
                 end = file.seek(0, os.SEEK_END)
                 try:

@@ -120,6 +120,7 @@ class Layouts:
         if len(self._known) == _LENGTHS and len(data) not in self._known:
             self._known = {}
         alike = self._known.get(len(data), ())
+        # The newest layout first; the oldest is dropped.
         self._known[len(data)] = (_Layout(around, places), *alike[: _ALIKE - 1])
 
 

@@ -146,6 +146,7 @@ def check_private(path: str | os.PathLike[str], status: os.stat_result | None = 
     with file_errors(path):
         status = status or os.stat(path)
     own = status.st_uid == os.geteuid()
+    # 0o077 is any access by the group and others; 0o037 leaves the group the right to read.
     if stat.S_ISREG(status.st_mode) and status.st_mode & (0o077 if own else 0o037):
         raise InvalidArgumentError(
             f"other users may read or write {os.fspath(path)}, which has a secret",

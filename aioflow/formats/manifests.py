@@ -59,6 +59,7 @@ def sealed(content: Document) -> bytes:
 
 def digest_of(content: Document) -> str:
     """Return the checksum of a manifest's content."""
+    # With sorted keys, since the order of a JSON object has no meaning.
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from aioflow.errors import DataLossError
 
+# The wire types; 3 and 4, the ends of a group, occur only in proto2.
 VARINT, FIXED64, PIECE, FIXED32 = 0, 1, 2, 5
 MASK64: Final = 2**64 - 1
 
@@ -34,6 +35,7 @@ def read_number(data: bytes, at: int, end: int) -> tuple[int, int]:
         return data[at], at + 1
     value = shift = 0
     while True:
+        # Ten bytes of seven bits hold any number of 64 bits.
         if at >= end or shift > 63:
             raise damaged("an unterminated varint")
         byte = data[at]

@@ -103,6 +103,7 @@ class _Opening:
     def close(self) -> None:
         """Close the file."""
         if self._opened is not None:
+            # The finalizer would close the file a second time.
             self._closing.detach()
             self._opened.close()
 

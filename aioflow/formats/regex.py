@@ -82,6 +82,7 @@ def replaced(text: bytes, pattern: Any, rewrite: Rewrite, everywhere: bool) -> b
     """Replace the first match, or every match if `everywhere`, like `RE2::Replace` and `RE2::GlobalReplace`."""
     made: list[bytes] = []
     at, last = 0, -1
+    # `<=`, since a pattern may match the empty text at the end.
     while at <= len(text) and (match := pattern.search(text, at)) is not None:
         begin, end = match.span()
         made.append(text[at:begin])

@@ -48,12 +48,14 @@ def table_files(store: Store, name: str) -> list[str]:
         name: The prefix, or the pattern of the shards, as TensorFlow names them: "model-?????-of-00002".
     """
     name = plain_prefix(name)
+    # A checkpoint of one table is a file with the prefix itself as its name.
     if (store.size(name) or 0) >= len(MAGIC):
         with suppress(FailedPreconditionError), store.open(name) as file:  # the name may be that of a folder
             file.seek(-len(MAGIC), 2)
             return [name] if file.read() == MAGIC else []
     shards = {other: _SHARD.fullmatch(other[len(name) :]) for other in store.names() if other.startswith(name)}
     found = sorted((int(part[1]), int(part[2]), file) for file, part in shards.items() if part is not None)
+    # Each shard occurs once, and all of them agree on their number.
     whole = found and [(shard, count) for shard, count, _ in found] == [(i, len(found)) for i in range(len(found))]
     return [file for *_, file in found] if whole else []
 
@@ -96,6 +98,7 @@ class SliceTables:
         with self._open(file) as table:
             # The empty key, the first of each table, holds the list of the tensors and their slices.
             header = table.find(b"") or b""
+        # SavedTensorSlices: 1 meta, a SavedTensorSliceMeta: 1 tensor, a SavedSliceMeta for each tensor.
         for number, wire, begin, end in read_fields(header, 0, len(header)):
             for field_, kind, start, stop in read_fields(header, begin, end) if (number, wire) == (1, PIECE) else ():
                 if (field_, kind) == (1, PIECE):
@@ -168,6 +171,7 @@ class _OpenTable:
 
 def _described(data: bytes, begin: int, end: int) -> tuple[str, BundleEntry]:
     """Decode a SavedSliceMeta."""
+    # SavedSliceMeta: 1 name, 2 shape, 3 type, 4 slice.
     name, shape, kind = "", tuple[int, ...](), 0
     slices: list[tuple[Extent, ...]] = []
     for number, wire, start, stop in read_fields(data, begin, end):
@@ -187,6 +191,7 @@ def _described(data: bytes, begin: int, end: int) -> tuple[str, BundleEntry]:
 
 def _data(value: bytes) -> bytes:
     """Return the bytes of the TensorProto of a SavedTensorSlices."""
+    # SavedTensorSlices: 2 data, a SavedSlice: 3 data, a TensorProto. Its pieces are merged, as protobuf does.
     return b"".join(
         value[first:last]
         for begin, end in _pieces(value, 0, len(value), 2)

@@ -320,6 +320,7 @@ class _RemoteUpload:
 
     def commit(self) -> None:
         with _errors(self._path):
+            # In a store, closing the file is what publishes it.
             self.file.close()
         self.done = True
 

@@ -10,6 +10,7 @@ from aioflow.concurrency.stopping import batches
 
 _MASK: Final = 2**64 - 1
 _SEED: Final = 0xDECAFCAFFE  # TensorFlow's seed
+# The constants m and r of MurmurHash64A.
 _FACTOR: Final = 0xC6A4A7935BD1E995
 _SHIFT: Final = 47
 _WORDS: Final = 4096  # words between two checkpoints
@@ -46,15 +47,18 @@ def sip_hash(data: bytes, key: tuple[int, int]) -> int:
     """Return SipHash-2-4 by Jean-Philippe Aumasson and Daniel J. Bernstein, as an unsigned number."""
     low, high = (part & _MASK for part in key)
     state = (
+        # "somepseudorandomlygeneratedbytes" in ASCII, as the algorithm prescribes.
         low ^ 0x736F6D6570736575,
         high ^ 0x646F72616E646F6D,
         low ^ 0x6C7967656E657261,
         high ^ 0x7465646279746573,
     )
     whole = len(data) & ~7
+    # The last word has the remaining bytes, and the length modulo 256 in its highest byte.
     last = int.from_bytes(data[whole:], "little") | (len(data) & 0xFF) << 56
     for (word,) in chain(batches(struct.iter_unpack("<Q", data[:whole]), _WORDS), [(last,)]):
         a, b, c, d = state
+        # Two rounds for each word and four at the end: the 2 and the 4 of SipHash-2-4.
         a, b, c, d = _round(*_round(a, b, c, d ^ word))
         state = (a ^ word, b, c, d)
     a, b, c, d = state

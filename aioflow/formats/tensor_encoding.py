@@ -100,6 +100,7 @@ class Encoded:
         if isinstance(source, np.ndarray):
             yield from (source[part] for part in blocks(self.nbytes, size))
             return
+        # At least 1, so that empty rows do not divide by zero below.
         row = max(1, self.nbytes // max(1, source.shape[0]))
         for part in blocks(source.shape[0], max(1, size // row)):
             yield source.rows(part.start, part.stop).reshape(-1).view(np.uint8)

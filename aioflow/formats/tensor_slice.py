@@ -15,6 +15,7 @@ from typing import Final
 from aioflow.errors import InvalidArgumentError
 
 _FEW: Final = 64  # slices that are compared pairwise, which is exact but takes quadratic time
+# A Mersenne prime: the numbers below it form a field, in which random products rarely coincide.
 _PRIME: Final = 2**61 - 1
 
 
@@ -86,6 +87,7 @@ def check_cover(name: str, parts: Sequence[TensorSlice]) -> None:
         raise InvalidArgumentError(
             f"the slices of {name} belong to tensors of different shapes", expected="one shape", actual=sorted(shapes)
         )
+    # Empty slices neither overlap nor cover anything.
     kept = [part for part in parts if 0 not in part.shape]
     if len(kept) > _FEW:
         _check_many(name, kept)
@@ -95,6 +97,7 @@ def check_cover(name: str, parts: Sequence[TensorSlice]) -> None:
         raise InvalidArgumentError(
             f"slices of {name} overlap", expected="each element once", actual=[part.text for part in twice]
         )
+    # Slices inside the tensor that do not overlap cover it exactly if their sizes add up.
     if _elements(kept) != math.prod(full):
         raise InvalidArgumentError(
             f"the slices of {name} do not cover the tensor",

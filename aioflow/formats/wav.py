@@ -10,6 +10,7 @@ import numpy as np
 from aioflow.errors import InvalidArgumentError
 from aioflow.memory.values import Array
 
+# 44 bytes: the RIFF header, the chunk `fmt ` of 16 bytes, and the header of the chunk `data`.
 _HEADER: Final = struct.Struct("<4sI4s4sIHHIIHH4sI")
 _HIGHEST, _LOWEST, _SCALE = 32767, -32768, 32768
 
@@ -37,5 +38,6 @@ def write_wav(samples: Array, rate: int) -> bytes:
     data: bytes = np.nan_to_num(np.clip(rounded, _LOWEST, _HIGHEST)).astype("<i2").tobytes()
     # Wraps around if the fields are too small.
     a_second, a_frame = rate * channels * 2 % (1 << 32), channels * 2 % (1 << 16)
+    # 36 is the number of bytes between this field and the samples; format 1 is PCM.
     parts = (b"RIFF", 36 + size, b"WAVE", b"fmt ", 16, 1, channels, rate, a_second, a_frame, 16)
     return _HEADER.pack(*parts, b"data", size) + data
