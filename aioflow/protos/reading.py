@@ -40,6 +40,7 @@ def parse_text(name: str, text: str | bytes) -> Message:
     from google.protobuf import text_format
 
     try:
+        # An editor may have added a byte order mark, which protobuf's parser does not accept.
         decoded = (text.decode() if isinstance(text, bytes) else text).removeprefix("\ufeff")
         _check_escapes(decoded)
         return text_format.Parse(decoded, message(name)(), descriptor_pool=pool())
@@ -67,6 +68,7 @@ def read(name: str, data: bytes) -> Message:
 
 def to_bytes(value: Message) -> bytes:
     """Return the bytes of a message; equal messages have equal bytes."""
+    # Otherwise the entries of a map are written in any order.
     data: bytes = value.SerializeToString(deterministic=True)
     return data
 
