@@ -83,7 +83,6 @@ async def read_rows(tensors: Sequence[Array], columns: int, limits: Limits, most
         for text in row:
             if len(text) > limits.name_bytes:
                 raise _too_long(len(text), limits)
-        # Malformed UTF-8 becomes a name that no resource has.
         rows.append([text.decode("utf-8", "replace") for text in row])
     return rows
 
