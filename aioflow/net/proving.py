@@ -214,8 +214,8 @@ class Proving:
     def _challenged(self, word: bytes) -> bytes:
         self._peer_opening += word
         self._next = self._proved
-        # The listening end answers only after this proof, so a stranger gets nothing from which to guess the secret
-        # offline.
+        # The listening end answers only after this proof, so an unauthenticated client gets nothing from which it could
+        # guess the secret offline.
         return self._proof(self._role) if self._role is Role.CONNECTING else b""
 
     def _proved(self, word: bytes) -> bytes:
