@@ -39,12 +39,15 @@ def to_array(value: Any, dtype: DType | None = None) -> Array:
             too deep, an integer does not fit the dtype, or elements are masked.
         InvalidArgumentError: text has no UTF-8 form (a lone surrogate).
     """
+    # First, because every conversion below would silently return the data under the mask.
     _check_unmasked(value)
+    # Without a dtype the whole list must be seen at once: one late float decides the dtype of all.
     if isinstance(value, list | tuple) and _leaves(value) > _MANY and dtype is not None:
         return _from_long_list(value, dtype)
     if dtype is dtypes.string:
         return string_array(value)
     array = _as_numpy(value, dtype)
+    # NumPy turns a list that mixes numbers and text into text. For a numeric dtype that is an error.
     if array.dtype.kind in "SU":
         if dtype is not None:
             raise _wrong_dtype(value, dtype)
@@ -52,6 +55,7 @@ def to_array(value: Any, dtype: DType | None = None) -> Array:
     if array.dtype.kind == "O":
         return _from_objects(value, array, dtype)
     if dtype is None:
+        # A NumPy value states its dtype on purpose. A Python number has NumPy's default, which is narrowed.
         return native(array) if isinstance(value, np.ndarray | np.generic) else _narrow(array)
     return _cast(array, dtype, isinstance(value, np.ndarray | np.generic))
 
@@ -90,7 +94,9 @@ def _leaves(value: Any) -> int:
         depth += 1
         check_depth(depth)
         count *= len(value)
+        # Only the first element of each level is followed: a ragged nesting fails in the conversion itself.
         value = value[0]
+    # Arrays inside a list count with all their elements.
     return count * int(getattr(value, "size", 1)) if isinstance(value, np.ndarray) else count
 
 
@@ -104,10 +110,12 @@ def _from_long_list(value: list[Any] | tuple[Any, ...], dtype: DType) -> Array:
     """Convert a long list piece by piece: NumPy holds the GIL while it reads Python values."""
     each = _leaves(value) // len(value)
     try:
+        # Long inner lists are converted one by one, short ones in groups: each piece takes about the same time.
         if each > _MANY:
             return np.stack([to_array(item, dtype) for item in batches(value, 1)])
         return np.concatenate([to_array(value[part], dtype) for part in blocks(len(value), _MANY // each)])
     except ValueError as error:
+        # `InvalidArgumentError` is a ValueError too, and already states its reason.
         if isinstance(error, InvalidArgumentError):
             raise
         raise _not_rectangular(value, dtype) from error
@@ -131,6 +139,7 @@ def _narrow(array: Array) -> Array:
     """Convert Python's float64 and int64 to the defaults, float32 and int32, if integers fit."""
     if array.dtype == np.float64:
         return array.astype(np.float32)
+    # An empty int64 array has no minimum, so its size is tested first.
     if array.dtype == np.int64 and (array.size == 0 or (array.min() >= -(2**31) and array.max() < 2**31)):
         return array.astype(np.int32)
     return array
@@ -145,7 +154,9 @@ def _cast(array: Array, dtype: DType, typed: bool) -> Array:
         return array.astype(wanted)
     if not can_cast_feed(dtypes.as_dtype(array.dtype), dtype):
         raise _wrong_dtype(array, dtype)
+    # `empty_like` keeps the memory order of the operand, so the copy runs over both in the order of memory.
     result = np.empty_like(array, wanted, subok=False)
+    # An overflow is found below, with the values in its message, so NumPy's warning is not needed.
     with np.errstate(all="ignore"):
         copy_into(result, array)
     # Comparing afterwards finds overflows in any combination of integer types.
@@ -159,6 +170,7 @@ def _cast(array: Array, dtype: DType, typed: bool) -> Array:
 
 
 def _equal(one: Array, other: Array) -> bool:
+    # An array of shape () has no rows to compare in blocks.
     if one.ndim == 0:
         return bool(one == other)
     return all(np.array_equal(one[part], other[part]) for part in row_blocks(one))
@@ -170,11 +182,13 @@ def _from_objects(value: Any, array: Array, dtype: DType | None) -> Array:
         return string_array(value)
     if dtype in (dtypes.resource, dtypes.variant):
         return array
+    # An object array may come from a table's column and hold numbers only.
     plain = _plain_numbers(array)
     if plain is not None:
         return to_array(plain, dtype)
     if flat.size and all(isinstance(v, int) for v in flat):
         if dtype is not None and (dtype.is_floating or dtype.is_complex):
+            # NumPy stores ints of more than 64 bits as objects, but a float may still hold them.
             with suppress(OverflowError):  # raised by an int that is larger than any float
                 return _cast(np.array([float(v) for v in flat]).reshape(array.shape), dtype, typed=False)
         raise DTypeError(
@@ -188,6 +202,7 @@ def _from_objects(value: Any, array: Array, dtype: DType | None) -> Array:
 def _plain_numbers(array: Array) -> Any:
     """Return the numbers in an object array as a nested list, or None if it holds anything else."""
     if not array.size:
+        # Elements that don't exist contradict no dtype.
         return np.empty(array.shape, np.bool_)  # can be cast to any dtype
     # `reshape(-1)` rather than `flat`, which supports at most 32 dimensions.
     if not all(isinstance(item, int | float | complex | np.number | np.bool_) for item in array.reshape(-1)):
@@ -201,6 +216,7 @@ def holds_bytes(array: Array) -> bool:
     # `flat` supports at most 32 dimensions.
     flat = array.reshape(-1)
     if flat.size <= _MANY:
+        # `set(map(type, …))` runs in C. A generator would execute Python code for each element.
         return set(map(type, flat)) <= {bytes}
     return all(set(map(type, flat[part])) <= {bytes} for part in blocks(flat.size, _MANY))
 

@@ -69,6 +69,7 @@ class TensorData:
             raise InvalidArgumentError("the size overflows", expected=f"at most {_MAX_BYTES} bytes", actual=self.shape)
         count = math.prod(self.shape)
         wanted = count if self.dtype is string else count * self.dtype.size
+        # The type is checked before the length, which another type may lack.
         if not _holds(self.data, self.dtype) or len(self.data) != wanted:
             given: Any = self.data  # it may be of any type here
             length = f"{len(given)} in " if isinstance(given, bytes | memoryview | tuple) else ""
@@ -86,6 +87,7 @@ class TensorData:
         dtype = quantized or as_dtype(array.dtype)
         if dtype is string:
             return cls(dtype, array.shape, tuple(array.reshape(-1).tolist()))
+        # The definition is little-endian on every machine.
         stored = array.astype(array.dtype.newbyteorder("<"), copy=False)
         # A frozen array is shared; any other could be written to later, so it is copied.
         shared = is_frozen(stored) and stored.size > 0
@@ -100,6 +102,7 @@ class TensorData:
 
     def __hash__(self) -> int:
         # Python cannot hash a view of an array, and equal bytes and views must have equal hashes.
+        # Collisions only cost a comparison, and the CRC reads a mapped file once.
         return hash((self.dtype, self.shape, self.data if isinstance(self.data, tuple) else zlib.crc32(self.data)))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -123,6 +126,7 @@ def _holds(data: Any, dtype: DType) -> bool:
     if dtype is string:
         return isinstance(data, tuple) and all(isinstance(item, bytes) for item in data)
     if isinstance(data, memoryview):
+        # Only a flat, read-only view of bytes has `len` equal to its size and a fixed content.
         return data.readonly and data.c_contiguous and data.format == "B" and data.ndim == 1
     return isinstance(data, bytes)
 
@@ -147,6 +151,7 @@ class InputRef(NamedTuple):
     def parse(cls, text: Any) -> InputRef:
         """Parse "node", "node:1" or "^node". Raises InvalidArgumentError for anything else."""
         match = _INPUT.fullmatch(text) if isinstance(text, str) else None
+        # A control input has no port.
         if match is None or (match[1] and match[3]):
             raise InvalidArgumentError("not an input", expected="'node', 'node:1' or '^node'", actual=repr(text))
         return cls(match[2], -1 if match[1] else int(match[3] or 0))
@@ -188,6 +193,7 @@ class NodeDef:
     def _check_fields(self) -> None:
         require(isinstance(self.inputs, tuple), "tuple of inputs", self.inputs)
         control = False
+        # Data inputs are matched to the signature by position, so control inputs come last.
         for text in self.inputs:
             ref = InputRef.parse(text)
             if control and ref.port >= 0:
@@ -253,6 +259,7 @@ class FunctionDef:
             require(isinstance(arg.dtype, DType), "argument", arg)
             _require_text(arg.name, _ARGUMENT, "argument name")
             require(_is_plain(arg.dims), "shape", arg.dims)
+        # Names inside are not resolved here: `import_graph_def` checks them against the ops.
         for node in self.nodes:
             require(isinstance(node, NodeDef), "node", node)
         if len(self.returns) != len(self.outputs):
@@ -283,9 +290,11 @@ def _require_text(value: Any, pattern: re.Pattern[str], what: str) -> None:
 
 
 def _is_plain(value: Any, depth: int = MAX_DEPTH) -> bool:
+    # `type(…) is`, because bool is a subclass of int; it is accepted below.
     if type(value) is int:
         return value in _INT64
     if type(value) is str:
+        # A million characters at most.
         return len(value) <= 1 << 20 and _is_unicode(value)
     if type(value) is tuple:
         return depth > 0 and all(_is_plain(item, depth - 1) for item in value)

@@ -73,6 +73,7 @@ def from_document(document: Any) -> tuple[tuple[NodeDef, ...], int, tuple[Functi
     """
     fields = _known_fields(document, "graph definition", "version", "nodes")
     version = fields["version"]
+    # `type(…) is int`, because True would be version 1.
     if type(version) is int and version > 0:  # otherwise GraphDef rejects the version
         version = readable_version("the graph definition", fields, range(1, VERSION + 1))
     functions = tuple(_function(item) for item in _list(fields.get("functions", []), "list of functions"))
@@ -139,6 +140,7 @@ def _dtype(name: Any) -> DType:
 
 def _known_fields(value: Any, what: str, *names: str) -> dict[str, Any]:
     """Return the map, which must have at least these keys. Later releases may add others: see `checks/versions.py`."""
+    # Only the known fields are checked: unknown ones come from a later release, which `readable_version` judges.
     known = {key: value[key] for key in names if key in value} if isinstance(value, dict) else value
     _fields(known, what, *names)
     found: dict[str, Any] = value

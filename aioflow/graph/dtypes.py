@@ -21,6 +21,7 @@ _FORMS: Final = (str, type, np.dtype, int)  # types of values that a DType is co
 # Accepted by `as_dtype`, but TensorFlow has no dtype for them, so no DType equals them.
 _UNEQUAL: Final = (int, complex, str, bytes)
 
+# Upper case letters mark the narrow kinds.
 _PLAIN: Final = "iufcbIUF"
 
 
@@ -253,11 +254,13 @@ def as_dtype(type_value: DTypeLike) -> DType:
     found: DType | None = None
     if isinstance(type_value, str):
         found = _BY_NAME.get(type_value)
+    # True and False are ints, but never enum numbers.
     elif isinstance(type_value, int) and not isinstance(type_value, bool):
         found = _BY_ENUM.get(type_value)
     elif isinstance(type_value, type):
         found = _BY_PYTHON.get(type_value)
     if found is None:
+        # Last, because NumPy would read "float" as float64 and int as int64.
         found = _from_numpy(type_value)
     if found is None:
         raise DTypeError(
@@ -276,6 +279,7 @@ def _from_numpy(value: Any) -> DType | None:
         return None
     if dtype.kind in "SUO":
         return string
+    # Both byte orders denote one dtype; values are converted to the native order.
     return _BY_NUMPY.get(dtype.newbyteorder("="))
 
 
@@ -284,6 +288,7 @@ def can_cast_feed(source: DType, target: DType) -> bool:
     if source is target:
         return True
     rank, wanted = _rank(source), _rank(target)
+    # Rank 0 is bool: a number never becomes a bool, since most numbers are neither 0 nor 1.
     if rank is None or wanted is None or wanted == 0:
         return False
     return rank <= wanted

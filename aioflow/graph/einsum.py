@@ -44,6 +44,7 @@ class Equation:
     def output_labels(self, operands: list[tuple[Label, ...]]) -> tuple[Label, ...]:
         """Return the labels of the output's dimensions. Its ellipsis is as long as the longest of the operands."""
         longest = max((sum(isinstance(x, int) for x in labels) for labels in operands), default=0)
+        # Labels −longest … −1: an ellipsis counts from the right, so shorter ones align with its end.
         spread: tuple[Label, ...] = tuple(range(-longest, 0))
         found: list[Label] = []
         for item in self.output:
@@ -61,6 +62,7 @@ class Equation:
         if rank < letters:
             raise _wrong_rank(term, f"rank >= {letters}", rank)
         at = term.index(ELLIPSIS)
+        # An ellipsis of rank − letters dimensions; of none if the letters cover all.
         return (*term[:at], *range(letters - rank, 0), *term[at + 1 :])
 
 
@@ -98,6 +100,7 @@ def parse_equation(text: str, count: int) -> Equation:
 
 
 def _read_term(part: str, text: str) -> tuple[str, ...]:
+    # Only the first "..." is cut out, so that dots of a second one are rejected as letters below.
     head, dots, tail = part.partition(ELLIPSIS)
     for letter in head + tail:
         if letter not in string.ascii_letters:
@@ -109,5 +112,6 @@ def _read_term(part: str, text: str) -> tuple[str, ...]:
 
 def _implied_output(terms: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
     every = [letter for term in terms for letter in term if letter != ELLIPSIS]
+    # Letters that occur twice are summed, also within one term, as in a trace.
     once = sorted(letter for letter in set(every) if every.count(letter) == 1)
     return ((ELLIPSIS,) if any(ELLIPSIS in t for t in terms) else ()) + tuple(once)

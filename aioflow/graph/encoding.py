@@ -25,6 +25,7 @@ Document: TypeAlias = Any
 MAGIC: Final = b"aiograph"
 FORMAT_VERSION: Final = 1
 _HEADER: Final = struct.Struct("<8sHIQ")  # magic, format version, CRC-32 of the body, its length
+# Limits of a decoded document: a header of a few bytes must not reserve gigabytes.
 _MAX_ITEMS: Final = 1 << 24
 _MAX_TEXT: Final = 1 << 20
 _INT64: Final = range(-(2**63), 2**63)
@@ -37,6 +38,7 @@ def to_bytes(document: Document) -> bytes:
         InvalidArgumentError: a text is not valid Unicode, or the data is larger than msgpack can hold.
     """
     try:
+        # Text and bytes stay distinct.
         body: bytes = msgpack.packb(document, use_bin_type=True)
     except (ValueError, OverflowError, TypeError) as error:
         raise InvalidArgumentError(f"the document cannot be encoded: {error}") from error
@@ -63,7 +65,9 @@ def from_bytes(data: bytes) -> Document:
             expected="a later release of aioflow",
             actual=f"aioflow {RELEASE}",
         )
+    # The view avoids a copy of the whole body.
     body = view[_HEADER.size :]
+    # The length tells a truncated file from an altered one.
     if len(body) != length:
         raise DataLossError("truncated, or longer than written", expected=f"{length} bytes", actual=f"{len(body)}")
     if zlib.crc32(body) != checksum:
@@ -107,6 +111,7 @@ def _refuse_extension(code: int, data: bytes) -> Any:
 def _unique(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
+        # Of equal keys another decoder might keep the other one, so two programs could read two graphs.
         if not isinstance(key, str) or key in found:
             raise DataLossError("a duplicate key, or one that is not text", actual=repr(key))
         found[key] = value
@@ -115,6 +120,7 @@ def _unique(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
 
 def to_text(document: Document) -> str:
     """Return the document as JSON, with bytes as {"$base64": …}, and NaN and infinities as {"$float": …}."""
+    # JSON has no NaN, and Python's own extension is not portable.
     return json.dumps(_textual(document), indent=1, allow_nan=False)
 
 
@@ -146,6 +152,7 @@ def from_text(text: str | bytes) -> Document:
 
 def _parse_int(digits: str) -> int:
     # The length comes first, because int() of a long text takes quadratic time.
+    # −2⁶³ has 20 characters.
     if len(digits) > 20 or int(digits) not in _INT64:
         raise DataLossError("an integer out of range", expected="64 bits", actual=digits[:40])
     return int(digits)
@@ -157,6 +164,7 @@ def _refuse_constant(name: str) -> Any:
 
 def _from_pairs(pairs: list[tuple[Any, Any]]) -> Any:
     found = _unique(pairs)
+    # No key of a document begins with "$": fields and attributes have identifiers as names.
     if set(found) == {"$base64"} and isinstance(found["$base64"], str):
         try:
             return base64.b64decode(found["$base64"], validate=True)

@@ -109,6 +109,7 @@ class Tensor(Operators):
         self._dims = dims
 
     def consumers(self) -> list[Operation]:
+        # `is` suffices: a tensor is equal to itself only.
         """Return the nodes that read this tensor."""
         return [op for op in self.graph.get_operations() if any(t is self for t in op.inputs)]
 
@@ -128,6 +129,7 @@ class Tensor(Operators):
         raise misused(self, "used as a Python bool", "use `aioflow.cond`, or")
 
     def __iter__(self) -> Iterator[Tensor]:
+        # A Python loop unrolls into one node per row, so the number of rows must be known now, not in the step.
         if not self._dims or self._dims[0] is None:
             raise misused(self, "iterated over, which needs a known first dimension", "use `aioflow.map_fn`, or")
         return (self[i] for i in range(self._dims[0]))
@@ -171,6 +173,7 @@ class Operation:
         call: The call whose expansion contains this node, None for a node that the user created.
     """
 
+    # Slots save a dictionary for each node of a large graph.
     __slots__ = (
         "__weakref__",
         "attrs",
@@ -255,9 +258,11 @@ class Operation:
         """
         if op.graph is not self.graph:
             raise of_another_graph(self.graph, op, f"node {op.name!r}")
+        # Adding it twice changes nothing, so that plans stay valid and `mutations` does not grow.
         if op not in self.waits_for:
             self._check_not_expanded()
             self.graph.note_mutation()
+            # A new tuple: a reader without the lock sees either the old control inputs or the new ones.
             self.waits_for = (*self.waits_for, op)
 
     def update_input(self, index: int, tensor: Tensor) -> None:
@@ -275,12 +280,14 @@ class Operation:
             )
         if tensor.op.graph is not self.graph:
             raise of_another_graph(self.graph, tensor.op, f"tensor {tensor.name!r}")
+        # Dtypes are singletons, so `is` compares them. The node's attributes, such as T, state the old dtype.
         if tensor.dtype is not self.inputs[index].dtype:
             raise DTypeError(
                 f"input {index} has the wrong dtype", expected=self.inputs[index].dtype.name, actual=repr(tensor)
             ).at(self.name, self.type, self.source)
         self._check_not_expanded()
         self.graph.note_mutation()
+        # The old tuple is replaced, not changed, so that iterations of other threads over it stay valid.
         self.inputs = (*self.inputs[:index], tensor, *self.inputs[index + 1 :])
 
     def _check_not_expanded(self) -> None:
@@ -308,7 +315,9 @@ def _public(value: Any, kind: str) -> Any:
     if kind == "shape":
         return TensorShape(value)
     if isinstance(value, tuple):
+        # The items of "list(shape)" are shapes. Without the kind, a shape could not be told from a list of integers.
         return [_public(item, kind.removeprefix("list(").removesuffix(")")) for item in value]
+    # In the TensorFlow 1 API attributes of kind "string" are bytes.
     return value.encode() if isinstance(value, str) else value
 
 
@@ -337,8 +346,10 @@ class Graph(Collections, scopes.Scoped):
         self.source: SourceLine | None = user_line()
         self.mark = object()
         self._own: scopes.Body[Operation] = scopes.Body()
+        # Sets of the exceptions: most nodes of a graph may be fed and fetched.
         self._unfeedable: set[Tensor] = set()
         self._unfetchable: set[Operation] = set()
+        # Both tensors of a variable lead to it: the program may hold either one.
         self._variables: dict[Tensor, Any] = {}  # by handle and by value
         self._finalized = False
         self.held: list[Any] = []
@@ -416,6 +427,7 @@ class Graph(Collections, scopes.Scoped):
             raise InvalidArgumentError(
                 f"nodes of op {op_type} cannot be in a graph", expected="an op for users", actual=op_type
             )
+        # The name, the position and the scope must belong together: another thread may add nodes at the same time.
         with self.lock:
             self._check_open(op_type)
             for tensor in inputs:
@@ -423,14 +435,19 @@ class Graph(Collections, scopes.Scoped):
             scope = scopes.current_scope(self)
             full_name = self._node_name(op_type if name is None else name, scope)
             wait = scopes.control_inputs_for(scope, [t.op for t in inputs])
+            # A value from outside a loop or branch enters through a node of its own, so the inputs may differ from
+            # those given.
             read, waited = scopes.through_context(
                 scope.context, full_name, op_type, tuple(inputs), tuple(dict.fromkeys((*control_inputs, *wait)))
             )
             op = Operation(self, op_def, full_name, read, dict(attrs))
             op.waits_for = waited
             op.source = source or user_line()
+            # Registered before the node is complete: later nodes of the block that read it need no second control edge.
             for controller in scope.controllers:
                 controller.add(op)
+            # An explicit `_class` of an imported node wins over the scope. Sorting makes equal scopes give equal
+            # definitions.
             if scope.colocation and "_class" not in op.attrs:
                 op.attrs["_class"] = tuple(f"loc:@{g}" for g in sorted(scope.colocation))
             if op_type in scope.gradients:
@@ -441,6 +458,7 @@ class Graph(Collections, scopes.Scoped):
             scopes.request_device(op, scope)
             op.call = scope.call
             nodes = self._home(scope).nodes
+            # Nodes are only appended, so the position identifies a node within its body.
             op.id = len(nodes)
             nodes[full_name] = op
             if scope.context is not None:
@@ -456,6 +474,7 @@ class Graph(Collections, scopes.Scoped):
     def _expand(self, op: Operation) -> None:
         # `op.id` is the position of the call: if its expansion fails, the call is removed as well.
         with (
+            # The body's nodes got their gradient overrides when it was traced; those of the caller don't apply.
             self._home(scopes.current_scope(self)).undone_on_error(op.id),
             self.as_default(),
             scopes.enter_scope(self, lambda outer: outer._replace(name=op.name, call=op, gradients={})),
@@ -477,10 +496,12 @@ class Graph(Collections, scopes.Scoped):
         with self.lock:
             home = self._home(scopes.current_scope(self))
             # Names are restored too, so that a second attempt gives the nodes the same ones.
+            # Copies, because `undone_on_error` restores only the nodes.
             names, functions = dict(home.names), dict(self.functions)
             try:
                 with home.undone_on_error(len(home.nodes)):
                     yield
+            # Cancellation and KeyboardInterrupt must not leave half of the nodes either.
             except BaseException:
                 home.names, self.functions = names, functions
                 raise
@@ -501,6 +522,7 @@ class Graph(Collections, scopes.Scoped):
         check_text(name, "the name of a node")
         home = self._home(scope)
         full = name[:-1] if name.endswith("/") else scope.under(name)
+        # The whole is checked: inside a scope a name may begin with "_", at the root it may not.
         if not name or not NODE_NAME.fullmatch(full):
             raise InvalidArgumentError(
                 f"{name!r} is not a valid node name", expected="letters, digits, _.-/", actual=name
@@ -509,6 +531,7 @@ class Graph(Collections, scopes.Scoped):
             name = full
             if name in home.nodes:
                 raise AlreadyExistsError(f"there is already a node {name!r}", node=name)
+            # Later relative requests of this name get a suffix. An existing count must not be lowered.
             home.names.setdefault(name.lower(), 1)
             return name
         return home.unique(full)
@@ -559,6 +582,7 @@ class Graph(Collections, scopes.Scoped):
 
     def get_operations(self) -> list[Operation]:
         """Return all nodes, in the order of creation."""
+        # The copy is made under the lock: another thread may insert during the iteration.
         with self.lock:
             return list(self._own.nodes.values())
 
@@ -569,6 +593,7 @@ class Graph(Collections, scopes.Scoped):
             UnknownNameError: no such node exists; a KeyError.
         """
         check_text(name, "the name of a node")
+        # Without the lock: one lookup in a dictionary is atomic under the GIL.
         found = self._own.nodes.get(name)
         if found is None:
             raise no_node(self._own.nodes, name)
@@ -591,6 +616,7 @@ class Graph(Collections, scopes.Scoped):
         if int(index) >= len(op.outputs):
             raise no_output(op, int(index))
         tensor = op.outputs[int(index)]
+        # The handle of a variable has the name that TensorFlow 1 gives to the variable's buffer.
         variable = self._variables.get(tensor)
         return tensor if variable is None else variable.snapshot
 
@@ -615,6 +641,7 @@ class Graph(Collections, scopes.Scoped):
             DTypeError: `obj` is not of an accepted kind.
             InvalidArgumentError: the element belongs to another graph.
         """
+        # Wrappers such as `Variable` name their graph element by this method, as in TensorFlow.
         convert = getattr(obj, "_as_graph_element", None)
         element = convert() if convert is not None else obj
         if isinstance(element, bytes):
@@ -634,6 +661,7 @@ class Graph(Collections, scopes.Scoped):
         raise not_an_element(obj, wanted)
 
     def _element_by_name(self, name: str, allow_operation: bool) -> Tensor | Operation:
+        # Where only tensors are accepted, a name without a port is an error that names the missing ":0".
         if ":" in name or not allow_operation:
             return self.get_tensor_by_name(name)
         return self.get_operation_by_name(name)
@@ -680,4 +708,5 @@ class Graph(Collections, scopes.Scoped):
         return scopes.colocate_with(self, element.op if isinstance(element, Tensor) else element, ignore_existing)
 
 
+# Weak: a task that was started inside a block must not keep the graph alive after the block.
 GRAPHS: Final[ContextStack[Graph]] = ContextStack("aioflow_default_graphs", weak=True)

@@ -61,6 +61,7 @@ class GraphDef:
         require(isinstance(self.nodes, tuple), "tuple of nodes", self.nodes)
         for node in self.nodes:
             require(isinstance(node, NodeDef), "node", node)
+        # `type(…) is int` excludes bools, which are ints as well.
         require(type(self.version) is int and 0 < self.version <= 2**31, "version", self.version)
         require(isinstance(self.functions, tuple), "tuple of functions", self.functions)
         names = [function.name for function in self.functions]
@@ -94,10 +95,12 @@ class GraphDef:
             DTypeError, UnimplementedError: aioflow has no equivalent for a part of it.
             ResourceExhaustedError: its constants are much larger than the data.
         """
+        # The formats are told apart by their first bytes.
         if data.startswith(encoding.MAGIC):
             return cls.from_bytes(data)
         if data.lstrip()[:1] == b"{":
             return cls.from_json(data)
+        # A MetaGraphDef or SavedModel is refused first: its reader gives the better error.
         refuse_foreign(data)
         graph = protos.read("GraphDef", data)
         # Protocol buffers skip unknown fields, so bytes of another message decode to a GraphDef without fields.
@@ -130,6 +133,7 @@ class GraphDef:
             )
         read = self.FromString(data)
         for name in ("nodes", "version", "functions"):
+            # The class is frozen, so its own `__setattr__` raises.
             object.__setattr__(self, name, getattr(read, name))
         return len(data)
 
@@ -224,12 +228,15 @@ def functions_of(nodes: Iterable[NodeDef], functions: Mapping[str, Any]) -> tupl
     waiting = [name for node in nodes for name in _called(node.attrs.values())]
     while waiting:
         name = waiting.pop()
+        # Functions may call themselves or each other, so a seen name is not followed again.
         if name in found or name not in functions:
             continue
         definition: FunctionDef = functions[name].definition
         found[name] = definition
         waiting += [inner for node in definition.nodes for inner in _called(node.attrs.values())]
+        # The gradient is called by no node, but `gradients` in the importing program looks it up.
         waiting += [definition.gradient] if definition.gradient else []
+    # Sorted by name, so that equal graphs give equal bytes.
     return tuple(found[name] for name in sorted(found))
 
 

@@ -68,6 +68,7 @@ def _without_snapshots(nodes: Sequence[NodeDef]) -> list[NodeDef]:
     gone: set[str] = set()
     left = list(nodes)
     while True:
+        # Nodes may be in any order, so the search repeats until nothing more depends on what is gone.
         found = {n.name for n in left if n.op == "_SnapshotHolder" or any(ref.node in gone for ref in n.refs())}
         if not found:
             return left
@@ -97,6 +98,7 @@ def _checked_ids(node: NodeDef) -> list[NodeDef]:
 def _hole(node: NodeDef) -> list[NodeDef]:
     """Return a zero, which stands in a list for a tensor that is never read."""
     dtype = node.attrs["dtype"]
+    # Zero bytes are a value of numbers and bools only; other holes stay as they are.
     if not isinstance(dtype, DType) or not (dtype.is_numeric or dtype.is_bool):
         return [node]
     zero = TensorData(dtype, (), b"\0" * dtype.size)
@@ -112,6 +114,7 @@ def _initialized_value(node: NodeDef) -> list[NodeDef]:
         return NodeDef(f"{name}/{part}", op, tuple(inputs), node.device, attrs)
 
     has_value = made("is_initialized", "VarIsInitializedOp", [handle, *control])
+    # The handle goes only where the variable has a value: reading it would fail.
     side = made("handle", "Switch", [handle, has_value.name], T=resource)
     value = made("value", "ReadVariableOp", [f"{side.name}:1"], dtype=dtype)
     other = made("initial", "Switch", [initial, has_value.name], T=dtype)
@@ -120,6 +123,7 @@ def _initialized_value(node: NodeDef) -> list[NodeDef]:
     if shapes is not None:
         private[_SHAPES] = (*shapes, ())  # for the second output, the number of the live input
     attrs = {**private, "T": dtype, "N": 2}
+    # Output 0 of a Switch is live if its predicate is false, so the initial value is input 0 of the Merge.
     return [has_value, side, value, other, NodeDef(name, "Merge", (other.name, value.name), node.device, attrs)]
 
 

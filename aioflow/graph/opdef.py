@@ -58,6 +58,7 @@ class ShapeContext:
         self._inputs = inputs
         self.tensors: list[Any] = []
         for arg in op_def.inputs:
+            # In the order of the signature, which is that of the node's inputs.
             self.tensors.extend(inputs[arg.name] if arg.is_sequence else [inputs[arg.name]])
 
     def dims(self, name: str) -> Dims:
@@ -81,6 +82,7 @@ class ShapeContext:
         """
         dims, value = self.dims(name), self.value(name)
         count = num_elements(dims) if value is None else value.size
+        # An unknown shape passes: the kernel checks again.
         if count not in (None, 1):
             raise InvalidArgumentError(
                 f"input {name!r} must be a scalar", expected="shape ()", actual=format_dims(dims)
@@ -161,6 +163,7 @@ class OpDef:
     @property
     def is_of_one_shape(self) -> bool:
         """True if the two inputs must have one shape, without broadcasting."""
+        # By identity: two ops of one shape share this function.
         return self.shape_fn is both_merged
 
     def attr(self, name: str) -> AttrDef:
@@ -203,8 +206,10 @@ class OpRegistry:
         """
         name, origin = op_def.name, importing()
         # With all ops of the package loaded, a name that one of them has is noticed.
+        # An op of the package itself is registered while the package loads, so it must not wait for the rest.
         if not self.is_own(origin):
             self.load()
+        # A second execution of a module whose import has failed replaces its ops.
         if name in self._ops and not gives_way(self._origins.get(name, {}), origin):
             raise AlreadyRegisteredError(f"op {name!r} is already registered", op_type=name)
         self._origins[name] = origin
@@ -248,15 +253,18 @@ class OpRegistry:
             self._import()
 
     def _import(self, until: str = "") -> None:
+        # In a child forked during an import, Python's lock of the half-imported module would stay locked.
         with not_forked(), REGISTERING:
             if self._is_loading:
                 # Reached from a module that is being imported; it imports what it needs itself.
                 return
+            # On an event loop this raises `OffloadToThread`: importing takes longer than bounded work may.
             reserve(0, LOADING)
             self._is_loading = True
             try:
                 if self._waiting is None:
                     self._waiting = deque(import_module(self._package).modules())
+                # In the package's order, so that frequent ops are found after few imports.
                 while self._waiting and until not in self._ops:
                     # Removed only afterwards, so that a module whose import failed is tried again.
                     import_module(self._waiting[0])
@@ -330,6 +338,7 @@ def define_op(
     try:
         _check_rules(name, shape, traits)
         signature = read_signature(inputs, outputs, attrs)
+    # The same class again: a DTypeError is to stay one, with the op's name added.
     except InvalidArgumentError as error:
         raise type(error)(
             f"cannot define op {name!r}: {error.message}",
@@ -338,6 +347,7 @@ def define_op(
             actual=error.actual,
         ) from error
     if published is None:
+        # A third-party op is unknown to TensorFlow unless its author states otherwise.
         published = OPS.is_own(importing())
     op_def = OpDef(
         name,

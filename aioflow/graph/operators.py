@@ -24,6 +24,7 @@ class _Operators(dict[str, Callable[..., Any]]):
     """
 
     def __missing__(self, name: str) -> Callable[..., Any]:
+        # A child forked during the import would find Python's lock of the module locked forever.
         with not_forked():
             import_module(_OPERATOR_MODULES.get(name, "aioflow.ops.operators"))
         # A plain dict, whose lookup of an unknown operator raises KeyError instead of coming back here.

@@ -61,8 +61,10 @@ SIZED: Final = Rows(Kind.SIZED)
 
 def joined(states: Iterable[Rows], op: NodeView) -> Rows:
     """Return the state of a value that `op` selects from several."""
+    # NOTHING is neutral: a loop variable that is not known yet must not weaken what another input tells.
     known = {state for state in states if state.kind is not Kind.NOTHING}
     worst = max(known, key=lambda state: state.kind, default=NOTHING)
+    # Two different positions of rows have no common one, and neither has a value with rows beside one without.
     if len(known) > 1 and worst.is_rows:
         return Rows(Kind.UNKNOWN, op=op, why="selects among inputs with different rows, or with and without rows")
     return worst
@@ -100,6 +102,7 @@ class Open(Symbol):
         if not isinstance(other, int | np.integer | Open):
             return NotImplemented
         least = other.least if isinstance(other, Open) else other
+        # A sum or product of two sizes is a size. A negative operand could make anything of it.
         return OPEN if self.least is not None and least is not None and least >= 0 else Open()
 
     def _any(self, other: Any) -> Any:
@@ -125,12 +128,14 @@ class Count(Symbol):
         self.each = each
 
     @property
+    # A batch has at least one row. An unknown factor may be 0.
     def least(self) -> int:  # type: ignore[override]  # derived here
         return 1 if self.each else 0
 
     def __mul__(self, other: Any) -> Any:
         if isinstance(other, Open) and other.least is not None:
             return Count(None)
+        # By 0 the product would no longer depend on the rows, and a negative one is no size.
         if isinstance(other, int | np.integer) and other > 0:
             return Count(None if self.each is None else self.each * int(other))
         return NotImplemented
@@ -138,8 +143,10 @@ class Count(Symbol):
     __rmul__ = __mul__
 
     def __floordiv__(self, other: Any) -> Any:
+        # Only exact quotients: n · each // other is linear in n exactly if `other` divides `each`.
         if isinstance(other, int | np.integer) and other > 0 and self.each is not None and not self.each % other:
             return Count(self.each // int(other))
+        # (n · a) / (n · b) = a / b: the number of rows cancels out.
         if isinstance(other, Count) and self.each and other.each and not self.each % other.each:
             return self.each // other.each
         return NotImplemented
@@ -254,11 +261,13 @@ def aligned(ctx: RowContext, ends: set[tuple[int, int | None]], rank: int) -> Ro
         ends: Axis, counted from the end, and number of positions per row of each input that has rows.
         rank: The rank of the output.
     """
+    # Rows at different axes: broadcasting then forms all pairs of rows, as an outer sum does.
     if len({end for end, _ in ends}) > 1:
         return ctx.refuted("combines each row with every other one")
     end, each = next(iter(ends))
     if len(ends) > 1 or (each is None and len(ctx.rows) > 1):
         return ctx.unknown("has inputs whose rows may differ in length")
+    # An operand of size other than 1 along the rows' axis fits only one number of rows.
     for i in range(len(ctx.inputs)):
         dims = ctx.dims(i)
         if i not in ctx.rows and dims is not None and len(dims) >= end and dims[-end] != 1:
@@ -271,6 +280,7 @@ def _each_element(ctx: RowContext) -> Rows:
     known = [rank for rank in ranks if rank is not None]
     if len(known) < len(ranks):
         return ctx.unknown(NO_RANK)
+    # Broadcasting aligns from the right, so axes are compared by their distance from the end.
     return aligned(ctx, {(known[i] - ctx.inputs[i].axis, ctx.inputs[i].each) for i in ctx.rows}, max(known))
 
 

@@ -77,6 +77,7 @@ class Controller:
 
     def holds_one_of(self, ops: Iterable[NodeView]) -> bool:
         """Return True if one of `ops` was created in the block."""
+        # Two weak references to one live object are equal and hash alike, so a fresh one finds the stored one.
         return not self._members.isdisjoint(map(ref, ops))
 
     def inside(self, around: Iterable[Controller]) -> Controller:
@@ -100,6 +101,7 @@ class Body(Generic[Node]):
 
     def unique(self, name: str, mark_as_used: bool = True) -> str:
         """Return `name`, with a suffix `_1`, `_2`, … if it is taken."""
+        # As in TensorFlow, names that differ only by case count as the same.
         key = name.lower()
         count = self.names.get(key, 0)
         if mark_as_used:
@@ -111,6 +113,7 @@ class Body(Generic[Node]):
             count += 1
         if mark_as_used:
             self.names[key] = count + 1
+            # The generated name is taken too: a later request for it, literally, gets a suffix of its own.
             self.names[f"{key}_{count}"] = 1
         return f"{name}_{count}"
 
@@ -120,6 +123,7 @@ class Body(Generic[Node]):
         try:
             yield
         except BaseException:
+            # A copy of the keys: entries are deleted while iterating. Dictionaries keep the order of creation.
             for name in list(self.nodes)[first:]:
                 del self.nodes[name]
             raise
@@ -167,6 +171,7 @@ class Scope(NamedTuple):
     gradients: Mapping[str, str] = MappingProxyType({})
     differentiation: str = ""  # name of the call of `gradients` that creates the node
 
+    # The root scope has no slash.
     def under(self, name: str) -> str:
         """Return `name` prefixed with this name scope."""
         return f"{self.name}/{name}" if self.name else name
@@ -200,6 +205,8 @@ class _Block:
 
     def inside(self, outer: Scope) -> Scope:
         """Return the scope of new nodes inside this block if `outer` encloses it."""
+        # `change` is a pure function of the outer scope, so its result is reused while the outer one is the same
+        # object.
         return self.scope if outer is self._outer else self._change(outer)
 
 
@@ -214,12 +221,14 @@ def current_scope(graph: Scoped) -> Scope:
 
 def _innermost(stack: Sequence[Entry[_Block]], mark: object) -> tuple[Entry[_Block] | None, Scope]:
     """Return the entry of the innermost block of the graph with that mark, and the scope inside it."""
+    # Blocks of several graphs share one stack; the innermost one of this graph counts.
     for entry in reversed(stack):
         block = entry.value
         if block is None:
             block = _SCOPES.seen(entry)
         if block is not None and block.graph is mark:
             around = block.around
+            # Each enclosing block is checked: blocks may be left in any order, so an outer one may be gone.
             while around is not None:
                 outer = around.value
                 if outer is None:
@@ -244,6 +253,7 @@ def _worked_out(mark: object) -> Scope:
 def enter_scope(graph: Scoped, change: Change) -> Iterator[Scope]:
     """Apply `change` to the scope of new nodes of `graph` inside the block."""
     mark = graph.mark
+    # The scope is computed once, on entry. Creating a node then only reads it.
     block = _Block(mark, *_innermost(_SCOPES.entries(), mark), change)
     entry = _SCOPES.enter(block)
     try:
@@ -291,6 +301,7 @@ def name_scope(graph: Scoped, name: str | None) -> Iterator[str]:
     elif name.endswith("/"):
         prefix = name[:-1]
     else:
+        # Inside a scope a part may begin with "_"; at the root the name of a node may not, as in TensorFlow.
         if not (SCOPE_NAME if scope.name else NODE_NAME).fullmatch(name):
             raise InvalidArgumentError(
                 f"{name!r} is not a valid scope name", expected="letters, digits, _.-/", actual=name
@@ -325,10 +336,12 @@ def control_dependencies(graph: Scoped, inputs: Iterable[NodeView] | None) -> It
 
     None discards the outer blocks and leaves the branches and loops that are being built.
     """
+    # Without duplicates, and in the order given.
     block = None if inputs is None else Controller(dict.fromkeys(inputs))
 
     def waiting(outer: Scope) -> Scope:
         if block is None:
+            # TensorFlow 1 leaves the control flow context too: such nodes run once, outside of the loop.
             return outer._replace(controllers=(), context=None)
         return outer._replace(controllers=(*outer.controllers, block.inside(outer.controllers)))
 
@@ -346,6 +359,7 @@ def colocate_with(graph: Scoped, op: NodeView | None, ignore_existing: bool = Fa
             return outer._replace(colocation=(), colocated_device="")
         groups, device = ((), "") if ignore_existing else (outer.colocation, outer.colocated_device)
         joined = tuple(dict.fromkeys(groups + added[0]))
+        # Device requests outside the block don't apply inside: the group's device decides.
         return outer._replace(colocation=joined, colocated_device=added[1] or device, devices=())
 
     with enter_scope(graph, colocated):
@@ -381,6 +395,7 @@ def through_context(
     """Return the inputs and control inputs of a new node, with outside values brought into its control flow context."""
     if context is not None:
         return context.admit(name, op_type, inputs, control)
+    # Only an Exit takes a value out of a loop.
     for source in (*(t.op for t in inputs), *control):
         if source.control_flow_context is not None and op_type != "Exit":
             source.control_flow_context.check_readable(source)
@@ -395,6 +410,7 @@ def request_device(op: NodeView, scope: Scope) -> None:
     Raises:
         DTypeError: a function of `device` returns neither a device nor None.
     """
+    # From the inside out: inner requests come first, and outer ones only fill the components left open.
     for target in reversed(scope.devices):
         if target is None:
             break
@@ -403,6 +419,7 @@ def request_device(op: NodeView, scope: Scope) -> None:
             if wanted is not None:
                 op.device = _spec(wanted).to_string()
         else:
+            # `override` lets the parts set so far, from inner scopes, win over the outer target.
             op.device = _spec(target).override(_spec(op.device)).to_string()
     if scope.colocated_device:
         op.device = scope.colocated_device
@@ -421,6 +438,8 @@ def control_inputs_for(scope: Scope, data_inputs: Iterable[NodeView]) -> tuple[A
     sources = set(data_inputs)
     found: dict[NodeView, None] = {}
     for controller in scope.controllers:
+        # A node that reads another node of the block waits for the block's inputs through that node.
         if not controller.holds_one_of(sources):
+            # A data edge waits as well, so it needs no control edge beside it.
             found.update(dict.fromkeys(op for op in controller.inputs if op not in sources))
     return tuple(found)

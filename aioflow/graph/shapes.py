@@ -58,6 +58,7 @@ class Dimension:
         return "?" if self.value is None else str(self.value)
 
     def _apply(self, other: Size, combine: Callable[[int, int], int]) -> Dimension:
+        # A tensor has no `__index__`; its own operator then builds a node.
         if not isinstance(other, Dimension | SupportsIndex | None):
             return NotImplemented  # then the tensor's reflected operator runs
         return Dimension(_combined(self, other, combine))
@@ -103,6 +104,7 @@ class Dimension:
 
     def is_compatible_with(self, other: int | Dimension | None) -> bool:
         """Return True if both could be the same size."""
+        # The constructor checks the operand: a negative size is an error, not merely incompatible.
         right = Dimension(other).value
         return self.value is None or right is None or self.value == right
 
@@ -114,6 +116,7 @@ class Dimension:
     def merge_with(self, other: int | Dimension | None) -> Dimension:
         """Return the known size of either. Raise InvalidArgumentError if both are known and differ."""
         self.assert_is_compatible_with(other)
+        # A new object in either case, so that the result shares no state with the operands.
         return Dimension(other) if self.value is None else Dimension(self.value)
 
 
@@ -124,6 +127,7 @@ _T = TypeVar("_T")
 def _known_or_none(value: Any) -> int | None:
     if value is None or isinstance(value, Dimension):
         return None if value is None else value.value
+    # `__index__`, not `int()`: a float or a text must not pass as a size.
     try:
         size = int(value.__index__())
     except (AttributeError, TypeError):
@@ -199,6 +203,7 @@ class TensorShape:
 
     def with_rank(self, rank: int) -> TensorShape:
         """Return self, restricted to `rank` dimensions. Raise InvalidArgumentError if the known rank differs."""
+        # Merging with that many unknown sizes checks a known rank and sets an unknown one.
         return self.merge_with((None,) * operator.index(rank))
 
     def with_rank_at_least(self, rank: int) -> TensorShape:
@@ -255,6 +260,7 @@ class TensorShape:
 
     def __getitem__(self, key: SupportsIndex | slice) -> Dimension | TensorShape:
         if self._dims is None:
+            # As in TensorFlow, one size of a shape of unknown rank is unknown rather than an error.
             return _slice_of_unknown(key) if isinstance(key, slice) else Dimension(None)
         return TensorShape(self._dims[key]) if isinstance(key, slice) else Dimension(self._dims[key])
 
@@ -290,6 +296,7 @@ def _slice_of_unknown(key: slice) -> TensorShape:
     `[1:3]` yields two unknown sizes; an open end, a negative bound or a step yields an unknown rank.
     """
     start, stop = key.start or 0, key.stop
+    # The length of such a slice depends on the rank.
     if stop is None or start < 0 or stop < 0 or key.step not in (None, 1):
         return TensorShape(None)
     return TensorShape((None,) * max(0, stop - start))
@@ -306,6 +313,7 @@ def dims_of(value: ShapeLike | None) -> Dims:
         return None
     if isinstance(value, TensorShape):
         return value.raw
+    # TensorFlow 1 reads a single integer as a vector's shape.
     if isinstance(value, int | Dimension):
         return (_size(value),)
     # A zero-dimensional array has `__iter__`, but iterating over it fails.
@@ -377,6 +385,7 @@ def check_axes(axes: Sequence[int], rank: int) -> tuple[int, ...]:
 
 def is_compatible(a: Dims, b: Dims) -> bool:
     """Return True if some fully known shape is compatible with both."""
+    # Each unknown rank can become the other's.
     if a is None or b is None:
         return True
     return len(a) == len(b) and all(x is None or y is None or x == y for x, y in zip(a, b, strict=True))
@@ -390,6 +399,7 @@ def merge_dims(a: Dims, b: Dims) -> Dims:
         return a
     if not is_compatible(a, b):
         raise InvalidArgumentError("shapes are not compatible", expected=format_dims(a), actual=format_dims(b))
+    # The known sizes are equal by now, so either one fits.
     return tuple(y if x is None else x for x, y in zip(a, b, strict=True))
 
 
@@ -410,9 +420,11 @@ def broadcast_dims(shapes: Sequence[Dims]) -> Dims:
         return None
     known = [s for s in shapes if s is not None]
     rank = max((len(s) for s in known), default=0)
+    # NumPy aligns shapes at the right and pads with ones on the left.
     padded = [(1,) * (rank - len(s)) + s for s in known]
     result: list[int | None] = []
     for column in zip(*padded, strict=True):
+        # Ones adapt to any size, so they decide nothing.
         sizes = {d for d in column if d is not None and d != 1}
         if len(sizes) > 1:
             raise InvalidArgumentError(

@@ -95,6 +95,7 @@ class _Search:
 
     def value(self, tensor: TensorView) -> Array | None:
         if tensor not in self._found:
+            # Not cached: the same tensor may be reached on a shorter path later in the search.
             if self._depth >= _DEPTH:
                 return None
             self._depth += 1
@@ -102,6 +103,7 @@ class _Search:
             if known is not None:
                 self._found[tensor] = self._by_rule(tensor, known) if known.fact is None else known.fact(tensor)
             else:
+                # Cached as unknown, too: a node may be read many times.
                 self._found[tensor] = None
             self._depth -= 1
         return self._found[tensor]
@@ -109,14 +111,17 @@ class _Search:
     def _by_rule(self, tensor: TensorView, known: StaticValue) -> Array | None:
         op = tensor.op
         count = num_elements(tensor.dims)
+        # Checked before the inputs are searched: large values are data, whose computation belongs to the step.
         if known.rule is None or (count is not None and count > _LIMIT):
             return None
+        # Only integers have partial values: None marks an unknown size, and floats are never shapes.
         moved = range(len(op.inputs))[known.moves] if known.moves and tensor.dtype.is_integer else ()
         inputs: list[Array] = []
         for i, source in enumerate(op.inputs):
             value = self.value(source)
             if i in moved:
                 value = _nothing(source) if value is None else value
+            # A rule that computes cannot calculate with None, so one unknown element makes its result unknown.
             elif value is not None and _is_partial(source, value):
                 return None
             if value is None or value.size > _LIMIT:
@@ -140,6 +145,7 @@ def _nothing(tensor: TensorView) -> Array | None:
 def _computed(tensor: TensorView, rule: Rule, inputs: list[Array]) -> Array | None:
     """Return the op's output for these inputs, or None if the rule fails; a step then reports the error."""
     try:
+        # A division by zero while the graph is built must not warn: the step may never run the node.
         with np.errstate(all="ignore"):
             result = rule(tensor.op, inputs)
     except (ValueError, IndexError, TypeError, ArithmeticError):
@@ -153,4 +159,5 @@ def _computed(tensor: TensorView, rule: Rule, inputs: list[Array]) -> Array | No
             return None
         if any(v is None for v in value.reshape(-1)):
             return value
+    # A rule may return Python or default NumPy types; the declared dtype decides.
     return np.asarray(value, dtype=tensor.dtype.np_dtype)

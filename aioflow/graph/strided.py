@@ -42,10 +42,12 @@ def strided_index(
         raise InvalidArgumentError(
             "a strided slice has several ellipses", expected="one at most", actual=bin(masks["ellipsis_mask"])
         )
+    # Bit i of each mask belongs to item i.
     return tuple(_item(1 << i, b, e, s, masks) for i, (b, e, s) in enumerate(zip(begin, end, strides, strict=True)))
 
 
 def _item(bit: int, begin: int, end: int, stride: int, masks: Mapping[str, Any]) -> IndexItem:
+    # The precedence of the masks is TensorFlow's: ellipsis, new axis, shrink, then begin and end.
     if masks["ellipsis_mask"] & bit:
         return Ellipsis
     if masks["new_axis_mask"] & bit:
@@ -71,6 +73,7 @@ def strided_dims(
         InvalidArgumentError: an index is out of bounds, there are more items than dimensions, or `strided_index`
             rejects the bounds.
     """
+    # The number of items is the length of `strides`, so without them not even the rank is known.
     if dims is None or strides is None:
         return None
     known = begin is not None and end is not None
@@ -101,6 +104,7 @@ def strided_dims(
 def _length(item: slice, size: int | None, known: bool) -> int | None:
     if size is None or not (known or (item.start is None and item.stop is None)):
         return None
+    # `slice.indices` clamps the bounds as Python does, and `range` counts the elements for either sign of the stride.
     return len(range(*item.indices(size)))
 
 
@@ -110,6 +114,7 @@ def spelled_out(items: Sequence[IndexItem], rank: int, dims: Dims) -> list[slice
     Raises:
         InvalidArgumentError: there are more items than dimensions; the error shows `dims`.
     """
+    # New axes take no dimension of the input.
     missing = rank - sum(item is not None and item is not Ellipsis for item in items)
     if missing < 0:
         raise InvalidArgumentError(
@@ -118,6 +123,7 @@ def spelled_out(items: Sequence[IndexItem], rank: int, dims: Dims) -> list[slice
             actual=format_dims(dims),
         )
     result: list[slice | int | None] = []
+    # As in NumPy, the dimensions after the last item are kept whole.
     for item in items if any(item is Ellipsis for item in items) else (*items, Ellipsis):
         if isinstance(item, EllipsisType):
             result.extend([slice(None)] * missing)

@@ -37,6 +37,7 @@ class Field(NamedTuple):
 
 
 STRINGS: Final = Field(8, "string_val", np.dtype(object))
+# The numbers of protobuf's int32 hold all smaller integer types; half_val holds the bits of a 16-bit float.
 _INTS: Final = Field(7, "int_val", np.dtype(np.int32))
 _HALVES: Final = Field(13, "half_val", np.dtype(np.int32))
 _BYTES: Final = Field(18, "float8_val", np.dtype(np.uint8))
@@ -72,6 +73,7 @@ def field_of(dtype: DType) -> Field:
 
 def check_fields(dtype: DType, found: Sequence[int] | Sequence[str]) -> None:
     """Raise InvalidArgumentError if one of the fields, given by number or by name, belongs to another dtype."""
+    # Field numbers that no dtype uses, such as those of the shape, are skipped.
     names = {name if isinstance(name, str) else _NUMBERS.get(name, "") for name in found}
     strange = names & _NAMES - {field_of(dtype).name}
     if strange:
@@ -99,6 +101,7 @@ def elements(listed: Any, dtype: DType, count: int, spread: Callable[[int], None
     if dtype.is_complex:
         if len(listed) % 2:
             raise InvalidArgumentError("a complex number has half a pair", expected="pairs", actual=len(listed))
+        # Pairs (real, imaginary) in a row are the memory layout of a complex number.
         values = listed.view(dtype.np_dtype.newbyteorder("<"))
     elif dtype.is_floating and dtype.size < 4:
         # The field has the bits of these floats, not their values.
@@ -108,9 +111,11 @@ def elements(listed: Any, dtype: DType, count: int, spread: Callable[[int], None
     _check_count(len(values), count)
     if len(values) == count:
         return values.astype(dtype.np_dtype)
+    # Before the array is allocated: a few bytes may stand for terabytes.
     spread(count * dtype.size)
     made = np.empty(count, dtype.np_dtype)
     made[: len(values)] = values.astype(dtype.np_dtype)
+    # As in TensorFlow, the last number fills the rest; without any, zero does.
     made[len(values) :] = made[len(values) - 1] if len(values) else np.zeros((), dtype.np_dtype)
     return made
 
@@ -144,6 +149,7 @@ def cut_strings(content: bytes, count: int) -> tuple[bytes, ...]:
     for byte in batches(content):
         if len(lengths) == count:
             break
+        # A varint holds 7 bits per byte, lowest first; the top bit tells that another byte follows.
         value |= (byte & 0x7F) << shift
         shift += 7
         at += 1
@@ -152,7 +158,9 @@ def cut_strings(content: bytes, count: int) -> tuple[bytes, ...]:
             value = shift = 0
         elif shift > _LENGTH_BITS:
             raise InvalidArgumentError("a string has a length that does not end", actual=len(lengths))
+    # The contents begin where the lengths end.
     ends = list(accumulate(lengths, initial=at))
     if len(lengths) != count or ends[-1] != len(content):
         raise InvalidArgumentError("strings in one piece are cut short", expected=ends[-1], actual=len(content))
+    # In batches, so that a step's checkpoints are reached while millions of strings are cut.
     return tuple(content[begin:end] for begin, end in pairwise(batches(ends)))

@@ -275,6 +275,7 @@ def _kind(name: str, meaning: str, **usual: Unpack[Answers]) -> Kind:
     preset = Traits(kind=name, **usual)
 
     def kind(**unusual: Unpack[Answers]) -> Traits:
+        # Without overrides the preset itself is shared by all ops of the kind.
         return replace(preset, **unusual) if unusual else preset
 
     kind.__name__ = kind.__qualname__ = name

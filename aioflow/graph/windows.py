@@ -41,6 +41,7 @@ class Layout(NamedTuple):
     @classmethod
     def of(cls, axes: int, channels_first: bool) -> Layout:
         """Return the layout with this number of spatial axes."""
+        # The axes are (batch, channels, spatial …) or (batch, spatial …, channels).
         around = (*range(2, axes + 2),) if channels_first else (*range(1, axes + 1),)
         channel = 1 if channels_first else axes + 1
         back = (0, axes + 1, *range(1, axes + 1)) if channels_first else (*range(axes + 2),)
@@ -94,6 +95,7 @@ def layout_of(data_format: str) -> Layout:
 
 def same_padding(size: int, kernel: int, stride: int, dilation: int) -> Pair:
     """Return the padding (before, after) of SAME: ceil(size / stride) windows, the odd element after."""
+    # padding = (windows − 1) · stride + span − size, with span = (kernel − 1) · dilation + 1.
     total = (-(-size // stride) - 1) * stride + (kernel - 1) * dilation + 1 - size
     if total <= 0:
         return 0, 0
@@ -158,9 +160,11 @@ class Window:
         if size is None:
             return None
         if self.padding == "SAME":
+            # ceil(size / stride), whatever the window: SAME pads as much as that needs.
             return -(-size // self.strides[axis])
         if kernel is None:
             return None
+        # The distance between a window's first and last position, both included.
         span = (kernel - 1) * self.dilations[axis] + 1
         padded = size + sum(self.explicit[axis])
         if padded < span:
@@ -169,6 +173,7 @@ class Window:
                 expected=f"a {_AXES[axis - self.layout.axes]} of at least {span}, padding included",
                 actual=padded,
             )
+        # windows = floor((size + padding − span) / stride) + 1
         return (padded - span) // self.strides[axis] + 1
 
     def pads(self, sizes: Sequence[int], kernel: Sequence[int]) -> tuple[Pair, ...]:
@@ -210,6 +215,7 @@ def _explicit(padding: str, values: Sequence[int], layout: Layout) -> tuple[Pair
                 actual=list(values),
             )
         return ((0, 0),) * layout.axes
+    # Two values per axis, batch and channels included, as in TensorFlow's attribute.
     if len(values) != 2 * layout.rank or min(values) < 0:
         raise InvalidArgumentError(
             "explicit_paddings needs (before, after) for each axis",
@@ -263,6 +269,7 @@ def conv_dims(window: Window, image: Dims, kernel: Dims) -> Dims:
                 expected=f"input of depth {per_group}, or a multiple of it",
                 actual=f"input {format_dims(image)}, filter {format_dims(kernel)}",
             )
+        # Grouped convolution: each group of input channels has its own outputs.
         groups = channels // per_group
         if made is not None and made % groups:
             raise InvalidArgumentError(

@@ -30,6 +30,7 @@ _VERSION: Final = re.compile(r"V\d+")
 
 def newer_form(op: str) -> str | None:
     """Return the resource op that replaces `op`, an op on references or string handles, or None for other ops."""
+    # An op that aioflow defines under its older name needs no newer form.
     if op in OPS:
         return None
     if op in _NAMED:
@@ -39,8 +40,10 @@ def newer_form(op: str) -> str | None:
         return control_flow[1]
     if op.startswith(_ON_REFERENCES) and f"Resource{op}" in OPS:
         return f"Resource{op}"
+    # V2 becomes V3, and an op without a version V2 or V3.
     base = op[:-2] if _VERSION.fullmatch(op[-2:]) else op
     versions = (f"{base}V{number}" for number in (2, 3))
+    # A newer version on values, not on handles, is another op and no replacement.
     return next((name for name in versions if name in OPS and _has_handles(OPS.get(name))), None)
 
 
@@ -92,8 +95,10 @@ class _Nodes:
         return self.node(name, "Reshape", (text, self.constant(f"{name}/shape", np.int32([1]))), attrs)  # type: ignore[arg-type]  # NumPy's classes make arrays too
 
     def last(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Any]) -> list[NodeDef]:
+        # Attributes of the older op don't apply to the newer one, except private ones such as colocation.
         private = {key: value for key, value in self.attrs.items() if key.startswith("_")}
         node = self._node
+        # The last node has the name, so it also waits for what the node waited for.
         return [*self._made, NodeDef(node.name, op, (*inputs, *self._control), node.device, {**private, **attrs})]
 
 
@@ -161,6 +166,7 @@ def _select(node: NodeDef, fresh: Fresh) -> list[NodeDef]:
     GatherV2 looks up the index first, so that an index out of range is an error.
     """
     nodes = _Nodes(node, fresh)
+    # At least the index and one reference.
     nodes.require(2, "T")
     (index, *given), control = nodes.data, [text for text in node.inputs if text.startswith("^")]
     places = nodes.constant("places", np.arange(len(given), dtype=np.int32))

@@ -35,9 +35,11 @@ def modernized(nodes: Sequence[NodeDef]) -> Sequence[NodeDef]:
         InvalidArgumentError: references form a cycle, or a node does not fit its op.
     """
     older = {op for op in {node.op for node in nodes} if op not in OPS}
+    # Nearly every graph has no older ops, and then nothing is copied.
     if not older:
         return nodes
     names = _Names(node.name for node in nodes)
+    # Expansion comes first: it may yield ops on references, which the lowering then replaces.
     plain = [made for node in nodes for made in expanded(node, names.fresh)]
     return list(_Lowering(plain, names).all())
 
@@ -50,6 +52,7 @@ class _Names:
 
     def fresh(self, name: str) -> str:
         found, tried = name, self._tried.get(name, 0)
+        # Starting at the last suffix tried keeps many equal names from taking quadratic time.
         while found in self._taken:
             tried += 1
             found = f"{name}_{tried}"
@@ -83,8 +86,10 @@ class _Lowering:
 
     def _reference(self, text: str) -> _Reference | None:
         """Return the target of the reference that `text` names, or None if this input is a value."""
+        # A dict as an ordered set: updates on the way to the variable, the outermost first.
         passed: dict[InputRef, None] = {}
         ref = InputRef.parse(text)
+        # A loop, not a recursion: a chain of updates may be longer than Python's stack.
         while ref not in self._known:
             if ref in passed:
                 error = InvalidArgumentError("references go in a circle", actual=str(ref))
@@ -97,6 +102,7 @@ class _Lowering:
             passed[ref] = None
             ref = InputRef.parse(node.inputs[0])
         found = self._known[ref]
+        # From the variable outwards: each update waits for itself only, since it runs after the one before.
         for updated in reversed(passed):
             self._known[updated] = found and found._replace(waits=(f"^{self._update(updated.node)}",))
         return self._known[next(iter(passed))] if passed else found
@@ -135,6 +141,7 @@ class _Lowering:
         return self._others[name]
 
     def _update(self, name: str) -> str:
+        # Renamed once, so that all readers of the node find the same new name.
         return self._beside(name, "update")
 
     # -- converting a node --------------------------------------------------------------------------------------------
@@ -148,6 +155,7 @@ class _Lowering:
         if form is None and not any(references.values()):
             yield node
             return
+        # An Identity of a reference is how programs read a variable, so it becomes the read itself.
         if node.op == "Identity" and form is None:
             yield self._as_read(node, references[node.inputs[0]])
             return
@@ -183,6 +191,7 @@ class _Lowering:
                 inputs.append(text)
             elif index not in handles:
                 if not before:
+                    # Computed once per node, at its first input that is read.
                     after = self._awaited(node, references)
                     before += self._joined(node, after, len(node.inputs))
                     after = [f"^{before[0].name}"] if before else after
@@ -196,6 +205,7 @@ class _Lowering:
             else:
                 inputs.append(reference.handle)
                 waits += reference.waits
+        # Data inputs first, then control inputs without duplicates.
         return before, inputs + [text for text in dict.fromkeys(waits) if text not in inputs]
 
     def _with_value(self, node: NodeDef) -> Iterator[NodeDef]:
@@ -232,11 +242,13 @@ class _Lowering:
 
     def _joined(self, node: NodeDef, control: Sequence[str], readers: int) -> Iterator[NodeDef]:
         """Yield a NoOp that waits for `control` if direct edges to all readers would be too many."""
+        # Edges grow as readers × control inputs; a NoOp in between makes them a sum.
         if readers * len(control) > _MANY_EDGES and node.op != "Merge":
             yield NodeDef(self._names.fresh(f"{node.name}/before"), "NoOp", tuple(control))
 
     def _reading(self, node: NodeDef, index: int, reference: _Reference, control: Sequence[str]) -> NodeDef:
         """Return a read of the value of input `index` that runs after `control`."""
+        # A read in front of a Merge waits for its own updates only, not for those of the other input.
         own = reference.waits if node.op == "Merge" else ()
         inputs = (reference.handle, *dict.fromkeys((*control, *own)))
         name = self._names.fresh(f"{node.name}/read_{index}")
@@ -271,6 +283,7 @@ def _handles(form: str, node: NodeDef) -> set[int]:
         else:
             given = node.attrs.get(arg.number_attr)
             count = given if isinstance(given, int) else 0
+        # Switch, Merge and the like have handles wherever their older form had references.
         passes = node.op == f"Ref{form}" and arg.type_attr == "T"
         if arg.dtype is resource or passes:
             found.update(range(at, at + min(count, len(node.inputs))))

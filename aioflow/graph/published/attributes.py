@@ -32,10 +32,12 @@ def attributes_of(node: Message, room: Room) -> dict[str, Any]:
         InvalidArgumentError: a value is malformed; the error names the attribute.
         UnimplementedError: a function has attributes of its own.
     """
+    # A node of an unknown op keeps all attributes; a caller decides whether it refuses the node.
     defined = OPS.get(node.op).attrs if node.op in OPS else {}
     found: dict[str, Any] = {}
     for key, value in node.attr.items():
         known = defined.get(key)
+        # Only attributes that can be left out: private ones and those with a default.
         if _is_dispensable(value, key.startswith("_") or (known is not None and known.has_default)):
             continue
         try:
@@ -71,12 +73,14 @@ def value_of(value: Message, room: Room) -> Any:
     if kind != "list":
         return _item(kind, getattr(value, kind), room)
     lists = value.list.ListFields()
+    # A list message has one field per kind. Several filled fields have no order among them.
     if len(lists) > 1:
         raise InvalidArgumentError("a list of several kinds", expected="one kind", actual=[f.name for f, _ in lists])
     return tuple(_item(field.name, item, room) for field, items in lists for item in items)
 
 
 def _item(kind: str, item: Any, room: Room) -> Any:
+    # Bytes that are not text have no form in `AttrValue`.
     if kind == "s":
         if not _is_text(item):
             raise InvalidArgumentError("it is not text", expected="UTF-8", actual=item[:20])
@@ -116,6 +120,7 @@ def write_attributes(node: Message, op: str, attrs: Mapping[str, Any]) -> None:
         if not kind.startswith("list("):
             _write(attr, _FIELDS[kind], value)
             continue
+        # An empty list sets no field, so without this call the attribute would have no value at all.
         attr.list.SetInParent()
         field = _FIELDS[item_kind(kind)]
         for item in value:
@@ -124,6 +129,7 @@ def write_attributes(node: Message, op: str, attrs: Mapping[str, Any]) -> None:
 
 def _looks_like(value: Any) -> str:
     if isinstance(value, tuple):
+        # A tuple of tuples, or of None only, can be nothing but a list of shapes.
         if any(isinstance(item, tuple) for item in value) or (value and all(item is None for item in value)):
             return "list(shape)"
         if None in value:

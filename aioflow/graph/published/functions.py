@@ -45,6 +45,7 @@ def function_of(
             expected="fixed dtypes",
             actual=[attr.name for attr in signature.attr],
         )
+    # Made before the nodes: an input may refer to a node that follows.
     reads = _Reads(message, library)
     found = [node_of(node, tuple(reads.flat(text) for text in node.input)) for node in message.node_def]
     nodes = tuple(node for node in found if node is not None)
@@ -76,6 +77,7 @@ def _dims(message: Message, index: int) -> Any:
 
 def _effects(message: Message, nodes: Sequence[NodeDef]) -> tuple[str, ...]:
     """Return the names of the nodes that always run: the control returns and, as in TensorFlow, nodes with effects."""
+    # The map of a message has no order of its own; sorting makes the result reproducible.
     named = dict.fromkeys(message.control_ret[name] for name in sorted(message.control_ret))
     changes = (node.name for node in nodes if node.op in OPS and OPS.get(node.op).traits.effect is Effect.CHANGES)
     return tuple(dict.fromkeys((*named, *changes)))
@@ -94,6 +96,7 @@ class _Reads:
         Raises:
             InvalidArgumentError: the node has no such output.
         """
+        # One colon or none: an argument, a control input or a result.
         if text.count(":") != _READS:
             return text
         name, output, index = text.split(":")
@@ -130,6 +133,7 @@ def _outputs_of_message(node: Message, library: Library) -> Iterator[tuple[str, 
         elif attr in node.attr:
             value = node.attr[attr]
             yield arg.name, value.i if arg.number_attr else len(value.list.type)
+        # The node leaves the attribute out, so its default gives the number of tensors.
         else:
             yield arg.name, arg.count({attr: _default(node.name, node.op, attr)})
 
@@ -183,6 +187,7 @@ def write_function(
 def _named(text: str, nodes: Mapping[str, NodeDef], library: Mapping[str, FunctionDef]) -> str:
     """Convert "node:3" to "node:output:1"."""
     ref = InputRef.parse(text)
+    # Arguments have no outputs by name.
     if ref.port < 0 or ref.node not in nodes:
         return text if ref.port < 0 else ref.node
     left = ref.port

@@ -98,9 +98,11 @@ class _Reader:
             if self._old_shapes and node.op == "Placeholder" and attrs.get("shape") == ():
                 attrs["shape"] = None
             return NodeDef(node.name, node.op, inputs, node.device, attrs)
+        # Errors of these kinds mean that the graph is valid elsewhere; only these can be refused.
         except (DTypeError, UnimplementedError) as error:
             self._refused(node.op, node.name, error)
             return None
+        # Malformed data is an error even if unknown ops are refused.
         except OpError as error:
             raise error.at(node.name, node.op, None) from error.__cause__
 
@@ -142,6 +144,7 @@ def message_of(nodes: Sequence[NodeDef], functions: Sequence[FunctionDef]) -> Me
         InvalidArgumentError: a function reads an unknown output.
     """
     made = message("GraphDef")()
+    # Readers apply the rules of the producer's version, such as those on old shapes.
     made.versions.producer = PRODUCER
     for node in nodes:
         added = made.node.add()

@@ -62,6 +62,7 @@ def shape_of(proto: Message) -> tuple[int | None, ...] | None:
 
 def write_shape(proto: Message, dims: Any) -> None:
     """Write the sizes into the message."""
+    # An empty message means a scalar's shape, and differs from none.
     proto.SetInParent()
     if dims is None:
         proto.unknown_rank = True
@@ -92,6 +93,7 @@ def tensor_of(proto: Message, room: Room) -> TensorData:
         return TensorData(dtype, sizes, content)
     numbers = np.frombuffer(listed, np.uint8) if isinstance(listed, bytes) else np.array(listed, field.stored)
     values = elements(numbers, dtype, count, room.take)
+    # `TensorData` is little-endian on every machine.
     return TensorData(dtype, sizes, values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes())
 
 

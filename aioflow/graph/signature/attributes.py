@@ -50,6 +50,7 @@ class AttrDef:
 
     def _check_list(self, value: Any) -> tuple[Any, ...]:
         if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+            # TensorFlow accepts one value for a list of one.
             value = [value]
         items = tuple(self._canonical(item_kind(self.kind), item) for item in value)
         for item in items:
@@ -62,6 +63,7 @@ class AttrDef:
 
     def _check_allowed(self, value: Any) -> None:
         if self.allowed is not None and value not in self.allowed:
+            # A dtype out of range is a matter of types, for which callers catch DTypeError.
             names = ", ".join(str(a) for a in self.allowed)
             kind = DTypeError if isinstance(value, DType) else InvalidArgumentError
             raise kind(f"attribute {self.name!r} is out of range", expected=f"one of {names}", actual=value)
@@ -69,6 +71,7 @@ class AttrDef:
     def _canonical(self, kind: str, value: Any) -> Any:
         try:
             return KINDS[kind](value)
+        # Conversions raise Python's errors; the attribute's name is known only here.
         except (TypeError, ValueError, OverflowError) as error:
             error_type = DTypeError if isinstance(error, TypeError) else InvalidArgumentError
             raise error_type(
@@ -77,9 +80,11 @@ class AttrDef:
 
 
 def _integer(value: Any) -> int:
+    # True would pass as 1, which is nearly always a mistake of the caller.
     if isinstance(value, bool | np.bool_):
         raise TypeError("a bool is not an int")
     number = int(value.__index__()) if hasattr(value, "__index__") else _reject(value)
+    # Attributes are int64 in the published form.
     if not -(2**63) <= number < 2**63:
         raise ValueError("an int has 64 bits")
     return number
@@ -89,6 +94,7 @@ def _float(value: Any) -> float:
     return _reject(value) if isinstance(value, str | bytes) else float(value)
 
 
+# Ints pass, since TensorFlow 1 programs write 0 and 1.
 def _boolean(value: Any) -> bool:
     return bool(value) if isinstance(value, bool | np.bool_ | int) else _reject(value)
 
@@ -101,6 +107,7 @@ def _text(value: Any) -> str:
 
 def _array(value: Any) -> np.ndarray[Any, Any]:
     array = value if isinstance(value, np.ndarray) else np.asarray(value)
+    # Strings are the only objects in tensors; others could not be saved or sent.
     if array.dtype.hasobject and not all(isinstance(item, bytes) for item in array.reshape(-1)):
         raise TypeError("an array of objects other than strings")
     return array

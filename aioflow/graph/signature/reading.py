@@ -53,6 +53,7 @@ def read_signature(inputs: str, outputs: str, attrs: Sequence[str]) -> Signature
     """
     parsed = _parse_attrs(attrs)
     taken, given = (tuple(_parse_args(text, parsed)) for text in (inputs, outputs))
+    # Builders pass inputs and attributes by keyword, so they share one set of names.
     _check_distinct([*parsed, *(arg.name for arg in taken)], "attributes and inputs")
     _check_distinct([arg.name for arg in given], "outputs")
     return Signature(taken, given, parsed)
@@ -72,6 +73,7 @@ def _parse_args(text: str, attrs: Mapping[str, AttrDef]) -> Iterator[ArgDef]:
         if kind.startswith("list:"):
             yield ArgDef(name, list_attr=_attr_of(kind[5:], "list(type)", attrs))
             continue
+        # "N*T": the number first, then the element's type.
         number, _, element = kind.rpartition("*")
         number_attr = _attr_of(number, "int", attrs) if number else None
         if element in attrs:
@@ -145,6 +147,7 @@ def _parse_attr(text: str) -> tuple[str, AttrDef]:
     attr = AttrDef(
         name, f"list({kind})" if is_list else kind, None, False, allowed, None if minimum is None else int(minimum)
     )
+    # Only now: "list({…})" and "{…}" have been replaced by their kinds.
     if item_kind(attr.kind) not in KINDS:
         raise InvalidArgumentError(
             f"attribute {name!r} is of no kind that there is",
@@ -153,6 +156,7 @@ def _parse_attr(text: str) -> tuple[str, AttrDef]:
         )
     if default is None:
         return name, attr
+    # The default passes through the same check as a user's value, so it is in canonical form.
     value = attr.check(_parse_default(attr.kind, default.strip()))
     return name, AttrDef(name, attr.kind, value, True, allowed, attr.minimum)
 
@@ -161,6 +165,7 @@ def _parse_allowed(text: str) -> tuple[str, tuple[Any, ...]]:
     items = [i.strip() for i in text.split(",")]
     if items[0][:1] in "'\"":
         return "string", tuple(i[1:-1] for i in items)
+    # A group may contain a dtype that is also listed singly, hence `fromkeys`.
     names = [n for i in items for n in GROUPS.get(i, (i,))]
     return "type", tuple(dict.fromkeys(as_dtype(n) for n in names))
 
