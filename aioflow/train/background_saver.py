@@ -63,9 +63,11 @@ class BackgroundSaver:
             Exception: the error of the previous write; no snapshot is taken then.
         """
         self._check_open()
+        # A save that waits for its turn counts as one being written, too.
         if skip and (self.is_writing or self._turn.locked()):
             return None
         async with self._turn:
+            # An error of the write before is raised here, before another snapshot is taken.
             await self.finish()
             self._check_open()  # it may have been closed while an earlier checkpoint was written
             taken = await self._saver.snapshot(
@@ -73,6 +75,7 @@ class BackgroundSaver:
             )
             if taken is None:
                 return None
+            # Still in the turn: the next save must find this task.
             self._task = await self._tasks.start(self._write(taken, after))
             return taken.prefix
 
@@ -87,10 +90,12 @@ class BackgroundSaver:
             prefix = await taken.write()
             if after is not None:
                 await after(prefix)
+        # Kept for the next call: an error of this task itself would reach no caller.
         except Exception as error:
             self._error = error
 
     async def finish(self) -> None:
+        # Taken out before it is raised, so that it is raised once.
         """Wait for the write in progress. Raise its error, unless the error has been raised before."""
         if self._task is not None:
             await asyncio.wait([self._task])

@@ -52,6 +52,7 @@ class _Elements:
             raise InvalidArgumentError("there is nothing to batch", expected="at least one list", actual="none")
         first = sources[0]
         self._keys = sorted(first) if isinstance(first, Mapping) else None
+        # As in TensorFlow, a list of one tensor gives a tensor.
         self._single = self._keys is None and (not isinstance(first, list | tuple) or len(first) == 1)
         self.many = enqueue_many
         self._keep = _kept(keep_input, enqueue_many)
@@ -70,6 +71,7 @@ class _Elements:
                 )
         self._shapes = None if shapes is None else component_dims(shapes)
 
+    # All sources in the order of the first one's sorted keys.
     def _listed(self, source: object) -> list[Tensor | SparseTensor]:
         if self._keys is not None:
             if not isinstance(source, Mapping) or sorted(source) != self._keys:
@@ -97,6 +99,7 @@ class _Elements:
                 raise InvalidArgumentError(
                     "one shape per tensor is needed", expected=len(self.dtypes), actual=len(self._shapes)
                 )
+            # A serialized sparse tensor: indices, values and shape, as three strings.
             stored: Dims = (3,)
             return [dims if sparse is None else stored for dims, sparse in zip(self._shapes, self._sparse, strict=True)]
         return [self._common([tensors[i] for tensors in self.sources]) for i in range(len(self.dtypes))]
@@ -127,8 +130,10 @@ class _Elements:
 
     def _put(self, queue: QueueBase, tensors: list[Tensor]) -> Any:
         put = queue.enqueue_many if self.many else queue.enqueue
+        # A constant condition needs no branch in the graph.
         known = constant_value(self._keep)
         if self._keep.dims != ():
+            # One condition per row selects rows.
             rows = make("Reshape", make("Where", self._keep), [-1])
             return put([make("GatherV2", tensor, rows, 0) for tensor in tensors])
         if known is not None:
@@ -153,6 +158,7 @@ class _Elements:
         return rank if rank is None or self.many else rank + 1
 
 
+# A queue has one dtype per component, so a mix of dense and sparse cannot be stored.
 def _merged(column: Sequence[Tensor | SparseTensor]) -> SparseTensor | None:
     """Return the first sparse tensor among the sources of one component, or None if the component is dense."""
     sparse = [item for item in column if isinstance(item, SparseTensor)]
@@ -199,6 +205,7 @@ def _shuffled(
     capacity, least, seed, shared_name = queue
     for number in (capacity, least):
         check_kind(number, (int, np.integer), "the size of a queue", "an int")
+    # The queue would never hand out an element.
     if capacity <= least:
         raise InvalidArgumentError(
             "the queue has no room beyond the elements that stay in it", expected=f"capacity > {least}", actual=capacity

@@ -35,14 +35,17 @@ class Coordinator:
         self._failure: BaseException | None = None
         self._task_group: asyncio.TaskGroup | None = None
         self._block: Entry[Coordinator] | None = None
+        # Set on entry: `request_stop` may be called from other threads.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._workers: set[_Future] = set()
+        # Tasks that serve the workers and would run forever without a stop request.
         self._attendants: set[_Future] = set()
         self._joined = False
 
     async def __aenter__(self) -> Coordinator:
         if self._block is not None:
             raise FailedPreconditionError("the coordinator is already in use", expected="a new one", actual="entered")
+        # Stopped but not joined means that a stop was requested before the first entry, which is allowed.
         if self._joined and self._stopping:
             raise FailedPreconditionError(
                 "the coordinator has been stopped", expected="`clear_stop` before it is used again", actual="stopped"
@@ -56,8 +59,10 @@ class Coordinator:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         group, self._task_group = self._task_group, None
+        # First: the tasks end only once they see the request.
         self._stop(error if isinstance(error, Exception) else None)
         try:
+            # After a cancellation the tasks get no grace period.
             if error is None or isinstance(error, Exception):
                 await self._end([*self._workers, *self._attendants], _GRACE)
         finally:
@@ -69,6 +74,7 @@ class Coordinator:
             if group is not None:
                 await group.__aexit__(None, None, None)
             self._block = None
+        # The error of the body propagates by itself.
         if self._failure is not None and self._failure is not error:
             raise self._failure
         return isinstance(error, self._clean)
@@ -89,6 +95,7 @@ class Coordinator:
             raise FailedPreconditionError(
                 "the coordinator runs no tasks now", expected="inside its `async with` block", actual="outside"
             )
+        # Guarded, because an error must stop the other tasks gracefully: a task group would cancel them.
         task = group.create_task(self._guarded(work))
         # A task that is cancelled before its first step never starts `work`; closing it avoids a "never awaited"
         # warning.
@@ -109,6 +116,7 @@ class Coordinator:
     async def _guarded(self, work: Coroutine[object, object, None]) -> None:
         try:
             await work
+        # A cancellation is no failure.
         except Exception as error:
             self._stop(error)
 
@@ -123,6 +131,7 @@ class Coordinator:
                 `join` would report it.
         """
         error = ex[1] if isinstance(ex, Sequence) else ex
+        # After `join` no later call would report the error.
         if self._joined and error is not None and not isinstance(error, self._clean):
             raise error
         self._stop(error)
@@ -131,8 +140,10 @@ class Coordinator:
         if self._stopping:
             return
         if error is not None and not isinstance(error, self._clean):
+            # Only the first request counts; later errors usually follow from it.
             self._failure = error
         self._stopping = True
+        # An asyncio event may be set only in its own loop's thread.
         if self._loop is None or self._loop is _running_loop():
             self._event.set()
         else:
@@ -142,6 +153,7 @@ class Coordinator:
         """Clear the stop request and its error, so that tasks can be started again."""
         self._stopping = self._joined = False
         self._failure = None
+        # The event too, or waiting tasks would see the old request.
         self._event.clear()
 
     def should_stop(self) -> bool:
@@ -190,10 +202,12 @@ class Coordinator:
         def at_work() -> list[_Future]:
             return [task for task in self._workers | asked if task is not here and not task.done()]
 
+        # Tasks may start other tasks while this waits, so the set is computed again.
         while not self._stopping and (working := at_work()):
             await self._either(working)
         await self._end([*at_work(), *(self._attendants if self._stopping else ())],
                         stop_grace_period_secs, ignore_live_threads)  # fmt: skip
+        # Before the error is raised: also a failed join has waited for all tasks.
         self._joined = True
         self.raise_requested_exception()
 
@@ -202,6 +216,7 @@ class Coordinator:
         async with asyncio.TaskGroup() as watch_group:
             stop = watch_group.create_task(self._event.wait())
             await asyncio.wait([*working, stop], return_when=asyncio.FIRST_COMPLETED)
+            # Otherwise the group would wait for it until a stop is requested.
             stop.cancel()
 
     async def _end(self, pending: Sequence[_Future], grace: float, ignore: bool = False) -> None:
@@ -212,6 +227,7 @@ class Coordinator:
         if late and not ignore:
             for task in late:
                 task.cancel()
+            # A cancelled task may still run `finally` blocks, for which this waits.
             await asyncio.wait(late)
 
     @property

@@ -121,6 +121,7 @@ def piecewise_constant(
     with name_scope(name, "PiecewiseConstant", [x, *boundaries, *values]):
         position = convert_to_tensor(x)
         levels = [convert_to_tensor(v) for v in values]
+        # From the lowest boundary up: the last one exceeded wins.
         result = levels[0]
         for boundary, level in zip(boundaries, levels[1:], strict=True):
             edge = convert_to_tensor(boundary, dtype_hint=position.dtype)
@@ -152,6 +153,7 @@ def polynomial_decay(
     others = (decay_steps, end_learning_rate, power)
     with _scope(name, "PolynomialDecay", learning_rate, global_step, *others) as (rate, step, steps, end, exponent):
         if cycle:
+            # At step 0 the quotient is 0, and a multiple of 0 would divide by zero.
             turns = _call("Ceil", step / steps)
             steps = steps * _call("Maximum", turns, _as(1, rate))
         else:
@@ -168,6 +170,7 @@ def cosine_decay(
 ) -> Tensor:
     """Return a decay from learning_rate to alpha · learning_rate along half a cosine (Loshchilov and Hutter 2017)."""
     with _scope(name, "CosineDecay", learning_rate, global_step, decay_steps, alpha) as (rate, step, steps, floor):
+        # After the decay the rate stays at its end.
         progress = _call("Minimum", step, steps) / steps
         return rate * ((1 - floor) * _half_cosine(progress) + floor)
 
@@ -196,9 +199,11 @@ def cosine_decay_restarts(
         turns, fraction = turn, progress - turn
         # Periods grow geometrically, so the index of the current one is a logarithm; with t_mul = 1 it would be 0/0.
         if not (_is_number(t_mul) and t_mul == 1):
+            # turns = floor(log(1 − progress · (1 − t_mul)) / log(t_mul)), by the sum of a geometric series.
             grown = _call("Floor", _call("Log", 1 - progress * (1 - longer)) / _call("Log", longer))
             length = _call("Pow", longer, grown)
             fraction_grown = (progress - (1 - length) / (1 - longer)) / length
+            # A tensor's value is known only in the step, so both branches are computed and one is selected.
             equal = _call("Equal", longer, _as(1, rate))
             turns = _call("SelectV2", equal, turns, grown)
             fraction = _call("SelectV2", equal, fraction, fraction_grown)
@@ -247,6 +252,7 @@ def noisy_linear_cosine_decay(
         rate, step, steps, start, decay, periods, low, bottom = settings
         step = _call("Minimum", step, steps)
         spread = _call("Sqrt", start / _call("Pow", 1 + step, decay))
+        # A scalar: one draw per step.
         shape = constant([], "int32", shape=[0])
         noise = make("RandomStandardNormal", shape, dtype=rate.dtype) * spread
         linear = (steps - step) / steps + noise

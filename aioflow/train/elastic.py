@@ -44,6 +44,7 @@ class Attendance:
     def look(self, health: Mapping[str, WorkerState | OpError]) -> int:
         """Return the number of live replicas, at least one: the chief itself."""
         here = frozenset(task for task, state in health.items() if isinstance(state, WorkerState) and state.registered)
+        # A task counts as gone after two polls without it.
         living = here | self._last
         self._last = here
         return max(1, len(living))
@@ -54,6 +55,7 @@ def tasks_without(
 ) -> Mapping[str, WorkerState | OpError]:
     """Return the health of the tasks outside these jobs, or of all tasks if no other task exists."""
     excluded = set(jobs)
+    # A cluster of one job holds variables and replicas in the same tasks.
     return {task: it for task, it in health.items() if DeviceSpec.from_string(task).job not in excluded} or health
 
 
@@ -138,6 +140,7 @@ class Watch:
     async def _missing_tokens(self, living: int) -> int:
         """Return 1 if all replicas have waited at this step since the last poll, so no gradient will come; else 0."""
         step, waiting = await self._replicas.progress(self._session)
+        # The step must be the same at two polls: tokens of a running update are still to come.
         idle, self._idle = self._idle, step if waiting >= living else None
         return int(idle == step and self._idle == step)
 

@@ -81,6 +81,7 @@ class GradientAccumulationOptimizer(WrappingOptimizer):
         """
         pairs = [(as_gradient(g, v), v) for g, v in grads_and_vars]
         given = [(g, v) for g, v in pairs if g is not None]
+        # Without accumulation the wrapped optimizer does all of it, without further nodes.
         if self._steps == 1 or not given:
             return self._opt.apply_gradients(self._changed(given) if given else pairs, global_step, name)
         own = self._own(name)
@@ -89,10 +90,12 @@ class GradientAccumulationOptimizer(WrappingOptimizer):
         graph = first.graph
         with graph.as_default():
             self._prepare_branch(given)
+            # The counter and the lock are made once and must not depend on the surrounding step.
             with graph.control_dependencies(None), _beside(first):
                 count = self._create_non_slot_variable(constant(0, dtypes.int64), "gradients_added", first)
                 section = CriticalSection(f"{own}_section") if self._use_locking else None
             sums = [self._sum_of(g, v) for g, v in given]
+            # Everything that is read inside the lock.
             waiting = [part for g, _ in given for part in _parts(g)]
 
             def add() -> Operation:
@@ -109,6 +112,7 @@ class GradientAccumulationOptimizer(WrappingOptimizer):
 
     def _sum_of(self, gradient: Gradient, variable: Any) -> _Sum:
         if isinstance(gradient, IndexedSlices):
+            # The number of accumulated rows varies, so the slot starts with none and its shape is open.
             rest = variable.dims[1:]
             values = self._get_or_make_open_slot(variable, _SUM, gradient.values.dtype, (0, *rest))
             indices = self._get_or_make_open_slot(variable, _ROWS, gradient.indices.dtype, (0,))
@@ -132,12 +136,14 @@ class GradientAccumulationOptimizer(WrappingOptimizer):
     ) -> Operation:
         graph = count.graph
         added = [total.add(gradient) for total, (gradient, _) in zip(sums, pairs, strict=True)]
+        # The count is read after it was advanced, and after the gradient was added.
         with graph.control_dependencies([*added, count.assign_add(constant(1, dtypes.int64), read_value=False)]):
             full = make("GreaterEqual", count.read_value(), constant(self._steps, dtypes.int64))
 
         def apply() -> Operation:
             means = [(self._mean(total), v) for total, (_, v) in zip(sums, pairs, strict=True)]
             applied = self._apply_inside(self._changed(means), step, own)
+            # Cleared only after the update has read the sums.
             with graph.control_dependencies([applied]):
                 return group(*(total.clear() for total in sums), count.assign(0, read_value=False))
 
@@ -187,6 +193,7 @@ class _SumOfRows(_Sum):
 
     def add(self, gradient: IndexedSlices) -> Operation:
         kept = self.read()
+        # Both are read before either is assigned: rows and indices must stay in step.
         pairs = ((self._values, kept.values, gradient.values), (self._indices, kept.indices, gradient.indices))
         return group(*(held.assign(make("ConcatV2", [old, new], 0), read_value=False) for held, old, new in pairs))
 
@@ -200,6 +207,7 @@ class _SumOfRows(_Sum):
         kept = self.read()
         return group(
             *(
+                # `[:0]` keeps the trailing dimensions.
                 held.assign(old[:0], read_value=False)
                 for held, old in ((self._values, kept.values), (self._indices, kept.indices))
             )

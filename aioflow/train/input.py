@@ -36,6 +36,7 @@ def match_filenames_once(pattern: TensorLike, name: str | None = None) -> Variab
             matching_files(pattern),
             trainable=False,
             collections=[GraphKeys.LOCAL_VARIABLES],
+            # The number of files is not known before the initialization.
             validate_shape=False,
             name=scope,
         )
@@ -62,6 +63,7 @@ def limit_epochs(tensor: TensorLike, num_epochs: int | None = None, name: str | 
             trainable=False,
             collections=[GraphKeys.LOCAL_VARIABLES],
         )
+        # Each read counts first, and fails once the limit is reached.
         with given.graph.control_dependencies([count_up_to(epochs, num_epochs)]):
             return identity(given, name="limited")
 
@@ -96,7 +98,9 @@ def input_producer(
         if num_elements(dims) is None:
             raise InvalidArgumentError("the shape of a row must be known", expected="sizes", actual=format_dims(dims))
         if shuffle:
+            # The node shuffles anew in each run, so each epoch has another order.
             rows = random_shuffle(rows, seed=seed)
+        # After the shuffle: one enqueue of all rows is one epoch.
         rows = limit_epochs(rows, num_epochs)
         queue = FIFOQueue(capacity, [rows.dtype], [dims], shared_name=shared_name)
         add_queue_runner(QueueRunner(queue, [queue.enqueue_many([rows])], cancel_op=cancel_op))
@@ -124,6 +128,7 @@ def string_input_producer(
             raise InvalidArgumentError("string_input_producer needs strings", expected="at least one", actual="none")
         some = make("Greater", make("Size", strings, out_type=dtypes.int32), 0)
         check = Assert(some, ["string_input_producer needs at least one string"])
+        # A dequeue would otherwise wait forever for an empty producer.
         with strings.graph.control_dependencies([check]):
             strings = identity(strings)
         return input_producer(strings, [], num_epochs, shuffle, seed, capacity, shared_name, None, name, cancel_op)
@@ -164,6 +169,7 @@ def slice_input_producer(
     with name_scope(name, "input_producer"):
         tensors = [convert_to_tensor(t) for t in tensor_list]
         count = tensors[0].dims[0] if tensors[0].dims else None
+        # The first tensor decides; the gather fails if another one is shorter.
         rows = (
             count
             if count is not None

@@ -114,6 +114,7 @@ class DynamicLossScale(LossScale):
         self._period = int(increment_period)
         check_number(multiplier, "multiplier", above=1.0)
         self._multiplier = float(multiplier)
+        # float32, whatever the model's type: float16 ends at 65504.
         self._scale = Variable(self._initial, trainable=False, name="current_loss_scale", dtype=dtypes.float32)
         self._good_steps = Variable(0, trainable=False, name="good_steps", dtype=dtypes.int64)
 
@@ -145,11 +146,14 @@ class DynamicLossScale(LossScale):
             scale, steps = self._scale.read_value(), self._good_steps.read_value() + 1
             enough = make("GreaterEqual", steps, constant(self._period, dtypes.int64))
             raised = scale * self._multiplier
+            # A scale of infinity would never recover: dividing it leaves it infinite.
             raised = where(logical_and(enough, is_finite(raised)), raised, scale)
+            # Below 1 the scale would make small gradients smaller.
             lowered = make("Maximum", scale / self._multiplier, constant(1.0, dtypes.float32))
             zero = constant(0, dtypes.int64)
             changes = [
                 self._scale.assign(where(good, raised, lowered), read_value=False),
+                # Counts from zero again after a change of the scale in either direction.
                 self._good_steps.assign(where(logical_and(good, steps < self._period), steps, zero), read_value=False),
             ]
         return group(*changes, name="update_loss_scale"), good
@@ -196,4 +200,5 @@ def _all_finite(grads: object) -> Tensor:
     parts = [convert_to_tensor(part, name="gradient") for part in nest.flatten(grads) if part is not None]
     # The indices of slices are integers and need no check.
     each = [reduce_all(is_finite(part)) for part in parts if part.dtype.is_floating]
+    # Without floating gradients there is nothing to overflow.
     return reduce_all(make("Pack", each), name="all_finite") if each else constant(True)

@@ -54,6 +54,7 @@ class MixedPrecisionLossScaleOptimizer(WrappingOptimizer):
             scaled, var_list, gate_gradients, aggregation_method, colocate_gradients_with_ops, grad_loss
         )
         with name_scope(None, "unscaled"):
+            # One division; the gradients are multiplied.
             reciprocal = 1.0 / scale
             return [(None if gradient is None else _unscaled(gradient, reciprocal), v) for gradient, v in pairs]
 
@@ -69,9 +70,11 @@ class MixedPrecisionLossScaleOptimizer(WrappingOptimizer):
         """
         pairs = list(grads_and_vars)
         change, good = self._loss_scale.update([gradient for gradient, _ in pairs])
+        # A fixed scale skips no step, so it needs no branch.
         if isinstance(good, bool):
             return self._opt.apply_gradients(pairs, global_step, name)
         own = self._own(name)
+        # Slots are variables and cannot be created inside a branch.
         self._prepare_branch(pairs)
         applied = only_if(good, lambda: self._apply_inside(pairs, global_step, own))
         return collect_step(applied, change, own=own)

@@ -75,6 +75,7 @@ def export_meta_graph(
     definition = lowered(graph.as_graph_def(add_shapes=True) if graph_def is None else graph_def)
     made = message("MetaGraphDef")()
     if meta_info_def is not None:
+        # By way of the bytes: the message may come from another library's classes.
         made.meta_info_def.ParseFromString(to_bytes(meta_info_def))
     if strip_default_attrs:
         functions = tuple(replace(f, nodes=tuple(map(_stripped, f.nodes))) for f in definition.functions)
@@ -87,6 +88,7 @@ def export_meta_graph(
     kept = [name for name in names if not (clear_extraneous_savers and name == GraphKeys.SAVERS)]
     nodes = {node.name for node in definition.nodes}
     written_collections(graph, kept, nodes, made.collection_def)
+    # The collection was left out above, so its only entry is the given saver.
     if saver_def is not None and len(kept) < len(names):
         made.collection_def[GraphKeys.SAVERS].bytes_list.value.append(to_bytes(saver_def))
     written_contexts(graph, collection_list, nodes, made.collection_def)

@@ -53,6 +53,7 @@ def import_meta_graph(
         InvalidArgumentError: a part of the data is invalid; the error names it.
     """
     meta = read_meta_graph(meta_graph_or_file)
+    # Attributes at the producer's defaults may be dropped if aioflow lacks them.
     producer = meta.meta_info_def.stripped_op_list if meta.meta_info_def.HasField("stripped_op_list") else None
     nodes, functions = definition_of(meta.graph_def, producer=producer)
     nodes = tuple(placed(_written_at_once(nodes), clear_devices))
@@ -63,6 +64,7 @@ def import_meta_graph(
     if missing:
         raise UnimplementedError("the graph has ops that are not here", expected="known ops", actual=sorted(missing))
     graph = default_graph()
+    # The name is not taken yet: the import itself takes it.
     scope = f"{graph.unique_name(import_scope, mark_as_used=False)}/" if import_scope else ""
     import_graph_def(GraphDef(nodes, VERSION, functions), input_map, name=scope.removesuffix("/"))
     collections = Collections(graph, scope)
@@ -83,6 +85,7 @@ def read_meta_graph(source: Any) -> Message:
             raise InvalidArgumentError("there is no graph in it", expected="a MetaGraphDef", actual=store.path(name))
         return found
     except OpError as error:
+        # The file's name is added once.
         if store.path(name) not in error.message:
             error.message = f"{store.path(name)}: {error.message}"
         raise

@@ -30,6 +30,7 @@ def assign_moving_average(
     """
     with name_scope(name, "AssignMovingAvg", [variable, value, decay]) as scope:
         given: Any = decay
+        # 1 − decay is computed before the cast: in 16 bits a decay near 1 would round to 1.
         rest = cast_to(convert_to_tensor(1.0 - given, name="decay"), variable.dtype)
         new = cast_to(convert_to_tensor(value), variable.dtype)
         if not zero_debias:
@@ -40,6 +41,7 @@ def assign_moving_average(
         moved = biased.assign_sub((biased.value() - new) * rest, read_value=False)
         counted = count.assign_add(constant(1, count.dtype), read_value=False)
         with graph.control_dependencies([moved, counted]):
+            # Bias after t updates: 1 − decayᵗ.
             correction = 1 - make("Pow", 1 - rest, count.read_value())
             debiased: Operation = variable.assign(biased.read_value() / correction, name=scope, read_value=False)
             return debiased
@@ -122,12 +124,15 @@ class ExponentialMovingAverage:
         if self._num_updates is None:
             return decay
         count = cast_to(convert_to_tensor(self._num_updates), dtypes.float32)
+        # decay(n) = min(decay, (1 + n) / (10 + n))
         return make("Minimum", decay, cast_to((1.0 + count) / (10.0 + count), decay.dtype))
 
     def _shadow(self, item: Variable | Tensor) -> Variable:
         if not isinstance(item, Variable):
+            # The value of a tensor is not known before the first step.
             return filled_slot(item, 0.0, self._name)
         item.graph.add_to_collection(GraphKeys.MOVING_AVERAGE_VARIABLES, item)
+        # From the initial value, even if the shadow is initialized before the variable.
         return create_slot(item, item.initialized_value, self._name, item.dtype, item.dims)
 
     def average(self, var: Variable | Tensor) -> Variable | None:
@@ -159,6 +164,7 @@ class ExponentialMovingAverage:
         else:
             averaged = list(moving_avg_variables)
         names = {self.average_name(v): v for v in {_key(v): v for v in averaged}.values()}
+        # Their averages are restored into them, so they are not restored under their own names.
         known = {_key(v) for v in averaged}
         for variable in graph.get_collection(GraphKeys.GLOBAL_VARIABLES):
             if _key(variable) not in known and variable.op.name not in names:

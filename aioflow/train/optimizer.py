@@ -118,6 +118,7 @@ class Optimizer:
             InvalidArgumentError: there are no variables, or `gate_gradients` is unknown.
             DTypeError: the loss, or a variable with a gradient, is not of a floating dtype.
         """
+        # Checked before any node is made.
         if gate_gradients not in (self.GATE_NONE, self.GATE_OP, self.GATE_GRAPH):
             raise InvalidArgumentError(
                 "unknown gate_gradients", expected="GATE_NONE, GATE_OP or GATE_GRAPH", actual=gate_gradients
@@ -138,7 +139,9 @@ class Optimizer:
             colocate_gradients_with_ops=colocate_gradients_with_ops,
         )
         if gate_gradients == self.GATE_GRAPH:
+            # Each gradient waits for all of them.
             found = tuple_(found)
+        # Only variables with a gradient: others, such as counters, may be of any dtype.
         _check_dtypes([v for g, v in zip(found, variables, strict=True) if g is not None], "a variable")
         return list(zip(found, variables, strict=True))
 
@@ -174,6 +177,7 @@ class Optimizer:
                 self._prepare()
                 updates = [self._update(g, v) for g, v in pairs if g is not None]
                 step = self._finish(updates, scope) if global_step is None else self._count(updates, global_step, scope)
+        # Once, although wrappers add the same node again.
         collected = graph.get_collection_ref(GraphKeys.TRAIN_OP)
         if step not in collected:
             collected.append(step)
@@ -181,6 +185,7 @@ class Optimizer:
 
     def _update(self, gradient: Gradient, variable: Any) -> Operation:
         graph = variable.graph
+        # On the device of the variable, so that the gradient travels, not the variable.
         with graph.name_scope(f"update_{variable.op.name}"), graph.colocate_with(variable.handle.op):
             if isinstance(gradient, IndexedSlices):
                 if variable.constraint is not None:
@@ -191,12 +196,14 @@ class Optimizer:
             update = self._resource_apply_dense(gradient, variable)
             if variable.constraint is None:
                 return update
+            # The constraint sees the updated value.
             with graph.control_dependencies([update]):
                 constrained: Operation = variable.assign(variable.constraint(variable), read_value=False)
             return constrained
 
     def _count(self, updates: Sequence[Operation], global_step: Variable, scope: str) -> Operation:
         graph = global_step.graph
+        # The step is counted after all updates: its new value means that they are in the variables.
         with graph.control_dependencies([self._finish(updates, "update")]), graph.colocate_with(global_step.handle.op):
             step: Operation = global_step.assign_add(constant(1, global_step.dtype), name=scope, read_value=False)
             return step
@@ -238,6 +245,7 @@ class Optimizer:
         self, initial_value: TensorLike | Callable[[], TensorLike], name: str, colocate_with: Variable
     ) -> Variable:
         graph = colocate_with.graph
+        # Per graph: an optimizer may be used in several graphs.
         key = (name, graph)
         if key not in self._non_slots:
             with graph.colocate_with(colocate_with.handle.op):
@@ -265,6 +273,7 @@ class Optimizer:
 
     def _resource_apply_sparse_duplicate_indices(self, grad: Tensor, handle: Variable, indices: Tensor) -> Operation:
         """Return the node that updates rows, for indices that may repeat. By default equal indices are summed first."""
+        # Updates such as Adagrad's are not linear in the gradient, so equal indices are summed first.
         unique = make_list("Unique", indices)
         count = make("Shape", unique[0])[0]
         summed = make("UnsortedSegmentSum", grad, unique[1], count)
@@ -311,6 +320,7 @@ def _listed(value: object) -> list[Any]:
 
 def _flat_variables(var_list: Any) -> list[Any]:
     flat = []
+    # A single variable stands for itself.
     for item in _listed(var_list) if not isinstance(var_list, Iterable) or hasattr(var_list, "handle") else var_list:
         flat.extend(_flat_variables(item) if isinstance(item, list | tuple | PartitionedVariable) else [item])
     for item in flat:

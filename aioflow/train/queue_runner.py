@@ -67,6 +67,7 @@ class QueueRunner:
         types = (OutOfRangeError,) if queue_closed_exception_types is None else tuple(queue_closed_exception_types)
         self._closed_types = types
         self._exceptions: list[BaseException] = []
+        # Weak: a closed session must not live as long as the graph's runners.
         self._filling: WeakKeyDictionary[Session, list[asyncio.Task[None]]] = WeakKeyDictionary()
 
     @property
@@ -132,6 +133,7 @@ class QueueRunner:
             raise InvalidArgumentError(
                 "asyncio tasks start when they are created", expected="start=True", actual="start=False"
             )
+        # A second call, such as that of a session creator and of the user, must not fill the queue twice.
         if any(not task.done() for task in self._filling.get(sess, ())):
             return []
         self._exceptions.clear()
@@ -141,6 +143,7 @@ class QueueRunner:
 
     async def _fill(self, session: Session, coord: Coordinator, op: Operation, left: _Countdown) -> None:
         try:
+            # Prepared once: each enqueue then skips the lookup of the step.
             enqueue = session.make_callable(op)
             while not coord.should_stop():
                 await enqueue()
@@ -151,11 +154,13 @@ class QueueRunner:
             if not coord.should_stop():
                 self._exceptions.append(error)
             raise
+        # The last task closes the queue: others may still enqueue.
         if left.count_down() and not coord.should_stop():
             with suppress(OpError):  # already closed elsewhere
                 await session.run(self._close_op)
 
     async def _close_on_stop(self, session: Session, coord: Coordinator) -> None:
+        # An attendant, so it runs even if all enqueue tasks have ended.
         await coord.wait_for_stop()
         with suppress(OpError):  # the session or the queue has been closed meanwhile
             await session.run(self._cancel_op)

@@ -83,6 +83,7 @@ def _columns(name: str, table: ExportedTable) -> list[Saved]:
 
 
 def _listed(value: Any) -> Saved:
+    # A part of a partitioned variable knows the whole that it belongs to.
     part = getattr(_variable(value), "save_slice_info", None)
     return Saved(value.handle.op.name if part is None else part.full_name, value, part)
 
@@ -108,6 +109,7 @@ def _named(name: str, value: Any) -> list[Saved]:
 
 
 def _order(saved: Saved) -> tuple[str, list[int]]:
+    # Parts in the order of their place in the whole.
     return saved.name, [] if saved.part is None else saved.part.var_offset
 
 
@@ -149,6 +151,7 @@ def check_saved(path: str, saved: Sequence[Saved], reshape: bool) -> None:
         DTypeError: a dtype differs.
     """
     reader = CheckpointReader(path)
+    # All missing names in one error.
     missing = sorted({name for name, *_ in saved if name not in reader})
     if missing:
         raise NotFoundError(
@@ -162,6 +165,7 @@ def check_saved(path: str, saved: Sequence[Saved], reshape: bool) -> None:
                 expected=dtype.name,
                 actual=reader.dtype(name).name,
             )
+        # A part cannot be reshaped: its place in the whole depends on the shape.
         fits = reshape and each.part is None and each.shape.num_elements() == math.prod(shape)
         if not fits and not each.shape.is_compatible_with(shape):
             raise InvalidArgumentError(

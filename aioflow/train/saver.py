@@ -98,11 +98,14 @@ class _Kept(NamedTuple):
         """
         if not most:
             return self
+        # A checkpoint written again is the newest and counts once.
         kept = [*(entry for entry in self.checkpoints if entry[0] != prefix), (prefix, now)]
+        # A checkpoint that was to be deleted and is written again must stay.
         doomed = [other for other in self.doomed if other != prefix]
         if len(kept) <= most:
             return _Kept(kept, self.until, doomed)
         (oldest, written), *kept = kept
+        # Kept permanently: it leaves the list but is not doomed.
         if written > self.until:
             return _Kept(kept, self.until + seconds, doomed)
         return _Kept(kept, self.until, [*doomed, oldest])
@@ -178,9 +181,11 @@ class Saver:
         self._max_to_keep = max_to_keep or 0
         check_number(keep_checkpoint_every_n_hours, "keep_checkpoint_every_n_hours", "a number of hours")
         self._keep_seconds = keep_checkpoint_every_n_hours * _HOUR
+        # Wall-clock time: it is compared with times that earlier runs have stored.
         self._clock = clock or time.time
         self._form = _form(write_version, incremental)
         self._base = ""  # the checkpoint that the next incremental one may refer to
+        # Saves of one saver run one after the other: each changes the list of kept checkpoints.
         self._turn = asyncio.Lock()
         self._name = name or "save"
         self._sequential = restore_sequentially
@@ -206,6 +211,7 @@ class Saver:
             self._is_empty = True
             return
         self._nodes = SaverNodes(self._name, variables, self._filename, self._reshape, self._sequential, self._form)
+        # A function: the definition is made only when a checkpoint with a graph is written.
         export = partial(self.export_meta_graph, None, None, False, None, False, False)
         self._beside = GraphBeside(self._nodes.restored.graph, export)
 
@@ -323,6 +329,7 @@ class Saver:
         nodes = self._checked(sess, save_path, latest_filename)
         if nodes is None:
             return None
+        # Outside of the turn: the step's number is read when the caller asks, not after earlier saves.
         prefix = await self._prefix(sess, str(save_path), global_step)
         graph = meta_graph_suffix, write_meta_graph, strip_default_attrs
         await self._write(
@@ -354,7 +361,9 @@ class Saver:
             return None
         prefix = await self._prefix(sess, str(save_path), global_step)
         place = _Place(prefix, latest_filename, write_state, _GRAPH, write_meta_graph, False)
+        # A random key: several programs may hold snapshots on one worker.
         key = secrets.token_hex(8)
+        # This step decides the contents; the write may come at any later time.
         await sess.run(nodes.hold, {nodes.key: key})
         write = partial(self._write, sess, nodes.written, {nodes.filename: place.prefix, nodes.key: key}, place)
         return PendingCheckpoint(place.prefix, write)
@@ -362,6 +371,7 @@ class Saver:
     def _checked(self, sess: object, save_path: object, latest_filename: str | None) -> SaverNodes | None:
         nodes = self._built()
         _check_place(sess, save_path)
+        # A path would put the state file into a folder other than the checkpoint's.
         if latest_filename is not None and Path(latest_filename).name != latest_filename:
             raise InvalidArgumentError(
                 "latest_filename must be a name, not a path", expected="no directories", actual=latest_filename
@@ -372,6 +382,7 @@ class Saver:
         async with self._turn:
             unlisted = UnlistedCheckpoint(place.prefix, place.latest_filename, place.graph_suffix, place.write_state)
             try:
+                # Critical: a cancellation waits for the thread, whose half-done work could not be undone.
                 await in_thread(unlisted.begin, self.last_checkpoints, critical=True)
                 nodes = self._built()
                 if nodes is not None and self._form is Form.BLOCKS:
@@ -381,6 +392,7 @@ class Saver:
             except BaseException:  # also a cancellation: no half-written checkpoint may remain
                 await in_thread(unlisted.abandon, critical=True)
                 raise
+            # Also critical: the state file and the list of kept checkpoints change together.
             await in_thread(self._finish, place, unlisted, critical=True)
 
     async def _prefix(self, sess: Session, save_path: str, global_step: Any) -> str:
@@ -394,10 +406,12 @@ class Saver:
 
     def _finish(self, place: _Place, unlisted: UnlistedCheckpoint) -> None:
         """List a complete checkpoint, or remove it if that fails; delete checkpoints no longer kept. Blocks."""
+        # A new value, stored only after the state file is written: if that fails, the list stays as it was.
         kept = self._kept.adding(place.prefix, self._clock(), self._max_to_keep, self._keep_seconds)
         try:
             if place.write_graph:
                 self._beside.write(place.graph, place.strip_default_attrs)
+            # Marked before the state file drops them: a crash in between would leave files that nothing names.
             unlisted.mark(kept.doomed)
             if place.write_state:
                 paths, times = [path for path, _ in kept.checkpoints], [time for _, time in kept.checkpoints]
@@ -409,6 +423,7 @@ class Saver:
             self._base, self._kept = place.prefix, kept
             while kept.doomed:  # after the state file is written, which must never name a deleted checkpoint
                 remove_checkpoint(kept.doomed[0], meta_graph_suffix=place.graph_suffix)
+                # One by one: if a removal fails, the rest stays doomed and the next save tries again.
                 del kept.doomed[0]
 
     # -- restoring --------------------------------------------------------------------------------------------------
@@ -433,8 +448,10 @@ class Saver:
         _check_place(sess, save_path)
         path = str(save_path)
         # Everything is checked before the first assignment, so that a failure leaves all variables unchanged.
+        # Reading has no effects, so a cancelled caller need not wait for the thread.
         await in_thread(nodes.check, path, self._reshape, effects=False)
         await sess.run(nodes.restored, {nodes.filename: path})
+        # The variables now equal this checkpoint, so the next incremental one may refer to its blocks.
         self._base = path
 
     # -- retention --------------------------------------------------------------------------------------------------
@@ -460,8 +477,10 @@ class Saver:
             checkpoint_paths = checkpoint_paths.all_model_checkpoint_paths
         existing = [str(path) for path in checkpoint_paths if checkpoint_exists(str(path))]
         self.set_last_checkpoints_with_time(
+            # The file's own time; the current one where a store has none.
             [(path, next(iter(get_checkpoint_mtimes([path])), self._clock())) for path in existing]
         )
+        # The newest existing checkpoint: its blocks are on disk.
         self._base = existing[-1] if existing else self._base
 
 

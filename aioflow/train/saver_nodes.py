@@ -44,6 +44,7 @@ class SaverNodes:
     ) -> None:
         self.variables = variables
         graph: Graph = variables[0].variable.graph
+        # A saver made inside a block must not wait for its nodes at each save.
         with graph.as_default(), graph.control_dependencies(None), graph.name_scope(name) as scope:
             # The names are TensorFlow's, which its tools expect: save/Const:0, save/restore_all.
             default = placeholder_with_default(constant(filename, name="filename/input"), (), name="filename")
@@ -56,6 +57,7 @@ class SaverNodes:
             save = self._save(names, slices, values, form)
             with graph.control_dependencies([save]):
                 self.saved: Tensor = identity(self.filename, name="control_dependency")
+            # The scope's name identifies the holder, so two savers do not displace each other's snapshots.
             holder = make("_SnapshotHolder", shared_name=scope, name="holder")
             self.hold: Operation = make_op("_HoldTensors", holder, self.key, values, name="hold")
             wanted = [saved.variable.dtype for saved in variables]
@@ -81,6 +83,7 @@ class SaverNodes:
                 continue
             if reshape and part is None:
                 value = make("Reshape", value, [d if d is not None else -1 for d in variable.dims])
+            # Each assignment waits for the one before.
             waits = assigned[-1:] if sequential else []
             with graph.control_dependencies(waits), graph.colocate_with(variable.handle.op):
                 assigned.append(make_op("AssignVariableOp", variable.handle, value, name="AssignVariableOp"))
@@ -101,6 +104,7 @@ def _snapshots(variables: Sequence[Saved]) -> list[Tensor]:
     for variable in (saved.variable for saved in variables):
         if isinstance(variable, SavedColumn):
             if variable.table not in exported:
+                # Exported once for both columns: two exports could see different entries.
                 exported[variable.table] = variable.table.exported()
             found.append(exported[variable.table][variable.index])
         else:

@@ -44,6 +44,7 @@ def create_slot(
         start.set_shape(shape)
         return start
 
+    # A callable's shape is known only once it runs.
     known = shape is not None or not callable(initial_value)
     with (
         graph.as_default(),
@@ -72,6 +73,7 @@ def filled_slot(primary: Variable | Tensor, value: float, name: str) -> Variable
     dims: Dims = primary.shape.raw
 
     def initial() -> Tensor:
+        # The shape is known in the step only, from the owner's initial value.
         if num_elements(dims) is None:
             start = primary.initialized_value() if isinstance(primary, Variable) else primary
             sizes = make("Shape", start)

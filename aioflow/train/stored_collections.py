@@ -51,8 +51,10 @@ def written_collections(graph: Graph, names: Iterable[object], nodes: set[str], 
         nodes: Names of the stored nodes; references to others are left out.
         into: The map.
     """
+    # Keys that are not text have no place in the message's map.
     for name in sorted(name for name in names if isinstance(name, str) and not name.startswith(_OWN)):
         items = [_form(item, nodes) for item in graph.get_collection(name)]
+        # A CollectionDef holds one kind of list.
         kinds = sorted({kind for kind, _ in items if kind})
         if len(kinds) > 1 or _NONE in kinds:
             _LOGGER.warning("collection %r is not stored with the graph: it has %s", name, " and ".join(kinds))
@@ -93,6 +95,7 @@ def _form(item: object, nodes: set[str]) -> tuple[str, object]:
         return ("node_list", item.name) if node.name in nodes else ("", None)
     if isinstance(item, str | bytes):
         return "bytes_list", item.encode() if isinstance(item, str) else item
+    # After str and bytes; bool is an int, which is stored as 0 or 1.
     if isinstance(item, bool | int):
         return "int64_list", int(item)
     return ("float_list", item) if isinstance(item, float) else (_NONE, None)
@@ -135,6 +138,7 @@ class Collections:
         take_up_contexts(self.graph, conds, loops, self.scope)
         for name in sorted(set(stored) - _LEFT):
             kind = stored[name].WhichOneof("kind")
+            # An `any_list` holds objects of arbitrary types, which only their own programs can decode.
             if kind is None or kind == "any_list":
                 continue
             for value in getattr(stored[name], kind).value:
@@ -163,6 +167,7 @@ class Collections:
 
     def _runner(self, stored: Message) -> QueueRunner:
         handle = self.graph.as_graph_element(self.scope + stored.queue_name)
+        # The queue may be stored by its handle or by its node.
         node = handle.op if isinstance(handle, Tensor) else handle
         names = (*stored.enqueue_op_name, stored.close_op_name, stored.cancel_op_name)
         *fill, close, cancel = (self.graph.get_operation_by_name(self.scope + name) for name in names)

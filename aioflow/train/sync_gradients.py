@@ -58,6 +58,7 @@ class RollCall:
     """
 
     def __init__(self, worker: int, workers: int) -> None:
+        # A fixed name: all replicas must share one accumulator.
         name = "sync_rep_roll_call"
         self.worker = worker
         self.workers = workers
@@ -66,13 +67,16 @@ class RollCall:
 
     def answer(self, given: Sequence[Operation], local_step: Tensor) -> Operation:
         """Report, after the nodes `given`, that this worker's gradients have been added."""
+        # The report follows the gradients, so that a complete roll call means that all of them have arrived.
         with self._all_in.graph.control_dependencies(given):
             return self.accumulator.apply_grad(1, local_step)
 
     def gather(self, gradient: Gradient, variable: Variable, local_step: Tensor) -> Gathered:
         """Collect the mean over all workers, added up in worker order."""
+        # "FIRST" keeps one gradient per step: a worker that computes its gradient again must not count twice.
         accumulators = [_accumulator(gradient, variable, f"_{index}", "FIRST") for index in range(self.workers)]
         given = _give(accumulators[self.worker], gradient, local_step)
+        # No gradient is taken before the roll call is complete.
         with variable.graph.control_dependencies([self._all_in]):
             parts = [_take(accumulator, variable, 1) for accumulator in accumulators]
         mean = _mean_of_rows(parts) if isinstance(gradient, IndexedSlices) else _mean(parts)
@@ -82,6 +86,7 @@ class RollCall:
 def _accumulator(gradient: Gradient, variable: Variable, ending: str, reduction: str) -> Accumulator:
     name = f"{variable.name}/grad_accum{ending}"
     kind = SparseConditionalAccumulator if isinstance(gradient, IndexedSlices) else ConditionalAccumulator
+    # The name of the variable, so that the graphs of all replicas refer to one accumulator.
     return kind(gradient.dtype, variable.dims, shared_name=name, reduction_type=reduction)
 
 
@@ -96,6 +101,7 @@ def _take(accumulator: Accumulator, variable: Variable, count: int) -> Gradient:
         return accumulator.take_grad(count)
     taken = accumulator.take_indexed_slices_grad(count)
     dims = variable.dims
+    # The op states no shapes; a row of the variable has its trailing dimensions.
     taken.indices.set_shape((None,))
     taken.values.set_shape(None if dims is None else (None, *dims[1:]))
     return taken
@@ -108,9 +114,11 @@ def _mean(parts: Sequence[TensorLike]) -> Tensor:
 
 def _mean_of_rows(parts: Sequence[Any]) -> IndexedSlices:
     values = make("ConcatV2", [part.values for part in parts], 0)
+    # The rows of all workers: equal indices get one place, where their values are added up.
     indices, place = make_list("Unique", make("ConcatV2", [part.indices for part in parts], 0), out_idx=dtypes.int64)
     size = make("Shape", indices)[0]
     total = make("UnsortedSegmentSum", values, place, size)
+    # Each row is divided by the number of gradients that contain it, not by the number of workers.
     counts = make("UnsortedSegmentSum", make("OnesLike", place), place, size)
     # The rank of the values may be unknown now, so the shape [rows, 1, …], which broadcasts, is computed in the graph.
     by_row = make("ConcatV2", [make("Shape", counts), make("OnesLike", make("Shape", values)[1:])], 0)

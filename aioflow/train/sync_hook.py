@@ -76,6 +76,7 @@ class SyncReplicasHook(SessionRunHook):
             raise FailedPreconditionError(
                 "the hook has not begun", expected="begin() before the session is created", actual="not called"
             )
+        # The creator of the session initializes the variables; a replica that starts before that must not train.
         missing = await session.run(nodes.missing)
         if len(missing):
             raise FailedPreconditionError(
@@ -83,6 +84,7 @@ class SyncReplicasHook(SessionRunHook):
                 expected="initialized variables",
                 actual=[name.decode() for name in missing],
             )
+        # The local step follows the global one, and the chief's accumulators restart at it.
         await session.run(nodes.initialize)
         watch = self._watch(nodes, session)
         # Before the first tokens: elastic training hands out one for each live replica.
@@ -94,6 +96,7 @@ class SyncReplicasHook(SessionRunHook):
             nodes.runner.create_threads(session, coord)
         owner = coord or current_coordinator()
         if watch is not None and owner is not None:
+            # An attendant ends only with the training, so `join` does not wait for it before a stop.
             owner.start(watch.run(owner), attendant=True)
 
     async def end(self, session: Session) -> None:
@@ -104,6 +107,7 @@ class SyncReplicasHook(SessionRunHook):
         """
         if self._preparation is not None and self._preparation.leave is not None:
             with suppress(OpError):  # the chief may have ended before and closed the queue
+                # The queue may be on a task that has gone; the end of the training must not hang on it.
                 await session.run(self._preparation.leave, options=RunOptions(timeout=_PATIENCE))
 
     def _watch(self, nodes: Preparation, session: Session) -> Watch | None:

@@ -123,9 +123,11 @@ class SyncReplicasOptimizer(WrappingOptimizer):
         with graph.as_default():
             self._global_step = global_step
             local_step = self._make_local_step(graph, global_step)
+            # Read before the gradients are added: it is the step for which they were computed.
             present = cast_to(local_step.value(), dtypes.int64)
             with graph.name_scope(self._name):
                 roll = self._make_roll_call(global_step)
+                # On the device of each variable, so that gradients travel once.
                 gathered = [self._gather(g, v, present, roll) for g, v in pairs]
             given = [found.given for found in gathered if found]
             accumulators = [accumulator for found in gathered if found for accumulator in found.accumulators]
@@ -134,6 +136,7 @@ class SyncReplicasOptimizer(WrappingOptimizer):
                 # half-done.
                 means = iter(tuple_([found.taken for found in gathered if found]))
                 averaged = [(next(means) if found else None, v) for found, (_, v) in zip(gathered, pairs, strict=True)]
+                # The wrapped optimizer applies the mean and advances the global step, which makes late gradients stale.
                 update = self._opt.apply_gradients(averaged, global_step)
                 self._queues = self._make_queues()
                 if roll is not None:
@@ -176,12 +179,15 @@ class SyncReplicasOptimizer(WrappingOptimizer):
 
     def _make_queues(self) -> list[FIFOQueue]:
         dtype = self._step().dtype
+        # With indices each worker has a queue of its own: no other worker can take its token.
         names = ["sync_token_q"] if self._worker is None else [f"sync_token_q_{i}" for i in range(self._replicas)]
+        # Unlimited: the chief must never wait for a replica that has gone.
         return [FIFOQueue(-1, dtype, shapes=(), name=name, shared_name=name) for name in names]
 
     def _wait_for_token(self, given: Sequence[Operation], local_step: Variable) -> Operation:
         with local_step.graph.control_dependencies(given):
             token = self._queues[self._worker or 0].dequeue()
+        # The token is the new step, which the next gradients of this replica then carry.
         train: Operation = local_step.assign(token, read_value=False)
         return train
 
@@ -202,11 +208,13 @@ class SyncReplicasOptimizer(WrappingOptimizer):
             again = cast_to(next_step, dtypes.int64)
             ready = _beside(accumulators, lambda accumulator: accumulator.go_back(again)) if self._opt.may_skip else []
         with graph.control_dependencies([update, *ready]):
+            # At least one token per gradient needed: replicas may have to compute several.
             tokens = max(self._needed, self._replicas) if self._living is None else self._living.read()
             sync = _enqueue(self._queues, next_step, tokens)
         if self._averages is not None:
             with graph.control_dependencies([sync]):
                 sync = self._averages.apply(self._averaged)
+        # Replicas that wait for a token see the queue closed, and end.
         refuse = [queue.close(cancel_pending_enqueues=True) for queue in self._queues]
         stop = group(*refuse, *_beside(accumulators, lambda accumulator: accumulator.close()))
         return QueueRunner(self._queues[0], [sync], close_op=stop, cancel_op=stop)
@@ -255,6 +263,7 @@ class SyncReplicasOptimizer(WrappingOptimizer):
             queues = [queue for index, queue in enumerate(queues) if index != self._worker]
             count = self._needed if self._worker is None else len(queues)
         check_whole(count, "num_tokens", max(0, self._needed - self._replicas))
+        # Each worker's queue gets the same number of tokens.
         if count and count % len(queues):
             raise InvalidArgumentError(
                 "num_tokens must be divisible among the workers",
@@ -284,6 +293,7 @@ class SyncReplicasOptimizer(WrappingOptimizer):
         if not is_chief:
             step = self._step()
             # Indexed workers have a queue each, so no other worker could use the token.
+            # The current step: the replica that takes the token sees at once that the training has ended.
             leave = _enqueue(self._queues, step.read_value(), 1) if self._worker is None else None
             return Preparation(self.ready_for_local_init_op, self.local_step_init_op, leave=leave)
         runner, tokens = self.get_chief_queue_runner(), self.get_init_tokens_op(num_tokens)
@@ -334,6 +344,7 @@ def _check_elastic(index: int | None, needed: int, total: int) -> None:
 def _enqueue(queues: Sequence[FIFOQueue], step: Tensor, count: int | Tensor) -> Operation:
     """Enqueue `count` tokens of that step in all, the same number in each queue."""
     each = make("ExpandDims", count, 0) if isinstance(count, Tensor) else [count // len(queues)]
+    # The number may be known only in the step, as in elastic training.
     tokens = make("Fill", each, step)
     return group(*[queue.enqueue_many([tokens]) for queue in queues])
 

@@ -83,6 +83,7 @@ class UnlistedCheckpoint:
                 self.close()  # marks found from here on belong to other saves
                 if any(prefix == path.name for _, prefix in _marks(path)):
                     return
+            # The state file may name it already if the failure came later.
             if not _listed(self._prefix, [self._latest_filename], []):
                 remove_checkpoint(self._prefix, meta_graph_suffix=self._graph_suffix)
 
@@ -97,6 +98,7 @@ class UnlistedCheckpoint:
             content = json.dumps([self._latest_filename, self._graph_suffix])
             os.write(mark.file.fileno(), content.encode())
 
+    # None means that it cannot be known whether the writer lives.
     def _remove_left(self, path: Path, kept: Collection[str]) -> None:
         remove_unfinished(str(path), self._graph_suffix)
         marks = [(mark, prefix, has_writer(mark)) for mark, prefix in _marks(path)]

@@ -65,12 +65,14 @@ class SeekableFeeds:
         """Return the feeds of the next step. Raise StopAsyncIteration at the end."""
         if self._feeds is None:
             opened = self._open_at(self._number)
+            # An async iterator waits on the event loop; a plain one runs on it and should not block.
             self._feeds = aiter(opened) if isinstance(opened, AsyncIterable) else iter(opened)
         if isinstance(self._feeds, AsyncIterator):
             feeds = await anext(self._feeds)
         else:
             try:
                 feeds = next(self._feeds)
+            # A StopIteration that leaves a coroutine would become a RuntimeError (PEP 479).
             except StopIteration:
                 raise StopAsyncIteration from None
         self._number += 1
@@ -88,7 +90,9 @@ class SeekableFeeds:
         """
         if not state.isdigit():
             raise DataLossError("the saved position of the input is malformed", expected="decimal digits", actual=state)
+        # Replaced before closing: if `close` fails or is cancelled, the next `anext` opens at the new position.
         feeds, self._feeds, self._number = self._feeds, None, int(state)
+        # Async generators have `aclose`, plain ones `close`; other iterators have neither.
         for name in ("aclose", "close"):
             if hasattr(feeds, name):
                 await called(getattr(feeds, name))
@@ -152,6 +156,7 @@ class CheckpointedInput(SessionRunHook):
             return
         self._position = get_variable(self._name, [], dtypes.string, constant_initializer(b""), trainable=False)
         self._given = placeholder(dtypes.string, [], name=f"{self._name}/given")
+        # Without reading back: the value would be sent to the client for nothing.
         self._assign = self._position.assign(self._given, read_value=False)
 
     async def after_create_session(self, session: Session, coord: Coordinator) -> None:
@@ -161,8 +166,10 @@ class CheckpointedInput(SessionRunHook):
     async def take_up(self, session: Any) -> None:
         """Seek to the position in the session's variable, once per session."""
         # `saving` also calls this: a hook may save a new session before this hook's `after_create_session`.
+        # Under the gate, so that of several callers the first seeks and the others find it done.
         async with self._gate:
             if self._session is not session:
+                # Sought before the state is marked as taken up: after a failure the next caller tries again.
                 await called(self._source.restore, await self._read(session))
                 self._flying.clear()
                 self._lost = None
@@ -189,12 +196,14 @@ class CheckpointedInput(SessionRunHook):
                 feeds = await anext(aiter(self._source))
             except StopAsyncIteration:
                 raise OutOfRangeError("the input has ended", expected="more feeds", actual="none") from None
+            # Before the feeds are returned: a checkpoint that starts now must wait for this step.
             self._flying.add(run_context)
             run_context.when_step_ends(self._land)
             return SessionRunArgs(None, feeds)
 
     def _land(self, run_context: SessionRunContext) -> None:
         if isinstance(run_context.step_error, _LOST):
+            # A step that fails for another reason counts as having consumed its feeds.
             self._lost = run_context.step_error
         self._flying.discard(run_context)
         self._landed.set()
@@ -209,11 +218,13 @@ class CheckpointedInput(SessionRunHook):
         """
         await self.take_up(session)
         async with self._gate:
+            # Under the gate no new feeds are handed out, so the number of steps in flight only falls.
             await self._until_landed()
             # The source is past the feeds of the lost step, which may not have been applied.
             if self._lost is not None:
                 raise AbortedError("the session lost a step together with its feeds") from self._lost
             if not self._follows_step:
+                # In the session, not through the hooks: a run with hooks would wait for the gate.
                 await session.run(self._assign, {self._given: _TAKEN + self._source.state()})
             yield
 
@@ -221,6 +232,7 @@ class CheckpointedInput(SessionRunHook):
         try:
             async with asyncio.timeout(self._max_wait_secs):
                 while self._flying:
+                    # Cleared before each wait: `_land` sets it for every step, and only the last one ends the loop.
                     self._landed.clear()
                     await self._landed.wait()
         except TimeoutError as error:

@@ -106,9 +106,11 @@ class CheckpointSaverHook(SessionRunHook):
 
     async def after_create_session(self, session: Any, coord: Coordinator) -> None:
         """Write the graph and a checkpoint."""
+        # The variables may have been rolled back, so the last step saved says nothing about this session.
         self._coord, self._last = coord, -1
         step = int(await session.run(self._step))
         if self._save_graph_def:
+            # In a thread, because encoding a graph and writing it block.
             await in_thread(write_graph, self._graph, self._folder, "graph.pbtxt")
         await self._save(session, step)
         self._timer.update_last_triggered_step(step)
@@ -134,6 +136,7 @@ class CheckpointSaverHook(SessionRunHook):
                 run_context.request_stop()
 
     async def end(self, session: Any) -> None:
+        # The last step of the training may have been made by another client since the last fetch.
         """Write the last checkpoint, unless the current step has one, and call the listeners."""
         step = int(await session.run(self._step))
         await self._save(session, step)
@@ -142,16 +145,20 @@ class CheckpointSaverHook(SessionRunHook):
 
     async def _save(self, session: Session, step: int, beside: Coordinator | None = None) -> bool:
         """Write a checkpoint, or have `beside` write its snapshot. Return whether a listener ends the training."""
+        # Read before the lock is taken: while this call waits, other runs go on.
         late = self._saving.locked()
         await self._saving.acquire()
+        # False while this call owns the lock, True once the writing task does.
         begun = False
         try:
             if late:  # another run was saving while steps went on
                 step = int(await session.run(self._step))
+            # The save that this call waited for has covered the step.
             if step == self._last:
                 return False
             for listener in self._listeners:
                 await called(listener.before_save, session, step)
+            # The position is written inside, so that it belongs to the same snapshot as the variables.
             async with nullcontext() if self._input is None else self._input.saving(session):
                 if self._input is not None:
                     # Steps have ended while `saving` waited for them.
@@ -159,10 +166,13 @@ class CheckpointSaverHook(SessionRunHook):
                 taken = await self._chosen().snapshot(session, self._path, step, write_meta_graph=self._save_graph_def)
             if beside is not None:
                 # The write keeps the lock, so that the next save starts only after it.
+                # A done callback runs also if the task is cancelled before its first step, so the lock is always
+                # released.
                 beside.start(self._write(taken, step)).add_done_callback(lambda _: self._saving.release())
                 begun = True
                 return False
             await self._write(taken, step)
+            # A list, not a generator: every listener is called even if the first one ends the training.
             return any([await called(listener.after_save, session, step) for listener in self._listeners])
         finally:
             if not begun:

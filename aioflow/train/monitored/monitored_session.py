@@ -86,8 +86,10 @@ class _Monitored:
         self._creator = session_creator
         self._hooks = hooks_of(hooks, "hooks")
         self._grace = stop_grace_period_secs
+        # Without a limit there is no recovery at all, as in `SingularMonitoredSession`.
         self._patience = None if max_recovery_secs is None else Patience(max_recovery_secs)
         self._at_most_once = at_most_once
+        # A graph that the user has finalized must stay so afterwards.
         self._was_final = self._graph.finalized
         self._task_group: asyncio.TaskGroup | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -107,13 +109,16 @@ class _Monitored:
             raise FailedPreconditionError(
                 "a monitored session can be entered only once", expected="a new session", actual="already entered"
             )
+        # Entered by hand: the group lives from the entry to the exit of this object's own block.
         self._task_group = await asyncio.TaskGroup().__aenter__()
         try:
             with self._graph.as_default():
                 for hook in self._hooks:
+                    # Before the session creator finalizes the graph: `begin` may still add nodes.
                     await called(hook.begin)
                 self._creator = self._creator or ChiefSessionCreator()
             await self._open()
+        # `__aexit__` is not called if `__aenter__` fails, so everything is released here.
         except BaseException:
             await self._leave()
             raise
@@ -122,6 +127,7 @@ class _Monitored:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
+        # The end of the input is the normal end of a training.
         clean = error is None or isinstance(error, _END)
         try:
             await self._close(clean)
@@ -143,11 +149,13 @@ class _Monitored:
             return
         try:
             if clean:
+                # Hooks end in a working session, so one is created if the last was lost.
                 session = (await self._open()).session
                 with self._graph.as_default():
                     for hook in self._hooks:
                         await called(hook.end, session)
         finally:
+            # Also after an error of a hook: a second close must not call the hooks again.
             self._closed = True
             last = self._last
             if last is not None:
@@ -156,6 +164,7 @@ class _Monitored:
                 if not last.opened.done():
                     self._cancel_tasks()
                 await asyncio.wait([last.ended])
+        # After `ended`: the failure of a task is known only when all tasks have ended.
         if last is not None and last.failure is not None:
             raise last.failure
 
@@ -170,6 +179,7 @@ class _Monitored:
         if not self._was_final:
             self._graph.unfinalize()
         group, self._task_group = self._task_group, None
+        # The task of an instance that has ended is done, and cancelling it does nothing.
         self._cancel_tasks()
         if group is not None:
             await group.__aexit__(None, None, None)
@@ -178,6 +188,7 @@ class _Monitored:
 
     async def _open(self) -> SessionInstance:
         """Return the current session instance once it is usable. If there is no instance, start one for all callers."""
+        # Each pass waits for one instance. Failed ones are replaced until the patience is over.
         while True:
             if self._closed or self._task_group is None:
                 raise FailedPreconditionError(
@@ -189,6 +200,7 @@ class _Monitored:
             # `wait` rather than `await life.opened`: cancelling this caller must not cancel the future of all callers.
             await asyncio.wait([life.opened])
             if life.opened.cancelled():
+                # A cancelled instance says nothing about the servers, so the next one starts without a delay.
                 self._lose(life, asyncio.CancelledError())
                 continue
             error = life.opened.exception()
@@ -201,6 +213,7 @@ class _Monitored:
     def _begin_life(self, group: asyncio.TaskGroup) -> SessionInstance:
         delay = 0.0
         if self._lost is not None and self._patience is not None:
+            # Consumed, so that one failure is counted once, whichever caller starts the next instance.
             error, self._lost = self._lost, None
             now = asyncio.get_running_loop().time()
             delay = self._patience.failed(now, error, "a working session")
@@ -210,6 +223,7 @@ class _Monitored:
                 "there is no session creator", expected="an entered `async with` block", actual="none"
             )
         life = SessionInstance(self._creator, self._hooks, self._graph, self._grace)
+        # The last instance is passed on: its session must be closed before the new one is created.
         task = group.create_task(life.live(self._last, delay))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -220,6 +234,7 @@ class _Monitored:
         """Retire an instance, so that the next run starts another. If several runs fail together, the first counts."""
         life.retired = True
         life.end()
+        # Another run may have retired it already and started the next instance.
         if self._life is life:
             self._life = None
             self._lost = error if isinstance(error, Exception) and self._recovers_from(error) else None
@@ -239,9 +254,11 @@ class _Monitored:
         if self._closed:
             return True
         life = self._life
+        # While a session is created, the training goes on.
         if life is None or not life.opened.done():
             return False
         failure = life.task_failure()
+        # A queue runner that lost its peer fails before any step does; the next run gets a new session.
         if failure is not None and self._recovers_from(failure):
             self._lose(life, failure)
             return False
@@ -297,6 +314,7 @@ class _Monitored:
 
     async def _again(self, step: Callable[[SessionInstance], Awaitable[object]]) -> object:
         """Run the step, in new session instances as often as needed, and return its result."""
+        # No limit on the number of attempts: `Patience` limits the time.
         while True:
             life = await self._open()
             try:
@@ -306,6 +324,7 @@ class _Monitored:
                     raise
             else:
                 if self._patience is not None:
+                    # Only a whole step ends a series of failures: a new session alone may still be unable to run.
                     self._patience.succeeded()
                 return result
 

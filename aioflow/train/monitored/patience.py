@@ -17,6 +17,7 @@ def delays(most: float = _MOST) -> Iterator[float]:
     """Yield the seconds between attempts: 0.05 at first, growing by half each time, at most `most`."""
     delay = _FIRST
     while True:
+        # The first delay may be above a small limit, too.
         yield min(delay, most)
         delay = min(delay * _GROWTH, most)
 
@@ -58,6 +59,7 @@ class Patience:
             self._since = now
             return 0.0
         if now - self._since >= self._limit:
+            # The caller may go on after the error; then the time counts from its next failure.
             self.succeeded()
             raise DeadlineExceededError(
                 f"{waited_for} was not there in time", expected=f"within {self._limit:g} s", actual=str(error)

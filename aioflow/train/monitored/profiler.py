@@ -80,11 +80,13 @@ class ProfilerHook(SessionRunHook):
         if self._next_step is None:
             self._timer.update_last_triggered_step(stale)
         elif run_values.run_metadata.step_stats:
+            # Read again, since concurrent runs may have advanced the step since the fetch.
             step = int(await run_context.session.run(self._step))
             # Otherwise a concurrent run has already written the trace of this interval.
             if self._timer.should_trigger_for_step(step):
                 self._timer.update_last_triggered_step(step)
                 place = joined(self._folder, f"timeline-{step}.json")
+                # In a thread: a timeline of thousands of nodes takes long to encode.
                 await in_thread(self._write, place, run_values.run_metadata.step_stats)
                 await self._add(step, run_values.run_metadata)
         self._next_step = step + 1
@@ -94,6 +96,7 @@ class ProfilerHook(SessionRunHook):
         await self._writer.flush()
 
     async def _add(self, step: int, run_metadata: RunMetadata) -> None:
+        # Once: the graph is final by now.
         if not self._in_events:
             self._writer.add_graph(self._graph)
         if step not in self._in_events:  # recovery from a lost peer may repeat a step

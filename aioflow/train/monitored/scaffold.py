@@ -78,6 +78,7 @@ class Scaffold(ModelNodes):
         for name, (key, make) in _MISSING.items():
             if getattr(self, f"_{name}") is None:
                 setattr(self, f"_{name}", self.get_or_default(name, key, make))
+        # A deferred saver must create its nodes before the graph is finalized.
         self._saver.build()
         default_graph().finalize()
         return self

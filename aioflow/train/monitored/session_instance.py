@@ -57,11 +57,13 @@ async def run_with_hooks(
         wanted = [args.fetches for args in asked if args is not None and args.fetches is not None]
         # Options are passed only if one is set, so that the session can take its fast path.
         special: Mapping[str, Any] = {} if chosen == RunOptions() else {"options": chosen, "run_metadata": metadata}
+        # One step for all: the values of the hooks belong to the same step as those of the caller.
         result, *others = await context.session.run([caller.fetches, *wanted], feeds, **special)
     except BaseException as error:
         # Hooks that have prepared for the step, such as `CheckpointedInput`, must learn of every end.
         context.step_ends(error)
         raise
+    # Before `after_run`, whose errors must not count as errors of the step.
     context.step_ends()
     values = iter(others)
     for hook, args in zip(hooks, asked, strict=True):
@@ -86,6 +88,7 @@ def _merged_feeds(asked: Sequence[SessionRunArgs | None], of_caller: Feeds | Non
     for args in asked:
         if args is not None and args.feed_dict:
             _add(merged, args.feed_dict, "a tensor is fed by two hooks")
+    # The caller's feeds last: a clash is reported as one between caller and hook.
     _add(merged, of_caller or {}, "a tensor is fed by a hook and by the caller of `run`")
     return merged
 
@@ -105,6 +108,7 @@ def _merged_options(asked: Sequence[SessionRunArgs | None], of_caller: RunOption
     if not every:
         return RunOptions()
     traced = any(options.trace_level is TraceLevel.FULL for options in every)
+    # The largest limit: a hook that needs more time must not be stopped by another one's smaller limit.
     limits = [options.timeout for options in every if options.timeout is not None]
     return RunOptions(TraceLevel.FULL if traced else TraceLevel.NO_TRACE, max(limits, default=None))
 
@@ -154,8 +158,10 @@ class SessionInstance:
         """
         try:
             if before is not None:
+                # `wait` raises nothing if the instance before has failed or was cancelled.
                 await asyncio.wait([before.ended])
             await asyncio.sleep(delay)
+            # No exception is clean here: the monitored session decides which ones end the training normally.
             async with Coordinator(()) as coord:
                 self.coord = coord
                 with self._graph.as_default():
@@ -175,9 +181,11 @@ class SessionInstance:
         finally:
             # No effect once `opened` is done. Otherwise its waiters see a cancelled instance and start another one.
             self.opened.cancel()
+            # Always, since the next instance and `close` wait for it.
             self.ended.set_result(None)
 
     def _fail(self, error: Exception) -> None:
+        # An error after the opening belongs to no waiter; `close` raises it.
         if self.opened.done():
             self.failure = error
         else:
@@ -190,9 +198,11 @@ class SessionInstance:
                 start_queue_runners(self.session, coord)
             for hook in self._hooks:
                 await called(hook.after_create_session, self.session, coord)
+        # Only after all hooks: a run must not start before they have seen the session.
         self.opened.set_result(None)
         await self._closing.wait()
         coord.request_stop()
+        # The queue runners end first; closing the session under them would make them fail.
         await coord.join(stop_grace_period_secs=self._grace)
 
     async def _close_session(self) -> None:

@@ -113,6 +113,7 @@ class SessionManager:
         """
         check_number(max_wait_secs, "max_wait_secs", "a number of seconds")
         source = _Restoring(saver, checkpoint_dir, checkpoint_filename_with_path, wait_for_checkpoint, max_wait_secs)
+        # The caller gets the session only if it is ready; otherwise this block is the last that could close it.
         async with _closed_on_error(self._session(master, config)) as session:
             if not await self._restore(session, source):
                 if init_op is None and init_fn is None and self._local_init_op is None:
@@ -123,6 +124,7 @@ class SessionManager:
                     await _run(session, init_op, init_feed_dict)
                 if init_fn is not None:
                     await called(init_fn, session)
+            # `local_init_op` runs only where the variables it needs are ready, so its message comes first.
             missing = await self._initialize_locally(session) or await self._missing(session, self._ready_op)
             if missing is not None:
                 raise FailedPreconditionError(
@@ -193,6 +195,7 @@ class SessionManager:
     async def _missing_of_others(self, session: Session) -> str | None:
         try:
             return await self._initialize_locally(session) or await self._missing(session, self._ready_op)
+        # A server that cannot be reached yet counts as not ready.
         except (UnavailableError, AbortedError) as error:
             return str(error)
 
@@ -202,6 +205,7 @@ class SessionManager:
     async def _restore(self, session: Session, source: _Restoring) -> bool:
         """Restore the variables if there is a checkpoint, and return whether there was one."""
         if source.directory:
+            # A server of this program opens files for its clients only in folders that were announced.
             session.keep_checkpoints_in(source.directory)
         if source.directory and source.path:
             raise InvalidArgumentError(
@@ -219,6 +223,7 @@ class SessionManager:
             return False
         _LOGGER.info("restoring %s", state.model_checkpoint_path)
         await source.saver.restore(session, state.model_checkpoint_path)
+        # Without it the checkpoints of the earlier run would never be deleted.
         await in_thread(source.saver.recover_last_checkpoints, state.all_model_checkpoint_paths, effects=False)
         return True
 
@@ -227,6 +232,7 @@ class SessionManager:
         until = clock() + source.seconds
         for delay in delays(self._recovery_wait_secs):
             state = await in_thread(get_checkpoint_state, source.directory, effects=False)
+            # One look even if the time is over: `max_wait_secs` may be 0.
             if state is not None or not source.wait or clock() >= until:
                 return state
             _LOGGER.info("waiting for a checkpoint in %s", source.directory)
@@ -248,10 +254,12 @@ class SessionManager:
             return None
         try:
             names = await session.run(ready_op)
+        # It is a FailedPreconditionError, too, but no statement about the variables.
         except ClosedSessionError:
             raise
         except FailedPreconditionError as error:  # `ready_op` reads a variable without a value
             return str(error)
+        # As in TensorFlow, an int32 result of `ready_op` also means that nothing is missing.
         if names is None or names.dtype == np.int32 or names.size == 0:
             return None
         texts = [name.decode() if isinstance(name, bytes) else str(name) for name in np.ravel(names)]

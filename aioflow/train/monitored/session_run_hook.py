@@ -98,6 +98,7 @@ class SessionRunContext:
     def step_ends(self, error: BaseException | None = None) -> None:
         """Call the registered callbacks at the end of the step. `error`, if any, becomes `step_error`."""
         self.step_error = error
+        # Popped before the call, so that each callback runs once even if it raises.
         while self._at_end:
             self._at_end.pop()(self)
 

@@ -48,6 +48,7 @@ class StopAtStepHook(SessionRunHook):
 
     async def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Compute the last step in the first session."""
+        # Only once: after a failure the goal stays the same, so that repeated steps count once.
         if self._last_step is None and self._num_steps is not None:
             self._last_step = int(await session.run(self._step)) + self._num_steps
 
@@ -95,6 +96,7 @@ class GlobalStepWaiterHook(SessionRunHook):
             if step >= self._wait_until_step:
                 self._started = True
                 break
+            # Checked after the look, so that a step reached in the last interval still counts.
             if clock() >= until:
                 raise DeadlineExceededError(
                     f"the global step was not {self._wait_until_step} in time",

@@ -86,11 +86,13 @@ class SummarySaverHook(SessionRunHook):
 
         The first write then logs START. If the session has restored an older step, TensorBoard drops later events.
         """
+        # A new session may continue at an older step, at which the old trigger would fire late.
         self._timer.reset()
         self._next_step = None
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
         """Fetch the summaries when they are due."""
+        # The first run is always due: it decides when the next ones are.
         due = self._next_step is None or self._timer.should_trigger_for_step(self._next_step)
         return SessionRunArgs([self._step, *self._summaries()] if due else self._step)
 
@@ -99,7 +101,9 @@ class SummarySaverHook(SessionRunHook):
         if not isinstance(run_values.results, list):
             self._next_step = int(run_values.results) + 2  # the fetched step precedes this run's update
             return
+        # Read again: the fetched step may be from before this run's update or after it.
         step = int(await run_context.session.run(self._step))
+        # A concurrent run has written the summaries of this interval.
         if not self._timer.should_trigger_for_step(step):
             return
         first = self._timer.last_triggered_step() is None

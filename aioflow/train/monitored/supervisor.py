@@ -117,6 +117,7 @@ class Supervisor(ModelNodes):
         self._coord = Coordinator()
         self._block = AsyncExitStack()  # holds the coordinator's block if the caller has not entered it
         self._stop_grace_secs = stop_grace_secs
+        # "" means no folder, too.
         self._logdir = logdir or None if is_chief else None
         self._save_path = None if self._logdir is None else joined(self._logdir, checkpoint_basename)
         if summary_writer is self.USE_DEFAULT:
@@ -124,6 +125,7 @@ class Supervisor(ModelNodes):
         self._summary_writer = summary_writer if is_chief else None
         self._stopped = True  # False while the event file has a START entry without its STOP
         self._save_model_secs = save_model_secs if is_chief else None
+        # None on workers: only the chief saves.
         self._save_summaries_secs = save_summaries_secs if is_chief else None
         self._session_manager = session_manager or SessionManager(
             local_init_op=self._local_init_op,
@@ -133,6 +135,7 @@ class Supervisor(ModelNodes):
             recovery_wait_secs=recovery_wait_secs,
             local_init_run_options=local_init_run_options,
         )
+        # Last: the defaults above add nodes.
         self._graph.finalize()
 
     def _given(self, value: object, key: str, default: Callable[[], object]) -> Any:
@@ -140,6 +143,7 @@ class Supervisor(ModelNodes):
         if value is not self.USE_DEFAULT:
             return value
         found = self._graph.get_collection(key)
+        # As in TensorFlow, the first of several entries; `Scaffold` rejects several.
         if found:
             return found[0]
         made = default()
@@ -162,6 +166,7 @@ class Supervisor(ModelNodes):
         Raises:
             Exception: the error of the block or of a task. OutOfRangeError ends the block without an error.
         """
+        # A supervisor may manage several sessions one after the other.
         self._coord.clear_stop()
         async with self._coord:
             session = await self.prepare_or_wait_for_session(
@@ -174,6 +179,7 @@ class Supervisor(ModelNodes):
                 self.request_stop(error)
             finally:
                 try:
+                    # The services end before the session that they use is closed.
                     await self.stop(close_summary_writer=close_summary_writer)
                 finally:
                     await _close(session)
@@ -216,11 +222,13 @@ class Supervisor(ModelNodes):
                 starts = start_standard_services and self._logdir is not None
                 await begin_summaries(self._summary_writer, self._graph, session, self._global_step if starts else None)
             if start_standard_services:
+                # Outside of a managed session nobody has opened the coordinator's block, and tasks need one.
                 if not self._coord.entered:
                     await self._block.enter_async_context(self._coord)
                 if self._is_chief:
                     self.start_standard_services(session)
                 self.start_queue_runners(session)
+        # The session is closed and the block is left: the caller has nothing yet to close.
         except BaseException as error:
             try:
                 await _close(session)
@@ -284,12 +292,14 @@ class Supervisor(ModelNodes):
         if timer_interval_secs is not None:
             check_number(timer_interval_secs, "timer_interval_secs", "a number of seconds, or None")
         check_callable(target, "the function to call in a loop")
+        # Arguments are bound now; a coroutine function makes a new coroutine in each round.
         return self._coord.start(self._looping(timer_interval_secs, lambda: target(*args or (), **kwargs or {})))
 
     async def _looping(self, interval: float | None, call: Callable[[], object]) -> None:
         clock = asyncio.get_running_loop().time
         due = clock()
         while not await self._coord.wait_for_stop(max(0.0, due - clock())):
+            # The next time follows from the last due time, not from the end of the call, so intervals don't drift.
             due = clock() if interval is None else due + interval
             await called(call)
 
@@ -313,6 +323,7 @@ class Supervisor(ModelNodes):
         """
         self._coord.request_stop()
         try:
+            # Leaves the coordinator's block, if `prepare_or_wait_for_session` has opened it.
             async with self._block:
                 await self._coord.join(threads, self._stop_grace_secs, ignore_live_threads)
         finally:

@@ -14,6 +14,7 @@ from aioflow.errors import InvalidArgumentError
 def loop_time() -> float:
     """Return the time of the running loop in seconds; outside of a loop, that of the usual loop clock."""
     try:
+        # A simulated loop has a clock of its own.
         return asyncio.get_running_loop().time()
     except RuntimeError:
         return time.monotonic()
@@ -77,6 +78,7 @@ class SecondOrStepTimer:
         """Return whether the timer triggers at this step."""
         if self._last_step is None:
             return True
+        # A step triggers once, even if several runs report it.
         if self._last_step == step:
             return False
         if self._every_secs is not None:

@@ -153,6 +153,7 @@ def _how_often(
     given_secs: float | None, given_steps: int | None, *, secs: float | None = None, steps: int | None = None
 ) -> tuple[float | None, int | None]:
     """Return an interval in seconds and in steps, None for never; `secs` and `steps` apply if neither is given."""
+    # Only if neither is given: an explicit None turns the feature off.
     if given_secs is _DEFAULT and given_steps is _DEFAULT:
         return secs, steps
     chosen_secs = None if given_secs is _DEFAULT else given_secs

@@ -41,6 +41,7 @@ def trains_without(step: Variable, fetches: object) -> Variable | None:
     graph: Graph = step.graph
     asked = FetchMapper(graph, fetches)
     changed = set(_changed([*(tensor.op for tensor in asked.tensors), *asked.targets]))
+    # Compared by the node of the handle, which stands for the variable.
     if step.handle.op in changed:
         return None
     trainable = graph.get_collection(GraphKeys.TRAINABLE_VARIABLES)
@@ -103,6 +104,7 @@ class LoggingTensorHook(SessionRunHook):
             check_number(every_n_iter, "every_n_iter", above=0)
         check_kind(tensors, Iterable, "the tensors to log", "a list, or a dictionary by tag")
         if isinstance(tensors, Mapping):
+            # A dictionary is logged in the order of its tags, as in TensorFlow.
             self._tensors: dict[object, object] = {tag: tensors[tag] for tag in sorted(tensors)}
         else:
             self._tensors = {item: item for item in tensors}
@@ -225,6 +227,7 @@ class StepCounterHook(SessionRunHook):
     async def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Log the speed when it is due. Warn if the global step does not advance."""
         stale = int(run_values.results)
+        # This run may have advanced the step, so one more than the fetched step could be due.
         if self._timer.should_trigger_for_step(stale + 1):
             step = int(await run_context.session.run(self._step))
             if self._timer.should_trigger_for_step(step):
@@ -249,11 +252,13 @@ class StepCounterHook(SessionRunHook):
 
         Runs that do not train may leave it unchanged: see `trains_without`.
         """
+        # The step advances: the training is fine.
         if step != self._before:
             self._before, self._standing = step, 0
             return
         if self._warned == _WARNINGS:
             return
+        # The graph is searched once per set of fetches, not at each run.
         key = fetch_key(fetches)
         if key not in self._trained:
             self._trained[key] = trains_without(self._step, fetches)
