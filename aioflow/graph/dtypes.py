@@ -254,8 +254,8 @@ def as_dtype(type_value: DTypeLike) -> DType:
     found: DType | None = None
     if isinstance(type_value, str):
         found = _BY_NAME.get(type_value)
-    # True and False are ints, but never enum numbers.
     elif isinstance(type_value, int) and not isinstance(type_value, bool):
+        # True and False are ints, but never enum numbers.
         found = _BY_ENUM.get(type_value)
     elif isinstance(type_value, type):
         found = _BY_PYTHON.get(type_value)

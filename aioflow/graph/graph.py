@@ -109,8 +109,8 @@ class Tensor(Operators):
         self._dims = dims
 
     def consumers(self) -> list[Operation]:
-        # `is` suffices: a tensor is equal to itself only.
         """Return the nodes that read this tensor."""
+        # `is` suffices: a tensor is equal to itself only.
         return [op for op in self.graph.get_operations() if any(t is self for t in op.inputs)]
 
     async def eval(self, feed_dict: Mapping[Any, Any] | None = None, session: StepRunner | None = None) -> NDArray[Any]:
@@ -501,8 +501,8 @@ class Graph(Collections, scopes.Scoped):
             try:
                 with home.undone_on_error(len(home.nodes)):
                     yield
-            # Cancellation and KeyboardInterrupt must not leave half of the nodes either.
             except BaseException:
+                # Cancellation and KeyboardInterrupt must not leave half of the nodes either.
                 home.names, self.functions = names, functions
                 raise
 

@@ -338,8 +338,8 @@ def define_op(
     try:
         _check_rules(name, shape, traits)
         signature = read_signature(inputs, outputs, attrs)
-    # The same class again: a DTypeError is to stay one, with the op's name added.
     except InvalidArgumentError as error:
+        # The same class again: a DTypeError is to stay one, with the op's name added.
         raise type(error)(
             f"cannot define op {name!r}: {error.message}",
             op_type=str(name),

@@ -76,8 +76,8 @@ def proof() -> str:
 
 
 def is_proof(given: Any) -> bool:
-    # Constant-time, so that the time of the answer tells nothing about the secret.
     """Return True if `given` is the secret number of this process."""
+    # Constant-time, so that the time of the answer tells nothing about the secret.
     # `compare_digest` raises TypeError for text that is not ASCII.
     return isinstance(given, str) and given.isascii() and secrets.compare_digest(given, _PROOF)
 

@@ -128,8 +128,8 @@ class Count(Symbol):
         self.each = each
 
     @property
-    # A batch has at least one row. An unknown factor may be 0.
     def least(self) -> int:  # type: ignore[override]  # derived here
+        # A batch has at least one row. An unknown factor may be 0.
         return 1 if self.each else 0
 
     def __mul__(self, other: Any) -> Any:

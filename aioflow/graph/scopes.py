@@ -171,9 +171,9 @@ class Scope(NamedTuple):
     gradients: Mapping[str, str] = MappingProxyType({})
     differentiation: str = ""  # name of the call of `gradients` that creates the node
 
-    # The root scope has no slash.
     def under(self, name: str) -> str:
         """Return `name` prefixed with this name scope."""
+        # The root scope has no slash.
         return f"{self.name}/{name}" if self.name else name
 
     def bare(self, context: Context | None) -> Scope:

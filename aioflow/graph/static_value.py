@@ -121,8 +121,8 @@ class _Search:
             value = self.value(source)
             if i in moved:
                 value = _nothing(source) if value is None else value
-            # A rule that computes cannot calculate with None, so one unknown element makes its result unknown.
             elif value is not None and _is_partial(source, value):
+                # A rule that computes cannot calculate with None, so one unknown element makes its result unknown.
                 return None
             if value is None or value.size > _LIMIT:
                 return None

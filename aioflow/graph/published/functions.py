@@ -133,8 +133,8 @@ def _outputs_of_message(node: Message, library: Library) -> Iterator[tuple[str, 
         elif attr in node.attr:
             value = node.attr[attr]
             yield arg.name, value.i if arg.number_attr else len(value.list.type)
-        # The node leaves the attribute out, so its default gives the number of tensors.
         else:
+            # The node leaves the attribute out, so its default gives the number of tensors.
             yield arg.name, arg.count({attr: _default(node.name, node.op, attr)})
 
 

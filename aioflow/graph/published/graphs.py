@@ -98,12 +98,12 @@ class _Reader:
             if self._old_shapes and node.op == "Placeholder" and attrs.get("shape") == ():
                 attrs["shape"] = None
             return NodeDef(node.name, node.op, inputs, node.device, attrs)
-        # Errors of these kinds mean that the graph is valid elsewhere; only these can be refused.
         except (DTypeError, UnimplementedError) as error:
+            # Errors of these kinds mean that the graph is valid elsewhere; only these can be refused.
             self._refused(node.op, node.name, error)
             return None
-        # Malformed data is an error even if unknown ops are refused.
         except OpError as error:
+            # Malformed data is an error even if unknown ops are refused.
             raise error.at(node.name, node.op, None) from error.__cause__
 
     def function(self, function: Message, gradients: Mapping[str, str]) -> FunctionDef | None:

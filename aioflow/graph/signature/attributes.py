@@ -71,8 +71,8 @@ class AttrDef:
     def _canonical(self, kind: str, value: Any) -> Any:
         try:
             return KINDS[kind](value)
-        # Conversions raise Python's errors; the attribute's name is known only here.
         except (TypeError, ValueError, OverflowError) as error:
+            # Conversions raise Python's errors; the attribute's name is known only here.
             error_type = DTypeError if isinstance(error, TypeError) else InvalidArgumentError
             raise error_type(
                 f"attribute {self.name!r} has the wrong type", expected=kind, actual=repr(value)
@@ -94,8 +94,8 @@ def _float(value: Any) -> float:
     return _reject(value) if isinstance(value, str | bytes) else float(value)
 
 
-# Ints pass, since TensorFlow 1 programs write 0 and 1.
 def _boolean(value: Any) -> bool:
+    # Ints pass, since TensorFlow 1 programs write 0 and 1.
     return bool(value) if isinstance(value, bool | np.bool_ | int) else _reject(value)
 
 
