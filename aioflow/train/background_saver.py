@@ -90,13 +90,13 @@ class BackgroundSaver:
             prefix = await taken.write()
             if after is not None:
                 await after(prefix)
-        # Kept for the next call: an error of this task itself would reach no caller.
         except Exception as error:
+            # Kept for the next call: an error of this task itself would reach no caller.
             self._error = error
 
     async def finish(self) -> None:
-        # Taken out before it is raised, so that it is raised once.
         """Wait for the write in progress. Raise its error, unless the error has been raised before."""
+        # Taken out before it is raised, so that it is raised once.
         if self._task is not None:
             await asyncio.wait([self._task])
         error, self._error = self._error, None

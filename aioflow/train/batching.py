@@ -71,8 +71,8 @@ class _Elements:
                 )
         self._shapes = None if shapes is None else component_dims(shapes)
 
-    # All sources in the order of the first one's sorted keys.
     def _listed(self, source: object) -> list[Tensor | SparseTensor]:
+        # All sources in the order of the first one's sorted keys.
         if self._keys is not None:
             if not isinstance(source, Mapping) or sorted(source) != self._keys:
                 raise InvalidArgumentError("all dictionaries need the same keys", expected=self._keys, actual=source)
@@ -158,9 +158,9 @@ class _Elements:
         return rank if rank is None or self.many else rank + 1
 
 
-# A queue has one dtype per component, so a mix of dense and sparse cannot be stored.
 def _merged(column: Sequence[Tensor | SparseTensor]) -> SparseTensor | None:
     """Return the first sparse tensor among the sources of one component, or None if the component is dense."""
+    # A queue has one dtype per component, so a mix of dense and sparse cannot be stored.
     sparse = [item for item in column if isinstance(item, SparseTensor)]
     if sparse and (len(sparse) < len(column) or len({item.dtype for item in sparse}) > 1):
         raise InvalidArgumentError(

@@ -116,8 +116,8 @@ class Coordinator:
     async def _guarded(self, work: Coroutine[object, object, None]) -> None:
         try:
             await work
-        # A cancellation is no failure.
         except Exception as error:
+            # A cancellation is no failure.
             self._stop(error)
 
     def request_stop(self, ex: BaseException | Sequence[Any] | None = None) -> None:

@@ -98,8 +98,8 @@ class UnlistedCheckpoint:
             content = json.dumps([self._latest_filename, self._graph_suffix])
             os.write(mark.file.fileno(), content.encode())
 
-    # None means that it cannot be known whether the writer lives.
     def _remove_left(self, path: Path, kept: Collection[str]) -> None:
+        # None means that it cannot be known whether the writer lives.
         remove_unfinished(str(path), self._graph_suffix)
         marks = [(mark, prefix, has_writer(mark)) for mark, prefix in _marks(path)]
         living = {prefix for _, prefix, has_one in marks if has_one is not False}

@@ -72,8 +72,8 @@ class SeekableFeeds:
         else:
             try:
                 feeds = next(self._feeds)
-            # A StopIteration that leaves a coroutine would become a RuntimeError (PEP 479).
             except StopIteration:
+                # A StopIteration that leaves a coroutine would become a RuntimeError (PEP 479).
                 raise StopAsyncIteration from None
         self._number += 1
         return feeds

@@ -136,8 +136,8 @@ class CheckpointSaverHook(SessionRunHook):
                 run_context.request_stop()
 
     async def end(self, session: Any) -> None:
-        # The last step of the training may have been made by another client since the last fetch.
         """Write the last checkpoint, unless the current step has one, and call the listeners."""
+        # The last step of the training may have been made by another client since the last fetch.
         step = int(await session.run(self._step))
         await self._save(session, step)
         for listener in self._listeners:

@@ -118,8 +118,8 @@ class _Monitored:
                     await called(hook.begin)
                 self._creator = self._creator or ChiefSessionCreator()
             await self._open()
-        # `__aexit__` is not called if `__aenter__` fails, so everything is released here.
         except BaseException:
+            # `__aexit__` is not called if `__aenter__` fails, so everything is released here.
             await self._leave()
             raise
         return self

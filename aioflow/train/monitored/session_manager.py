@@ -195,8 +195,8 @@ class SessionManager:
     async def _missing_of_others(self, session: Session) -> str | None:
         try:
             return await self._initialize_locally(session) or await self._missing(session, self._ready_op)
-        # A server that cannot be reached yet counts as not ready.
         except (UnavailableError, AbortedError) as error:
+            # A server that cannot be reached yet counts as not ready.
             return str(error)
 
     def _session(self, master: str | Worker, config: SessionConfig | None) -> Session:
@@ -254,8 +254,8 @@ class SessionManager:
             return None
         try:
             names = await session.run(ready_op)
-        # It is a FailedPreconditionError, too, but no statement about the variables.
         except ClosedSessionError:
+            # It is a FailedPreconditionError, too, but no statement about the variables.
             raise
         except FailedPreconditionError as error:  # `ready_op` reads a variable without a value
             return str(error)

@@ -222,14 +222,14 @@ class Supervisor(ModelNodes):
                 starts = start_standard_services and self._logdir is not None
                 await begin_summaries(self._summary_writer, self._graph, session, self._global_step if starts else None)
             if start_standard_services:
-                # Outside of a managed session nobody has opened the coordinator's block, and tasks need one.
+                # Outside of a managed session the coordinator's block is not open yet, and tasks need one.
                 if not self._coord.entered:
                     await self._block.enter_async_context(self._coord)
                 if self._is_chief:
                     self.start_standard_services(session)
                 self.start_queue_runners(session)
-        # The session is closed and the block is left: the caller has nothing yet to close.
         except BaseException as error:
+            # The session is closed and the block is left: the caller has nothing yet to close.
             try:
                 await _close(session)
             finally:
