@@ -65,6 +65,7 @@ async def check_backend(factory: Callable[[], Backend], *, complete: bool = Fals
     """
     results: list[CheckResult] = []
     for check in CHECKS:
+        # A fresh backend: a check that fails may leave the device in any state.
         backend = factory()
         problem: str | None = None
         try:
@@ -74,6 +75,7 @@ async def check_backend(factory: Callable[[], Backend], *, complete: bool = Fals
                 raise
             problem = str(error)
         finally:
+            # Closed even if the check failed, so that its threads do not outlive it.
             backend.device(0).close()
         name = getattr(check, "__name__", "check")
         about = (inspect.getdoc(check) or "").partition("\n")[0].removeprefix("Check that ")
@@ -82,6 +84,7 @@ async def check_backend(factory: Callable[[], Backend], *, complete: bool = Fals
 
 
 def _expect(what: str, actual: object, expected: object) -> None:
+    # No `assert`: the suite must work under `python -O`, and the error shows both values.
     if actual != expected:
         raise InternalError(f"the backend does not conform: {what}", expected=expected, actual=actual)
 
@@ -89,6 +92,7 @@ def _expect(what: str, actual: object, expected: object) -> None:
 def _expect_array(what: str, actual: Any, expected: Array) -> None:
     _expect(f"{what}: is a NumPy value", isinstance(actual, np.ndarray | np.generic), True)
     _expect(f"{what}: shape and dtype", (np.shape(actual), actual.dtype), (np.shape(expected), expected.dtype))
+    # Bytes, not `==`: NaN must equal NaN, and −0.0 differs from 0.0.
     same = np.asarray(actual).tobytes() == np.ascontiguousarray(expected).tobytes()
     _expect(what, same, True)
 
@@ -100,9 +104,11 @@ async def round_trip(backend: Backend, device: BackendDevice) -> None:
     """Check that arrays of every dtype, also of shape (), with no elements and large ones, survive a round trip."""
     for dtype in _DTYPES:
         value = np.arange(24).reshape(2, 3, 4).astype(dtype)
+        # Also views with strides and with another order of memory, a scalar and an empty array.
         for given in (value, value[1, 2, 3], value[:0], value[:, ::2].transpose(2, 0, 1)):
             back = await device.to_host(await device.to_device(np.asarray(given)))
             _expect_array(f"round trip of {np.dtype(dtype)} {np.shape(given)}", np.asarray(back), np.asarray(given))
+    # 12 MB, which a backend may copy in another way than small values.
     large = np.arange(3_000_000, dtype=np.float32)
     _expect_array("round trip of 12 MB", await device.to_host(await device.to_device(large)), large)
 
@@ -114,9 +120,11 @@ async def snapshots(backend: Backend, device: BackendDevice) -> None:
     """
     value = np.arange(1000, dtype=np.float32)
     array = await device.to_device(value)
+    # The device must have made its copy by the end of the await.
     value[:] = -1
     fetched = await device.to_host(array)
     _expect_array("copy of a value whose original was overwritten", fetched, np.arange(1000, dtype=np.float32))
+    # The host owns what it has fetched.
     fetched[:] = -2
     _expect_array("value that is fetched again", await device.to_host(array), np.arange(1000, dtype=np.float32))
 
@@ -157,6 +165,7 @@ async def runs_in_order(backend: Backend, device: BackendDevice) -> None:
     xp = device.xp
     array = await device.to_device(np.zeros(5000, np.float32))
     for i in range(20):
+        # The number is an argument, since a lambda would read the loop's variable late.
         array = await device.executor.run(Step(), lambda a, n: xp.add(a, np.float32(n)), array, i)
     _expect_array(
         "result of a chain of functions", await device.to_host(array), np.full(5000, sum(range(20)), np.float32)
@@ -184,7 +193,9 @@ async def cancellation_waits(backend: Backend, device: BackendDevice) -> None:
     ended: list[bool] = []
 
     def long() -> None:
+        # From another thread, where setting the event directly would not wake the loop.
         loop.call_soon_threadsafe(seen.set)
+        # Without an await or a checkpoint: only the backend's own request can end it.
         while not step.requested:
             pass
         ended.append(True)
@@ -192,6 +203,7 @@ async def cancellation_waits(backend: Backend, device: BackendDevice) -> None:
     async with asyncio.TaskGroup() as tg:
         task = tg.create_task(device.executor.run(step, long))
         await seen.wait()
+        # After the function has begun; before, a cancelled run need not start it.
         task.cancel()
     _expect("the task was cancelled", task.cancelled(), True)
     _expect("the function had ended", ended, [True])
@@ -227,6 +239,7 @@ async def kernels_compute(backend: Backend, device: BackendDevice) -> None:
         body, converters = _bound(device, op, inputs, attrs)
         arrays = [await device.to_device(i) for i in inputs]
         result = await device.to_host(await device.executor.run(Step(), _call, body, converters, arrays))
+        # Kernels may sum in another order and with fused operations, so the last bits may differ.
         close = np.shape(result) == np.shape(expected) and bool(np.allclose(result, expected, rtol=1e-5, atol=1e-6))
         _expect(f"result of {op}", close, True)
 
@@ -238,6 +251,7 @@ def _call(body: Body, converters: Sequence[Converter | None], arrays: Sequence[V
 async def takes_host_values(backend: Backend, device: BackendDevice) -> None:
     """Check that shapes are on the host, and that kernels combine host values, constant or not, with device arrays."""
     array, row = await device.to_device(_X), _X[0]
+    # A constant operand may select another kernel body than one that is known in the step only.
     for constant in (None, row):
         body, _ = _bound(device, "AddV2", (_X, row), {}, (None, constant))
         made = await device.to_host(await device.executor.run(Step(), body, array, row))

@@ -59,11 +59,13 @@ def connected(address: str) -> Factory:
 
     @asynccontextmanager
     async def factory(first: CommOptions, second: CommOptions) -> AsyncIterator[tuple[Comm, Comm]]:
+        # A future carries the accepted end from the listener's task to this one.
         accepted: asyncio.Future[Comm] = asyncio.get_running_loop().create_future()
         done = asyncio.Event()
 
         async def hand_over(comm: Comm) -> None:
             accepted.set_result(comm)
+            # The handler must live as long as the connection is used.
             await done.wait()
 
         async with listen(address, hand_over, second) as listener:
@@ -71,6 +73,7 @@ def connected(address: str) -> Factory:
             try:
                 yield comm, await accepted
             finally:
+                # Abort, not close: a check may leave messages that nothing reads.
                 comm.abort("the check is over")
                 done.set()
 
@@ -104,16 +107,19 @@ def _push(request: int, *tensors: Value) -> Message:
 
 def _require_equal(sent: Value, received: Any) -> None:
     wanted = np.asarray(sent)
+    # Arrays arrive in native byte order.
     native = wanted.astype(wanted.dtype.newbyteorder("="))
     _require(isinstance(received, np.ndarray), "a tensor is not an array", np.ndarray, type(received))
     _require(received.dtype == native.dtype, "a tensor's dtype changed", native.dtype, received.dtype)
     _require(received.shape == native.shape, "a tensor's shape changed", native.shape, received.shape)
+    # Bytes of numbers distinguish NaNs and signs of zero; object arrays hold references.
     same = native.tolist() == received.tolist() if native.dtype == object else native.tobytes() == received.tobytes()
     _require(same, "a tensor's values changed", native, received)
 
 
 async def _exchange(factory: Factory, *messages: Message) -> list[Message]:
     async with factory(CommOptions(), CommOptions()) as (first, second), asyncio.TaskGroup() as tg:
+        # The receiver runs beside the sender: with limits on unread bytes the sender would wait forever.
         received = tg.create_task(_collect(second, len(messages)))
         for message in messages:
             await first.send(message)
@@ -133,6 +139,7 @@ async def check_dtypes(factory: Factory) -> None:
     tensors: list[Value] = []
     for dtype in ALL:
         if dtype.is_numeric or dtype.is_bool:
+            # A bool's byte must be 0 or 1.
             whole = (bits & 1 if dtype.is_bool else bits)[: 24 * dtype.size].view(dtype.np_dtype).reshape(2, 3, 4)
             tensors += [
                 whole,
@@ -143,6 +150,7 @@ async def check_dtypes(factory: Factory) -> None:
                 whole[:0],
                 whole[:0].T,
             ]
+    # Byte orders other than the native one, and the largest rank that the format has.
     tensors += [np.arange(5, dtype=">i4"), np.arange(5, dtype=">f8"), np.zeros((1,) * 32, np.int8)]
     for start in range(0, len(tensors), 50):
         part = tensors[start : start + 50]
@@ -153,6 +161,7 @@ async def check_dtypes(factory: Factory) -> None:
 
 async def check_strings(factory: Factory) -> None:
     """Check that byte strings of any content and length arrive."""
+    # Strings with zero bytes, which terminators would cut, and one that spans several reads.
     items = [b"", b"\x00", b"a\x00", bytes(range(256)), b"x" * 200_000, "ü".encode()]
     square = np.array(items[:4], dtype=object).reshape(2, 2)
     scalar = np.empty((), dtype=object)
@@ -182,6 +191,7 @@ async def check_headers(factory: Factory) -> None:
 
 async def check_order(factory: Factory) -> None:
     """Check that messages of all sizes arrive in the order in which they were sent."""
+    # Sizes around buffer limits, and large messages between small ones, which may not overtake.
     sizes = [3, 70_000, 0, 1, 3 * _MIB, 64, 65, 65_536, 65_537, 2 * _MIB, 5] * 6
     sent = [_push(i, np.full(size, i % 251, np.uint8)) for i, size in enumerate(sizes)]
     received = await _exchange(factory, *sent)
@@ -205,6 +215,7 @@ async def check_ownership(factory: Factory) -> None:
             received = tg.create_task(_receive(second))
             array = np.ones(size, np.uint8)
             await first.send(_push(1, array))
+            # From here on the memory belongs to the caller again.
             array[:] = 2
             _require(
                 bool((await received).tensors[0].max() == 1), "the receiver got a later change of the sender's array"
@@ -219,11 +230,13 @@ async def check_both_ways(factory: Factory) -> None:
 
     async def send(comm: Comm, task: int) -> None:
         for i in range(10):
+            # Every fifth message is large.
             size = 2 * _MIB if i % 5 == 4 else 100
             await comm.send(_push(task * 100 + i, np.full(size, task, np.uint8)))
 
     async def receive(comm: Comm) -> None:
         found: dict[int, list[int]] = {}
+        # 8 tasks send 10 messages each.
         for message in await _collect(comm, 80):
             task, i = divmod(message.request, 100)
             _require(bool((message.tensors[0] == task).all()), "messages were mixed up")
@@ -257,10 +270,12 @@ async def check_post(factory: Factory) -> None:
 
     The refused message can be sent with `send`.
     """
+    # A small limit, so that `post` soon has to refuse.
     options = CommOptions(limits=Limits(unread_bytes=_MIB))
     async with factory(options, options) as (first, second), asyncio.TaskGroup() as tg:
         posted = 0
         while first.post(_push(posted, np.full(100_000, posted % 251, np.uint8))):
+            # The bound turns an endless loop into an error.
             posted += 1
             _require(posted < 1000, "`post` never refuses a message although the peer does not read")
         _require(posted > 0, "no message could be posted")
@@ -284,6 +299,7 @@ async def check_close(factory: Factory) -> None:
             tg.create_task(first.close())
             received = [m.request for m in await _collect(second, 50)]
             _require(received == list(range(50)), "messages before a close were lost", 50, received)
+            # Twice: the end must stay the end.
             for _ in range(2):
                 _require(await second.receive() is None, "the peer did not receive None after a close")
         _require(first.closed and second.closed, "an end is still open after a close")
@@ -299,6 +315,7 @@ async def check_abort(factory: Factory) -> None:
         waiting = tg.create_task(
             _fails(UnavailableError, "an abort did not end a pending receive", second.receive(), second.peer)
         )
+        # One turn of the loop, so that `receive` is waiting when the abort comes.
         await asyncio.sleep(0)
         first.abort("no more")
         await waiting
@@ -334,6 +351,7 @@ async def check_abort_in_message(factory: Factory) -> None:
         async with factory(CommOptions(), CommOptions()) as (first, second), asyncio.TaskGroup() as tg:
             array = np.ones(64 * _MIB, np.uint8)
             sending = tg.create_task(_tolerant(first.send(_push(1, array))))
+            # A few turns, so that the send is under way in most transports.
             for _ in range(3):
                 await asyncio.sleep(0)
             if cancel:
@@ -374,6 +392,7 @@ async def check_waiting_sender(factory: Factory) -> None:
 
 async def _until_steady(progress: Callable[[], object], rounds: int) -> None:
     """Wait until `progress()` has not changed for `rounds` rounds."""
+    # Without a fixed time: a slow machine needs more rounds.
     before, quiet = progress(), 0
     while quiet < rounds:
         await asyncio.sleep(0.002)
@@ -386,7 +405,9 @@ async def check_cancelled_receive(factory: Factory) -> None:
     async with factory(CommOptions(), CommOptions()) as (first, second), asyncio.TaskGroup() as tg:
         for i in range(20):
             receiving = tg.create_task(second.receive())
+            # The receive must have begun before it is cancelled.
             await asyncio.sleep(0)
+            # Odd rounds: the message arrives as the receive is cancelled. Even rounds: after it.
             if i % 2:
                 await first.send(_push(i))
             receiving.cancel()

@@ -62,6 +62,7 @@ async def check_worker(factory: Factory) -> None:
         InternalError: the worker breaks the contract; the message states how.
         TimeoutError: a check hangs.
     """
+    # Opened once only to learn the number of workers.
     async with factory() as workers:
         pass
     for check in (*SINGLE_CHECKS, *(JOINT_CHECKS if len(workers) > 1 else ())):
@@ -85,6 +86,7 @@ def in_process() -> Factory:
 @asynccontextmanager
 async def _servers(scheme: str) -> AsyncIterator[list[Server]]:
     number = next(_NUMBERS)
+    # A number in the address, because checks of one process share the namespace of addresses.
     addresses = [f"inproc://check-{number}-{i}" for i in range(2)] if scheme == "inproc" else free_addresses(2)
     async with AsyncExitStack() as stack:
         servers = [Server({"worker": addresses}, "worker", index) for index in range(2)]
@@ -105,6 +107,7 @@ def served(scheme: str) -> Factory:
     @asynccontextmanager
     async def factory() -> AsyncIterator[Workers]:
         async with _servers(scheme) as servers, AsyncExitStack() as stack:
+            # Peers are known by their incarnation, so that a restarted server is noticed.
             peers = {server.task: server.incarnation for server in servers}
             channels = [await stack.enter_async_context(_channel(server)) for server in servers]
             yield [RemoteWorker(channel, peers) for channel in channels]
@@ -226,6 +229,7 @@ async def values_keep_their_types(workers: Workers) -> None:
     ]
     with af.Graph().as_default():
         fed = [af.placeholder(af.as_dtype(v.dtype), v.shape) for v in given]
+        # A copy of each feed: a fetch of the feed itself would test nothing.
         whole = [*(af.identity(t) for t in fed), af.constant("text"), af.constant(2, af.int32), af.constant([0.5])]
         plan = await _prepared(workers, whole, fed)
     values = await _run(plan, given)
@@ -243,6 +247,7 @@ async def fetched_values_belong_to_the_caller(workers: Workers) -> None:
         read = await _prepared(workers, [v.read_value()])
     await _run(init)
     (value,) = await _run(read)
+    # In place: the array must be the caller's own.
     value[:] = 0.0
     (again,) = await _run(read)
     _require(again.tolist() == [1.0, 2.0], "a fetched array shares memory with the variable", [1.0, 2.0], again)
@@ -285,6 +290,7 @@ async def the_number_of_feeds_is_checked(workers: Workers) -> None:
         request = StepRequest((x, unused), (x + 1.0,))
         (part,) = (await _plan(workers, request)).parts.values()
     handle = await worker.register(part, 1, SessionConfig())
+    # Also with the right number for the nodes that are read.
     for feeds in ([], [np.float32(1)], [np.float32(1)] * 3):
         step = Step(id=next(_STEPS))
         try:
@@ -316,6 +322,7 @@ async def steps_run_at_once(workers: Workers) -> None:
         put = await _prepared(workers, [queue.enqueue(x)], [x])
         get = await _prepared(workers, [queue.dequeue()])
     async with asyncio.TaskGroup() as tg:
+        # All dequeues first, so that they wait when the elements come.
         taken = [tg.create_task(_run(get)) for _ in range(20)]
         for number in range(20):
             tg.create_task(_run(put, [np.float32(number)]))
@@ -352,6 +359,7 @@ async def _stuck(workers: Workers) -> StepOfParts:
 
 async def _until_running(worker: WorkerAPI, steps: int = 1) -> None:
     while (await worker.state()).running < steps:  # noqa: ASYNC110  # the step may run in another process
+        # Polling: the step may run in another process, so no event can tell.
         await asyncio.sleep(0.001)
 
 
@@ -365,6 +373,7 @@ async def an_aborted_step_stops(workers: Workers) -> None:
         await _until_running(worker, 2)
         await worker.abort(first.id, CancelledError("the reason for it"))
         error = await run
+        # Only the step with this id.
         _require(not other.done(), "another step was aborted")
         await worker.abort(second.id, CancelledError("another reason"))
     _require("the reason for it" in str(error), "wrong error message", "the reason for it", str(error))
@@ -379,6 +388,7 @@ async def cancelling_leaves_nothing(workers: Workers) -> None:
         run = tg.create_task(_run(plan))
         await _until_running(worker)
         run.cancel()
+        # `wait` does not raise the cancellation.
         await asyncio.wait([run])
         _require(run.cancelled(), "a cancelled run did not raise CancelledError", "cancelled", run)
         state = await worker.state()
@@ -464,6 +474,7 @@ async def dead_values_and_loops_cross(workers: Workers) -> None:
         _, total = af.while_loop(lambda i, _: i < n, lambda i, t: (i + 1, af.sin(t) + side), [0, x])
         request = StepRequest((n, x), (total, side))
         whole = await _register(workers, await _plan(workers, request))
+        # Nodes alternate between the devices, so that nearly every edge crosses.
         numbers = itertools.count()
         cut = await _plan(workers, request, lambda _: devices[next(numbers) % 2])
         plan = await _register(workers, cut)

@@ -60,6 +60,7 @@ class Evaluation:
             step.finish()
 
     def _bound(self) -> Reference:
+        # `is None` rather than truth: an empty dictionary is the caller's, which later evaluations share.
         resources, state = self._resources or ResourceManager(), {} if self._state is None else self._state
         bound = bind_graph(self._graph, host(), resources, state)
         return Reference(self._graph, bound, shared_threads("-evaluate", 1))

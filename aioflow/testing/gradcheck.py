@@ -52,8 +52,10 @@ def check_gradients(
         xs = [placeholder(a.dtype, a.shape) for a in arrays]
         made = build(*xs)
         ys: list[Tensor] = list(made) if isinstance(made, list | tuple) else [made]
+        # Only floating outputs have a gradient.
         ys = [y for y in ys if y.dtype.is_floating]
         weights: list[Any] = [rng.standard_normal(v.shape) for v in evaluate(ys, dict(zip(xs, arrays, strict=True)))]
+        # Random weights: with equal ones, errors of opposite sign could cancel out.
         seeds = [convert_to_tensor(w.astype(y.dtype.np_dtype)) for w, y in zip(weights, ys, strict=True)]
         symbolic = gradients(ys, [xs[i] for i in positions], grad_ys=seeds)
         dense = [None if g is None else convert_to_tensor(g) for g in symbolic]
@@ -71,6 +73,7 @@ def check_gradients(
     differences = asyncio.run(all_differences())
     found = iter(computed)
     for position, gradient, numeric in zip(positions, dense, differences, strict=True):
+        # No path to the input means a gradient of zero, and the differences must show it.
         actual = np.zeros_like(numeric) if gradient is None else next(found)
         if actual.shape != numeric.shape or not np.allclose(actual, numeric, rtol=rtol, atol=atol):
             raise InternalError(
@@ -89,9 +92,11 @@ async def _differences(
         sides = []
         for step in (delta, -delta):
             moved = [a.copy() for a in arrays]
+            # Fresh copies: all other elements stay at their values.
             moved[position][index] += step
             sides.append(await loss(moved))
             # A stateful graph is bound again by each evaluation. For a large one that takes long.
             await asyncio.sleep(0)
+        # (f(x + δ) − f(x − δ)) / 2δ, whose error falls with δ².
         result[index] = (sides[0] - sides[1]) / (2 * delta)
     return result

@@ -41,6 +41,7 @@ async def _partition(net: SimNet, fault: Fault) -> None:
     one, other = fault.hosts
     net.partition(one, other, both=not fault.hard)
     await asyncio.sleep(fault.seconds)
+    # The hard form resets connections when it ends, the soft one delivers what was held.
     net.heal(one, other, reset=fault.hard)
 
 
@@ -53,6 +54,7 @@ async def _slow(net: SimNet, fault: Fault) -> None:
     factor = 100.0 if fault.hard else 5.0
     net.slow(one, other, factor)
     await asyncio.sleep(fault.seconds)
+    # Factors multiply, so overlapping faults undo only their own share.
     net.slow(one, other, 1 / factor)
 
 
@@ -67,6 +69,7 @@ async def _crash(net: SimNet, fault: Fault) -> None:
     (host,) = fault.hosts
     net.crash(host, silent=fault.hard)
     await asyncio.sleep(fault.seconds)
+    # A crashed host always comes back: the test checks recovery.
     await net.restart(host)
 
 
@@ -124,10 +127,12 @@ class FaultSchedule:
 
     async def run(self, net: SimNet) -> None:
         """Apply the faults at their times. Return when the last one is over."""
+        # Per host: a process that is paused cannot be paused again, nor resumed twice.
         busy = {host: asyncio.Lock() for fault in self.faults for host in fault.hosts}
         begin = net.loop.time()
 
         async def happen(fault: Fault) -> None:
+            # From the start of the schedule, so that a late fault does not shift the later ones.
             await asyncio.sleep(begin + fault.at - net.loop.time())
             form = FAULTS[fault.kind][1]
             if fault.kind in _ALONE:
@@ -150,5 +155,6 @@ def _fault(
     kind = chance.choice(kinds)
     number = FAULTS[kind][0]
     among = [host for host in hosts if number == 2 or host not in spare]
+    # 0.8 s on average, 6 s at most.
     seconds = min(chance.expovariate(1 / 0.8), 6.0)
     return Fault(chance.uniform(0.0, within), seconds, kind, tuple(chance.sample(among, number)), chance.random() < 0.4)

@@ -39,6 +39,7 @@ class SimLoop(VirtualClockLoop):
         """Return a new task, registered with its process."""
         task = super().make_task(coroutine, **options)
         context = options.get("context")
+        # A task runs in the context given, or in a copy of the current one.
         process = PROCESS.get() if context is None else context.get(PROCESS)
         if process is not None:
             process.started(task)
@@ -53,6 +54,7 @@ class SimLoop(VirtualClockLoop):
     def continue_process(self, process: SimProcess) -> None:
         """Resume a process: first its pending callbacks, then its overdue timers."""
         for handle in self._still.pop(process, ()):
+            # Timers go back to the heap, where overdue ones fire in the next turn.
             if isinstance(handle, asyncio.TimerHandle):
                 heapq.heappush(self._scheduled, handle)
             else:
@@ -71,12 +73,14 @@ class SimLoop(VirtualClockLoop):
                 for handle, process in of_still:
                     held = self._still.get(process) if process is not None else None
                     (waiting if held is None else held).append(handle)  # type: ignore[arg-type]
+        # Removing entries breaks the heap's order.
         heapq.heapify(self._scheduled)
 
     # -- connections ---------------------------------------------------------------------------------------------------
 
     async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> Any:
         """Return `host` and `port` as an address, without a lookup: hosts are addressed directly."""
+        # Simulated addresses are numeric, so nothing is looked up.
         return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (host, port))]
 
     async def create_connection(
@@ -91,6 +95,7 @@ class SimLoop(VirtualClockLoop):
         """Listen on a port of the process's host. Raises OSError."""
         process = _running_process()
         if not process.alive or port in process.host.listeners:
+            # errno EADDRINUSE
             raise OSError(98, f"port {port} of {process.host.name} is taken, or the process is dead")
         address = (process.host.address, port)
         listener = SimListener(process, port, protocol_factory, (SimSocket(address),), copy_context())
@@ -101,9 +106,11 @@ class SimLoop(VirtualClockLoop):
 def _running_process() -> SimProcess:
     process = PROCESS.get()
     if process is None:
+        # errno ENETUNREACH
         raise OSError(101, "no simulated process runs here: start it with SimHost.start")
     return process
 
 
 def _process_of(handle: asyncio.Handle) -> SimProcess | None:
+    # asyncio has no public access to a handle's context, which tells the process.
     return handle._context.get(PROCESS)  # type: ignore[attr-defined,no-any-return]

@@ -49,9 +49,11 @@ def clocks_of(loop: VirtualClockLoop) -> Iterator[None]:
     """Make aioflow's modules that have imported a clock by name read the loop's time, for the duration of the block."""
     found = [
         (module, name, clock)
+        # A list: importing a module during the iteration would change the dictionary.
         for key, module in list(sys.modules.items())
         if key.startswith(_OURS)
         for name, clock in _CLOCKS.items()
+        # By identity: a module that has replaced its clock keeps it.
         if vars(module).get(name) is clock
     ]
     for module, name, _ in found:
@@ -77,6 +79,7 @@ def simulated_disks() -> Iterator[None]:
     flush = os.fsync
 
     def flush_here(file: int) -> None:
+        # Outside of any process, files are real, such as those of the test itself.
         process = PROCESS.get()
         if process is None:
             flush(file)
@@ -86,6 +89,7 @@ def simulated_disks() -> Iterator[None]:
             process.note("disk error", process.host.disk_error)
             raise OSError(process.host.disk_error, os.strerror(process.host.disk_error))
 
+    # Modules call `os.fsync` by the module's attribute, so the replacement reaches all of them.
     os.fsync = flush_here  # type: ignore[assignment]
     try:
         yield
@@ -130,8 +134,10 @@ def simulate(
             with clocks_of(loop), simulated_disks():
                 return runner.run(_within(net, main, limit))
         except BaseException as raised:
+            # KeyboardInterrupt, too: a run that hangs shows its trace.
             error = _first_of(raised)
             again = "" if replay is None else f"\nto replay it: {replay}"
+            # Equal digests show that two runs were the same to the last event.
             error.add_note(f"seed {seed}, trace {net.trace.digest}{again}\n{net.trace.story()}")
             raise error from error.__cause__
 
@@ -180,6 +186,7 @@ class SimNet:
 
     def random(self, name: str) -> random.Random:
         """Return an independent random source: one draw more from it does not change the draws of the others."""
+        # A string seeds `Random` by its hash of all bytes, independent of PYTHONHASHSEED.
         return random.Random(f"{self.seed}/{name}")
 
     def host(self, name: str) -> SimHost:
@@ -202,7 +209,9 @@ class SimNet:
         found = self._links.get((source, destination))
         if found is None:
             chance = self.random(f"link {source} {destination}")
+            # 20 µs within a host; 0.05 to 1 ms times the pace between hosts.
             latency = 2e-5 if source == destination else chance.uniform(5e-5, 1e-3) * self._pace
+            # From a window that large messages fill many times to one that holds most of them.
             window = chance.choice((1 << 14, 1 << 18, 1 << 20))
             found = Link(chance, latency, latency * chance.choice((0.1, 1.0, 3.0)), self._cut, window=window)
             self._links[source, destination] = found
@@ -219,6 +228,7 @@ class SimNet:
             raise OSError(101, f"the network cannot be reached, or there is no host at {address[0]}")
         there, back = self.link(process.host.name, host.name), self.link(host.name, process.host.name)
         until = self.loop.time() + _GIVE_UP
+        # The SYN travels first, then the answer.
         await self._pass(there, until, host)
         listener = host.listeners.get(address[1])
         if listener is None:
@@ -226,9 +236,11 @@ class SimNet:
             self.trace.add(process.name, "refused", f"by {host.name}")
             raise ConnectionRefusedError(111, f"connect call failed {address}")
         name = f"{next(self._numbers)}:{process.name}-{listener.process.name}"
+        # Each connection has a port of its own, as in the traces of real systems.
         own = (process.host.address, process.host.next_port())
         near, far = connected(name, process, listener.process, (there, back), (own, address))
         self.trace.add(process.name, "connects", name)
+        # In the context of the listener's process, where the accepted protocol runs.
         self.loop.call_soon(lambda: far.begin(listener.accept()), context=listener.context)
         # Registered before the connection is complete, so that a crash of either process in between closes its end.
         listener.process.ends[far] = None
@@ -247,6 +259,7 @@ class SimNet:
     async def _pass(self, link: Link, until: float, host: SimHost) -> None:
         """Wait for the delay of one packet. While the packet would be lost, wait for its retransmissions."""
         await asyncio.sleep(link.delay())
+        # A lost packet is sent again until the system gives up, as TCP does.
         while link.blocked or host.down:
             if self.loop.time() > until:
                 raise TimeoutError(110, "connection timed out")
@@ -282,6 +295,7 @@ class SimNet:
         """Reset all connections between two hosts. Data in transit is lost."""
         self.trace.add("-", "drop", f"{one} - {other}")
         for process in (self.hosts[one].process, self.hosts[other].process):
+            # A copy: a reset removes the end from the dictionary.
             for end in list(process.ends) if process is not None else ():
                 if {end.near, end.far} == {one, other}:
                     end.reset()
@@ -304,6 +318,7 @@ class SimNet:
         """Pause a host's process as SIGSTOP does: the host's system goes on, and the process's timers fire late."""
         self.trace.add(name, "pause")
         self.hosts[name].paused_at = self.loop.time()
+        # The process stops at the next turn; packets in transit still arrive at its system.
         self.loop.stop_process(self._process(name))
 
     def resume(self, name: str) -> None:

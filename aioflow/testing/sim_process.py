@@ -53,11 +53,13 @@ class SimProcess:
         self.host_name = host.name
         self.name = host.name if number == 1 else f"{host.name}#{number}"
         self.number = number
+        # Dictionaries as ordered sets: the order of a set of objects depends on their addresses.
         self.tasks: dict[asyncio.Task[object], None] = {}
         self.ends: dict[SimTransport, None] = {}
         self.alive = True
         self.silent_ends: list[SimTransport] = []
         self.context = copy_context()
+        # All that the program starts inherits this context, and with it the process.
         self.context.run(PROCESS.set, self)
 
     def note(self, kind: str, label: object) -> None:
@@ -79,18 +81,21 @@ class SimProcess:
             silent: The whole host is gone: peers receive nothing. Otherwise the host's system closes the connections.
         """
         self.alive = False
+        # First, so that no peer connects to a dying process.
         self.host.listeners.clear()
         ends = list(self.ends)
         if silent:
             self.silent_ends = ends
         for end in ends:
             end.cut(silent, ConnectionAbortedError("the process was killed"))
+        # Tasks are removed from the dictionary as they end.
         for task in list(self.tasks):
             task.cancel()
 
     async def ended(self) -> None:
         """Wait until the process has no tasks left. Cancel tasks again that dying tasks have started."""
         while self.tasks:
+            # Not all at once: a dying task may start others, which the loop below cancels.
             await asyncio.wait([next(iter(self.tasks))], timeout=1.0)
             if not self.alive:
                 for task in list(self.tasks):
@@ -120,6 +125,7 @@ class SimHost:
         self.trace = trace
         self._group = group
         self.name = name
+        # 250 hosts per /24 network, without 0 and 255; 62 500 = 250 · 250.
         self.address = f"127.{1 + number // 62500}.{number // 250 % 250}.{1 + number % 250}"
         self.disk = disk
         self.process: SimProcess | None = None
@@ -131,6 +137,7 @@ class SimHost:
         self._program: Program | None = None
         self._name = ""
         self._starts = 0
+        # Above the ports at which servers listen.
         self._port = 40_000
 
     def next_port(self) -> int:
@@ -148,6 +155,7 @@ class SimHost:
             self.process = SimProcess(self, self._starts)
             self._program, self._name = program, name
             self.down = False
+        # A copy per program: context variables that one sets are not seen by another.
         return self._group.create_task(program(), name=f"{self.name}: {name}", context=self.process.context.copy())
 
     async def call(self, work: Callable[[], Awaitable[T]]) -> T:

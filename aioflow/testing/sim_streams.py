@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final, Protocol
 
+# b"" is an end of file and None a reset, beside bytes in one queue.
 _FIN: Final = b""
 _RST: Final = None
 _LONGEST_READ: Final = 256 << 10
@@ -52,6 +53,7 @@ class Link:
 
     def release(self) -> None:
         """Unblock the link and resume its queues."""
+        # The list is replaced first: a queue that is blocked again registers anew.
         self.blocked = False
         waiting, self.waiting = self.waiting, []
         for go_on in waiting:
@@ -114,10 +116,12 @@ class _Pipe:
         """Send bytes, an end of file (no bytes), or a reset (None)."""
         if self.dead:
             return
+        # Counted from the send to the read, like the receive window of TCP.
         self.used += len(data or b"")
         for piece in self._pieces(data):
             # Never before the previous item: a connection does not reorder data, whatever the random delays.
             due = max(self._last, self._loop.time() + self.link.delay())
+            # The link is busy until the last byte has left.
             self._last = due + len(piece or b"") / self.link.bandwidth
             self._queue.append((self._last, piece))
         self._arm()
@@ -126,6 +130,7 @@ class _Pipe:
         chance = self.link.chance
         if data is None or len(data) < 2 or chance.random() >= self.link.cut:
             return [data]
+        # One to three cuts at random places.
         places = sorted(chance.randrange(1, len(data)) for _ in range(chance.randint(1, 3)))
         ends = [0, *places, len(data)]
         return [data[start:end] for start, end in pairwise(ends) if start < end]
@@ -138,12 +143,14 @@ class _Pipe:
 
     def _arrive(self) -> None:
         self._armed = False
+        # The queue waits for `release`, which arms the timer again.
         if self.link.blocked and not self.dead:
             self.link.waiting.append(self._arm)
             return
         now = self._loop.time()
         while self._queue and self._queue[0][0] <= now:
             self._destination.arrived(self._queue.popleft()[1])
+        # The next item may be due later.
         self._arm()
 
     def drop(self) -> None:
@@ -207,8 +214,10 @@ class SimTransport(asyncio.Transport):
         return len(self._unsent)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
+        # Writing after the end is ignored, as by asyncio's transports.
         if self._closing or self._ending or self.gone:
             return
+        # Copied: the caller may change its buffer afterwards.
         self._unsent += data
         self._flush()
         if len(self._unsent) > self._high and not self._writing_paused:
@@ -234,6 +243,7 @@ class SimTransport(asyncio.Transport):
     def close(self) -> None:
         if not self._closing:
             self._closing = True
+            # Otherwise `_go_on` closes once everything is sent.
             if not self._unsent:
                 self._loop.call_soon(self._lose, None, context=self.context)
 
@@ -243,6 +253,7 @@ class SimTransport(asyncio.Transport):
     # -- out -----------------------------------------------------------------------------------------------------------
 
     def _flush(self) -> None:
+        # A few bytes at the end are always sent.
         while self._unsent and self.out.room >= min(len(self._unsent), _SMALLEST_SEND):
             size = min(self.out.room, len(self._unsent))
             self.out.push(bytes(self._unsent[:size]))
@@ -254,6 +265,7 @@ class SimTransport(asyncio.Transport):
     def made_room(self) -> None:
         """Continue sending after the other end has read."""
         if self._unsent and not self.gone:
+            # In a later turn and in the owner's context: the other end must not run this process's code.
             self._loop.call_soon(self._go_on, context=self.context)
 
     def _go_on(self) -> None:
@@ -273,12 +285,14 @@ class SimTransport(asyncio.Transport):
         """Accept bytes, an end of file (no bytes), or a reset (None) on behalf of the process's system."""
         if data is _RST:
             self._process.note("reset", self.name)
+            # As in TCP, a reset discards data that was not read.
             self._unread.clear()
             self._loop.call_soon(
                 self._force, ConnectionResetError(104, "connection reset by peer"), context=self.context
             )
             return
         if self.gone:
+            # A closed end answers data by a reset; a host that is off does not.
             if data and not self.silent:
                 self.out.push(_RST)
             return
@@ -293,12 +307,14 @@ class SimTransport(asyncio.Transport):
 
     def _readable(self) -> None:
         self._scheduled = False
+        # The protocol may have paused or closed since the callback was scheduled.
         if self._closing or self._protocol is None or not self._reading or not self._unread:
             return
         data = self._unread.popleft()
         if data:
             self._read(data)
         elif not self._protocol.eof_received():
+            # A protocol that returns False wants the transport closed.
             self.close()
         self._look()
 
@@ -306,8 +322,10 @@ class SimTransport(asyncio.Transport):
         buffer = self._protocol.get_buffer(-1)
         size = min(len(buffer), len(data), _LONGEST_READ)
         buffer[:size] = data[:size]
+        # The rest stays first in the queue.
         if size < len(data):
             self._unread.appendleft(data[size:])
+        # Only reading makes room: a receiver that does not read stops its sender.
         self.other.out.used -= size
         self.other.made_room()
         self._protocol.buffer_updated(size)
@@ -327,6 +345,7 @@ class SimTransport(asyncio.Transport):
         self.gone = True
         self._process.ends.pop(self, None)
         self._process.note("closed", self.name)
+        # After an error the system has dropped the connection, so nothing is sent.
         if error is None:
             self._hang_up()
         self._unread.clear()
@@ -335,6 +354,7 @@ class SimTransport(asyncio.Transport):
 
     def _hang_up(self) -> None:
         """Notify the other end of the close: by a reset if received data was never read, else by an end of file."""
+        # Ends of file among the unread items are no data.
         if any(self._unread):
             self.out.push(_RST)
         elif not self._ended:

@@ -24,12 +24,14 @@ class Trace:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._hash = hashlib.sha256()
+        # The hash covers all events; the text only the last ones.
         self._lines: deque[str] = deque(maxlen=_LINES)
         self.count = 0
 
     def add(self, host: str, kind: str, label: object = "") -> None:
         """Record an event."""
         self.count += 1
+        # Nine digits: nanoseconds of virtual time.
         line = f"{self._clock():.9f} {self.count} {host} {kind} {label}"
         self._hash.update(line.encode())
         if kind not in _ROUTINE:

@@ -51,6 +51,7 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
     def __init__(self, seed: int = 0) -> None:
         self.random = random.Random(seed)
         self._now = 0.0
+        # The selector needs the loop, which exists by now, and `time` needs `_now`.
         super().__init__(_Jump(self))
         self._numbers = itertools.count()
         self.set_task_factory(lambda _, coroutine, **options: self.make_task(coroutine, **options))
@@ -70,6 +71,7 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
             InternalError: a deadlock: `seconds` is None.
         """
         if seconds is None:
+            # By number, so that the error is the same in each run.
             waiting = sorted((t for t in asyncio.all_tasks(self) if not t.done()), key=hash)
             raise InternalError(
                 f"deadlock at {self._now:.6f} s: nothing is ready and no timer is set",
@@ -89,6 +91,7 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
 
     def call_in_thread(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
         """Call the function at once: `threads.in_thread` uses this method on this loop."""
+        # In the loop's thread: a real thread would run in real time.
         return function(*args)
 
 
