@@ -101,21 +101,25 @@ class EventLog:
             ResourceExhaustedError: too many bytes are waiting.
         """
         size = max(size, _LEAST)
+        # The lock is held for a few statements only, never during a write, so `put` does not wait for the disk.
         with self._changed:
             if self._closed:
                 raise FailedPreconditionError(
                     f"the event files in {self.logdir} are closed", expected="an open writer: reopen()", actual="closed"
                 )
+            # A single event of any size is accepted.
             if self._queue and self._bytes + size > self._max_bytes:
                 raise ResourceExhaustedError(
                     f"too many events wait to be written to {self.logdir}",
                     expected=f"at most {self._max_bytes} bytes",
                     actual=f"{self._bytes} in {len(self._queue)} events, and {size} more",
                 )
+            # The first event of a batch sets the time; later ones do not postpone it.
             if not self._queue:
                 self._due = time.monotonic() + self._flush_secs
             self._queue.append(_Waiting(made, size))
             self._bytes += size
+            # Started under the lock, so that only one thread serves the log.
             if self._thread is None and not self._failed:
                 self._thread = threading.Thread(target=self._serve, name="aioflow-events", daemon=True)
                 self._thread.start()
@@ -139,7 +143,9 @@ class EventLog:
             while self._failed or not self._queue or self._seconds_left() > 0:
                 seconds = self._seconds_left() if self._queue else _IDLE
                 ends = self._failed or (self._closed and not self._queue)
+                # False: the time is over and nothing has arrived.
                 if ends or not (self._changed.wait(seconds) or self._queue):
+                    # Under the lock: a `put` after this starts another thread.
                     self._thread = None
                     return False
             return True
@@ -159,9 +165,11 @@ class EventLog:
             OpError: events cannot be written and stay in the queue; or an event could not be made and is lost.
         """
         with self._changed:
+            # A flush permits the thread again: the reason of the failure may be gone.
             self._failed = False
         self._write()
         with self._changed:
+            # Taken out, so that each error is raised once.
             error, self._unmade = self._unmade, None
         if error is not None:
             raise error
@@ -178,6 +186,7 @@ class EventLog:
                 error.add_note(f"{len(self._queue)} events were not written")
             raise
         finally:
+            # The same order of locks as in `_write`, so that two threads never wait for each other.
             with self._writing, self._changed:
                 self._queue.clear()
                 self._bytes = 0
@@ -189,16 +198,19 @@ class EventLog:
 
     def _write(self, begins: bool = False) -> None:
         with self._writing:
+            # A copy: events are added during the write, behind those of the batch.
             with self._changed:
                 batch = list(self._queue)
             if self._file is None:
                 self._file = new_event_file(self.logdir, self.clock(), self._suffix)
+            # Events are made here, in the writing thread: a large graph takes long to encode.
             events = [event for waiting in batch if (event := self._made(waiting))]
             if self._file.is_new and (events or begins):
                 # As in TensorFlow's files, the first event states the version of the format.
                 events.insert(0, self._version())
             if events:
                 self._append(self._file, b"".join(map(framed, events)))
+            # Only now: if the write fails, the events are still in the queue, in order.
             with self._changed:
                 for each in batch:
                     self._queue.popleft()

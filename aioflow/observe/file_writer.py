@@ -119,6 +119,7 @@ class FileWriter:
         self._described: set[str] = set()  # tags whose metadata is in a file
         self._runs: set[str] = set()
         if graph is not None or graph_def is not None:
+            # The graph is encoded later, by the log's thread.
             self.add_graph(graph, graph_def=graph_def)
 
     def get_logdir(self) -> str:
@@ -137,11 +138,13 @@ class FileWriter:
         """
         data = _bytes_of(summary, "Summary")
         event = message("Event")()
+        # Checked now: a malformed summary must fail at the caller, not in the thread.
         event.summary.CopyFrom(_parsed("Summary", data))
         for value in event.summary.value:
             if value.tag in self._described:  # readers use the first occurrence
                 value.ClearField("metadata")
         added = self._add(event, global_step, len(data))
+        # After the event was accepted: a refused event has described nothing.
         self._described.update(value.tag for value in event.summary.value)
         return added
 
@@ -165,6 +168,7 @@ class FileWriter:
         event = message("Event")()
 
         def made() -> bytes:
+            # In the thread: the graph may have grown until then, and is written as it is by that time.
             definition = chosen.as_graph_def(add_shapes=True) if isinstance(chosen, Graph) else chosen
             if isinstance(definition, GraphDef):
                 definition = importable(definition)
@@ -197,6 +201,7 @@ class FileWriter:
         event = message("Event")()
         event.tagged_run_metadata.tag, event.tagged_run_metadata.run_metadata = tag, data
         added = self._add(event, global_step, len(data))
+        # After the event was accepted, so that a refused one may be added again.
         self._runs.add(tag)
         return added
 
@@ -210,12 +215,14 @@ class FileWriter:
     def add_event(self, event: Message) -> Written:
         """Add an `Event` unchanged, including its time. Raises DTypeError for another type."""
         data = _bytes_of(event, "Event")
+        # Bytes, copied now: the caller may change the message afterwards.
         self._log.put(lambda: data, len(data))
         return Written(self._log, self._max_queue)
 
     def _add(
         self, event: Message, step: SupportsInt | None, size: int, made: Callable[[], bytes] | None = None
     ) -> Written:
+        # The time of the event, not of its writing.
         event.wall_time = self._log.clock()
         if step is not None:
             event.step = _number(step)

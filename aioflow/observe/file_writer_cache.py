@@ -28,6 +28,7 @@ class FileWriterCache:
     @classmethod
     async def clear(cls) -> None:
         """Close all writers and remove them. Raises the first error after all have been tried."""
+        # Closed outside of the lock: closing waits for the disk.
         with cls._guard.lock:
             writers = list(cls._writers.values())
             cls._writers.clear()

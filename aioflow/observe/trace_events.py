@@ -43,6 +43,7 @@ def chrome_trace(step: RunMetadata | Sequence[StepStats], graph: Graph | None = 
     stats = step.step_stats if isinstance(step, RunMetadata) else step
     bars = _bars(_aligned(stats))
     transfers = list(_transfers(bars))
+    # By identity: two bars may be equal in all fields.
     sent = {id(target): source.start for _, source, target in transfers}
     drawn = [event for bar in bars for event in _events(bar, sent.get(id(bar), bar.start))]
     events = [*_names(bars), *drawn, *_arrows(transfers, "Transfer", 0)]
@@ -80,6 +81,7 @@ class _Bar:
 def _aligned(stats: Sequence[StepStats]) -> list[StepStats]:
     """Return the records with clocks shifted so that each value is sent before it arrives, starting at 0."""
     later = _shifts(stats)
+    # One shift for all devices of a task, which share its clock.
     moved = [_moved(device, later[_task(device.device)]) for device in stats]
     first = min((node.start for device in moved for node in device.nodes), default=0.0)
     return [_moved(device, -first) for device in moved]
@@ -95,6 +97,7 @@ def _shifts(stats: Sequence[StepStats]) -> dict[str, float]:
     The constraints are lower bounds on differences of shifts, so the longest path to each task solves them
     (Bellman-Ford). If the clocks contradict one another because of drift, some bound stays unmet.
     """
+    # A task that receives nothing keeps its clock.
     later = {_task(device.device): 0.0 for device in stats}
     sent: dict[tuple[str, int], tuple[str, float]] = {}
     for edge, device, node in _ends(stats, SEND):
@@ -105,6 +108,7 @@ def _shifts(stats: Sequence[StepStats]) -> dict[str, float]:
             source, start = sent[edge]
             pair = source, _task(device)
             bounds[pair] = max(bounds.get(pair, -inf), start + _SENDING - node.start - node.duration)
+    # As many rounds as tasks: the longest path has fewer edges.
     for _ in later:
         for (source, target), least in bounds.items():
             if source != target:
@@ -136,9 +140,11 @@ def _bars(stats: Sequence[StepStats]) -> list[_Bar]:
 def _lanes(nodes: Iterable[NodeStats]) -> dict[str, list[NodeStats]]:
     """Return the nodes by lane, such that the nodes of a lane do not overlap."""
     lanes: dict[str, list[NodeStats]] = {}
+    # By start, so that each lane's last bar is the one that may overlap.
     for node in sorted(nodes, key=lambda node: (node.start, node.start + node.duration)):
         base = f"{node.thread} - waits" if node.op == RECV else node.thread
         number, lane = 1, base
+        # The first lane that is free at the start of the node.
         while lane in lanes and lanes[lane][-1].start + lanes[lane][-1].duration > node.start:
             number += 1
             lane = f"{base} {number}"

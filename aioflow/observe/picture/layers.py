@@ -57,6 +57,7 @@ def laid_out(widths: Mapping[str, float], edges: Collection[tuple[str, str]], ga
         edges: Pairs of source and target; no box has an edge to itself.
         gap: Space between two boxes.
     """
+    # Reversed edges keep their direction in the picture; only the layers treat them as pointing down.
     turned = _closing(widths, edges)
     down = {(target, source) if (source, target) in turned else (source, target) for source, target in edges}
     layer_of = _ranks(widths, down)
@@ -84,10 +85,12 @@ def _closing(boxes: Collection[str], edges: Collection[tuple[str, str]]) -> set[
     entered = {target for _, target in edges}
     found: set[tuple[str, str]] = set()
     state: dict[str, bool] = {}  # True while the box is on the walk's path
+    # Sources first: a walk that starts inside a cycle would turn another edge than a reader expects.
     for root in sorted(boxes, key=lambda box: box in entered):
         if root in state:
             continue
         state[root] = True
+        # A stack of iterators instead of recursion: graphs are deeper than Python's stack.
         stack = [(root, iter(after[root]))]
         while stack:
             box, rest = stack[-1]
@@ -114,12 +117,14 @@ def _ranks(boxes: Collection[str], down: Collection[tuple[str, str]]) -> dict[st
     left = {box: len(sources) for box, sources in before.items()}
     ready = [box for box in boxes if not left[box]]
     found = dict.fromkeys(boxes, 0)
+    # Kahn's algorithm: a box is ready when all its predecessors have a layer.
     for box in ready:  # the list grows within the loop
         for target in after[box]:
             found[target] = max(found[target], found[box] + 1)
             left[target] -= 1
             if not left[target]:
                 ready.append(target)
+    # Sources move down next to their readers, which shortens their edges.
     for box in reversed(ready):
         if after[box] and not before[box]:
             found[box] = min(found[target] for target in after[box]) - 1
@@ -137,6 +142,7 @@ def _cut(
     for source, target in down:
         last: _Node = source
         for step in range(layer_of[source] + 1, layer_of[target]):
+            # (source, target, layer) identifies a point, and differs from all names of boxes.
             point = (source, target, step)
             layers[step].append(point)
             links.append((last, point))
@@ -167,6 +173,7 @@ def _sorted(layers: _Layers, above: _Near, below: _Near) -> _Layers:
         downwards = sweep % 2 == 0
         near, order = (above, layers) if downwards else (below, layers[::-1])
         made = [order[0]] if order else []
+        # Each layer is sorted by the one that was sorted before it in this sweep.
         for layer in order[1:]:
             positions = {node: index for index, node in enumerate(made[-1])}
             made.append(_by_means(layer, near, positions))
@@ -183,6 +190,7 @@ def _by_means(layer: Sequence[_Node], near: _Near, positions: Mapping[_Node, int
     for index, node in enumerate(layer):
         found = [positions[other] for other in near.get(node, ())]
         means[node] = sum(found) / len(found) if found else float(index)
+    # The sort is stable: equal means keep their order, so that sweeps converge.
     return sorted(layer, key=means.__getitem__)
 
 
@@ -193,6 +201,7 @@ def _crossings(layers: _Layers, below: _Near) -> int:
         seen: list[int] = []
         for node in upper:
             targets = sorted(positions[other] for other in below.get(node, ()))
+            # Edges cross if their ends are in the opposite order, so these are inversions.
             count += sum(len(seen) - bisect_right(seen, target) for target in targets)
             for target in targets:
                 insort(seen, target)
@@ -223,6 +232,7 @@ def _moved(
                 widths,
                 gap,
             )
+    # The picture begins at 0.
     least = min((x[node] - widths.get(node, _POINT) / 2 for node in x), default=0.0)
     return {node: value - least for node, value in x.items()}
 
@@ -239,6 +249,7 @@ def _move(
     wishes, weights = [], []
     for index, node in enumerate(layer):
         if index:
+            # The distance from the layer's first box if all boxes were packed. x − offset must not decrease.
             offset += (widths.get(layer[index - 1], _POINT) + widths.get(node, _POINT)) / 2 + gap
         others = [other for each in near for other in each.get(node, ())]
         is_point = isinstance(node, tuple)
@@ -256,6 +267,7 @@ def _monotone(wishes: Sequence[float], weights: Sequence[float]) -> list[float]:
     pools: list[tuple[float, float, int]] = []  # mean, weight, number of elements
     for wish, weight in zip(wishes, weights, strict=True):
         pools.append((wish, weight, 1))
+        # Pool adjacent violators: two pools in the wrong order become one at their weighted mean.
         while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
             (left, heavy, many), (right, light, few) = pools[-2:]
             pools[-2:] = [((left * heavy + right * light) / (heavy + light), heavy + light, many + few)]

@@ -81,6 +81,7 @@ def outline(
     weights = _weights(kept, fed, wanted)
     shown = [op for op in kept if op not in weights]
     deepest = max((op.name.count("/") + 1 for op in shown), default=1)
+    # From the deepest level up to the first whose number of boxes is readable.
     choices = range(deepest, 0, -1) if depth is None else [depth]
     level = next((d for d in choices if len({_home(op, d) for op in shown}) <= _WORTH_READING), 1)
     made = _Outlining(shown, weights, fed, wanted, level if depth is None else depth, devices, opened)
@@ -95,6 +96,7 @@ def _needed(fetches: Iterable[Tensor | Operation], fed: Collection[Operation]) -
         op = waiting.pop()
         if op not in found:
             found.add(op)
+            # A fed node is an input: what would compute it does not run.
             if op not in fed:
                 waiting += [tensor.op for tensor in op.inputs]
                 waiting += op.control_inputs
@@ -110,11 +112,13 @@ def _weights(
     The value of each is the number of nodes without inputs that it represents.
     """
     found: dict[Operation, int] = {}
+    # In order of creation, so the inputs of a node have been judged before it.
     for op in kept:
         if op in fed or op in wanted or not _is_still(op):
             continue
         before = [tensor.op for tensor in op.inputs] + op.control_inputs
         if all(each in found for each in before):
+            # A constant counts as one.
             found[op] = sum(found[each] for each in before) or 1
     return found
 
@@ -128,6 +132,7 @@ def _is_still(op: Operation) -> bool:
 def _home(op: Operation, depth: int, opened: Collection[str] = ()) -> str:
     """Return the name of the box that contains a node."""
     parts = op.name.split("/")
+    # An opened scope shows its children at the next level, which may be open as well.
     while 0 < depth < len(parts) and "/".join(parts[:depth]) in opened:
         depth += 1
     return op.name if len(parts) <= depth else "/".join(parts[:depth]) + "/" if depth else op.name
@@ -169,6 +174,7 @@ class _Outlining:
                 continue
             box.weights += sum(self._weights.get(tensor.op, 0) for tensor in op.inputs)
             for source, tensor in self._comes(op):
+                # Edges inside a box are not drawn.
                 if source in known and (home := self._home(source)) != name:
                     read = edges.setdefault((home, name), {})
                     if tensor is not None:
@@ -191,6 +197,7 @@ class _Outlining:
         of_boxes = {self._home(op): op for op in self._shown}
         for name, box in boxes.items():
             known = placed[name] - {""}
+            # Only if all nodes with a known device agree.
             (box.device,) = known if len(known) == 1 else ("",)
             if box.nodes == 1:
                 op = of_boxes[name]

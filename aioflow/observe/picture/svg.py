@@ -52,6 +52,7 @@ def as_svg(outline: Outline, title: str) -> str:
     fills = colours(outline)
     right = max((place.x + drawn[name].width / 2 for name, place in layout.places.items()), default=0.0)
     right = max(right, *(point.x for path in layout.paths.values() for point in path), 0.0)
+    # About 9 pixels per letter of the title, in 16-pixel type.
     width = max(right, len(title) * 9.0, _legend_width(fills)) + 2 * _MARGIN
     bottom = (tops[-1] + heights[-1] if tops else _HEAD) + _MARGIN + (_LEGEND if fills else 0.0)
     body = chain(
@@ -78,6 +79,7 @@ def _sized(box: Box) -> _Drawn:
     if box.role == "scope":
         second = f"{box.name} · {box.nodes:,} nodes" if "/" in box.name else f"{box.nodes:,} nodes"
     elif second.rpartition("/")[2].lower() == box.title.lower() and "/" not in second:
+        # A name that only repeats the op tells nothing.
         second = ""
     weights = f"+{box.weights}" if box.weights else ""
     third = "  ".join(text for text in (box.output, weights) if text)
@@ -104,6 +106,7 @@ def _rows(
     crowd = [0] * count
     for source, target in edges:
         first, last = sorted((layout.places[source].layer, layout.places[target].layer))
+        # The edge crosses the gap below each of these layers.
         for layer in range(first, last):
             crowd[layer] += 1
     tops, top = [], _HEAD + _MARGIN
@@ -142,6 +145,7 @@ def _box(
     kind = f'class="scope" data-scope={quoteattr(box.name)}' if box.role == "scope" else 'class="box"'
     yield f"<g {kind}><title>{escape(_tooltip(box))}</title>"
     if box.role == "scope":
+        # A second outline, shifted by 3 pixels, suggests a stack of nodes.
         behind = f'x="{left + 3:.1f}" y="{top + 3:.1f}" width="{drawn.width:.1f}" height="{drawn.height:.1f}" rx="5"'
         yield f'<rect {behind} fill="white" stroke="#8090a0"/>'
     yield f'<rect {shape} fill="{fill}" stroke="#405060"/>'
@@ -199,9 +203,11 @@ def _curve(points: Sequence[tuple[float, float]]) -> str:
     (x, y), *rest = [(x + _MARGIN, y) for x, y in points]
     parts = [f"M{x:.1f},{y:.1f}"]
     for to_x, to_y in rest:
+        # Half a pixel looks straight, and a line is shorter in the file.
         if abs(to_x - x) < 0.5:
             parts.append(f"L{to_x:.1f},{to_y:.1f}")
         else:
+            # Control points above and below the ends make the curve leave and arrive vertically.
             middle = (y + to_y) / 2
             parts.append(f"C{x:.1f},{middle:.1f} {to_x:.1f},{middle:.1f} {to_x:.1f},{to_y:.1f}")
         x, y = to_x, to_y
