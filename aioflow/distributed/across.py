@@ -69,10 +69,13 @@ def all_reduce_across(
     if rank >= len(devices):
         raise InvalidArgumentError("rank is not that of a device", expected=f"less than {len(devices)}", actual=rank)
     # The ring decides the placement: clear the caller's colocation and device first.
+    # A None in `colocate_with` and `device` clears the outer blocks; only then does the own device count.
     with name_scope(name, "all_reduce"), default_graph().colocate_with(None), device(None), device(devices[rank]):
         row = [convert_to_tensor(leaf) for leaf in flatten(tensors)]
         columns = [Column.of((tensor,), op) for tensor in row]
+        # A copy on this device: each mailbox call reads the number.
         number = identity(convert_to_tensor(step, int64))
+        # One ring per dtype: only tensors of one dtype can be packed.
         for group, positions in enumerate(by_dtype(columns)):
             ring = _Place(devices, rank, number, op, f"{shared_name}/{group}")
             reduced = ring.reduce([columns[position] for position in positions])
@@ -100,9 +103,11 @@ class _Place:
         # Chunk c starts at the device after its owner c, and arrives at this device after `hop` hops.
         value = chunks[self.rank - 1]
         for hop in range(1, count):
+            # The chunk that arrives has passed `hop` devices; this one adds its own share.
             value = COMBINE[self.op](self._exchange(value, f"sum_{hop}"), chunks[(self.rank - 1 - hop) % count])
         chunks[self.rank] = value if self.op != "mean" else divide(value, count)
         for hop in range(1, count):
+            # After the sum each device owns one complete chunk, and passes on those that it receives.
             here = (self.rank - hop) % count
             chunks[here] = self._exchange(chunks[(here + 1) % count], f"share_{hop}")
         # No node reads a put, so the results wait for the puts.
@@ -112,6 +117,7 @@ class _Place:
     def _exchange(self, value: Tensor, hop: str) -> Tensor:
         """Send a chunk to the next program, and return the one from the program before."""
         following = (self.rank + 1) % len(self.devices)
+        # The mailbox is on the device that takes from it, so only the put crosses the network.
         with device(None), device(self.devices[following]):
             self.puts.append(mailbox_put(f"{self.shared_name}/{following}/{hop}", self.step, value))
         return mailbox_take(f"{self.shared_name}/{self.rank}/{hop}", self.step, value.dtype)

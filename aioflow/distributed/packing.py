@@ -54,6 +54,7 @@ class Column:
         """
         dtype, dims = tensors[0].dtype, tensors[0].dims
         fractions = dtype.is_floating or dtype.is_complex
+        # The mean of integers would have to be rounded, in a way that the caller did not choose.
         if not (fractions or (dtype.is_integer and op != "mean")):
             wanted = "floating or complex numbers" if op == "mean" else "numbers"
             raise DTypeError(f"all_reduce: no {op} of {tensors[0].name}", expected=wanted, actual=dtype.name)
@@ -91,13 +92,16 @@ def length_of(columns: Sequence[Column]) -> int | None:
 
 def cut(row: Sequence[Tensor], length: int | None, parts: int) -> list[Tensor]:
     """Return all elements of a device's tensors in `parts` vectors, whose lengths differ by at most one."""
+    # One vector per device: few large transfers instead of many small ones.
     flat = concat([reshape(tensor, [-1]) for tensor in row], 0)
     return split(flat, _sizes(length, flat, parts), num=parts) if parts > 1 else [flat]
 
 
 def _sizes(length: int | None, flat: Tensor, parts: int) -> TensorLike:
     if length is not None:
+        # Bound i is ⌊i · length / parts⌋, so the lengths differ by at most one and add up to the length.
         return [end - start for start, end in pairwise(length * part // parts for part in range(parts + 1))]
+    # The same bounds, computed in the step; int64, because the product may exceed 32 bits.
     bounds = floordiv(multiply(size(flat, out_type=int64), numbers(parts + 1, dtype=int64)), parts)
     return bounds[1:] - bounds[:-1]
 
@@ -112,8 +116,10 @@ def unpack(pieces: Sequence[Tensor], row: Sequence[Tensor], columns: Sequence[Co
         found = split(flat, counts if None not in known else stack(counts), num=len(row))
     results = []
     for piece, tensor, column in zip(found, row, columns, strict=True):
+        # A static shape needs no node; an unknown one is read from the tensor itself.
         target: Any = shape(tensor) if num_elements(column.dims) is None else column.dims
         result = reshape(piece, target)
+        # The reshape by a computed shape leaves the static one unknown.
         result.set_shape(column.dims)
         results.append(result)
     return results

@@ -110,11 +110,13 @@ class _Processes:
         }
 
     async def place(self, seconds: float) -> Mapping[Task, str]:
+        # All addresses at once, so that they differ.
         return dict(zip(self._processes, free_addresses(len(self._processes)), strict=True))
 
     async def begin(self, task: Task, spec: ClusterSpec) -> Running:
         process, clock = self._processes[task], asyncio.get_running_loop().time
         failure = ""
+        # None: no restart is left.
         while (pause := process.restarts.next(clock())) is not None:
             await asyncio.sleep(pause)
             try:
@@ -123,9 +125,11 @@ class _Processes:
                 failure = str(error)
                 continue
             failure = ""
+            # Lines before this one, such as warnings of imports, are skipped.
             while line := await _line_of(running):
                 if _READY in line:
                     return Running(socket.gethostname(), running.pid)
+            # Standard output has ended, and the process with it: the loop starts it again.
             await running.wait()
         status = None if process.running is None else process.running.returncode
         why = f"cannot be started ({failure})" if failure else f"has ended with status {status}"
@@ -156,6 +160,7 @@ class _Processes:
         running = self._processes[task].running
         if running is None or running.stdin is None:
             return
+        # The end of its standard input tells the task to drain.
         running.stdin.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(self._wanted.drain_seconds + _END_SECONDS):
@@ -166,6 +171,7 @@ class _Processes:
         for process in running:
             with suppress(ProcessLookupError):
                 process.kill()
+        # Reads what is left and waits, so that no process stays behind as a zombie.
         await outcomes(process.communicate() for process in running)
 
 
@@ -180,6 +186,7 @@ async def _line_of(process: asyncio.subprocess.Process) -> bytes:
 
 def command(wanted: Wanted, task: Task, spec: ClusterSpec) -> list[str]:
     """Return the arguments of a task's interpreter. They contain no secret, since other users can read them."""
+    # In the order of the task numbers, which the command line implies.
     cluster = {job: ",".join(spec.task_address(job, index) for index in spec.task_indices(job)) for job in spec.jobs}
     options = [("--cluster", f"{job}={addresses}") for job, addresses in cluster.items()]
     options += [("--job", task.job), ("--task", str(task.number))]
@@ -195,6 +202,7 @@ def environments(wanted: Wanted, environment: Mapping[str, str]) -> dict[Task, d
     Raises:
         InvalidArgumentError: there are fewer GPUs than the jobs request, or a job requests a fraction of one.
     """
+    # One iterator for all tasks: each GPU is given to one task.
     cards = _cards(environment.get(_CARDS))
     found: dict[Task, dict[str, str]] = {}
     for task in tasks_of(wanted.jobs):
@@ -204,6 +212,7 @@ def environments(wanted: Wanted, environment: Mapping[str, str]) -> dict[Task, d
         own = list(islice(cards, int(number)))
         if len(own) < number:
             raise InvalidArgumentError(f"no GPU is left for {task.name}", expected=number, actual=len(own))
+        # An empty list hides all GPUs from tasks that asked for none.
         found[task] = {_CARDS: ",".join(own), **wanted.credentials.environment()}
     return found
 

@@ -59,6 +59,7 @@ def all_reduce(tensors: Sequence[Any], op: str = "sum", *, subchunks: int = 1, n
     for other in tensors[1:]:
         check_same_structure(tensors[0], other, "the devices' tensors are not structured alike")
     with name_scope(name, "all_reduce"):
+        # rows[device][position]; the results replace the tensors in place.
         rows = [[convert_to_tensor(leaf) for leaf in flatten(item)] for item in tensors]
         columns = [Column.of(column, op) for column in zip(*rows, strict=True)]
         for positions in by_dtype(columns):
@@ -98,11 +99,14 @@ def _ring(own: Sequence[Sequence[Tensor]], places: Sequence[Tensor], op: str) ->
     reduced = [list(chunks) for chunks in own]
     for part in range(parts):
         owner = part * devices // parts  # consecutive parts, evenly distributed over the devices
+        # The sum starts at the device after the owner and ends, after all hops, at the owner.
         value = own[(owner + 1) % devices][part]
         for hop in range(2, devices + 1):
             device = (owner + hop) % devices
+            # On the device that adds: partitioning then sends the sum from the device before.
             with _on(places[device]):
                 value = COMBINE[op](value, own[device][part])
+        # Once per chunk, by its owner.
         if op == "mean":
             with _on(places[owner]):
                 value = divide(value, devices)

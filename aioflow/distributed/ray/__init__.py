@@ -102,7 +102,9 @@ def _ray() -> Any:
 @asynccontextmanager
 async def _connected() -> AsyncIterator[Any]:
     """Yield Ray, connected to a cluster. A connection made here ends with the block."""
+    # In a thread: the import would block the event loop for as long.
     ray = await in_thread(_ray)
+    # The program's own connection stays open after the block.
     if ray.is_initialized():
         yield ray
         return
@@ -110,4 +112,5 @@ async def _connected() -> AsyncIterator[Any]:
         await in_thread(ray.init, critical=True)
         yield ray
     finally:
+        # Also after a failed `init`, which may have started processes.
         await in_thread(ray.shutdown, critical=True)

@@ -36,6 +36,7 @@ class WorkerActor:
         self._task = Task(job, number)
         self._reservation: PortReservation | None = None
         self._server: Server | None = None
+        # In the constructor: an actor whose modules are missing must not count as placed.
         for module in imports:
             import_module(module)
 
@@ -49,6 +50,7 @@ class WorkerActor:
             bind: Host to listen at, if it is not the node's address.
         """
         host = _node_address()
+        # Once: a repeated call must return the same address.
         if self._reservation is None:
             self._reservation = PortReservation(bind or host, anywhere=True)
         return join_host(host, split_host(self._reservation.place)[1])
@@ -63,12 +65,14 @@ class WorkerActor:
             if self._server is None:
                 self._server = await self._serving(orders)
         except OpError as error:
+            # As data: Ray would wrap the error and lose its class.
             return {"error": encode_error(error)}
         return {"node": _node_address(), "pid": os.getpid()}
 
     async def _serving(self, orders: Mapping[str, Any]) -> Server:
         cluster = ClusterSpec(orders["cluster"])
         address, here = cluster.task_address(*self._task), _node_address()
+        # The placement group keeps an actor on its node; after the loss of the node Ray may choose another.
         if split_host(address)[0] != here:
             raise UnavailableError(
                 f"{self._task.name} is lost with its node: Ray restarted it on {here}, but other tasks "

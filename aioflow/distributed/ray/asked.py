@@ -49,6 +49,7 @@ def actor_options(job: Job, max_restarts: int) -> dict[str, object]:
         "num_gpus": job.num_gpus,
         "resources": dict(job.resources) or None,
         "max_restarts": max_restarts,
+        # Calls are not repeated: a repeated `ended` would hide the restart.
         "max_task_retries": 0,
     }
 

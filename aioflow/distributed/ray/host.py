@@ -59,14 +59,17 @@ class RayHost:
         try:
             async with asyncio.timeout(seconds) as limit:
                 make = partial(self._ray.util.placement_group, self._bundles, strategy=self._strategy)
+                # Critical: a group made after a cancellation would stay in Ray forever.
                 await in_thread(self._keep_group, make, critical=True)
                 await self._until_there_is_room(seconds)
                 await in_thread(self._make_actors, critical=True)
                 async with asyncio.TaskGroup() as tg:
                     found = {task: tg.create_task(self._address(task)) for task in self._actors}
         except ExceptionGroup as group:
+            # The caller expects the error of an actor, without a group around it.
             raise group.exceptions[0] from None
         except TimeoutError as error:
+            # Another timeout, inside Ray, is not this one.
             if not limit.expired():
                 raise
             free = await in_thread(self._ray.available_resources, effects=False)
@@ -79,6 +82,7 @@ class RayHost:
 
     async def _until_there_is_room(self, seconds: float) -> None:
         said = "Ray has no room yet for %s; waiting up to %g s. ray.available_resources() lists the free resources"
+        # Logged once while this waits: the cause may be a request that Ray can never meet.
         saying = asyncio.get_running_loop().call_later(_SOON, _LOGGER.warning, said, self._bundles, seconds)
         try:
             await self._group.ready()
@@ -112,6 +116,7 @@ class RayHost:
                     if "error" not in answer:
                         return Running(answer["node"], answer["pid"])
                     error = decode_error(answer["error"], task.name)
+                    # Only this error passes by itself.
                     if not isinstance(error, AlreadyExistsError):
                         raise error
                     found = error.message  # the port is in use, perhaps by the task's previous process
@@ -132,6 +137,7 @@ class RayHost:
             try:
                 return await ask(self._actors[task])
             except errors.ActorUnavailableError:
+                # Ray is restarting the actor; the call is repeated until it answers or is lost.
                 await asyncio.sleep(_PAUSE)
             except errors.RayError as error:
                 raise self._lost(task, error) from error
@@ -168,6 +174,7 @@ class RayHost:
 
     def _remove(self) -> None:
         for actor in self._actors.values():
+            # `kill` ends an actor without restarting it.
             self._ray.kill(actor)
         if self._group is not None:
             self._ray.util.remove_placement_group(self._group)

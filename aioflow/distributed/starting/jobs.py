@@ -63,8 +63,10 @@ def read_jobs(jobs: Jobs) -> dict[str, Job]:
     if not given:
         raise InvalidArgumentError("a cluster without tasks", expected="at least one job", actual=given)
     found: dict[str, Job] = {}
+    # A ClusterSpec sorts its jobs, too.
     for name, job in sorted(given.items()):
         if not isinstance(job, Job):
+            # True is an int, but no number of tasks.
             if isinstance(job, bool) or not isinstance(job, int):
                 raise wrong_kind(job, f"the job {name!r}", "a number of tasks, or a Job")
             job = Job(job)
@@ -81,5 +83,6 @@ def tasks_of(jobs: Mapping[str, Job]) -> list[Task]:
 
 def device_count(job: Job) -> dict[str, int]:
     """Return the devices for `SessionConfig.device_count`: no GPUs if the job requests none, visible or not."""
+    # GPU: 0 states that none is used, even if the process sees some.
     found = {"CPU": job.cpu_devices} if job.num_gpus else {"CPU": job.cpu_devices, "GPU": 0}
     return dict(SessionConfig(device_count=found).device_count)

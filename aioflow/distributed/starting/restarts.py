@@ -30,10 +30,14 @@ class Restarts:
         if self._begun is None:
             self._begun = now
             return 0.0
+        # The second comparison fails for −1: no limit.
         if 0 <= self._most <= self.count:
             return None
+        # Only restarts soon after the start before count: others say nothing about the start.
         self._quick = self._quick + 1 if now - self._begun < _QUICK else 0
+        # 0.1, 0.2, 0.4, … seconds from the second quick restart on, at most 10.
         pause = min(_LONGEST_PAUSE, _PAUSE * 2 ** (self._quick - 2)) if self._quick > 1 else 0.0
         self.count += 1
+        # The process begins after the pause.
         self._begun = now + pause
         return pause

@@ -49,6 +49,7 @@ def wanted(
     check_whole(max_restarts, "max_restarts", -1)
     check_number(drain_seconds, "drain_seconds", "a number of seconds")
     known = Credentials.from_environment() if credentials is None else credentials
+    # Without a secret anyone on the machine could use the tasks.
     if not known.prove:
         known = Credentials(secrets.token_hex(32).encode())
     return Wanted(read_jobs(jobs), known, tuple(map(str, allow_dirs)), tuple(imports), max_restarts, drain_seconds)
@@ -77,6 +78,7 @@ async def supervised(
         raise InvalidArgumentError("may_lose names unknown jobs", expected=list(wanted.jobs), actual=unknown)
     clock = asyncio.get_running_loop().time
     until = clock() + timeout
+    # Stays empty if no place was found: there is nothing to drain then.
     placed: list[Task] = []
     try:
         addresses = await host.place(timeout)
@@ -84,6 +86,7 @@ async def supervised(
         # Clients get a secret that does not suffice to pose as a task.
         known = wanted.credentials if wanted.credentials.secret is None else wanted.credentials.client()
         supervisor = _Supervisor(host, StartedCluster(_spec(addresses), known), may_lose)
+        # From now on sessions of this program find the credentials by the address.
         with introduced(map(comm_address, addresses.values()), known):
             async with supervisor.keeping():
                 # Finding the places has used part of the time limit.
@@ -141,6 +144,7 @@ class _Supervisor:
                     raise
                 finally:
                     for keeper in keepers:
+                        # Keepers run forever, so the group ends only with their cancellation.
                         keeper.cancel()
         # The group wraps every error; the caller expects the lost task's error, or the one that the block raised.
         except BaseExceptionGroup:
@@ -168,6 +172,7 @@ class _Supervisor:
                 _LOGGER.warning("%s has ended", task.name)
         except Exception as error:  # not only errors of the task: the host may fail
             status.state = "lost"
+            # A task that never served was not lost in training: the cluster could not be started.
             if isinstance(error, OpError) and task.job in self._may_lose and self._serving[task].is_set():
                 _LOGGER.warning("%s is lost; training continues without it: %s", task.name, error.message)
                 return
