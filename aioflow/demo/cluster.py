@@ -58,6 +58,7 @@ async def run_demo(steps: int, workers: int = _WORKERS) -> int:
     async with _process([*cluster, "--job", "ps", "--task", "0"]) as server:
         print(await _line(server), flush=True)
         started = perf_counter()
+        # Never worker 0, the chief, whose death would end the training for all.
         runs = [_Worker(cluster, task, steps, is_killed=0 < task == workers - 1) for task in range(workers)]
         async with asyncio.TaskGroup() as tg:
             for worker in runs:
@@ -109,6 +110,7 @@ class _Worker:
         while True:
             arguments = ["demo", *self.cluster, "--task", str(self.task), "--steps", str(self.steps)]
             async with _process(arguments) as process:
+                # An empty line is the end of the output.
                 while line := await _line(process):
                     print(line, flush=True)
                     if self.is_killed and self._is_half_way(line):
@@ -139,6 +141,7 @@ async def _process(arguments: Sequence[str]) -> AsyncIterator[asyncio.subprocess
                 process.terminate()
         try:
             async with asyncio.timeout(_SECONDS_TO_END):
+                # Reads the rest of the output: a full pipe would keep the process from ending.
                 await process.communicate()
         except TimeoutError:
             process.kill()

@@ -76,6 +76,7 @@ def _build(batches: int, device: Any = None) -> _Model:
         accuracy = af.reduce_mean(af.cast(right, af.float32), name="accuracy")
         counted = af.get_variable("counted", [batches], af.int32, af.zeros_initializer(), trainable=False)
         update = af.train.AdamOptimizer(2e-3).minimize(loss, af.train.get_or_create_global_step())
+        # Counted after the update: a killed step may lose its batch's count, never count a lost batch.
         with af.control_dependencies([update]):
             train = af.group(af.scatter_add(counted, number, 1), name="train")
         initialize = af.global_variables_initializer()
@@ -92,6 +93,7 @@ def _dense(x: af.Tensor, units: int, name: str) -> af.Tensor:
 def _batches(digits: Digits, first: int, steps: int) -> Iterator[tuple[Any, Any]]:
     """Yield `steps` batches; each depends on its number alone."""
     for number in range(first, first + steps):
+        # Seeded by the number: a restarted worker draws the same batches again.
         index = np.random.default_rng(number).integers(0, len(digits), BATCH)
         yield digits.images[index], digits.labels[index]
 
@@ -111,6 +113,7 @@ async def train_as_worker(cluster: af.train.ClusterSpec, task: int, steps: int) 
                 server.target, is_chief=task == 0, checkpoint_dir=Path(folder), log_step_count_steps=None
             ) as session,
         ):
+            # The variables are on the parameter server, so they survive this process.
             counted = (await session.run(model.counted))[task * steps : (task + 1) * steps]
             done = int(np.count_nonzero(counted))
             if 0 < done < steps:

@@ -40,6 +40,7 @@ async def watch_lag(lag: Lag, stop: asyncio.Event) -> None:
     while not stop.is_set():
         started = time.perf_counter()
         await asyncio.sleep(_INTERVAL)
+        # A timer may fire slightly early.
         lag.samples.append(max(0.0, time.perf_counter() - started - _INTERVAL))
 
 
@@ -190,10 +191,12 @@ async def run_demo(options: Options, console: Console) -> Outcome:
             try:
                 await _train(model, session, train, options.steps, history, console)
             finally:
+                # Also when cancelled: Ctrl-C must not lose the training.
                 stop.set()
                 checkpoint = await _save(model, session, options.folder, history)
         accuracy = await session.run(model.accuracy, {model.images: test.images, model.labels: test.labels})
         step = int(await session.run(model.global_step))
+    # Drawing takes long, and the session is closed already.
     await asyncio.to_thread(history.plot, options.folder / "loss.png")
     return Outcome(float(accuracy), step, traffic, lag, checkpoint)
 
@@ -228,6 +231,7 @@ def _batches(digits: Digits) -> Iterator[Digits]:
     rng = np.random.default_rng()
     while True:
         order = rng.permutation(len(digits))
+        # Only whole batches; the rest of an epoch is dropped.
         for start in range(0, len(order) - _BATCH + 1, _BATCH):
             index = order[start : start + _BATCH]
             yield Digits(digits.images[index], digits.labels[index])

@@ -48,6 +48,7 @@ def build(learning_rate: float = 2e-3, seed: int = 1) -> Model:
         af.set_random_seed(seed)
         images = af.placeholder(af.float32, [None, PIXELS], name="images")
         labels = af.placeholder(af.int32, [None], name="labels")
+        # 1 by default, so that serving and evaluation run without dropout.
         keep = af.placeholder_with_default(af.constant(1.0), [], name="keep")
         y = images
         for layer, units in enumerate(_HIDDEN):
@@ -62,6 +63,7 @@ def build(learning_rate: float = 2e-3, seed: int = 1) -> Model:
         train = af.train.AdamOptimizer(rate).minimize(loss, global_step=global_step)
         initialize = af.global_variables_initializer()
         saver = af.train.Saver(max_to_keep=2)
+        # The service and the training share the graph; neither may add nodes by mistake.
         graph.finalize()
     return Model(graph, images, labels, keep, probabilities, loss, accuracy, train, global_step, initialize, saver)
 

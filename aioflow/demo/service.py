@@ -37,6 +37,7 @@ def make_app(model: Model, session: af.Session) -> Starlette:
 
     The response is {"digits": […], "probabilities": […]}.
     """
+    # Prepared once, so that a request does not look up the step again.
     predict = session.make_callable(model.probabilities, [model.images])
 
     async def answer(request: Request) -> Response:
