@@ -52,7 +52,9 @@ def rows_of(body: Any, tensor: Tensor) -> Any:
         text = bytes(body) if isinstance(body, memoryview) else body
         is_text = isinstance(text, bytes | bytearray | str)
         lists = json.loads(text, parse_constant=_no_number) if is_text else text
+        # As objects first: NumPy would turn mixed numbers and text into text, and bools into numbers.
         elements = np.array(lists, np.object_)
+        # `type`, not `isinstance`: a bool is an int.
         if wrong := set(map(type, elements.reshape(-1))) - _types(dtype):
             ragged = list in wrong
             raise TypeError("the lists differ in length" if ragged else f"an element is {wrong.pop().__name__}")
@@ -86,8 +88,10 @@ def _converted(elements: Any, dtype: DType) -> Any:
         texts.reshape(-1)[:] = [text.encode() for text in elements.reshape(-1)]
         return texts
     if not dtype.is_floating:
+        # From Python's ints, so that a number out of range raises OverflowError.
         return elements.astype(dtype.np_dtype)
     with np.errstate(over="ignore"):
+        # Through float64, which holds all numbers of JSON; the cast then makes those too large infinite.
         rows = elements.astype(np.float64).astype(dtype.np_dtype)
     if not np.isfinite(rows).all():
         raise OverflowError("a number is NaN, infinite or too large")
@@ -123,6 +127,7 @@ async def until_disconnect(receive: Callable[[], Awaitable[Mapping[str, Any]]], 
     try:
         async with asyncio.TaskGroup() as group:
             watcher = group.create_task(_watch(receive))
+            # The watcher is cancelled at the end, so the group does not wait for it.
             try:
                 result = await work
             except Exception as error:  # raised below: the group would wrap it in an ExceptionGroup

@@ -74,12 +74,14 @@ async def _serve(server: Server, options: WorkerOptions, told: asyncio.Event) ->
         if options.until_eof:
             # A daemon: the read cannot be interrupted and must not keep the process alive.
             threading.Thread(target=_wait_for_the_end, args=(asyncio.get_running_loop(), told), daemon=True).start()
+        # Set by a signal or by the end of standard input.
         await told.wait()
         await server.drain(options.drain_seconds)
 
 
 def _wait_for_the_end(loop: asyncio.AbstractEventLoop, told: asyncio.Event) -> None:
     """Wait until the other end of standard input is closed, then set `told`."""
+    # Input is discarded: only its end has a meaning.
     while os.read(0, 1 << 12):
         pass
     with suppress(RuntimeError):  # the loop has ended already
