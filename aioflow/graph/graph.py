@@ -474,9 +474,9 @@ class Graph(Collections, scopes.Scoped):
     def _expand(self, op: Operation) -> None:
         # `op.id` is the position of the call: if its expansion fails, the call is removed as well.
         with (
-            # The body's nodes got their gradient overrides when it was traced; those of the caller don't apply.
             self._home(scopes.current_scope(self)).undone_on_error(op.id),
             self.as_default(),
+            # The nodes of the body got their gradient overrides when it was traced; those of the caller do not apply.
             scopes.enter_scope(self, lambda outer: outer._replace(name=op.name, call=op, gradients={})),
             self.control_dependencies(op.waits_for),
             self.device(op.device),

@@ -230,7 +230,6 @@ async def check_both_ways(factory: Factory) -> None:
 
     async def send(comm: Comm, task: int) -> None:
         for i in range(10):
-            # Every fifth message is large.
             size = 2 * _MIB if i % 5 == 4 else 100
             await comm.send(_push(task * 100 + i, np.full(size, task, np.uint8)))
 

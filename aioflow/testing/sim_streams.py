@@ -130,7 +130,6 @@ class _Pipe:
         chance = self.link.chance
         if data is None or len(data) < 2 or chance.random() >= self.link.cut:
             return [data]
-        # One to three cuts at random places.
         places = sorted(chance.randrange(1, len(data)) for _ in range(chance.randint(1, 3)))
         ends = [0, *places, len(data)]
         return [data[start:end] for start, end in pairwise(ends) if start < end]

@@ -166,7 +166,6 @@ def _select(node: NodeDef, fresh: Fresh) -> list[NodeDef]:
     GatherV2 looks up the index first, so that an index out of range is an error.
     """
     nodes = _Nodes(node, fresh)
-    # At least the index and one reference.
     nodes.require(2, "T")
     (index, *given), control = nodes.data, [text for text in node.inputs if text.startswith("^")]
     places = nodes.constant("places", np.arange(len(given), dtype=np.int32))
