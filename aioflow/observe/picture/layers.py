@@ -190,7 +190,7 @@ def _by_means(layer: Sequence[_Node], near: _Near, positions: Mapping[_Node, int
     for index, node in enumerate(layer):
         found = [positions[other] for other in near.get(node, ())]
         means[node] = sum(found) / len(found) if found else float(index)
-    # The sort is stable: equal means keep their order, so that sweeps converge.
+    # The sort is stable: equal means keep their order.
     return sorted(layer, key=means.__getitem__)
 
 
