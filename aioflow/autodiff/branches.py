@@ -43,6 +43,7 @@ class Branches:
     def around(self, context: ControlFlowContext | None) -> AbstractContextManager[object]:
         """Return a context manager within which gradients of nodes in `context` are made."""
         target = self.of(context)
+        # The home is open already. Opening it again would drop the colocation of the block around.
         return nullcontext() if target is self._level.home or target is None else target.opened()
 
     def of(self, context: ControlFlowContext | None) -> ControlFlowContext | None:
@@ -54,10 +55,14 @@ class Branches:
         return self._found[context]
 
     def _make(self, context: CondContext) -> None:
+        # The branch for gradients is nested like the forward one: in the gradient branch of the enclosing cond.
         with placed(self._graph, self.of(context.outer)):
+            # In the gradient of a loop, this copy takes the predicate from a stack; the pivots and all Switches read
+            # it.
             pred = identity(context.pred, name="pred")
             pivots = [identity(side, name="pivot") for side in make_list("Switch", pred, pred)]
             sides = CondContext.pair(pred, [p.op for p in pivots])
+        # Both sides are made at once: `switch_gradients` needs zeros from the side that was not taken.
         for forward in (context, context.other):
             side = self._found[forward] = sides[forward.branch]
             side.forward = forward
@@ -69,6 +74,7 @@ def _is_of_loop(op: Operation) -> bool:
 
 def merge_gradients(branches: Branches, op: Operation, grad: Any) -> list[Tensor]:
     """Return the gradients of the two branches: the incoming gradient, received in each branch."""
+    # A Switch takes a tensor, so slices are made dense at a Merge.
     dense = convert_to_tensor(grad)
     sides = ((t, branches.of(t.op.control_flow_context)) for t in op.inputs)
     return [side.receive(dense, t.dims) if isinstance(side, CondContext) else dense for t, side in sides]
@@ -82,12 +88,14 @@ def switch_gradients(branches: Branches, op: Operation, incoming: Sequence[Gradi
     """
     data = op.inputs[0]
     if _is_of_loop(op):
+        # The first output of a loop's Switch leaves the loop; its gradient is a start value of the backward loop.
         return [incoming[1], None]
     branch = op.control_flow_context
     with branches.around(branch):
         taken = convert_to_tensor(incoming[branch.branch])
     with branches.around(branch.other):
         absent = zeros_for(data)
+    # The order of a Merge's inputs is that of a Switch's outputs: false, then true.
     sides = [absent, taken] if branch.branch else [taken, absent]
     return [make_list("Merge", sides)[0], None]
 
@@ -97,6 +105,7 @@ def zeros_for(tensor: Tensor) -> Tensor:
     dtype = handle_dtype(tensor)
     if dtype is None:
         return make("ZerosLike", tensor)
+    # VariableShape asks the resource, so the value of the variable need not be read.
     return make("Fill", make("VariableShape", tensor), constant(0, dtype))
 
 

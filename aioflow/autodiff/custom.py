@@ -123,6 +123,7 @@ def _node_gradient(
 
 def _variables_between(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Variable]:
     """Return the trainable variables that `results` depend on other than through `inputs`."""
+    # The search starts at the results and never passes an input: what the inputs depend on is not `f`'s own.
     seen = {t.op for t in inputs}
     queue = deque(t.op for t in results if t.op not in seen)
     seen.update(queue)
@@ -137,6 +138,7 @@ def _variables_between(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> l
                 queue.append(tensor.op)
     if not handles:
         return []
+    # Variables that are not trainable need no gradient, so `grad` is not told of them.
     known = results[0].graph.get_collection(GraphKeys.TRAINABLE_VARIABLES)
     return [v for v in known if any(v.handle is h for h in handles)]
 

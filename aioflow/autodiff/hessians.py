@@ -44,6 +44,7 @@ def _hessian(first: Gradient | None, x: TensorLike, tensor: Tensor, options: tup
     dims, count = tensor.dims, num_elements(tensor.dims)
     if dims is None or count is None:
         raise UnimplementedError("hessians need a known shape", expected="known sizes", actual=format_dims(dims))
+    # The gradient of a whole tensor is that of its sum, so each row of the matrix needs a walk of its own.
     flat = make("Reshape", convert_to_tensor(first), [-1])
     rows = []
     for i in range(count):

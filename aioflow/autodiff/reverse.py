@@ -162,12 +162,15 @@ class ReverseWalk:
             with self.branches.around(step.outer):
                 found = [] if step in self._paths.stops else loop_gradients(self, step)
             return [(t, _fitted(t.op, t, g)) for t, g in found]
+        # The outputs of a cond's Switch are in its branch and its input is outside, so the two sides of a node may
+        # differ.
         with self._at(step, step.control_flow_context):
             incoming = [self.summed(t) for t in step.outputs]
         if step in self._paths.stops or all(g is None for g in incoming):
             return []
         with self._at(step, self.branches.where(step)), self.graph.name_scope(f"{step.name}_grad"):
             outgoing = self._outgoing(step, incoming)
+            # A single gradient has nothing to wait for.
             if self._options.gate and sum(g is not None for g in outgoing) > 1:
                 outgoing = _gated(outgoing)
             pairs = zip(self.level.sources(step), outgoing, strict=True)
@@ -202,6 +205,8 @@ def _by_rule(op: Operation, incoming: list[Gradient | None]) -> list[Gradient | 
         return [None] * len(op.inputs)
     if not takes_slices(op):
         incoming = [convert_to_tensor(g) if isinstance(g, IndexedSlices) else g for g in incoming]
+    # As in TensorFlow, a gradient function gets zeros where no gradient arrives. Other dtypes have no gradients at
+    # all.
     for i, tensor in enumerate(op.outputs):
         if incoming[i] is None and (tensor.dtype.is_floating or tensor.dtype.is_complex):
             incoming[i] = make("ZerosLike", tensor)
@@ -235,6 +240,7 @@ def _named(op: Operation) -> Iterator[None]:
 def _as_gradients(op: Operation, result: Any) -> list[Gradient | None]:
     """Return the result of a gradient function as one gradient per input."""
     listed = list(result) if isinstance(result, list | tuple) else [result]
+    # A lone None means that no input has a gradient, however many inputs there are.
     if len(listed) == 1 and listed[0] is None:
         return [None] * len(op.inputs)
     if len(listed) != len(op.inputs):
@@ -248,6 +254,7 @@ def _as_gradients(op: Operation, result: Any) -> list[Gradient | None]:
 
 def _fitted(op: Operation, tensor: Tensor, gradient: Gradient) -> Gradient:
     """Check the gradient against its input and return it, with the known sizes of the input's shape."""
+    # The gradient by a handle is that of the variable's value, whose dtype and shape are not those of the handle.
     if isinstance(gradient, IndexedSlices) or tensor.dtype.name in ("resource", "variant"):
         return gradient
     if gradient.dtype != tensor.dtype:
@@ -257,6 +264,7 @@ def _fitted(op: Operation, tensor: Tensor, gradient: Gradient) -> Gradient:
             actual=gradient.dtype.name,
         ).at(op.name, op.type, op.source)
     try:
+        # set_shape fails if the sizes contradict each other, so it checks the shape as well.
         gradient.set_shape(tensor.dims)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(

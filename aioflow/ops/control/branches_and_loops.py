@@ -129,13 +129,17 @@ def cond(
         InvalidArgumentError: a function returns nothing.
     """
     if_true, if_false = (_callable(a, b) for a, b in ((true_fn, fn1), (false_fn, fn2)))
+    # A Python bool is known while the graph is built, so a cond on it is probably a mistake. TensorFlow raises, too.
     if isinstance(pred, bool):
         raise DTypeError("pred must not be a Python bool: write an if", expected="a bool tensor", actual=pred)
     graph = graph_of([pred])
     with name_scope(name, "cond", [pred]):
+        # The predicate is also the data of this Switch. Its outputs only serve as pivots, one alive on each side.
         side_false, side_true = make_list("Switch", *[convert_to_tensor(pred, dtypes.bool_, name="pred")] * 2)
         pivots = [identity(side_false, name="switch_f"), identity(side_true, name="switch_t")]
+        # A copy of the predicate outside of both branches, which the Switches of captured tensors read.
         chosen = identity(side_true.op.inputs[0], name="pred_id")
+        # One of the two pivots is dead in every step, and a dead tensor cannot be fetched.
         for op in (side_true.op, pivots[0].op, pivots[1].op, chosen.op):
             graph.prevent_fetching(op)
         false_side, true_side = CondContext.pair(chosen, [p.op for p in pivots])
@@ -176,18 +180,22 @@ def _unpacked(made: object, strict: bool) -> object:
 
 def _result(context: CondContext, value: object) -> object:
     """Return one result of a branch as a tensor. A node is replaced by a copy of the pivot that waits for it."""
+    # A node has no output to merge, so the branch's result is the pivot, which is alive exactly here.
     if isinstance(value, Operation):
         pivot = context.pivot
         source = context.pred if pivot is None else pivot.outputs[0]
         with context.graph.control_dependencies([value]):
             return identity(source)
     tensor = tensor_of(value)
+    # An outside tensor that a branch returns unchanged passes through a Switch, too, or the Merge would get two
+    # values.
     return with_tensor(value, context.capture(tensor))
 
 
 def _widened(context: CondContext, made: Any, other: Any) -> object:
     """Return the results of a branch, with int32 indices of slices cast to int64 if the other branch's are int64."""
     if isinstance(made, IndexedSlices):
+        # Nothing else is widened: for other results different dtypes are an error of the user.
         if (made.indices.dtype, other.indices.dtype) != (dtypes.int32, dtypes.int64) or made.dense_shape is not None:
             return made
         with context.opened():
@@ -257,13 +265,16 @@ def case(
     with graph.as_default(), graph.name_scope(name):
         predicates = [pred for pred, _ in pairs]
         last = default
+        # Without a default the last pair takes its place, behind a check that its predicate holds.
         if last is None:
             *pairs, (pred, function) = pairs
             last = partial(_checked, pred, function, predicates)
+        # The last pair is the innermost cond, so the first predicate that holds decides.
         for pred, function in reversed(pairs):
             last = partial(cond, pred, function, last, strict)
         if not exclusive:
             return _run_default(last, strict) if not pairs else last()
+        # Nodes made inside the branches wait for the check through the pivots.
         with graph.control_dependencies([_at_most_one(predicates)]):
             return _run_default(last, strict) if not pairs else last()
 
@@ -299,6 +310,7 @@ def _checked(pred: Tensor, function: Callable[[], object], predicates: list[Tens
 
 def _at_most_one(predicates: list[Tensor]) -> Operation:
     stacked = make("Pack", predicates, axis=0)
+    # Sum does not take bools, so they are counted as int32.
     count = make("Sum", make("Cast", stacked, DstT=dtypes.int32), convert_to_tensor([0]))
     message = convert_to_tensor(b"more than one condition of an exclusive case holds: ")
     return Assert(make("LessEqual", count, convert_to_tensor(1)), [message, stacked], summarize=len(predicates))
@@ -358,8 +370,10 @@ def _numbered(branch_fns: Any) -> list[tuple[int, Callable[[], object]]]:
     items = branch_fns.items() if isinstance(branch_fns, Mapping) else branch_fns
     if not isinstance(branch_fns, list | tuple | Mapping) or not branch_fns:
         raise DTypeError("no branches", expected="a list or a dict of functions", actual=repr(branch_fns))
+    # Callables alone are numbered by their places. Otherwise each item must be a pair.
     branches = list(enumerate(items)) if all(callable(item) for item in items) else list(items)
     for item in branches:
+        # `type(…) is int`, because a bool is an int and must not be an index.
         pair = isinstance(item, tuple) and len(item) == 2 and type(item[0]) is int and callable(item[1])
         if not pair:
             raise DTypeError("not a branch", expected="(int, function)", actual=repr(item))
@@ -481,6 +495,7 @@ def while_loop(
         builder = LoopBuilder(graph, loop_vars, shape_invariants, bound)
         builder.configure(parallel_iterations, back_prop, swap_memory)
         results = builder.build(cond, body)
+    # TensorFlow returns a lone loop variable itself, and not a list of one.
     if return_same_structure or len(nest.flatten(results)) > 1:
         return results
     return results[0] if isinstance(results, list | tuple) else nest.flatten(results)[0]

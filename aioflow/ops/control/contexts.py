@@ -100,6 +100,7 @@ class ControlFlowContext:
         """Return the inputs and control inputs of a new node inside, each brought inside."""
         # An Exit is made outside of its loop and reads a value inside, which `capture` would reject.
         if op_type == "Exit":
+            # Its control inputs stay as well: `leave` has removed those of surrounding blocks.
             return inputs, control
         read = tuple(self.capture(t, name) for t in inputs)
         waited = tuple(dict.fromkeys(self._capture_control(c, name) for c in control))
@@ -149,6 +150,7 @@ class ControlFlowContext:
             return tensor
         if tensor not in self._captured:
             if self.outer is not None:
+                # An outer context brings the tensor in first, so that it crosses one boundary at a time.
                 outside = self.outer.capture(tensor, reader)
             else:
                 outside = tensor
@@ -160,9 +162,11 @@ class ControlFlowContext:
     def _inside(self, outside: Tensor, reader: str) -> Tensor:
         if outside in self._captured:
             return self._captured[outside]
+        # The new node reads tensors outside, so it is made outside and moved inside afterwards.
         with placed(self.graph, self.outer, reader):
             inside = self._bring(outside)
         inside.op.control_flow_context = self
+        # Its value is dead if the branch is not taken, or belongs to one iteration: no step may ask for it.
         self.graph.prevent_fetching(inside.op)
         for tensor in inside.op.outputs:
             self.graph.prevent_feeding(tensor)
@@ -184,6 +188,7 @@ class ControlFlowContext:
         Raises:
             InvalidArgumentError: `op` is in a loop inside, so that its outputs cannot be read here.
         """
+        # Walk outwards. A loop that is crossed on the way has many values of this output, one for each iteration.
         context = op.control_flow_context
         crossed = False
         while context is not None and context is not self:
@@ -240,6 +245,7 @@ class CondContext(ControlFlowContext):
     def receive(self, outside: Tensor, dims: Dims) -> Tensor:
         """Bring `outside` inside with the static shape `dims`, which may differ in the other branch."""
         with placed(self.graph, self.outer):
+            # Both outputs get this shape although the other one is never read: a Switch has one spec per output.
             specs = [(outside.dtype, dims)] * 2
             op = self.graph.create_op("Switch", [outside, self.pred], {"T": outside.dtype}, specs, name="Switch")
         op.control_flow_context = self
@@ -273,6 +279,7 @@ class CondContext(ControlFlowContext):
         return not sources and not any(op is self.pivot or self.holds(op) for op in waited)
 
 
+# Compared by identity: variables are keys of dicts while their fields are still unset.
 @dataclass(slots=True, eq=False)
 class LoopVariable:
     """A value that a loop carries from one iteration to the next.
@@ -368,8 +375,11 @@ class WhileContext(ControlFlowContext):
         made = [LoopVariable(self._enter(t, False, dims)) for t, dims in zip(starts, shapes, strict=True)]
         with self.opened():
             # The second input of a Merge is a placeholder at first: `close` replaces it by the back edge.
+            # The Merge makes its shape from its inputs, so the start value twice gives it the shape invariant.
             for variable in made:
                 variable.merge = make_list("Merge", [variable.enter] * 2)[0]
+        # While the predicate is built, its nodes wait for the first Merge: it is alive once per iteration and once
+        # more.
         self.pivot = made[0].merge.op
         self.variables += made
         return made
@@ -391,6 +401,7 @@ class WhileContext(ControlFlowContext):
     def close(self, variable: LoopVariable, following: Tensor) -> None:
         """Carry `following` to the next iteration. Call inside the loop."""
         variable.following = following
+        # The cycle of the graph is closed only here; until then the nodes form an acyclic graph.
         variable.merge.op.update_input(1, make("NextIteration", following))
 
     def leave(self, variables: Sequence[LoopVariable]) -> None:
@@ -410,6 +421,7 @@ class WhileContext(ControlFlowContext):
         with self.outside(), self.opened():
             variable.merge = make_list("Merge", [variable.enter] * 2)[0]
             self._divide(variable, make_list("Switch", variable.merge, self.condition))
+            # `following` is inside for every variable, so an outside tensor that `step` returns is captured first.
             self.close(variable, self.capture(step(variable.inside)))
         with self.outside():
             variable.exit = make("Exit", variable.leaving, name="Exit")
@@ -422,6 +434,7 @@ class WhileContext(ControlFlowContext):
 
     def _enter(self, outside: Tensor, is_constant: bool, dims: Dims) -> Tensor:
         """Return the output of a new Enter, a node that is made among the nodes outside."""
+        # A frame is identified by its name, so all Enters of a loop have the same one.
         attrs = {
             "T": outside.dtype,
             "frame_name": self.name,
@@ -435,6 +448,7 @@ class WhileContext(ControlFlowContext):
         return op.outputs[0]
 
     def _bring(self, outside: Tensor) -> Tensor:
+        # A constant Enter delivers its value to every iteration, not only to the first one.
         invariant = self._enter(outside, True, outside.dims)
         self.invariants.append(invariant)
         return invariant
@@ -469,8 +483,10 @@ class WhileContext(ControlFlowContext):
         """
         if self._count is None:
             if self.maximum_iterations is not None:
+                # The first variable of a bounded loop is its counter, so no other count is needed.
                 self._count = self.variables[0].exit
             else:
+                # Nothing counted so far: the loop gets another variable, although it is complete.
                 with self.outside():
                     zero = constant(0, name="count")
                 self._count = self.carry(zero, lambda count: make("AddV2", count, constant(1))).exit
@@ -486,9 +502,11 @@ class WhileContext(ControlFlowContext):
 
     def _always_alive(self, tensor: Tensor) -> Tensor:
         """Return the tensor, or a hole in an iteration that did not take the tensor's branch."""
+        # Go outwards through the branches between the tensor and the loop body, with one Merge for each.
         branch = tensor.op.control_flow_context
         while branch is not self:
             with placed(self.graph, branch.outer):
+                # A dead item would make the list itself dead, and with it the items of all other iterations.
                 absent = branch.other.capture(hole(tensor.dtype))
                 tensor = make_list("Merge", [absent, tensor] if branch.branch else [tensor, absent])[0]
             branch = branch.outer

@@ -104,12 +104,16 @@ class CriticalSection:
         graph = self._handle.graph
         with name_scope(name, "critical_section_execute", [self._handle]):
             lock = make("MutexLock", self._handle)
+            # Nodes are only appended to the graph, so the ones that `fn` makes are those from here on.
             before = len(graph.get_operations())
             with graph.control_dependencies([lock]):
                 made = fn()
             self._check(graph, graph.get_operations()[before:], exclusive_resource_access)
+            # Copies, because `fn` may return tensors that were made outside: those, too, must be computed under the
+            # lock.
             with graph.control_dependencies([lock]):
                 results = [None if leaf is None else _again(leaf) for leaf in nest.flatten(made)]
+            # A result of None stands for no node, so there is nothing to wait for.
             with graph.control_dependencies([r for r in results if r is not None]):
                 freed = make_op("ConsumeMutexLock", lock)
             # Readers outside may see the results only after the lock is released, so they get copies that wait for it.
@@ -118,7 +122,9 @@ class CriticalSection:
 
     def _check(self, graph: Graph, created: Sequence[Operation], exclusive: bool) -> None:
         inside = set(created)
+        # Handles pass through Identity and Enter nodes, so two handles are compared by the node that they come from.
         used = {origin(t) for op in created for t in op.inputs if t.dtype is dtypes.resource}
+        # Resources that `fn` creates cannot be shared with an earlier section.
         resources = frozenset(t for t in used if t.op not in inside)
         if self._handle in resources:
             raise InvalidArgumentError(
@@ -128,6 +134,7 @@ class CriticalSection:
             )
         for other in graph.get_collection(_EXECUTIONS):
             shared = resources & other.resources
+            # It is enough that one of the two sections asks for exclusive use.
             if shared and other.handle is not self._handle and (exclusive or other.exclusive):
                 raise InvalidArgumentError(
                     f"critical section {self.name!r} uses resources of critical section {other.handle.op.name!r}",

@@ -48,6 +48,7 @@ def _square(ctx: ShapeContext, name: str = "input") -> Dims:
         raise InvalidArgumentError(
             "the matrices are not square", expected="equal last two sizes", actual=format_dims(dims)
         )
+    # Either of the two equal sizes may be the known one.
     size = dims[-2] if dims[-1] is None else dims[-1]
     return (*dims[:-2], size, size)
 
@@ -65,6 +66,7 @@ def _solution(ctx: ShapeContext) -> Dims:
     matrix, rhs = _square(ctx, "matrix"), ctx.require_rank("rhs", 2, -1)
     # Only MatrixTriangularSolve broadcasts batch dimensions; MatrixSolve wants equal ones.
     spread = ctx.op_def.name == "MatrixTriangularSolve"
+    # With equal batches, the unknown operand has the batch and the rows of the other one.
     if not spread and matrix is None and rhs is not None:
         matrix = (*rhs[:-2], rhs[-2], rhs[-2])
     elif not spread and rhs is None and matrix is not None:
@@ -79,6 +81,7 @@ def _solution(ctx: ShapeContext) -> Dims:
 
 def _eigen(ctx: ShapeContext) -> list[Dims]:
     dims = _square(ctx)
+    # TensorFlow returns an empty vector for outputs that are not asked for.
     vectors = dims if ctx.attrs["compute_v"] else (0,)
     return [None if dims is None else dims[:-1], vectors]
 
@@ -107,6 +110,7 @@ def _orthogonal(ctx: ShapeContext) -> list[Dims]:
 
 
 def _least(a: int | None, b: int | None) -> int | None:
+    # min(0, anything) is 0, even if the other size is unknown.
     if 0 in (a, b):
         return 0
     return None if a is None or b is None else min(a, b)
@@ -120,6 +124,7 @@ def _cubic(_: Attrs, inputs: Sequence[Operand], outputs: Sequence[Operand]) -> f
     return float(inputs[0].elements * (inputs[0].dims[-1] if inputs[0].dims else 1))
 
 
+# A factorization costs a small multiple of n³. Eigenvalues and singular values iterate, with ten times the cost.
 _FACTORIZATION: Final = Cost("product", _cubic, 4.0)
 _DECOMPOSITION: Final = Cost("product", _cubic, 40.0)
 
@@ -232,6 +237,7 @@ def _lower_half(x: Tensor) -> Tensor:
 
 @gradient("MatrixInverse")
 def _inverse_grad(op: Operation, grad: Tensor) -> Tensor:
+    # Y = A⁻¹: dA = -Yᴴ dY Yᴴ. With adjoint, Y = A⁻ᴴ and dA = -Y dYᴴ Y.
     y = op.outputs[0]
     if op.get_attr("adjoint"):
         return -matmul(y, matmul(grad, y, adjoint_a=True))
@@ -245,6 +251,7 @@ def _columns(x: Tensor) -> Tensor:
 
 @gradient("MatrixDeterminant")
 def _determinant_grad(op: Operation, grad: Tensor) -> Tensor:
+    # d(det A) = det A · tr(A⁻¹ dA), so the gradient is det A · A⁻ᴴ.
     inverse = make("MatrixInverse", op.inputs[0], adjoint=True)
     return _columns(grad * op.outputs[0]) * inverse
 
@@ -254,6 +261,7 @@ def _log_determinant_grad(op: Operation, _: Tensor | None, grad: Tensor | None) 
     # The sign is constant wherever it has a gradient.
     if grad is None:
         return None
+    # d log |det A| = tr(A⁻¹ dA).
     inverse = make("MatrixInverse", op.inputs[0], adjoint=True)
     return _columns(grad) * inverse
 
@@ -261,6 +269,7 @@ def _log_determinant_grad(op: Operation, _: Tensor | None, grad: Tensor | None) 
 @gradient("MatrixSolve")
 def _solve_grad(op: Operation, grad: Tensor) -> list[Tensor]:
     adjointed, x = op.get_attr("adjoint"), op.outputs[0]
+    # A X = B: dB = A⁻ᴴ dX and dA = -dB Xᴴ. With adjoint, Aᴴ X = B: dB = A⁻¹ dX and dA = -X dBᴴ.
     grad_rhs = make("MatrixSolve", op.inputs[0], grad, adjoint=not adjointed)
     left, right = (x, grad_rhs) if adjointed else (grad_rhs, x)
     return [-matmul(left, right, adjoint_b=True), grad_rhs]
@@ -273,8 +282,10 @@ def _triangular_solve_grad(op: Operation, grad: Tensor) -> list[Tensor]:
     grad_rhs = make("MatrixTriangularSolve", matrix, grad, lower=lower, adjoint=not adjointed)
     left, right = (x, grad_rhs) if adjointed else (grad_rhs, x)
     full = -matmul(left, right, adjoint_b=True)
+    # The op reads one triangle, so only that has a gradient.
     grad_matrix = _band(full, -1, 0) if lower else _band(full, 0, -1)
     same = matrix.dims is not None and rhs.dims is not None and matrix.dims[:-2] == rhs.dims[:-2]
+    # Sizes are compared only if all are known; otherwise the axes are found at run time.
     if same and None not in (matrix.dims or ())[:-2]:
         return [grad_matrix, grad_rhs]
     return _unspread([matrix, rhs], [grad_matrix, grad_rhs])
@@ -295,6 +306,7 @@ def _cholesky_grad(op: Operation, grad: Tensor) -> Tensor:
     Murray, "Differentiation of the Cholesky decomposition" (2016), section 3.
     """
     factor = op.outputs[0]
+    # A = L Lᴴ: dA = L⁻ᴴ Φ(Lᴴ dL) L⁻¹, made symmetric. Φ keeps the lower triangle and halves the diagonal.
     middle = _lower_half(matmul(factor, _band(grad, -1, 0), adjoint_a=True))
     left = make("MatrixTriangularSolve", factor, middle, adjoint=True)
     full = adjoint(make("MatrixTriangularSolve", factor, adjoint(left), adjoint=True))
@@ -308,10 +320,12 @@ def _eigen_grad(op: Operation, grad_e: Tensor | None, grad_v: Tensor | None) -> 
             return None
         # The op did not compute the eigenvectors, but the gradient of the eigenvalues needs them.
         v = self_adjoint_eig(op.inputs[0])[1]
+        # dA = V diag(de) Vᴴ.
         return _symmetric_input(matmul(v * make("ExpandDims", grad_e, -2), v, adjoint_b=True))
     e, v = op.outputs
     parts: list[Tensor] = []
     if grad_v is not None:
+        # dA = V (F ∘ (Vᴴ dV)) Vᴴ with Fᵢⱼ = 1 / (eⱼ - eᵢ) and 0 on the diagonal.
         gaps = make("ExpandDims", e, -2) - make("ExpandDims", e, -1)
         inner = _safe_reciprocal(gaps) * matmul(v, grad_v, adjoint_a=True)
         parts.append(matmul(v, matmul(inner, v, adjoint_b=True)))
@@ -322,6 +336,7 @@ def _eigen_grad(op: Operation, grad_e: Tensor | None, grad_v: Tensor | None) -> 
 
 def _symmetric_input(grad: Tensor) -> Tensor:
     """Return the gradient with respect to a matrix of which the op reads only the lower triangle."""
+    # Elements above the diagonal flow to those below it, which the op reads in their place.
     return _lower_half(grad + adjoint(grad))
 
 
@@ -350,9 +365,11 @@ def _svd_grad(op: Operation, grad_s: Tensor | None, grad_u: Tensor | None, grad_
             expected="full_matrices=False and a real matrix",
             actual=f"full_matrices={op.get_attr('full_matrices')}, {op.inputs[0].dtype}",
         ).at(op.name, op.type, op.source)
+    # dA = U diag(ds) Vᵀ + (terms of dU) Vᵀ + U (terms of dV)ᵀ.
     s, u, v = op.outputs
     row = make("ExpandDims", s, -2)
     squares = row * row
+    # Fᵢⱼ = 1 / (sⱼ² - sᵢ²), and 0 on the diagonal.
     factor = _safe_reciprocal(squares - make("ExpandDims", s * s, -1))
     parts: list[Tensor] = []
     if grad_s is not None:
@@ -370,6 +387,7 @@ def _rotation(vectors: Tensor, grad: Tensor, factor: Tensor, row: Tensor) -> Ten
     It has a part inside the span of the vectors and, where the vectors do not fill the space, a part outside.
     """
     inner = matmul(vectors, grad, transpose_a=True)
+    # U (F ∘ (Uᵀ dU - dUᵀ U)) S is the part inside the span, (I - U Uᵀ) dU S⁻¹ the part outside.
     turned = factor * (inner - adjoint(inner)) * row
     outside = (grad - matmul(vectors, inner)) / row
     return matmul(vectors, turned) + outside
@@ -401,10 +419,12 @@ def _qr_grad(op: Operation, grad_q: Tensor | None, grad_r: Tensor | None) -> Ten
 
 
 def _tall_qr_grad(q: Tensor, r: Tensor, grad_q: Tensor, grad_r: Tensor) -> Tensor:
+    # M = R dRᴴ - dQᴴ Q; dA = (dQ + Q copyltu(M)) R⁻ᴴ, where copyltu mirrors the lower triangle.
     middle = matmul(r, grad_r, adjoint_b=True) - matmul(grad_q, q, adjoint_a=True)
     strict = _band(middle, -1, 0) - _band(middle, 0, 0)
     symmetric = strict + adjoint(strict) + _band(middle, 0, 0)
     flowing = grad_q + matmul(q, symmetric)
+    # X R⁻ᴴ = (R⁻¹ Xᴴ)ᴴ, and R is upper triangular.
     return adjoint(make("MatrixTriangularSolve", r, adjoint(flowing), lower=False))
 
 
@@ -440,6 +460,7 @@ def logdet(matrix: TensorLike, name: str | None = None) -> Tensor:
         diagonal = make("Einsum", [make("Cholesky", x)], equation="...ii->...i")
         if x.dtype.is_complex:
             diagonal = make("Real", diagonal, Tout=x.dtype.real_dtype)
+        # det A = Π Lᵢᵢ², so its logarithm is 2 Σ log Lᵢᵢ.
         result: Tensor = 2.0 * reduce_by("Sum", make("Log", diagonal), -1, False, None)
     return result
 
@@ -480,6 +501,7 @@ def cholesky_solve(chol: TensorLike, rhs: TensorLike, name: str | None = None) -
     """Solve `A x = rhs`, given the Cholesky factor of A."""
     factor = convert_to_tensor(chol)
     with name_scope(name, "cholesky_solve", [factor, rhs]):
+        # L Lᴴ x = b: first L y = b, then Lᴴ x = y.
         y = matrix_triangular_solve(factor, rhs)
         return matrix_triangular_solve(factor, y, adjoint=True)
 

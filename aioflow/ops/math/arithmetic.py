@@ -52,17 +52,20 @@ def _define(
 
 
 def _known_power(x: Array, y: Array) -> Array | None:
+    # NumPy raises for negative powers of integers; so does the kernel, with an error that names the node.
     return None if (y < 0).any() else np.power(x, y)
 
 
 _ANY_FLOAT: Final = "{floats, complexes}"
 # x + 0.0 turns -0.0 into 0.0, so the neutral element of floats is -0.0.
 _SUM: Final = elementwise(in_c="{0} + {1}", fuses=NUMBERS, laws=Laws(neutral=Neutral((0, 1), 0, -0.0)))
+# Add is not commutative, because it also concatenates strings.
 _define("Add", "{floats, complexes, uint8, int8, int16, int32, int64, string}", _SUM, known_by(np.add))
 _define("AddV2", "{numbers}", _SUM, known_by(np.add), commutative=True)
 _define(
     "Sub",
     "{numbers}",
+    # x - 0.0 leaves even -0.0 unchanged, so here the neutral element is 0.0.
     elementwise(in_c="{0} - {1}", fuses=NUMBERS, laws=Laws(neutral=Neutral((1,), 0, 0.0)), half=Half.WIDE),
     known_by(np.subtract),
 )
@@ -76,11 +79,13 @@ _define(
 _define(
     "Pow",
     "{floats, int8, int16, int32, int64, complexes}",
+    # x¹ = x holds for NaN and infinities, too.
     elementwise(cost=transcendental(), rounded_by="y", fuses=FLOATS, laws=Laws(neutral=Neutral((1,), 1, 1.0))),
     integers_only(known_by(_known_power)),
 )
 # Both propagate NaN, as NumPy does.
 for _name, _function, _sign in (("Maximum", np.maximum, ">"), ("Minimum", np.minimum, "<")):
+    # {0} != {0} holds only for NaN, which is then the result. A NaN in {1} fails the comparison and is taken.
     _in_c = f"({{0}} != {{0}} || {{0}} {_sign} {{1}}) ? {{0}} : {{1}}"
     _extreme = elementwise(in_c=_in_c, fuses=NUMBERS, laws=Laws(of_equals=True))
     _define(_name, "{reals}", _extreme, known_by(_function))
@@ -128,12 +133,14 @@ def _sub_grad(op: Operation, grad: Gradient) -> Pair:
 @gradient("Mul")
 def _mul_grad(op: Operation, grad: Tensor) -> Pair:
     x, y = op.inputs
+    # z = x y: ∂z/∂x = y, ∂z/∂y = x; complex factors are conjugated.
     return unbroadcast(x, y, _mul(grad, conjugate(y)), _mul(grad, conjugate(x)))
 
 
 @gradient("MulNoNan")
 def _mul_no_nan_grad(op: Operation, grad: Tensor) -> Pair:
     x, y = op.inputs
+    # The factor that may be zero is the second operand of MulNoNan, so 0 · inf stays 0 in the gradient, too.
     return unbroadcast(x, y, make("MulNoNan", grad, conjugate(y)), make("MulNoNan", conjugate(x), grad))
 
 
@@ -154,6 +161,7 @@ def _power_below(x: Tensor, y: Tensor) -> Tensor:
     if exponent is None:
         below = make("Pow", x, make("Sub", y, 1))
     elif exponent.ndim == 0 and exponent == 2:
+        # The gradient 2x of a square needs no Pow: x¹ = x.
         return x
     else:
         below = make("Pow", x, convert_to_tensor((exponent - 1).astype(exponent.dtype)))
@@ -190,6 +198,7 @@ def _selected(op: Operation, grad: Tensor, takes_x: str) -> Pair:
 @gradient("SquaredDifference")
 def _squared_difference_grad(op: Operation, grad: Tensor) -> Pair:
     x, y = op.inputs
+    # z = (x - y)²: ∂z/∂x = 2 (x - y) = -∂z/∂y.
     slope = _mul(_mul(grad, 2), make("Sub", x, y))
     grad_x, grad_y = unbroadcast(x, y, slope, slope)
     return grad_x, None if grad_y is None else negated(grad_y)
@@ -198,6 +207,7 @@ def _squared_difference_grad(op: Operation, grad: Tensor) -> Pair:
 @gradient("Atan2")
 def _atan2_grad(op: Operation, grad: Tensor) -> Pair:
     y, x = op.inputs
+    # z = atan2(y, x): ∂z/∂y = x / (x² + y²), ∂z/∂x = -y / (x² + y²).
     slope = make("RealDiv", grad, make("AddV2", make("Square", x), make("Square", y)))
     return unbroadcast(y, x, _mul(x, slope), _neg(_mul(y, slope)))
 
@@ -210,6 +220,7 @@ def _nonzero(x: Tensor) -> Tensor:
 @gradient("Xdivy")
 def _xdivy_grad(op: Operation, grad: Tensor) -> Pair:
     x, y = op.inputs
+    # z = x / y, and 0 at x = 0: ∂z/∂x = 1 / y, ∂z/∂y = -x / y². Both are 0 where x is 0.
     by_x = make("Xdivy", _nonzero(x), y)
     by_y = make("Xdivy", _neg(x), make("Square", y))
     return unbroadcast(x, y, _mul(grad, conjugate(by_x)), _mul(grad, conjugate(by_y)))
@@ -218,6 +229,7 @@ def _xdivy_grad(op: Operation, grad: Tensor) -> Pair:
 @gradient("Xlogy")
 def _xlogy_grad(op: Operation, grad: Tensor) -> Pair:
     x, y = op.inputs
+    # z = x log y: ∂z/∂x = log y and ∂z/∂y = x / y. Both are 0 where x is 0.
     by_x, by_y = make("Xlogy", _nonzero(x), y), make("Xdivy", x, y)
     return unbroadcast(x, y, _mul(grad, conjugate(by_x)), _mul(grad, conjugate(by_y)))
 
@@ -225,12 +237,14 @@ def _xlogy_grad(op: Operation, grad: Tensor) -> Pair:
 @gradient("Xlog1py")
 def _xlog1py_grad(op: Operation, grad: Tensor) -> Pair:
     x, y = op.inputs
+    # z = x log(1 + y): ∂z/∂x = log(1 + y), ∂z/∂y = x / (1 + y). Both are 0 where x is 0.
     by_x, by_y = make("Xlog1py", _nonzero(x), y), make("Xdivy", x, make("AddV2", y, 1))
     return unbroadcast(x, y, _mul(grad, conjugate(by_x)), _mul(grad, conjugate(by_y)))
 
 
 @gradient("NextAfter", takes_slices=True)
 def _nextafter_grad(op: Operation, grad: Gradient) -> Pair:
+    # The result moves with x1 by the same step; x2 only gives the direction.
     grad_x, _ = unbroadcast(op.inputs[0], op.inputs[1], grad, None)
     return grad_x, make("ZerosLike", op.inputs[1])
 
@@ -241,6 +255,7 @@ def _nextafter_grad(op: Operation, grad: Gradient) -> Pair:
 def add(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """Return x + y, elementwise with broadcasting. Byte strings are concatenated."""
     first, second = same_dtype(x, y)
+    # AddV2 is commutative and does not take strings.
     return make("Add" if first.dtype is dtypes.string else "AddV2", first, second, name=name or "Add")
 
 
@@ -331,6 +346,7 @@ def polyval(coeffs: Sequence[TensorLike], x: TensorLike, name: str | None = None
         if not coeffs:
             return make("ZerosLike", tensor)
         result = convert_to_tensor(coeffs[0], tensor.dtype)
+        # Horner: ((c₀ x + c₁) x + c₂) x + …
         for coefficient in coeffs[1:]:
             result = add(convert_to_tensor(coefficient, tensor.dtype), multiply(result, tensor))
     return result

@@ -38,14 +38,17 @@ def broadcast(ctx: ShapeContext) -> Dims:
 
 
 def _longer(ctx: ShapeContext) -> Dims:
+    # Broadcasting puts sizes in front of the shorter shape until both have the length of the longer one.
     lengths = [dims[0] if dims else None for dims in (ctx.require_rank("s0", 1), ctx.require_rank("s1", 1))]
     known = [n for n in lengths if n is not None]
+    # With one length unknown, the other may be the shorter one.
     return (max(known) if len(known) == 2 else None,)
 
 
 def _two_vectors(ctx: ShapeContext) -> list[Dims]:
     for name in ("s0", "s1"):
         ctx.require_rank(name, 1)
+    # The number of axes depends on the sizes, not only on the ranks.
     return [(None,), (None,)]
 
 
@@ -115,12 +118,15 @@ def _static_axes(own: Dims, other: Dims) -> _Axes | None:
         return _UNDECIDED
     rank = max(len(own), len(other))
     missing = rank - len(own)
+    # Aligned at the last axes, as in NumPy; missing leading sizes count as 1.
     padded = (1,) * (rank - len(other)) + other
     kept: list[int] = []
     for axis, (mine, theirs) in enumerate(zip(own, padded[missing:], strict=True), start=missing):
+        # Where the other size is greater, or unknown and so possibly greater, this operand was repeated.
         if mine == 1 and theirs != 1:
             kept.append(axis)
         elif mine is None and theirs != 1:
+            # An unknown size may turn out to be 1, and then the gradient must be summed over this axis.
             return _UNDECIDED
     return _Axes(range(missing), kept)
 
@@ -153,17 +159,21 @@ def unbroadcast(x: Tensor, y: Tensor, grad_x: Gradient | None, grad_y: Gradient 
             results.append(_sum(_sum(grad, axes.kept, True), axes.dropped, False))
             continue
         if dynamic is None:
+            # Computed once for both operands, and only if one of them needs it.
             shapes = make("Shape", x), make("Shape", y)
             dynamic = (shapes, make_list("BroadcastGradientArgs", *shapes))
         summed = make("Sum", grad, dynamic[1][index], keep_dims=False)
+        # The sum removes all its axes. The operand's own shape restores those of size 1.
         results.append(make("Reshape", summed, dynamic[0][index]))
     return results[0], results[1]
 
 
 def _same_shape(own: Tensor, other: Tensor, grad: Gradient) -> bool:
     """Return whether the gradient is known to have the operand's shape already."""
+    # x op x: the output has the shape of x, whatever that is.
     if own is other:
         return True
+    # With an unknown size, equal dims may still differ at run time.
     dims = own.dims
     if dims is None or None in dims:
         return False
@@ -191,6 +201,7 @@ def same_dtype(x: TensorLike, y: TensorLike) -> tuple[Tensor, Tensor]:
     Raises:
         DTypeError: the operands are tensors of different dtypes, or a value is of a different kind.
     """
+    # The tensor decides on the dtype, whether it comes first or second. Of two values the first decides.
     if _is_value(x) and not _is_value(y):
         second = convert_to_tensor(y)
         return _beside(second, x), second

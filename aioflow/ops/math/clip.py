@@ -48,6 +48,7 @@ def clip_by_norm(
         # Where the sum is 0, the square root is computed of 1 instead: its gradient is infinite at 0.
         safe = make("SelectV2", positive, squares, make("OnesLike", squares))
         norm = make("SelectV2", positive, make("Sqrt", safe), squares)
+        # With the maximum as divisor a norm below the limit yields limit / limit = 1.
         clipped = values * limit / make("Maximum", norm, limit)
         clipped.set_shape(values.dims)
         result = make("Identity", clipped)
@@ -60,6 +61,7 @@ def clip_by_average_norm(t: TensorLike, clip_norm: TensorLike, name: str | None 
     with name_scope(name, "clip_by_average_norm", [tensor]):
         limit = convert_to_tensor(clip_norm, tensor.dtype)
         count = make("Cast", make("Size", tensor), DstT=tensor.dtype)
+        # 1 / mean norm = count / norm, compared with 1 / limit.
         inverse = make("Rsqrt", reduce_sum(tensor * tensor))
         result = make("Identity", tensor * limit * make("Minimum", inverse * count, 1 / limit))
     return result
@@ -74,6 +76,7 @@ def global_norm(t_list: Sequence[TensorLike | None], name: str | None = None) ->
     """
     tensors = _values(t_list)
     with name_scope(name, "global_norm", tensors):
+        # L2Loss is half the sum of squares, hence the factor of 2 below.
         halves = [make("L2Loss", t) for t in tensors if t is not None]
         if not halves:
             raise InvalidArgumentError(

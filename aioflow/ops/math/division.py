@@ -42,6 +42,7 @@ def _define(name: str, allowed: str, traits: Traits, value: StaticValue | None =
 
 
 def _truncated(x: Array, y: Array) -> Array:
+    # Integer division of absolute values rounds towards zero; `//` of NumPy rounds down.
     quotient: Array = np.where((x < 0) == (y < 0), abs(x) // abs(y), -(abs(x) // abs(y)))
     return quotient
 
@@ -61,11 +62,13 @@ def _one(whole: int | None, floating: float | None = None) -> Laws:
 
 _NUMBERS: Final = "{numbers}"
 _SOME: Final = "{int32, int64, floats}"
+# Div truncates the quotient of integers as C does; for other dtypes it is RealDiv.
 _define("Div", _NUMBERS, elementwise(fuses=FLOATS, laws=_one(1, 1.0)), integers_only(_known(_truncated)))
 _define("RealDiv", _NUMBERS, elementwise(in_c="{0} / {1}", fuses=FLOATS, laws=_one(None, 1.0)), _known(np.true_divide))
 _define("FloorDiv", _NUMBERS, elementwise(fuses=FLOATS, laws=_one(1)), integers_only(_known(np.floor_divide)))
 _define("TruncateDiv", _NUMBERS, elementwise(laws=_one(1)), integers_only(_known(_truncated)))
 _define("DivNoNan", "{floats, complexes}", elementwise(fuses=FLOATS))
+# Mod is the remainder of truncation for integers and floats, so it equals TruncateMod.
 _define("Mod", _SOME, elementwise(), integers_only(_known(np.fmod)))
 _define("FloorMod", "{reals}", elementwise(fuses=FLOATS), integers_only(_known(np.mod)))
 _define("TruncateMod", _SOME, elementwise(), integers_only(_known(np.fmod)))
@@ -88,6 +91,7 @@ def _quotient_grad(op: Operation, grad: Tensor, divide: str) -> Pair:
     x, y = op.inputs
     divisor = conjugate(y)
     # Both gradients could share grad / y, but that may overflow where z is small.
+    # z = x / y: ∂z/∂x = 1 / y, ∂z/∂y = -x / y² = -z / y. With z, the inputs' square is not formed.
     slope = make(divide, conjugate(op.outputs[0]), divisor)
     over_x, over_y = unbroadcast(x, y, make(divide, grad, divisor), make("Mul", grad, slope))
     return over_x, None if over_y is None else negated(over_y)
@@ -96,12 +100,14 @@ def _quotient_grad(op: Operation, grad: Tensor, divide: str) -> Pair:
 @gradient("FloorMod", takes_slices=True)
 def _floor_mod_grad(op: Operation, grad: Gradient) -> Pair:
     x, y = op.inputs
+    # z = x - y ⌊x / y⌋: ∂z/∂x = 1, ∂z/∂y = -⌊x / y⌋, where the floor is locally constant.
     return unbroadcast(x, y, grad, make("Neg", make("Mul", grad, make("FloorDiv", x, y))))
 
 
 @gradient("Mod", "TruncateMod", takes_slices=True)
 def _truncate_mod_grad(op: Operation, grad: Gradient) -> Pair:
     x, y = op.inputs
+    # As for FloorMod, with the quotient rounded towards zero.
     return unbroadcast(x, y, grad, make("Neg", make("Mul", grad, make("TruncateDiv", x, y))))
 
 

@@ -51,6 +51,7 @@ def reduced(ctx: ShapeContext) -> Dims:
     if dims is None:
         return None
     if axes is None:
+        # The rank is known if the axes stay with some size, but not which of them become 1.
         return (None,) * len(dims) if keep else None
     gone = {check_axis(int(a), len(dims)) for a in axes.reshape(-1)}
     if keep:
@@ -81,6 +82,7 @@ def _extreme(function: Callable[..., Array], of_none: str) -> StaticValue:
     """
 
     def rule(op: Operation, inputs: list[Array]) -> Array | list[Array] | None:
+        # NumPy raises for no elements unless `initial` is given.
         limit = getattr(np.iinfo(inputs[0].dtype), of_none)
         return _over_axes(lambda *a, **k: function(*a, initial=limit, **k))(op, inputs)
 
@@ -91,6 +93,7 @@ def _total(function: Callable[..., Array]) -> StaticValue:
     """Return the static value of a sum or product, which wraps around in the dtype of the op."""
 
     def rule(op: Operation, inputs: list[Array]) -> Array | list[Array] | None:
+        # Without a dtype NumPy would add int32 in int64, which does not overflow as the kernel does.
         return _over_axes(lambda *a, **k: function(*a, dtype=inputs[0].dtype, **k))(op, inputs)
 
     return integers_only(StaticValue(rule))
@@ -98,6 +101,7 @@ def _total(function: Callable[..., Array]) -> StaticValue:
 
 def _running(function: Callable[..., Array]) -> StaticValue:
     def rule(op: Operation, inputs: list[Array]) -> Array | list[Array] | None:
+        # NumPy has no such variants.
         if op.attrs["exclusive"] or op.attrs["reverse"]:
             return None
         return function(inputs[0], axis=int(inputs[1]), dtype=inputs[0].dtype)
@@ -180,6 +184,7 @@ def _kept_shape(op: Operation) -> Tensor:
             return _shape_constant(sizes)
     shape = make("Shape", op.inputs[0])
     hits = make("Minimum", _hits(op), 1)
+    # shape where an axis stays, and 1 where it is named: hits is 0 or 1 after the minimum.
     result: Tensor = shape * (1 - hits) + hits
     return result
 
@@ -198,6 +203,7 @@ def _shape_constant(sizes: Sequence[int]) -> Tensor:
 
 def _broadcast_like(value: Tensor, like: Tensor) -> Tensor:
     known = like.dims is not None and None not in like.dims
+    # A static shape that is equal but partly unknown may still differ at run time.
     if known and value.dims == like.dims:
         return value
     shape = _shape_constant([d or 0 for d in like.dims or ()]) if known else make("Shape", like)
@@ -223,8 +229,10 @@ def _count_reduced(op: Operation) -> Tensor:
         count = num_elements(tuple(x.dims[i] for i in gone))
         if count is not None:
             return constant(count, dtype=x.dtype)
+    # Elements of the input per element of the output. Counts may exceed int32, hence int64.
     dynamic = make("Size", x, out_type=dtypes.int64)
     if num_elements(y.dims) != 1:
+        # The maximum avoids a division by zero for an empty output, in which case no mean is used.
         dynamic = make("FloorDiv", dynamic, make("Maximum", make("Size", y, out_type=dtypes.int64), 1))
     return make("Cast", dynamic, DstT=x.dtype)
 
@@ -234,6 +242,7 @@ def _extreme_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     """Share the gradient equally among the elements that attain the extreme."""
     x = op.inputs[0]
     y, grad = _with_kept_dims(op, op.outputs[0], grad)
+    # y is broadcast against x, so each element is compared with the extreme of its own group.
     chosen = make("Cast", make("Equal", y, x), DstT=grad.dtype)
     count = make("Sum", chosen, op.inputs[1], keep_dims=True)
     return [chosen / count * grad, None]
@@ -246,6 +255,7 @@ def _prod_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     (grad,) = _with_kept_dims(op, grad)
     grad = _broadcast_like(grad, x)
     order, inverse, flat = _reduced_first(op)
+    # With the reduced axes first and flat, each column holds the factors of one product.
     permuted = make("Transpose", x, order)
     columns = make("Reshape", permuted, flat)
     # The product before an element times that after it: y / x would fail for a factor of zero.
@@ -271,10 +281,12 @@ def _reduced_first(op: Operation) -> tuple[Tensor, Tensor, Tensor]:
         if count is not None and others is not None:
             return (*permutations, _shape_constant([count, others]))
     else:
+        # The ranks of a permutation's values, sorted ascending, are the inverse permutation.
         # TopKV2 keeps the order of equal values, so it is a stable sort.
         rank = make("Rank", x)
         _, dynamic = make_list("TopKV2", make("Minimum", _hits(op), 1), rank)
         permutations = dynamic, make_list("TopKV2", -dynamic, rank)[1]
+    # A static count needs all sizes; the numbers of elements follow from x and y at run time.
     others_size = make("Size", y)
     count_size = make("FloorDiv", make("Size", x), make("Maximum", others_size, 1))
     return (*permutations, make("Pack", [count_size, others_size], axis=0))
@@ -283,12 +295,14 @@ def _reduced_first(op: Operation) -> tuple[Tensor, Tensor, Tensor]:
 @gradient("EuclideanNorm")
 def _euclidean_norm_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     norm, grad = _with_kept_dims(op, op.outputs[0], grad)
+    # ‖x‖' = x / ‖x‖.
     return [op.inputs[0] * (grad / norm), None]
 
 
 @gradient("Cumsum")
 def _cumsum_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     exclusive, reverse = op.get_attr("exclusive"), op.get_attr("reverse")
+    # Each element is part of all later sums, so its gradient is the sum of the later gradients: the reverse scan.
     return [make("Cumsum", grad, op.inputs[1], exclusive=exclusive, reverse=not reverse), None]
 
 
@@ -300,6 +314,7 @@ def _cumprod_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     """
     x, axis = op.inputs
     exclusive, reverse = op.get_attr("exclusive"), op.get_attr("reverse")
+    # Each later product y contributes y dy / x.
     flowing = make("Cumsum", _conjugate(op.outputs[0]) * grad, axis, exclusive=exclusive, reverse=not reverse)
     return [make("DivNoNan", flowing, _conjugate(x)), None]
 
@@ -338,6 +353,7 @@ def reduce_by(
     op_type: str, input_tensor: TensorLike, axis: TensorLike | None, keepdims: bool | None, name: str | None
 ) -> Tensor:
     """Create a reduction node; without `axis`, over all axes."""
+    # Only the bool ops have a fixed dtype, which then helps to convert an empty list.
     x = convert_to_tensor(input_tensor, dtype_hint=OPS.get(op_type).inputs[0].dtype)
     with x.graph.as_default():
         axes = all_axes(x) if axis is None else axis

@@ -39,6 +39,7 @@ define_op(
 def _one_shape(ctx: ShapeContext) -> Dims:
     """Infer the common shape of the inputs. Scalars are compatible with any shape."""
     dims: Dims = ()
+    # Not NumPy's broadcasting: TensorFlow's Betainc takes equal shapes and scalars only.
     for tensor in ctx.tensors:
         if tensor.dims != ():
             dims = tensor.dims if dims == () else merge_dims(dims, tensor.dims)
@@ -83,38 +84,45 @@ def _square(x: Tensor) -> Tensor:
 
 @gradient("Erf")
 def _erf_grad(op: Operation, grad: Tensor) -> Tensor:
+    # erf'(x) = 2/√π exp(-x²).
     return _scaled(grad, 2 / math.sqrt(math.pi), make("Neg", _square(op.inputs[0])))
 
 
 @gradient("Erfc")
 def _erfc_grad(op: Operation, grad: Tensor) -> Tensor:
+    # erfc = 1 - erf.
     return _scaled(grad, -2 / math.sqrt(math.pi), make("Neg", _square(op.inputs[0])))
 
 
 @gradient("Erfinv")
 def _erfinv_grad(op: Operation, grad: Tensor) -> Tensor:
+    # y = erf⁻¹(x): y' = 1 / erf'(y) = √π/2 exp(y²).
     return _scaled(grad, math.sqrt(math.pi) / 2, _square(op.outputs[0]))
 
 
 @gradient("Ndtri")
 def _ndtri_grad(op: Operation, grad: Tensor) -> Tensor:
+    # y = Φ⁻¹(x): y' = 1 / φ(y) = √(2π) exp(y²/2).
     return _scaled(grad, math.sqrt(2 * math.pi), make("Mul", _square(op.outputs[0]), 0.5))
 
 
 @gradient("Lgamma")
 def _lgamma_grad(op: Operation, grad: Tensor) -> Tensor:
+    # (log Γ)' = ψ, the digamma function.
     return make("Mul", grad, make("Digamma", op.inputs[0]))
 
 
 @gradient("Digamma")
 def _digamma_grad(op: Operation, grad: Tensor) -> Tensor:
     x = op.inputs[0]
+    # ψ' = ψ⁽¹⁾, the polygamma function of order 1.
     return make("Mul", grad, make("Polygamma", convert_to_tensor(1, x.dtype), x))
 
 
 @gradient("Polygamma")
 def _polygamma_grad(op: Operation, grad: Tensor) -> Pair:
     order, x = op.inputs
+    # The order is an integer, so only x has a gradient: ψ⁽ⁿ⁾' = ψ⁽ⁿ⁺¹⁾.
     slope = make("Polygamma", make("AddV2", order, 1), x)
     return unbroadcast(order, x, None, make("Mul", grad, slope))
 
@@ -138,6 +146,7 @@ def _igamma_grad(op: Operation, grad: Tensor) -> Pair:
     Γ(a).
     """
     a, x = op.inputs
+    # Xlogy, so that a = 1 and x = 0 give 0 · log 0 = 0 and not NaN.
     power = make("Sub", make("Xlogy", make("AddV2", a, -1), x), x)
     density = make("Exp", make("Sub", power, make("Lgamma", a)))
     return unbroadcast(a, x, make("Mul", grad, make("IgammaGradA", a, x)), make("Mul", grad, density))
@@ -145,6 +154,7 @@ def _igamma_grad(op: Operation, grad: Tensor) -> Pair:
 
 @gradient("Igammac")
 def _igammac_grad(op: Operation, grad: Tensor) -> Pair:
+    # Q = 1 - P.
     return _igamma_grad(op, make("Neg", grad))
 
 
@@ -155,9 +165,11 @@ def _betainc_grad(op: Operation, grad: Tensor) -> list[Gradient | None]:
     As in TensorFlow, a and b have no gradients.
     """
     a, b, x = op.inputs
+    # log of x^(a-1) (1 - x)^(b-1) / B(a, b), with log B(a, b) = log Γ(a) + log Γ(b) - log Γ(a + b).
     power = make("AddV2", make("Xlogy", make("AddV2", a, -1), x), make("Xlog1py", make("AddV2", b, -1), make("Neg", x)))
     parts = make("AddV2", make("Lgamma", a), make("Lgamma", b))
     density = make("Exp", make("Sub", power, make("Sub", parts, make("Lgamma", make("AddV2", a, b)))))
+    # The output stands for the other operand, as it has the common shape.
     _, by_x = unbroadcast(op.outputs[0], x, None, make("Mul", grad, density))
     return [None, None, by_x]
 
@@ -189,6 +201,7 @@ def ndtri(x: TensorLike, name: str | None = None) -> Tensor:
 def erfcinv(x: TensorLike, name: str | None = None) -> Tensor:
     """Return the inverse of `erfc`."""
     tensor = convert_to_tensor(x)
+    # erfc⁻¹(x) = -Φ⁻¹(x/2) / √2. It is precise for small x, where erfinv(1 - x) is not.
     quantile = make("Ndtri", make("Mul", tensor, 0.5))
     return make("Mul", quantile, -math.sqrt(0.5), name=name or "erfcinv")
 

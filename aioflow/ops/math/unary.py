@@ -79,6 +79,7 @@ for _name in (
     *("Exp", "Expm1", "Log", "Log1p", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan"),
     *("Sinh", "Cosh", "Asinh", "Acosh", "Atanh"),
 ):
+    # The names of the C functions are those of the ops in lower case: exp, expm1, log, …
     _in_c = f"{_name.lower()}({{0}})"
     _define(_name, _ANALYTIC, elementwise(in_c=_in_c, cost=transcendental(), fuses=FLOATS))
 for _name, _in_c, _half in (
@@ -124,23 +125,27 @@ def _sign_grad(op: Operation, grad: Tensor) -> Tensor:
 
 @gradient("Square")
 def _square_grad(op: Operation, grad: Tensor) -> Tensor:
+    # (x²)' = 2x.
     return _mul(grad, _mul(conjugate(op.inputs[0]), 2))
 
 
 @gradient("Sqrt")
 def _sqrt_grad(op: Operation, grad: Tensor) -> Tensor:
+    # (√x)' = 1 / (2 √x) = 1 / 2y: the input need not be kept.
     return make("SqrtGrad", op.outputs[0], grad)
 
 
 @gradient("SqrtGrad")
 def _sqrt_grad_grad(op: Operation, grad: Tensor) -> list[Tensor]:
     """Return the gradients of z = dy / 2y."""
+    # z = dy / 2y: ∂z/∂y = -dy / 2y² = -z / y, ∂z/∂dy = 1 / 2y.
     over_y = _div(grad, conjugate(op.inputs[0]))
     return [_of("Neg", _mul(over_y, conjugate(op.outputs[0]))), _mul(over_y, 0.5)]
 
 
 @gradient("Rsqrt")
 def _rsqrt_grad(op: Operation, grad: Tensor) -> Tensor:
+    # y = x^(-1/2): y' = -x^(-3/2) / 2 = -y³ / 2.
     return make("RsqrtGrad", op.outputs[0], grad)
 
 
@@ -148,12 +153,14 @@ def _rsqrt_grad(op: Operation, grad: Tensor) -> Tensor:
 def _rsqrt_grad_grad(op: Operation, grad: Tensor) -> list[Tensor]:
     """Return the gradients of z = -dy y³ / 2."""
     y, dy = conjugate(op.inputs[0]), op.inputs[1]
+    # ∂z/∂y = -3/2 dy y².
     by_y = _mul(_mul(conjugate(grad), -1.5), _mul(dy, _of("Square", y)))
     return [by_y, make("RsqrtGrad", y, grad)]
 
 
 @gradient("Reciprocal")
 def _reciprocal_grad(op: Operation, grad: Tensor) -> Tensor:
+    # y = 1 / x: y' = -1 / x² = -y².
     return make("ReciprocalGrad", op.outputs[0], grad)
 
 
@@ -166,11 +173,13 @@ def _inv_grad(op: Operation, grad: Tensor) -> Tensor:
 def _reciprocal_grad_grad(op: Operation, grad: Tensor) -> list[Tensor]:
     """Return the gradients of z = -dy y²."""
     y, dy = conjugate(op.inputs[0]), op.inputs[1]
+    # ∂z/∂y = -2 dy y.
     return [_mul(_mul(conjugate(grad), -2), _mul(dy, y)), make(op.type, y, grad)]
 
 
 @gradient("Exp")
 def _exp_grad(op: Operation, grad: Tensor) -> Tensor:
+    # exp' = exp: the result is the slope.
     return _mul(grad, conjugate(op.outputs[0]))
 
 
@@ -202,21 +211,25 @@ def _cos_grad(op: Operation, grad: Tensor) -> Tensor:
 
 @gradient("Tan")
 def _tan_grad(op: Operation, grad: Tensor) -> Tensor:
+    # tan' = 1 + tan².
     return _mul(grad, conjugate(_one_plus(_of("Square", op.outputs[0]))))
 
 
 @gradient("Asin")
 def _asin_grad(op: Operation, grad: Tensor) -> Tensor:
+    # asin' = 1 / √(1 - x²).
     return _div(grad, conjugate(_of("Sqrt", _one_minus(_of("Square", op.inputs[0])))))
 
 
 @gradient("Acos")
+# acos = π/2 - asin, so only the sign differs.
 def _acos_grad(op: Operation, grad: Tensor) -> Tensor:
     return _of("Neg", _asin_grad(op, grad))
 
 
 @gradient("Atan")
 def _atan_grad(op: Operation, grad: Tensor) -> Tensor:
+    # atan' = 1 / (1 + x²).
     return _div(grad, conjugate(_one_plus(_of("Square", op.inputs[0]))))
 
 
@@ -232,6 +245,7 @@ def _cosh_grad(op: Operation, grad: Tensor) -> Tensor:
 
 @gradient("Tanh")
 def _tanh_grad(op: Operation, grad: Tensor) -> Tensor:
+    # tanh' = 1 - tanh².
     return make("TanhGrad", conjugate(op.outputs[0]), grad)
 
 
@@ -239,6 +253,7 @@ def _tanh_grad(op: Operation, grad: Tensor) -> Tensor:
 def _tanh_grad_grad(op: Operation, grad: Tensor) -> list[Tensor]:
     """Return the gradients of z = dy (1 - y²)."""
     y, dy = conjugate(op.inputs[0]), conjugate(op.inputs[1])
+    # ∂z/∂y = -2 dy y; z is linear in dy.
     return [_mul(_mul(grad, -2), _mul(dy, y)), make("TanhGrad", y, grad)]
 
 
@@ -250,16 +265,19 @@ def _asinh_grad(op: Operation, grad: Tensor) -> Tensor:
 
 @gradient("Acosh")
 def _acosh_grad(op: Operation, grad: Tensor) -> Tensor:
+    # acosh' = 1 / √(x² - 1) = 1 / sinh y, for the same reason as in asinh.
     return _div(grad, conjugate(_of("Sinh", op.outputs[0])))
 
 
 @gradient("Atanh")
 def _atanh_grad(op: Operation, grad: Tensor) -> Tensor:
+    # atanh' = 1 / (1 - x²).
     return _div(grad, conjugate(_one_minus(_of("Square", op.inputs[0]))))
 
 
 @gradient("Sigmoid")
 def _sigmoid_grad(op: Operation, grad: Tensor) -> Tensor:
+    # σ' = σ (1 - σ).
     return make("SigmoidGrad", conjugate(op.outputs[0]), grad)
 
 
@@ -267,6 +285,7 @@ def _sigmoid_grad(op: Operation, grad: Tensor) -> Tensor:
 def _sigmoid_grad_grad(op: Operation, grad: Tensor) -> list[Tensor]:
     """Return the gradients of z = dy y (1 - y)."""
     y, dy = conjugate(op.inputs[0]), conjugate(op.inputs[1])
+    # ∂z/∂y = dy (1 - 2y).
     by_y = _mul(_mul(grad, dy), _one_minus(_mul(y, 2)))
     return [by_y, make("SigmoidGrad", y, grad)]
 
@@ -411,6 +430,7 @@ def ceil(x: TensorLike, name: str | None = None) -> Tensor:
 def round(x: TensorLike, name: str | None = None) -> Tensor:
     """Return the nearest integer; halves are rounded to the even one."""
     tensor = convert_to_tensor(x)
+    # Round has a kernel for integers as well, but a node that returns its input is not worth a call.
     return tensor if tensor.dtype.is_integer else _unary("Round", tensor, name)
 
 

@@ -58,6 +58,7 @@ define_op(
     "activations: T",
     ["T: {reals, qint8}"],
     shape=unchanged,
+    # {0} != {0} holds for NaN alone, which passes through.
     traits=elementwise(in_c="({0} != {0} || {0} > 0) ? {0} : (T)0", fuses=NUMBERS),
 )
 define_op(
@@ -84,12 +85,14 @@ define_op(
     shape=both_merged,
     traits=elementwise(fuses=NUMBERS),
 )
+# 0.2 in float32, as TensorFlow's op definition spells it.
 _ALPHA = ["alpha: float = 0.20000000298023224", "T: {floats} = float32"]
 define_op("LeakyRelu", "features: T", "activations: T", _ALPHA, shape=unchanged, traits=elementwise())
 define_op("LeakyReluGrad", "gradients: T, features: T", "backprops: T", _ALPHA, shape=both_merged, traits=elementwise())
 for _name, _second, _in_c in (
     ("Elu", "outputs", "{0} > 0 ? {0} : (T)expm1({0})"),
     ("Selu", "outputs", ""),
+    # log(1 + eˣ) = max(x, 0) + log(1 + e^-|x|), in which exp cannot overflow.
     ("Softplus", "features", "({0} > 0 ? {0} : (T)0) + log1p(exp(-fabs({0})))"),
     ("Softsign", "features", "{0} / (fabs({0}) + 1)"),
 ):
@@ -120,12 +123,14 @@ def _relu_grad(op: Operation, grad: Tensor) -> Tensor:
 
 @gradient("Relu6")
 def _relu6_grad(op: Operation, grad: Tensor) -> Tensor:
+    # As for Relu: the output is in (0, 6) exactly where the features are.
     return make("Relu6Grad", grad, op.outputs[0])
 
 
 @gradient("ReluGrad", "Relu6Grad")
 def _relu_grad_grad(op: Operation, grad: Tensor) -> list[Tensor]:
     features = op.inputs[1]
+    # The op is linear in the gradient, and its derivative by the features is 0 wherever it exists.
     return [make(op.type, grad, features), zeros_like(features)]
 
 
@@ -142,6 +147,7 @@ def _leaky_relu_grad_grad(op: Operation, grad: Tensor) -> list[Tensor]:
 
 @gradient("Elu", "Selu")
 def _elu_grad(op: Operation, grad: Tensor) -> Tensor:
+    # From the output y: y + 1 for y < 0 (Elu), which needs no second exponential.
     return make(f"{op.type}Grad", grad, op.outputs[0])
 
 
@@ -162,6 +168,7 @@ def _soft_grad(op: Operation, grad: Tensor) -> Tensor:
 def _softplus_grad_grad(op: Operation, grad: Tensor) -> list[Tensor]:
     gradients, features = op.inputs
     slope = make("Sigmoid", features)
+    # softplus' = σ, and σ' = σ (1 - σ).
     return [make("SoftplusGrad", grad, features), grad * gradients * slope * (1 - slope)]
 
 
@@ -169,6 +176,7 @@ def _softplus_grad_grad(op: Operation, grad: Tensor) -> list[Tensor]:
 def _softsign_grad_grad(op: Operation, grad: Tensor) -> list[Tensor]:
     gradients, features = op.inputs
     base = 1 + abs(features)
+    # softsign' = 1 / (1 + |x|)², so the second derivative is -2 sign(x) / (1 + |x|)³.
     second = -2 * make("Sign", features) / (base * base * base)
     return [make("SoftsignGrad", grad, features), grad * gradients * second]
 
@@ -249,6 +257,7 @@ def _bias_add_shape(ctx: ShapeContext) -> Dims:
             expected=f"bias {format_dims((dims[axis],))}",
             actual=format_dims(bias),
         )
+    # Either input may have the unknown size.
     return (*dims[:axis], dims[axis] if bias[0] is None else bias[0], *dims[axis + 1 :])
 
 
@@ -299,6 +308,7 @@ def _bias_add_grad_gradient(op: Operation, grad: Tensor) -> Tensor:
             raise InvalidArgumentError(
                 "the gradient of BiasAddGrad needs a known rank", expected="a rank", actual="unknown"
             )
+        # NCHW: one column per channel aligns with axis 1. In NHWC the channels are last already.
         grad = make("Reshape", grad, [-1] + [1] * (len(source.dims) - 2))
     return make("BroadcastTo", grad, shape_of(source))
 
@@ -315,6 +325,7 @@ def bias_add(value: TensorLike, bias: TensorLike, data_format: str | None = None
     Raises:
         InvalidArgumentError: the sizes differ, or value has no channels.
     """
+    # TensorFlow accepts every format that starts with NC, such as NCDHW.
     channels_first = data_format is not None and data_format.startswith("NC")
     return make("BiasAdd", value, bias, data_format="NCHW" if channels_first else "NHWC", name=name)
 
@@ -349,11 +360,13 @@ def sum_last(tensor: Tensor) -> Tensor:
 @gradient("Softmax")
 def _softmax_grad(op: Operation, grad: Tensor) -> Tensor:
     softmax = op.outputs[0]
+    # y = softmax(x): dx = (dy - Σ dy y) y, as ∂yᵢ/∂xⱼ = yᵢ (δᵢⱼ - yⱼ).
     return (grad - sum_last(grad * softmax)) * softmax
 
 
 @gradient("LogSoftmax")
 def _log_softmax_grad(op: Operation, grad: Tensor) -> Tensor:
+    # y = log softmax(x): ∂yᵢ/∂xⱼ = δᵢⱼ - softmax(x)ⱼ, with softmax(x) = exp y.
     return grad - sum_last(grad) * make("Exp", op.outputs[0])
 
 
@@ -383,6 +396,7 @@ def _along_axis(op_type: str, logits: TensorLike, axis: int, name: str | None) -
         return result
     with name_scope(name, op_type.lower(), [tensor]) as scope:
         order = swap_with_last(tensor, axis)
+        # The permutation swaps two axes, so it is its own inverse.
         result = make("Transpose", make(op_type, make("Transpose", tensor, order)), order, name=scope)
         result.set_shape(tensor.dims)
         return result
@@ -400,6 +414,7 @@ define_op("L2Loss", "t: T", "output: T", ["T: {floats}"], shape=scalar, rows=row
 
 @gradient("L2Loss")
 def _l2_loss_grad(op: Operation, grad: Tensor) -> Tensor:
+    # (½ Σ t²)' = t.
     return op.inputs[0] * grad
 
 

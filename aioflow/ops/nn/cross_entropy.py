@@ -27,6 +27,7 @@ from aioflow.ops.scoping import name_scope
 
 
 def _dense_shape(ctx: ShapeContext) -> list[Dims]:
+    # Broadcasting with an unknown matrix keeps the rank 2.
     unknown = (None, None)
     both = broadcast_dims([ctx.dims("features") or unknown, ctx.dims("labels") or unknown])
     if both is None or len(both) != 2:
@@ -43,6 +44,7 @@ def _sparse_shape(ctx: ShapeContext) -> list[Dims]:
             expected=f"labels {format_dims((features[0],))}",
             actual=format_dims(labels),
         )
+    # A size that is known of one input holds for both.
     rows = merge_dims((features[0],), labels)
     return [rows, (*(rows or ()), features[1])]
 
@@ -70,8 +72,10 @@ define_op(
 def _logits_grad(op: Operation, grad_loss: Tensor | None, grad_backprop: Tensor | None) -> Tensor | None:
     """Return the gradient of the logits through the loss and, in a second derivative, through `backprop`."""
     logits, backprop = op.inputs[0], op.outputs[1]
+    # One loss per row, times backprop = softmax(logits) - labels.
     total = None if grad_loss is None else make("ExpandDims", grad_loss, -1) * backprop
     if grad_backprop is not None:
+        # backprop depends on the logits through softmax, whose Jacobian is diag(p) - p pᵀ.
         p = softmax(logits)
         second = (grad_backprop - sum_last(grad_backprop * p)) * p
         total = second if total is None else total + second
@@ -93,8 +97,10 @@ def _dense_grad(op: Operation, grad_loss: Tensor | None, grad_backprop: Tensor |
             expected=f"labels {format_dims(logits.dims)}",
             actual=format_dims(labels.dims),
         ).at(op.name, op.type, op.source)
+    # loss = -Σ labels log p, so its gradient by the labels is -log p.
     by_labels = None if grad_loss is None else make("ExpandDims", grad_loss, -1) * -log_softmax(logits)
     if grad_backprop is not None:
+        # backprop = p - labels, hence the minus.
         by_labels = -grad_backprop if by_labels is None else by_labels - grad_backprop
     return [_logits_grad(op, grad_loss, grad_backprop), by_labels]
 
@@ -152,6 +158,7 @@ def softmax_cross_entropy_with_logits(
     """Return `softmax_cross_entropy_with_logits_v2` without a gradient with respect to the labels."""
     labels, logits = _required(labels=labels, logits=logits)
     with name_scope(name, "softmax_cross_entropy_with_logits_sg", [logits, labels]) as scope:
+        # The stop_gradient is all that tells this function from the second version.
         fixed = stop_gradient(convert_to_tensor(labels), name="labels_stop_gradient")
         return _dense_loss(fixed, logits, dim if axis is None else int(axis), scope, "")
 
@@ -160,6 +167,7 @@ def _dense_loss(labels: TensorLike, logits: TensorLike, axis: int, name: str | N
     with name_scope(name, default, [logits, labels]) as scope:
         given = convert_to_tensor(logits, name="logits")
         features = _precise(given)
+        # Python values take the dtype of the logits; a tensor keeps its own and is cast below.
         targets = convert_to_tensor(labels, None if isinstance(labels, Tensor) else features.dtype, name="labels")
         targets = cast_like(targets, features)
         dims: Dims = given.dims
@@ -168,6 +176,7 @@ def _dense_loss(labels: TensorLike, logits: TensorLike, axis: int, name: str | N
             features, targets = make("Transpose", features, order), make("Transpose", targets, order)
         outer = None if features.dims is None else features.dims[:-1]
         flat = features.dims is not None and len(features.dims) == 2
+        # The op takes matrices only: other ranks are flattened to rows and their losses reshaped.
         rows = (features, targets) if flat else (_as_rows(features), _as_rows(targets))
         # The caller's name belongs to the node whose output is returned.
         loss = make_list("SoftmaxCrossEntropyWithLogits", *rows, name=scope if flat and features is given else None)[0]
@@ -181,6 +190,7 @@ def _dense_loss(labels: TensorLike, logits: TensorLike, axis: int, name: str | N
 def _axis_to_end(tensor: Tensor, axis: int) -> list[int] | Tensor:
     if tensor.dims is None:
         rank = make("Rank", tensor)
+        # A negative axis counts from the end; its number is known only with the rank.
         last = make("Reshape", make("FloorMod", axis, rank), [1])
         return make("ConcatV2", [make_list("ListDiff", make("Range", 0, rank, 1), last)[0], last], 0)
     # Called for its check of the axis.
@@ -235,6 +245,7 @@ def sparse_softmax_cross_entropy_with_logits(
             own = scope if features is given else None
             loss = make_list("SparseSoftmaxCrossEntropyWithLogits", features, classes, name=own)[0]
             return cast_like(loss, given)
+        # The op takes a vector of labels, so leading axes are flattened and restored after it.
         outer = classes.dims
         flat = make("Reshape", classes, [-1])
         loss = make_list("SparseSoftmaxCrossEntropyWithLogits", _as_rows(features), flat)[0]
@@ -267,6 +278,7 @@ def sigmoid_cross_entropy_with_logits(
     with name_scope(name, "logistic_loss", [logits, labels]) as scope:
         x = convert_to_tensor(logits, name="logits")
         z = convert_to_tensor(labels, x.dtype, name="labels")
+        # Called for its check: a broadcast of labels against logits is not wanted here.
         merge_dims(x.dims, z.dims)
         # softplus equals max(x, 0) + log(1 + exp(-|x|)), but that expression has a wrong gradient at 0.
         return make("Sub", softplus(x), x * z, name=scope)
@@ -292,6 +304,7 @@ def weighted_cross_entropy_with_logits(
         x = convert_to_tensor(logits, name="logits")
         z = convert_to_tensor(labels, x.dtype, name="labels")
         merge_dims(x.dims, z.dims)
+        # -z w log σ(x) - (1 - z) log(1 - σ(x)) = (1 - z) x + (1 + (w - 1) z) softplus(-x).
         weight = 1 + (convert_to_tensor(pos_weight, x.dtype) - 1) * z
         return make("AddV2", (1 - z) * x, weight * softplus(-x), name=scope)
 

@@ -53,15 +53,18 @@ def _merge_channels(ctx: ShapeContext, names: list[str], known: int | None) -> i
 def _batch_norm_shape(ctx: ShapeContext) -> list[Dims]:
     axis, dims = _channels(ctx, ctx.dims("x"))
     fresh = ctx.attrs["is_training"] and ctx.attrs["exponential_avg_factor"] == 1.0
+    # In training with factor 1 the running moments are not read, and TensorFlow passes empty ones.
     names = ["scale", "offset"] if fresh else ["scale", "offset", "mean", "variance"]
     channels = _merge_channels(ctx, names, dims[axis])
     shapes: list[Dims] = [(*dims[:axis], channels, *dims[axis + 1 :]), *[(channels,)] * 4]
+    # The third reserve space of V3 depends on the device, so its shape is unknown.
     return [*shapes, None] if ctx.op_def.name.endswith("V3") else shapes
 
 
 def _batch_norm_grad_shape(ctx: ShapeContext) -> list[Dims]:
     axis, dims = _channels(ctx, ctx.dims("y_backprop"))
     channels = _merge_channels(ctx, ["scale", "reserve_space_1", "reserve_space_2"], dims[axis])
+    # The last two outputs are unused; TensorFlow leaves them empty.
     return [(*dims[:axis], channels, *dims[axis + 1 :]), (channels,), (channels,), (0,), (0,)]
 
 
@@ -137,6 +140,7 @@ def _batch_norm_gradient(op: Operation, grad_y: Tensor | None, *rest: Tensor | N
     if grad_y is None:
         return [None] * 5
     training = op.get_attr("is_training")
+    # In training the moments of the batch were saved. Otherwise the op's own inputs are the moments that it used.
     saved = op.outputs[3:] if training else [*op.inputs[3:5], *op.outputs[5:]]
     how = {k: op.attrs[k] for k in ("epsilon", "data_format", "is_training")}
     made = make_list(_GRAD_OF[op.type], grad_y, op.inputs[0], op.inputs[1], *saved, **how)
@@ -197,6 +201,7 @@ def _batch_norm_grad_gradient(op: Operation, *grads: Tensor | None) -> list[Tens
         by_scale = terms.total(u * r * terms.project(gradient_y))
         if terms.training:
             a, b = terms.mean(u * unit), terms.mean(gradient_y * unit)
+            # ∂ Σ u · P(dy) / ∂unit, from the last term of P: -(u mean(dy unit) + dy mean(u unit)).
             by_unit = -factor * r * (u * b + gradient_y * a)
             covariance = terms.mean(u * gradient_y) - terms.mean(u) * terms.mean(gradient_y) - a * b
             by_x = -factor * r * r * covariance * unit
@@ -204,8 +209,10 @@ def _batch_norm_grad_gradient(op: Operation, *grads: Tensor | None) -> list[Tens
         p = terms.spread(grads[1])
         by_dy, by_unit = by_dy + p * unit, by_unit + p * gradient_y
     if grads[2] is not None:
+        # The zeros spread one number per channel over the whole image.
         by_dy = by_dy + terms.spread(grads[2]) + make("ZerosLike", gradient_y)
     if isinstance(by_unit, Tensor):
+        # unit depends on x as the normalization does: by r P.
         through = r * terms.project(by_unit)
         by_x = through if by_x is None else by_x + through
     made = [by_dy if isinstance(by_dy, Tensor) else None, by_x]
@@ -264,6 +271,7 @@ def fused_batch_norm(
         convert_to_tensor(x),
         convert_to_tensor(scale, "float32"),
         convert_to_tensor(offset, "float32"),
+        # An empty tensor stands for moments that are not read.
         constant([], "float32", shape=(0,)) if mean is None else mean,
         constant([], "float32", shape=(0,)) if variance is None else variance,
         epsilon=max(epsilon, _MIN_EPSILON),
@@ -359,6 +367,7 @@ def normalize_moments(
         share = make("Reciprocal", counts, name="divisor")
         moved = convert_to_tensor(mean_ss) * share
         mean = moved if shift is None else moved + shift
+        # Var x = E[(x - shift)²] - (E[x - shift])².
         variance = convert_to_tensor(variance_ss) * share - moved * moved
         return mean, variance
 
@@ -411,6 +420,7 @@ def batch_normalization(
     """
     with name_scope(name, "batchnorm", [x, mean, variance, scale, offset]):
         tensor = convert_to_tensor(x)
+        # x · (scale r) + (offset - mean scale r): two passes over x instead of four.
         inverse = make("Rsqrt", convert_to_tensor(variance) + variance_epsilon)
         if scale is not None:
             inverse = inverse * scale
@@ -440,6 +450,7 @@ def l2_normalize(
                 )
             along = list(range(len(tensor.dims)))
         total = make("Sum", make("Square", tensor), along, keep_dims=True)
+        # The maximum under the root keeps the division finite for x = 0.
         return make("Mul", tensor, make("Rsqrt", make("Maximum", total, epsilon)), name=scope)
 
 
