@@ -145,6 +145,7 @@ def _seed(y: Tensor, given: TensorLike | None, position: int) -> Gradient:
         if y.dtype.is_complex:
             raise _wrong_seed("the gradient of a complex tensor needs grad_ys", y, "an entry in grad_ys", "None")
         return make("OnesLike", y, name=f"grad_ys_{position}")
+    # A Python value takes the dtype of y; a tensor keeps its own.
     hint = None if isinstance(given, Tensor | IndexedSlices) else y.dtype
     seed = convert_to_tensor_or_indexed_slices(given, hint, name=f"grad_ys_{position}")
     if seed.dtype.is_complex != y.dtype.is_complex or not seed.dtype.is_numeric:

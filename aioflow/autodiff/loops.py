@@ -83,6 +83,7 @@ class GradientLoop(WhileContext):
         """Return the tensor for use in this loop's body."""
         if not self._forward.holds(tensor.op):
             return super().capture(tensor, reader)
+        # One stack per tensor, however many nodes read it.
         if tensor not in self._recalled:
             self._recalled[tensor] = self._recall(tensor)
         return self._recalled[tensor]
@@ -92,9 +93,11 @@ class GradientLoop(WhileContext):
         if tensor.op.type == "Enter":  # an invariant has the same value in every iteration
             return self.capture(tensor.op.inputs[0])
         if tensor.op.type == "Const":  # a copy of the constant is cheaper than a stack
+            # At the top, so that the copy enters this loop as an invariant.
             with placed(self.graph, None):
                 copy = constant(tensor.op.attrs["value"], tensor.dtype)
             return super().capture(copy)
+        # `carry` calls `take` once, and the popped tensor leaves it through this list.
         found: list[Tensor] = []
 
         def take(items: Tensor) -> Tensor:
@@ -102,6 +105,7 @@ class GradientLoop(WhileContext):
             found.append(last)
             return rest
 
+        # The loop carries the stack: iteration k pops the value that the forward loop pushed in iteration n - k.
         self.carry(self._forward.stack(tensor), take)
         return found[0]
 
@@ -112,6 +116,7 @@ class GradientLoop(WhileContext):
             return None
         if not isinstance(tensor, Tensor) or tensor.dtype is dtypes.variant or not self._forward.holds(tensor.op):
             return super().stand_in(op_type, inputs, attrs)
+        # ZerosLike and OnesLike need only the shape, so a Fill takes their place.
         if op_type in _FILLS:
             return make("Fill", self._shape("Shape", tensor, {}), constant(_FILLS[op_type], tensor.dtype))
         return self._shape(op_type, tensor, attrs)
@@ -122,6 +127,7 @@ class GradientLoop(WhileContext):
             sizes = known_dims(tensor)
             if op_type == "Shape" and sizes is not None:
                 return constant(sizes, attrs.get("out_type", dtypes.int32))
+            # The shape is computed next to the tensor, in the forward body; its reader here recalls it from a stack.
             with placed(self.graph, tensor.op.control_flow_context):
                 self._shapes[key] = make(op_type, tensor, **attrs)
         return self._shapes[key]
@@ -147,6 +153,7 @@ def loop_gradients(walk: Walk, loop: WhileContext) -> list[tuple[Tensor, Gradien
             )
             body.run([g.inside for g in grads])
             for variable, grad in zip(carried, grads, strict=True):
+                # The iteration before needs a gradient of every variable, if only zeros.
                 back.close(grad, back.capture(as_dense(body.gradient_of(variable.merge), variable.merge)))
             sums = [_sum(back, t.op.inputs[0], body.gradient_of(t)) for t in invariants]
         back.leave([count, *grads])
@@ -182,6 +189,7 @@ def _sum(back: GradientLoop, outside: Tensor, gradient: Gradient | None) -> Grad
         zeros = zeros_for(outside)
     if outside.dtype is not dtypes.resource:
         zeros.set_shape(outside.dims)
+    # AddV2 takes only numbers; AddN also adds lists.
     if outside.dtype is dtypes.variant:
         return back.carry(zeros, lambda total: _sum_of_lists(total, gradient)).exit
     return back.carry(zeros, partial(make, "AddV2", gradient)).exit
@@ -193,6 +201,7 @@ def _sum_of_lists(total: Tensor, gradient: Gradient) -> Tensor:
 
 def _collected(back: GradientLoop, outside: Tensor, slices: IndexedSlices) -> IndexedSlices:
     """Return the slices of all iterations."""
+    # The number of slices may differ between iterations, so their parts go into lists that are joined at the end.
     parts = []
     for part in (slices.values, slices.indices):
         with back.outside():

@@ -50,6 +50,7 @@ class Level:
         self.body = body
         self.home = home
         self._around = around
+        # The top of the graph encloses every level.
         self._open: set[ControlFlowContext | None] = {None, body}
         # Nodes at which a walk on this level stops. With `around`, it continues at a variable's value of the iteration
         # before.
@@ -57,6 +58,7 @@ class Level:
         while home is not None:
             self._open.add(home)
             if isinstance(home, WhileContext):
+                # A gradient that is taken inside the body of a loop ends at the values of this iteration.
                 self._starts |= {v.merge.op: None for v in home.variables}
             home = home.outer
         if body is not None:
@@ -72,6 +74,7 @@ class Level:
         found: Step = op
         context = op.control_flow_context
         while context not in self._open:
+            # The last loop on the way out is the outermost one.
             if context.is_loop:
                 found = context
             context = context.outer
@@ -81,15 +84,18 @@ class Level:
         """Return the tensors that the step reads."""
         if isinstance(step, WhileContext):
             entering = [*(v.enter for v in step.variables), *step.invariants]
+            # The Enters belong to the loop; the step reads what they bring in.
             return [t.op.inputs[0] for t in entering]
         if step in self._starts:
             following = self._starts[step]
             return () if following is None or not self._around else (following,)
+        # A call without a gradient function of its own is differentiated through its expansion.
         return step.inputs if is_own(step) else step.expansion or ()
 
     @staticmethod
     def results(step: Step) -> Sequence[Tensor]:
         """Return the tensors that the step produces."""
+        # The Exits are steps of their own: they lie outside of the loop.
         return [v.leaving for v in step.variables] if isinstance(step, WhileContext) else step.outputs
 
 
@@ -117,10 +123,12 @@ def find_paths(ys: Iterable[Operation], xs: Iterable[Operation], stop: Iterable[
     between = _backward([step for step in ends if step in reached], reached, level)
     pending = dict.fromkeys(between, 0)
     for step in between:
+        # A step that reads a tensor twice counts twice, because it yields two gradients.
         for tensor in level.sources(step):
             source = level.step(tensor.op)
             if source in pending:
                 pending[source] += 1
+    # An x with another x behind it must pass its gradients on; any other x is an end of the walk.
     stops = {s for s in starts if not any(pending.get(level.step(t.op), 0) > 0 for t in level.sources(s))}
     return Paths(pending, [step for step in ends if step in pending], stops | set(stop))
 
@@ -145,6 +153,7 @@ def _reachable(starts: list[Step], consumers: dict[Tensor, list[Step]], level: L
     reached = set(starts)
     queue = deque(starts)
     while queue:
+        # Gradients do not flow through integers, bools and strings, so the search does not cross them.
         for tensor in filter(_may_have_gradient, level.results(queue.popleft())):
             for step in consumers.get(tensor, ()):
                 if step not in reached:

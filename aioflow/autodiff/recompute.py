@@ -69,6 +69,7 @@ def recompute_grad(f: Callable[P, R]) -> Callable[P, R]:
 
 
 def _is_tensor(leaf: object) -> bool:
+    # A variable counts as an argument, so that both copies use the value that was read at the call.
     return isinstance(leaf, Tensor | np.ndarray | np.generic) or hasattr(leaf, "handle")
 
 
@@ -88,10 +89,12 @@ class _Body:
         self.body = body
         outputs = [body.capture(convert_to_tensor(leaf)) for leaf in nest.flatten(made)]
         effects = ordered_effects(body)
+        # Nodes in branches and loops cannot be taken out of them: `check` rejects those that may run only once.
         alone = [op for op in body.nodes.values() if op.control_flow_context is body and _happens_once(op)]
         self.once = dict.fromkeys(alone)
         self.kept = _narrowed([t for op in self.once for t in op.outputs], body)
         self.first = Function(body, body.name, arguments, [*outputs, *self.kept], effects)
+        # Both functions have the same captured tensors, although the second may need fewer.
         self.again = Function(body, body.name, [*arguments, *self.kept], outputs, [], self.first.captured)
 
     def check(self) -> None:
@@ -114,6 +117,7 @@ class _Body:
 
 def _happens_once(op: Operation) -> bool:
     traits = op.op_def.traits
+    # The nodes of a call's expansion are looked at one by one, so the call itself is not.
     return op.expansion is None and (traits.draws or traits.effect in (Effect.READS, Effect.CHANGES))
 
 
@@ -173,6 +177,7 @@ def _gradient(body: _Body, op: Operation, *incoming: Gradient | None) -> list[Gr
     waiting = nest.flatten([g for _, g in given])
     # An explicit scope, since the body of a function has no name scope yet.
     with graph.name_scope("again"), graph.control_dependencies(waiting):
+        # Copies, so that the gradients are taken with respect to the inputs of this copy alone.
         inputs = [identity(t) for t in op.inputs[count:]]
         results, _ = inline(body.again, inputs, body.once)
     wanted = [t for t in inputs if is_trainable(t.dtype)]

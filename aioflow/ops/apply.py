@@ -151,6 +151,7 @@ def _fill(array: Array, dims: Dims, verify: bool) -> Array:
         )
     if flat.size < count:
         try:
+            # TensorFlow fills the rest with the last element.
             flat = np.concatenate([flat, np.repeat(flat[-1:], count - flat.size)])
         except (MemoryError, ValueError) as error:
             raise ResourceExhaustedError(
@@ -201,6 +202,7 @@ def convert_to_tensor(
     if isinstance(value, Tensor):
         return _checked(value, wanted)
     hint = preferred_dtype if preferred_dtype is not None else dtype_hint
+    # Conversions come before lists, so that a class derived from list or tuple can have one.
     for _, base_type, convert in _CONVERSIONS:
         if isinstance(value, base_type):
             converted = convert(value, dtype=wanted, name=name, as_ref=False)
@@ -390,8 +392,10 @@ def _converted_node(
             "wrong number of inputs", expected=f"{len(op_def.inputs)} ({wanted})", actual=len(inputs)
         )
     for key, value in attrs.items():
+        # Private attributes, which start with "_", are in no signature.
         if not key.startswith("_"):
             attrs[key] = op_def.attr(key).check(value)
+    # Tensors alone need no name scope for the constants that other values become.
     if all(_is_ready(arg, value) for arg, value in zip(op_def.inputs, inputs, strict=True)):
         return _create(graph, op_def, inputs, attrs, name)
     with graph.as_default(), graph.name_scope(name or op_def.name) as scope:
@@ -430,6 +434,7 @@ def _first_input(values: object) -> _Symbolic | None:
 def _convert_input(
     op_def: OpDef, arg: ArgDef, value: Any, known: dict[str, DType], firsts: Mapping[str, _Symbolic]
 ) -> Tensor | list[Tensor]:
+    # Each tensor of such a list has a dtype of its own.
     if arg.list_attr is not None:
         return [convert_to_tensor(v, name=arg.name) for v in _as_list(arg, value)]
     wanted = arg.dtype if arg.type_attr is None else known.get(arg.type_attr)
@@ -444,6 +449,7 @@ def _convert_input(
         name = arg.name if arg.number_attr is None else f"{arg.name}_{i}"
         dtype = None if is_own and _first_symbolic(item) is not None else wanted
         tensors.append(_convert_beside(item, dtype, first, what, name=name, dtype_hint=default))
+        # The first item determines the dtype of the others.
         wanted = wanted or tensors[0].dtype
     if arg.type_attr is not None and tensors:
         known.setdefault(arg.type_attr, tensors[0].dtype)

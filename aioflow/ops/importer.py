@@ -126,6 +126,7 @@ def import_graph_def(
     graph = default_graph()
     with graph.all_or_nothing(), graph.name_scope("import" if name is None else name) as prefix:
         known = {op_def.name: op_def for op_def in producer_op_list or ()}
+        # Functions come first, because nodes may call them.
         for function in graph_def.functions:
             _add_function(graph, function)
         nodes = modernized(graph_def.nodes)
@@ -215,6 +216,7 @@ class Import:
             for source in needed:
                 consumers[source].append(name)
         counts = {name: len(needed) for name, needed in missing.items()}
+        # The heap keeps the order of the definition among the nodes that are ready.
         ready = [position[name] for name, count in counts.items() if count == 0]
         heapq.heapify(ready)
         order: list[NodeDef] = []
@@ -235,6 +237,7 @@ class Import:
             if ref in self.mapped:
                 self.used.add(ref)
             elif index > 0 and self._is_back_edge(node, ref):
+                # Only a later input of a Merge may close a loop; the first one comes from outside of it.
                 self.back_edges.setdefault(node.name, []).append((index, ref))
             elif ref.node in self.nodes:
                 needed.add(ref.node)
@@ -293,6 +296,7 @@ class Import:
         data = [self._tensor(refs[0] if ref in later else ref) for ref in refs if ref.port >= 0]
         control = [self.mapped.get(ref) or self.made[ref.node] for ref in refs if ref.port < 0]
         attrs = self._attrs(node, op_def)
+        # The shapes are no attribute of the node: they refine those that are inferred.
         shapes = attrs.pop(_SHAPES, None)
         # The prefix makes the frame name unique: a definition that is imported twice must give two separate loops.
         if node.op == "Enter":
@@ -315,6 +319,7 @@ class Import:
                 data,
                 resolved,
                 specs if shapes is None else _with_shapes(specs, shapes),
+                # The "/" at the end keeps the name as it is, so that a clash is an error.
                 name=f"{self.prefix}{node.name}/",
                 control_inputs=control,
                 device=DeviceSpec.from_string(node.device).to_string(),
@@ -337,6 +342,7 @@ class Import:
         definition = self.graph.functions[node.op].definition
         attrs = {key: value for key, value in node.attrs.items() if key.startswith("_")}
         attrs |= {"Tin": tuple(a.dtype for a in definition.inputs), "Tout": tuple(a.dtype for a in definition.outputs)}
+        # What the function does is not known until its body is built, so the call counts as stateful.
         return replace(node, op="StatefulPartitionedCall", attrs={**attrs, "f": FunctionRef(node.op)})
 
     def _beginning(self, node: NodeDef, data: Tensor) -> Operation:

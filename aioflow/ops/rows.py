@@ -222,6 +222,7 @@ def reduced(keep: str = "keep_dims") -> RowRule:
         gone = {axis % rank for axis in axes if -rank <= axis < rank}
         if state.axis in gone:
             return ctx.refuted(_MIXES)
+        # The axis of the rows moves forward by the axes in front of it that are removed.
         before = 0 if keep and ctx.attrs[keep] else sum(axis < state.axis for axis in gone)
         return ctx.at(state.axis - before, state.each)
 
@@ -333,6 +334,7 @@ def _expanded(ctx: RowContext) -> Rows:
     state, rank, place = ctx.alone(), ctx.rank(0), ctx.ints(1)
     if state is None or rank is None or place is None:
         return ctx.unknown(_OPEN_AXES)
+    # A new axis at or before that of the rows moves it back by one.
     return ctx.at(state.axis + (place[0] % (rank + 1) <= state.axis), state.each)
 
 
@@ -518,6 +520,7 @@ def _gathered(ctx: RowContext) -> Rows:
         return ctx.refuted("picks some of the rows")
     if batch:
         return ctx.unknown(_OPEN_AXES)
+    # The axes of the indices take the place of the gathered one.
     return ctx.at(params.axis if params.axis < axis else params.axis + ranks[1] - 1, params.each)
 
 
@@ -534,6 +537,7 @@ def _one_hot(ctx: RowContext) -> Rows:
     if state is None or rank is None:
         return ctx.unknown(_SEVERAL)
     axis = ctx.attrs["axis"]
+    # An axis of -1 is behind all others.
     return ctx.at(state.axis + (0 <= axis <= state.axis), state.each)
 
 
@@ -587,6 +591,7 @@ def _broadcast(ctx: RowContext) -> Rows:
         return place if isinstance(place, Rows) else ctx.unknown(NO_RANK)
     entries = ctx.entries(1) or []
     if state.is_rows:
+        # Broadcasting aligns shapes at their last axes.
         axis = rank - len(dims) + state.axis
         same = place == axis and entries[place].each == state.each and state.each is not None
         return ctx.at(axis, state.each) if same else ctx.unknown("broadcasts rows to a shape that may differ")
@@ -628,6 +633,7 @@ def _matrix_products(ctx: RowContext) -> Rows:
     if len(ranks) < 2:
         return ctx.unknown(NO_RANK)
     ends = {(ranks[i] - ctx.inputs[i].axis, ctx.inputs[i].each) for i in ctx.rows}
+    # Rows in batch dimensions broadcast as in elementwise ops.
     if all(end > 2 for end, _ in ends):
         return aligned(ctx, ends, max(ranks))
     return _product(ctx, ranks, (ctx.attrs["adj_x"], ctx.attrs["adj_y"]))

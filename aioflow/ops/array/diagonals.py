@@ -126,6 +126,7 @@ def _matrix_diag_part_grad(op: Operation, grad: Tensor) -> Tensor:
 
 @gradient("MatrixSetDiag")
 def _matrix_set_diag_grad(op: Operation, grad: Tensor) -> list[Tensor]:
+    # Elements that were overwritten get no gradient.
     return [make("MatrixSetDiag", grad, zeros_of(op.inputs[1])), make("MatrixDiagPart", grad)]
 
 

@@ -81,12 +81,14 @@ def _gather_v2_shape(ctx: ShapeContext) -> Dims:
         return None
     batch = _batch_dims(batch, len(indices))
     if axis is None:
+        # Whichever axis is gathered, it is replaced by those of the indices, less the batch dimensions.
         return (None,) * (len(params) + len(indices) - 1 - batch)
     position = check_axis(axis, len(params))
     if batch > position:
         raise InvalidArgumentError(
             "the axis of a gather must not be one of its batch dimensions", expected=f"axis >= {batch}", actual=position
         )
+    # A batch size is known if either input knows it.
     head = merge_dims(params[:batch], indices[:batch]) or ()
     return head + params[batch:position] + indices[batch:] + params[position + 1 :]
 
@@ -113,6 +115,7 @@ def _rows_gradient(params: Tensor, indices: Tensor, grad: Tensor) -> IndexedSlic
     if indices.dims is not None and len(indices.dims) == 1:
         values = grad
     elif inner is not None and None not in inner and (count is not None or num_elements(inner) != 0):
+        # Reshape can infer the first size: the rest has elements, or the count is known.
         values = make("Reshape", grad, int_constant([-1 if count is None else count, *inner]))
     else:
         tail = make("StridedSlice", make("Shape", params), [1], [0], [1], end_mask=1)
@@ -132,6 +135,7 @@ def _gather_v2_grad(op: Operation, grad: Tensor) -> list[Gradient | None]:
     params, indices, axis = op.inputs
     known = constant_value(axis)
     batch = op.get_attr("batch_dims")
+    # Only along the first axis are the gathered parts rows, as slices need them.
     if batch == 0 and known is not None and int(known) == 0:
         return [_rows_gradient(params, indices, grad), None, None]
     if params.dims is None or indices.dims is None or known is None:
@@ -157,12 +161,15 @@ def _dense_gather_gradient(params: Tensor, indices: Tensor, grad: Tensor, axis: 
     places = list(range(axis, axis + picked))
     inner = list(range(axis + picked, order - 1 + picked))
     moved = make("Transpose", grad, int_constant([*range(batch), *places, *outer, *inner]))
+    # The axes of params, with the gathered one first after the batch.
     perm = [*range(batch), axis, *outer, *range(axis + 1, order)]
     shape = make("GatherV2", shape_of(params), int_constant(perm), 0)
     known = known_dims(params)
     if known is not None:
         shape = int_constant([known[p] for p in perm])
+    # ScatterNd adds up the updates of repeated indices.
     scattered = make("ScatterNd", _full_indices(indices, batch), moved, _as(shape, indices.dtype))
+    # argsort inverts a permutation.
     result = make("Transpose", scattered, int_constant(np.argsort(perm)))
     result.set_shape(params.dims)
     return result
@@ -174,11 +181,13 @@ def _summed_gather_gradient(params: Tensor, indices: Tensor, axis: Tensor, grad:
     The gathered dimension is moved to the front, summed by index, and moved back.
     """
     shape, order, count = make("Shape", params), make("Rank", params), make("Reshape", make("Size", indices), [1])
+    # FloorMod turns a negative axis into one from the front.
     here = make("Reshape", make("FloorMod", make("Cast", axis, DstT=dtypes.int32), order), [1])
     after = make("AddV2", here, int_constant([1]))
     outer, inner = make("Slice", shape, [0], here), make("Slice", shape, after, [-1])
     axes = make("Range", 0, order, 1)
     perm = make("ConcatV2", [here, make("Slice", axes, [0], here), make("Slice", axes, after, [-1])], 0)
+    # The axes of the indices become one, in the place of the gathered axis.
     values = make("Transpose", make("Reshape", grad, make("ConcatV2", [outer, count, inner], 0)), perm)
     size = make("Reshape", make("GatherV2", shape, here, 0), int_constant([]))
     sums = make("UnsortedSegmentSum", values, make("Reshape", indices, [-1]), size)
@@ -277,6 +286,7 @@ define_op(
 @gradient("GatherNd")
 def _gather_nd_grad(op: Operation, grad: Tensor) -> list[Gradient | None]:
     params, indices = op.inputs
+    # Index vectors of length 1 pick rows, so the gradient can stay sparse.
     if indices.dims is not None and len(indices.dims) == 2 and indices.dims[-1] == 1:
         return [IndexedSlices(grad, make("Squeeze", indices, squeeze_dims=[-1]), shape_of(params)), None]
     return [_scatter(indices, grad, params), None]
@@ -311,6 +321,7 @@ def gather_nd(
     result = make(
         "GatherNd",
         source,
+        # With the positions in the batch in front, the vectors address the whole of params.
         make("ConcatV2", [*coordinates, tensor], -1),
         bad_indices_policy=bad_indices_policy,
         name=name,
@@ -412,6 +423,7 @@ for _suffix in ("Update", "Add", "Sub", "Min", "Max"):
 @gradient("TensorScatterUpdate")
 def _tensor_scatter_update_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     indices, updates = op.inputs[1:]
+    # Elements that were overwritten do not reach the result.
     return [make("TensorScatterUpdate", grad, indices, zeros_of(updates)), None, make("GatherNd", grad, indices)]
 
 
@@ -432,6 +444,7 @@ def _tensor_scatter_extreme_grad(op: Operation, grad: Tensor) -> list[Tensor | N
     result = op.outputs[0]
     kept = make("Cast", make("Equal", tensor, result), DstT=grad.dtype)
     chosen = make("Cast", make("Equal", updates, make("GatherNd", result, indices)), DstT=grad.dtype)
+    # The elements that equal the result: the old one, and any number of updates at its position.
     share = make("RealDiv", grad, make("AddV2", kept, _scatter(indices, chosen, tensor)))
     return [make("Mul", share, kept), None, make("Mul", make("GatherNd", share, indices), chosen)]
 

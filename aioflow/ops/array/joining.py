@@ -49,6 +49,7 @@ def _concat_shape(ctx: ShapeContext) -> Dims:
     position = check_axis(axis, order)
     merged: Dims = (None,) * order
     for dims in ranked:
+        # The size along the axis is left open, since only the other sizes must agree.
         merged = merge_dims(merged, (*dims[:position], None, *dims[position + 1 :]))
     sizes = [None if s is None else s[position] for s in shapes]
     total = None if None in sizes else sum(d for d in sizes if d is not None)
@@ -96,6 +97,7 @@ def _concat_grads(values: Sequence[Tensor], axis: Tensor, grad: Gradient) -> Seq
             return _concat_grads(values, axis, convert_to_tensor(grad))
         if joins_rows:
             return _rows_of_parts(values, grad)
+        # Along another axis, every slice has a part of each value.
         parts = make_list("SplitV", grad.values, _lengths(values, axis), _as_int32(axis), num_split=len(values))
         return [IndexedSlices(p, grad.indices, shape_of(v)) for p, v in zip(parts, values, strict=True)]
     grads = make_list("SplitV", grad, _lengths(values, axis), _as_int32(axis), num_split=len(values))
@@ -228,6 +230,7 @@ def _split_v_shape(ctx: ShapeContext) -> list[Dims]:
         raise InvalidArgumentError("one size per part is needed", expected=f"{count} sizes", actual=lengths[0])
     if dims is None:
         return [None] * count
+    # The only part is the whole, whatever the axis.
     if axis is None:
         return [dims] if count == 1 else [(None,) * len(dims)] * count
     position = check_axis(axis, len(dims), "split_dim")
@@ -253,6 +256,7 @@ def _split_sizes_value(op: Operation, inputs: list[Array]) -> list[Array] | None
     value, axis = inputs[0], int(inputs[2])
     counts = [int(n) for n in inputs[1]]
     if -1 in counts:
+        # The sum includes the -1 itself, so this turns it into the open size.
         counts[counts.index(-1)] += value.shape[axis] - sum(counts)
     if min(counts) < 0 or sum(counts) != value.shape[axis]:
         return None
@@ -283,6 +287,7 @@ def _split_v_grad(op: Operation, *grads: Tensor | None) -> list[Tensor | None]:
 
 def _joined(op: Operation, grads: tuple[Tensor | None, ...], axis: Tensor) -> Tensor:
     parts = or_zeros(op, grads)
+    # ConcatV2 needs at least two tensors.
     return parts[0] if len(parts) == 1 else make("ConcatV2", parts, axis)
 
 
@@ -432,6 +437,7 @@ def _tile_shape(ctx: ShapeContext) -> Dims:
             "a tensor cannot be repeated a negative number of times", expected="multiples >= 0", actual=value.tolist()
         )
     if dims is None:
+        # There is one multiple per dimension, so their number is the rank.
         length = lengths[0] if lengths else None
         return None if length is None else (None,) * length
     if counts is None:
@@ -470,6 +476,7 @@ def _tile_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
         split_up = make("Reshape", grad, int_constant(pairs))
         return [make("Sum", split_up, int_constant(np.arange(0, len(pairs), 2)), keep_dims=False), None]
     shape = shape_of(value, multiples.dtype)
+    # As above, with sizes that only a step knows.
     interleaved = make("Reshape", make("Pack", [multiples, shape], axis=1), int_constant([-1]))
     axes = make("Range", 0, make("Size", interleaved), 2)
     return [make("Reshape", make("Sum", make("Reshape", grad, interleaved), axes, keep_dims=False), shape), None]
@@ -526,6 +533,7 @@ def _length_along(data: Tensor, axis: int, dtype: DType) -> Tensor:
 def _repeat_evenly(data: Tensor, count: Tensor, position: int, name: str | None) -> Tensor:
     order = len(data.dims or ())
     one = constant(np.ones((), count.dtype.np_dtype))
+    # A new axis behind the old one is tiled and merged with it, so that the copies of an element stay together.
     wide = make("ExpandDims", data, position + 1)
     multiples = make("Pack", [count if i == position + 1 else one for i in range(order + 1)])
     tiled = make("Tile", wide, multiples)
@@ -533,6 +541,7 @@ def _repeat_evenly(data: Tensor, count: Tensor, position: int, name: str | None)
     known = constant_value(count)
     length = sizes[position]
     sizes[position] = None if length is None or known is None else length * int(known)
+    # Reshape infers one unknown size, unless a 0 makes it ambiguous.
     if sizes.count(None) <= 1 and 0 not in sizes:
         return make("Reshape", tiled, int_constant([-1 if s is None else s for s in sizes]), name=name)
     shape = make_list("Unpack", make("Shape", data, out_type=count.dtype), num=order)

@@ -78,6 +78,7 @@ define_op(
 
 @gradient("Reverse", "ReverseV2")
 def _reverse_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    # Reversing is its own inverse.
     return [make(op.type, grad, op.inputs[1]), None]
 
 
@@ -105,6 +106,7 @@ def _reverse_sequence_shape(ctx: ShapeContext) -> Dims:
             actual=(batch, along),
         )
     size = None if lengths is None else lengths[0]
+    # Either the dimension or the vector of lengths may have the known size.
     merged = merge_dims((dims[batch],), (size,)) or (None,)
     return (*dims[:batch], merged[0], *dims[batch + 1 :])
 
@@ -123,6 +125,7 @@ define_op(
 @gradient("ReverseSequence")
 def _reverse_sequence_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     attrs = {name: op.get_attr(name) for name in ("seq_dim", "batch_dim")}
+    # Reversing the same parts again restores them.
     return [make("ReverseSequence", grad, op.inputs[1], **attrs), None]
 
 

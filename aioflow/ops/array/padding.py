@@ -41,6 +41,7 @@ def _paddings(ctx: ShapeContext) -> tuple[Dims, Array | None]:
     if pairs is not None and pairs[1] not in (None, 2):
         raise InvalidArgumentError("paddings must be pairs", expected="shape (rank, 2)", actual=format_dims(pairs))
     if pairs is not None and pairs[0] is not None:
+        # There is one pair per dimension, so the pairs tell the rank.
         if dims is None:
             dims = (None,) * pairs[0]
         elif len(dims) != pairs[0]:
@@ -75,6 +76,7 @@ def _check_mirror(ctx: ShapeContext, dims: tuple[int | None, ...], value: Array)
     if mode is None:
         return
     for size, pair in zip(dims, value, strict=True):
+        # REFLECT does not repeat the border, so it has one element less to mirror.
         if size is not None and max(p or 0 for p in pair) > size - (mode == "REFLECT"):
             raise InvalidArgumentError(
                 f"the dimension is too small to mirror ({mode})",
@@ -154,12 +156,14 @@ def _pad_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     source, paddings = op.inputs[:2]
     value = constant_value(paddings)
     if value is None:
+        # The first column: the paddings in front.
         begin = make("Reshape", make("Slice", paddings, [0, 0], [-1, 1]), int_constant([-1]))
     else:
         begin = int_constant(value[:, 0], paddings.dtype)
     inner = make("Slice", grad, begin, shape_of(source, begin.dtype))
     if op.type == "Pad":
         return [inner, None]
+    # The constant fills everything outside of the input, so its gradient is the sum of what is there.
     outside = make("Sub", *(make("Sum", t, all_axes(t), keep_dims=False) for t in (grad, inner)))
     return [inner, None, outside]
 
@@ -374,6 +378,7 @@ define_op(
 
 @gradient("SpaceToBatchND")
 def _space_to_batch_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    # BatchToSpaceND inverts the op, with the paddings as crops.
     return [make("BatchToSpaceND", grad, op.inputs[1], op.inputs[2]), None, None]
 
 

@@ -61,10 +61,12 @@ def _vector_of_rank(tensor: Tensor) -> Dims:
 
 
 def _shape_value(tensor: Tensor) -> Array | None:
+    # Output i of ShapeN is the shape of input i; Shape has one of each.
     dims = tensor.op.inputs[tensor.value_index].dims
     if dims is None or any(size is not None and size > tensor.dtype.max for size in dims):
         # The kernel raises the error for a size that is too large for the dtype.
         return None
+    # An array of objects has None for each unknown size.
     return np.array(dims, dtype=object if None in dims else tensor.dtype.np_dtype)
 
 
@@ -186,12 +188,14 @@ def _known_product(dims: tuple[int | None, ...]) -> tuple[int, list[int]]:
 def _infer_size(source: tuple[int | None, ...], target: tuple[int | None, ...]) -> Dims:
     count, source_open = _known_product(source)
     product, target_open = _known_product(target)
+    # One equation determines at most one unknown size.
     if len(source_open) > 1 or len(target_open) > 1 or (source_open and target_open):
         return target
     if source_open:
         # The unknown size of the source is the quotient, which must be a whole number.
         fits = count == 0 or product % count == 0
     elif target_open:
+        # The product is not 0, or no size would count as unknown.
         fits = count % product == 0
     else:
         fits = count == product
@@ -297,6 +301,7 @@ def transpose(
     tensor = convert_to_tensor(a)
     if perm is None:
         if tensor.dims is None:
+            # rank - 1 - i for each axis i.
             axes = make(
                 "Sub", make("Sub", make("Rank", tensor), int_constant(1)), make("Range", 0, make("Rank", tensor), 1)
             )
@@ -372,6 +377,7 @@ def _squeeze_shape(ctx: ShapeContext) -> Dims:
     if source is None:
         return None
     if not wanted:
+        # A size that is unknown may be 1, so not even the rank is known.
         return None if None in source else tuple(d for d in source if d != 1)
     axes = {check_axis(a, len(source), "squeeze axis") for a in wanted}
     wrong = [a for a in axes if source[a] not in (None, 1)]
@@ -385,6 +391,7 @@ def _squeeze_shape(ctx: ShapeContext) -> Dims:
 
 
 def _squeeze_value(op: Operation, inputs: list[Array]) -> Array:
+    # NumPy squeezes all axes for None, and none for an empty tuple.
     return np.squeeze(inputs[0], tuple(op.attrs["squeeze_dims"]) or None)
 
 

@@ -35,6 +35,7 @@ newaxis: Final = None
 def _slice_shape(ctx: ShapeContext) -> Dims:
     dims = ctx.dims("input")
     vectors = [ctx.require_rank("begin", 1), ctx.require_rank("size", 1)]
+    # The length of either vector tells the rank, if the input does not.
     order = next((v[0] for v in vectors if v is not None and v[0] is not None), None) if dims is None else len(dims)
     if order is None:
         return None
@@ -59,6 +60,7 @@ def _slice_size(whole: int | None, begin: int | None, size: int | None) -> int |
         )
     if size != -1:
         return size
+    # A size of -1 extends to the end.
     return None if whole is None or begin is None else whole - begin
 
 
@@ -85,6 +87,7 @@ def _slice_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     source, begin = op.inputs[:2]
     dims, part, first = known_dims(source), known_dims(op.outputs[0]), constant_value(begin)
     if dims is not None and part is not None and first is not None:
+        # Behind the part lies whole - part - begin.
         last = np.array(dims, np.int64) - np.array(part, np.int64) - first
         return [make("Pad", grad, int_constant(np.stack([first, last], axis=1))), None, None]
     whole, cut = (shape_of(t, begin.dtype) for t in (source, op.outputs[0]))

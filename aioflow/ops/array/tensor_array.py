@@ -160,6 +160,7 @@ def _array_grad(op: Operation, handle: Tensor | None, flow: Tensor) -> list[Tens
 
 @gradient("TensorArrayReadV3")
 def _read_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    # The gradient of a read is written to the array of gradients, and that of a write is read from it.
     _, index, flow = op.inputs
     return [None, None, _gradients_of(op, grad.dtype, flow).write(index, grad).flow]
 
@@ -168,6 +169,7 @@ def _read_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 def _write_grad(op: Operation, flow: Tensor) -> list[Tensor | None]:
     _, index, value, _ = op.inputs
     grad = _gradients_of(op, value.dtype, flow).read(index)
+    # The flow has no value: its gradient only orders the operations on the array of gradients.
     return [None, None, grad, flow]
 
 
@@ -245,6 +247,7 @@ class TensorArray:
         self._dims: Dims = dims_of(element_shape)
         self._infer_shape = infer_shape
         self._dynamic_size = bool(dynamic_size)
+        # An array that grows knows its size only in a step.
         self._size = None if self._dynamic_size else size
         if handle is not None:
             self._handle = handle
@@ -300,6 +303,7 @@ class TensorArray:
 
     def with_flow(self, flow: Tensor) -> TensorArray:
         """Return the same array with another flow: its operations come after the node that made `flow`."""
+        # Not by the constructor, which would make a node.
         after = object.__new__(TensorArray)
         after.__dict__.update(self.__dict__)
         after._flow = flow

@@ -175,6 +175,7 @@ def joined(items: Tensor, dtype: DType, dims: Dims = None) -> Tensor:
     """Return all tensors of the list, joined along their first axis. They have the static shape `dims`."""
     rest = None if dims is None else dims[1:]
     sizes = [] if rest is None else [d for d in rest if d is not None]
+    # The first sizes of the joined tensors may differ.
     shape = constant([-1, *sizes]) if rest is not None and len(sizes) == len(rest) else _any_shape()
     tensor = make_list("TensorListConcatV2", items, shape, constant([], dtypes.int64), element_dtype=dtype)[0]
     if rest is not None:
@@ -198,6 +199,7 @@ def _or_zeros(grad: Tensor | None, like: Tensor) -> Tensor:
 @gradient("TensorListPushBack")
 def _push_grad(op: Operation, grad: Tensor) -> list[Tensor]:
     _, tensor = op.inputs
+    # The gradient of a list is the list of its gradients, so a pop yields that of the last item and that of the rest.
     return list(pop(grad, tensor.dtype, tensor.dims))
 
 
@@ -228,6 +230,7 @@ def _get_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 def _set_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     _, index, item = op.inputs
     by_item = make("TensorListGetItem", grad, index, make("Shape", item), element_dtype=item.dtype)
+    # The old item does not reach the result.
     rest = make("TensorListSetItem", grad, index, make("ZerosLike", item))
     # The op may have enlarged the list; the gradient must have the length of the input.
     if op.attrs["resize_if_index_out_of_bounds"]:

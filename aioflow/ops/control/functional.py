@@ -107,6 +107,7 @@ def map_fn(
             parallel_iterations=parallel_iterations or 10,
             back_prop=back_prop,
             swap_memory=swap_memory,
+            # With a bound, the loop counts its iterations anyway, so a gradient adds no counter.
             maximum_iterations=count,
         )
         return nest.pack(structure, [_stacked(ta, static) for ta in arrays])
@@ -363,5 +364,6 @@ def _unstacked(tensor: Tensor) -> TensorArray:
 def _stacked(array: TensorArray, static: int | None) -> Tensor:
     stacked = array.stack()
     if stacked.dims is not None:
+        # The array does not know its size statically.
         stacked.set_shape((static, *stacked.dims[1:]))
     return stacked

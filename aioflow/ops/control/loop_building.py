@@ -43,6 +43,7 @@ class LoopBuilder:
         self._maximum = maximum
         self._starts = [tensor_of(leaf) for leaf in self._leaves]
         self._invariants = self._shapes(shape_invariants)
+        # The name scope is unique in the graph, and so is the name of the frame.
         self._context: WhileContext = WhileContext(graph, graph.get_name_scope())
 
     def configure(self, parallel_iterations: int, back_prop: bool, swap_memory: bool) -> None:
@@ -56,6 +57,7 @@ class LoopBuilder:
         """Make the nodes of the loop. Return its results, in the structure that `body` returns."""
         context, starts, shapes = self._context, self._starts, self._invariants
         if self._maximum is not None:
+            # The counter must be the first variable: `trip_count` relies on it.
             zero = constant(0, self._maximum.dtype, name="iteration_counter")
             starts, shapes = [zero, *starts], [(), *shapes]
         variables = context.begin(starts, shapes)
@@ -99,12 +101,14 @@ class LoopBuilder:
         """Call the body. Return its results, and the tensors that carry them to the next iteration."""
         counted = [make("AddV2", inside[0], constant(1, inside[0].dtype))] if self._counters else []
         made = self._call(body, inside)
+        # A single loop variable may be returned bare.
         if not nest.is_nested(made) or isinstance(made, CompositeTensor):
             made = [made]
         if nest.is_nested(made) and len(self._structure) == 1 and len(made) != 1:
             # The body of a single nested variable may return it without the list around it.
             made = [made]
         nest.check_same_structure(self._structure, made, "body does not return the structure of the loop variables")
+        # A Python number that the body returns takes the dtype of the start value.
         results = [tensor_of(v, like) for v, like in zip(nest.flatten(made), self._starts, strict=True)]
         return made, [*counted, *(self._context.capture(t) for t in results)]
 

@@ -28,6 +28,7 @@ def _switch(ctx: ShapeContext) -> list[Dims]:
 
 
 def _merge(ctx: ShapeContext) -> list[Dims]:
+    # Any one of the inputs may be alive, so only what holds for all of them is known.
     return [functools.reduce(common_dims, ctx.dims_list("inputs")), ()]
 
 
@@ -123,6 +124,7 @@ def _merge_grad(op: Operation, *grads: Tensor) -> list[Tensor]:
 
 @gradient("Enter", "Exit", takes_slices=True)
 def _unchanged_grad(op: Operation, grad: Tensor) -> Tensor:
+    # The gradient of an Exit is that of the value that leaves; the loop before it is one step of the reverse walk.
     return grad
 
 

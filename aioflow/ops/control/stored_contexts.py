@@ -55,6 +55,7 @@ class _Reader:
                 raise InvalidArgumentError("a cond has two branches", expected="0 or 1", actual=stored.branch)
             side = CondContext(self._tensor(stored.pred_name), self._tensor(stored.pivot_name).op, stored.branch)
             self._place(side, stored, outer)
+            # The two branches are separate messages; the predicate's name brings them together.
             other = alone.pop((stored.pred_name, 1 - stored.branch), None)
             if other is None:
                 alone[stored.pred_name, stored.branch] = side
@@ -64,7 +65,11 @@ class _Reader:
             raise InvalidArgumentError("a branch is stored without the other one", actual=sorted(alone))
         for stored in loops:
             loop = WhileContext(
-                self._graph, stored.context_name, stored.parallel_iterations or 10, stored.back_prop, stored.swap_memory
+                self._graph,
+                stored.context_name,
+                stored.parallel_iterations or 10,
+                stored.back_prop,
+                stored.swap_memory,
             )
             loop.maximum_iterations = self._maximum(stored.maximum_iterations_name)
             self._loops[loop] = []
@@ -74,6 +79,7 @@ class _Reader:
         context.outer = outer
         # `values` lists the outside tensors, too.
         outside = set(stored.values_def.external_values)
+        # A name is that of a tensor, or of a node without outputs.
         for name in dict.fromkeys(
             value.partition(":")[0] for value in stored.values_def.values if value not in outside
         ):
@@ -143,6 +149,7 @@ def _variable(loop: WhileContext, merge: Operation, readers: Mapping[Tensor, lis
     leaving = None if switch is None else reader(switch.outputs[0], "Exit")
     if switch is None or leaving is None:
         raise _no_loop(loop, "a Switch and an Exit for each value", f"none for {merge.name!r}")
+    # The body may also read the Switch itself.
     kept = reader(switch.outputs[1], "Identity")
     found.leaving = switch.outputs[0]
     found.inside = switch.outputs[1] if kept is None else kept.outputs[0]

@@ -91,8 +91,10 @@ class BodyContext(ControlFlowContext, scopes.Body[Operation]):
         self, name: str, op_type: str, inputs: tuple[Tensor, ...], control: tuple[Operation, ...]
     ) -> tuple[tuple[Tensor, ...], tuple[Operation, ...]]:
         """Return the inputs and control inputs of a new node inside, with outside tensors captured."""
+        # A border node reads an outside tensor on purpose.
         if self._at_border or op_type == "Exit":
             return inputs, control
+        # An edge cannot lead into the body, so the call waits in place of the node inside.
         outside = [op for op in control if not self.holds(op)]
         self.waits.update(dict.fromkeys(outside))
         return tuple(self.capture(t) for t in inputs), tuple(op for op in control if op not in outside)
@@ -206,6 +208,7 @@ class Function:
         return self._definition
 
     def _define(self) -> FunctionDef:
+        # Arguments and captured tensors are inputs of the definition, not nodes.
         border = {t.op for t in (*self.arguments, *self.body.captures.values())}
         plain = graph_def_of([op for op in self.body.nodes.values() if op not in border], 0, False, {}).nodes
         nodes = tuple(replace(node, attrs=self._own_groups(node.attrs)) for node in plain)

@@ -87,11 +87,13 @@ class _Copy:
     ) -> None:
         self._graph = graph
         self._function = function
+        # Whether the inputs are known at least as well as those that the body was made for.
         self._fits = all(_both(a.dims, t.dims) == t.dims for a, t in zip(function.inputs, inputs, strict=True))
         self._tensors = dict(zip(function.inputs, inputs, strict=True))
         self._operations = {t.op: self._tensors[t].op for t in self._tensors}
         self._unused = {*without, *(t.op for t in (*function.arguments, *function.body.captures.values()))}
         self._scope = scopes.current_scope(graph)
+        # The top of the body corresponds to the place of the call.
         self._contexts: dict[ControlFlowContext, Any] = {function.body: current_context(graph)}
         self._variables: dict[LoopVariable, LoopVariable] = {}
         self._around = around
@@ -170,12 +172,14 @@ class _Copy:
                 control_inputs=[self._operations[c] for c in op.waits_for if c in self._operations],
                 device=op.device,
                 source=op.source,
+                # The expansion of a call in the body is copied node by node; `_complete` sets it.
                 expand=False,
             )
         made.control_flow_context = context
         self._operations[op] = made
         self._tensors.update(zip(op.outputs, made.outputs, strict=True))
         self._made.append((op, made))
+        # In a loop, a control edge may come from a node that is copied later.
         missing = [c for c in op.waits_for if c not in self._operations and c not in self._unused]
         self._later += [(made, control) for control in missing]
 
@@ -251,6 +255,7 @@ class _GradientOfCopy:
         """Return the gradients of the inputs, computed by a copy of the original gradient's nodes."""
         # The closure may refer to tensors of the body; the copy replaces them by their counterparts.
         function, outgoing = _traced(self._gradient, op, incoming)
+        # Tracing the gradient may have enlarged a loop of the body, so the copy must grow as well.
         self._copy.catch_up()
         given = [part for gradient in incoming for part in _parts(gradient)]
         captured = [self._copy.tensor(t) for t in function.captured]

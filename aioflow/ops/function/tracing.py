@@ -206,9 +206,12 @@ class PolymorphicFunction:
     def _concrete(self, structure: object, leaves: Sequence[object]) -> ConcreteFunction:
         graph = graph_of(leaves)
         specs = self.input_signature or [_spec(leaf) for leaf in leaves]
+        # The structure is part of the key: f(a, b) and f((a, b)) have the same leaves.
         key = (nest.describe(structure), tuple(_key(spec) for spec in specs))
         traces = self._traced.setdefault(graph, {})
         if key not in traces:
+            # Two functions may share a name. Only the same function with the same kind of arguments calls itself
+            # forever.
             with tracing(self._name, (id(self), key)):
                 traces[key] = self._trace(graph, structure, specs)
         return traces[key]
@@ -272,6 +275,7 @@ def _trace_into(
         outputs: list[Tensor] = []
         running: list[Operation] = []
         results = [_result(body, leaf, outputs, running) for leaf in nest.flatten(made)]
+    # A node that the function returns runs with every call, like an effect.
     traced = Function(body, body.name, arguments, outputs, list(dict.fromkeys([*ordered_effects(body), *running])))
     graph.functions[body.name] = traced
     return ConcreteFunction(traced, made, results)
@@ -311,6 +315,7 @@ def _key(leaf: object) -> object:
             expected="tensors, numbers, text, or hashable objects",
             actual=repr(leaf),
         ) from None
+    # 1, 1.0 and True are equal, but make different nodes.
     return (type(leaf), leaf)
 
 

@@ -49,8 +49,10 @@ def _contrast_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     images = op.inputs[0]
     factor = make("Cast", op.inputs[1], DstT=images.dtype)
     mean_of_grad = make("Mean", grad, [-3, -2], keep_dims=True)
+    # Each pixel is part of the mean, so it also gets (1 - factor) times the mean of the gradients.
     rest = make("Mul", make("Sub", constant(1, images.dtype), factor), mean_of_grad)
     by_images = make("AddV2", make("Mul", grad, factor), rest)
+    # By the factor: Σ grad · (image - mean).
     centred = make("Sub", images, make("Mean", images, [-3, -2], keep_dims=True))
     total = make("Sum", make("Reshape", make("Mul", grad, centred), [-1]), 0)
     return [by_images, make("Cast", total, DstT=dtypes.float32)]
@@ -217,6 +219,7 @@ def central_crop(image: TensorLike, central_fraction: float) -> Tensor:
 def _margin(size: _Size, fraction: float) -> _Size:
     if not isinstance(size, Tensor):
         return int((size - size * fraction) / 2)
+    # float64, as Python computes the margin of a known size.
     wide = make("Cast", size, DstT=dtypes.float64)
     rest = make("Sub", wide, make("Mul", wide, constant(fraction, dtypes.float64)))
     return make("Cast", make("RealDiv", rest, constant(2, dtypes.float64)), DstT=dtypes.int32)
@@ -280,6 +283,7 @@ def rot90(image: TensorLike, k: _Size = 1, name: str | None = None) -> Tensor:
 def _maybe_flipped(image: TensorLike, axis: int, seed: int | None) -> Tensor:
     given = convert_to_tensor(image)
     if given.dims is not None and len(given.dims) == 3:
+        # A single image needs only one of the branches; a batch needs both results anyway.
         flips = make("Less", random_uniform([], seed=seed), 0.5)
         result: Tensor = cond(flips, lambda: _flipped(given, axis), lambda: make("Identity", given))
         return result
@@ -333,6 +337,7 @@ def convert_image_dtype(image: TensorLike, dtype: DTypeLike, saturate: bool = Fa
 
 
 def _between_integers(image: Tensor, dtype: DType, saturate: bool) -> Tensor:
+    # Both ranges are powers of two, so one divides the other.
     most, wanted = int(image.dtype.max) + 1, int(dtype.max) + 1
     if most > wanted:
         return _cast(make("FloorDiv", image, constant(most // wanted, image.dtype)), dtype, saturate)
@@ -442,6 +447,7 @@ def rgb_to_grayscale(images: TensorLike, name: str | None = None) -> Tensor:
     given = convert_to_tensor(images)
     with name_scope(name, "rgb_to_grayscale"):
         floats = convert_image_dtype(given, dtypes.float32)
+        # The luma weights of ITU-R BT.601.
         weighted = make("Mul", floats, constant([0.2989, 0.587, 0.114]))
         return convert_image_dtype(make("Sum", weighted, [-1], keep_dims=True), given.dtype)
 

@@ -117,9 +117,11 @@ def _rgb_to_hsv_grad(op: Operation, grad: Tensor) -> Tensor:
         return make("Sum", chosen * values, [-1], keep_dims=True)
 
     least = picked(smallest, images)
+    # Black has the value 0, and gray the range 0: their slopes become 0 instead of NaN.
     one_over_value = make("DivNoNan", constant(1, dtype), value)
     one_over_range = make("DivNoNan", constant(1, dtype), value - least)
     lit = _flags(make("Greater", images, zero), dtype)
+    # saturation = 1 - least / value, so its slopes are least / value² and -1 / value.
     slope_of_saturation = lit * (largest * least * one_over_value * one_over_value - smallest * one_over_value)
     # The hue of a pixel whose channel k is the largest is (2 k + (the next - the one after that) / range) / 6.
     difference = picked(largest, _next(images, 1) - _next(images, 2))
@@ -135,6 +137,7 @@ def _hsv_to_rgb_grad(op: Operation, grad: Tensor) -> Tensor:
     """Differentiate `(1 - saturation + saturation * t) * value`, where t goes from 0 to 1 and back with the hue."""
     images, dtype = op.inputs[0], op.inputs[0].dtype
     hue, saturation, value = _channels(images)
+    # t is |6 h - 3| - 1 for red, 2 - |6 h - 2| for green and 2 - |6 h - 4| for blue, clipped to [0, 1].
     signs, centres, shifts = (constant(each, dtype) for each in ((1, -1, -1), (3, 2, 4), (-1, 2, 2)))
     zero, one, six = (constant(number, dtype) for number in (0, 1, 6))
     away = hue * six - centres

@@ -104,6 +104,7 @@ def sobel_edges(image: TensorLike) -> Tensor:
         raise DTypeError("images have the wrong dtype", expected="floats", actual=given.dtype.name)
     _rank(given.dims, (4,))
     dims = given.dims or ()
+    # Both filters as [3, 3, 1, 2]; tiling repeats them for each channel.
     both = constant(np.stack([_SOBEL, _SOBEL.T], axis=-1)[:, :, None, :], given.dtype)
     channels = make("StridedSlice", make("Shape", given), [3], [4], [1])
     kernel = make("Tile", both, make("ConcatV2", [[1, 1], channels, [1]], 0))

@@ -156,6 +156,7 @@ def _bilinear_grad_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 
 @gradient("ResizeNearestNeighbor")
 def _nearest_neighbor_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    # An old pixel gets the sum of the gradients of its copies.
     return [make("ResizeNearestNeighborGrad", grad, image_size(op.inputs[0]), **_scaling(op)), None]
 
 
@@ -174,6 +175,7 @@ def _as_floats(image: Tensor, dtype: dtypes.DType, gradient_of: Callable[[Tensor
 @gradient("ResizeBicubic")
 def _bicubic_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     image = op.inputs[0]
+    # ResizeBicubicGrad takes images of float32 and float64 only.
     wide = dtypes.float64 if image.dtype is dtypes.float64 else dtypes.float32
     return [_as_floats(image, wide, lambda x: make("ResizeBicubicGrad", grad, x, **_scaling(op))), None]
 
@@ -347,6 +349,7 @@ def _fitting(images: Tensor, size: Tensor) -> Tensor:
         sizes = np.array(dims[1:3], np.float32)
         return convert_to_tensor(np.round(sizes * (known.astype(np.float32) / sizes).min()).astype(np.int32))
     current = make("Cast", image_size(images), DstT=dtypes.float32)
+    # The smaller ratio fits both sides.
     scale = make("Min", make("RealDiv", make("Cast", size, DstT=dtypes.float32), current), 0)
     return make("Cast", make("Round", make("Mul", current, scale)), DstT=dtypes.int32)
 
@@ -382,11 +385,13 @@ def resize_image_with_pad(
         many = given if len(given.dims) == 4 else make("ExpandDims", given, 0)
         target = constant([target_height, target_width], dtypes.float32)
         size = make("Cast", image_size(many), DstT=dtypes.float32)
+        # The larger ratio decides, so that both sides fit.
         ratio = make("Max", make("RealDiv", size, target), 0)
         fitting = make("Floor", make("RealDiv", size, ratio))
         margins = make("Maximum", make("RealDiv", make("Sub", target, make("RealDiv", size, ratio)), 2.0), 0.0)
         before = make("Cast", make("Floor", margins), DstT=dtypes.int32)
         resized = resize_images(many, make("Cast", fitting, DstT=dtypes.int32), method, align_corners)
+        # All that remains goes behind the image, one pixel more than before it if the rest is odd.
         after = make("Sub", make("Sub", [target_height, target_width], before), image_size(resized))
         sides = make("ConcatV2", [[[0, 0]], make("Pack", [before, after], axis=1), [[0, 0]]], 0)
         made = make("Pad", resized, sides)

@@ -56,6 +56,7 @@ def _batch_product_shape(ctx: ShapeContext) -> Dims:
     x, y = ctx.require_rank("x", 2, -1), ctx.require_rank("y", 2, -1)
     same_batch = ctx.op_def.name == "BatchMatMul"
     if same_batch and (x is None) != (y is None):
+        # BatchMatMul does not broadcast, so an operand of unknown rank has the batch of the other one.
         x, y = x or _like_batch(y), y or _like_batch(x)
     if x is None or y is None:
         return None
@@ -81,6 +82,7 @@ def _einsum_shape(ctx: ShapeContext) -> Dims:
     for dims, term in zip(operands, labels, strict=True):
         if dims is not None and term is not None:
             for label, size in zip(term, dims, strict=True):
+                # Integers label the dimensions under an ellipsis. They broadcast, so a missing one counts as 1.
                 sizes[label] = _agree(label, sizes.get(label, 1 if isinstance(label, int) else None), size)
     return tuple(sizes.get(label) for label in equation.output_labels(known))
 
@@ -193,6 +195,7 @@ def _times(a: Tensor, b: Tensor, transpose_a: bool = False, transpose_b: bool = 
 @gradient("MatMul")
 def _matmul_grad(op: Operation, grad: Tensor) -> list[Tensor]:
     a, b = _conjugate(op.inputs[0]), _conjugate(op.inputs[1])
+    # C = A B: dA = dC Bᴴ and dB = Aᴴ dC. A transposed operand has the transposed gradient.
     match op.get_attr("transpose_a"), op.get_attr("transpose_b"):
         case False, False:
             return [_times(grad, b, False, True), _times(a, grad, True, False)]
@@ -213,6 +216,7 @@ def _batch_matmul_grad(op: Operation, grad: Tensor) -> list[Tensor]:
 def _batch_matmul_v2_grad(op: Operation, grad: Tensor) -> list[Tensor]:
     x, y = op.inputs
     grad_x, grad_y = _batch_products(op, grad)
+    # Equal and known batches: no operand was broadcast.
     if x.dims is not None and y.dims is not None and x.dims[:-2] == y.dims[:-2] and None not in x.dims[:-2]:
         return [grad_x, grad_y]
     shapes = make("Shape", x), make("Shape", y)
@@ -232,6 +236,7 @@ def _batch_products(op: Operation, grad: Tensor) -> list[Tensor]:
     def times(a: Tensor, b: Tensor, adj_x: bool = False, adj_y: bool = False) -> Tensor:
         return make(op.type, a, b, adj_x=adj_x, adj_y=adj_y)
 
+    # As for MatMul. Adjoints conjugate, so no Conj is needed.
     match op.get_attr("adj_x"), op.get_attr("adj_y"):
         case False, False:
             return [times(grad, y, False, True), times(x, grad, True, False)]
@@ -321,6 +326,7 @@ def _leading_by(shape: Tensor, count: int) -> Tensor:
 @gradient("Cross")
 def _cross_grad(op: Operation, grad: Tensor) -> list[Tensor]:
     a, b = op.inputs
+    # c = a × b: da = b × dc and db = dc × a.
     return [cross(b, grad), cross(grad, a)]
 
 
@@ -456,8 +462,10 @@ def _einsum_in_pairs(equation: Equation, tensors: list[Tensor], optimize: str) -
             actual=[format_dims(t.dims) for t in tensors],
         ) from error
     for step in path:
+        # From the back, so that the other positions stay valid.
         chosen = sorted(step, reverse=True)
         group, group_terms = [tensors.pop(i) for i in chosen], [terms.pop(i) for i in chosen]
+        # Labels that neither the output nor another operand has are summed in this product.
         wanted = set(equation.output).union(*terms)
         kept = equation.output if not terms else tuple(dict.fromkeys(x for t in group_terms for x in t if x in wanted))
         tensors.append(make("Einsum", group, equation=str(Equation(tuple(group_terms), kept))))

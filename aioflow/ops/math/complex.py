@@ -93,6 +93,7 @@ define_op(
 def _cast_grad(op: Operation, grad: Tensor) -> Tensor | None:
     source: DType = op.get_attr("SrcT")
     target: DType = op.get_attr("DstT")
+    # Gradients flow only between dtypes that have gradients themselves.
     if all((t.is_floating and not t.is_narrow) or t.is_complex for t in (source, target)):
         result: Tensor = cast(grad, source)
         return result
@@ -101,6 +102,7 @@ def _cast_grad(op: Operation, grad: Tensor) -> Tensor | None:
 
 @gradient("Complex")
 def _complex_grad(op: Operation, grad: Tensor) -> Pair:
+    # z = x + i y: ∂z/∂x = 1 and ∂z/∂y = i, whose conjugate selects the imaginary part of the gradient.
     return unbroadcast(op.inputs[0], op.inputs[1], real(grad), imag(grad))
 
 
@@ -137,6 +139,7 @@ def _complex_abs_grad(op: Operation, grad: Tensor) -> Tensor:
 
 @gradient("Abs")
 def _abs_grad(op: Operation, grad: Tensor) -> Tensor:
+    # |x|' = sign x, and 0 at 0.
     return make("Mul", grad, make("Sign", op.inputs[0]))
 
 
@@ -272,6 +275,7 @@ def _towards_zero(dtype: DType, limit: int | float) -> Any:
         return dtype.as_numpy_dtype(int(limit))
     nearest = dtype.as_numpy_dtype(float(limit))
     if builtins.abs(_exact(nearest)) > builtins.abs(limit):
+        # Rounding to the nearest float may exceed the limit; the next float towards 0 does not.
         return np.nextafter(nearest, dtype.as_numpy_dtype(0.0))
     return nearest
 

@@ -34,6 +34,7 @@ __all__ = [
 def _sorted_shape(ctx: ShapeContext) -> Dims:
     data = ctx.require_rank("data", 1, -1)
     ctx.require_rank("segment_ids", 1)
+    # The number of segments is the last id plus one, which only a step knows.
     return None if data is None else (None, *data[1:])
 
 
@@ -117,6 +118,7 @@ def _segment_sum_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 @gradient("SegmentMean")
 def _segment_mean_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     data, ids = op.inputs
+    # The gradient of the sum, divided by the number of rows.
     return [_rows(make("RealDiv", grad, _counts(data, ids)), ids), None]
 
 
@@ -158,6 +160,7 @@ def _only_single_zero(grad: Tensor, zeros: Tensor) -> Tensor:
 
 def _kept_rows(params: Tensor, ids: Tensor, like: Tensor) -> Tensor:
     """Return `params[ids]`, with zeros for negative ids, whose rows belong to no segment."""
+    # GatherV2 rejects negative indices; what it gathers in their place is dropped below.
     gathered = _rows(params, make("Maximum", ids, constant(0, dtype=ids.dtype)))
     counted = make("GreaterEqual", ids, constant(0, dtype=ids.dtype))
     if like.dims is None or ids.dims is None or len(like.dims) != len(ids.dims):
@@ -175,8 +178,10 @@ def _unsorted_extreme_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     """Share the gradient equally among the rows that attain the extreme."""
     data, ids, count = op.inputs
     chosen = make("Cast", make("Equal", data, _kept_rows(op.outputs[0], ids, data)), DstT=grad.dtype)
+    # A row with a negative id may equal the zeros of `_kept_rows`, but belongs to no segment.
     chosen = chosen * _kept_rows(make("OnesLike", op.outputs[0]), ids, data)
     shares = make("UnsortedSegmentSum", chosen, ids, count)
+    # An empty segment would divide 0 by 0.
     return [_kept_rows(make("DivNoNan", grad, shares), ids, data) * chosen, None, None]
 
 

@@ -216,9 +216,11 @@ def _top_grad(op: Operation, grad: Tensor | None, _: Tensor | None) -> list[Tens
     shape = make("Shape", x)
     size = make("Size", x)
     width = make("StridedSlice", shape, [-1], [0], [1], shrink_axis_mask=1)
+    # The maximum avoids a division by zero if there are no columns.
     rows = make("FloorDiv", size, make("Maximum", width, 1))
     columns = make("StridedSlice", make("Shape", indices), [-1], [0], [1], shrink_axis_mask=1)
     places = make("Reshape", make("Cast", indices, DstT=dtypes.int32), make("Pack", [rows, columns], axis=0))
+    # The flat position of an element is the start of its row plus its index.
     starts = make("ExpandDims", make("Range", 0, rows, 1) * width, -1)
     flat = make("UnsortedSegmentSum", make("Reshape", grad, [-1]), make("Reshape", places + starts, [-1]), size)
     return [make("Reshape", flat, shape), *nothing]
@@ -397,6 +399,7 @@ def _reversed(x: Tensor) -> Tensor:
     # Negation would overflow for the least integer, and reverse nothing for unsigned ones.
     if x.dtype.is_unsigned:
         return constant(x.dtype.max, dtype=x.dtype) - x
+    # -1 - x = ~x swaps the least integer with the greatest.
     return -x - constant(1, dtype=x.dtype) if x.dtype.is_integer else -x
 
 
@@ -423,6 +426,7 @@ def bincount(
     with name_scope("bincount", values=[x]):
         size = _bincount_size(x, minlength, maxlength)
         if weights is None:
+            # Without weights each element counts 1.
             nothing = constant(np.zeros(0, as_dtype(dtype).np_dtype))
             return make("Bincount", x, size, nothing)
         # UnsortedSegmentSum ignores negative ids, but rejects ids that are too large.

@@ -93,6 +93,7 @@ def clip_by_value(
         return IndexedSlices(clip_by_value(t.values, clip_value_min, clip_value_max, name), t.indices, t.dense_shape)
     tensor = convert_to_tensor(t)
     with name_scope(name, "clip_by_value", [tensor]) as scope:
+        # The maximum comes last, so the lower limit wins if the limits cross.
         low = make("Minimum", tensor, clip_value_max)
         # Fail if a limit broadcasts the result to a larger shape than t.
         merge_dims(tensor.dims, low.dims)

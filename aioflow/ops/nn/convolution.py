@@ -224,6 +224,7 @@ def conv2d_transpose(
     with name_scope(name, "conv2d_transpose", [source, kernel]) as scope:
         how = _attrs(strides, padding, data_format, dilations)
         tensor, bank = convert_to_tensor(source), convert_to_tensor(kernel)
+        # The transpose of a convolution is its gradient by the input.
         result = make("Conv2DBackpropInput", output_shape, bank, tensor, name=scope, **how)
         if result.dims is not None and None not in result.dims:
             _check_transposed(Window.of(how), result.dims, bank.dims, tensor.dims)

@@ -72,6 +72,7 @@ def embedding_lookup(
     with name_scope(name, "embedding_lookup", [*tables, ids]) as scope:
         numbers = convert_to_tensor(ids, name="ids")
         if len(tables) == 1:
+            # The caller's name belongs to the node whose output is returned.
             return _clipped(_rows(tables[0], numbers, scope if max_norm is None else None), numbers, max_norm)
         return _clipped(_partitioned_rows(tables, numbers, partition_strategy), numbers, max_norm)
 
@@ -108,6 +109,7 @@ def _partitioned_rows(tables: Sequence[TensorLike], ids: Tensor, strategy: str) 
         raise InvalidArgumentError("unknown partition_strategy", expected="'mod' or 'div'", actual=strategy)
     if part.dtype.name != "int32":
         part = make("Cast", part, DstT="int32")
+    # The places travel like the rows, so that the stitch can restore the order.
     places = make("Range", 0, make("Size", flat), 1)
     rows = make_list("DynamicPartition", row, part, num_partitions=count)
     where = make_list("DynamicPartition", places, part, num_partitions=count)

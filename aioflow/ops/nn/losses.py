@@ -100,6 +100,7 @@ def compute_weighted_loss(
         given = convert_to_tensor(losses)
         each = _floating(given)
         plain = isinstance(weights, int | float)
+        # A weight of 1 needs no node.
         factor = None if plain and weights == 1 else _like(weights, each)
         if factor is not None:
             _check_broadcast(factor.dims, each.dims)
@@ -133,6 +134,7 @@ def _reduced(weighted: Tensor, losses: Tensor, factor: Tensor | None, number: ob
         return weighted
     axes = _all_axes(weighted)
     total: Tensor
+    # A plain number other than 0 makes every loss count.
     by_count = reduction == Reduction.SUM_OVER_BATCH_SIZE or (reduction == _BY_NONZERO and number not in (None, 0))
     if (by_count or (reduction == Reduction.MEAN and factor is None)) and num_elements(losses.dims):
         # Every loss counts and there is at least one, so the quotient is the plain mean.
@@ -141,6 +143,7 @@ def _reduced(weighted: Tensor, losses: Tensor, factor: Tensor | None, number: ob
     total = make("Sum", weighted, axes)
     if reduction == Reduction.SUM:
         return total
+    # If no loss counts, the result is 0 and not NaN.
     return make("DivNoNan", total, _count(losses, factor, by_count, reduction))
 
 
@@ -152,6 +155,7 @@ def _count(losses: Tensor, factor: Tensor | None, by_count: bool, reduction: str
         return count
     if reduction == _BY_NONZERO:
         factor = make("Cast", make("NotEqual", factor, constant(0, factor.dtype)), DstT=losses.dtype)
+    # A weight that is broadcast counts once for each of its losses.
     full = factor if is_same(factor.dims, losses.dims) else factor + make("ZerosLike", losses)
     count = make("Sum", full, _all_axes(full))
     return count

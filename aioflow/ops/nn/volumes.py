@@ -194,6 +194,7 @@ def conv3d_transpose(
     with name_scope(name, "conv3d_transpose", [source, kernel]) as scope:
         how = _attrs(strides, padding, data_format, dilations)
         tensor, bank = convert_to_tensor(source), convert_to_tensor(kernel)
+        # The transpose of a convolution is its gradient by the input.
         return make("Conv3DBackpropInputV2", output_shape, bank, tensor, name=scope, **how)
 
 

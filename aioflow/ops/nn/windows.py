@@ -60,6 +60,8 @@ def given_shape(name: str, flowing: str) -> Callable[[ShapeContext], Dims]:
         out = ctx.require_rank(flowing, rank)
         if name == "filter_sizes" or out is None:
             return dims
+        # Only the batch size follows from the gradient: with strides, inputs of several sizes have the same output
+        # size.
         return merge_dims(dims, (out[0], *(None,) * (rank - 1)))
 
     return shape
@@ -78,6 +80,7 @@ def max_pool_grad_shape(ctx: ShapeContext) -> Dims:
     """Infer the shape of the gradient of max pooling."""
     window = Window.of(ctx.attrs)
     pooled = pool_dims(window, ctx.attrs["ksize"], ctx.dims("orig_input"))
+    # Called for its check: the three inputs must fit each other.
     merge_dims(merge_dims(pooled, ctx.dims("orig_output")), ctx.dims("grad"))
     rank = window.layout.rank
     return ctx.require_rank("orig_input", rank) or (None,) * rank

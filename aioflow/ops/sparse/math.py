@@ -153,6 +153,7 @@ not_differentiable("SparseAddGrad", "SparseReduceSumSparse", "SparseReduceMax", 
 
 @gradient("SparseAdd")
 def _add_grad(op: Operation, *grads: Tensor) -> list[Tensor | None]:
+    # Only the second output, the values, has a gradient.
     a_grad, b_grad = make_list("SparseAddGrad", grads[1], op.inputs[0], op.inputs[3], op.outputs[0])
     return [None, a_grad, None, None, b_grad, None, None]
 
@@ -167,6 +168,7 @@ def _reduce_sum_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     """Return for each entry the gradient of the sum that includes it."""
     indices, _, shape, axes = op.inputs
     rank = make("Size", shape, out_type=dtypes.int32)
+    # FloorMod makes negative axes count from the front.
     places = make("Reshape", make("FloorMod", make("AddV2", axes, rank), rank), [-1, 1])
     marks = make("Fill", make("Reshape", make("Size", axes, out_type=dtypes.int32), [1]), constant(1, dtypes.int64))
     reduced = make("ScatterNd", places, marks, make("Reshape", rank, [1]))
@@ -182,6 +184,7 @@ def _reduce_sum_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 def _matmul_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     indices, values, shape, b = op.inputs
     adjoint_a, adjoint_b = op.attrs["adjoint_a"], op.attrs["adjoint_b"]
+    # C = A B: dB = Aᴴ dC.
     by_b = make("SparseTensorDenseMatMul", indices, values, shape, grad, adjoint_a=not adjoint_a)
     if adjoint_b:
         by_b = make("Transpose", by_b, [1, 0])
@@ -204,6 +207,7 @@ def _matmul_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 def _softmax_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     indices, _, shape = op.inputs
     made = op.outputs[0]
+    # dx = (dy - Σ dy y) y, as for the dense softmax, with the sum over the entries of a row.
     total = make("SparseReduceSum", indices, make("Mul", made, grad), shape, [-1], keep_dims=True)
     less = make("SparseDenseCwiseAdd", indices, grad, shape, make("Neg", total))
     return [None, make("Mul", less, made), None]
@@ -229,6 +233,7 @@ def _cwise_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
         by_values, by_met = make("Mul", grad, met), make("Mul", grad, values)
     else:
         by_values = make("RealDiv", grad, met)
+        # ∂(v / d)/∂d = -v / d².
         by_met = make("Mul", grad, make("RealDiv", make("Neg", values), make("Mul", met, met)))
     return [None, by_values, None, make("ScatterNd", places, by_met, sizes)]
 

@@ -210,6 +210,7 @@ class UniformUnitScaling(Initializer):
 
     def _draw(self, shape: _Shape, dtype: DType, whole: _Shape) -> Tensor:
         inputs = math.prod(max(size, 1) for size in _sizes(whole)[:-1])
+        # A uniform distribution on [-a, a] has the variance a² / 3.
         limit = math.sqrt(3 / max(inputs, 1)) * self.factor
         return random_uniform(shape, -limit, limit, dtype, self.seed)
 
@@ -258,9 +259,11 @@ class VarianceScaling(Initializer):
         fan = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}[self.mode]
         variance = self.scale / max(1.0, fan)
         if self.distribution in ("normal", "truncated_normal"):
+            # Truncation makes the deviation smaller; the quotient makes up for it.
             return truncated_normal(shape, 0.0, math.sqrt(variance) / _TRUNCATED_STDDEV, dtype, self.seed)
         if self.distribution == "untruncated_normal":
             return random_normal(shape, 0.0, math.sqrt(variance), dtype, self.seed)
+        # The variance of a uniform distribution on [-a, a] is a² / 3.
         limit = math.sqrt(3.0 * variance)
         return random_uniform(shape, -limit, limit, dtype, self.seed)
 
@@ -301,6 +304,7 @@ class Orthogonal(Initializer):
                 "an orthogonal initializer needs at least two dimensions", expected="rank >= 2", actual=tuple(sizes)
             )
         rows, columns = math.prod(sizes[:-1]), sizes[-1]
+        # The draws form a tall matrix, so that q has orthonormal columns; a wide result is its transpose.
         draws = random_normal([max(rows, columns), min(rows, columns)], dtype=dtype, seed=self.seed)
         q, r = make_list("Qr", draws)
         # The factorization is unique only up to signs. The signs of the diagonal of r make the distribution uniform.
@@ -376,9 +380,11 @@ def _sizes(shape: ShapeLike) -> list[int]:
 
 def _fans(sizes: Sequence[int]) -> tuple[float, float]:
     """Return the inputs and outputs per unit of a layer with weights [in, out], or [height, width, in, out]."""
+    # As in TensorFlow, a vector has equal fans, and those of a scalar are 1.
     if len(sizes) < 2:
         fan = float(sizes[0]) if sizes else 1.0
         return fan, fan
+    # Each position of a convolution's field has its own weights.
     field = math.prod(sizes[:-2])
     return float(sizes[-2] * field), float(sizes[-1] * field)
 

@@ -193,6 +193,7 @@ def _current(graph: Graph) -> VariableScope:
     if scope is not None:
         return scope
     store = store_of(graph)
+    # Under the lock, two threads cannot make two roots.
     with graph.lock:
         if store.root is None:
             store.root = VariableScope(False)

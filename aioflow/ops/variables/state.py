@@ -101,6 +101,7 @@ def _gather_nd_shape(ctx: ShapeContext) -> Dims:
 
 def _scatter_fits(ctx: ShapeContext) -> list[Dims]:
     params, indices, updates = _handle_shape(ctx), ctx.dims("indices"), ctx.dims("updates")
+    # A scalar update applies to all the rows.
     if params is None or indices is None or updates == ():
         return []
     if not params:
@@ -280,6 +281,7 @@ not_differentiable(
 
 @gradient("ReadVariableOp", takes_slices=True)
 def _read_grad(op: Operation, grad: Tensor) -> Tensor:
+    # The gradient flows on to the handle, by which `gradients` identifies a variable.
     return grad
 
 

@@ -106,6 +106,7 @@ class Variable(Updates["Variable"]):
         wanted = None if dtype is None else as_dtype(dtype)
         static = expected_shape if shape is None else shape
         graph = graph_of([initial_value])
+        # The initializer runs on its own, so it must not wait for nodes around the construction.
         with graph.as_default(), graph.control_dependencies(None):
             self._build(graph, initial_value, name, wanted, static, validate_shape)
         self._join(graph, collections)
@@ -158,6 +159,7 @@ class Variable(Updates["Variable"]):
                 with graph.name_scope("Read"):
                     self._cached = self._read()
             if self._caching_device is not None:
+                # Readers use the copy; updates use the handle, which stays on the variable's device.
                 with graph.device(self._caching_device):
                     self._cached = identity(self._cached)
             graph.add_variable(self)
