@@ -144,8 +144,10 @@ def loop_gradients(walk: Walk, loop: WhileContext) -> list[tuple[Tensor, Gradien
         back = GradientLoop(graph, graph.get_name_scope(), loop)
         # The first variable of the backward loop counts its remaining iterations.
         starts = [loop.trip_count(), *(as_dense(given.get(v), v.exit) for v in carried)]
+        # A gradient has the shape that its variable keeps in all iterations.
         count, *grads = back.begin(starts, [(), *(v.merge.dims for v in carried)])
         with back.opened():
+            # The body runs once for each iteration of the forward loop.
             back.decide(make("Greater", count.merge, constant(0, count.merge.dtype)))
             back.close(count, make("Sub", count.inside, constant(1, count.inside.dtype)))
             body = walk.inner(

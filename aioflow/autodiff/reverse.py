@@ -111,10 +111,12 @@ class ReverseWalk:
         """Visit every step on a path, given the incoming gradients of `ys`."""
         self._flow(zip(self._ys, seeds, strict=True))
         pending = self._paths.pending
+        # A y that another y depends on has gradients to wait for.
         ready = deque(step for step in self._paths.ends if pending[step] == 0)
         while ready:
             step = ready.popleft()
             self._flow(self._visit(step))
+            # Count down even if no gradient flows, or the sources would wait forever.
             for tensor in self.level.sources(step):
                 source = self.level.step(tensor.op)
                 if source in pending:
@@ -187,6 +189,7 @@ class ReverseWalk:
     def _outgoing(self, op: Operation, incoming: list[Gradient | None]) -> list[Gradient | None]:
         """Return the gradients of inputs that depend on xs, and None for the others, which a gate would compute too."""
         found: Sequence[Gradient | None]
+        # The outputs of a call are those of its expansion, one by one, and so are their gradients.
         if not is_own(op):
             found = incoming
         elif op.type == "Merge" and self.branches.know(op):

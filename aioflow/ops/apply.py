@@ -201,6 +201,7 @@ def convert_to_tensor(
     wanted = None if dtype is None else dtypes.as_dtype(dtype)
     if isinstance(value, Tensor):
         return _checked(value, wanted)
+    # `preferred_dtype` is TensorFlow's older name of `dtype_hint`.
     hint = preferred_dtype if preferred_dtype is not None else dtype_hint
     # Conversions come before lists, so that a class derived from list or tuple can have one.
     for _, base_type, convert in _CONVERSIONS:
@@ -410,6 +411,7 @@ def _is_ready(arg: ArgDef, value: object) -> bool:
 
 
 def _convert_inputs(op_def: OpDef, inputs: Sequence[object], attrs: Attrs) -> list[Tensor | list[Tensor]]:
+    # A dtype that the caller passes as an attribute decides before any input.
     known: dict[str, DType] = {k: v for k, v in attrs.items() if isinstance(v, DType)}
     firsts: dict[str, _Symbolic] = {}
     # A tensor that is an input itself determines the dtype before one inside a list, which is cast to it.

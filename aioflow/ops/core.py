@@ -55,6 +55,7 @@ def cast_like(tensor: Tensor, like: Tensor) -> Tensor:
 
 def origin(handle: Tensor) -> Tensor:
     """Follow a handle back through identities, loops and branches to the tensor that it comes from."""
+    # Other nodes may pass on one of several handles, as a Merge does.
     while handle.op.type in ("Enter", "Identity", "StopGradient", "Switch"):
         handle = handle.op.inputs[0]
     return handle

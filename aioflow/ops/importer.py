@@ -200,6 +200,7 @@ class Import:
             if node.name in self.nodes:
                 raise _at(InvalidArgumentError(f"the definition has two nodes {node.name!r}"), node)
             self.nodes[node.name] = node
+            # A node of the definition keeps the name to itself: colocation with it stays.
             self.beside_arguments.discard(f"loc:@{node.name}")
 
     def in_order(self) -> list[NodeDef]:
@@ -292,6 +293,7 @@ class Import:
         node = self._as_call(node)
         op_def = OPS.get(node.op)
         refs = node.refs()
+        # A back edge has no tensor yet, so the first input stands in until `close_loops`.
         later = {ref for _, ref in self.back_edges.get(node.name, ())}
         data = [self._tensor(refs[0] if ref in later else ref) for ref in refs if ref.port >= 0]
         control = [self.mapped.get(ref) or self.made[ref.node] for ref in refs if ref.port < 0]

@@ -79,6 +79,7 @@ def _outline(structure: object) -> object:
 
 
 def _keys(mapping: Mapping[Any, object]) -> list[Any]:
+    # Sorted as in TensorFlow, so that dicts with the same keys are the same structure.
     return sorted(mapping)
 
 
@@ -101,4 +102,5 @@ def _pack(structure: Any, leaves: Iterator[Any]) -> Any:
         return structure.with_components([next(leaves) for _ in structure.components])
     packed_items = [_pack(item, leaves) for item in structure]
     kind = type(structure)
+    # A named tuple takes its items as arguments.
     return kind(*packed_items) if hasattr(kind, "_fields") else kind(packed_items)

@@ -299,6 +299,7 @@ def _reshaped(ctx: RowContext) -> Rows:
         place += 1
     while place < len(target) and isinstance(target[place], int) and target[place] == 1:
         place += 1
+    # In front of the rows only sizes of 1 may be left, and the target needs an axis for the rows.
     if any(size != 1 for size in ahead) or place == len(target):
         return ctx.unknown("reshapes so that the elements of a row may be split up")
     return _parted(ctx, place, target[place], target[place + 1 :], dims[axis + 1 :])
@@ -618,6 +619,7 @@ def _product(ctx: RowContext, ranks: Sequence[int], turned: Sequence[bool]) -> R
     state = ctx.inputs[side]
     from_end = ranks[side] - state.axis  # 2 for the rows of a matrix, 1 for its columns
     if turned[side]:
+        # A transposed operand swaps its rows (2 from the end) and columns (1).
         from_end = 3 - from_end
     # The product keeps the rows of the left operand and the columns of the right one, and sums over the other axis.
     kept = 2 if side == 0 else 1

@@ -95,6 +95,7 @@ not_differentiable("ZerosLike", "OnesLike")
 @gradient("Fill")
 def _fill_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     dense = convert_to_tensor(grad)
+    # The scalar is copied to every element, so its gradient is the sum of theirs.
     return [None, make("Sum", dense, all_axes(dense), keep_dims=False)]
 
 
@@ -223,6 +224,7 @@ def range_length(start: float, limit: float, delta: float) -> int:
         )
     # Integers stay integers: as floats, large ones would be rounded, and with them the length.
     if isinstance(start, int) and isinstance(limit, int) and isinstance(delta, int):
+        # Floor division of the negated difference, negated, rounds the quotient up.
         return max(0, -((start - limit) // delta))
     return max(0, ceil(abs((limit - start) / delta)))
 
@@ -310,6 +312,7 @@ def _linspace_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     """Differentiate start + part * (stop - start), where the parts go from 0 to 1."""
     dtype = grad.dtype
     parts = make("LinSpace", _cast(constant(0.0), dtype), _cast(constant(1.0), dtype), op.inputs[2])
+    # ∂/∂stop = part and ∂/∂start = 1 - part.
     whole, of_stop = (make("Sum", t, int_constant([0]), keep_dims=False) for t in (grad, make("Mul", grad, parts)))
     return [make("Sub", whole, of_stop), of_stop, None]
 
@@ -401,6 +404,7 @@ def one_hot(
     wanted = None if dtype is None else as_dtype(dtype)
     given = [convert_to_tensor(v, wanted) for v in (on_value, off_value) if v is not None]
     wanted = wanted or (given[0].dtype if given else dtypes.float32)
+    # If only one of the two is given, it is both the first and the last of the list.
     on = _cast(constant(1), wanted) if on_value is None else given[0]
     off = _cast(constant(0), wanted) if off_value is None else given[-1]
     return make("OneHot", indices, depth, on, off, axis=-1 if axis is None else axis, name=name)
@@ -442,6 +446,7 @@ def meshgrid(*args: TensorLike, indexing: str = "xy", name: str = "meshgrid") ->
     places = list(builtins.range(count))
     if indexing == "xy" and count > 1:
         places[:2] = [1, 0]
+    # Each vector lies along a dimension of its own, and is repeated along the others.
     shaped = [make("Reshape", v, [1] * p + [-1] + [1] * (count - p - 1)) for v, p in zip(vectors, places, strict=True)]
     lengths: list[TensorLike] = [0] * count
     for vector, place in zip(vectors, places, strict=True):

@@ -219,6 +219,7 @@ _OUT_IDX = "out_idx: {int32, int64} = int32"
 
 def _unique_shape(ctx: ShapeContext) -> list[Dims]:
     length = ctx.require_rank("x", 1) or (None,)
+    # One index per element of x; how many distinct values there are is not known.
     outputs: list[Dims] = [(None,), length]
     return outputs if ctx.op_def.name == "Unique" else [*outputs, (None,)]
 
@@ -347,6 +348,7 @@ def _partition_shape(ctx: ShapeContext) -> list[Dims]:
             expected=f"a prefix of {format_dims(data)}",
             actual=format_dims(places),
         )
+    # How many slices a part gets depends on the numbers in `partitions`.
     return [(None, *data[len(places) :])] * count
 
 
@@ -388,6 +390,7 @@ def dynamic_partition(
 
 def _stitch_shape(ctx: ShapeContext) -> Dims:
     count = ctx.attrs["N"]
+    # The result ends at the greatest index, which is known if all indices are constants.
     greatest: int | None = -1
     rest: Dims = None
     for indices, data in zip(ctx.tensors[:count], ctx.tensors[count:], strict=True):
@@ -432,6 +435,7 @@ for _name in ("DynamicStitch", "ParallelDynamicStitch"):
 @gradient("DynamicStitch", "ParallelDynamicStitch")
 def _stitch_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     count = op.get_attr("N")
+    # As in TensorFlow, every slice of a repeated index gets the gradient, though only the last one was used.
     return [*[None] * count, *(make("GatherV2", grad, indices, 0) for indices in op.inputs[:count])]
 
 
@@ -491,6 +495,7 @@ def searchsorted(
         raise InvalidArgumentError("unknown side", expected="'left' or 'right'", actual=side)
     rows = convert_to_tensor(sorted_sequence)
     wanted = convert_to_tensor(values, rows.dtype)
+    # The ops take matrices, so the leading sizes become one.
     flat = [make("Reshape", t, _as_rows(t)) for t in (rows, wanted)]
     found = make(ops[side], *flat, out_type=as_dtype(out_type), name=name)
     return make("Reshape", found, shape_of(wanted))

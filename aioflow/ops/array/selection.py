@@ -20,6 +20,7 @@ __all__ = ["boolean_mask", "where", "where_v2"]
 
 
 def _where_shape(ctx: ShapeContext) -> Dims:
+    # The number of true elements depends on their values.
     return (None, ctx.rank("input"))
 
 
@@ -40,6 +41,7 @@ def _select_shape(ctx: ShapeContext) -> Dims:
     data, condition = merge_dims(ctx.dims("t"), ctx.dims("e")), ctx.dims("condition")
     if data is None or condition is None or not condition:
         return data
+    # A vector selects whole rows.
     if len(condition) == 1 and len(data) > 1:
         merge_dims(condition, data[:1])
         return data
@@ -82,6 +84,7 @@ def _select_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 @gradient("SelectV2")
 def _select_v2_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     condition, first, second = op.inputs
+    # A scalar is enough, since SelectV2 broadcasts.
     zero = convert_to_tensor(np.zeros((), grad.dtype.np_dtype))
     return [
         None,

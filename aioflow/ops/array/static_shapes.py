@@ -93,6 +93,7 @@ def reduce_to(grad: Tensor, like: Tensor) -> Tensor:
         return grad
     padded = (1,) * (len(given) - len(wanted)) + wanted
     axes_list = [i for i, (w, g) in enumerate(zip(padded, given, strict=True)) if w == 1 and g != 1]
+    # The leading axes that `like` lacks are summed, too, whatever their size.
     axes_list += [i for i in range(len(given) - len(wanted)) if i not in axes_list]
     summed = make("Sum", grad, int_constant(sorted(axes_list)), keep_dims=False) if axes_list else grad
     return summed if known_dims(summed) == wanted else make("Reshape", summed, int_constant(wanted))

@@ -89,6 +89,7 @@ def _batch_gradient(op: Operation, *grads: Tensor | None) -> list[Tensor | None]
             index,
             number,
             timeout_micros=op.attrs["grad_timeout_micros"],
+            # The gradient of each tensor is divided by its own `Unbatch`, so each needs a name of its own.
             shared_name=f"batch_gradient_{op.name}_{position}",
         )
         for position, grad in enumerate(grads[: len(batched)])

@@ -64,6 +64,7 @@ class _Reader:
         if alone:
             raise InvalidArgumentError("a branch is stored without the other one", actual=sorted(alone))
         for stored in loops:
+            # Protobuf has 0 for a missing field; 10 is the default of `while_loop`.
             loop = WhileContext(
                 self._graph,
                 stored.context_name,

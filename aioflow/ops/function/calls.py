@@ -136,6 +136,7 @@ def _given_gradient(gradient: Function | Callable[..., Any], op: Operation, *gra
     if not isinstance(gradient, Function):
         made = gradient(op, *incoming)
         return list(made) if isinstance(made, list | tuple) else [made]
+    # The gradient takes the arguments, without captured tensors, and one gradient for each output.
     arguments = op.inputs[: len(gradient.inputs) - len(incoming)]
     found = call(gradient, [*arguments, *incoming])
     outputs = found if isinstance(found, list) else []
@@ -146,6 +147,7 @@ def call(function: Function, arguments: Sequence[Tensor], name: str | None = Non
     """Make a call of a traced function. Return its outputs, or the node if it has no outputs."""
     graph = function.graph
     op_type = "StatefulPartitionedCall" if function.stateful else "PartitionedCall"
+    # Nodes in the body cannot wait for nodes outside, so the call does.
     with graph.as_default(), graph.control_dependencies(list(function.body.waits)):
         types = [t.dtype for t in function.outputs]
         op = make_op(op_type, [*arguments, *function.captured], Tout=types, f=function, name=name or function.name)
@@ -156,6 +158,7 @@ def call(function: Function, arguments: Sequence[Tensor], name: str | None = Non
 def _expand_if(op: Operation) -> None:
     pred, *inputs = op.inputs
     sides = [partial(_branch, called(op, attr, inputs), inputs, attr) for attr in ("then_branch", "else_branch")]
+    # strict, because a list of one result must stay a list.
     _stand_for_branches(op, cond(_truth(pred), sides[0], sides[1], strict=True))
 
 
@@ -209,6 +212,7 @@ def _expand_while(op: Operation) -> None:
     shapes = [t.dims for t in op.outputs]
 
     def inputs(values: Sequence[Tensor]) -> list[Tensor]:
+        # Values that do not change are read as they are, as invariants of the loop.
         found = list(op.inputs)
         for i, value in zip(carried, values, strict=True):
             found[i] = value

@@ -124,6 +124,7 @@ class _Copy:
             return self._contexts.get(context)
         if not self._is_inside(context):
             return context if self._around is None else self._around.context(context)
+        # Registered first: the two branches of a cond refer to each other.
         made = self._contexts[context] = copy(context)
         context.begin_copy(made, self)
         return made

@@ -46,6 +46,7 @@ class _Order:
         if op.op_def.traits.effect is Effect.CHANGES:
             self._changes(op.control_flow_context, op)
         elif op.op_def.traits.effect is Effect.READS:
+            # Reads may run in any order, but after the change before them.
             chain = self._chain(op.control_flow_context)
             self._wait([op], chain.last)
             chain.reads.append(op)
@@ -56,9 +57,11 @@ class _Order:
 
     def _changes(self, context: ControlFlowContext, unit: Operation | ControlFlowContext) -> None:
         chain = self._chain(context)
+        # A branch or loop has several nodes with effects, but is one item of the order.
         if chain.last is not unit:
             entries = self._entries(unit)
             self._wait(entries, chain.last)
+            # The reads before a change must not see it.
             for read in chain.reads:
                 self._wait(entries, read)
             chain.last, chain.reads = unit, []
@@ -69,6 +72,7 @@ class _Order:
     def _pass_on(self, context: ControlFlowContext) -> None:
         """Add a branch or loop with an effect or read to the outer order. Both branches of a cond are one item."""
         if context is not self._body and context.outer is not None:
+            # The branch for true stands for the whole cond.
             first = context.other if isinstance(context, CondContext) and not context.branch else context
             self._changes(context.outer, first)
 
@@ -99,6 +103,7 @@ class _Order:
         ends = self.ends(before)
         for op in entries:
             sources = {t.op for t in op.inputs}
+            # A node needs no control edge from one whose output it reads.
             added = [b for b in ends if b not in sources and b not in op.waits_for and b is not op]
             op.waits_for = (*op.waits_for, *added)
 

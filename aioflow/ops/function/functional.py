@@ -178,6 +178,7 @@ def For(
     first, last, stride = (convert_to_tensor(v, dtypes.int32) for v in (start, limit, delta))
 
     def going_on(i: Tensor, end: Tensor, by: Tensor, *values: Tensor) -> Tensor:
+        # The sign of `delta` is known only in the step, so both directions are tested.
         up = make("LogicalAnd", make("Greater", by, 0), make("Less", i, end))
         down = make("LogicalAnd", make("Less", by, 0), make("Greater", i, end))
         return make("LogicalOr", up, down)
@@ -185,6 +186,7 @@ def For(
     def step(i: Tensor, end: Tensor, by: Tensor, *values: Tensor) -> list[object]:
         made = body(i, *values)
         made = [] if isinstance(made, Operation) or made is None else nest.flatten(made)
+        # The bounds must be loop variables, because the condition reads nothing else.
         return [make("AddV2", i, by), end, by, *made]
 
     return While([first, last, stride, *inputs], going_on, step, name=name or "For")[3:]

@@ -325,8 +325,10 @@ def _argument_names(signature: inspect.Signature, structure: Any) -> list[str]:
     parameters = list(signature.parameters.values())
     names: list[str] = []
     for i, value in enumerate(args):
+        # Further positional arguments belong to the last parameter, `*args`.
         parameter = parameters[min(i, len(parameters) - 1)]
         names += [parameter.name] * len(nest.flatten(value))
+    # `nest` flattens a dict in the order of its sorted keys.
     for key in sorted(kwargs):
         names += [key] * len(nest.flatten(kwargs[key]))
     return names

@@ -25,6 +25,7 @@ def _channels(ctx: ShapeContext) -> int | None:
     count = ctx.attrs["channels"]
     if count not in (0, 1, 3, 4):
         raise InvalidArgumentError("unsupported number of channels", expected="0, 1, 3 or 4", actual=count)
+    # 0 stands for as many channels as the file has.
     return count or None
 
 
@@ -36,6 +37,7 @@ def _one_image(ctx: ShapeContext) -> Dims:
 def _any_image(ctx: ShapeContext) -> Dims:
     ctx.require_rank("contents", 0)
     channels = _channels(ctx)
+    # An animation has one dimension more than an image.
     return None if ctx.attrs["expand_animations"] else (None, None, channels)
 
 
@@ -319,6 +321,7 @@ def decode_image(
             "DecodeImage",
             contents,
             channels=channels or 0,
+            # uint16 keeps more precision than uint8 for the conversion below.
             dtype=wanted if direct else dtypes.uint16,
             expand_animations=expand_animations,
         )
@@ -328,6 +331,7 @@ def decode_image(
 def is_jpeg(contents: TensorLike, name: str | None = None) -> Tensor:
     """Return whether the bytes begin like those of a JPEG image."""
     with name_scope(name, "is_jpeg"):
+        # The marker at the start of a JPEG image, and the first byte of the next marker.
         return make("Equal", make("Substr", contents, 0, 3), b"\xff\xd8\xff")
 
 

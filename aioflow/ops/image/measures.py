@@ -165,6 +165,7 @@ def psnr(a: TensorLike, b: TensorLike, max_val: TensorLike, name: str | None = N
     with name_scope(name, "psnr"):
         one, other, limit = _as_floats(a, b, max_val)
         error = _mean(make("SquaredDifference", one, other), (-3, -2, -1))
+        # 10 log₁₀(max² / error) = 10 / ln 10 · (2 ln max - ln error).
         per_decade = constant(10 / np.log(10), dtypes.float32)
         return per_decade * (constant(2, dtypes.float32) * make("Log", limit) - make("Log", error))
 
@@ -173,11 +174,14 @@ class _Window:
     """A Gaussian window over images, and the stabilizing constants of the similarity."""
 
     def __init__(self, size: int, sigma: float, k1: float, k2: float, most: Tensor) -> None:
+        # Distances from the middle of the window, in pixels.
         away = np.arange(size, dtype=np.float64) - (size - 1) / 2
         line = np.exp(-0.5 * (away / sigma) ** 2)
         window = np.outer(line, line)
+        # The weights add up to 1.
         self._window = (window / window.sum()).astype(np.float32)[:, :, None, None]
         self._size = size
+        # c₁ = (k₁ L)² and c₂ = (k₂ L)², where L is the range of the values.
         self._least = [make("Square", make("Mul", constant(k, dtypes.float32), most)) for k in (k1, k2)]
 
     def _smoothed(self, images: Tensor) -> Tensor:
@@ -202,9 +206,11 @@ class _Window:
         means = [self._smoothed(image) for image in (one, other)]
         product = two * means[0] * means[1]
         squares = make("Square", means[0]) + make("Square", means[1])
+        # (2 μ₁ μ₂ + c₁) / (μ₁² + μ₂² + c₁).
         luminance = (product + self._least[0]) / (squares + self._least[0])
         products = two * self._smoothed(one * other)
         both = self._smoothed(make("Square", one) + make("Square", other))
+        # (2 σ₁₂ + c₂) / (σ₁² + σ₂² + c₂), with σ₁₂ = E[x₁ x₂] - μ₁ μ₂ and σ² = E[x²] - μ².
         return luminance, (products - product + self._least[1]) / (both - squares + self._least[1])
 
 
@@ -287,6 +293,7 @@ def ssim_multiscale(
             if number:
                 one, other = _halved(one), _halved(other)
             luminance, structure = window.compare(one, other)
+            # The luminance counts only at the last scale.
             last = number == len(power_factors) - 1
             # A negative mean has no real power.
             found.append(make("Relu", _mean(luminance * structure if last else structure, (-3, -2))))

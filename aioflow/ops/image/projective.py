@@ -57,6 +57,7 @@ def _inverted(transforms: Tensor) -> Tensor:
     matrices = make("Reshape", make("ConcatV2", [transforms, ones], 1), [-1, 3, 3])
     flat = make("Reshape", make("MatrixInverse", matrices), [-1, 9])
     eight = make("Slice", flat, [0, 0], [-1, 8])
+    # The quotient makes the last element 1 again.
     return make("RealDiv", eight, make("Slice", flat, [0, 8], [-1, 1]))
 
 

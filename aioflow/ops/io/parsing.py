@@ -80,6 +80,7 @@ def _outputs(ctx: ShapeContext, batch: tuple[int | None, ...], sparse: int, rank
                 expected="known sizes",
                 actual=format_dims(dims),
             )
+    # The indices of all sparse features come first, then all values, then all shapes.
     found: list[Dims] = [(None, rank)] * sparse + [(None,)] * sparse + [(rank,)] * sparse
     return found + [(*batch, *dims) for dims in shapes]
 

@@ -116,6 +116,7 @@ def _check_norm(ord: str | float, pair: bool) -> None:
 
 
 def _euclidean(x: Tensor, axis: TensorLike | None, keep: bool) -> Tensor:
+    # |z|² = z · conj z.
     squares = x * make("Conj", x) if x.dtype.is_complex else x * x
     return make("Sqrt", reduce_by("Sum", squares, axis, keep, None))
 
@@ -132,6 +133,7 @@ def _vector_norm(x: Tensor, ord: Any, axis: TensorLike | None, keep: bool) -> Te
         return reduce_by("Sum", size, axis, keep, None)
     if ord == np.inf:
         return reduce_by("Max", size, axis, keep, None)
+    # (Σ |x|ᵖ)^(1/p).
     total = reduce_by("Sum", make("Pow", size, constant(ord, dtype=size.dtype)), axis, keep, None)
     return make("Pow", total, constant(1.0 / ord, dtype=size.dtype))
 
@@ -141,6 +143,7 @@ def _matrix_norm(x: Tensor, ord: str | float, axes: tuple[int, int], keep: bool)
         return _euclidean(x, axes, keep)
     if ord == 2:
         return _spectral(x, axes, keep)
+    # The 1-norm is the greatest sum of a column, the ∞-norm that of a row.
     summed, compared = axes if ord == 1 else axes[::-1]
     # The first reduction keeps its axis, so that the second axis keeps its number.
     inner = reduce_by("Max", reduce_by("Sum", _absolute(x), summed, True, None), compared, True, None)
@@ -156,6 +159,7 @@ def _spectral(x: Tensor, axes: tuple[int, int], keep: bool) -> Tensor:
     order = [*(i for i in range(rank) if i not in last), *last]
     matrices = make("Transpose", x, order) if order != list(range(rank)) else x
     top = reduce_by("Max", _absolute(svd(matrices, compute_uv=False)), -1, False, None)
+    # In ascending order, so that each axis gets its own number again.
     for axis in sorted(last) if keep else ():
         top = make("ExpandDims", top, axis)
     return top

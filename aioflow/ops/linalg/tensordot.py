@@ -44,6 +44,7 @@ def tensordot(a: TensorLike, b: TensorLike, axes: TensorLike, name: str | None =
         if x.dims is None or y.dims is None or isinstance(axes, Tensor):
             return _of_matrices(x, y, *_axes_at_run_time(x, axes))
         left, right = _contracted(axes, len(x.dims), len(y.dims))
+        # An einsum has 52 letters for its labels.
         if len(x.dims) + len(y.dims) - len(right) > len(ascii_letters):
             return _of_matrices(x, y, int_constant(left), int_constant(right))
         return _by_einsum(x, y, left, right)

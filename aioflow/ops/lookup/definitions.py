@@ -50,6 +50,7 @@ def _found(ctx: ShapeContext) -> Dims:
     if op is None or keys is None:
         return None
     value: Dims = op.attrs.get("value_shape", ())
+    # Only dense tables have inputs; the first is a key, which may be a vector.
     key: Dims = op.inputs[0].dims if op.inputs else ()
     if value is None or key is None:
         return None

@@ -44,6 +44,7 @@ class ExportedTable:
     def exported(self) -> list[Tensor]:
         """Return all keys and all values."""
         with self.graph.colocate_with(self.handle.op):
+            # One node exports both columns, so that they are of the same moment.
             return make_list("LookupTableExportV2", self.handle, Tkeys=self.key_dtype, Tvalues=self.value_dtype)
 
     def imported(self, keys: Tensor, values: Tensor) -> Operation:
@@ -131,6 +132,7 @@ class MutableHashTable(LookupInterface):
         attrs: dict[str, object] = {"key_dtype": self._key_dtype, "value_dtype": self._value_dtype}
         kind = self._kinds[0]
         if self._default_value.dims != ():
+            # A default value that is no scalar makes it a table of tensors.
             kind = self._kinds[1]
             attrs["value_shape"] = self._default_value.dims
         return self._node(kind, name, attrs, checkpoint, is_anonymous)

@@ -99,6 +99,7 @@ class StaticHashTable(_StaticTable):
         check_kind(initializer, TableInitializer, "the initializer of a table", "such as KeyValueTensorInitializer")
         super().__init__(initializer.key_dtype, initializer.value_dtype)
         graph = graph_of([default_value])
+        # The table is filled in a step of its own, so it must not wait for nodes around the construction.
         with graph.as_default(), graph.control_dependencies(None):
             self._default_value = convert_to_tensor(default_value, self._value_dtype)
             if self._default_value.dims not in ((), None):

@@ -62,6 +62,7 @@ def _by_length(rank: int, halved: bool) -> Callable[[ShapeContext], Dims]:
         if dims is None:
             return None
         last = lengths[-1]
+        # The transform of n real numbers has n // 2 + 1 independent numbers: the others are their conjugates.
         return (*dims[: len(dims) - rank], *lengths[:-1], last // 2 + 1 if halved and last else last)
 
     return shape
@@ -121,12 +122,14 @@ def _last(sizes: Tensor, rank: int) -> Tensor:
 @gradient("FFT", "FFT2D", "FFT3D")
 def _fft_grad(op: Operation, grad: Tensor) -> Tensor:
     suffix, rank = _parts(op)
+    # The adjoint of the transform F is n F⁻¹.
     return _scaled(make(f"IFFT{suffix}", grad), _last(shape_of(grad), rank), False)
 
 
 @gradient("IFFT", "IFFT2D", "IFFT3D")
 def _ifft_grad(op: Operation, grad: Tensor) -> Tensor:
     suffix, rank = _parts(op)
+    # The adjoint of F⁻¹ is F / n.
     return _scaled(make(f"FFT{suffix}", grad), _last(shape_of(grad), rank), True)
 
 
@@ -135,8 +138,10 @@ def _rfft_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     """Return the gradient of a full transform of which only a part of the result was kept."""
     suffix, rank = _parts(op)
     source, lengths = op.inputs
+    # The part of the result that was not kept has no gradient.
     whole = _fitted(grad, lengths, rank)
     back = _scaled(make(f"IFFT{suffix}", whole), lengths, False)
+    # The input is real, so only the real part of its gradient counts.
     real = make("Real", back, Tout=source.dtype)
     return [_fitted(real, _last(shape_of(source), rank), rank), None]
 

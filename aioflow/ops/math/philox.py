@@ -24,6 +24,7 @@ _DRAWN = "shape: Tshape, key: uint64, counter: uint64, alg: int32"
 
 def _key_and_counter(ctx: ShapeContext) -> list[Dims]:
     ctx.require_rank("seed", 1)
+    # Philox has a key of 64 bits and a counter of 128 bits, here in words of 64.
     return [(1,), (2,)]
 
 

@@ -36,6 +36,7 @@ __all__ = [
     "truncated_normal",
 ]
 
+# TensorFlow's number, so that a seed of an op alone means the same there and here.
 DEFAULT_GRAPH_SEED: Final = 87654321
 _MAX_INT32: Final = 2**31 - 1
 _SEEDS = ["seed: int = 0", "seed2: int = 0"]
@@ -80,6 +81,7 @@ def _given_shape(ctx: ShapeContext) -> Dims:
 def _given_shape_and(name: str) -> ShapeFn:
     def shape(ctx: ShapeContext) -> Dims:
         outer, inner = _given_shape(ctx), ctx.dims(name)
+        # The samples of each parameter come first.
         return None if outer is None or inner is None else outer + inner
 
     return shape
@@ -183,6 +185,7 @@ def _random_gamma_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     """
     shape, alpha = op.inputs
     slope = make("Mul", grad, make("RandomGammaGrad", alpha, op.outputs[0]))
+    # The first axes enumerate the samples of one element of alpha, so their gradients add up.
     return [None, make("Sum", slope, make("Range", 0, make("Size", shape), 1), keep_dims=False)]
 
 
@@ -210,6 +213,7 @@ def _scaled(sample: Tensor, low: TensorLike, scale: TensorLike, name: str) -> Te
     """Return sample * scale + low, without ops that change nothing."""
     shifts = not _is(low, 0)
     if not _is(scale, 1):
+        # The caller's name belongs to the last of the nodes.
         sample = make("Mul", sample, scale, name=None if shifts else name)
     return make("AddV2", sample, low, name=name) if shifts else sample
 
@@ -250,6 +254,7 @@ def random_uniform(
             return result
         low, high = _as_given(minval, kind), _as_given(maxval, kind)
         sample = make("RandomUniform", sizes, dtype=kind, name="RandomUniform", **_seeds(seed))
+        # A sample from [0, 1) becomes one from [low, high).
         return _scaled(sample, low, high - low, scope)
 
 
@@ -406,6 +411,7 @@ def random_gamma(
 
 
 def _tiny(kind: DType) -> float:
+    # The smallest normal numbers of float32 and float64.
     return math.ldexp(1.0, -126) if kind is dtypes.float32 else math.ldexp(1.0, -1022)
 
 
@@ -413,6 +419,7 @@ def _broadcast(tensor: Tensor, other: Tensor) -> Tensor:
     dims = broadcast_dims([tensor.dims, other.dims])
     if dims == tensor.dims and dims is not None and None not in dims:
         return tensor
+    # The sum with zeros broadcasts alpha to the common shape.
     return make("AddV2", tensor, make("ZerosLike", other))
 
 

@@ -243,6 +243,7 @@ def embedding_lookup_sparse(
     if sp_weights is not None:
         _check_sparse(sp_weights, "weights")
     with name_scope(name, "embedding_lookup_sparse", [*tables, sp_ids.values]) as scope:
+        # The first column of the indices: the row to which each id belongs.
         segments = make(
             "StridedSlice", sp_ids.indices, [0, 0], [0, 1], [1, 1], begin_mask=1, end_mask=1, shrink_axis_mask=2
         )
@@ -290,6 +291,7 @@ def _combined(rows: Tensor, weights: Tensor, segments: Tensor, combiner: str) ->
         size = segment_sum(weights, segments)
     else:
         size = make("Sqrt", segment_sum(make("Square", weights), segments))
+    # A row whose weights add up to 0 yields 0.
     return make("DivNoNan", total, _column(size, total))
 
 
@@ -329,12 +331,15 @@ def safe_embedding_lookup_sparse(
     tables = _tables(embedding_weights)
     _check_sparse(sparse_ids, "ids")
     with name_scope(name, "embedding_lookup", [*tables, sparse_ids.values]):
+        # All sizes but the last, which is that of the ids to combine.
         lead = make(
             "Slice", sparse_ids.dense_shape, [0], make("ExpandDims", make("Size", sparse_ids.dense_shape) - 1, 0)
         )
         ids, weights = _valid(_as_matrix(sparse_ids, lead), sparse_weights, combiner)
+        # Every row needs an id for the lookup; the rows that were empty become 0 below.
         ids, was_empty = sparse_fill_empty_rows(ids, default_id or 0)
         if weights is not None:
+            # An id that was filled in has the weight 1.
             weights, _ = sparse_fill_empty_rows(weights, 1.0)
         found = embedding_lookup_sparse(tables, ids, weights, partition_strategy, None, combiner, max_norm)
         if default_id is None:

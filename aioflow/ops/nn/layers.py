@@ -54,6 +54,7 @@ def dropout(
             return identity(tensor, name=scope)
         sample = random_uniform(_noise_shape(tensor, noise_shape), dtype=tensor.dtype, seed=seed)
         if isinstance(dropped, int | float):
+            # The sample is uniform in [0, 1), so it is below the rate with that probability.
             kept = make("GreaterEqual", sample, dropped)
             scale: TensorLike = 1 / (1 - dropped)
         else:

@@ -33,6 +33,7 @@ def _each_step(ctx: ShapeContext) -> list[Dims]:
     x, bias = _check(ctx)
     steps, batch = (None, None) if x is None else x[:2]
     columns = None if bias is None else bias[0]
+    # The biases of the four gates lie side by side.
     if columns is not None and columns % 4:
         raise InvalidArgumentError("the biases are not of four gates", expected="a multiple of 4", actual=columns)
     return [(steps, batch, None if columns is None else columns // 4)] * 7
@@ -45,6 +46,7 @@ def _like_inputs(ctx: ShapeContext) -> list[Dims]:
 
 def _products(times: int) -> Cost:
     def multiply_adds(attrs: Attrs, inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
+        # The input without its features: steps and batch.
         rows = inputs[1].dims[:-1]
         return float(times * inputs[4].elements * (rows[0] * rows[1] if len(rows) == 2 else 1))
 

@@ -217,6 +217,7 @@ def per_axis(values: Ints | None, axes: int, data_format: str, name: str) -> lis
         counts = f"1, {axes} or {axes + 2} values"
         raise InvalidArgumentError(f"{name} needs {counts}", expected=counts, actual=given)
     spatial = given * axes if len(given) == 1 else given
+    # Windows do not extend over the batch or the channels.
     return [1, 1, *spatial] if data_format.startswith("NC") else [1, *spatial, 1]
 
 

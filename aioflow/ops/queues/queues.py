@@ -140,6 +140,7 @@ class QueueBase:
         components = self._components(vals)
         for tensor, dims in zip(components, self._dims, strict=True):
             _fit(tensor, tensor.dims, None if dims is None else (None, *dims))
+        # All components must have the same number of rows.
         sizes: Dims = (None,)
         for tensor in components:
             sizes = merge_dims(sizes, None if tensor.dims is None else tensor.dims[:1])

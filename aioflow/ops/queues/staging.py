@@ -71,6 +71,7 @@ class StagingArea:
             raise InvalidArgumentError("a limit is negative", expected=">= 0", actual=(capacity, memory_limit))
         self._capacity = capacity
         self._memory_limit = memory_limit
+        # The nodes of an area find it by this name: they have no handle.
         self._name = shared_name or graph.unique_name("StagingArea")
         self._container = current_scope(graph).container
 

@@ -43,6 +43,7 @@ define_op(
 def _dense_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     indices, values = op.inputs[0], op.inputs[2]
     taken = make("GatherNd", grad, indices if indices.dims is None or len(indices.dims) > 1 else _column(indices))
+    # A scalar value stands at every index, so its gradient is the sum of theirs.
     by_values = _total(taken) if values.dims == () else taken
     # The default value fills all other elements, so its gradient is the total less that of the values.
     return [None, None, by_values, make("Sub", _total(grad), _total(taken))]
@@ -159,6 +160,7 @@ def sparse_merge(
     values = sparse_of(sp_values)
     with name_scope(name, "SparseMerge"):
         columns = [make("ExpandDims", int64_tensor(part.values), 1) for part in ids]
+        # All columns but the last one, which the ids replace.
         front = make("StridedSlice", ids[0].indices, [0, 0], [0, -1], [1, 1], begin_mask=3, end_mask=1)
         shape_front = make("StridedSlice", ids[0].dense_shape, [0], [-1], [1], begin_mask=1)
         counts = make("Pack", [int64_tensor(size) for size in sizes], axis=0)

@@ -251,6 +251,7 @@ def sparse_transpose(sp_input: SparseTensor, perm: TensorLike | None = None, nam
             known = sparse.shape.ndims
             perm = make("Range", rank - 1, -1, -1) if known is None else list(range(known))[::-1]
         order = convert_to_tensor(perm, dtypes.int32)
+        # Column i of the indices has the positions along dimension i.
         indices = make("GatherV2", sparse.indices, order, 1)
         moved = SparseTensor(indices, sparse.values, make("GatherV2", sparse.dense_shape, order, 0))
         axes = constant_value(order)
@@ -341,6 +342,7 @@ def _widened(shapes: Sequence[Tensor], axis: int) -> list[Tensor]:
     largest = make("Max", make("Pack", list(shapes), axis=0), 0)
     rank = make("Size", largest, out_type=dtypes.int32)
     place = make("FloorMod", constant(axis), rank)
+    # Along the axis, each tensor keeps its own size.
     own = make("Equal", make("Range", 0, rank, 1), place)
     return [make("SelectV2", own, shape, largest) for shape in shapes]
 
@@ -390,6 +392,7 @@ def sparse_split(
         num_split=num_split,
         name=name,
     )
+    # The op returns all indices, then all values, then all shapes, so the parts of one tensor are `num_split` apart.
     return [SparseTensor(*made[i::num_split]) for i in range(num_split)]
 
 
@@ -436,6 +439,7 @@ def sparse_reset_shape(sp_input: SparseTensor, new_shape: TensorLike | None = No
     sparse = sparse_of(sp_input)
     if new_shape is None:
         last = make("Max", sparse.indices, 0)
+        # Without entries the maximum is the least int64, and the size becomes 0.
         shape = make("Maximum", constant(0, dtypes.int64), make("AddV2", last, constant(1, dtypes.int64)))
     else:
         shape = _larger_shape(sparse, int64_tensor(new_shape))
@@ -452,6 +456,7 @@ def _larger_shape(sparse: SparseTensor, shape: Tensor) -> Tensor:
     old = sparse.dense_shape
     same = make("Equal", make("Shape", old), make("Shape", shape))
     fits = make("All", make("GreaterEqual", shape, old), 0)
+    # Sizes can be compared only if the ranks are equal.
     with shape.graph.control_dependencies([_checked(make("All", same, 0), "a different rank", [old, shape])]):
         compared = _checked(fits, "a smaller size", [old, shape])
     with shape.graph.control_dependencies([compared]):

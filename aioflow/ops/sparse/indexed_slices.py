@@ -60,11 +60,13 @@ def sum_gradients(parts: Sequence[Gradient]) -> Gradient:
     slices = [p for p in parts if isinstance(p, IndexedSlices)]
     if len(slices) < len(parts):
         return _dense_sum([convert_to_tensor(p) for p in parts])
+    # ConcatV2 needs one dtype, and int32 indices fit into int64.
     widest = "int64" if any(s.indices.dtype.name == "int64" for s in slices) else "int32"
     indices = [s.indices if s.indices.dtype.name == widest else make("Cast", s.indices, DstT=widest) for s in slices]
     return IndexedSlices(
         make("ConcatV2", [s.values for s in slices], 0),
         make("ConcatV2", indices, 0),
+        # All are gradients of one tensor, so they have one dense shape.
         slices[0].dense_shape,
     )
 

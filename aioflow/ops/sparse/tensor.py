@@ -74,6 +74,7 @@ class SparseTensor(CompositeTensor):
         merge_dims(entries[:1], _ranked(self.values, 1, "values"))
         rank = merge_dims(entries[1:], _ranked(self.dense_shape, 1, "dense_shape"))
         known = partial_shape(self.dense_shape)
+        # If only the rank is known, every size is open.
         self._dims: Dims = (None,) * rank[0] if known is None and rank and rank[0] is not None else known
 
     @classmethod

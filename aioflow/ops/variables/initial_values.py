@@ -29,6 +29,7 @@ def guarded(initial: Tensor) -> Tensor:
             safe = _initialized_value(op)
             if safe is not None:
                 replaced[op.outputs[0]] = safe
+        # Nodes that do not depend on a variable are shared, not copied.
         elif any(t in replaced for t in op.inputs):
             copy = _copy(op, [replaced.get(t, t) for t in op.inputs])
             replaced.update(zip(op.outputs, copy.outputs, strict=True))
@@ -38,6 +39,7 @@ def guarded(initial: Tensor) -> Tensor:
 def _upstream(root: Operation) -> Sequence[Operation]:
     """Return `root` and all nodes upstream of its inputs, each after the nodes that it reads."""
     order: list[Operation] = []
+    # An explicit stack: a graph may be deeper than Python's recursion limit.
     seen: set[Operation] = set()
     stack: list[tuple[Operation, bool]] = [(root, False)]
     while stack:

@@ -96,6 +96,7 @@ def _check_shapes(ctx: ShapeContext) -> list[Dims]:
         elif "Tindices" not in ctx.op_def.attrs:
             _check_fits(variable, ctx.dims(name))
         else:
+            # A sparse gradient has one row for each index.
             rows = ctx.require_rank("indices", 1)
             count = None if rows is None else rows[0]
             _check_fits(None if variable is None else (count, *variable[1:]), ctx.dims(name))

@@ -51,6 +51,7 @@ class PartitionedVariable(TensorOperators):
             raise InvalidArgumentError(
                 f"the partitions do not fit {name}", expected=f"a number >= 1 for each of {dims}", actual=partitions
             )
+        # A concatenation needs the parts in the order of their offsets.
         self._variable_list = sorted(variable_list, key=lambda part: _info(part, name, dims).var_offset)
         self._name = name
         self._dims = dims

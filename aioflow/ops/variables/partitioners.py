@@ -57,6 +57,7 @@ def variable_axis_size_partitioner(
         sizes = _sizes(shape, axis)
         # Not `sizes[axis + 1:]`, which for axis -1 is the whole list.
         row = math.prod(sizes[:axis] + sizes[axis:][1:]) * _bytes_of(dtype, bytes_per_string_element)
+        # Rows without bytes fit into one part, however many there are.
         rows = max(1, max_shard_bytes // row) if row else max(1, sizes[axis])
         count = max(1, math.ceil(sizes[axis] / rows))
         return _along(axis, sizes, min(max_shards, count) if max_shards else count)

@@ -45,6 +45,7 @@ def value_behind(handle: Tensor) -> Tensor:
     if handle.op.type != "VarHandleOp":
         return handle
     graph = handle.op.graph
+    # A read with control inputs may show the value at another moment of the step.
     reads = (op for op in handle.consumers() if op.type == "ReadVariableOp" and not op.waits_for)
     return next((op.outputs[0] for op in reads if graph.is_fetchable(op)), handle)
 

@@ -48,6 +48,7 @@ class VariableStore:
     def leave(self, name: str, before: Mapping[str, int]) -> None:
         """Reset the counts of the inner scopes to `before`, so that reopening this scope yields the same names."""
         for inner in self.opened:
+            # All scopes are inside the root, whose name is empty.
             if not name or inner.startswith(name + "/"):
                 self.opened[inner] = before.get(inner, 0)
 
@@ -57,6 +58,7 @@ def store_of(graph: Graph) -> VariableStore:
     held = graph.get_collection_ref(_STORE)
     if not held:
         with graph.lock:
+            # Again, because another thread may have made the store while this one waited for the lock.
             if not held:
                 held.append(VariableStore())
     store: VariableStore = held[0]
@@ -111,6 +113,7 @@ def _make_variable(name: str, dtype: DType, dims: Dims, settings: Mapping[str, A
         initializer = _default_initializer(name, dtype)
     wanted: DType | None = dtype
     expected: Dims = None
+    # A class stands for an initializer with its default arguments.
     if isinstance(initializer, type):
         initializer = initializer()
     if callable(initializer):

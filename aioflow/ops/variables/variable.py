@@ -417,6 +417,7 @@ class Variable(Updates["Variable"]):
 
     async def load(self, value: TensorLike, session: StepRunner | None = None) -> None:
         """Set the variable to `value` in `session`, or in the default session, without a new node."""
+        # The feed takes the place of the initial value.
         await session_for(session, self.graph).run(self._initializer, {self._initializer.inputs[1]: value})
 
     def take_shape(self, dims: Dims) -> None:
@@ -438,6 +439,7 @@ class UpdatedVariable(Variable):
     """A variable in its state after an update: `op` is the update, and reads and further updates wait for it."""
 
     def __init__(self, variable: Variable, update: Operation) -> None:
+        # Not through the constructor, which would make another variable.
         self.__dict__.update(variable.__dict__)
         self._variable = variable
         self._parent = update
