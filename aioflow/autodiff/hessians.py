@@ -49,6 +49,7 @@ def _hessian(first: Gradient | None, x: TensorLike, tensor: Tensor, options: tup
     rows = []
     for i in range(count):
         (row,) = gradients(flat[i], x, None, f"row_{i}", *options)
+        # An element of the gradient that does not depend on x has zeros as second derivatives.
         rows.append(make("ZerosLike", tensor) if row is None else convert_to_tensor(row))
     shape = [d for d in dims if d is not None]
     return make("Reshape", make("Pack", rows) if rows else [], shape + shape)

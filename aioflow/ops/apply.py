@@ -461,6 +461,7 @@ def _convert_input(
 def _as_list(arg: ArgDef, value: object) -> Sequence[Any]:
     if isinstance(value, list | tuple):
         return value
+    # The items of an array are its rows.
     if isinstance(value, np.ndarray) and value.ndim:
         return list(value)
     raise DTypeError(f"input {arg.name!r} takes a sequence", expected="a list of tensors", actual=repr(value))

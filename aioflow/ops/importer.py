@@ -266,6 +266,7 @@ class Import:
         """Return the error for nodes that wait for one another."""
         # Each waiting node has an unfinished input, so walking back along such inputs must close a cycle.
         path: list[str] = []
+        # The least name, so that the error is the same each time.
         name = min(left)
         while name not in path:
             path.append(name)

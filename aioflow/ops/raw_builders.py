@@ -65,6 +65,7 @@ def _signature(op_def: OpDef) -> tuple[inspect.Signature, dict[str, AttrDef]]:
 
     The parameters are the inputs, the attributes without a default, the attributes with a default, and the name.
     """
+    # The inputs determine these attributes.
     implied = {a for arg in op_def.inputs for a in (arg.type_attr, arg.list_attr, arg.number_attr) if a is not None}
     # False sorts before True: attributes without a default come first.
     free = sorted((a for a in op_def.attrs.values() if a.name not in implied), key=lambda attr: attr.has_default)

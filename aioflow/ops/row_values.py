@@ -111,6 +111,7 @@ def _common_shape(ctx: RowContext) -> list[Array | None]:
     if both[0] is None or both[1] is None:
         return [None]
     rank = max(len(both[0]), len(both[1]))
+    # Broadcasting aligns shapes at their last axes.
     left, right = ([1] * (rank - len(each)) + each for each in (both[0], both[1]))
     return [as_value([_common_size(a, b) for a, b in zip(left, right, strict=True)])]
 

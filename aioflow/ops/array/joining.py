@@ -127,6 +127,7 @@ def _joins_rows(values: Sequence[Tensor], axis: Tensor) -> bool | None:
     known, rank = constant_value(axis), _rank(values)
     if known is None or (known < 0 and rank is None):
         return None
+    # -rank names the first axis, too.
     return int(known) in (0, -(rank or 0))
 
 
@@ -134,6 +135,7 @@ def _rows_of_parts(values: Sequence[Tensor], grad: IndexedSlices) -> list[Gradie
     """Return, for each value, the slices that lie in its rows of the joined tensor."""
     found: list[Gradient] = []
     rows = grad.indices if grad.indices.dtype is dtypes.int64 else make("Cast", grad.indices, DstT=dtypes.int64)
+    # The rows of a value lie behind those of the values before it.
     start: Tensor = constant(0, dtypes.int64)
     for value in values:
         shape = shape_of(value, dtypes.int64)
@@ -519,6 +521,7 @@ def repeat(input: TensorLike, repeats: TensorLike, axis: int | None = None, name
     places = make(
         "Range", constant(np.zeros((), counts.dtype.np_dtype)), total, constant(np.ones((), counts.dtype.np_dtype))
     )
+    # UpperBound takes matrices: here one sorted row, and one row of values.
     rows = [make("ExpandDims", t, 0) for t in (ends, places)]
     chosen = make("Reshape", make("UpperBound", *rows), int_constant([-1]))
     return make("GatherV2", data, chosen, position, name=name)

@@ -196,6 +196,7 @@ def pad(
     kind = mode.upper()
     if kind == "CONSTANT":
         fill: Any = constant_values
+        # Zeros need no input for the fill.
         if not isinstance(fill, Tensor) and np.ndim(fill) == 0 and fill == 0:
             return make("Pad", tensor, paddings, name=name)
         return make("PadV2", tensor, paddings, constant_values, name=name)
@@ -341,6 +342,7 @@ def _blocks_shape(ctx: ShapeContext, pairs: str, inverse: bool) -> Dims:
     sizes: list[int | None] = [None] * (count + 1)
     if block is not None:
         volume = int(np.prod(block, dtype=np.int64))
+        # The positions within a block are in the batch, so that it changes by the block's volume.
         sizes[0] = _divided(dims[0], volume, "batch") if inverse else times(dims[0], volume)
         for i, (size, length) in enumerate(zip(dims[1 : count + 1], block, strict=True)):
             margin = None if edges is None else _margin(edges[i])

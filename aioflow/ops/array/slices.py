@@ -209,6 +209,7 @@ class _Bounds:
         self.masks = dict.fromkeys(_MASKS, 0)
 
     def add(self, item: Any) -> None:
+        # In every mask, an item has the bit of its position.
         bit = 1 << len(self.vectors[0])
         parts: tuple[_Part, _Part, _Part] = (0, 0, 1)
         if isinstance(item, builtins.slice):
@@ -229,6 +230,7 @@ class _Bounds:
 
     def dtype(self) -> DType:
         found = {part.dtype for vector in self.vectors for part in vector if isinstance(part, Tensor)}
+        # A bound beyond int32 needs int64, and so does a tensor of int64.
         large = any(isinstance(p, int) and not -(2**31) <= p < 2**31 for vector in self.vectors for p in vector)
         return dtypes.int64 if large or dtypes.int64 in found else dtypes.int32
 
@@ -241,6 +243,7 @@ def _index(value: Any, default: int) -> _Part:
     """Return one bound: an int, or an integer scalar tensor."""
     if _is_open(value):
         return default
+    # Tensors, variables and whatever else has a dtype; arrays are converted below.
     if hasattr(value, "dtype") and not isinstance(value, np.ndarray | np.generic):
         tensor = convert_to_tensor(value)
         if tensor.dtype.is_integer and tensor.dims in ((), None):
@@ -276,6 +279,7 @@ def _getitem(tensor: Tensor, key: Any) -> Tensor:
 
 
 def _is_mask(key: object) -> bool:
+    # A bool is an int for Python, but a mask as an index.
     if isinstance(key, bool | np.bool_):
         return True
     if isinstance(key, Tensor):

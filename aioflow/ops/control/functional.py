@@ -207,6 +207,7 @@ def _fold(
             _require_rows(static)
             first = count - 1 if backwards else 0
             state = nest.pack(elems, [ta.read(first) for ta in sources])
+            # The first row is the state already, so the loop runs once less.
             start, remaining = 1, count - 1
 
         def step(i: Tensor, held: object) -> object:

@@ -199,6 +199,7 @@ class _Copy:
         # Each copy of a loop is a separate loop.
         if "frame_name" in attrs:
             attrs["frame_name"] = self._scope.under(attrs["frame_name"])
+        # Nodes that are colocated in the body are so in the copy.
         if "_class" in attrs:
             attrs["_class"] = tuple(self._group(group) for group in attrs["_class"])
         return attrs

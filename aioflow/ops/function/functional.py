@@ -215,6 +215,7 @@ def _traced(graph: Graph, given: object, inputs: Sequence[Tensor]) -> Function:
         with graph.as_default():
             given = given.get_concrete_function(*specs)
     elif callable(given) and not isinstance(given, ConcreteFunction):
+        # The name of a lambda is "<lambda>".
         name = getattr(given, "__name__", "branch").strip("<>")
         given = trace(graph, name, _returned(given), specs, [f"x_{i}" for i in range(len(specs))])
     if not isinstance(given, ConcreteFunction):

@@ -28,6 +28,7 @@ def find_function(graph: Graph, name: str) -> Function:
             f"no function {name!r} in the graph", expected=f"one of {sorted(graph.functions)}", actual=name
         )
     if isinstance(found, StoredFunction):
+        # A function that calls itself comes here again before it is loaded.
         with tracing(name):
             found = _load(graph, found.definition)
         graph.functions[name] = found
@@ -41,6 +42,7 @@ def _load(graph: Graph, definition: FunctionDef) -> Function:
         arguments = [make("Placeholder", dtype=arg.dtype, shape=arg.dims, name=arg.name) for arg in definition.inputs]
         mapped: dict[InputRef, Any] = {}
         for arg, tensor in zip(definition.inputs, arguments, strict=True):
+            # A node of the body may read an argument, or wait for it (port -1).
             mapped |= {InputRef(arg.name, 0): tensor, InputRef(arg.name, -1): tensor.op}
         work = Import(graph, definition.nodes, "", mapped, {})
         for node in work.in_order():

@@ -150,6 +150,7 @@ class PolymorphicFunction:
         self._name = name or plain_name(getattr(python_function, "__name__", "function"))
         self._signature = inspect.signature(python_function)
         self._gradient = grad_func
+        # A graph that is no longer used takes its traces along.
         self._traced: WeakKeyDictionary[Graph, dict[object, ConcreteFunction]] = WeakKeyDictionary()
 
     @property
@@ -185,6 +186,7 @@ class PolymorphicFunction:
     def _arguments(self, args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[object, list[object]]:
         """Return the structure of the arguments (positions, then keywords) and its leaves, with arrays as tensors."""
         bound = self._signature.bind(*args, **kwargs)
+        # A default is an argument like any other, so f() and f(default) share a trace.
         bound.apply_defaults()
         if self.input_signature is not None:
             values = [*bound.args, *bound.kwargs.values()]

@@ -184,6 +184,7 @@ def resize_image_with_crop_or_pad(image: TensorLike, target_height: _Size, targe
     # Per axis only one of the two does anything: an axis that is too long is cropped, one that is too short is padded.
     cropped = crop_to_bounding_box(
         images,
+        # Half of the excess is cut off in front, rounded down; the rest is behind.
         _both("Maximum", max, -tall // 2, 0),
         _both("Maximum", max, -wide // 2, 0),
         _both("Minimum", min, target_height, height),
@@ -250,6 +251,7 @@ def transpose_image(image: TensorLike, name: str | None = None) -> Tensor:
     with name_scope(name, "transpose"):
         if given.dims is not None:
             return make("Transpose", given, [1, 0, 2] if len(given.dims) == 3 else [0, 2, 1, 3])
+        # The last three axes are those of an image; a batch is in front.
         first = make("Sub", make("Rank", given), 3)
         last = make("AddV2", first, [1, 0, 2])
         return make("Transpose", given, make("ConcatV2", [make("Range", 0, first, 1), last], 0))
@@ -434,6 +436,7 @@ def per_image_standardization(image: TensorLike) -> Tensor:
     """
     with default_graph().name_scope("per_image_standardization"):
         floats = _cast(convert_to_tensor(image), dtypes.float32, False)
+        # The last three sizes are those of one image.
         shape = make("StridedSlice", make("Shape", floats), [-3], [0], [1], end_mask=1)
         least = make("Rsqrt", make("Cast", make("Prod", shape, 0), DstT=dtypes.float32))
         centred = make("Sub", floats, make("Mean", floats, [-1, -2, -3], keep_dims=True))

@@ -200,6 +200,7 @@ def _mixed(images: TensorLike, name: str) -> Tensor:
     given = convert_to_tensor(images)
     dims = _three_channels(given.dims)
     with name_scope(None, name):
+        # All pixels form one matrix, for a single product.
         rows = make("Reshape", given, [-1, 3])
         made = make("Reshape", make("MatMul", rows, constant(_MIXED[name], given.dtype)), make("Shape", given))
     made.set_shape(dims)

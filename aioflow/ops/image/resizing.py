@@ -346,6 +346,7 @@ def _fitting(images: Tensor, size: Tensor) -> Tensor:
     """Return the largest size within `size` that has the images' proportions."""
     known, dims = constant_value(size), images.dims
     if known is not None and dims is not None and dims[1] and dims[2]:
+        # float32, as a step computes it for sizes that are not known before.
         sizes = np.array(dims[1:3], np.float32)
         return convert_to_tensor(np.round(sizes * (known.astype(np.float32) / sizes).min()).astype(np.int32))
     current = make("Cast", image_size(images), DstT=dtypes.float32)

@@ -75,6 +75,7 @@ def _einsum_shape(ctx: ShapeContext) -> Dims:
     operands = ctx.dims_list("inputs")
     equation = parse_equation(ctx.attrs["equation"], len(operands))
     labels = equation.labels(tuple(None if d is None else len(d) for d in operands))
+    # The rank of the operand decides how many dimensions the output's ellipsis stands for.
     if None in labels and ELLIPSIS in equation.output:
         return None
     known = [x for x in labels if x is not None]

@@ -236,6 +236,7 @@ class StaticVocabularyTable(_StaticTable):
 
     def _values(self, keys: Tensor) -> Tensor:
         if self._table is not None and self._table.key_dtype is dtypes.int64:
+            # The keys that are looked up may be narrower integers than those of the table.
             keys = cast(keys, dtypes.int64)
         text = keys if keys.dtype is dtypes.string else as_string(keys)
         buckets = string_to_hash_bucket_fast(text, self._buckets, name="hash_bucket")

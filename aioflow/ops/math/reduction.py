@@ -192,11 +192,13 @@ def _kept_shape(op: Operation) -> Tensor:
 def _hits(op: Operation) -> Tensor:
     """Count at run time how often the reduction names each axis of the input."""
     rank = make("Rank", op.inputs[0])
+    # The axes are a scalar or a vector, of either index dtype.
     axes = make("Reshape", make("Cast", op.inputs[1], DstT=dtypes.int32), [-1])
     return make("UnsortedSegmentSum", make("OnesLike", axes), make("FloorMod", axes, rank), rank)
 
 
 def _shape_constant(sizes: Sequence[int]) -> Tensor:
+    # A shape is int32 unless a size needs more bits.
     wide = any(s > np.iinfo(np.int32).max for s in sizes)
     return constant(np.array(sizes, dtype=np.int64 if wide else np.int32))
 

@@ -75,6 +75,7 @@ define_op(
 
 def _top_shape(ctx: ShapeContext) -> list[Dims]:
     dims = ctx.require_rank("input", 1, -1)
+    # k is an attribute of TopK, and an input of TopKV2.
     if "k" in ctx.attrs:
         k: int | None = ctx.attrs["k"]
     else:

@@ -107,6 +107,7 @@ def _partitioned_rows(tables: Sequence[TensorLike], ids: Tensor, strategy: str) 
         part, row = _divided(tables, flat)
     else:
         raise InvalidArgumentError("unknown partition_strategy", expected="'mod' or 'div'", actual=strategy)
+    # DynamicPartition takes the numbers of the parts as int32.
     if part.dtype.name != "int32":
         part = make("Cast", part, DstT="int32")
     # The places travel like the rows, so that the stitch can restore the order.

@@ -154,6 +154,7 @@ def _count(losses: Tensor, factor: Tensor | None, by_count: bool, reduction: str
         count = make("Cast", make("Size", losses), DstT=losses.dtype)
         return count
     if reduction == _BY_NONZERO:
+        # A weight counts 1 if it is not 0.
         factor = make("Cast", make("NotEqual", factor, constant(0, factor.dtype)), DstT=losses.dtype)
     # A weight that is broadcast counts once for each of its losses.
     full = factor if is_same(factor.dims, losses.dims) else factor + make("ZerosLike", losses)
@@ -357,6 +358,7 @@ def sparse_softmax_cross_entropy(
     with name_scope(scope, "sparse_softmax_cross_entropy_loss", [logits, labels, weights]):
         classes, guess = convert_to_tensor(labels), convert_to_tensor(logits)
         classes = _without_last(classes, None if guess.dims is None else len(guess.dims) - 1)
+        # Weights may have the last axis of the labels, too.
         if isinstance(weights, Tensor):
             weights = _without_last(weights, None if classes.dims is None else len(classes.dims))
         losses = sparse_softmax_cross_entropy_with_logits(labels=classes, logits=guess, name="xentropy")

@@ -251,6 +251,7 @@ def string_split_v2(
     given: Any = input if input is not None else source
     strings = convert_to_tensor(given, dtypes.string)
     if strings.dims == ():
+        # The op takes a vector.
         strings = make("Reshape", strings, [1])
     made = make_list("StringSplitV2", strings, constant("") if sep is None else sep, maxsplit=maxsplit, name=name)
     return SparseTensor(*made)

@@ -122,4 +122,5 @@ def assert_variables_initialized(var_list: Sequence[Variable] | None = None) -> 
     variables = _all_listed(var_list)
     if not variables:
         return None
+    # A read of a variable without a value fails.
     return group(*[v.read_value() for v in variables], name="assert_variables_initialized")

@@ -29,8 +29,8 @@ def guarded(initial: Tensor) -> Tensor:
             safe = _initialized_value(op)
             if safe is not None:
                 replaced[op.outputs[0]] = safe
-        # Nodes that do not depend on a variable are shared, not copied.
         elif any(t in replaced for t in op.inputs):
+            # Only nodes that depend on a variable are copied; the others are shared.
             copy = _copy(op, [replaced.get(t, t) for t in op.inputs])
             replaced.update(zip(op.outputs, copy.outputs, strict=True))
     return replaced.get(initial, initial)

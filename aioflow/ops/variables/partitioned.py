@@ -120,6 +120,7 @@ class PartitionedVariable(TensorOperators):
         return self._partitions
 
     def _partition_axes(self) -> list[int]:
+        # A variable in one part counts as cut along the first axis.
         return [axis for axis, count in enumerate(self._partitions) if count > 1] or [0]
 
     def _axis(self) -> int:

@@ -284,6 +284,7 @@ def _name_scope_for(
 ) -> Iterator[str]:
     name = default_name if name_or_scope is None else name_or_scope
     if isinstance(name, VariableScope):
+        # The name scope is nested in the current one, so it needs only the last part of the name.
         name = name.name.rpartition("/")[2]
     if auxiliary and name:
         with graph.name_scope(name) as prefix:
@@ -310,6 +311,7 @@ def _opened(
         full_name = store_of(graph).unique_name(f"{start}{default_name}")
     else:
         full_name = f"{start}{name_or_scope}" if name_or_scope else outer.name
+    # As in TensorFlow, an inner scope cannot undo the reuse of an outer one.
     return _child(outer, full_name, reuse or outer.reuse, prefix)
 
 
@@ -335,6 +337,7 @@ def _entered(graph: Graph, scope: VariableScope, again: bool) -> Iterator[None]:
     store = store_of(graph)
     with graph.lock:
         store.enter(scope.name)
+        # After a first opening, the counts of inner scopes start from 0 again, later from where they were.
         before = dict(store.opened) if again else {}
     try:
         with scopes.enter_scope(graph, lambda outer: outer._replace(variable_scope=scope)):

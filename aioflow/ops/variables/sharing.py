@@ -30,8 +30,10 @@ def share_or_make_any(
             dtype or parts.
     """
     store = store_of(graph)
+    # Found and made under one lock, so that a name is made once.
     with graph.lock:
         cut = partitioner is not None and dims_of(settings.get("shape")) != ()  # a scalar stays whole
+        # If the variable must exist, its parts are found without the partitioner, too.
         if cut or (partitioner is None and settings.get("reuse") is True and name in store.partitioned):
             return _share_or_make_parts(graph, store, name, partitioner, settings)
         if f"{name}/part_0" in store.variables:
@@ -48,6 +50,7 @@ def _share_or_make_parts(
     dtype, dims = as_dtype(settings.get("dtype", dtypes.float32)), dims_of(settings.get("shape"))
     if is_value(initializer):
         initializer = initializer if isinstance(initializer, Tensor) else to_array(initializer, dtype)
+        # A value tells the shape of the whole.
         dims = merge_dims(dims, dims_of(initializer.shape))
     if name in store.variables:
         raise InvalidArgumentError(
@@ -99,6 +102,7 @@ def _part(graph: Graph, name: str, info: SaveSliceInfo, settings: Mapping[str, A
     initializer: Any = settings["initializer"]
     own: Mapping[str, object] = {"shape": info.var_shape}
     if is_value(initializer):
+        # The part of a value has its own shape.
         own = {"shape": None, "initializer": _cut(graph, name, initializer, info)}
     told = PartitionInfo(info.full_shape, info.var_offset)
     part = share_or_make(graph, name, **{**settings, **own, "partition_info": told})

@@ -152,6 +152,7 @@ def _from_initializer(
             expected="known sizes",
             actual=format_dims(dims),
         )
+    # Not every initializer knows of parts.
     if part is not None and _takes(initializer, "partition_info"):
         return partial(initializer, list(dims), dtype=dtype, partition_info=part)
     return partial(initializer, list(dims), dtype=dtype)

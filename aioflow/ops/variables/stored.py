@@ -14,6 +14,7 @@ from aioflow.protos import Message, is_message, message
 def variable_def(variable: Any, export_scope: str | None = None) -> Message:
     """Return the message of a variable, with names relative to a scope; None if the variable is outside the scope."""
     scope = f"{export_scope.removesuffix('/')}/" if export_scope else ""
+    # Names are stored without the scope, so that they can be imported into another one.
     if not variable.handle.name.startswith(scope):
         return None
     made = message("VariableDef")(
@@ -64,6 +65,7 @@ def find_stored(graph: Graph, stored: Message, import_scope: str | None) -> Stor
     if not is_message(stored, "VariableDef"):
         raise DTypeError("not the message of a variable", expected="a VariableDef", actual=type(stored).__name__)
     scope = f"{import_scope.removesuffix('/')}/" if import_scope else ""
+    # A message names a variable by the tensor of its handle.
     node = graph.get_operation_by_name((scope + stored.variable_name).removesuffix(":0"))
     if node.type != "VarHandleOp":
         raise DTypeError("not the handle of a variable", expected="a VarHandleOp", actual=node.type)
@@ -78,6 +80,7 @@ def find_stored(graph: Graph, stored: Message, import_scope: str | None) -> Stor
         node.outputs[0],
         snapshot,
         initializer,
+        # Some messages do not name the initial value.
         graph.get_tensor_by_name(scope + initial) if initial else snapshot,
         stored.trainable,
         VariableSynchronization(stored.synchronization),

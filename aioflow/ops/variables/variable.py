@@ -145,6 +145,7 @@ class Variable(Updates["Variable"]):
                 initial = convert_to_tensor(made, dtype, name="initial_value")
             dims = self._static_shape(node, initial, shape, validate_shape)
             container = scopes.current_scope(graph).container
+            # Nodes with the same name in the same container share the value.
             attrs: Attrs = {"dtype": initial.dtype, "shape": dims, "container": container, "shared_name": node}
             self._handle = make(
                 "VarHandleOp", **attrs, debug_name=node, _class=tuple(f"loc:@{g}" for g in sorted(groups)), name=scope

@@ -33,6 +33,7 @@ def widen_variable(handle: Operation, dims: Dims) -> Dims:
     for op in graph.get_operations():
         for tensor in op.inputs:
             readers[tensor].append(op)
+    # Nodes that pass the handle on have readers that depend on the variable's shape, too.
     changed, handles = deque(handle.outputs), set(handle.outputs)
     while changed:
         for op in readers[changed.popleft()]:
