@@ -385,6 +385,7 @@ define_op(
 
 @gradient("ScatterNd")
 def _scatter_nd_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    # An update reaches the result at its own index alone.
     return [None, make("GatherNd", grad, op.inputs[0]), None]
 
 

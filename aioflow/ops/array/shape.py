@@ -486,6 +486,7 @@ def _bitcast_shape(ctx: ShapeContext) -> Dims:
     if dims is None or given.size == wanted.size:
         return dims
     if given.size > wanted.size:
+        # The smaller elements that a larger one consists of lie side by side.
         return (*dims, given.size // wanted.size)
     ratio = wanted.size // given.size
     if not dims or dims[-1] not in (None, ratio):

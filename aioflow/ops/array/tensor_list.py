@@ -222,6 +222,7 @@ def _split_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 @gradient("TensorListGetItem")
 def _get_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     items, index, _ = op.inputs
+    # The gradient is a list of the same length in which only this item is set.
     empty = make("TensorListReserve", _any_shape(), make("TensorListLength", items), element_dtype=grad.dtype)
     return [make("TensorListSetItem", empty, index, grad), None, None]
 
@@ -242,12 +243,14 @@ def _set_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 def _insert_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     _, index, item = op.inputs
     by_item = make("TensorListGetItem", grad, index, make("Shape", item), element_dtype=item.dtype)
+    # Without the inserted item, the gradient has the length of the input again.
     return [make("_TensorListErase", grad, index, element_dtype=item.dtype), None, by_item]
 
 
 @gradient("_TensorListErase")
 def _erase_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     items, index = op.inputs
+    # The erased item does not reach the result.
     erased = make("TensorListGetItem", items, index, _any_shape(), element_dtype=op.attrs["element_dtype"])
     return [make("_TensorListInsert", grad, index, make("ZerosLike", erased)), None]
 

@@ -221,6 +221,7 @@ def _call(function: Callable[..., Any], name: str, args: Sequence[Tensor], **set
         if not isinstance(arg, Tensor):
             raise DTypeError("a batch function accepts tensors only", expected="Tensor", actual=type(arg).__name__)
     graph = graph_of(args)
+    # A run has the rows of several steps, so the body is traced for any number of them.
     specs = [TensorSpec(some_rows(arg.dims), arg.dtype, f"batch_{i}") for i, arg in enumerate(args)]
     with graph.as_default():
         traced = trace(graph, name, lambda values: function(*values), specs, [f"batch_{i}" for i in range(len(args))])

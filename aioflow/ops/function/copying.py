@@ -259,10 +259,12 @@ class _GradientOfCopy:
         function, outgoing = _traced(self._gradient, op, incoming)
         # Tracing the gradient may have enlarged a loop of the body, so the copy must grow as well.
         self._copy.catch_up()
+        # A function takes tensors only, so slices are passed as their parts.
         given = [part for gradient in incoming for part in _parts(gradient)]
         captured = [self._copy.tensor(t) for t in function.captured]
         with function.graph.control_dependencies([self._copy.operation(op) for op in function.body.waits]):
             results, _ = _inline(function, [*given, *captured], self._copy)
+        # The results are the parts of all gradients, one after another.
         made = iter(results)
         return [_rebuilt(gradient, made) for gradient in outgoing]
 

@@ -103,7 +103,7 @@ class _Order:
         ends = self.ends(before)
         for op in entries:
             sources = {t.op for t in op.inputs}
-            # A node needs no control edge from one whose output it reads.
+            # A node waits for the nodes that it reads anyway.
             added = [b for b in ends if b not in sources and b not in op.waits_for and b is not op]
             op.waits_for = (*op.waits_for, *added)
 

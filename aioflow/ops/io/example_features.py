@@ -147,6 +147,7 @@ def _index_keys(feature: SparseFeature) -> list[str]:
 
 
 def _add(sparse: dict[str, DType], key: str, dtype: DType) -> None:
+    # Several sparse features may read one feature of the examples, as the same dtype.
     if sparse.setdefault(key, dtype) is not dtype:
         raise InvalidArgumentError(
             f"feature {key!r} is parsed as two different dtypes", expected=sparse[key].name, actual=dtype.name

@@ -57,6 +57,7 @@ def eye(
         if known_rows is not None and known_columns is not None:
             result = constant(np.eye(*_sizes(known_rows, known_columns), dtype=kind.np_dtype), dtype=kind)
         else:
+            # An element is 1 where the numbers of its row and of its column are equal.
             down, across = make("Range", 0, rows, 1), make("Range", 0, columns, 1)
             result = make("Cast", make("Equal", make("ExpandDims", down, -1), across), DstT=kind)
         if batch_shape is not None:

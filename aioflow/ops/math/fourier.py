@@ -168,6 +168,7 @@ def _fitted(x: Tensor, sizes: Tensor, rank: int) -> Tensor:
     own = _last(shape, rank)
     missing = make("Maximum", make("Sub", sizes, own), 0)
     batch = make("Sub", make("Size", shape), rank)
+    # The axes in front of the transformed ones are not padded.
     ahead = make("Fill", make("Reshape", batch, [1]), 0)
     after = make("ConcatV2", [ahead, missing], 0)
     padded = make("Pad", x, make("Pack", [make("ZerosLike", after), after], axis=1))

@@ -283,8 +283,7 @@ def _reduced_first(op: Operation) -> tuple[Tensor, Tensor, Tensor]:
         if count is not None and others is not None:
             return (*permutations, _shape_constant([count, others]))
     else:
-        # The ranks of a permutation's values, sorted ascending, are the inverse permutation.
-        # TopKV2 keeps the order of equal values, so it is a stable sort.
+        # TopKV2 keeps the order of equal values, so it is a stable sort. Sorting a permutation yields its inverse.
         rank = make("Rank", x)
         _, dynamic = make_list("TopKV2", make("Minimum", _hits(op), 1), rank)
         permutations = dynamic, make_list("TopKV2", -dynamic, rank)[1]

@@ -99,6 +99,7 @@ def _noise_shape(tensor: Tensor, noise_shape: Any) -> Any:
         raise InvalidArgumentError("noise_shape needs one size per axis", expected=format_dims(own), actual=wanted)
     if all(w is not None or o is not None for w, o in zip(wanted, own, strict=True)):
         return [o if w is None else w for w, o in zip(wanted, own, strict=True)]
+    # A size that is needed is known only in a step.
     sizes = make_list("Unpack", shape_of(tensor), num=len(own))
     return make("Pack", [s if w is None else constant(w, "int32") for w, s in zip(wanted, sizes, strict=True)])
 

@@ -31,6 +31,7 @@ _DTYPE = "dtype: {numbertype}"
 
 def _taken_shape(ctx: ShapeContext) -> Dims:
     op = ctx.tensors[0].op
+    # Only the node that makes the handle knows the shape.
     dims: Dims = op.attrs["shape"] if op.type == "ResourceConditionalAccumulator" else None
     return dims
 

@@ -36,6 +36,7 @@ def _inserted(ctx: ShapeContext) -> list[Dims]:
 
 def _taken(ctx: ShapeContext) -> list[Dims]:
     op = ctx.tensors[0].op
+    # A handle that comes through another node tells no shapes.
     shapes: Sequence[Dims] = op.attrs["shapes"] if op.type == "Barrier" else ()
     size = ctx.scalar("num_elements")
     if size is not None and size < 0:

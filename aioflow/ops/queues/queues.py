@@ -88,6 +88,7 @@ class QueueBase:
                 raise DTypeError("the queues differ in their dtypes", expected=first.dtypes, actual=other.dtypes)
             if other.names != first.names:
                 raise InvalidArgumentError("the queues differ in their names", expected=first.names, actual=other.names)
+        # Which of the queues it is, is known only in a step, so only common sizes hold.
         dims = [functools.reduce(common_dims, shapes) for shapes in zip(*(q._dims for q in queues), strict=True)]
         handles = make("Pack", [q.queue_ref for q in queues], axis=0)
         handle = make("GatherV2", handles, convert_to_tensor(index), 0)
@@ -456,6 +457,7 @@ class PriorityQueue(_Typed):
 
     def _component_dims(self, shapes: object, count: int) -> list[Dims] | None:
         dims = _shape_list(shapes, count - 1, False)
+        # The priority, a scalar, is in front of the components.
         return [(), *([None] * (count - 1) if dims is None else dims)]
 
     def _components(self, vals: Any) -> list[Tensor]:

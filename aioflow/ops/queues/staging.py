@@ -185,5 +185,6 @@ class StagingArea:
 
     def _element(self, tensors: Sequence[Tensor]) -> object:
         for tensor, dims in zip(tensors, self._dims, strict=True):
+            # The ops infer no shapes; `put` has checked those of the area.
             tensor.set_shape(dims)
         return list(tensors) if self._names is None else dict(zip(self._names, tensors, strict=True))

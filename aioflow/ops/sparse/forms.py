@@ -64,6 +64,7 @@ def _joined(ctx: ShapeContext) -> list[Dims]:
                 expected="a matrix of indices, vectors of values and sizes",
                 actual=" and ".join(map(format_dims, (indices, values, one))),
             )
+        # Either the indices or the values may tell the number of entries.
         count = merge_dims(None if indices is None else indices[:1], values)
         rows = None if rows is None or count is None or count[0] is None else rows + count[0]
         columns = merge_dims(columns, None if indices is None else indices[1:])

@@ -167,6 +167,7 @@ def _dense_add_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 def _reduce_sum_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     """Return for each entry the gradient of the sum that includes it."""
     indices, _, shape, axes = op.inputs
+    # The dense shape has one size per dimension.
     rank = make("Size", shape, out_type=dtypes.int32)
     # FloorMod makes negative axes count from the front.
     places = make("Reshape", make("FloorMod", make("AddV2", axes, rank), rank), [-1, 1])

@@ -70,6 +70,7 @@ class SparseTensor(CompositeTensor):
             self.indices: Tensor = convert_to_tensor(indices, dtypes.int64, name="indices")
             self.values: Tensor = convert_to_tensor(values, name="values")
             self.dense_shape: Tensor = convert_to_tensor(dense_shape, dtypes.int64, name="dense_shape")
+        # The three tensors share two sizes, the number of entries and the rank: any of them may know these.
         entries = _ranked(self.indices, 2, "indices")
         merge_dims(entries[:1], _ranked(self.values, 1, "values"))
         rank = merge_dims(entries[1:], _ranked(self.dense_shape, 1, "dense_shape"))

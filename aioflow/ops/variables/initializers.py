@@ -332,6 +332,7 @@ class Identity(Initializer):
         return constant(np.eye(sizes[0], sizes[1]) * self.gain, dtype, name="eye")
 
     def _make_part(self, shape: _Shape, dtype: DType, part: PartitionInfo) -> Tensor:
+        # A part of an identity matrix has only a part of the diagonal.
         return make("Slice", self._make(part.full_shape, dtype, False), part.var_offset, _sizes(shape))
 
 

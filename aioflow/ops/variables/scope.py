@@ -256,6 +256,7 @@ def variable_scope(
                     setattr(opened, key, value)
             if partitioner is not None:
                 opened.set_partitioner(partitioner)
+            # The new getter comes first, and decides whether to call the older one.
             if custom_getter is not None:
                 inner = opened.custom_getter
                 opened.custom_getter = custom_getter if inner is None else _composed(custom_getter, inner)
