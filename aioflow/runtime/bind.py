@@ -348,9 +348,11 @@ def kernel_error(error: Exception, node: Node) -> OpError:
     """Return the typed error for an exception raised by a kernel, with the node attached."""
     if isinstance(error, OpError):
         return error.at(node.name, node.op, node.source)
+    # An error of the engine without a code of its own.
     if isinstance(error, AioflowError):
         return UnknownError(str(error)).at(node.name, node.op, node.source)
     kind = next((to for foreign, to in _FOREIGN if isinstance(error, foreign)), UnknownError)
     made = kind(f"{type(error).__name__}: {error}").at(node.name, node.op, node.source)
+    # Callers raise the result `from` its own cause, which here is the foreign exception.
     made.__cause__ = error
     return made

@@ -22,6 +22,7 @@ from aioflow.runtime.tasks import constant_values, waits_of
 def raise_branches(graph: ClientGraph, bound: Sequence[BoundNode]) -> tuple[ClientGraph, list[BoundNode]]:
     """Return the graph without control flow and its bound nodes; unchanged if its branches cannot be raised."""
     found = {node.op for node in graph.nodes.values() if traits_of(node.op).is_control_flow}
+    # Any other control-flow op belongs to a loop that was not raised, or ends deadness (ControlTrigger).
     if not found or found - {"Switch", "Merge"}:
         return graph, list(bound)
     try:

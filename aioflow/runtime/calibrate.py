@@ -218,12 +218,14 @@ async def _way_to(card: BackendDevice, timer: _Timer) -> Link:
         there = await timer.fastest(lambda value=on_host: card.to_device(value))  # type: ignore[misc]  # a default binds it
         back = await timer.fastest(lambda value=on_card: card.to_host(value))  # type: ignore[misc]  # as above
         latency, whole = (max(there, back), whole) if size == 1 else (latency, max(there, back))
+    # As in `_speeds`: what is subtracted is itself measured, so at most half of the time.
     return replace(DEFAULT_LINKS["host"], latency=latency, bandwidth=_COPIED / max(whole - latency, whole / 2))
 
 
 async def _time(probe: _Probe, dtype: DType, target: _Target, timer: _Timer) -> float:
     """Return the seconds per call in the fastest round."""
     graph = _graph(probe, dtype)
+    # Feeds have no kernel, so the probe is the only bound node.
     (bound,) = bind_graph(graph, target.backend, ResourceManager(), {})
     values = {edge: await target.put(_ones(graph.spec(edge))) for edge in bound.node.inputs}
     arguments = gather(bound, values, frozenset())

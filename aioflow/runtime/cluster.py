@@ -48,6 +48,7 @@ async def register(worker: Worker, part: Part, session: int, config: SessionConf
     """
     if not worth_a_thread(part.size):
         return worker.register_now(part, session, config)
+    # Not the result of `in_thread`, which is lost if the call is cancelled just after the registration.
     handles: list[int] = []
 
     @full_collections_postponed()

@@ -122,11 +122,13 @@ class NodeWriter:
             self.scope[f"k{i}"] = bound.call
             for port in range(len(bound.node.outputs)):
                 edge = Edge(bound.node.name, port)
+                # An output in the slot list of a divided task already has the name of its slot.
                 self._names.setdefault(edge, f"v{i}" if port == 0 else f"v{i}_{port}")
                 self._guards[edge] = bound.guard
         self._leaves = sent_away(task)
         self._taken: dict[int, str] = {}  # for each raised loop, the list of its arguments
         self._dies: list[Sequence[Edge]] = [life.dies for life in lifetimes.nodes]
+        # From here on all names are known. The text of a call is the same in all forms, so it is made once.
         self._calls = [
             self._call(i, b, life) for i, (b, life) in enumerate(zip(task.nodes, lifetimes.nodes, strict=True))
         ]
@@ -159,9 +161,11 @@ class NodeWriter:
                 text = f"{self._taken[i]}{self._drops(entering, bound, leftover)}; {text}"
             if bound.is_waited_for and form is not Form.FAST:
                 text = f"work.begin_critical(); {text}; work.end_critical()"
+            # Steering nodes are not in the user's graph, so a probe must not see them.
             if bound.node.op not in STEERING:
                 names = [self._names[Edge(bound.node.name, p)] for p in range(len(bound.node.outputs))]
                 text += _SUFFIX[form].format(index=i, outputs="".join(f"{n}," for n in names))
+            # The drops follow the suffix, because a probe also reads outputs that nothing else reads.
             yield Line("    " * (depth + len(block)) + text + self._drops(dies, bound, leftover), i)
         kept = [self._names[edge] for edge, _ in leftover if edge in self._slots]  # other names die with the function
         if kept:
@@ -235,6 +239,7 @@ class NodeWriter:
             call = f"k{index}.take(values, step)"
         else:
             out = self._out(bound, life)
+            # An operator expression cannot write its result into a given array.
             if out is None and bound.kernel.expression is not None:
                 return self._assigned(bound, bound.kernel.expression.format(*arguments))
             if out is not None:
@@ -248,6 +253,7 @@ class NodeWriter:
         names = [self._names[Edge(bound.node.name, p)] for p in range(len(bound.node.outputs))]
         if not names:
             return "pass" if bound.node.op == "NoOp" else call
+        # With one output, the trailing comma of the target unpacks a tuple of one item.
         if bound.unpacks:
             return f"{', '.join(names)}, = {call}" if len(names) == 1 else f"{', '.join(names)} = {call}"
         return f"{names[0]} = {call}"
@@ -259,6 +265,7 @@ class NodeWriter:
         which = Edge(bound.node.name, 1)
         if which in self._read:
             indices = [self._global("c", index) for index in bound.indices]
+            # The predicate, if there is one, stays in front; the indices take the place of the values.
             texts.append(self._pick([*names[: -len(indices)], *indices]))
         made = [self._names[Edge(bound.node.name, port)] for port in range(len(texts))]
         return "; ".join(f"{name} = {text}" for name, text in zip(made, texts, strict=True))
@@ -285,6 +292,7 @@ class NodeWriter:
         if edge in self._constants:
             value = self._constants[edge]
             if argument.convert is not None:
+                # Converted once, when the code is generated, instead of in every step.
                 value = argument.convert(value)
             return self._global("c", value)
         text = self._names[edge]
@@ -293,6 +301,7 @@ class NodeWriter:
         return f"to_keep({text})" if edge in life.copies else text
 
     def _converter(self, edge: Edge, argument: Argument) -> str:
+        # For a scalar the converter would only call this built-in, after a check of the shape.
         if self._graph.spec(edge).dims == () and argument.convert in (as_int, as_bool):
             return "int" if argument.convert is as_int else "bool"
         return self._global("h", argument.convert)
@@ -313,6 +322,7 @@ class NodeWriter:
         return f"overwritable({', '.join((name, *others))})"
 
     def _global(self, prefix: str, value: object) -> str:
+        # The scope only grows, so its size makes the name unique.
         name = f"{prefix}_{len(self.scope)}"
         self.scope[name] = value
         return name
@@ -357,6 +367,7 @@ def compiled(
     for group, texts in (parts or {}).items():
         known[group] = tuple(function(text) for text in texts)
     made = function(main)
+    # All functions made here have `known` as their globals, so it may be completed after them.
     known[NODES_OF_LINES] = [None if line.node is None else nodes[line.node].node.name for line in lines]
     return made
 
@@ -406,6 +417,7 @@ def finish(dims: Dims, owned: bool) -> Callable[[Value], Value] | None:
 
     The caller may modify the value, so a value with another holder is copied. A 0-d array becomes a scalar.
     """
+    # A value of unknown rank may turn out to be a 0-d array.
     if dims is None or dims == ():
         return _scalar if owned else _scalar_copy
     return None if owned else own

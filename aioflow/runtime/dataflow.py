@@ -131,6 +131,7 @@ class Dataflow:
             for begun in (*waiting, *running):
                 if inspect.iscoroutine(begun.result):
                     begun.result.close()
+        # A step that fails does not come here: it may not have reached its longest kernel.
         self._longest.observe(size, run.longest.seconds)
         return core.fetches()
 
@@ -150,6 +151,7 @@ class Dataflow:
     def _in_thread(self, run: _Run, report: Report | None, go: Callable[[], list[Activation]]) -> list[Activation]:
         work = work_here(run.step)
         work.limit = self._limit
+        # No kernel with effects is running yet, so the thread may be abandoned if the executor permits that.
         work.end_critical()
         run.core.execute = _in_thread(run.step, report, run.longest, work)
         return _quietly(go)
@@ -193,6 +195,7 @@ class Dataflow:
                         running.remove(begun)
                         go = partial(run.core.finish, begun.activation, self._end(begun, result))
                         await self._follow(run, await self._advance(run, go), waiting)
+                # All kernels have ended. The outer group would wait for a stop request that may never come.
                 guard.cancel()
         except BaseExceptionGroup as group:
             cause = run.step.end(group)
@@ -259,6 +262,7 @@ def _on_loop(step: Step, report: Report | None, longest: _Longest, budget: float
                 # The duration of a loop is unknown in advance, so a raised loop never runs on the event loop.
                 raise OffloadToThread
             else:
+                # `OffloadToThread` is no `Exception`: it passes through to the core, which queues the node again.
                 outputs = doing(BoundedWork(limit), compute, inputs, step)
         except Exception as error:
             failure = kernel_error(error, node.origin)
@@ -266,10 +270,12 @@ def _on_loop(step: Step, report: Report | None, longest: _Longest, budget: float
         if report is not None:
             report(node.bound, outputs)
         now = perf_counter()
+        # One reading of the clock per kernel: its time includes that of the core since the kernel before it.
         if now - last > longest.seconds:
             longest.seconds = now - last
         last = now
         if now > deadline:
+            # The outputs are still delivered. The core returns before the next node.
             core.pause()
         return outputs
 
@@ -283,6 +289,7 @@ def _in_thread(step: Step, report: Report | None, longest: _Longest, work: StepW
         compute = node.compute
         if compute is None:
             return None
+        # For `running_node`: here no line of generated code identifies the node.
         work.node = node.origin.name
         started = perf_counter()
         try:
@@ -310,6 +317,7 @@ def _in_thread(step: Step, report: Report | None, longest: _Longest, work: StepW
 
 def _computation(bound: BoundNode) -> Callable[[Sequence[Value], Step], Sequence[Value]]:
     """Return a function from the inputs of a node to its outputs."""
+    # The form is chosen once per node, so that a step does no work that the node does not need.
     call, collect, pack = bound.call, _collector(bound, bound.kernel.retains), _packer(bound)
     if bound.kernel.sends:
         return lambda inputs, step: pack(call(inputs[0], step=step, tag=inputs[1]))

@@ -67,6 +67,7 @@ def _loaded() -> tuple[Backend, ...]:
             found.append(load_backend(name))
         except NotFoundError:
             continue  # `python -m aioflow doctor` shows what to install
+    # False sorts before True. The sort is stable, so the other backends stay in the order of their names.
     found.sort(key=lambda backend: backend.device_type != HOST)
     if not found or found[0].device_type != HOST:
         raise NotFoundError(

@@ -122,10 +122,12 @@ class TaskProgram:
         self._slots = {edge: slot for slot, edge in enumerate(dict.fromkeys(edges))}
         self._feeds = tuple((self._slots[edge], index) for edge, index in feeds.items())
         self._fetched = tuple(self._slots[edge] for edge in fetched)
+        # Each run begins with a copy of this list, so the constants are in place and are never assigned in a run.
         self._blank: list[Value] = [None] * len(self._slots)
         for edge, value in constants.items():
             self._blank[self._slots[edge]] = value
         self._needs = [len(task.needs) for task in tasks]
+        # A fetched value is read once more after the last task, by `fetches`.
         droppable = large - set(fetched)
         self._readers: dict[int, int] = {}
         for edge in (e for task in tasks for e in task.inputs if e in droppable):
@@ -152,6 +154,7 @@ class TaskProgram:
                     self._blank.append(None)
         received = bound.node.op == RECV and strand is None
         asked = () if strand is not None else bound.arguments
+        # The code of a strand makes such copies itself (`NodeLife.copies`).
         fed = self.fed if strand is None and bound.kernel.retains else frozenset[Edge]()
         return _Entry(
             strand,
@@ -239,11 +242,13 @@ class Driver:
         for run in runs:
             self._ready.extend((run, index) for index in run.program.first)
         try:
+            # `_stopped` is no watcher yet, so a request made before this point is noticed only here.
             if self._step.requested:
                 self._step.halt()
             self._pump()
             if self._error is not None:
                 raise self._error
+            # A step whose tasks have all ended within `_pump` creates neither an asyncio task nor a future.
             if self._left or self._later:
                 await self._rest()
         finally:
@@ -264,6 +269,8 @@ class Driver:
             self._ready.clear()
             step.watchers.remove(self._stopped)
         if self._error is not None:
+            # A kernel that fails after a stop request most likely fails because of it, so the reason of the request
+            # takes precedence.
             cause = step.error or self._error
             raise cause from cause.__cause__
 
@@ -271,6 +278,7 @@ class Driver:
         """Run the coroutines that need asyncio tasks."""
         try:
             async with asyncio.TaskGroup() as kernel_group:
+                # From here on `_start` creates tasks in this group instead of collecting coroutines for the next one.
                 self._group = kernel_group
                 later, self._later = self._later, []
                 running = [kernel_group.create_task(coroutine) for coroutine in later]
@@ -311,6 +319,8 @@ class Driver:
         ready = self._ready
         deadline = perf_counter() + _SLICE
         try:
+            # Entered once for all tasks of the slice, which is why strands are run by `call_inline`, not by
+            # `try_inline`.
             with np.errstate(all="ignore"):
                 while ready:
                     run, index = ready.popleft()
@@ -335,6 +345,7 @@ class Driver:
             values = [run.values[slot] for slot in entry.inputs]
             if entry.counted:
                 run.drop(entry.counted)
+            # The forms of code that run inline report no nodes, so a strand with a probe always runs in a thread.
             outputs = strand.call_inline(values, self._step) if self._step.probe is None else None
             if outputs is None:
                 self._start(self._hop(run, index, strand, values))
@@ -386,11 +397,14 @@ class Driver:
             if self._finished is not None and not self._finished.done():
                 self._finished.set_result(None)
         else:
+            # The current context may be that of any callback. Kernels see the context of the step's caller, each its
+            # own copy.
             self._group.create_task(coroutine, context=self._context.copy())
 
     async def _hop(self, run: TaskRun, index: int, strand: Strand, values: Sequence[Value]) -> None:
         try:
             outputs = await strand.hop(values, self._step)
+        # `Step.end` then raises this error, not that of another task of the group.
         except OpError as error:
             self._step.stop(error)
             raise
@@ -401,6 +415,7 @@ class Driver:
         arrival = _Arrival(self, run, index, entry, report)
         value = self._step.meeting.receive(entry.edge_name, "", arrival)
         if value is PENDING:
+            # Values are delivered on this loop, so none can have arrived since `receive` returned.
             self._step.waiting[arrival] = None
         else:
             self._received(arrival, value)
@@ -409,6 +424,7 @@ class Driver:
         """Accept the value of a Recv, or hold it back while the step is on hold."""
         step = self._step
         step.waiting.pop(arrival, None)
+        # A hold is in progress. `_go_on` will deliver this value too, after those that arrived before it.
         if self._held:
             self._held.append((arrival, value))
             return
@@ -429,6 +445,7 @@ class Driver:
             failure = kernel_error(error, bound.node)
             self._step.stop(failure)
             raise failure from failure.__cause__
+        # Emptied before the delivery: tasks that it starts may receive further values, for which this hold is over.
         held, self._held = self._held, []
         for arrival, value in held:
             self._received(arrival, value)
@@ -454,6 +471,7 @@ class Driver:
         report = self._step.probe.begin() if self._step.probe is not None else None
         try:
             arguments = entry.gather(run.values, owned)
+            # `arguments` holds the values now. They are freed as soon as the kernel has released them.
             run.drop(entry.counted)
             result = bound.call(*arguments, step=self._step) if bound.kernel.takes_step else bound.call(*arguments)
         except Exception as error:
@@ -466,6 +484,7 @@ class Driver:
                 report(bound, outputs)
             self._arrived(run, index, outputs)
 
+        # The kernel of an async node may return its result at once, and then needs no asyncio task.
         if hasattr(result, "__await__"):
             if inspect.iscoroutine(result):
                 self._begun.append(result)

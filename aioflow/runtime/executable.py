@@ -59,6 +59,7 @@ class Executable(ABC):
     def __init__(self, graph: ClientGraph, fetched: Fetched, config: SessionConfig) -> None:
         self.feeds = graph.feeds
         self.fetch_indices = fetched.indices
+        # Assumed until `make_executable` has examined the nodes.
         self.changes = True
         self.limit = config.max_value_bytes
         self._fetched = fetched
@@ -91,6 +92,7 @@ class Executable(ABC):
         Raises:
             OpError: a kernel failed or the step was stopped; the first cause, with its node.
         """
+        # Set before the run: if the step fails halfway, some of its changes may have been made.
         step.changed = step.changed or self.changes
         if self.limit is None:
             fetches = self._fetched.hand_over(await self._values(feeds, step))
@@ -181,6 +183,7 @@ class StrandExecutable(Executable):
 
     def _given(self, outputs: tuple[Value, ...], feeds: Sequence[Value]) -> list[Value]:
         if self._give is None:
+            # A list, because `Fetched.hand_over` replaces values in place.
             return list(outputs)
         pool = (*outputs, *feeds, *self._constants)
         return [pool[i] for i in self._give]
@@ -275,6 +278,7 @@ def _made(
     # A strand cannot handle a received value that may be DEAD, only tagged dataflow can.
     dead_arrivals = any(n.op == RECV and n.attrs["maybe_dead"] for n in graph.nodes.values())
     before: list[BoundNode | Node] = list(bound)
+    # Loops first: `raise_branches` leaves a graph unchanged that still contains a loop.
     lifted, bound = raise_loops(graph, bound)
     if not dead_arrivals:
         before += (*bound, *lifted.nodes.values())
@@ -285,6 +289,7 @@ def _made(
         return FlowExecutable(lifted, bound, executor, config, Fetched(graph, config, copying(lifted)))
     cut = TaskGraph(lifted, bound, executor, config, capture)
     fetched = Fetched(graph, config, cut.finishers(), cut.maybe_dead())
+    # Beside other subgraphs a single strand is still a task: one driver runs the tasks of all of them.
     strand = cut.strands[0] if alone and len(cut.tasks) == 1 else None
     if strand is not None:
         return StrandExecutable(lifted, fetched, config, strand, cut)
@@ -298,4 +303,5 @@ def _fused(graph: ClientGraph, config: SessionConfig) -> ClientGraph:
     for each in later:
         found = each.run(found, fold)
     is_constant = all(node.op in (*BOUNDARY, "Const") for node in found.nodes.values())
+    # The passes may have folded the whole graph into constants.
     return graph if is_constant else found  # a strand needs a node to run

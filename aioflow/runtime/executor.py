@@ -103,6 +103,8 @@ class DeviceThreads(Threads):
             left = AbandonedError.within(error)
             if left is not None:
                 step.leave_behind(running_node(left.call) or "a kernel")
+            # A cancellation is passed on. An abandoned thread without one means that the step was stopped, so `halt`
+            # raises.
             if left is not error:
                 raise
         except Stopped:
@@ -112,6 +114,7 @@ class DeviceThreads(Threads):
 
 def running_node(call: Call) -> str | None:
     """Return the name of the node whose kernel a call is running, or None if it is unknown."""
+    # A snapshot, read from the innermost frame outwards: the thread continues meanwhile.
     frame = sys._current_frames().get(call.thread)
     while frame is not None:
         # Generated code has this global, and its line numbers identify nodes.

@@ -69,6 +69,7 @@ class Fetched:
         for index, finisher in self._finishers:
             value = values[index]
             if is_large(value, self._large):
+                # Left to `Unfinished`, because making a large copy here could block the event loop.
                 large[index] = self._makers[index]
             else:
                 values[index] = finisher(value)

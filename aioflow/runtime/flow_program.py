@@ -201,6 +201,7 @@ class Program:
         node.index = origin.attrs["index"] if node.kind in (Role.FEED, Role.FETCH) else 0
         pending = len(origin.inputs) + len(origin.control)
         if node.kind is Role.ENTER:
+            # `loops_of` assigns an Enter to the loop that it opens, but its inputs arrive in the surrounding frame.
             node.child, frame = frame, frame.parent or self.root
             node.child.enters += 1
             node.is_constant = origin.attrs["is_constant"]
@@ -208,11 +209,13 @@ class Program:
             back = sum(is_back_edge(origin, graph.nodes[edge.node]) for edge in origin.inputs)
             node.is_loop_merge = loop_variable(graph, origin) is not None and not origin.control
             node.first_inputs = len(origin.inputs) - back
+            # Without a back edge it is the Merge of a branch, which gets all its inputs in every iteration.
             node.later_inputs = back or len(origin.inputs)
             # The count of a Merge; see `Propagator._check_merge`.
             pending = 1 + 2 * len(origin.control)
         elif node.kind is Role.CONSTANT and node.bound is not None:
             node.value = node.bound.call()
+        # A node that waits for a single value is queued by its arrival and needs no count.
         if not node.is_single:
             node.local = len(frame.pending)
             frame.pending.append(pending)
@@ -234,9 +237,11 @@ class _Wiring:
     def connect(self) -> None:
         """Set `ports` and `after` of every node, and `prefilled` and `again` of loop-invariant Enters."""
         backwards = list(self._nodes.items())[::-1]  # readers come before their sources, except along a back edge
+        # A bypassed Merge must have its ports before the NextIteration that leads to it. The sort is stable.
         backwards.sort(key=lambda item: item[1].kind is Role.NEXT)
         for name, node in backwards:
             self._follow(node.after, self._waiters[name])
+            # Stored, because calling `After.__bool__` would cost time for every node of a step.
             node.is_followed = bool(node.after)
             read = sorted(self._readers[name].items())
             node.ports = tuple((number, self._port(readers)) for number, readers in read)
@@ -266,6 +271,8 @@ class _Wiring:
     @staticmethod
     def _follow(after: After, waiters: Iterable[FlowNode]) -> None:
         for node in waiters:
+            # Such a constant waits for this node alone, so its value is delivered without running the constant as a
+            # node.
             if node.kind is Role.CONSTANT and len(node.origin.control) == 1:
                 port = Port()
                 port.hand_on(node)

@@ -101,6 +101,7 @@ class _Iteration:
         self.children: dict[int, _RunningFrame] = {}
         self.pending = frame.program.pending[:]
         self.arrived = frame.prefilled[:]
+        # Made on demand: only Sends and Recvs need the tag.
         self._tag: str | None = None
 
     @property
@@ -144,6 +145,7 @@ class _RunningFrame:
         self.parent = parent
         self.entering = program.enters
         self.newest = 0
+        # Before `iterations`: every iteration copies this list when it begins.
         self.prefilled = [EMPTY] * len(program.pending)
         self.constants: list[tuple[Port, Value]] = []
         self.iterations: dict[int, _Iteration] = {0: _Iteration(self, 0)}
@@ -169,6 +171,7 @@ class Propagator:
         self._ready: list[Activation] = []
         # Inputs None: the node is dead.
         self._queue: deque[tuple[FlowNode, _Iteration, Sequence[Value] | None]] = deque()
+        # Looked up once. The queue is never replaced by another object.
         self._push = self._queue.append
         self._paused = False
         self._fetches: dict[int, Value] = {}
@@ -195,6 +198,7 @@ class Propagator:
             self._deliver_dead(activation.node, iteration)
         else:
             self._deliver(activation.node, iteration, outputs)
+        # Only after the delivery has counted the followers: otherwise the iteration could retire before they run.
         self._leave(iteration)
         return self.resume()
 
@@ -209,6 +213,8 @@ class Propagator:
             except OffloadToThread:  # raised by the kernel: nothing has been delivered
                 queue.appendleft((node, iteration, inputs))
                 break
+            # This is `_leave` written in place, because the loop runs once per node. The rule has counted the followers
+            # before.
             left = iteration.outstanding = iteration.outstanding - 1
             if not left and not iteration.children:
                 self._retire(iteration.frame)
@@ -300,6 +306,7 @@ class Propagator:
         """Notify the followers of a finished node; the followers and constants of a dead node are dead."""
         for node in after.signals:
             if node.kind is Role.MERGE:  # a dead control input does not make a Merge dead, it only counts
+                # Control inputs are counted above the low bit; see `_check_merge`.
                 iteration.pending[node.local] -= 2
                 self._check_merge(node, iteration)
             else:
@@ -314,6 +321,7 @@ class Propagator:
         inputs = iteration.arrived[node.local]
         if inputs is EMPTY:
             inputs = iteration.arrived[node.local] = [None] * node.arity
+        # DEAD is stored like a value. It is never read, since `_count` passes on no inputs for a dead node.
         inputs[slot] = value
         self._count(node, iteration, value is DEAD)
 
@@ -324,6 +332,7 @@ class Propagator:
         if dead:
             count += _DEAD_ONE
         iteration.pending[local] = count
+        # All inputs have arrived. What is left in `count` is the number of dead ones, in its upper bits.
         if not count & _WAITING:
             inputs = iteration.arrived[local]
             iteration.arrived[local] = EMPTY
@@ -352,6 +361,7 @@ class Propagator:
             return  # it has already run
         expected = node.first_inputs if iteration.number == 0 else node.later_inputs
         live = not count & _WAITING
+        # The second condition: all data inputs are dead, all control inputs have arrived, and the low bit is still set.
         if live or count == expected * _DEAD_ONE + 1:
             inputs = iteration.arrived[local] if live else None
             iteration.pending[local] = _HAS_RUN
@@ -392,8 +402,10 @@ class Propagator:
             self._deliver_dead(node, iteration)
             return
         data, predicate = inputs
+        # A predicate of the usual type is known to be a scalar without a call of `np.ndim`.
         if type(predicate) is not np.bool_ and np.ndim(predicate):
             raise wrong_predicate(node.origin, predicate)
+        # TensorFlow's ports of a Switch: output 0 is alive if the predicate is false, output 1 if it is true.
         taken = 1 if predicate else 0
         for side, port in node.ports:
             if side == taken:
@@ -419,6 +431,8 @@ class Propagator:
         frame = iteration.children.get(program.number)
         if frame is None:
             frame = iteration.children[program.number] = _RunningFrame(program, iteration)
+        # The Enters of a frame arrive one by one. Iterations may have begun before a loop invariant arrives, so each
+        # gets it.
         for inner in list(frame.iterations.values()) if node.is_constant else (frame.iterations[0],):
             self._run_pass(node, inner, inputs)
         if node.is_constant:
@@ -449,6 +463,7 @@ class Propagator:
             if len(frame.iterations) >= frame.program.parallel_iterations:
                 frame.parked.append((node, inputs[0]))
                 return
+            # The first live NextIteration of the newest iteration opens the next one; the others find it open.
             self._begin_iteration(frame)
         self._deliver(node, frame.iterations[iteration.number + 1], inputs)
 
@@ -466,6 +481,7 @@ class Propagator:
 
     def _begin_iteration(self, frame: _RunningFrame) -> None:
         frame.newest += 1
+        # Only an Exit that is dead in the last iteration is dead for the surrounding frame.
         frame.dead_exits.clear()
         iteration = frame.iterations[frame.newest] = _Iteration(frame, frame.newest)
         for port, value in frame.constants:
@@ -479,12 +495,14 @@ class Propagator:
 
     def _retire(self, frame: _RunningFrame) -> None:
         """Drop the finished iterations, oldest first, then the frame, then finished outer frames."""
+        # The root frame ends with the step. A frame that an Enter has not reached yet may still get work.
         while frame.parent is not None and frame.entering == 0:
             self._retire_iterations(frame)
             if frame.iterations:
                 return
             parent = frame.parent
             del parent.children[frame.program.number]
+            # Only now is it certain that no later iteration has a live value for these Exits.
             for node in frame.dead_exits:
                 self._deliver_dead(node, parent)
             if parent.outstanding or parent.children:
@@ -493,6 +511,8 @@ class Propagator:
 
     def _retire_iterations(self, frame: _RunningFrame) -> None:
         while frame.iterations:
+            # A younger iteration may seem finished while an older one can still send it values, so only the oldest one
+            # may go.
             oldest = next(iter(frame.iterations.values()))
             if oldest.outstanding or oldest.children:
                 return

@@ -118,6 +118,7 @@ def _count_alone() -> tuple[int, int]:
     values: list[Array] = [np.empty(4).reshape(2, 2)]
     value = values[0]
     values[0] = np.empty(0)
+    # Measured, not written down: which temporary references are counted depends on the version of Python.
     alone = sys.getrefcount(value)
     base = value.base
     return alone, sys.getrefcount(base)

@@ -68,6 +68,7 @@ def _reading(node: Node, graph: ClientGraph, nodes: dict[str, Node], device_type
         source = graph.nodes[edge.node]
         if source.op not in _COMING or position in in_host_memory or not _has_memory(graph.spec(edge)):
             continue
+        # A feed or Recv has one output, so its name identifies the value.
         copy = f"{edge.node}/_to_device"
         if copy not in nodes:
             nodes[copy] = _copy(copy, TO_DEVICE, edge, graph.spec(edge), source)

@@ -141,6 +141,7 @@ def _dispatch(
     near: Callable[[], Body] | None,
     arguments: Sequence[_Argument],
 ) -> Body:
+    # `far == (None,)`: a single value that is no constant. Constants are on the device already.
     watched = [i for i, a in enumerate(arguments) if a.is_tensor and a.far == (None,)]
     fixed = [(i, a.far[0]) for i, a in enumerate(arguments) if not a.is_sequence and a.far[0] is not None]
     plain = bool(watched) and not any(a.is_sequence for a in arguments)

@@ -44,6 +44,7 @@ def room_to_send(bound: BoundNode, leaving: frozenset[Edge]) -> Body | None:
     shape, np_dtype = tuple(int(size) for size in dims if size is not None), dtype.np_dtype
 
     def room(other: Value = None) -> Value:
+        # Checked in every step: a process that can map the memory may connect or leave at any time.
         made = SHARED.empty(shape, np_dtype) if SHARED.importers else None
         return other if made is None else made
 

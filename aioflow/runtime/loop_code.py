@@ -141,6 +141,7 @@ class LoopCode:
             *self._section("tests", form),
             Line(f"        if not {writer.name(parts.predicate)}:"),
             Line(f"            return ({''.join(f'{writer.name(e)}, ' for e in parts.leaving)})"),
+            # Once per iteration: the lines of the form `loop` check for a stop only before nodes with effects.
             Line("        if step.requested: step.halt()"),
             *self._section("body", form),
             *self._pass_on(),
@@ -149,6 +150,7 @@ class LoopCode:
     def _taken(self) -> str:
         """Return the statement that binds the initial values to names."""
         if self._cuts is None:
+            # The trailing comma also unpacks a list of one value.
             return f"{''.join(f'{self._writer.name(e)}, ' for e in self._task.inputs)} = values"
         self._writer.scope["blank"] = [None] * (len(self._cuts.slots) - len(self._task.inputs))
         return "s = [*blank, *values]"
@@ -197,6 +199,8 @@ def _kept_inputs(task: Task, carried: Sequence[tuple[Edge, Edge]]) -> set[Edge]:
         for edge in b.keeps:
             kept |= shares.get(edge, frozenset())
     while True:
+        # If a variable is kept, so is the value that the iteration before passed on to it. Repeat until nothing is
+        # added.
         more = {s for variable, following in carried if variable in kept for s in shares.get(following, ())}
         if more <= kept:
             return kept

@@ -50,12 +50,14 @@ def raise_loops(graph: ClientGraph, bound: Sequence[BoundNode]) -> tuple[ClientG
     """Return the graph with every loop that can be raised as one node, and the bound nodes of that graph."""
     nodes = list(bound)
     refused: set[_Path] = set()
+    # Raising the innermost loops turns the loops around them into innermost ones.
     while frames := _innermost_frames(graph, refused):
         loops: list[_Loop] = []
         for key, (members, kernels) in _with_kernels(frames, nodes).items():
             frame = _recognise(members, graph)
             parts = None if frame is None else _parts(frame, graph, kernels)
             if frame is None or parts is None:
+                # The loops around a refused frame never become innermost, so they stay in primitive form, too.
                 refused.add(key)
             else:
                 loops.append(_Loop(_name(frame), frame, parts, kernels))
@@ -95,6 +97,7 @@ def _recognise(members: Sequence[str], graph: ClientGraph) -> _Frame | None:
         by_op.setdefault(graph.nodes[name].op, []).append(graph.nodes[name])
     conditions = by_op.get("LoopCond", [])
     variables = _variables(by_op.get("Merge", []), graph)
+    # A ControlTrigger also runs if its inputs are dead, which predicates cannot express.
     if len(conditions) != 1 or not variables or by_op.get("ControlTrigger"):
         return None
     switches = [s for s in by_op.get("Switch", []) if s.inputs[1] == Edge(conditions[0].name, 0)]
@@ -120,6 +123,7 @@ def _variables(merges: Sequence[Node], graph: ClientGraph) -> list[LoopVariable]
         variable = loop_variable(graph, merge)
         if variable is not None and not merge.control:
             found.append(variable)
+        # A Merge that is neither a loop variable nor the end of a branch.
         elif any(graph.nodes[e.node].op in ("Enter", "NextIteration") for e in merge.inputs):
             return None
     return found
@@ -134,11 +138,13 @@ def _parts(frame: _Frame, graph: ClientGraph, kernels: Sequence[BoundNode]) -> L
         return None
     tests = {guards.predicate(graph.nodes[s]) for s in frame.switches}
     (predicate,) = tests if len(tests) == 1 else (None,)
+    # A `while` cannot await, and a Send in a loop needs the tag of its iteration, which only the propagator has.
     if predicate is None or any(b.kernel.is_async or b.kernel.sends for b in kernels):
         return None
     taken, left = (predicate, True), (predicate, False)
     position = {name: i for i, name in enumerate(frame.members)}
     nodes = sorted([*guards.rewired(kernels), *guards.made()], key=lambda b: position[b.node.name])
+    # Nodes that do not depend on the predicate run before it is tested, and so once more than the body.
     condition = [b for b in nodes if taken not in b.guard]
     body = [replace(b, guard=tuple(atom for atom in b.guard if atom != taken)) for b in nodes if taken in b.guard]
     late = {b.node.name for b in body}

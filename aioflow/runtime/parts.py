@@ -58,7 +58,9 @@ class StepOfParts:
         except BaseException as error:
             if isinstance(error, OpError):
                 step.stop(error)
+            # Before the error is raised: afterwards no kernel of the step runs at a reachable worker.
             await volley.stop()
+            # The reason of the stop request came first; `error` may be its consequence.
             if step.error is None or step.error is error:
                 raise
             raise step.error from step.error.__cause__
@@ -72,6 +74,7 @@ class StepOfParts:
             volley.begin(part, feeds, quietly) for part, quietly in zip(self._parts, self._is_quiet, strict=True)
         ]
         rest = [index for index, begun in enumerate(found) if begun is None]
+        # A single part is awaited in the caller's task, which saves an asyncio task.
         if len(rest) == 1:
             worker, part, handle = self._parts[rest[0]]
             found[rest[0]] = await _run_reported(worker, part, handle, feeds, step)
@@ -139,6 +142,7 @@ class _FanOut:
         worker, _, handle = part
         begun = worker.begin(handle, feeds, self._step, self._ended, quietly)
         if begun is not None:
+            # A quiet part is not counted: it calls back only if it fails, which ends the step.
             self._left += not quietly
             self._begun.append(begun)
         return begun

@@ -177,6 +177,7 @@ class Reference:
                 carried[Edge(node.name, 0)] = following.outputs[node.name] = task
             elif node.op == "Enter" and self._frames[node.name] is now.frame and node.attrs["is_constant"]:
                 following.outputs[node.name] = now.outputs[node.name]
+        # Without a live value the loop has ended: dead NextIterations begin no iteration.
         if await _first_live(carried) is DEAD:
             return None
         following.running = now.running
@@ -207,6 +208,7 @@ class Reference:
         dead = any(value is DEAD for value in (*inputs.values(), *(done.get(name, DEAD) for name in node.control)))
         if role is Role.TRIGGER:
             return ()
+        # Send and Recv also run if they are dead: one must send DEAD, the other receive it.
         if dead and role not in _ENDS:
             return DEAD
         if role is Role.FEED:
@@ -218,6 +220,7 @@ class Reference:
         except OpError as error:
             run.step.stop(error)  # before the tasks are cancelled, so that they and other devices end with this error
             raise
+        # A dead Send has run, so that its receiver learns of it. Its followers are dead nevertheless.
         return DEAD if role is Role.SEND and dead else outputs
 
     async def _compute(self, node: Node, inputs: Mapping[Edge, Value], step: Step, tag: str) -> Outputs:

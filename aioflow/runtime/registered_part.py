@@ -54,6 +54,7 @@ class PartExecutable:
             if isinstance(executable, TasksExecutable):
                 runs[index] = (executable, executable.program.begin(feeds))
             else:
+                # Tagged dataflow and the reference executor have no tasks for the driver, and run beside it.
                 flows.append(_flow(executable, feeds, step, index, results))
         try:
             # All executables have the limit of the same session settings.

@@ -91,6 +91,7 @@ class Rendezvous:
                 self._values[key] = value
                 return True
         # A receiver runs only on the step's loop; there it is called directly, which saves a turn of the loop.
+        # Without the lock, which is not reentrant: `take` may send and receive further values.
         if threading.get_ident() == self._home:
             take(value)
         else:
@@ -137,5 +138,6 @@ class Rendezvous:
 
 
 def _resolve(future: asyncio.Future[Value], value: Value) -> None:
+    # The wait may have been cancelled after the value was sent.
     if not future.done():
         future.set_result(value)

@@ -60,5 +60,6 @@ def process_spans() -> Spans | None:
 def set_process_spans(spans: Spans | None) -> None:
     """Set the process's default receiver of spans; None disables reporting."""
     _PROCESS[:] = [] if spans is None else [spans]
+    # Copied, because another thread may create a session meanwhile, which adds an entry.
     for reporter in list(_REPORTERS):
         reporter.spans_changed()

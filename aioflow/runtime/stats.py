@@ -91,6 +91,7 @@ class TraceProbe:
             step_stats: The records.
             origin: Start of the step there, by the clock of this probe.
         """
+        # Seconds by which that worker began the step after the client.
         later = origin - self.origin
         for stats in step_stats:
             moved = (replace(node, start=node.start + later) for node in stats.nodes)

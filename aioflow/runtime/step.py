@@ -174,6 +174,7 @@ class Step:
         self.holding: Callable[[], Awaitable[None] | None] | None = None
         self.holds_after = inf
         self.abandoned: list[str] = []
+        # Dictionaries as sets that keep the order of insertion: reports list the waits in the order of their starts.
         self.waiting: dict[Waiter, None] = {}
         self.watchers: list[Callable[[], None]] = []
         self.since = monotonic()
@@ -224,6 +225,7 @@ class Step:
         del self.waiting[wait]
         release = getattr(result, "release", None)
         if release is not None:
+            # The value may be in use until the step has ended, so it is released only then.
             self.releases.append(partial(release, value))
         hold = self.hold()
         if hold is not None:
@@ -253,6 +255,7 @@ class Step:
 
     async def inquire(self) -> StuckStep:
         """Return what the step is waiting for, including reports of remote parts that it waits for."""
+        # Copied once: waits come and go during the inquiry, and the indices of both reports must agree.
         waiting = list(self.waiting)
         report = self._report(waiting)
         lines: dict[int, Sequence[tuple[str, float, str]]] = {}
@@ -295,22 +298,26 @@ class Step:
                 them too. If the step was stopped because of an error, a cancellation counts as that error.
         """
         if has_failed(self.error if self.error is not None and isinstance(error, asyncio.CancelledError) else error):
+            # Elements that are not put back are a change that others can see.
             self.changed = bool(self.keep()) or self.changed
         elif isinstance(error, GeneratorExit):  # the coroutine is being closed and must not wait
             self.abandon()
         elif waiting := _put_back(self.keep()):
+            # A cancellation must not interrupt this, or elements would be lost.
             await to_its_end(_all(waiting))
 
     def abandon(self) -> None:
         """Put back the elements that have been taken, like `unwind`, except those whose return must be awaited."""
         for each in _put_back(self.keep()):
             if inspect.iscoroutine(each):
+                # A coroutine that is discarded without this causes the warning "never awaited".
                 each.close()
 
     def leave_behind(self, node: str) -> None:
         """Record that the kernel of a node has not stopped and its thread is abandoned."""
         self.abandoned.append(node)
         if self.error is not None:
+            # The error was made with the stop request, when it was not yet known that this kernel does not stop.
             self.error.message += _left([node])
         _LOGGER.warning("node %r does not stop: its kernel is left behind in a thread, where it is still running", node)
 
@@ -334,6 +341,7 @@ class Step:
 
     async def watch(self) -> None:
         """Wait for `stop`, then raise its error."""
+        # Made on demand: only executors that call `watch` need the event.
         self._stopped = self._stopped or asyncio.Event()
         if not self.requested:
             await self._stopped.wait()
@@ -365,13 +373,16 @@ class Stoppable:
         self._timeout = asyncio.timeout(None)
 
     def _stop(self) -> None:
+        # `asyncio` raises RuntimeError if an expired timeout is rescheduled.
         if not self._timeout.expired():
+            # A deadline that has come: the timeout cancels the task in the next turn of the loop.
             self._timeout.reschedule(asyncio.get_running_loop().time())
 
     async def __aenter__(self) -> Self:
         if self._step.requested:
             self._step.halt()
         await self._timeout.__aenter__()
+        # After the timeout has been entered: `asyncio` can reschedule only a timeout that is active.
         self._step.watchers.append(self._stop)
         return self
 
@@ -425,6 +436,7 @@ def root_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
     while stack:
         error = stack.pop()
         if isinstance(error, BaseExceptionGroup):
+            # Reversed, because the stack returns the last entry first: the leaves keep the order of the groups.
             stack.extend(reversed(error.exceptions))
         else:
             leaves.append(error)

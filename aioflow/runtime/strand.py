@@ -191,6 +191,7 @@ class Strand:
     def _as_captured(self) -> Callable[..., tuple[Value, ...]] | None:
         if self._capture is not None:  # called once, in the device's thread
             self._captured = self._capture(self.code.function(Form.FAST), self.nodes)
+            # Cleared after the only attempt: what cannot be captured once is not tried again.
             self._capture = None
         return self._captured
 

@@ -78,6 +78,7 @@ class StrandCode:
         writer, task = self._writer, self.task
         parameters = writer.parameters(form)
         if self._cuts is not None:
+            # A shortcut replaces several nodes by one call, and a probe has to see each of them.
             return self._main_of_parts(parameters, self._cuts, {} if form is Form.PROBED else self._by_start())
         lines = [Line(f"def strand({', '.join((*(writer.name(e) for e in task.inputs), *parameters))}):")]
         # Outputs under predicates stay DEAD unless their branch assigns them.
@@ -110,6 +111,7 @@ class StrandCode:
             lines.append(Line(f"    *given, {', '.join(parameters)} = given"))
         return [
             *lines,
+            # Without `del`, the tuple would keep all inputs alive until the end.
             Line("    s = [*blank, *given]; del given"),
             *(
                 line
@@ -130,6 +132,7 @@ class StrandCode:
         if shortcut is not None:
             output = self._writer.name(shortcut.output)
             yield Line(f"    {output} = {self._writer.shortcut(number, shortcut)}")
+            # None: the shortcut does not apply to these values, so the nodes are computed one by one.
             yield Line(f"    if {output} is None:")
             indent *= 2
         yield Line(f"{indent}for part in parts{number}:")

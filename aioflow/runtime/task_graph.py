@@ -95,6 +95,7 @@ class TaskGraph:
         places.update((e, len(task.outputs) + count + i) for i, e in enumerate(self._constants))
         give = [places[e] for e in self._fetched]
         return (
+            # None spares every step a selection that changes nothing.
             None if take == list(range(count)) else take,
             None if give == list(range(len(task.outputs))) else give,
             tuple(self._constants.values()),

@@ -83,6 +83,7 @@ def _task_keys(bound: Sequence[BoundNode], waits: Mapping[str, tuple[str, ...]])
             mask |= masks.get(source, 0)
         if b.kernel.is_async:
             keys.append((mask, b.node.name))
+            # Each async node has a bit of its own, which is in the ancestry of its followers but not in its own.
             masks[b.node.name] = mask | bit
             bit <<= 1
         else:

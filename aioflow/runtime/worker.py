@@ -138,6 +138,7 @@ class Worker:
         for name in part.subgraphs:
             if name not in self.devices:
                 raise NotFoundError("no such device", expected=f"one of {list(self.devices)}", actual=name)
+        # All parts of a session share this state, so that it survives the plan of a step.
         state = self._states.setdefault(session, {})
         made: dict[str, Executable] = {}
         for name, graph in part.subgraphs.items():
@@ -169,6 +170,7 @@ class Worker:
 
     def forget_session(self, session: int) -> None:
         """Drop the parts and the kernel state of a session that has ended. Running steps continue."""
+        # Copied first, because a thread may be in `register_now`, which adds entries.
         for handle in [handle for handle, owner in list(self._owners.items()) if owner == session]:
             self._forget(handle)
         self._states.pop(session, None)
@@ -206,6 +208,7 @@ class Worker:
         """Run like `run`, but with the executable itself, so that it works after `deregister`."""
         if len(feeds) != executable.feeds:
             raise InvalidArgumentError("wrong number of feeds", expected=executable.feeds, actual=len(feeds))
+        # From here on `abort` finds the step, by its id.
         self._running[step] = None
         try:
             return await executable.run(feeds, step)
@@ -252,6 +255,7 @@ class Worker:
         """
         check_process(self.process, "the worker")
         found = [[device.resources.find(*name) for device in self.devices.values()] for name in names]
+        # A variable is on one device of the worker. The search of the other devices finds nothing.
         variables = [next((each for each in here if isinstance(each, VariableResource)), None) for here in found]
         taken = [each.snapshot() for each in variables if each is not None and each.is_initialized]
         is_here = len(taken) == len(names) and all(isinstance(each, np.ndarray | Snapshot) for each in taken)
