@@ -48,6 +48,7 @@ class Blocking(ABC):
         return result
 
     def _finished(self, awaitable: Awaitable[T]) -> T:
+        # The runner takes only coroutines.
         async def finished() -> T:
             return await awaitable
 

@@ -177,6 +177,7 @@ class _Copy:
         self._number = number
 
     def __call__(self, values: Sequence[Value]) -> Value:
+        # The number of tensors is read here, not in `__init__`: the structure may contain further ones.
         return values[len(self._tensors) + self._number]
 
 
@@ -304,7 +305,8 @@ def feed_converter(tensor: Tensor, on_cards: bool = False) -> Callable[[Value], 
     def convert(value: Value) -> Value:
         try:
             if type(value) is np.ndarray:
-                # 0-d arrays take the slow path, which turns them into scalars.
+                # 0-d arrays take the slow path, which turns them into scalars. So do dtypes that are equal but another
+                # object: comparing identities is cheaper.
                 if value.dtype is np_dtype and value.ndim and (not is_text or _is_text(value)):
                     if value.shape != fixed:
                         _check_shape(tensor, value.shape)

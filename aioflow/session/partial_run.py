@@ -98,6 +98,7 @@ class _PartialRun:
         """
         for tensor in feeds:
             _check_once("feed", "fed", tensor, self.feeds, self.unfed)
+        # The feeds of this call count as fed, though they are passed on only after all checks.
         unfed = self.unfed - {self.feeds[t] for t in feeds}
         for tensor in fetches:
             _check_once("fetch", "fetched", tensor, self.fetches, self.unfetched)
@@ -152,6 +153,7 @@ class _PartialRun:
         self.error = error
         for future in (*self.exchange.fetches, *self.exchange.feeds):
             if not future.done():
+                # Wakes the calls that wait for it. They learn the error in `_results`.
                 future.cancel()
         self.ended.set()
 
@@ -223,6 +225,7 @@ class PartialRuns:
         prepared = self._prepared.get(key)
         if prepared is None:
             prepared = await self._remember(key, await self._prepare(request))
+        # No await since `_remember`, so no concurrent call can have deregistered this set-up as unused.
         prepared.steps += 1
         step = Step(probe, self._cluster.next_step(), describe=partial(described, request))
         run = _PartialRun(request, prepared, step)
@@ -274,6 +277,7 @@ class PartialRuns:
         EXCHANGE.set(run.exchange)  # inherited by the tasks of the step, which start in this context
         step = run.step
         self._steps[step] = run.loop
+        # Stays the error if this task is cancelled, since `CancelledError` of asyncio is no `Exception`.
         error: BaseException | None = CancelledError(f"the session was closed while {step.describe()} ran")
         try:
             if self._background.is_closed:
@@ -339,6 +343,7 @@ class PartialRuns:
             raise run.expired
         run.check(fetches.tensors, feeds)
         positions = [run.fetches[t] for t in fetches.tensors]
+        # No await since the check, so of two concurrent calls for one fetch the second is rejected.
         run.unfetched.difference_update(positions)
         run.unwatch()
         run.calls += 1
@@ -379,6 +384,7 @@ async def _owned_feeds(feeds: Mapping[Tensor, Value]) -> dict[Tensor, Value]:
 async def _results(run: _PartialRun, positions: Sequence[int]) -> list[Value]:
     futures = [run.exchange.fetches[i] for i in positions]
     if futures:
+        # If this call is cancelled, `wait` leaves the futures as they are, and the fetches may be requested again.
         await asyncio.wait(futures)
     # The last call, or one with a lost fetch, waits for the end of the step to learn its error.
     if run.complete or (any(f.cancelled() for f in futures) and not run.ended.is_set()):

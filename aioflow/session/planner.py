@@ -160,6 +160,7 @@ class Planner:
                 asked = graph.get_operation_by_name(node.name).device
         spec = DeviceSpec.from_string(asked)
         if sum(spec.matches(DeviceSpec.from_string(device)) for device in self._cluster.devices) == 1:
+            # Only one device is possible, so all clients choose it without asking.
             return None  # with zero matches, soft placement still has a choice
         return node.attrs.get("container", ""), node.attrs["shared_name"] or node.name, asked
 
@@ -276,6 +277,7 @@ class Planner:
         ]
         # A critical section: the planning thread must not be abandoned with only some of the pins set.
         with critical_section(), _PINNING.lock:
+            # A node in `known` was placed by its pin. For the others, a pin made meanwhile must say the same.
             if any(n.name not in known and pins.get(n.name, n.device) != n.device for pins, n in placed):
                 return False
             for pins, node in placed:

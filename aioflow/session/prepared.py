@@ -103,6 +103,7 @@ def _read_on_cards(plan: Plan) -> set[int]:
     for device, graph in plan.by_device():
         found = host if DeviceSpec.from_string(device).device_type == "CPU" else cards
         found.update(n.attrs["index"] for n in graph.nodes.values() if n.op == ARG)
+    # A feed that the host reads, too, has to be a NumPy array.
     return cards - host
 
 
@@ -251,6 +252,7 @@ async def planned(
     """
     while True:
         plan = await _planned(planner, request, nodes, asks, meeting)
+        # Another client may have placed a shared resource elsewhere meanwhile. Its choice stands, so plan again.
         if await planner.agree(plan, request):
             return plan
 

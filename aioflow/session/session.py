@@ -111,6 +111,7 @@ class Session(Blocking, Batching, Reporting):
         samples = config.replace_after > 0 and not self._remote and self._planner.chooses
         self._cache = StepCache(self.graph, self._cluster, self._planner, self._id, config)
         self._running = Running(self._cluster, self._planner, self._cache, config)
+        # These settings need a probe or a time limit, which the fast path of `run` does not have.
         self._watch(config.check_finite or config.operation_timeout is not None or samples)
         self._steps = self._running.steps
         self._partial_runs = PartialRuns(self._cluster, self._planner, self._id, config, self._background, self._steps)
@@ -215,6 +216,7 @@ class Session(Blocking, Batching, Reporting):
 
     def _refuse_steps(self) -> bool:
         """Reject new steps and stop running ones. Return False in a forked child: the rest belongs to the parent."""
+        # Before the running steps are told to stop: a step that begins after this line is rejected.
         self._closed = self._running.is_over = True
         if self._process != generation():
             return False
@@ -395,6 +397,7 @@ class Session(Blocking, Batching, Reporting):
     @session_signatures.make_callable
     def make_callable(self, fetches: Any, feed_list: Sequence[object] | None = None) -> Callable[..., Awaitable[Any]]:
         """Return a coroutine function that feeds its arguments for `feed_list` and runs `fetches`. Raises as `run`."""
+        # Only for the checks: an invalid fetch or feed is reported here, not by the first call.
         FetchMapper(self.graph, fetches)
         check_list(feed_list or [], "the feeds of a callable")
         keys = list(feed_list or [])
@@ -411,6 +414,7 @@ class Session(Blocking, Batching, Reporting):
                 except OffloadToThread:
                     fed = await prepared.convert_in_thread(values)
                 return await self._running.at_once(prepared, fed)
+            # `run` compiles the step and enters it in the cache, where the next call finds it by `key`.
             return await self.run(fetches, dict(zip(keys, values, strict=True)))
 
         return call
@@ -447,6 +451,7 @@ class Session(Blocking, Batching, Reporting):
             timeout: Time limit of each step, in seconds.
         """
         self._check_open()
+        # Only a step that runs ahead may have to put elements back later, and so is returned with its result.
         run = self._run_ahead if prefetch else self.run
         return Stream(run, self._background, fetches, feeds, prefetch, timeout)
 

@@ -34,6 +34,7 @@ class _Steps:
         self._run = run
         self._fetches = fetches
         self._timeout = timeout
+        # An async generator raises RuntimeError if it is advanced while another task is in it.
         self._turn = asyncio.Lock()
         self._constant: Feeds | None = feeds if isinstance(feeds, Mapping) else None
         self._sync: Iterator[Feeds] | None = None
@@ -158,6 +159,7 @@ class Stream(Generic[T]):
         try:
             result: T = await (self._next_ahead() if self._prefetch else self._next())
             return result
+        # An Exception, too, but no failure: either no step is in flight, or `aclose` is waiting for those that are.
         except StopAsyncIteration:
             self._closed = True
             raise
@@ -194,6 +196,7 @@ class Stream(Generic[T]):
 
     async def _next_ahead(self) -> Any:
         while not self._closed:
+            # One more than `prefetch`, for the step that the reader waits for.
             while len(self._flights) <= self._prefetch and not self._ending:
                 await self._depart()
             if not self._flights:
@@ -227,5 +230,6 @@ class Stream(Generic[T]):
 def _cancel(loop: asyncio.AbstractEventLoop, flights: deque[_Flight]) -> None:
     """Cancel the steps that run ahead of a stream that was garbage collected. Closing the session waits for them."""
     for flight in reversed(flights):
+        # A finalizer may run in any thread. The last step is first, as in `Stream.aclose`.
         with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(flight.abandon)

@@ -67,6 +67,7 @@ class TimeLimit:
             actual="stopped",
         )
         if self.step is None:
+            # The step has not begun, so it cannot have changed anything.
             error.may_have_been_applied = False
         else:
             self.step.account(error)

@@ -96,6 +96,7 @@ class Batching(ABC):
         out = RowsOut(self.graph, fetches, into.paddings)
         if not unchecked:
             _check_apart(into, out)
+        # A flat list of tensors: `RowsOut` restores the structure for each caller.
         step = self.make_callable(out.tensors, into.tensors)
 
         async def repeatable() -> bool:
@@ -119,6 +120,7 @@ class Batching(ABC):
 def _check_apart(into: RowsIn, out: RowsOut) -> None:
     """Raise InvalidArgumentError if the fetches are known to mix rows."""
     found = row_verdict(into.tensors, out.tensors)
+    # An undecided verdict is accepted: only a fetch that certainly mixes rows is an error.
     if found.is_refuted and found.op is not None:
         raise InvalidArgumentError(
             f"callers cannot share a step: {found.op.name!r} {found.why}",

@@ -98,6 +98,7 @@ class _Feed:
         """Return a key that is equal for shapes that may share a batch."""
         if not self.axes:
             return shape[1:]
+        # Padded axes may differ within a batch, so they are no part of the key.
         return tuple(size for axis, size in enumerate(shape) if axis and axis not in self.axes)
 
     def lengths(self, values: Sequence[Array]) -> tuple[int, ...]:
@@ -152,6 +153,7 @@ class RowsIn:
         self._feeds = [_Feed(tensor, paddings.get(tensor)) for tensor in tensors]
         masked = [feed for feed in self._feeds if feed.padding is not None and feed.padding.mask is not None]
         masks = fed_tensors(graph, [feed.padding.mask for feed in masked if feed.padding is not None])
+        # Pairs of a mask and the position of the feed that it describes.
         self._masks = list(zip(masks, (self._feeds.index(feed) for feed in masked), strict=True))
         self.tensors = [*tensors, *masks]
         self.pads = bool(paddings)
@@ -173,6 +175,7 @@ class RowsIn:
         """
         if len(values) != len(self._feeds):
             raise DTypeError("wrong number of feeds", expected=len(self._feeds), actual=len(values))
+        # A single feed has no other to agree with, and its kind alone is the key.
         if len(values) == 1:
             array, kind = self._feeds[0].admit(values[0])
             return (array,), len(array), kind
@@ -205,6 +208,7 @@ class RowsIn:
 
     def _is_joined(self, pieces: Sequence[Piece], rows: int) -> bool:
         """Return True if the arrays of a single caller already are the batch."""
+        # With padding, even a single caller's rows may have to be lengthened (`multiple_of`) or given a mask.
         return len(pieces) == 1 and pieces[0].request.rows == rows and not self.pads
 
     def join(self, pieces: Sequence[Piece], rows: int) -> list[Array]:
@@ -247,6 +251,7 @@ def _filled(feed: _Feed, parts: Sequence[Array], rows: int) -> Array:
 def _mask(tensor: Tensor, parts: Sequence[Array], length: int) -> Array:
     """Return a mask with 1 for supplied positions and 0 for padding."""
     lengths = np.repeat([part.shape[1] for part in parts], [len(part) for part in parts])
+    # [length] against [rows, 1] gives [rows, length].
     return (np.arange(length) < lengths[:, None]).astype(tensor.dtype.np_dtype)
 
 
@@ -354,6 +359,7 @@ class RowsOut:
         return joined
 
     def _share(self, index: int, rows: Array, piece: Piece) -> Array:
+        # The payload still has the length that the caller fed, without padding.
         feed = self._cuts.get(index)
         return rows if feed is None else rows[:, : piece.request.payload[feed].shape[1]]
 
