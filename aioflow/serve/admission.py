@@ -22,6 +22,7 @@ class Admission:
         try:
             yield held
         finally:
+            # Everything that the request has taken is released at once, whatever it raised in between.
             self.bytes -= held.bytes
 
     def check(self, more: int) -> None:

@@ -73,6 +73,7 @@ def create_app(
     nothing = Endpoint(endpoints.nothing)
     app = _Service(guard, Endpoint(endpoints.infer), nothing, routes, _lifespan(repository, watch) if own else None)
     app.router.default = nothing
+    # Starlette would answer a path with a slash too many by a redirect instead of a 404.
     app.router.redirect_slashes = False
     app.state.repository = repository
     app.state.watch = watch
@@ -163,6 +164,7 @@ def _lifespan(repository: Repository, watch: Watch) -> Any:
             try:
                 yield
             finally:
+                # Before the tasks end: load balancers see that the service is not ready while it still answers.
                 repository.drain()
                 for task in tasks:
                     task.cancel()

@@ -29,6 +29,7 @@ class Bearer:
         """Raise UnauthenticatedError unless `authorization` is `Bearer` and the token. Compares in constant time."""
         if self._token is None:
             return
+        # The name of a scheme is case-insensitive (RFC 7235); the token is not.
         scheme, _, token = authorization.partition(b" ")
         is_bearer = scheme.lower() == _SCHEME
         # RFC 7235 allows several spaces before the token.

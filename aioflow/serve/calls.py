@@ -64,6 +64,7 @@ class Turns:
             ResourceExhaustedError: the queue is full; the error's `retry_after` estimates when there will be room.
         """
         arrived = perf_counter()
+        # A free slot implies an empty queue, because `_hand_on` frees a slot only when no live waiter is left.
         if self.running < self._concurrency:
             self.running += 1
         else:
@@ -73,6 +74,7 @@ class Turns:
             yield begun - arrived
         finally:
             taken = perf_counter() - begun
+            # The first call sets the average outright: starting from zero would underestimate it for many calls.
             self._seconds += (taken - self._seconds) * (_WEIGHT if self._seconds else 1.0)
             self._hand_on()
 
@@ -81,9 +83,11 @@ class Turns:
             error = ResourceExhaustedError(
                 "too many requests are waiting", expected=f"at most {self._limit}", actual=self.waiting
             )
+            # The queue drains at `concurrency` calls per average duration.
             error.retry_after = self._seconds * self.waiting / self._concurrency
             raise error
         turn = asyncio.get_running_loop().create_future()
+        # The number breaks ties in order of arrival; futures themselves cannot be compared.
         heapq.heappush(self._heap, (priority, next(self._numbers), turn))
         self.waiting += 1
         try:
@@ -153,6 +157,7 @@ async def _is_batched(session: Session, signature: Signature, options: ModelOpti
         return False
     if options.batch == "always":
         return True
+    # The analysis visits every op of the graph, which would block the event loop for a large model.
     found = await in_thread(row_verdict, inputs, outputs, effects=False)
     if found.is_proven:
         return True
@@ -189,6 +194,7 @@ class Single(Call):
     async def __call__(self, arrays: list[Array], timeout: float | None, priority: int) -> dict[str, Array]:
         tally = self._tally
         try:
+            # Includes the wait for a turn: the client's clock runs from the request, not from the step.
             async with asyncio.timeout(timeout) as scope:
                 found = await self._computed(arrays, priority)
         except TimeoutError as error:
@@ -219,6 +225,7 @@ class Single(Call):
             values: dict[str, Array] = await self._step(*arrays)
             self._tally.queue_seconds += waited
             self._tally.computed(1, perf_counter() - begun)
+        # A step may return NumPy scalars, while the encoders expect arrays.
         return {name: np.asarray(value) for name, value in values.items()}
 
     def statistics(self) -> BatchStatistics:
@@ -252,6 +259,7 @@ class _Shared(Call):
 
     async def __call__(self, arrays: list[Array], timeout: float | None, priority: int) -> dict[str, Array]:
         begun = perf_counter()
+        # A request without rows cannot be cut out of a batch, so it becomes a step of its own.
         if self.is_batched and all(np.shape(array)[:1] != (0,) for array in arrays):
             try:
                 found: dict[str, Array] = await self._batched(*arrays, timeout=timeout, priority=priority)
@@ -261,6 +269,7 @@ class _Shared(Call):
                     raise
             else:
                 return found
+        # Time that the failed batch has used counts against the client's limit.
         left = None if timeout is None else timeout - (perf_counter() - begun)
         return await self._single(arrays, left, priority)
 

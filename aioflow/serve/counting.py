@@ -28,7 +28,9 @@ def counted(model: ServedModel, only_failures: bool = False) -> Iterator[None]:
     outcome = "gone"  # unless set below: the task was cancelled
     try:
         yield
+        # Nothing is counted then: the block that answers the request counts the success.
         outcome = "" if only_failures else "ok"
+    # A cancellation is no Exception and keeps the outcome "gone".
     except Exception as error:
         outcome = outcome_of(status_of(error))
         if outcome == "failed":

@@ -41,6 +41,7 @@ class Endpoint:
 
         async def sending(message: Message) -> None:
             nonlocal has_begun
+            # Set before the send: one that fails half way may have sent the status line.
             has_begun = True
             await send(message)
 
@@ -51,6 +52,7 @@ class Endpoint:
         except Exception as error:
             if not isinstance(error, OpError):
                 _LOG.exception("%s %s failed", scope["method"], scope["path"])
+            # A second status line cannot be sent; the server cuts the connection off instead.
             if has_begun:
                 raise
             # A body that is too large is not read to its end, so the connection cannot take another request.
@@ -75,11 +77,14 @@ class Endpoints:
         """
         name, version = scope["path_params"]["model"], scope["path_params"].get("version")
         with self.admission.holding() as held:
+            # An unknown model is refused before its body is read.
             with counted(self._repository.get(name, version), only_failures=True):
                 body = await read_body(scope, receive, self._limits, held)
             with self._repository.used(name, version) as model, counted(model):
                 request = await self._decoded(body, whole_header(scope, _JSON_LENGTH))
                 encoded = await self._answered(model, request, receive)
+            # Counted without a check: the work is done, and refusing the answer now would only make the client repeat
+            # it.
             held.add(len(encoded.body))
             if encoded.json_length is None:
                 await answer(send, 200, encoded.body)
@@ -88,6 +93,7 @@ class Endpoints:
                 await answer(send, 200, encoded.body, _BYTES, headers)
 
     async def _decoded(self, body: bytes | memoryview, json_length: int | None) -> InferRequest:
+        # Only the JSON takes time to decode; binary tensors become views of the body.
         if len(body) <= _LARGE or (json_length is not None and json_length <= _LARGE):
             return decode_request(body, json_length, self._limits)
         return await in_thread(decode_request, body, json_length, self._limits, effects=False)

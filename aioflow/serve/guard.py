@@ -39,6 +39,7 @@ class Guard:
     def _check(self, scope: Scope) -> None:
         origin = header(scope, b"origin")
         host = header(scope, b"host")
+        # Programs send no `Origin`; a browser sends it with every POST of a page.
         if origin and origin.partition(b"://")[2] != host:
             raise PermissionDeniedError("a page of another site may not ask", expected="its own origin")
         is_open = path_of(scope) in self._open
@@ -52,4 +53,5 @@ class Guard:
 
 def _without_port(host: bytes) -> bytes:
     name, colon, port = host.rpartition(b":")
+    # An IPv6 address in brackets also contains colons, but ends with "]" if it has no port.
     return name if colon and port.isdigit() else host

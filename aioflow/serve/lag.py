@@ -33,6 +33,7 @@ class LoopLag:
         while True:
             due = perf_counter() + self._interval
             await asyncio.sleep(self._interval)
+            # The loop's clock may be coarser than `perf_counter`, so a timer can fire slightly early.
             late = max(perf_counter() - due, 0.0)
             self.histogram[bisect_left(LAG_BOUNDS, late)] += 1
             self.seconds += late

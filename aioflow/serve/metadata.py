@@ -55,6 +55,7 @@ def config_of(model: ServedModel) -> Document:
             {
                 "name": each["name"],
                 "data_type": f"TYPE_{'STRING' if each['datatype'] == 'BYTES' else each['datatype']}",
+                # Triton's `dims` omit the batch axis if and only if `max_batch_size` is more than 0.
                 "dims": each["shape"][1:] if is_batched else each["shape"],
             }
             for each in tensors_of(found)
@@ -76,6 +77,7 @@ def tensors_of(tensors: Mapping[str, Tensor]) -> list[Document]:
         {
             "name": name,
             "datatype": datatype_of(tensor.dtype, name),
+            # The protocol has no notation for an unknown rank.
             "shape": [-1] if tensor.dims is None else [-1 if size is None else size for size in tensor.dims],
         }
         for name, tensor in tensors.items()

@@ -90,6 +90,7 @@ def _of_steps(models: Sequence[ServedModel]) -> Iterator[Metric]:
         found = [call.statistics() for call in model.all_calls]
         sizes = [(size, count) for each in found for size, count in each.sizes.items()]
         histogram = [sum(count for size, count in sizes if low < size <= high) for low, high in _ranges()]
+        # Sizes are counted exactly, and grouped into powers of two only here: Prometheus needs fixed buckets.
         rows.add_metric(labels, _buckets(_ROWS, histogram), float(sum(each.rows for each in found)))
         waited.add_metric(labels, sum(each.answered for each in found), sum(each.queue_seconds for each in found))
         computed.add_metric(labels, sum(each.batches for each in found), sum(each.compute_seconds for each in found))
@@ -102,5 +103,6 @@ def _ranges() -> Iterable[tuple[float, float]]:
 
 
 def _buckets(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
+    # Prometheus' buckets are cumulative: each counts all values up to its bound.
     names = [*(f"{bound:g}" for bound in bounds), "+Inf"]
     return [(name, float(count)) for name, count in zip(names, accumulate(counts), strict=True)]

@@ -49,6 +49,7 @@ class OptionalInputs:
     async def __call__(self, given: Mapping[str, Array], timeout: float | None, priority: int) -> dict[str, Array]:
         """Return the outputs by name. Raises as `Single`."""
         if not self._defaults:
+            # Two first requests may both compute them; either result may stay, so no lock is needed.
             self._defaults = await self._session.run(dict(self._signature.optional))
         values = {**self._defaults, **given}
         return await self.call([values[name] for name in self._signature.all_inputs], timeout, priority)
@@ -109,6 +110,7 @@ class ServedModel:
         """Keep the version open inside the block. Raises UnavailableError if it is being closed."""
         if self._is_retired:
             raise UnavailableError(f"model {self.name!r} version {self.version} is being unloaded")
+        # No await lies between the check and this line, so `close` never misses a request.
         self._users += 1
         self._unused.clear()
         try:
@@ -135,6 +137,7 @@ class ServedModel:
                     f"the model has no output {each!r}", expected=f"one of {list(signature.outputs)}", actual=each
                 )
         limit = self.options.limited(request.timeout)
+        # `_arrays` requires all mandatory inputs, so a surplus consists of optional ones.
         if len(arrays) > len(signature.inputs):
             values = await self.optional[name](arrays, limit, request.priority)
         else:
@@ -174,6 +177,7 @@ class ServedModel:
         except TimeoutError:
             _LOG.warning("%s version %d is closed with %d requests unanswered", self.name, self.version, self._users)
         finally:
+            # Closing stops the steps of requests that are still pending.
             await self.session.close()
 
     def hurry(self) -> None:
@@ -184,6 +188,7 @@ class ServedModel:
 def _arrays(given: Mapping[str, Array], signature: Signature) -> dict[str, Array]:
     """Return the arrays in the order of the signature, after checking names, dtypes and shapes."""
     known = signature.all_inputs
+    # Mandatory ⊆ given ⊆ known.
     if not signature.inputs.keys() <= given.keys() <= known.keys():
         raise MalformedRequestError(
             "the request has other inputs than the model",
@@ -269,6 +274,7 @@ async def open_served(
     Raises:
         OpError: the model cannot be opened, or its dtypes cannot be served.
     """
+    # Opening reads files and builds the graph, which would block the requests of other models.
     model = await in_thread(opener, path, effects=False)
     signatures = _servable(model)
     model = replace(model, signatures={**model.signatures, **signatures})
@@ -279,6 +285,7 @@ async def open_served(
         served = ServedModel(name, version, model, session, calls, options)
         if options.warmup:
             await _warm(served)
+    # Also on a cancellation, since no other code has this session.
     except BaseException:
         await session.close()
         raise
@@ -292,4 +299,5 @@ async def _warm(served: ServedModel) -> None:
         except OpError as error:
             # Some models reject zeros, for example as an encoded image or as a sentence.
             _LOG.warning("%s version %d, signature %s, is not warmed up: %s", served.name, served.version, key, error)
+    # Compilation in the background finishes first, so the first requests do not compete with it.
     await served.session.prepared()

@@ -33,6 +33,7 @@ async def keeps_rows_apart(session: Session, signature: Signature) -> bool:
     step = session.make_callable(list(signature.outputs.values()), inputs)
     failure: OpError | None = None
     for size, words in product(_SIZES, _WORDS if any(each.dtype is dtypes.string for each in inputs) else (False,)):
+        # A fixed seed: the verdict must not change between two starts of the same service.
         rng = np.random.default_rng(0)
         fed = [_random_rows(tensor, size, words, rng) for tensor in inputs]
         try:
@@ -67,6 +68,7 @@ def _random_rows(tensor: Tensor, size: int, words: bool, rng: np.random.Generato
         return rng.random(shape) < 0.5
     if dtype.is_integer:
         return rng.integers(1, 3, shape).astype(dtype.np_dtype)
+    # Away from zero, where many functions are flat and a dependence between rows would not show.
     made = rng.uniform(0.1, 1.0, shape)
     made[1] *= -1
     made[2] *= rng.choice([-1, 1], shape[1:])
@@ -89,7 +91,9 @@ def _is_joined(value: Array, parts: Sequence[Array]) -> bool:
     rounding = _ROUNDING if value.dtype.itemsize > 2 else _COARSE
     kind = np.complex128 if value.dtype.kind == "c" else np.float64
     value, wanted = value.astype(kind), wanted.astype(kind)
+    # NaN and infinities are compared as such, and must not blow up the scale of the others.
     sizes = np.where(np.isfinite(wanted), np.abs(wanted), 0.0)
+    # The tolerance is per column of the last axis, because columns may have different units.
     largest = np.max(sizes, axis=tuple(range(max(1, sizes.ndim - 1))), initial=0.0)
     scale = np.maximum(largest, _NOISE * np.max(largest, initial=0.0))
     return bool(np.all(np.isclose(value, wanted, rtol=rounding, atol=rounding * scale, equal_nan=True)))

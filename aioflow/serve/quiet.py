@@ -17,5 +17,6 @@ def log_changes() -> None:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         log.addHandler(handler)
+    # A level that the program has chosen stays.
     if log.level == logging.NOTSET:
         log.setLevel(logging.INFO)

@@ -180,6 +180,7 @@ class Repository:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.drain()
+        # From here on no task can be added to the group by `_owned`.
         group, self._group = self._group, None
         if group is None:
             return
@@ -192,6 +193,7 @@ class Repository:
                 await asyncio.wait(tasks)
         except asyncio.CancelledError:
             for served in self._leaving:
+                # Cancelled, so there is no time left for pending requests.
                 served.hurry()
             for task in self._loads | self._closes:
                 await although_cancelled(task)
@@ -215,6 +217,7 @@ class Repository:
         await self._change.wait()
 
     def _note_change(self) -> None:
+        # A waiter of the old event is released once; the next wait is for the new event.
         self._change.set()
         self._change = asyncio.Event()
 
@@ -230,6 +233,7 @@ class Repository:
         return [entry for name in sorted(self._models) for entry in self._lines(name, self._models[name])]
 
     def _lines(self, name: str, model: _Model) -> Iterator[Entry]:
+        # A version that is being replaced under the same number counts as ready.
         leaving = {served.version for served in self._leaving if served.name == name} - model.versions.keys()
         states = {**dict.fromkeys(leaving, State.UNLOADING), **dict.fromkeys(model.versions, State.READY)}
         for version in sorted(states):
@@ -343,6 +347,7 @@ class Repository:
         def ended(task: asyncio.Task[None]) -> None:
             self._loads.discard(task)
             work.close()  # if the task was cancelled before it started
+            # No effect if `run` has resolved it; otherwise the task was cancelled.
             _resolve(outcome, _ending())
 
         task = self._group.create_task(run())
@@ -358,7 +363,9 @@ class Repository:
             try:
                 places = await in_thread(model.source.find, effects=False)
                 for version, path in sorted(places.items()):
+                    # Stored at once, so that a failure at a later version closes this one.
                     served = opened[version] = await self._open(name, version, path, model)
+                    # Counters go on over a reload: Prometheus takes a decrease for a restart.
                     served.tally = model.tallies.setdefault(version, served.tally)
             except BaseException as error:
                 model.failure = getattr(error, "message", "") or type(error).__name__
@@ -371,6 +378,7 @@ class Repository:
                 model.is_loading = False
             if self._group is not None:
                 self._leave(model, self._group)
+            # No await since `_leave`, so no request finds the model without versions.
             model.versions, model.failure = opened, ""
             self._note_change()
             _LOG.info("model %s is ready: %s", name, ", ".join(f"version {each}" for each in opened))
@@ -379,6 +387,7 @@ class Repository:
         count = 0
         if self.memory is not None:
             count = await in_thread(weight_bytes, path, effects=False)
+            # `take` checks and reserves without an await in between, so two loads never take the same bytes.
             self.memory.take(count, f"model {name!r} version {version}")
         try:
             shapes = model.source.shapes
@@ -407,6 +416,7 @@ class Repository:
         """Close all versions of a model in tasks of the group, and return the tasks."""
         closes = []
         while model.versions:
+            # Out of the mapping first: no new request can reach the version from now on.
             served = model.versions.popitem()[1]
             self._leaving.add(served)
             close = group.create_task(self._let_go(served))
@@ -417,6 +427,7 @@ class Repository:
 
     async def _let_go(self, served: ServedModel) -> None:
         self._leaving.add(served)
+        # A weak reference, since a strong one would keep the graph alive and spoil the check below.
         count, graph = served.weight_bytes, weakref.ref(served.model.graph)
         try:
             await served.close(self._drain_seconds)
@@ -426,6 +437,7 @@ class Repository:
         finally:
             self._leaving.discard(served)
             self._give_back(count)
+        # The last reference of this coroutine, for the same reason.
         del served
         # A graph and its nodes form reference cycles: without an explicit collection Python may keep the weights for
         # many reloads. A collection misses the graph while the loop has callbacks of the session, so it is repeated.

@@ -89,6 +89,7 @@ async def _decompressed(sent: bytes | memoryview, form: int, limits: Limits, hel
     try:
         for at in range(0, len(compressed), _SENT_PIECE):
             rest: bytes | memoryview = compressed[at : at + _SENT_PIECE]
+            # `max_length` bounds each piece; the input that was not used waits in `unconsumed_tail`.
             while piece := stream.decompress(rest, _PIECE):
                 rest = stream.unconsumed_tail
                 held.take(len(piece))
@@ -122,6 +123,7 @@ async def _sent_body(scope: Scope, receive: Receive, limits: Limits, held: Held)
     length = whole_header(scope, b"content-length")
     if length is not None and length > limits.body_bytes:
         raise _too_large(limits, length)
+    # A body that arrives in one message is returned without a copy.
     message = await _message(receive, limits)
     first: bytes = message.get("body", b"")
     held.take(len(first))

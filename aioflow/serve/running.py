@@ -18,4 +18,5 @@ async def running() -> AsyncIterator[asyncio.TaskGroup]:
     try:
         yield group
     finally:
+        # Without the error: given one, the group would cancel its tasks and wrap the error.
         await group.__aexit__(None, None, None)

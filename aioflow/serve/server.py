@@ -83,6 +83,7 @@ class Server:
             server = web_server(self.app, self._where)
             await stack.enter_async_context(self.repository)
             group = await stack.enter_async_context(running())
+            # The repository is entered before this task and left after it, so no request meets a closed model.
             serving = group.create_task(server.serve(sockets=sockets))
             watch = group.create_task(self.app.state.watch.run())
             stack.callback(watch.cancel)

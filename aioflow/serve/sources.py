@@ -44,6 +44,7 @@ class ModelSource:
         present = _versions(self.path)
         if self.versions is None:
             return {version: _inner(path) for version, path in present.items()}
+        # `versions` is () here: the newest.
         wanted = self.versions or (max(present),)
         missing = [version for version in wanted if version not in present]
         if missing:

@@ -43,4 +43,5 @@ class RequestTally:
         self.seconds[outcome] += seconds
         self.last = now
         if outcome == "ok":
+            # `bisect_left`, because a bucket includes its upper bound, as in Prometheus.
             self.histogram[bisect_left(BOUNDS, seconds)] += 1

@@ -61,5 +61,6 @@ class ServerOptions:
 
     def allowed(self) -> Collection[str] | None:
         """Return the accepted host names, or None if any name is accepted."""
+        # With a token, a page of another name could not authenticate anyway.
         is_local = self.host in _LOOPBACK and self.token is None
         return _LOOPBACK if self.hosts is None and is_local else self.hosts

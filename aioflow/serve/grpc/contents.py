@@ -45,6 +45,7 @@ def from_contents(contents: Message, dtype: DType, shape: tuple[int, ...], name:
             actual=datatype_of(dtype, f"input {name!r}"),
         )
     given = [field.name for field, _ in contents.ListFields()]
+    # Protocol buffers do not send empty lists, so a tensor without elements may have no field at all.
     if given not in ([wanted], []):
         raise MalformedRequestError(
             f"input {name!r} has contents that do not match its datatype", expected=wanted, actual=", ".join(given)
@@ -59,9 +60,11 @@ def from_contents(contents: Message, dtype: DType, shape: tuple[int, ...], name:
         )
     if dtype is dtypes.string:
         array = np.empty(count, np.object_)
+        # Assigned element by element: `np.array` would cut trailing null bytes off by choosing a fixed-width dtype.
         array[:] = values
         return array.reshape(shape)
     array = np.fromiter(values, _WIDE.get(wanted, dtype.np_dtype), count)
+    # A 32-bit field also carries 8 and 16 bits, and a value out of range would wrap around silently.
     narrow = array.astype(dtype.np_dtype, copy=False)
     if narrow is not array and not np.array_equal(narrow, array):
         raise MalformedRequestError(f"an element of input {name!r} does not fit its datatype", expected=spelled(dtype))

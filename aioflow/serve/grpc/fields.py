@@ -32,6 +32,7 @@ def fields_of(data: bytes) -> Iterator[Field]:
     at, total = 0, len(data)
     while at < total:
         begin = at
+        # The low three bits of the tag are the wire type, the others the field number.
         tag, at = _whole(data, at, total)
         number, kind = tag >> 3, tag & 7
         if kind == BYTES:
@@ -44,6 +45,7 @@ def fields_of(data: bytes) -> Iterator[Field]:
         else:
             # A group, which no message here has, or an unknown wire type.
             raise _wrong(begin)
+        # Field number 0 is invalid in every protocol buffer.
         if end > total or not number:
             raise _wrong(begin)
         yield Field(number, kind, begin, at, end)
@@ -57,6 +59,7 @@ def _whole(data: bytes, at: int, total: int) -> tuple[int, int]:
         if at + index >= total:
             break
         byte = data[at + index]
+        # The least significant seven bits come first; the highest bit of a byte says that another follows.
         value |= (byte & 127) << (7 * index)
         if byte < 128:
             return value, at + index + 1

@@ -49,6 +49,7 @@ def encode_answer(response: InferResponse, binary: bool) -> bytes:
         UnimplementedError: the protocol has no name for the dtype of an output.
     """
     found = {name: (array, as_dtype(array.dtype)) for name, array in response.outputs.items()}
+    # The protocol allows raw contents for all outputs of a message or for none.
     as_bytes = binary or any(dtype not in FIELDS for _, dtype in found.values())
     head = message("ModelInferResponse")(
         model_name=response.model_name, model_version=response.model_version, id=response.id
@@ -60,6 +61,8 @@ def encode_answer(response: InferResponse, binary: bool) -> bytes:
             to_contents(array, dtype, entry.contents)
             continue
         data = to_bytes(array, dtype)
+        # Repeated fields may follow the rest of the message, so the tensors are joined behind it without passing
+        # protobuf.
         tails += (field_head(_RAW, len(data)), data)
     return b"".join([head.SerializeToString(), *tails])
 
@@ -245,6 +248,7 @@ class Methods:
             with suppress(CancelledError):
                 with self._admission.holding() as held:
                     asked = self._asked(exchange, held, "HealthCheckRequest", HEALTH_PACKAGE)
+                    # Only waits are ended by the service; writes run to their end (see `Streams.wait`).
                     request = await self._watchers.wait(asked)
                 while True:
                     status = self._status(request.service)

@@ -79,6 +79,7 @@ def read_asked(data: bytes, limits: Limits) -> Asked:
         if field.number == _RAW:
             if field.kind != BYTES:
                 raise MalformedRequestError("raw_input_contents are not bytes")
+            # Fields may be interleaved in any order, so everything between two tensors is kept.
             pieces.append(view[since : field.begin])
             raw.append((field.inside, field.end))
             since = field.end
@@ -108,6 +109,7 @@ def decode_asked(asked: Asked, limits: Limits) -> InferRequest:
     timeout, priority = scheduling(parameters)
     inputs = _inputs(asked, limits)
     outputs: dict[str, RequestedOutput] = {}
+    # gRPC has no parameter for the form of outputs; a client that sends raw bytes can also read them.
     binary = bool(asked.raw) or not inputs
     for entry in asked.head.outputs:
         name = tensor_name(entry.name, outputs, "output")

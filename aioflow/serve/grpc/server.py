@@ -81,6 +81,7 @@ class GrpcServer:
                 for name, method in table.items()
             }
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+        # Bound before the start: grpcio reports a port that is in use only here.
         address = self._listen(server)
         try:
             await to_its_end(server.start())
@@ -95,6 +96,7 @@ class GrpcServer:
     ) -> None:
         server, self._server = self._server, None
         if server is not None:
+            # Streams have no end of their own, so `stop` would wait for them until the drain time is over.
             self._methods.end()
             await _stop(server, self._where.drain_seconds)
 

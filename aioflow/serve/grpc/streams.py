@@ -50,6 +50,7 @@ class Streams:
         Raises:
             CancelledError: the service ends.
         """
+        # `timeout(0)` expires at the first suspension, so a wait that begins after the end is ended, too.
         wait = asyncio.timeout(0 if self._is_ended else None)
         self._waits.add(wait)
         try:

@@ -118,6 +118,7 @@ class Page:
     async def graph(self, scope: Scope, receive: Receive, to: Send) -> None:
         """Send the placed graph of a version, as SVG."""
         path, query = scope["path_params"], QueryParams(scope["query_string"])
+        # The version stays open while it is drawn: its session compiles the plan.
         with self._repository.used(path["model"], path["version"]) as model:
             async with self._drawing:
                 picture = await draw(model, query.get("signature"), frozenset(query.getlist("open")))

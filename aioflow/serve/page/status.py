@@ -43,6 +43,7 @@ class History:
         """Store a sample of the counters if the last one is at least `interval` old."""
         if now - self._kept[-1][0] < self.interval:
             return
+        # A copy, since the caller may go on changing its mapping.
         self._kept.append((now, dict(counters)))
         # One sample from before the window stays, so that increases cover all of the window.
         while len(self._kept) > 1 and self._kept[1][0] <= now - self._window:
@@ -75,10 +76,12 @@ def quantile(bounds: Sequence[float], counts: Sequence[int], q: float) -> float 
     if not total or not total[-1]:
         return None
     rank = q * total[-1]
+    # The first bucket whose cumulative count reaches the rank.
     at = bisect_left(total, rank)
     if at >= len(bounds):
         return bounds[-1]
     below, low = (total[at - 1], bounds[at - 1]) if at else (0, 0.0)
+    # Linear interpolation within the bucket: low + (high − low) · (rank − below) / count.
     return low + (bounds[at] - low) * (rank - below) / counts[at] if counts[at] else bounds[at]
 
 
@@ -128,6 +131,7 @@ class Status:
             self._start = now
         counters: dict[Hashable, tuple[int, ...]] = {_LAG: tuple(self._lag.histogram)}
         for each in self._repository.served():
+            # Keys are tuples here and a string for the lag, so a model may be called "lag".
             counters[each.name, each.version] = _counts(each)
         self._history.note(now, counters)
         return self._history

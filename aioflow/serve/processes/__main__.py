@@ -26,6 +26,7 @@ async def _main(settings: Settings, listener: int, board: int, slot: int, channe
 if __name__ == "__main__":
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the supervisor handles these two signals for all processes
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Not among the arguments, which all users of the machine can read in the process list.
     settings = sys.stdin.buffer.read()
     if settings:  # empty if the supervisor has ended
         log_no_garbage()

@@ -86,6 +86,7 @@ class Acceptor:
                 has_accepted = self.accept()
             except OSError as error:
                 _LOG.warning("a connection cannot be accepted: %s", error)
+                # The connection stays in the queue, so without a pause this would be a busy loop.
                 await asyncio.sleep(_PAUSE)
                 continue
             if has_accepted:  # if other processes leave connections to this one, they are busy
@@ -116,13 +117,16 @@ class Acceptor:
             OSError: no descriptor is free, or the socket is shut down.
         """
         try:
+            # All processes are woken by the same connection; those that come too late get EAGAIN.
             connection, _ = self._listener.accept()
         except OSError as error:
             if error.errno in _GONE:
                 return False
             raise
+        # On Linux an accepted socket does not inherit the listener's mode.
         connection.setblocking(False)
         task = self._group.create_task(self._set_up(connection))
+        # Counted at once: the board must not show this process as emptier than it is during a TLS handshake.
         self._web.server_state.set_ups.add(task)
         task.add_done_callback(partial(self._ended, connection))
         self.beat()

@@ -67,6 +67,7 @@ class Child:
         child = cls(running, slot, ours)
         if running.stdin is not None and not running.stdin.is_closing():  # closing if the process has ended already
             running.stdin.write(settings.to_json())
+            # The end of the stream ends the settings.
             running.stdin.close()
         return child
 
@@ -93,6 +94,7 @@ class Child:
             await self._channel.run()
         finally:
             self.is_ready = False
+            # The channel is closed, but the process may still be ending; `wait` also reaps it.
             self.exit_reason = _exit_reason(await self._running.wait())
             self._resolve(UnavailableError(f"{self} ended {self.exit_reason} before it was ready"))
             self.ended.set()
@@ -104,6 +106,7 @@ class Child:
             FailedPreconditionError: it cannot become ready, for the reason that it reported.
             UnavailableError: it has ended.
         """
+        # A waiter that is cancelled must not cancel the future for the others.
         await asyncio.shield(self._started)
 
     async def _ready(self, index: list[dict[str, str]]) -> None:
@@ -118,6 +121,7 @@ class Child:
         self.last_metrics = metrics
 
     def _resolve(self, error: OpError | None) -> None:
+        # A process that was ready also resolves at its end.
         if self._started.done():
             return
         if error is None:

@@ -76,9 +76,11 @@ class ServingProcess:
 
     async def _listen(self, channel: Channel) -> None:
         await channel.run()
+        # The channel is closed: the supervisor has ended, and no successor will come.
         await self._leave(replaced=False)
 
     async def _request(self, method: str, path: str, body: str) -> Document:
+        # The channel opens before the imports, which may take long.
         if self._app is None:
             raise UnavailableError("the process has not started")
         return await request_inside(self._app, method, path, body)
@@ -87,6 +89,7 @@ class ServingProcess:
         if not self._is_leaving:
             self._is_leaving, self._is_replaced = True, replaced
             if self._stay is not None:
+                # Times out the block in `_load_and_accept`, also while models load.
                 self._stay.reschedule(asyncio.get_running_loop().time())
 
     async def _serve(self, channel: Channel) -> None:
@@ -111,6 +114,7 @@ class ServingProcess:
         guard = Guard(where.token, where.allowed(), app.state.open)
         web = web_server(WholeService(app, guard, limits, channel, self._board, settings.quorum), where)
         async with repository, running() as group:
+            # No sockets of its own: the acceptor hands connections over.
             serving = group.create_task(web.serve(sockets=[]))
             watch = group.create_task(app.state.watch.run())
             try:
@@ -118,8 +122,10 @@ class ServingProcess:
             finally:
                 repository.drain()
                 web.should_exit = True
+                # Not `await serving`: an error of the task reaches the group, which raises it.
                 await asyncio.wait([serving])
                 watch.cancel()
+            # Last, so that the counts include every answered request.
             metrics = await request_inside(app, "GET", METRICS)
             channel.notify("left", metrics=metrics["body"])
 
@@ -128,6 +134,7 @@ class ServingProcess:
     ) -> None:
         """Load the models and accept connections until the process is to leave, then end idle connections."""
         acceptor = Acceptor(self._listener, self._board, web, lambda: repository.is_ready, group)
+        # From now on heartbeats carry the number of connections and the readiness.
         self._beat = acceptor.beat
         await self._load_and_accept(channel, repository, acceptor)
         # No successor: also accept the connections that are still in the queue of the listening socket.
@@ -137,9 +144,11 @@ class ServingProcess:
         loop, seconds = asyncio.get_running_loop(), self._settings.where.drain_seconds
         end = loop.time() + seconds
         await web.end_keep_alive(seconds)
+        # Both phases together stay within the drain time.
         web.config.timeout_graceful_shutdown = max(end - loop.time(), 0.0)  # type: ignore[assignment]  # as in `serve.embedded`
 
     async def _load_and_accept(self, channel: Channel, repository: Repository, acceptor: Acceptor) -> None:
+        # The supervisor may have said so before this point.
         stay = asyncio.timeout(0 if self._is_leaving else None)
         try:
             async with stay:

@@ -71,6 +71,7 @@ def _padding(cuts: Sequence[str], **named: Any) -> Padding:
 
 def _plain(value: object) -> object:
     if is_dataclass(value):
+        # Not `asdict`, which copies recursively and would bypass the conversions below.
         return {each.name: getattr(value, each.name) for each in fields(value)}
     if isinstance(value, os.PathLike):
         return os.fspath(value)

@@ -167,6 +167,7 @@ class Processes:
             children = list(self._running)
             for child in children:
                 child.leave(replaced=False)
+            # Processes that leave still accept what is in the queue of the socket (`accept_rest`).
             await asyncio.sleep(_LINGER)
             with contextlib.suppress(OSError):  # fails on systems that cannot shut down a listening socket
                 self._listener.shutdown(socket.SHUT_RDWR)
@@ -178,6 +179,7 @@ class Processes:
 
     async def ready(self) -> None:
         """Wait until all processes are ready. Raises UnavailableError if one cannot be started."""
+        # A waiter that is cancelled must not cancel the future for the others.
         await asyncio.shield(self._all_ready)
 
     def stop(self) -> None:
@@ -231,6 +233,7 @@ class Processes:
             while (child := self._places[place]) is not None:
                 if child.ended.is_set():
                     _LOG.warning("%s has ended %s", child, child.exit_reason)
+                    # `_replace` may put another process here first; the inner loop then waits for that one.
                     self._places[place] = None
                 else:
                     await self._ended[place].wait()
@@ -259,7 +262,9 @@ class Processes:
             self._free_slots.add(slot)
             raise
         self._running.add(child)
+        # Otherwise the slot's last beat is 0, and the process would count as stuck at once.
         self._board.begin(slot)
+        # In its own task, which must go on if the start is cancelled: it frees the slot when the process ends.
         self._group.create_task(self._run(child, place))
         try:
             await child.started()
@@ -326,6 +331,7 @@ class Processes:
         while True:
             await self._has_outdated.wait()
             self._has_outdated.clear()
+            # Taken as a whole: a reload that arrives meanwhile starts another round.
             places, self._outdated = self._outdated, set()
             for place in places:
                 try:
@@ -333,6 +339,7 @@ class Processes:
                         old = await self._replace(place)
                 except (OpError, OSError) as error:
                     _LOG.error("the serving processes are not replaced: %s", error)
+                    # If a new process cannot start in one place, it would fail in the others, too; the old ones stay.
                     break
                 # Without the lock, because a client of the old process may wait for a model to load.
                 if old is not None:

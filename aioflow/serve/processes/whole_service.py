@@ -54,6 +54,7 @@ class Counters(Collector):
 
     def end(self, pid: int) -> None:
         """Move the counters of an ended process to the totals."""
+        # A gauge describes a live process; counters and histograms must never decrease.
         counted = [metric for metric in self._running.pop(pid, []) if metric.type not in _STATES]
         self._ended = _sums([*self._ended, *counted])
 
@@ -73,6 +74,7 @@ def _sums(metrics: Iterable[Metric]) -> list[Metric]:
         sums.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))
         found = values.setdefault(metric.name, {})
         for sample in metric.samples:
+            # A histogram's buckets have the bound as a label, so bucket by bucket is summed.
             key = sample.name, tuple(sample.labels.items())
             both = (found[key], sample.value) if key in found else (sample.value,)
             found[key] = min(both) if metric.name in _LEAST else sum(both)
@@ -100,6 +102,7 @@ def _merged(one: Document, other: Mapping[str, Any]) -> Document:
     found = dict(one)
     for name, value in other.items():
         if name not in found or name in _KEYS:
+            # Identifying members are equal in both, since items are grouped by them.
             found.setdefault(name, value)
         elif isinstance(value, Mapping):
             found[name] = _merged(found[name], value)
@@ -140,6 +143,7 @@ class WholeService:
         self._channel = channel
         self._board = board
         self._quorum = quorum
+        # Not the one of inference, so that a load or unload is accepted while many requests wait.
         self._admission = Admission(limits.json_bytes)
         self._endpoint = Endpoint(self._answer)
 
@@ -234,6 +238,7 @@ class Requests:
     async def answer(self, method: str, path: str, body: str) -> Document:
         """Return the response of the service to a request, in the form that `request_inside` returns."""
         if _CHANGE.fullmatch(path):
+            # The task goes on if the channel is closed: half of the processes must not be left unchanged.
             return await asyncio.shield(self._group.create_task(self._change_models(method, path, body)))
         # A process that has never been ready has no index, and could not answer.
         asked = [child for child in self._running if child.index]
@@ -255,6 +260,7 @@ class Requests:
         """Change one process after the other. Stop at the first failure, and return its response."""
         async with self._change:
             answer: Document = _NONE_READY
+            # In turn: if a model fails to load in one process, the rest keep theirs.
             for child in self._ready():
                 try:
                     answer = await child.channel.call("request", method=method, path=path, body=body)

@@ -37,7 +37,9 @@ def from_bytes(data: Buffer, begin: int, size: int, dtype: DType, shape: tuple[i
             expected=f"{count * dtype.size} for {spelled(dtype)} {list(shape)}",
             actual=size,
         )
+    # `frombuffer` refuses an empty buffer.
     array = np.frombuffer(data, dtype.np_dtype, count, begin) if count else np.empty(0, dtype.np_dtype)
+    # NumPy treats other bytes as true in some operations and not in others.
     if dtype is dtypes.bool_ and count and array.view(np.uint8).max() > 1:
         raise MalformedRequestError(f"input {name!r} has bytes that are no bools", expected="0 or 1", actual="others")
     if _SWAPPED:
@@ -81,4 +83,5 @@ def to_bytes(array: Array, dtype: DType) -> Buffer:
     array = np.ascontiguousarray(native(array))
     if _SWAPPED:
         array = array.byteswap()
+    # Viewed as bytes, because the buffer protocol has no format for bfloat16.
     return array.reshape(-1).view(np.uint8).data

@@ -63,6 +63,7 @@ def status_of(error: BaseException) -> int:
     for kind, status, _ in _TABLE:
         if isinstance(error, kind):
             return status
+    # The engine wraps a failed allocation in a ResourceExhaustedError, with the MemoryError as its cause.
     refusal = error.__cause__ if isinstance(error, ResourceExhaustedError) else error
     if isinstance(refusal, MemoryError) and not isinstance(refusal, OpError):  # raised by Python or NumPy
         return _NO_MEMORY
@@ -84,6 +85,7 @@ def code_of(error: BaseException) -> int:
 def retry_after(error: BaseException) -> int | None:
     """Return the number of seconds after which a client should retry, or None if a retry is pointless."""
     if isinstance(error, ResourceExhaustedError) and error.retry_after is not None:
+        # At most an hour, and never 0: clients would retry in a busy loop.
         return max(_SOON, math.ceil(min(error.retry_after, 3600.0)))
     return _SOON if status_of(error) == 503 else None
 

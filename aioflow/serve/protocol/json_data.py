@@ -31,6 +31,7 @@ def from_json(data: object, dtype: DType, shape: tuple[int, ...], name: str) -> 
     """
     flat = _flat(data, shape, name)
     allowed = _OTHERS.get(dtype) or (_NUMBERS if dtype.is_floating else frozenset({int}))
+    # The exact types: `bool` is a subclass of `int`, but true is not a number here.
     found = set(map(type, flat))
     if not found <= allowed:
         raise MalformedRequestError(
@@ -59,6 +60,7 @@ def from_json(data: object, dtype: DType, shape: tuple[int, ...], name: str) -> 
 def _check_infinite(flat: list[object]) -> None:
     """Raise OverflowError if an infinity was a number in the text, such as 1e400."""
     # The parser returns the very objects in INFINITE for `Infinity` and `-Infinity`.
+    # Identity, since all infinities are equal.
     written = set(map(id, INFINITE.values()))
     if any(type(each) is float and math.isinf(each) and id(each) not in written for each in flat):
         raise OverflowError("a number is too large for a float")
@@ -111,6 +113,7 @@ def to_json(array: Array, dtype: DType, name: str, nan: Nan = "error") -> str:
                 actual=f"{np.count_nonzero(~np.isfinite(flat))} of {flat.size} numbers",
             )
         pieces = ([number if math.isfinite(number) else None for number in piece] for piece in pieces)
+    # Each piece loses its brackets, so the joined pieces form one list.
     return f"[{','.join(json.dumps(piece, separators=(',', ':'))[1:-1] for piece in pieces)}]"
 
 

@@ -57,6 +57,7 @@ class _InPieces(json.JSONDecoder):
 
     def __init__(self) -> None:
         super().__init__(object_pairs_hook=_object, parse_constant=_CONSTANTS.__getitem__)
+        # The C scanner ignores `parse_array`; only the one in Python calls it.
         self.parse_array = _array
         self.scan_once = py_make_scanner(self)
 
@@ -70,6 +71,7 @@ def _array(text_and_begin: tuple[str, int], scan: Callable[[str, int], tuple[obj
         return values, at + 1
     while True:
         while numbers := _NUMBERS.match(text, at):
+            # The match ends with a comma, which JSON does not allow before the bracket.
             values += json.loads(f"[{numbers[0].rstrip()[:-1]}]")
             at = numbers.end()
         try:

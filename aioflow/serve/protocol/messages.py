@@ -78,6 +78,7 @@ def scheduling(parameters: Parameters) -> tuple[float | None, int]:
 
 def _whole(parameters: Parameters, name: str) -> int:
     value = parameters.get(name, 0)
+    # `isinstance` would accept true and false, which are ints in Python.
     if type(value) is not int or not 0 <= value < _MOST:
         raise MalformedRequestError(
             f"parameter {name!r} is wrong", expected="a whole number, not negative", actual=repr(value)[:40]
