@@ -45,7 +45,9 @@ def asset_names(paths: Iterable[str], mark: str = "") -> dict[str, str]:
     taken: set[str] = set()
     for path in dict.fromkeys(paths):
         _, last = store_of(path)
+        # At most 200 characters: file systems allow 255 bytes, and a mark and a number may be added.
         stem, dot, suffix = re.sub(r"[\\\0:]", "_", last)[-200:].rpartition(".")
+        # `rpartition` puts a name without a dot into its last part.
         stem, suffix = (stem, dot + suffix) if stem else (suffix, "")
         name, number = f"{stem}{mark}{suffix}", 0
         while name.lower() in taken:  # some file systems are case-insensitive

@@ -56,6 +56,7 @@ class AioflowRep(BackendRep):
         """
         signature = self.model.signature()
         known = signature.all_inputs
+        # Not strict, since optional inputs may be missing; surplus values are noticed by their count below.
         given = inputs if isinstance(inputs, Mapping) else dict(zip(known, inputs, strict=False))
         if not set(signature.inputs) <= set(given) <= set(known) or len(given) != len(inputs):
             raise InvalidArgumentError(
@@ -116,6 +117,7 @@ class AioflowBackend(Backend):
             InvalidArgumentError: the device does not exist, or an input is not an array.
             UnsupportedError: the op cannot be imported.
         """
+        # An omitted input has an empty name, and no array.
         names = [name for name in node.input if name]
         wrapped = [_info(name, value) for name, value in zip(names, inputs, strict=True)]
         outputs = [ValueInfoProto(name=name) for name in node.output if name]
@@ -145,6 +147,7 @@ def _told(value: Any, proto: TypeProto) -> Any:
     """Return a fetched value in ONNX's form: text as `str`, an optional value as its element or None."""
     if proto.WhichOneof("value") == "optional_type":
         return _told(value[0], proto.optional_type.elem_type) if value else None
+    # A sequence of maps is a list of dictionaries already.
     if proto.WhichOneof("value") == "sequence_type" and proto.sequence_type.elem_type.HasField("map_type"):
         return value
     if proto.WhichOneof("value") == "sequence_type":

@@ -83,6 +83,7 @@ def _model(node: Node, domain: str, opsets: Mapping[str, int], inputs: Sequence[
     proto = NodeProto(op_type=node.proto.op_type, domain=domain, name=node.name)
     for name, attribute in node.attributes.items():
         proto.attribute.add().CopyFrom(attribute)
+        # References to attributes of a function are resolved here; outside of the function they would have no meaning.
         proto.attribute[-1].name, proto.attribute[-1].ref_attr_name = name, ""
     graph = GraphProto(name="node")
     for index, value in enumerate(inputs):
@@ -95,6 +96,7 @@ def _model(node: Node, domain: str, opsets: Mapping[str, int], inputs: Sequence[
         if name:
             graph.output.append(ValueInfoProto(name=proto.output[-1]))  # the engine infers the type
     graph.node.append(proto)
+    # The model declares no later opset than the installed onnx knows.
     versions = {"": min(NEWEST[""], opsets.get("", NEWEST[""])), domain: opsets.get(domain, 1)}
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid(*each) for each in versions.items()])
     model.ir_version = _IR
@@ -116,6 +118,7 @@ def _outputs(node: Node, model: bytes) -> Sequence[tuple[DType, Dims]]:
             except NotFoundError:
                 continue
             except OpError as error:
+                # Another engine may still accept the node.
                 reasons.append(error.message)
     return node.refuse("; ".join(["no such op", *reasons]))
 
@@ -130,4 +133,5 @@ def _tensors(message: Message) -> Iterator[TensorProto]:
             continue
         for field, value in each.ListFields():
             if field.message_type is not None:
+                # A repeated field is a sequence of messages, a single one the message itself.
                 waiting.extend([value] if isinstance(value, Message) else value)

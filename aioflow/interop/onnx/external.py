@@ -44,6 +44,7 @@ class ExternalFiles:
         mapped = self._mapped(proto, entries.get("location", ""))
         offset = _number(proto, entries, "offset", 0)
         length = _number(proto, entries, "length", count)
+        # The length of the file's entry must not exceed the shape: kernels read as many bytes as the shape says.
         if length != count:
             raise DataLossError(
                 f"the values of tensor {proto.name!r} do not fill its shape", expected=count, actual=length
@@ -52,10 +53,12 @@ class ExternalFiles:
             raise DataLossError(
                 f"the file of tensor {proto.name!r} is too short", expected=offset + length, actual=len(mapped)
             )
+        # The array keeps the mapping alive.
         return np.frombuffer(mapped, np.uint8, count, offset)
 
     def _mapped(self, proto: TensorProto, location: str) -> mmap.mmap | bytes:
         path = self._inside(proto, location)
+        # One mapping per file, since all tensors of a large model usually share one.
         found = self._maps.get(path)
         if found is not None:
             return found
@@ -100,6 +103,7 @@ def _number(proto: TensorProto, entries: dict[str, str], key: str, default: int)
     text = entries.get(key, "")
     if not text:
         return default
+    # `isdigit` alone accepts other digits, and a long text would be slow to convert.
     if not (text.isascii() and text.isdigit() and len(text) < 20):
         raise InvalidArgumentError(
             f"the {key} of tensor {proto.name!r} in its file cannot be right", expected="a number", actual=repr(text)

@@ -97,6 +97,7 @@ def windows_of(node: Node, x: Tensor, kernel: Sequence[int], keeps_same: bool = 
     if len(kernel) != count:
         raise node.wrong("the kernel", f"{count} sizes", list(kernel))
     sizes = sizes_of(x)[2:]
+    # A dilated kernel of k elements covers (k - 1) · dilation + 1.
     spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
     pads = _pads(node, sizes, spans, strides, keeps_same)
     extra: list[Size] = [0] * count
@@ -133,7 +134,9 @@ def _same(mode: str, size: Size, span: int, stride: int) -> Pair:
     if stride == 1:  # each element has its window, so the size does not matter
         total: Size = span - 1
     else:
+        # (⌈size / stride⌉ - 1) · stride + span - size, as in TensorFlow's SAME.
         total = positive((quotient(size + stride - 1, stride) - 1) * stride + span - size)
+    # An odd padding puts the additional element at the end (UPPER) or at the start (LOWER).
     less = quotient(total, 2)
     more = total - less
     return (less, more) if mode == "SAME_UPPER" else (more, less)

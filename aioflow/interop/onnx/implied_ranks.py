@@ -40,6 +40,7 @@ def _pads(node: Node, inputs: _Inputs) -> Sequence[_Rank]:
         return ()  # only some axes are padded
     given = node.attr("pads") or node.attr("paddings") or []
     length = _length(inputs[1]) if len(inputs) > 1 else len(given)
+    # Two paddings for each axis.
     return (length // 2 if length else None,)
 
 
@@ -79,6 +80,7 @@ _RANKS: Final[Mapping[str, Callable[[Node, _Inputs], Sequence[_Rank]]]] = {
 
 def implied_ranks(node: Node, domain: str, inputs: _Inputs) -> dict[int, int]:
     """Return the ranks that the node requires of its inputs of unknown rank, by input position."""
+    # Ops of other domains may have the same names.
     known = _RANKS.get(node.proto.op_type) if not domain else None
     unknown = [i for i, each in enumerate(inputs) if isinstance(each, Tensor) and each.dims is None]
     if known is None or not unknown:

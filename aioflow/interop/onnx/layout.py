@@ -36,6 +36,8 @@ def keeps_last(x: Tensor) -> bool:
         if op.type == "Transpose":
             order = constant_value(op.inputs[1])
             return order is not None and order.tolist() == [0, rank - 1, *range(1, rank - 1)]
+        # Operands of lower rank broadcast, and the compiler folds the transpose of a constant: neither decides the
+        # layout.
         alike = [each for each in op.inputs if len(each.dims or ()) == rank and each.op.type != "Const"]
         if traits_of(op.type).kind != "elementwise" or not alike:
             return False
@@ -61,6 +63,7 @@ def padded(x: Tensor, pairs: Sequence[Sequence[int | Tensor]], fill: Tensor) -> 
     """Pad the tensor with `fill`, (before, after) for each axis."""
     if not keeps_last(x):
         return ops.pad(x, list(pairs), constant_values=fill)
+    # The channels' padding moves to the end with the channels.
     around = [pairs[0], *pairs[2:], pairs[1]]
     return in_last(x, lambda image: ops.pad(image, around, constant_values=fill))
 

@@ -120,10 +120,12 @@ def _imported(
     every = defaults = {name: shapes.get(name, dims) for name, dims in _defaults(proto).items()}
     while True:
         weights = Weights(trainable, statistics_of(proto.graph), defaults)
+        # A new graph for each attempt: a failed one leaves nodes behind.
         walk = Walk(proto, Graph(), files, weights)
         try:
             return walk, _walked(proto, walk, source, shapes)
         except (UnsupportedError, InvalidArgumentError):
+            # No translation asked for the value of an input, so constants would not help.
             if not weights.asked:
                 raise
             is_first = defaults is every
@@ -157,6 +159,8 @@ def _walked(proto: ModelProto, walk: Walk, source: str, shapes: Mapping[str, Dim
         walk.initializers(proto.graph, scope, walk.weights)
         walk.run_nodes(proto.graph.node, scope)
         if walk.unsupported:
+            # A rank that is unknown usually follows from an input without a shape, so the error names these inputs,
+            # too.
             if any("unknown" in each.why for each in walk.unsupported):
                 shapeless = [name for name, tensor in inputs.items() if tensor.dims is None]
                 walk.unsupported.update(
@@ -215,11 +219,13 @@ def _inputs(graph: GraphProto, scope: Scope, walk: Walk, shapes: Mapping[str, Di
     weights = {each.name for each in graph.initializer} | {each.values.name for each in graph.sparse_initializer}
     found = {}
     for each in graph.input:
+        # Those are optional inputs or constants, which `initializers` defines.
         if each.name in weights:
             continue
         kind = kind_of_type(each.type)
         if kind is None:
             walk.unsupported[UnsupportedOp("an input", each.name, f"its type is {_shown(each.type)}")] = None
+            # Any kind will do: the import goes on only to list what else is unsupported.
             kind = TensorKind(dtypes.float32, None)
         if isinstance(kind, TensorKind) and each.name in shapes:
             kind = TensorKind(kind.dtype, shapes[each.name])

@@ -57,6 +57,7 @@ def sampled(x: Tensor, coordinates: Sequence[Tensor], how: Sampling) -> Tensor:
         place: Any = None
         weight: Any = None
         for size, (index, own) in zip(sizes, taps, strict=True):
+            # Row-major index into the flattened axes.
             place = index if place is None else place * size + index
             weight = own if weight is None else weight * own
         value = ops.gather(flat, place, axis=1, batch_dims=1)
@@ -67,6 +68,7 @@ def sampled(x: Tensor, coordinates: Sequence[Tensor], how: Sampling) -> Tensor:
 def _axis(at: Tensor, size: Size, how: Sampling) -> list[tuple[Tensor, Tensor]]:
     """Return the elements of an axis that are read for each place, each with its weight."""
     if how.mode == "nearest":
+        # Rounding precedes the padding rule, so a place at the border may move in.
         at = ops.round(at)
     at = _brought_in(at, size, how)
     if how.mode == "nearest":
@@ -85,12 +87,16 @@ def _linear(fraction: Tensor) -> list[Tensor]:
 
 def _cubic(fraction: Tensor) -> list[Tensor]:
     near: Callable[[Tensor], Tensor] = lambda d: ((_CUBIC + 2) * d - (_CUBIC + 3)) * d * d + 1.0  # noqa: E731
+    # Keys' cubic convolution with a = -0.75. Near (d ≤ 1): (a + 2) d³ - (a + 3) d² + 1. Far: a d³ - 5 a d² + 8 a d - 4
+    # a.
     far: Callable[[Tensor], Tensor] = lambda d: ((_CUBIC * d - 5 * _CUBIC) * d + 8 * _CUBIC) * d - 4 * _CUBIC  # noqa: E731
+    # The distances of the four elements from the place, first to last.
     return [far(fraction + 1.0), near(fraction), near(1.0 - fraction), far(2.0 - fraction)]
 
 
 def _borders(size: Size, how: Sampling, dtype: DType) -> tuple[float | Tensor, float | Tensor]:
     wide = ops.cast(size, dtype) if isinstance(size, Tensor) else float(size)
+    # Aligned corners are the centers of the outermost elements; otherwise their outer edges, half an element farther.
     return (0.0, wide - 1.0) if how.aligned else (-0.5, wide - 0.5)
 
 
@@ -109,6 +115,7 @@ def _brought_in(at: Tensor, size: Size, how: Sampling) -> Tensor:
 def _mirrored(at: Tensor, least: float | Tensor, most: float | Tensor) -> Tensor:
     """Return the coordinates reflected at both borders, as often as needed."""
     span = most - least
+    # An axis of one element has no span with aligned corners; 1 avoids a division by 0.
     span = ops.where_v2(span > 0.0, span, ops.ones_like(span)) if isinstance(span, Tensor) else span or 1.0
     below = at < least
     beyond = ops.where_v2(below, least - at, at - most)
@@ -128,4 +135,5 @@ def _fetched(index: Tensor, weight: Tensor, size: Size, how: Sampling) -> tuple[
     elif how.padding == "reflection":
         least, most = _borders(size, how, weight.dtype)
         index = ops.cast(_mirrored(ops.cast(index, weight.dtype), least, most), "int64")
+    # With zeros the element at the border is read as well, but its weight is 0.
     return ops.maximum(ops.minimum(index, size - 1), 0), weight

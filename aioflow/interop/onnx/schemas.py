@@ -45,6 +45,7 @@ def check_node(node: NodeProto, domain: str, version: int, attributes: Mapping[s
         return
     types, required, inputs, outputs = known
     for name, each in attributes.items():
+        # An unknown attribute passes: `check_attributes` decides whether the translation handles it.
         if types.get(name, each.type) != each.type:
             raise InvalidArgumentError(
                 f"attribute {name!r} has the wrong type",
@@ -80,6 +81,7 @@ def function_body(node: NodeProto, version: int, types: Sequence[TypeProto]) -> 
         return None
     body = FunctionProto()
     body.ParseFromString(data)
+    # The body may be written for another opset version; the defaults are those of the version of the model.
     del body.attribute_proto[:]
     body.attribute_proto.extend(default_attributes(node.domain, node.op_type, version).values())
     return body

@@ -89,6 +89,7 @@ class Listed(CompositeTensor):
         if self.items is not None and isinstance(index, int) and index < len(self.items):
             return self.items[index]
         where = index if isinstance(index, Tensor) else constant(index, dtypes.int32)
+        # -1 as the element shape stands for any shape.
         anything = constant(-1)
         dtype = stored_dtype(self.element)
         return placed(self.element, make("TensorListGetItem", self.handle, where, anything, element_dtype=dtype))
@@ -122,6 +123,7 @@ def stored_dtype(kind: Kind) -> DType:
 def placed(kind: Kind, tensor: Tensor) -> Any:
     """Return the value of that kind that a tensor holds."""
     if isinstance(kind, TensorKind):
+        # Lists do not know the shapes of their elements, so what the kind states is added here.
         tensor.set_shape(kind.dims)
         return tensor
     return (Sequence if isinstance(kind, SequenceKind) else Optional)(kind.element, tensor)
@@ -168,6 +170,7 @@ def type_of(kind: Kind) -> TypeProto:
 
 def widened(one: Kind, other: Kind) -> Kind | None:
     """Return the most specific kind that covers both kinds, or None if they have nothing in common."""
+    # A plain value counts as an optional with an element.
     if isinstance(one, OptionalKind) != isinstance(other, OptionalKind):
         one, other = (kind.element if isinstance(kind, OptionalKind) else kind for kind in (one, other))
         inner = widened(one, other)

@@ -41,6 +41,7 @@ def axis_of(node: Node, tensor: Tensor, axis: int, extra: int = 0, from_end: boo
     rank = rank_of(node, tensor) + extra
     if not -rank <= axis < max(rank, 1):
         raise node.wrong("an axis", f"one in [{-rank}, {rank})", axis)
+    # A scalar has the axis 0, its only element.
     return axis % max(rank, 1)
 
 
@@ -102,6 +103,7 @@ def product_of(sizes: Sequence[Size]) -> Size:
     result: Size = known
     for size in sizes:
         if isinstance(size, Tensor):
+            # No node for a factor of 1.
             result = size if isinstance(result, int) and result == 1 else ops.multiply(size, result)
     return result
 

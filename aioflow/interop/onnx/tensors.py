@@ -43,6 +43,7 @@ def array_of(proto: TensorProto, files: ExternalFiles | None = None) -> Array:
         array = _external(proto, dims, dtype, files or ExternalFiles(None))
     else:
         array = _unpacked(proto, dims, dtype)
+    # Constants of a graph are shared by all its sessions.
     array.flags.writeable = False
     return array
 
@@ -65,6 +66,7 @@ def _unpacked(proto: TensorProto, dims: tuple[int, ...], dtype: DType) -> Array:
     if dtype is dtypes.string:
         _check_count(proto, count, len(proto.string_data))
         strings = np.empty(count, dtype=object)
+        # An assignment, because `np.array` of bytes makes a fixed-width dtype that drops trailing null bytes.
         strings[:] = list(proto.string_data)
         return strings.reshape(dims)
     if proto.HasField("raw_data") and _is_whole_bytes(proto):
@@ -74,6 +76,7 @@ def _unpacked(proto: TensorProto, dims: tuple[int, ...], dtype: DType) -> Array:
     if not _is_whole_bytes(proto):
         per_byte = 8 // _PACKED[proto.data_type]
         packed = len(proto.raw_data) if proto.HasField("raw_data") else len(proto.int32_data)
+        # ⌈count / per_byte⌉ bytes.
         _check_count(proto, -(-count // per_byte), packed)
     try:
         return np.array(numpy_helper.to_array(proto)).view(np_dtype).reshape(dims)
@@ -91,6 +94,7 @@ def _external(proto: TensorProto, dims: tuple[int, ...], dtype: DType, files: Ex
     # Files may have any offset, and kernels expect aligned arrays.
     if data.ctypes.data % np_dtype.alignment:
         data = data.copy()
+    # External and raw data are little-endian on every machine.
     return data.view(np_dtype.newbyteorder("<")).astype(np_dtype, copy=False).reshape(dims)
 
 

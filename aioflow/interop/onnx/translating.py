@@ -153,6 +153,7 @@ class Node:
         if proto is None:
             return default
         value = attribute_value(proto)
+        # The schema checks types, too, but ops of other domains have no schema.
         if default is not None and not isinstance(value, type(default)):
             raise self.wrong(f"attribute {name!r}", type(default).__name__, type(value).__name__)
         return value
@@ -220,11 +221,13 @@ def translation(
 
     def register(function: _Function) -> _Function:
         versions, functions = _TRANSLATIONS.setdefault((domain, op), ([], []))
+        # An import that was aborted leaves its registrations behind; the next one replaces them.
         if since in versions and gives_way(functions[versions.index(since)].__globals__, module):
             functions[versions.index(since)] = function
             return function
         if since in versions:
             raise AlreadyRegisteredError(f"{op} of opset {since} has a translation", actual=function.__qualname__)
+        # Sorted on insertion, so that `find_translation` can bisect.
         at = bisect_right(versions, since)
         versions.insert(at, since)
         functions.insert(at, function)
@@ -238,6 +241,7 @@ def find_translation(domain: str, op: str, version: int) -> Translation | None:
     load_translations()
     versions, functions = _TRANSLATIONS.get((domain, op), ([], []))
     at = bisect_right(versions, version)
+    # The last translation whose first version is not later than the model's.
     return functions[at - 1] if at else None
 
 

@@ -155,8 +155,10 @@ class Walk:
         """
         if self._trials >= _TRIALS:
             raise InvalidArgumentError("loops are nested too deeply", expected=f"at most {_TRIALS}", actual="more")
+        # Weights of its own: a trial must not create variables of the model.
         walk = Walk(self._model, Graph(), self._files, Weights())
         walk._trials = self._trials + 1
+        # Shared, so that nested trials cannot multiply the limit.
         walk._inside = self._inside
         return walk
 
@@ -179,6 +181,7 @@ class Walk:
 
     def _run(self, proto: NodeProto, scope: Scope) -> None:
         check_text(proto.name, proto.domain, proto.op_type, *proto.input, *proto.output)
+        # Nodes of the main graph are bounded by the size of the file.
         if scope.depth and next(self._inside) > _MOST_INSIDE:
             raise ResourceExhaustedError(
                 "the functions and loops of the model make it too large",
@@ -217,12 +220,14 @@ class Walk:
 
     def _define(self, proto: NodeProto, outputs: Sequence[Value] | None, scope: Scope) -> None:
         for i, name in enumerate(proto.output):
+            # An empty name stands for an output that the file does not use.
             if name:
                 scope.define(name, _MISSING if outputs is None or i >= len(outputs) else outputs[i])
 
     def _outputs(self, node: Node, domain: str, inputs: list[Value], scope: Scope) -> Sequence[Value]:
         proto = node.proto
         local = self._functions.get((proto.domain, proto.op_type, proto.overload))
+        # A function of the model takes precedence over the op of the same name.
         translate = None if local else find_translation(domain, proto.op_type, node.version)
         is_function = bool(local) or has_function(domain, proto.op_type, node.version)
         is_missing = any(each is _MISSING for each in inputs)
@@ -233,6 +238,7 @@ class Walk:
         if any(isinstance(each, LabelledTensor) for each in inputs):
             node.refuse("an input that is a list of dictionaries")
         with self.graph.name_scope(node_name(node.name, proto.op_type)) as prefix:
+            # Nodes made from here on belong to this node of the model.
             first = self.graph.version
             with _mapped_errors(node, inputs):
                 if translate:
@@ -280,11 +286,13 @@ class Walk:
 
     def _called(self, function: FunctionProto, node: Node, inputs: list[Value], scope: Scope) -> list[Value]:
         attributes = {each.name: each for each in function.attribute_proto}
+        # A function states its own versions; the others are those of the model.
         opsets = NEWEST | self.opsets | opsets_of(function.opset_import)
         inner = scope.inner(opsets, attributes | dict(node.attributes))
         if len(inputs) > len(function.input):
             raise node.wrong("the inputs", f"at most {len(function.input)}", len(inputs))
         for i, name in enumerate(function.input):
+            # Trailing inputs may be omitted in a call.
             inner.define(name, inputs[i] if i < len(inputs) else None)
         self.run_nodes(function.node, inner)
         return [inner.find(name) for name in function.output]
@@ -320,6 +328,7 @@ class _Subgraph:
         scope = self._outer.inner()
         for name, value in zip(self.inputs, inputs, strict=True):
             scope.define(name, value)
+        # Constants in any case: a body may run often or never, so its weights are not trained.
         self._walk.initializers(self._graph, scope, Weights())
         self._walk.run_nodes(self._graph.node, scope)
         found = [scope.find(name) for name in self.outputs]
@@ -337,6 +346,7 @@ class _Subgraph:
             try:
                 made = _Subgraph(trial, self._graph, abroad)(*(placed(kind, standing_for(kind)) for kind in inputs))
             finally:
+                # Also if the trial fails, so that the error lists these nodes.
                 self._walk.unsupported.update(trial.unsupported)
         return [kind_of(value) for value in made]
 

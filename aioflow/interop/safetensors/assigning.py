@@ -149,9 +149,11 @@ async def assign(
     if variables is None:
         variables = session.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
     wanted, unused = places(list(variables), names)
+    # Everything is checked before the first assignment.
     moves, left = _checked(weights, wanted, unused, ignore, cast, strict)
     for batch in _batches(weights, moves):
         values = await in_thread(_values, weights, batch, effects=False)
+        # Feeding the initial value lets the variable's own initializer assign it, wherever the variable is.
         feeds = {move.variable.initializer.inputs[1]: value for move, value in zip(batch, values, strict=True)}
         await session.run([move.variable.initializer for move in batch], feeds)
     return left
@@ -178,6 +180,7 @@ def _checked(
             moves.append(_Move(variable, name, axes))
         else:
             misfits.append(misfit)
+    # A misfit is reported as such, and not as unexpected, too.
     others = set(weights).difference(move.name for move in moves).difference(misfit.name for misfit in misfits)
     left = Leftover(sorted(missing), sorted(others - ignored(others, ignore)), unused)
     if misfits or (strict and any(left)):
@@ -198,6 +201,7 @@ def _misfit(variable: Variable, name: str, weights: Source, axes: tuple[int, ...
     shape, turned = stored, ""
     if axes is not None:
         turned = f" by axes {list(axes)}"
+        # `transpose` would fail later, after other variables have changed.
         if sorted(axes) != list(range(len(stored))):
             return Misfit(variable.op.name, name, expected, f"{dtype.name} {format_dims(stored)}{turned}")
         shape = tuple(stored[axis] for axis in axes)
@@ -230,6 +234,7 @@ def _batches(weights: Source, moves: Iterable[_Move]) -> Iterator[list[_Move]]:
         fed.add(target)
         dtype, shape = _spec(weights, move.name)
         if move.axes is not None or dtype is not move.variable.dtype:
+            # Only copies count: mapped values take no memory of their own.
             size += math.prod(shape) * move.variable.dtype.size
     if batch:
         yield batch
@@ -245,6 +250,7 @@ def _value(weights: Source, move: _Move) -> Array:
     as_stored = move.axes is None and _spec(weights, move.name)[0] is move.variable.dtype
     if as_stored:
         value = np.asarray(weights[move.name])
+        # An array of the caller is copied by the session, as any fed value.
         if is_frozen(value) or not isinstance(weights, Weights) or dtype.hasobject:
             return value
     # Read rather than map: mapped pages would add to the process's memory beside the copy.

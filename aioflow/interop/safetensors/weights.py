@@ -109,6 +109,7 @@ def open(path: str | os.PathLike[str]) -> Weights:
 
 def _whole(path: Path) -> Weights:
     file = TensorFile(path)
+    # Tensors of unsupported dtypes are listed, too: `entry` reports them by name.
     return Weights({path.name: file}, dict.fromkeys((*file.tensors, *file.refused), file))
 
 
@@ -140,6 +141,7 @@ def _index(path: Path) -> dict[str, str]:
 
 def _text(path: Path) -> str:
     with file_errors(path), open_file(path) as file:
+        # One byte more than allowed shows that the file is too large, without reading all of it.
         data = file.read(_MAX_INDEX + 1)
     if len(data) > _MAX_INDEX:
         raise _damaged(path, f"at most {_MAX_INDEX} bytes", "more")
@@ -149,6 +151,7 @@ def _text(path: Path) -> str:
 def _is_beside(name: Any) -> bool:
     """Return True if `name` is a plain file name on every platform, without a path to another folder."""
     plain = isinstance(name, str) and name not in ("", ".", "..") and "\0" not in name
+    # The index is untrusted: it must not lead to files of other folders.
     return plain and PurePosixPath(name).name == name == PureWindowsPath(name).name
 
 

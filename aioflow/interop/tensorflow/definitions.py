@@ -43,6 +43,8 @@ def definition_and_refused(graph: Message, producer: Message = None) -> tuple[Gr
         refused.append(UnsupportedOp(op, node, why))
 
     nodes, functions = definition_of(graph, refuse, producer)
+    # A node may call a function by its name as an op. Functions that were refused count as well: they are listed
+    # themselves.
     library = {function.name for function in functions} | {each.signature.name for each in graph.library.function}
     for where, each in [("", nodes), *((f"{f.name}/", f.nodes) for f in functions)]:
         refused += [

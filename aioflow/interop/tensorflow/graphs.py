@@ -98,6 +98,7 @@ def _what(source: Source) -> str:
 def _definition(source: Source) -> GraphDef:
     if isinstance(source, GraphDef) or protos.is_message(source, "GraphDef"):
         message: protos.Message = source
+        # Through bytes, since a message of TensorFlow's own class belongs to another descriptor pool.
         return supported(protos.parse("GraphDef", message.SerializeToString()), "the graph")
     if isinstance(source, bytes):
         return _of_bytes(source, "the graph")
@@ -117,6 +118,7 @@ def _definition(source: Source) -> GraphDef:
 def _of_bytes(data: bytes, what: str) -> GraphDef:
     refuse_foreign(data)
     graph = protos.read("GraphDef", data)
+    # Empty bytes and some other files parse as a message without fields.
     if not graph.ListFields():
         raise DataLossError("not a GraphDef", actual=data[:20])
     return supported(graph, what)
@@ -145,6 +147,7 @@ def _unread(graph: Graph) -> dict[str, Tensor]:
     return {
         op.name if tensor.value_index == 0 else tensor.name: tensor
         for op in operations
+        # Nodes without inputs are constants or variables that nothing uses.
         if op.inputs and op not in read and graph.is_fetchable(op)
         for tensor in op.outputs
     }

@@ -29,6 +29,7 @@ def pruned(graph: Message, wanted: Iterable[str]) -> Message:
     made = message("GraphDef")()
     made.versions.CopyFrom(graph.versions)
     made.node.extend(node for node in graph.node if node.name in kept)
+    # A function that is differentiated needs its gradient function, which no node names.
     gradients = {entry.function_name: entry.gradient_func for entry in graph.library.gradient}
     called = _called(made.node, library, gradients)
     made.library.function.extend(each for name, each in library.items() if name in called)
@@ -49,6 +50,7 @@ def _reached(nodes: Mapping[str, Message], wanted: Iterable[str]) -> set[str]:
                 actual=reader or name,
             )
         kept.add(name)
+        # Control inputs count, too.
         left += [(node_of(text), name) for text in nodes[name].input]
     return kept
 

@@ -29,6 +29,7 @@ def restored_variables(nodes: Iterable[NodeDef], functions: Iterable[FunctionDef
             place = {arg.name: i for i, arg in enumerate(function.inputs)}
             refs = node.refs()
             for key, handle in _assigned(inner, inner.values()):
+                # An argument of the function stands for the handle that the call passes there.
                 if handle in place and place[handle] < len(refs):
                     found[key] = refs[place[handle]].node
     found.update(_assigned(by_name, _ancestors(by_name, restore)))
@@ -48,7 +49,9 @@ def captured_variables(nodes: Iterable[NodeDef], saved: Message, checkpointed: M
     for node in nodes:
         names = [v.name for v in node.attrs.values() if isinstance(v, FunctionRef)]
         for bound in (saved.concrete_functions[n].bound_inputs for n in names if n in saved.concrete_functions):
+            # Control inputs have negative ports.
             inputs = [ref for ref in node.refs() if ref.port >= 0]
+            # The captured objects are the last inputs, in the order of `bound_inputs`.
             for number, ref in zip(bound, inputs[len(inputs) - len(bound) :], strict=False):
                 found.update((key, ref.node) for key in keys.get(number, ()))
     return found

@@ -154,9 +154,11 @@ def _values(meta: Message, parts: Parts, place: str) -> _Values:
             expected=joined(place, VARIABLES) + INDEX,
             actual=f"none, for {len(handles)} variables",
         )
+    # Tables have no captured objects, so only the model's own nodes restore them.
     known = handles <= set(captured.values()) and not any(is_mutable_table(node.op) for node in graph_def.nodes)
     if not (prefix and parts.restore) or (handles and known):
         return _Values(graph_def, prefix, captured, set(captured.values()), "", checkpointed)
+    # The restoring nodes may need ops that the signatures do not, so they are added only if required.
     graph_def = supported(pruned(meta.graph_def, [*wanted, parts.restore, parts.filename]), what, ops)
     restore = node_of(parts.restore)
     restored = restored_variables(graph_def.nodes, graph_def.functions, restore)
@@ -206,6 +208,7 @@ def _restored(graph: Graph, handles: Mapping[str, Tensor], prefix: str) -> dict[
         slices = constant([""] * len(wanted), dtypes.string, name="slices")
         file = constant(prefix, name="prefix")
         values = make_list("RestoreV2", file, names, slices, dtypes=list(wanted.values()))
+    # `partial`, since a lambda would see the last value of the loop.
     return {key: partial(_same, value) for key, value in zip(wanted, values, strict=True)}
 
 
@@ -241,6 +244,7 @@ def _initializer(
 
     async def initialize(session: Session) -> None:
         if restore is not None:
+            # In this order: the model's initialization may read variables.
             await session.run(restore, {**feeds, **file})
         if initializers:
             await session.run(initializers)

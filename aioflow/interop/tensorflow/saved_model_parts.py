@@ -85,6 +85,7 @@ class Parts:
             for tensor in meta.signature_def[name].outputs.values()
         ]
         for name in _INIT_COLLECTIONS:
+            # TensorFlow 1 names the node in a collection; the first that exists applies.
             if not init and name in meta.collection_def:
                 init = list(meta.collection_def[name].node_list.value)
         saver = meta.saver_def

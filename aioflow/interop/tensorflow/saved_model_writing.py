@@ -112,6 +112,7 @@ def _read(i: int, name: str, dtype: DType) -> NodeDef:
 
 
 def _assign(i: int, name: str, dtype: DType) -> NodeDef:
+    # The first output of a node has no number in TensorFlow's notation.
     value = "save/RestoreV2" if i == 0 else f"save/RestoreV2:{i}"
     return NodeDef(f"save/Assign_{i}", "AssignVariableOp", (name, value), attrs={"dtype": dtype})
 
@@ -169,12 +170,14 @@ async def save_saved_model(
     graph_def = graph.as_graph_def()
     whole = message_of(graph_def.nodes, graph_def.functions)
     part = pruned(whole, wanted)
+    # Nodes that fill a table from an asset are not needed by a call, but by the initialization.
     starting = keeping_assets(graph, paths, {node.name for node in part.node})
     part = pruned(whole, [*wanted, *starting]) if starting else part
     _refuse_own_ops(part)
     handles = [graph.get_operation_by_name(node.name) for node in part.node if node.op == "VarHandleOp"]
     tables = _tables(graph, part, starting)
     reads = [*_reads(graph, handles), *(each for table in tables for each in _contents(graph, table))]
+    # In the order of `reads`.
     keys = [*(handle.name for handle in handles), *(key for table in tables for key in table_keys(table.name))]
     values = dict(zip(keys, await session.run(reads), strict=True))
     names = asset_names(paths.values())
@@ -272,6 +275,7 @@ def _meta_graph(
     if kept:
         saver = meta.saver_def
         saver.filename_tensor_name, saver.save_tensor_name, saver.restore_op_name = SAVER_FILE, SAVED, RESTORE
+        # The format of the checkpoint: SaveV2.
         saver.version = 2
     for name, signature in signatures.items():
         made = meta.signature_def[name]
@@ -315,6 +319,7 @@ def _write_info(info: Message, tensor: Tensor) -> None:
     else:
         for size in tensor.dims:
             info.tensor_shape.dim.add(size=-1 if size is None else size)
+        # A scalar has no sizes; without this call its shape would not be stored, and count as unknown.
         info.tensor_shape.SetInParent()
 
 

@@ -114,9 +114,12 @@ class _Uses:
             seen.add(here)
             body, name = here
             if body and any(InputRef.parse(text).node == name for text in self._library[body].returns):
+                # The caller's use of a function's result is not followed, so the variable counts as used in another
+                # way.
                 yield None, 0
             for reader, i in self._read(body).get(name, ()):
                 called = self._called(reader)
+                # An assignment to the variable does not use its value.
                 if reader.op in _ASSIGNING and i == 0:
                     continue
                 if reader.op in _PASSING:

@@ -49,6 +49,7 @@ def assembled(scope: Scope, outputs: Mapping[str, Value], outside: dict[str, Arr
 
 def _name_outputs(scope: Scope, outputs: Mapping[str, Value]) -> None:
     """Name the output values: rename each where it is computed, or else copy it with an Identity."""
+    # Inputs and initializers are not made by nodes, and their names are fixed, so they are copied.
     here = {name for node in scope.body.nodes for name in node.outputs}
     renamed = dict(scope.parts.preferred)
     taken: set[str] = set()
@@ -75,11 +76,13 @@ def _drop_unread(body: Body, opset: int) -> None:
     """Drop nodes whose outputs are unread, and names of unread trailing outputs."""
     read = {value.name for value in body.outputs}
     kept: list[Made] = []
+    # From the end: a node is read only by later ones, so its readers are known when it is reached.
     for node in reversed(body.nodes):
         if read.isdisjoint(node.outputs):
             continue
         for inner in node.bodies:
             _drop_unread(inner, opset)
+        # After the bodies are reduced, so that reads of dropped inner nodes do not count.
         read |= node.reads()
         # The outputs of a node with bodies correspond to the outputs of the bodies by position.
         if not node.bodies:
@@ -94,6 +97,7 @@ def _without_unread(node: Made, read: set[str], opset: int) -> list[str]:
     names = [
         name if i >= len(optional) or not optional[i] or name in read else "" for i, name in enumerate(node.outputs)
     ]
+    # Only trailing names may be left out; an unused output in the middle keeps an empty name.
     while names and not names[-1]:
         names.pop()
     return names
@@ -117,6 +121,7 @@ def _node_proto(node: Made) -> NodeProto:
     attrs = {
         key: _graph_proto(value, {}, {}) if isinstance(value, Body) else value
         for key, value in node.attrs.items()
+        # Attributes with an underscore are notes of the export, not of ONNX.
         if not key.startswith("_")
     }
     return helper.make_node(node.op, node.inputs, node.outputs, node.name, **attrs)

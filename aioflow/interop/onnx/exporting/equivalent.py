@@ -66,6 +66,7 @@ def _is_bounded(graph: ClientGraph, edge: Edge, dtype: DType) -> bool:
     while node.op in ("Ceil", "Floor", "Identity", "Round"):
         node = graph.nodes[node.inputs[0].node]
     bounds: dict[str, float] = {}
+    # The two nodes of a clip, in either order.
     for _ in range(2):
         if node.op not in ("Maximum", "Minimum"):
             return False
@@ -86,6 +87,7 @@ def _is_sum(graph: ClientGraph, edge: Edge, dtype: DType) -> bool:
     dims = graph.spec(node.inputs[0]).dims if node.op in ("BatchMatMulV2", "MatMul") else None
     if not dims or any(node.attrs.get(name) for name in ("transpose_a", "adj_x")) or dims[-1] is None:
         return False
+    # A sum of `dims[-1]` products, each of two differences of at most 383 in absolute value.
     return all(_is_of_bytes(graph, each) for each in node.inputs) and dims[-1] * _BYTE**2 <= dtype.max
 
 
@@ -114,6 +116,7 @@ def _count(graph: ClientGraph, node: Node) -> int | None:
     dims, axes = graph.spec(node.inputs[0]).dims, graph.nodes[node.inputs[1].node]
     if dims is None or axes.op != "Const":
         return None
+    # A set, because an axis may be listed twice.
     sizes = [dims[axis] for axis in set(axes.attrs["value"].reshape(-1).tolist())]
     return None if None in sizes else prod(size or 0 for size in sizes)
 
@@ -124,6 +127,7 @@ def _of_whole_sequences(graph: ClientGraph, node: Node) -> bool:
     x, cells, output = (graph.spec(edge).dims for edge in node.inputs[1:4])
     if not _of_floats(graph, node) or steps.op != "Const" or x is None or cells is None or len(x) != 3:
         return False
+    # x is [steps, batch, size].
     return int(steps.attrs["value"]) == x[0] and cells == output and len(cells) == 2 and cells[0] == x[1]
 
 
@@ -133,6 +137,8 @@ def _of_few_products(graph: ClientGraph, node: Node) -> bool:
     if not _of_floats(graph, node) or kernel is None or None in kernel or images is None:
         return False
     channels = images[1 if str(node.attrs["data_format"]).startswith("NC") else -1]
+    # A depthwise kernel is [height, width, channels, multiplier]; any other is [sizes …, in, out], and only `out` is
+    # not summed over.
     own = kernel[:2] if node.op == "DepthwiseConv2dNative" else kernel[:-1]
     return channels is not None and prod(size or 0 for size in own) <= _MOST_MULTIPLIED
 
@@ -148,6 +154,7 @@ def _of_known_places(graph: ClientGraph, node: Node) -> bool:
     if dims is None or places.op != "Const" or at.op != "Const" or node.attrs["batch_dims"]:
         return False
     size, indices = dims[int(at.attrs["value"])], places.attrs["value"]
+    # ONNX would count negative indices from the end, which the kernel rejects.
     return size is not None and bool(((indices >= 0) & (indices < size)).all())
 
 

@@ -88,12 +88,14 @@ async def export(
     step = prune(request)
     _check_fed(step)
     if isinstance(source, Model) and values_in is None:
+        # A session of its own, so that the values of the file do not overwrite those of another session.
         async with Session(graph=source.graph) as own:
             await source.initialize(own)
             values = await values_of(handles(step), graph, own)
     else:
         values = await values_of(handles(step), graph, values_in)
     names = list(found_inputs), list(found_outputs)
+    # The walk takes long for a large graph, and would block the event loop.
     model = await in_thread(_made, step, values, *names, opset, effects=False)
     if path is not None:
         with file_errors(path):
@@ -172,6 +174,7 @@ def _placeholders(outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     graph = next(iter(outputs.values())).graph if outputs else None
     names = [name for name, node in step.nodes.items() if node.op == "Placeholder"]
     found = [] if graph is None else [graph.get_operation_by_name(name) for name in names]
+    # A step has its nodes in the order of execution, a user expects that of creation.
     return {op.name: op.outputs[0] for op in sorted(found, key=lambda op: op.id)}
 
 
@@ -197,7 +200,9 @@ def _made(
     opset: int,
 ) -> ModelProto:
     """Return the model. Slow: call it in a thread."""
+    # In this order: patterns contain variables' values as constants, and optimization would break the patterns up.
     graph = optimized(fused(frozen(step, values), opset))
+    # By index, since optimization may replace the nodes of feeds and fetches.
     args = {int(n.attrs["index"]): Edge(n.name, 0) for n in graph.nodes.values() if n.op == ARG}
     results = {int(n.attrs["index"]): n.inputs[0] for n in graph.nodes.values() if n.op == RETVAL}
     scope, made = walk(

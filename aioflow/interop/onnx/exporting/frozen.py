@@ -45,6 +45,7 @@ async def values_of(names: list[str], graph: Graph, session: Session | None) -> 
     for name in names:
         if name not in reads:
             reads[name] = _new_read(graph.get_operation_by_name(name))
+    # All in one step, so that they are values of one moment.
     found: dict[str, Array] = await session.run(reads)
     return found
 
@@ -86,6 +87,7 @@ def frozen(graph: ClientGraph, values: Mapping[str, Array]) -> ClientGraph:
     for name, node in graph.nodes.items():
         if name in values:
             nodes[name] = _constant(node, values[name])
+        # Handles come before their readers: nodes are in topological order, and replaced handles are constants by now.
         elif node.inputs and (handle := _handle(node, nodes)) in values:
             nodes.update((made.name, made) for made in _reading(node, nodes[handle]))
         else:
@@ -101,6 +103,7 @@ def _handle(node: Node, nodes: Mapping[str, Node]) -> str:
     name = node.inputs[0].node
     while name in nodes and traits_of(nodes[name].op).role in (Role.ENTER, Role.SWITCH):
         name = nodes[name].inputs[0].node
+    # The Enter and Switch nodes themselves stay, and pass the value on instead of the handle.
     return "" if traits_of(node.op).is_control_flow else name
 
 

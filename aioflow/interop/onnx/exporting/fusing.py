@@ -49,6 +49,7 @@ class _Fusing:
 
     def _is_alone(self, found: Found) -> bool:
         inner = set(found.nodes) - self._shared(found) - {found.root.name}
+        # Patterns must not overlap: the inner nodes of another match are gone.
         if not self._within.isdisjoint(inner) or not inner.isdisjoint(self._graph.targets):
             return False
         return all(reader.name in found.nodes for name in inner for reader in self._readers[name])
@@ -67,6 +68,7 @@ class _Fusing:
 
 
 def _one(rule: Composed, pattern: Pattern, found: Found) -> Node:
+    # In the order of the pattern; an alternative form may lack some of them, such as a zero point.
     names = [name for name in pattern.captured if name in found.edges]
     inner = {name: found.node(name) for name in found.edges if name not in names}
     control = dict.fromkeys(name for node in found.nodes.values() for name in node.control)

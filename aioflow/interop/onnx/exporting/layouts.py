@@ -44,6 +44,7 @@ def alike(node: Node, values: Sequence[Value]) -> tuple[list[Value], bool]:
     """
     ranks = {value.rank for value in values if value.channels_first}
     rank = next(iter(ranks), None)
+    # Operands of several ranks have no common order with the channels second.
     if rank is None or len(ranks) > 1 or not all(v.rank is not None and v.rank <= rank for v in values):
         return [node.rows(value) for value in values], False
     return [_first(node, value, rank) for value in values], True
@@ -56,6 +57,8 @@ def _first(node: Node, value: Value, rank: int) -> Value:
     if own == 0:
         return value
     if own == 1:
+        # A vector belongs to the channels, the last axis of the graph's layout.
         return node.unsqueezed(value, range(1, rank - 1))
+    # Missing axes are added at the front, as broadcasting does, before the channels move to the second place.
     whole = node.unsqueezed(value, range(rank - own))
     return node.transposed(whole, channels_first_order(rank))

@@ -132,12 +132,14 @@ class Node:
             return value
         dims = None if value.dims is None else tuple(value.dims[i] for i in order)
         if value.constant is not None:
+            # Constants are transformed here, so the model contains neither the original nor the node.
             return self._constant(value, np.ascontiguousarray(value.constant.transpose(order)), "Transpose")
         # A transpose of a transpose becomes a single one of the original value.
         source = self.scope.parts.made.get(value.name)
         if source is not None and source.op == "Transpose" and "_from" in source.attrs:
             first: Value = source.attrs["_from"]
             return self.transposed(first, [source.attrs["perm"][i] for i in order])
+        # `_from` records the input, so that a following transpose can start from it.
         made = self.scope.make(
             "Transpose", f"{value.name}/Transpose", [value], 1, {"perm": list(order), "_from": value}, None
         )
@@ -147,6 +149,7 @@ class Node:
         """Return the value in the graph's own layout."""
         if not value.channels_first:
             return value
+        # `dims` of a channels-first value are those of the graph's layout; a plain value states its own.
         plain = Value(value.name, value.dtype, self._first_dims(value))
         return self.transposed(plain, channels_last_order(self.rank(value))).of(value.dims)
 
@@ -165,6 +168,7 @@ class Node:
 
     def last(self, value: Value, channels_first: bool) -> Value:
         """Return a result that has its channels first as the first output. It is transposed only where needed."""
+        # Only marked: consumers that accept any layout never need the transpose.
         return Value(value.name, value.dtype, self.outputs[0].dims, None, not channels_first)
 
     def _first_dims(self, value: Value) -> Dims:

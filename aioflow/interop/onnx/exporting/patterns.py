@@ -63,6 +63,7 @@ class Pattern:
         found = dict.fromkeys(name for each in self.inputs for name in each.captured)
         if self.name and not self.ops:
             found[self.name] = None
+        # A name that is bound by `:=` is computed inside, even if it also occurs as an operand.
         for own in self._named():
             found.pop(own, None)
         return found
@@ -181,6 +182,7 @@ class Search:
 
     def _match(self, pattern: Pattern, edge: Edge, found: Found) -> Iterator[Found]:
         if pattern.number is not None:
+            # The shape is compared first, because computing a large constant only to discard it takes long.
             value = self.constant(edge) if self.graph.spec(edge).dims == () else None
             if value is not None and np.isclose(value, pattern.number, rtol=_EQUAL, atol=0):
                 yield found
@@ -190,6 +192,7 @@ class Search:
             if known is not None and self.behind(known) != self.behind(edge):
                 return
             if known is None:
+                # `Found` is immutable: an attempt that fails leaves no names behind for the next one.
                 found = Found(self, {**found.edges, pattern.name: edge}, found.nodes)
         if not pattern.ops:
             yield found
@@ -225,5 +228,6 @@ class Search:
         if not patterns:
             yield found
             return
+        # Backtracking: each match of the first input is tried with all matches of the others.
         for each in self._match(patterns[0], edges[0], found):
             yield from self._match_all(patterns[1:], edges[1:], each)

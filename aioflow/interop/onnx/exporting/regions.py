@@ -28,6 +28,7 @@ def refused_in(graph: ClientGraph, opset: int) -> Mapping[str, str]:
 
     Such a node has no translation, or its translation may differ in results from its kernel.
     """
+    # Unknown sizes are assumed to be large here; the engine checks the real ones (`inexact_in`) when it runs the part.
     if found := inexact_in(assuming_sizes(graph)) or _open_channels(graph):
         return dict.fromkeys(found, _OTHER)
     try:

@@ -111,6 +111,7 @@ def composed(
             pattern = parsed(text)
             for root in pattern.ops:
                 _PATTERNS.setdefault(root, []).append((rule, pattern))
+                # Sorting is stable: of patterns of equal size, the one registered first is tried first.
                 _PATTERNS[root].sort(key=lambda each: -each[1].size)
         return function
 

@@ -67,6 +67,7 @@ _WIDER: Final[Mapping[DType, tuple[DType, ...]]] = {
     dtypes.uint16: (dtypes.int32, dtypes.int64, dtypes.float32),
     dtypes.int32: (dtypes.int64, dtypes.float64),
     dtypes.uint32: (dtypes.int64, dtypes.float64),
+    # Values above 2⁶³ wrap around, and wrap back in the cast of the result.
     dtypes.uint64: (dtypes.int64,),
     dtypes.bfloat16: (dtypes.float32,),
 }

@@ -76,6 +76,7 @@ class Parts:
 
     def constant(self, array: Array, dtype: DType, name: str) -> Value:
         """Return a constant of that name, or an equal small constant made earlier."""
+        # The bytes distinguish 0.0 from -0.0, and equal NaNs are shared, unlike by `==`.
         key = (dtype.name, array.shape, array.tobytes()) if array.nbytes <= _SMALL and array.dtype != object else None
         if key is not None and key in self._equal:
             return self._equal[key]
@@ -92,6 +93,7 @@ def _unique(name: str, taken: dict[str, int]) -> str:
     if count is None:
         taken[name] = 0
         return name
+    # The counter is remembered per name, so that many equal names do not take quadratic time.
     while f"{name}_{count + 1}" in taken:
         count += 1
     taken[name] = count + 1
@@ -140,6 +142,7 @@ class Scope:
         given = [v if v is None else self._as(v, types.get(_formal(schema.inputs, i))) for i, v in enumerate(inputs)]
         kinds = [self._output_type(schema, i, types, to) for i in range(outputs)]
         made = self._add(op, name, given, kinds, attrs)
+        # Reversed, so that of several inputs with the same type parameter the first one decides.
         wanted = {_formal(schema.inputs, i): v.dtype for i, v in reversed(list(enumerate(inputs))) if v is not None}
         return tuple(self._as(v, wanted.get(_formal(schema.outputs, i))) for i, v in enumerate(made))
 
@@ -152,6 +155,7 @@ class Scope:
         parameters = {str(c.type_param_str): c.allowed_type_strs for c in schema.type_constraints}
         # The first input of Where is its condition; kernels are chosen by the dtype of the values.
         first = _formal(schema.inputs, 1 if op == "Where" else 0)
+        # Kernels are chosen by the dtype of one input; other parameters, such as that of indices, need no widening.
         for name, dtype in found.items():
             if name == first:
                 chosen = computed_in(op, dtype)
@@ -195,6 +199,7 @@ class Scope:
             if _text(each) not in taken:
                 raise RefusedError(f"ONNX has no {each.name} in opset {self.parts.opset}")
         if value.constant is not None and value.constant.dtype != object:
+            # Overflow is part of the cast's semantics here.
             with np.errstate(all="ignore"):
                 array = value.constant.astype(dtype.np_dtype)
             return self.parts.constant(array, dtype, f"{value.name}/{dtype.name}")
@@ -220,6 +225,7 @@ class Scope:
         while inputs and inputs[-1] is None:  # runtimes do not fuse nodes that have empty names at the end
             inputs = inputs[:-1]
         names = ["" if value is None else value.name for value in inputs]
+        # Nodes with graphs are not compared, since their bodies are mutable.
         key = None if any(isinstance(a, Body) for a in attrs.values()) else (op, *names, len(kinds), _key(attrs))
         found = None if key is None else self._find(key)
         if found is not None:
@@ -235,6 +241,7 @@ class Scope:
         return made
 
     def _find(self, key: Hashable) -> tuple[Value, ...] | None:
+        # Inner graphs see the values around them, but not the reverse, so only outer scopes are searched.
         scope: Scope | None = self
         while scope is not None:
             if key in scope._known:

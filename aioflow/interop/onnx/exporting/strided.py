@@ -48,6 +48,7 @@ def _sliced(node: Node, x: Value, plan: _Plan, begin: Value, end: Value, strides
     flags = node.const([axis in plan.dropped for axis in plan.axes], bool_)
     zero, far = node.const(0), node.const(_FAR)
     forwards = _of_two(node, "Greater", strides, zero)
+    # A masked begin is the first element in the direction of the step, a masked end is beyond the last.
     starts = _chosen(node, _masked(node, plan, "begin_mask"), _chosen(node, forwards, zero, far), begin)
     ends = _chosen(node, _masked(node, plan, "end_mask"), _chosen(node, forwards, far, node.const(-_FAR)), end)
     ends = _chosen(node, _before_first(node, x, plan, starts, forwards), far, ends)
@@ -90,11 +91,13 @@ def _count(node: Node, *vectors: Value) -> int:
 
 def _plan(node: Node, x: Value, count: int) -> _Plan:
     masks = {name: int(node.attr(f"{name}_mask")) for name in ("ellipsis", "new_axis", "shrink_axis")}
+    # The ellipsis bit wins over the others, as in TensorFlow.
     new = masks["new_axis"] & ~masks["ellipsis"]
     plan, axis, place = _Plan(), 0, 0
     for i in range(count):
         bit = 1 << i
         if masks["ellipsis"] & bit:
+            # Entries after the ellipsis that use up an axis of the input.
             later = sum(not new & (1 << j) for j in range(i + 1, count))
             if i + 1 == count:
                 break
@@ -160,6 +163,7 @@ def _whole(node: Node, plan: _Plan, numbers: Value) -> Value:
     """Return one number per axis, also if all are the same."""
     if numbers.constant is None:
         return numbers
+    # Folding may leave a scalar, while Slice requires vectors of one length.
     return node.const(np.broadcast_to(numbers.constant, len(plan.axes)))
 
 

@@ -211,6 +211,7 @@ class Structure:
         if frame is None or not frame.condition or not variables:
             return Irregular(node, "a loop that while_loop did not build"), []
         by_merge = {v.merge: v for v in variables}
+        # A loop runs under the same predicates as its surroundings.
         inside = _Level(frame, level.guard)
         exits = []
         for name, other in self._graph.nodes.items():
@@ -219,6 +220,7 @@ class Structure:
                 if _role(left) is not Role.SWITCH or left.inputs[0] not in by_merge:
                     return Irregular(node, "a loop that returns values other than its variables"), []
                 exits.append((self._graph.nodes[name], by_merge[left.inputs[0]]))
+        # The condition may need variables that no result does, so it is built before the variables are chosen.
         condition = self._block(inside, [self._graph.nodes[frame.condition].inputs[0]])
         kept = self._used(inside, condition, [v for _, v in exits], by_merge)
         body = self._block(inside, [v.following for v in kept])
@@ -278,6 +280,7 @@ class _Blocks:
     def _visit(self, wanted: Sequence[Edge]) -> None:
         """Put the items needed for `wanted` in order, each after those that it reads."""
         seen: set[str] = set()
+        # A stack of its own instead of recursion: graphs are deeper than Python's recursion limit.
         stack: list[tuple[Edge, bool]] = [(edge, False) for edge in reversed(wanted)]
         while stack:
             edge, ready = stack.pop()
@@ -285,6 +288,7 @@ class _Blocks:
             if ready:
                 self._order.append(name)
                 depths = [self._depth.get(e.node, 0) for e in self._reads[name]]
+                # Branches of equal depth cannot depend on one another, so `_group` may join them.
                 self._depth[name] = max(depths, default=0) + isinstance(self._items[name], Branch | Loop)
             elif name not in seen and self._is_here(edge):
                 seen.add(name)
@@ -296,6 +300,7 @@ class _Blocks:
             self._block.held[edge] = None
             return False
         level = self._structure.level_of(self._structure.node(edge))
+        # A value of a block that is not around this one may be missing when it is read: `_look` reports it.
         if level == self._level or not level.is_around(self._level):
             return True
         self._block.outside[edge] = None
@@ -325,6 +330,7 @@ class _Blocks:
                 for merge in merges:
                     self._unit[merge.name] = merges[0].name
                     self._items[merge.name], self._reads[merge.name] = item, reads
+        # `ordered` visits items by these names, some of which it has not seen before.
         for first in set(self._unit.values()):
             self._look(first)
 

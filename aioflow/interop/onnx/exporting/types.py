@@ -52,6 +52,7 @@ def tensor_proto(array: Array, name: str = "") -> TensorProto:
     """Return a constant as a `TensorProto`."""
     if array.dtype == object:
         return helper.make_tensor(name, TensorProto.STRING, array.shape, array.reshape(-1).tolist())
+    # `ascontiguousarray` turns a scalar into a vector, so the shape is restored.
     return numpy_helper.from_array(np.ascontiguousarray(native(array)).reshape(array.shape), name)
 
 

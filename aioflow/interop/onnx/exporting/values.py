@@ -80,6 +80,7 @@ class Made:
         found = set(self.inputs)
         for body in self.bodies:
             found |= body.reads()
+        # An empty name stands for an omitted input.
         return found - {""}
 
 

@@ -204,6 +204,7 @@ class _Walk:
         for port, (value, spec) in enumerate(zip(values, node.outputs, strict=False)):
             if value is not None:
                 scope.parts.prefer(value.name, node.name, port)
+                # The spec is that of a handle or a flow, not of the rows.
                 if value.rows is not None:
                     known[Edge(node.name, port)] = value
                     continue
@@ -222,6 +223,7 @@ class _Walk:
         name = branch.merges[0].name
         predicate = self._get(self._structure.value(branch.predicate), known)
         if predicate.constant is not None:
+            # In the surrounding scope, without a graph of its own: the values are visible to later items.
             side = branch.sides[bool(predicate.constant)]
             self._block(side, scope, known)
             chosen = [self._get(edge, known) for edge in side.results]
@@ -234,6 +236,7 @@ class _Walk:
                 results = [self._get(edge, inside) for edge in side.results]
                 _give(inner, results)
                 bodies.append(inner.body)
+            # An If returns tensors, and the sides may differ in whether an array has been written.
             if any(value.rows is not None for value in results):
                 for merge in branch.merges:
                     self._refuse(merge, "an array of tensors in a branch", known)
@@ -255,12 +258,14 @@ class _Walk:
         carried = [v for v in loop.variables if v.merge not in added]
         before = self._condition(loop, starts, scope, known)
         inner = Scope(scope.parts, f"{loop.name}/body", scope)
+        # The first two inputs of a body are fixed by ONNX: the iteration number and the condition.
         inner.input(f"{loop.name}/iteration", dtypes.int64, ())
         inner.input(f"{loop.name}/condition", dtypes.bool_, ())
         inside = known.new_child()
         inside.update({merge: awaited(starts[merge]) for merge in added})
         for variable in carried:
             start = starts[variable.merge]
+            # Not the start's shape, which the iterations may change; the Merge has the shape that holds in all of them.
             dims = self._graph.spec(variable.merge).dims if start.rows is None else _any_rows(start)
             held = inner.input(variable.merge.node, start.dtype, dims)
             inside[variable.merge] = replace(held, rows=start.rows)
@@ -271,8 +276,10 @@ class _Walk:
         }
         self._check_rows(loop, added, following, known)
         after = self._condition(loop, following, inner, known)
+        # ONNX orders the outputs of a body: the condition, the carried values, the scan outputs.
         last = [v.merge for v in carried] + [v.merge for v in loop.variables if v.merge in added]
         _give(inner, [after, *(following[merge] for merge in last)])
+        # The empty name omits the trip count, so that only the condition ends the loop.
         given = [Value("", dtypes.int64), before, *(starts[v.merge] for v in carried)]
         kinds = [following[merge].dtype for merge in last]
         made = scope.nest("Loop", loop.name, given, kinds, {"body": inner.body})
@@ -313,6 +320,7 @@ def _give(scope: Scope, values: Sequence[Value]) -> None:
             here |= {name for node in scope.body.nodes for name in node.outputs}
         if plain.name not in here:
             (plain,) = scope.nest("Identity", f"{plain.name}/result", [plain], [plain.dtype], {})
+        # The same value twice needs an Identity the second time.
         here.discard(plain.name)
         scope.body.outputs.append(plain.of(value.dims))
 

@@ -72,6 +72,7 @@ class Windows:
         own = None if kernel is None else kernel[axis]
         size = None if sizes is None else sizes[axis]
         stride, dilation = self.window.strides[axis], self.window.dilations[axis]
+        # A kernel of one element needs no padding at any stride.
         if own == 1:
             return 0, 0
         if own is None or (size is None and stride != 1):

@@ -63,6 +63,7 @@ def attention(
     past_value: Tensor | None = None,
     lengths: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
+    # Rank 3 is [batch, steps, heads · size], rank 4 has the heads apart.
     flat = rank_of(node, q) == 3
     if flat:
         count, shared = node.required("q_num_heads"), node.required("kv_num_heads")
@@ -70,6 +71,7 @@ def attention(
     before: Size = 0 if past_key is None else size_of(past_key, 2)
     if past_key is not None and past_value is not None:
         k, v = make("ConcatV2", [past_key, k], 2), make("ConcatV2", [past_value, v], 2)
+    # With a cache in the inputs, `before` gives the position; only without one do the lengths.
     seen = _mask(node, q, k, mask, before, lengths if past_key is None else None, lengths)
     scoring = Scoring(node.attr("scale"), node.attr("softcap", 0.0), node.dtype("softmax_precision", q.dtype))
     y, stages = attended(q, k, v, seen, scoring)
@@ -83,6 +85,7 @@ def flattened(x: Tensor) -> Tensor:
 
 def heads(x: Tensor, count: int = -1, size: int = -1) -> Tensor:
     """Return [batch, steps, heads x size] as [batch, heads, steps, size], by the number or the size of the heads."""
+    # A known width gives both sizes, so the static shape has no unknown size.
     width = size_of(x, 2)
     if isinstance(width, int):
         count, size = (count, width // count) if count > 0 else (width // size, size)
@@ -94,6 +97,7 @@ def attended(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scoring: Scoring) -> t
     scores = _ungrouped(make("BatchMatMulV2", *_scaled(_grouped(q, k), k, scoring.scale), adj_y=True), q)
     stages = [scores]
     if scoring.cap:
+        # cap · tanh(scores / cap).
         scores = make("Tanh", scores / scoring.cap) * scoring.cap
     stages.append(scores)
     if mask.bias is not None:
@@ -109,6 +113,7 @@ def _shares(scores: Tensor, mask: Mask, precise: DType) -> Tensor:
     sees = None
     if mask.bias is not None and mask.may_hide_all:
         sees = make("Greater", reduce_max(mask.bias, -1, True), -np.inf)
+        # The softmax of a row of -inf alone is NaN.
         scores = make("SelectV2", sees, scores, 0)
     shares = make("Cast", make("Softmax", make("Cast", scores, DstT=precise)), DstT=scores.dtype)
     return shares if sees is None else make("SelectV2", sees, shares, 0)
@@ -117,6 +122,7 @@ def _shares(scores: Tensor, mask: Mask, precise: DType) -> Tensor:
 def _scaled(q: Tensor, k: Tensor, scale: float | None) -> tuple[Tensor, Tensor]:
     size, narrow = size_of(q, 3), q.dtype.size < 4
     if scale is None and isinstance(size, Tensor):
+        # 1 / √size.
         factor = make("Rsqrt", make("Cast", size, DstT=dtypes.float64))
         part = make("Cast", make("Sqrt", factor) if narrow else factor, DstT=q.dtype)
         return q * part, k * part if narrow else k
@@ -158,6 +164,7 @@ def _mask(
     queries, keys = size_of(q, 2), size_of(k, 2)
     conditions = _ordered(node, queries, keys, before, cached)
     if lengths is not None:
+        # To broadcast over [batch, heads, queries, keys].
         there = make("Reshape", make("Cast", lengths, DstT=dtypes.int32), [-1, 1, 1, 1])
         conditions.append(make("Less", make("Range", 0, keys, 1), there))
     bias = None
@@ -184,6 +191,7 @@ def _ordered(node: Node, queries: Size, keys: Size, before: Size, cached: Tensor
     if not causal and left < 0 and right < 0:
         return []
     if cached is not None:
+        # The queries are the last of the keys in the cache.
         offset = make("Reshape", make("Cast", cached, DstT=dtypes.int32), [-1, 1, 1, 1]) - queries
     else:
         offset = constant(np.int32(before)) if isinstance(before, int) else before
@@ -204,6 +212,7 @@ def in_order(
         right: Number of visible keys after that of the query; negative for all.
     """
     positions = make("ExpandDims", make("Range", 0, queries, 1), 1) + offset
+    # Positive for keys before the query, [queries, keys].
     distance = positions - make("Range", 0, keys, 1)
     found = [make("GreaterEqual", distance, 0)] if causal else []
     if left >= 0:
@@ -218,6 +227,7 @@ def _filled(mask: Tensor, keys: Size) -> Tensor:
     given = size_of(mask, -1)
     if isinstance(given, int) and given == keys:
         return mask
+    # A mask may be shorter than the keys.
     missing = keys - given
     missing = make("Maximum", missing, 0) if isinstance(missing, Tensor) else max(missing, 0)
     rank = len(mask.dims or ())
@@ -244,11 +254,13 @@ def scattered(cache: Tensor, update: Tensor, begin: Tensor, axis: int, rank: int
     `begin` has one row per sequence, or one for all.
     """
     size, added = size_of(cache, axis), size_of(update, axis)
+    # For each place of the cache, its index in the update; negative or too large if the update does not cover it.
     place = make("Range", 0, size, 1) - begin
     if circular:
         place = make("FloorMod", place, size)
     place = make("BroadcastTo", place, shape_of([size_of(cache, 0), size]))
     new = make("LogicalAnd", make("GreaterEqual", place, 0), make("Less", place, added))
+    # Index 0 where nothing is taken, since Gather rejects indices out of range.
     taken = make("GatherV2", update, make("SelectV2", new, place, 0), axis, batch_dims=1)
     spread = shape_of([size_of(cache, 0), *[1] * (axis - 1), size, *[1] * (rank - axis - 1)])
     return make("SelectV2", make("Reshape", new, spread), taken, cache)

@@ -37,6 +37,7 @@ def non_max_suppression(
 
     def best(image: Size, each: Size) -> Tensor:
         found = best_boxes(corners[image], scores[image, each], ops.maximum(count, 0), limit, worst)
+        # Rows of the result are (image, class, box).
         rows = [image + ops.zeros_like(int64(found)), each + ops.zeros_like(int64(found)), int64(found)]
         return ops.stack(rows, 1)
 

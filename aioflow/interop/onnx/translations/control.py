@@ -29,6 +29,7 @@ from aioflow.ops.array.tensor_list import empty_list, push
 def if_(node: Node, condition: Tensor) -> tuple[Value, ...]:
     then, otherwise = node.body("then_branch"), node.body("else_branch")
     known = node.constant(condition)
+    # A constant condition needs no branch in the graph, and the other side may be unsupported.
     if known is not None:
         return tuple(then() if known.reshape(-1)[0] else otherwise())
     declared = [*zip(then.declared, otherwise.declared, strict=True)]
@@ -62,6 +63,7 @@ def loop(node: Node, count: Tensor | None, condition: Tensor | None, *start: Val
     limit = None if count is None else ops.reshape(int64(count), [])
 
     def goes_on(i: Tensor, going: Tensor, *_: Tensor) -> Tensor:
+        # ONNX's Loop ends at the trip count or when the condition is false, whichever comes first.
         return going if limit is None else ops.logical_and(going, ops.less(i, limit))
 
     def step(i: Tensor, going: Tensor, *values: Tensor) -> list[Tensor]:
@@ -74,6 +76,8 @@ def loop(node: Node, count: Tensor | None, condition: Tensor | None, *start: Val
     first = [int64(0), going, *map(stored, start, carried), *(empty_list(kind.dtype) for kind in scanned)]
     found = ops.while_loop(goes_on, step, first, shape_invariants=_invariants(carried, len(scanned)))[2:]
     values = [placed(kind, value) for kind, value in zip(carried, found, strict=False)]
+    # A start that is a plain value is carried as an optional if the body returns one; it is unwrapped if the body's
+    # result is plain.
     for i, kind in enumerate(given_back):
         if isinstance(carried[i], OptionalKind) and not isinstance(kind, OptionalKind):
             values[i] = values[i].at(0)
@@ -114,6 +118,7 @@ def scan(node: Node, *inputs: Tensor) -> tuple[Tensor, ...]:
     places = node.attr("scan_output_axes", []) or [0] * outputs
     for made, backward, axis in zip(found[len(states) :], directions, places, strict=True):
         made = ops.reverse(made, [0]) if backward else made
+        # The stack has its rows in axis 0; another axis is wanted at `place`.
         place = axis_of(node, made, axis)
         rank = len(made.dims or ())
         if place:

@@ -30,6 +30,7 @@ def conv(node: Node, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
         # The kernel derives the number of groups from the channels, so their number must be in the static shape.
         x = ops.ensure_shape(x, [None, per_group * groups, *[None] * (rank - 2)])
     windows = windows_of(node, x, _kernel(node, w), keeps_same=True)
+    # The kernel takes numbers only as paddings, so the images are padded by a node before.
     if windows.is_fed:
         x, windows = framed(x, windows, 0), windows.bare()
     if rank == 3:
@@ -141,16 +142,19 @@ def _spread_axes(node: Node, x: Tensor, w: Tensor) -> list[_SpreadAxis]:
     wanted, mode = node.attr("output_shape", []), node.attr("auto_pad", "NOTSET")
     axes = []
     for i, size in enumerate(sizes_of(x)[2:]):
+        # The size that all windows cover: (size - 1) · stride + (kernel - 1) · dilation + 1.
         full = (size - 1) * strides[i] + (kernel[i] - 1) * dilations[i] + 1
         before, after = pads[i], pads[i + count]
         if wanted or mode.startswith("SAME"):
             # This total crops the size to that of x times the stride.
             reach = (kernel[i] - 1) * dilations[i] + 1 + more[i] - strides[i]
             total = full + more[i] - wanted[-count:][i] if wanted else reach
+            # The odd element is cropped at the end for SAME_UPPER, and at the start otherwise.
             less = quotient(total, 2)
             before, after = (less, total - less) if mode == "SAME_UPPER" else (total - less, less)
         elif mode == "VALID":
             before, after = 0, 0
+        # `output_padding` is cropped less at the end, or padded there.
         axes.append(_SpreadAxis(kernel[i], strides[i], dilations[i], full, before, after - more[i]))
     return axes
 

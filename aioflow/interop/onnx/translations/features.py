@@ -79,11 +79,13 @@ def _values(node: Node) -> tuple[Array, Any]:
         return _strings(node.attr("values_strings")), default or fallback
     for kind, dtype, name, fallback in (
         ("int64s", np.int64, "default_int64", -1),
+        # The standard's default is negative zero.
         ("floats", np.float32, "default_float", -0.0),
     ):
         if node.attr(f"values_{kind}") is not None:
             return np.array(node.attr(f"values_{kind}"), dtype), node.attr(name, fallback)
     values = node.required("values_tensor").reshape(-1)
+    # The standard's defaults for a tensor of strings, integers or floats.
     kinds = {"O": b"_Unused", "i": -1, "f": -0.0}
     return values, kinds.get(values.dtype.kind, 0) if default is None else default
 
@@ -95,6 +97,7 @@ def one_hot_encoder(node: Node, x: Tensor) -> Tensor:
     if not node.attr("zeros", 1):
         return node.refuse("zeros=0: a category that is not there is an error")
     whole = x if texts or x.dtype is dtypes.int64 else make("Cast", x, DstT=dtypes.int64)
+    # `index_in` gives -1 for an unknown category, for which `one_hot` sets no element.
     return one_hot(index_in(keys, whole), len(keys), dtype=dtypes.float32)
 
 
@@ -167,6 +170,7 @@ def transformed(node: Node, scores: Tensor, kind: str) -> Tensor:
         return make("Ndtri", scores)
     if kind == "SOFTMAX_ZERO":  # scores of 0 stay 0
         there = make("NotEqual", scores, 0)
+        # The lowest number instead of 0, so that its share rounds to 0.
         share = make("Softmax", make("SelectV2", there, scores, scores.dtype.min))
         return make("SelectV2", there, share, 0)
     return node.refuse(f"post_transform={kind}")
@@ -207,4 +211,5 @@ def linear_classifier(node: Node, x: Tensor) -> tuple[Tensor, Tensor]:
     if len(node.attr("intercepts") or labels) != len(labels):
         return node.refuse("one score for two classes")
     scores = _linear(node, x, len(labels))
+    # The label follows from the scores before the transform, as in the other classifiers here.
     return labels_of(scores, labels), transformed(node, scores, node.attr("post_transform", "NONE"))

@@ -62,11 +62,13 @@ def rotated(node: Node, x: Tensor, positions: Tensor, tables: tuple[Tensor, Tens
     half = _pairs(node, tables[0])
     cosine, sine = (make("GatherV2", table, positions, 0) for table in tables)
     if rank_of(node, positions) == 2:
+        # [batch, steps, pairs] to [batch, 1, steps, pairs], for all heads.
         cosine, sine = make("ExpandDims", cosine, 1), make("ExpandDims", sine, 1)
     turning, rest = _cut(x, 2 * half)
     if interleaved:
         shape = [size_of(x, axis) for axis in range(3)]
         a, b = make_list("Unpack", make("Reshape", turning, shape_of([*shape, half, 2])), num=2, axis=4)
+        # A rotation of (a, b) by the angle of the position.
         pair = [a * cosine - b * sine, b * cosine + a * sine]
         y = make("Reshape", make("Pack", pair, axis=4), shape_of([*shape, 2 * half]))
         return make("ConcatV2", [y, *rest], 3) if rest else y
@@ -79,6 +81,7 @@ def _cut(x: Tensor, size: int) -> tuple[Tensor, list[Tensor]]:
     if size_of(x, 3) == size:
         return x, []
     edge = [0, 0, 0, size]
+    # The masks open the begins of all axes, and the ends of all but the last.
     first = make("StridedSlice", x, [0] * 4, edge, [1] * 4, begin_mask=15, end_mask=7)
     return first, [make("StridedSlice", x, edge, [0] * 4, [1] * 4, begin_mask=7, end_mask=15)]
 
@@ -156,6 +159,7 @@ def _split(node: Node, q: Tensor, k: Tensor | None, v: Tensor | None) -> tuple[T
         return heads(q, count), heads(k, shared), heads(v, shared)
     if k is not None or v is not None:
         raise node.wrong("the inputs", "keys and values, or neither", "one of them")
+    # The packed form has the heads of queries, keys and values side by side.
     packed = heads(q, count + 2 * shared)
     queries, keys, values = make_list("SplitV", packed, [count, shared, shared], 1, num_split=3)
     return queries, keys, values
@@ -164,6 +168,7 @@ def _split(node: Node, q: Tensor, k: Tensor | None, v: Tensor | None) -> tuple[T
 def _steps(queries: Tensor, lengths: Tensor, total: Tensor) -> _Steps:
     """Return the positions of the queries. A prompt starts at 0; later queries end where their sequence ends."""
     count, total = size_of(queries, 2), int32(scalar_of(total))
+    # `lengths` are one less than the lengths, so the first of `count` queries is at length - count.
     starts = make("Reshape", int32(lengths), [-1, 1]) + 1 - count
     return _Steps(make("SelectV2", make("Equal", total, count), 0, starts), total)
 
@@ -173,6 +178,7 @@ def _cached(past: Tensor | None, new: Tensor, steps: _Steps) -> Tensor:
     if past is None:
         return new
     missing = make("Maximum", steps.total - size_of(past, 2), 0)
+    # (before, after) of the four axes; only axis 2, the steps, grows at its end.
     paddings = make("Reshape", shape_of([0, 0, 0, 0, 0, missing, 0, 0]), [4, 2])
     return scattered(make("Pad", past, paddings), new, steps.starts, 2, 4)
 

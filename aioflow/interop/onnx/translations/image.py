@@ -32,6 +32,8 @@ def grid_sample(node: Node, x: Tensor, grid: Tensor) -> Tensor:
     for axis, size in enumerate(sizes):
         at = flat[:, :, len(sizes) - 1 - axis]  # a grid's coordinates start with the last axis
         length = ops.cast(size, at.dtype)
+        # From [-1, 1] to elements: with aligned corners (at + 1) / 2 · (length - 1), otherwise ((at + 1) · length - 1)
+        # / 2.
         coordinates.append((at + 1.0) / 2.0 * (length - 1.0) if how.aligned else ((at + 1.0) * length - 1.0) / 2.0)
     y = ops.transpose(sampled(x, coordinates, how), [0, 2, 1])
     return ops.reshape(y, shape_of_sizes([batch, channels, *places]))
@@ -47,10 +49,14 @@ def affine_grid(node: Node, theta: Tensor, size: Tensor) -> Tensor:
     for axis, length in enumerate(sizes):
         places = ops.cast(ops.range(int64(length)), kind)
         wide = ops.cast(length, kind)
+        # The inverse of the map in `grid_sample`.
         at = places * 2.0 / (wide - 1.0) - 1.0 if node.attr("align_corners", 0) else (places * 2.0 + 1.0) / wide - 1.0
         axes.append(ops.broadcast_to(_on_axes(at, axis, count), shape_of_sizes(sizes)))
+    # Homogeneous coordinates: those of the last axis first, and a 1 that the last column of theta, the shift,
+    # multiplies.
     grid = ops.stack([*reversed(axes), ops.ones_like(axes[0])], count)  # [sizes …, axes + 1]
     flat = ops.reshape(grid, shape_of_sizes([1, product_of(sizes), rank]))
+    # grid · thetaᵀ.
     moved = make("BatchMatMulV2", flat, theta, adj_y=True)
     return ops.reshape(moved, shape_of_sizes([sizes_of(theta)[0], *sizes, count]))
 
@@ -71,6 +77,7 @@ def deform_conv(
     batch, channels, rows, columns = sizes_of(x)
     made = sizes_of(offset)[2:]
     places = [taps, *made]
+    # Offsets are pairs (row, column) for each kernel element.
     given = ops.reshape(offset, shape_of_sizes([batch * shifts, taps, 2, *made]))
     coordinates = [
         ops.reshape(given[:, :, axis] + _regular(node, axis, kernel, made, given), [_of(batch, shifts), -1])
@@ -80,6 +87,7 @@ def deform_conv(
     values = sampled(own, coordinates, Sampling())
     if mask is not None:
         values = values * ops.reshape(mask, shape_of_sizes([batch * shifts, product_of(places), 1]))
+    # [batch, groups, channels of a group · taps, places]: a convolution is then one product with the filters per group.
     patches = ops.reshape(
         ops.transpose(values, [0, 2, 1]),
         shape_of_sizes([batch, groups, _part(node, channels, groups) * taps, product_of(made)]),
@@ -122,9 +130,11 @@ def col2im(node: Node, columns: Tensor, image_shape: Tensor, block_shape: Tensor
     place: Any = None
     inside: Any = None
     for axis, size in enumerate(image):
+        # Number of blocks along the axis, as for a convolution's windows.
         span = (block[axis] - 1) * dilations[axis] + 1
         blocks = (size + pads[axis] + pads[axis + count] - span) // strides[axis] + 1
         taps = ops.range(int64(block[axis])) * dilations[axis] - pads[axis]
+        # Element of the block plus begin of the block, over all pairs of both.
         at = _on_axes(taps, axis, 2 * count) + _on_axes(
             ops.range(int64(blocks)) * strides[axis], axis + count, 2 * count
         )

@@ -46,9 +46,11 @@ def slice_(
     if given is None:
         given = list(range(length_of(node, starts)))
     places = [axis_of(node, x, axis) for axis in given]
+    # For each axis the index of its slice; `len(places)` stands for none.
     order = [places.index(i) if i in places else len(places) for i in range(max(places, default=-1) + 1)]
     if not order:
         return x
+    # Axes without a slice have their begin and end masked, so the defaults of these two do not matter.
     masked = sum(1 << i for i, place in enumerate(order) if place == len(places))
     begin, end, stride = (
         _ordered(node, values, order, default)
@@ -105,6 +107,7 @@ def gather_nd(node: Node, x: Tensor, indices: Tensor) -> Tensor:
 
 
 def _wrapped_tuples(node: Node, x: Tensor, indices: Tensor, batch: int = 0) -> Tensor:
+    # Index tuples may be shorter than the rank; their elements count along the first axes after the batch.
     depth = (indices.dims or (None,))[-1]
     if depth is None:
         return node.refuse("index tuples of unknown length")
@@ -167,17 +170,20 @@ def _multiplied(node: Node, x: Tensor, places: Tensor, updates: Tensor) -> Tenso
         return node.refuse("index tuples of unknown length")
     sizes = sizes_of(x)
     rows = int64(product_of(sizes[:depth]))
+    # Row-major strides turn index tuples into row numbers, as segments of `unsorted_segment_prod`.
     strides = ops.stack([int64(product_of(sizes[i + 1 : depth])) for i in range(depth)])
     row = ops.reduce_sum(places * strides, axis=-1)
     tail = [int64(product_of(sizes[depth:]))]
     flat = ops.reshape(updates, ops.stack([int64(-1), *tail]))
     factors = ops.unsorted_segment_prod(flat, ops.reshape(row, [-1]), rows)
+    # Positions without updates have the empty product 1.
     return x * ops.reshape(factors, shape_vector(x))
 
 
 @translation("OneHot")
 def one_hot(node: Node, indices: Tensor, depth: Tensor, values: Tensor) -> Tensor:
     count = count_of(depth)
+    # Negative indices count from the end of the depth, unlike in TensorFlow.
     places = _wrapped(node, int64(indices), count)
     axis = node.attr("axis", -1)
     if axis != -1:
@@ -188,6 +194,7 @@ def one_hot(node: Node, indices: Tensor, depth: Tensor, values: Tensor) -> Tenso
 @translation("NonZero")
 def non_zero(node: Node, x: Tensor) -> Tensor:
     if not rank_of(node, x):
+        # A scalar has no coordinates: the result is [0, number of nonzero elements].
         return ops.transpose(ops.where(ops.reshape(x, [1])))[:0]
     return ops.transpose(ops.where(x))
 
@@ -216,6 +223,7 @@ def top_k(node: Node, x: Tensor, k: Tensor) -> tuple[Tensor, ...]:
     axis = axis_of(node, x, node.attr("axis", -1), from_end=True)
     rank = 0 if axis == -1 else rank_of(node, x)
     order = [i for i in range(rank) if i != axis] + [axis]
+    # TopKV2 works along the last axis only.
     rows = x if axis == rank - 1 else ops.transpose(x, order)
     if node.attr("largest", 1):
         values, places = make_list("TopKV2", rows, count_of(k), sorted=True)
@@ -251,6 +259,7 @@ def unique(node: Node, x: Tensor) -> tuple[Tensor, ...]:
     values, inverse = make_list("UniqueV2", rows, int64([place]), out_idx="int64")
     count = ops.shape(values, out_type="int64")[place]
     every = ops.range(int64(0), ops.size(inverse, out_type="int64"), int64(1))
+    # The first position at which each value occurs.
     first = ops.unsorted_segment_min(every, inverse, count)
     counts = ops.unsorted_segment_sum(ops.ones_like(inverse), inverse, count)
     if node.attr("sorted", 1):
@@ -260,6 +269,7 @@ def unique(node: Node, x: Tensor) -> tuple[Tensor, ...]:
             ops.gather(first, order),
             ops.gather(counts, order),
         )
+        # The old number of each value becomes its rank in the sorted order.
         inverse = ops.gather(int64(ops.invert_permutation(order)), inverse)
     return values, first, inverse, counts
 

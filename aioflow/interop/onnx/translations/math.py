@@ -116,6 +116,7 @@ def power(node: Node, x: Tensor, y: Tensor) -> Tensor:
     """Return the power in the dtype of the base. The exponent may have another dtype."""
     if x.dtype is y.dtype:
         return make("Pow", x, y)
+    # Only an integer base with a float exponent must be computed in floats, and is truncated afterwards.
     if x.dtype.is_floating or y.dtype.is_integer:
         return make("Pow", x, _as(y, x.dtype, node))
     wide = make("Pow", make("Cast", x, DstT=dtypes.float64), make("Cast", y, DstT=dtypes.float64))
@@ -155,6 +156,7 @@ def clip(node: Node, x: Tensor, low: Tensor | None = None, high: Tensor | None =
 
 
 def _clipped(x: Tensor, low: TensorLike | None, high: TensorLike | None) -> Tensor:
+    # The lower bound first, so that the upper one wins.
     y = x if low is None else make("Maximum", x, low)
     y = y if high is None else make("Minimum", y, high)
     return make("Identity", x) if y is x else y
@@ -191,11 +193,13 @@ def hard_sigmoid_of(x: Tensor, alpha: float, beta: float) -> Tensor:
 
 @translation("HardSwish")
 def hard_swish(node: Node, x: Tensor) -> Tensor:
+    # x · max(0, min(1, x / 6 + ½)).
     return x * hard_sigmoid_of(x, 1 / 6, 0.5)
 
 
 @translation("Mish")
 def mish(node: Node, x: Tensor) -> Tensor:
+    # Mish: x · tanh(log(1 + exp(x))).
     return x * make("Tanh", make("Softplus", x))
 
 
@@ -214,6 +218,7 @@ def elu_of(x: Tensor, alpha: float) -> Tensor:
 @translation("Celu")
 def celu(node: Node, x: Tensor) -> Tensor:
     alpha: float = node.attr("alpha", 1.0)
+    # CELU: max(0, x) + min(0, α (exp(x / α) - 1)).
     return make("Elu", x) if alpha == 1 else make("Elu", x / alpha) * alpha
 
 
@@ -238,6 +243,7 @@ def gelu(node: Node, x: Tensor) -> Tensor:
 def gelu_of(x: Tensor, approximate: bool) -> Tensor:
     """Return x · Φ(x), where Φ is the standard normal CDF, or its approximation by tanh."""
     if approximate:
+        # √(2/π) = 0.7978845608.
         return x * 0.5 * (make("Tanh", (x + x * x * x * 0.044715) * 0.7978845608028654) + 1)
     return x * 0.5 * (make("Erf", x * 0.7071067811865476) + 1)
 
@@ -261,6 +267,7 @@ def thresholded_relu_of(x: Tensor, alpha: float) -> Tensor:
 def prelu_of_channels(node: Node, x: Tensor, slope: Tensor) -> Tensor:
     """Translate PRelu before opset 7, with one slope or one per channel."""
     if x.dims is not None and slope.dims not in ((), (1,)):
+        # One slope per channel, which is axis 1.
         slope = make("Reshape", slope, constant([-1] + [1] * (len(x.dims) - 2)))
     return prelu(node, x, slope)
 
@@ -274,6 +281,7 @@ def prelu(node: Node, x: Tensor, slope: Tensor) -> Tensor:
 def shrink(node: Node, x: Tensor) -> Tensor:
     wide = make("Cast", x, DstT=dtypes.float64) if x.dtype.is_integer else x  # the bounds are floats
     kind = wide.dtype.np_dtype.type
+    # Numbers of x's own dtype, so that the comparison does not widen it.
     limit, bias = kind(node.attr("lambd", 0.5)), kind(node.attr("bias", 0.0))
     above = make("SelectV2", make("Greater", wide, limit), wide - bias, make("ZerosLike", wide))
     shrunk = make("SelectV2", make("Less", wide, -limit), wide + bias, above)
@@ -337,6 +345,7 @@ def product(a: Tensor, b: Tensor, transpose_a: bool = False, transpose_b: bool =
     rows = make("ExpandDims", a, 0) if ranks[0] == 1 else a
     columns = make("ExpandDims", b, -1) if ranks[1] == 1 else b
     y = make("BatchMatMulV2", rows, columns, adj_x=flips[0], adj_y=flips[1])
+    # The axes that vectors got for the product are removed again.
     gone = [axis for axis, rank in ((-2, ranks[0]), (-1, ranks[1])) if rank == 1]
     return make("Squeeze", y, squeeze_dims=gone) if gone else y
 
@@ -351,6 +360,7 @@ def _explicit(equation: str) -> str:
     if "->" in equation:
         return equation
     letters = equation.replace("...", "").replace(",", "")
+    # A letter that occurs twice is summed over, as in NumPy.
     once = "".join(sorted(x for x in set(letters) if letters.count(x) == 1))
     return f"{equation}->{'...' if '...' in equation else ''}{once}"
 

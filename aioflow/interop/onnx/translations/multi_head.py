@@ -54,6 +54,7 @@ def attention(
     q, k, v = (heads(each, count) for each in _pieces(projected, node.attr("qkv_hidden_sizes", []) or None, 2))
     before: Size = 0
     if past is not None:
+        # The cache is one tensor, [2, batch, heads, steps, size].
         past_key, past_value = make_list("Unpack", past, num=2, axis=0)
         before = size_of(past_key, 2)
         k, v = make("ConcatV2", [past_key, k], 2), make("ConcatV2", [past_value, v], 2)
@@ -104,6 +105,8 @@ def _mask(node: Node, q: Tensor, k: Tensor, before: Size, mask: Tensor | None, b
     queries, keys = size_of(q, 2), size_of(k, 2)
     if mask is not None:
         least = constant(np.array(node.attr("mask_filter_value", _HIDDEN), q.dtype.np_dtype))
+        # A finite number as in onnxruntime: a query from which all keys are hidden attends to all of them, and gives no
+        # NaN.
         hidden = make("SelectV2", _seen(node, mask, size_of(q, 0), keys), 0, least)
         bias = hidden if bias is None else make("AddV2", bias, hidden)
     if node.attr("unidirectional", 0):
@@ -122,6 +125,7 @@ def _seen(node: Node, mask: Tensor, batch: Size, keys: Size) -> Tensor:
         ends = make("Reshape", int32(mask), shape_of([batch, 1, 1, 1]))
         return make("Less", make("Range", 0, keys, 1), ends)
     if rank == 2:
+        # [batch, keys] to [batch, 1, 1, keys].
         mask = make("ExpandDims", make("ExpandDims", mask, 1), 1)
     elif rank == 3:
         mask = make("ExpandDims", mask, 1)

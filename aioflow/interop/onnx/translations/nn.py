@@ -27,6 +27,7 @@ def gemm(node: Node, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
     if c is None:
         return y
     c = _times(node, c, "beta")
+    # A vector over the columns is a bias.
     fits = c.dims is not None and y.dims is not None and c.dims == y.dims[1:] and None not in c.dims
     return activations.bias_add(y, c) if fits else ops.add(y, c)
 
@@ -52,6 +53,7 @@ def batch_normalization(
     wide = ops.cast(x, mean.dtype)
     own_mean, own_variance = normalization.moments(wide, [0, *range(2, rank)])
     momentum = constant(node.attr("momentum", 0.9), mean.dtype)
+    # ONNX's momentum is the share of the old moments.
     kept = [old * momentum + new * (1 - momentum) for old, new in ((mean, own_mean), (variance, own_variance))]
     return (_normalized(node, x, scale, bias, own_mean, own_variance), *kept)
 
@@ -67,6 +69,7 @@ def _normalized(node: Node, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor
     own: TensorLike = [-1] + [1] * (rank - 2)
     if x.dims is None:
         own = ops.concat([[-1], ops.ones_like(ops.shape(x)[2:])], 0)
+    # (x - mean) · scale / √(variance + ε) + bias = x · factor + shift, with two operations per element.
     factor = ops.cast(scale, variance.dtype) * ops.rsqrt(variance + constant(epsilon, variance.dtype))
     shift = ops.cast(bias, variance.dtype) - mean * factor
     wide = ops.cast(x, variance.dtype)
@@ -87,12 +90,15 @@ def lrn(node: Node, x: Tensor) -> Tensor:
     if not 0 < size <= 64:
         return node.refuse(f"size={size}")
     edges = [[0, 0]] * rank_of(node, x)
+    # The window of channel c is [c - ⌊(size - 1) / 2⌋, c + ⌈(size - 1) / 2⌉].
     edges[1] = [(size - 1) // 2, size // 2]
     squares = ops.pad(ops.square(x), edges)
     count, parts = rank_of(node, x), []
     for i in range(size):
+        # Slice i has element i of every window; an end of 0 is masked, since it would mean an empty slice.
         end = [0, i - size + 1, *[0] * (count - 2)]
         open_ended = sum(1 << axis for axis in range(count) if not end[axis])
         parts.append(ops.strided_slice(squares, [0, i, *[0] * (count - 2)], end, end_mask=open_ended))
+    # x / (bias + alpha / size · Σ x²)^beta, with the sum over the window of channels.
     scale = constant(bias, x.dtype) + constant(alpha / size, x.dtype) * ops.add_n(parts)
     return ops.divide(x, ops.pow(scale, constant(beta, x.dtype)))

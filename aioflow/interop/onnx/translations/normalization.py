@@ -28,6 +28,7 @@ def _axes_from(node: Node, x: Tensor) -> Tensor:
     """Return the axes from the node's `axis` on."""
     axis = axis_of(node, x, node.attr("axis", -1), from_end=True)
     if x.dims is None and axis >= 0:
+        # The rank is known only in the step.
         return make("Range", axis, make("Rank", x), 1)
     return _axes(range(axis, 0 if x.dims is None else len(x.dims)))
 
@@ -96,6 +97,7 @@ def _group_normal(node: Node, like: Tensor, x: Tensor) -> Tensor:
 def layer_normalization(node: Node, x: Tensor, scale: Tensor, bias: Tensor | None = None) -> tuple[Tensor, ...]:
     wide, axes = _stashed(node, x), _axes_from(node, x)
     normal, mean, inverse = _layer_normal(wide, axes, node.attr("epsilon", 1e-5))
+    # Cast before scaling: the standard scales in the dtype of the input.
     y = _cast(normal, x.dtype) * scale
     stash = _STASHES[node.attr("stash_type", 1)]
     return y if bias is None else y + bias, _cast(mean, stash), _cast(inverse, stash)
@@ -104,6 +106,7 @@ def layer_normalization(node: Node, x: Tensor, scale: Tensor, bias: Tensor | Non
 def _layer_normal(x: Tensor, axes: Tensor, epsilon: float) -> tuple[Tensor, Tensor, Tensor]:
     """Normalize, and return also the mean and the inverse of the standard deviation."""
     mean, deviation, variance = _moments(x, axes)
+    # x̂ = (x - mean) / √(variance + ε).
     inverse = make("Rsqrt", variance + epsilon)
     return deviation * inverse, mean, inverse
 
@@ -123,6 +126,7 @@ def simplified_layer_normalization(node: Node, x: Tensor, scale: Tensor) -> tupl
 
 def _rms_normal(x: Tensor, axes: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
     """Divide by the root mean square, and return also its inverse."""
+    # x̂ = x / √(mean(x²) + ε).
     inverse = make("Rsqrt", make("Mean", make("Square", x), axes, keep_dims=True) + epsilon)
     return x * inverse, inverse
 
@@ -159,6 +163,7 @@ def lp_normalization(node: Node, x: Tensor) -> Tensor:
 @translation("MeanVarianceNormalization")
 def mean_variance_normalization(node: Node, x: Tensor) -> Tensor:
     _, deviation, variance = _moments(x, _axes(node.attr("axes", [0, 2, 3])))
+    # The standard adds 1e-9 to the deviation, not to the variance.
     return deviation / (make("Sqrt", variance) + 1e-9)
 
 

@@ -34,6 +34,7 @@ def adagrad(node: Node, rate: Tensor, step: Tensor, *inputs: Tensor) -> tuple[Te
     def update(x: Tensor, slope: Tensor, squares: Tensor) -> Sequence[Tensor]:
         slope = slope + x * node.attr("norm_coefficient", 0.0)
         squares = squares + slope * slope
+        # r = rate / (1 + step · decay).
         now = cast_like(rate, x) / (cast_like(step, x) * decay + 1)
         return x - now * slope / (make("Sqrt", squares) + node.attr("epsilon", 1e-6)), squares
 
@@ -46,9 +47,11 @@ def adam(node: Node, rate: Tensor, step: Tensor, *inputs: Tensor) -> tuple[Tenso
 
     def update(x: Tensor, slope: Tensor, mean: Tensor, squares: Tensor) -> Sequence[Tensor]:
         slope = slope + x * node.attr("norm_coefficient", 0.0)
+        # m = α m + (1 - α) g; v = β v + (1 - β) g².
         mean = mean * alpha + slope * (1 - alpha)
         squares = squares * beta + slope * slope * (1 - beta)
         count, now = cast_like(step, x), cast_like(rate, x)
+        # Bias correction: rate · √(1 - βᵗ) / (1 - αᵗ); at step 0 it would be 0 / 0.
         corrected = now * make("Sqrt", 1 - make("Pow", beta, count)) / (1 - make("Pow", alpha, count))
         now = make("SelectV2", make("Greater", step, 0), corrected, now)
         x = x - now * mean / (make("Sqrt", squares) + node.attr("epsilon", 1e-6))
@@ -63,6 +66,7 @@ def momentum(node: Node, rate: Tensor, step: Tensor, *inputs: Tensor) -> tuple[T
 
     def update(x: Tensor, slope: Tensor, mean: Tensor) -> Sequence[Tensor]:
         slope = slope + x * node.attr("norm_coefficient", 0.0)
+        # The first gradient enters the mean without the factor β.
         share = make("SelectV2", make("Greater", step, 0), slope * beta, slope)
         mean = mean * alpha + share
         return x - cast_like(rate, x) * (slope + mean * alpha if nesterov else mean), mean

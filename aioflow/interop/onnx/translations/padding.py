@@ -54,6 +54,7 @@ def _cut(x: Tensor, pairs: list[list[int]]) -> Tensor:
     """Return the tensor cropped by the negative paddings."""
     if all(edge >= 0 for pair in pairs for edge in pair):
         return x
+    # An end of 0 is masked; any other counts from the end.
     begin, end = [max(-before, 0) for before, _ in pairs], [min(after, 0) for _, after in pairs]
     return ops.strided_slice(x, begin, end, end_mask=sum(1 << i for i, e in enumerate(end) if e == 0))
 
@@ -62,12 +63,14 @@ def _padded(node: Node, x: Tensor, pads: Tensor, value: Tensor | None, axes: Ten
     """Return the tensor with paddings that are known only in the step."""
     rank, mode = rank_of(node, x), node.attr("mode", "constant")
     count = rank if axes is None else length_of(node, axes)
+    # ONNX lists all befores, then all afters.
     pairs = ops.transpose(ops.reshape(int64(pads), int64([2, count])))
     if axes is not None:
         places = ops.expand_dims(ops.floormod(int64(axes), int64(rank)), 1)
         pairs = ops.tensor_scatter_nd_update(int64([[0, 0]] * rank), places, pairs)
     if mode != "constant":
         return _repeated(node, x, [[pairs[i, 0], pairs[i, 1]] for i in range(rank)], mode)
+    # Negative paddings crop.
     cut = ops.minimum(pairs, int64(0))
     x = ops.slice(x, -cut[:, 0], ops.shape(x, out_type="int64") + cut[:, 0] + cut[:, 1])
     made = ops.pad(x, ops.maximum(pairs, int64(0)), constant_values=_fill(x, value))
@@ -79,6 +82,7 @@ def _repeated(node: Node, x: Tensor, pairs: Sequence[Sequence[Size]], mode: str)
     for axis, ((before, after), size) in enumerate(zip(pairs, sizes_of(x), strict=True)):
         if isinstance(before, int) and isinstance(after, int) and not before and not after:
             continue
+        # The positions of the result's elements, counted from the first element of x.
         places = ops.range(int64(-before), int64(size + after), int64(1))
         last = int64(size) - 1
         if mode == "edge":
@@ -86,6 +90,7 @@ def _repeated(node: Node, x: Tensor, pairs: Sequence[Sequence[Size]], mode: str)
         elif mode == "wrap":
             places = ops.floormod(places, int64(size))
         elif mode == "reflect":
+            # A reflection without repeating the border has the period 2 · (size - 1).
             period = ops.maximum(2 * last, int64(1))
             places = ops.floormod(places, period)
             places = ops.minimum(places, period - places) if size != 1 else ops.zeros_like(places)
@@ -101,6 +106,7 @@ def depth_to_space(node: Node, x: Tensor) -> Tensor:
     batch, depth, rows, columns = sizes_of(x)
     channels = quotient(depth, block * block)
     if node.attr("mode", "DCR") == "DCR":
+        # DCR: the channels are ordered by block position first (depth, column, row); CRD by channel first.
         parts, order = [batch, block, block, channels, rows, columns], [0, 3, 4, 1, 5, 2]
     else:
         parts, order = [batch, channels, block, block, rows, columns], [0, 1, 4, 2, 5, 3]

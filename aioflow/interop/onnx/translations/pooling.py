@@ -26,6 +26,7 @@ _MOST_PARTS: Final = 1024  # most kernel positions for which a pool is unrolled 
 @translation("MaxPool")
 def max_pool(node: Node, x: Tensor) -> Tensor | tuple[Tensor, ...]:
     rank = rank_of(node, x)
+    # aioflow's pools have no dilation.
     is_dilated = max(node.attr("dilations", []) or [1]) > 1
     windows = windows_of(node, x, node.required("kernel_shape"), not (rank > 4 or is_dilated or node.wants(1)))
     if node.wants(1):
@@ -75,6 +76,7 @@ def _parts(x: Tensor, windows: Windows) -> Iterator[Tensor]:
     spans = [(k - 1) * d + 1 for k, d in zip(windows.kernel, windows.dilations, strict=True)]
     for place in product(*map(range, windows.kernel)):
         begin = [i * d for i, d in zip(place, windows.dilations, strict=True)]
+        # The last window begins span - 1 elements before the end; an end of 0 is masked as open.
         end = [b - span + 1 for b, span in zip(begin, spans, strict=True)]
         open_ended = sum(1 << (i + 2) for i, e in enumerate(end) if e == 0)
         yield ops.strided_slice(
@@ -108,11 +110,13 @@ def _max_and_places(node: Node, x: Tensor, windows: Windows) -> tuple[Tensor, Te
     places = ops.transpose(ops.reshape(every, ops.gather(shape, order)), order)
     values, found = None, None
     of_values = _parts(framed(x, windows, _least(x)), windows)
+    # Padding has the least value, so its place never replaces that of an element.
     of_places = _parts(framed(places, windows, 0), windows)
     for value, place in zip(of_values, of_places, strict=True):
         if values is None or found is None:
             values, found = value, place
             continue
+        # Strictly greater, so the first of equal elements stays.
         better = ops.greater(value, values)
         values, found = ops.where_v2(better, value, values), ops.where_v2(better, place, found)
     if values is None or found is None:
@@ -171,6 +175,7 @@ def lp_pool(node: Node, x: Tensor) -> Tensor:
     windows = windows_of(node, x, node.required("kernel_shape"))
     p = constant(float(node.attr("p", 2)), x.dtype)
     mean = _mean(framed(ops.pow(ops.abs(x), p), windows, 0), windows)
+    # The mean times the number of elements is the sum, since padding zeros count in it.
     return ops.pow(mean * constant(float(math.prod(windows.kernel)), x.dtype), 1 / p)
 
 
@@ -193,6 +198,7 @@ def global_max_pool(node: Node, x: Tensor) -> Tensor:
 @translation("GlobalLpPool")
 def global_lp_pool(node: Node, x: Tensor) -> Tensor:
     p = constant(float(node.attr("p", 2)), x.dtype)
+    # (Σ |x|ᵖ)^(1/p).
     total = ops.reduce_sum(ops.pow(ops.abs(x), p), list(range(2, rank_of(node, x))), keepdims=True)
     return ops.pow(total, 1 / p)
 
@@ -205,6 +211,7 @@ def max_unpool(node: Node, x: Tensor, places: Tensor, shape: Tensor | None = Non
     sizes = sizes_of(x)
     natural = [(size - 1) * strides[i] + kernel[i] - pads[i] - pads[i + count] for i, size in enumerate(sizes[2:])]
     whole = [*sizes[:2], *natural]
+    # The places are indices into the flattened output of natural size.
     flat = ops.scatter_nd(
         ops.reshape(places, [-1, 1]), ops.reshape(x, [-1]), ops.reshape(int64(product_of(whole)), [1])
     )

@@ -56,6 +56,7 @@ def cast_to(node: Node, x: Tensor, dtype: DType) -> Tensor:
     if dtype is dtypes.string:
         return _text(x) if x.dtype.is_floating else ops.as_string(x)
     if x.dtype is dtypes.string:
+        # Text is parsed in a wide dtype first; the second cast saturates or rounds as for numbers.
         number = ops.string_to_number(x, out_type=dtype if dtype in _PARSED else dtypes.float64)
         return cast_to(node, number, dtype)
     if dtype is dtypes.float8_e8m0fnu:
@@ -84,6 +85,7 @@ def saturated(x: Tensor, dtype: DType) -> Tensor:
 
 def _power_of_two(node: Node, x: Tensor) -> Tensor:
     """Return the exponents of x as float32, rounded by the fraction. Values that are not finite become NaN."""
+    # Without the sign: bits 23 to 30 are the exponent, bits 0 to 22 the fraction.
     bits = make("BitwiseAnd", ops.bitcast(ops.cast(x, "float32"), "int32"), 0x7FFFFFFF)
     exponent, fraction = make("RightShift", bits, 23), make("BitwiseAnd", bits, 0x7FFFFF)
     mode = node.attr("round_mode", "up")
@@ -96,6 +98,7 @@ def _power_of_two(node: Node, x: Tensor) -> Tensor:
         more = make("Less", fraction, 0)
     else:
         raise node.wrong("attribute 'round_mode'", "up, down or nearest", mode)
+    # 0xFE is the largest finite exponent, 0xFF is NaN.
     most = 0xFD if node.attr("saturate", 1) else 0xFE
     more = make("LogicalAnd", more, make("LessEqual", exponent, most))
     code = make("AddV2", exponent, ops.cast(more, "int32"))
@@ -117,6 +120,7 @@ def quantize_linear(node: Node, x: Tensor, scale: Tensor, zero: Tensor | None = 
     y = make("RealDiv", ops.cast(x, kind), ops.cast(scale, kind))
     if dtype.is_integer:
         return rounded(y, None if zero is None else _along(node, x, zero), dtype)
+    # Zero points of 8-bit floats are always 0.
     if zero is not None and dtype is dtypes.float4_e2m1fn:
         y = make("AddV2", y, ops.cast(_along(node, x, zero), kind))
     return cast_to(node, y, dtype)
@@ -170,6 +174,7 @@ def _along(node: Node, x: Tensor, given: Tensor) -> Tensor:
         if len(dims) != 1:
             raise node.wrong("the scale", "a scalar or a vector", f"rank {len(dims)}")
         return ops.reshape(given, [-1 if i == axis else 1 for i in range(rank)])
+    # The block that each element along the axis belongs to.
     blocks = ops.floordiv(ops.range(sizes_of(x)[axis]), block)
     return ops.gather(given, blocks, axis=axis)
 
@@ -193,6 +198,7 @@ def _holding(node: Node, x: Tensor, x_zero: Tensor | None, weight: float, bias: 
     if bias is not None:
         values = node.known(bias)
         most += math.inf if values is None else float(np.abs(values.astype(np.int64)).max(initial=0))
+    # Integers below 2²⁴ are exact in float32; float64 holds all sums of bytes, up to 2⁵³.
     return dtypes.float32 if most < _EXACT_IN_FLOAT32 else dtypes.float64
 
 
@@ -202,6 +208,7 @@ def _largest(node: Node, x: Tensor, zero: Tensor | None) -> int:
     given = np.zeros(1, np.int64) if zero is None else node.known(zero)
     if given is None or not given.size:
         return most - least
+    # The differences are extreme where the element is the greatest and the zero point the least, or the reverse.
     return max(most - int(given.min()), int(given.max()) - least)
 
 
@@ -216,6 +223,7 @@ def _weight(node: Node, w: Tensor, zero: Tensor | None, axes: Sequence[int]) -> 
         if size is None:
             return math.inf
         terms *= size
+    # Weights are unknown, so each may be the largest.
     return float(terms * _largest(node, w, zero))
 
 
@@ -281,6 +289,7 @@ def qlinear_matmul(
 
 
 def _requantized(sums: Tensor, factor: Tensor, zero: Tensor) -> Tensor:
+    # In float64, because the sum of an int32 range is not exact in float32.
     y = make("Mul", ops.cast(sums, "float64"), ops.cast(factor, "float64"))
     return rounded(y, zero, zero.dtype)
 

@@ -149,6 +149,7 @@ def qlinear_concat(node: Node, y_scale: Tensor, y_zero: Tensor, *inputs: Tensor 
     for x, scale, zero in zip(inputs[::3], inputs[1::3], inputs[2::3], strict=True):
         if x is None or scale is None:
             raise node.wrong("the inputs", "tensors and scales", "one is left out")
+        # Requantized to the scale of the result, since the inputs' scales may differ.
         parts.append(_quantized(node, _real(node, x, scale, zero), y_scale, y_zero, y_zero.dtype))
     return joined(parts, axis_of(node, parts[0], node.required("axis")))
 

@@ -61,7 +61,9 @@ def _dynamic(x: Tensor) -> _Quantized:
     """Quantize the tensor to 8 bits by the range of its values, extended to include 0."""
     least, most = ops.minimum(ops.reduce_min(x), 0.0), ops.maximum(ops.reduce_max(x), 0.0)
     scale = make("RealDiv", make("Sub", most, least), 255.0)
+    # A tensor of zeros has no range; any scale but 0 represents it.
     scale = make("SelectV2", make("Equal", scale, 0.0), 1.0, scale)
+    # The zero point represents 0 exactly, so the range was extended to include it.
     zero = rounded(make("RealDiv", make("Neg", least), scale), None, dtypes.uint8)
     return rounded(make("RealDiv", x, scale), zero, dtypes.uint8), scale, zero
 
@@ -93,6 +95,7 @@ def qgemm(
     factor = make("Mul", make("Mul", _single(node, a_scale), b_scale), node.attr("alpha", 1.0))
     if y_scale is None:
         return ops.cast(make("Mul", sums, ops.cast(factor, "float64")), "float32")
+    # y = sums · (scale of a · scale of b · alpha) / scale of y.
     factor = make("RealDiv", factor, _single(node, y_scale))
     dtype = a.dtype if y_zero is None else y_zero.dtype
     zero = None if y_zero is None else _single(node, y_zero)
@@ -135,6 +138,7 @@ def dynamic_quantize_lstm(
             lambda rows: _scaled_product(node, _dynamic(rows), (of_state, state_scale, state_zero), None),
         )
 
+    # ONNX's LSTM has a row for each gate and unit instead.
     rows = [ops.transpose(weights, [0, 2, 1]) for weights in (w, r)]
     return lstm_layers(node, (x, rows[0], rows[1], b, None), [h, c], peepholes, products)
 
@@ -162,8 +166,10 @@ def matmul_n_bits(
     if bits not in (2, 4, 8) or b.dtype is not dtypes.uint8:
         return node.refuse(f"{bits} bits in {b.dtype}")
     rows, columns = node.required("N"), node.required("K")
+    # ⌈columns / size⌉.
     blocks = -(-columns // size)
     whole = ops.reshape(ops.cast(_unpacked(b, bits), scales.dtype), [rows, blocks, size])
+    # Without zero points, numbers are symmetric around the middle of their range, 2^(bits - 1).
     offset: Tensor | float = float(1 << (bits - 1))
     if zeros is not None and zeros.dtype is dtypes.uint8:
         # The zero points of a row are padded to whole bytes.

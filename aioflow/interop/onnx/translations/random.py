@@ -68,6 +68,7 @@ def multinomial(node: Node, x: Tensor) -> Tensor:
 @translation("Dropout")
 def dropout_of_inference(node: Node, x: Tensor) -> tuple[Tensor, ...]:
     """Translate Dropout up to opset 11, which drops nothing."""
+    # The mask is bool from opset 10 on, and has the input's dtype before.
     return _nothing_dropped(x, dtypes.bool_ if node.version >= 10 else x.dtype)
 
 
@@ -78,8 +79,10 @@ def dropout(node: Node, x: Tensor, ratio: Tensor | None = None, training: Tensor
         return _nothing_dropped(x, dtypes.bool_)
     share = constant(np.array(0.5, x.dtype.np_dtype)) if ratio is None else make("Cast", scalar_of(ratio), DstT=x.dtype)
     if known is None:
+        # A ratio of 0 drops nothing.
         share = make("SelectV2", scalar_of(training), share, 0)
     mask = make("GreaterEqual", random_uniform(make("Shape", x), 0.0, 1.0, x.dtype, _seed(node)), share)
+    # Division by the share that is kept preserves the expected value.
     return make("SelectV2", mask, x / (1 - share), 0), mask
 
 

@@ -36,6 +36,7 @@ from aioflow.ops.control.branches_and_loops import while_loop
 def is_usual(node: Node, x: Tensor) -> bool:
     """Return whether the op supports the node: float32, default activations, no clipping and no coupled gates."""
     # Each direction has three activations: of the gates, of the new cell values and of the cell.
+    # Names of activations are case-insensitive in ONNX.
     named = {name.lower() for name in (node.attr("activations") or [])[::3]}
     others = {name.lower() for i, name in enumerate(node.attr("activations") or []) if i % 3}
     usual = named <= {"sigmoid"} and others <= {"tanh"}
@@ -63,12 +64,15 @@ def whole_layer(
     """
     h, c = state
     units = size_of(weights[1], 1)
+    # [size + units, 4 · units], as the op expects the weights of both factors.
     columns = make("Transpose", make("ConcatV2", [_reordered(each) for each in weights], 1), [1, 0])
     zeros = make("Fill", shape_of([units]), constant(np.float32(0)))
+    # The op takes the weights in any case, and ignores them without `use_peephole`.
     looks = [zeros] * 3 if peepholes is None else make_list("Split", 0, peepholes, num_split=3)
     to_in, to_out, to_keep = looks
     shift = _reordered(bias) if bias is not None else make("Tile", zeros, [4])
     steps = make("Cast", size_of(x, 0), DstT=dtypes.int64)
+    # The op returns i, cs, f, o, ci, co and h.
     _, cells, _, _, _, _, outputs = make_list(
         "BlockLSTMV2",
         *(steps, x, c, h, columns, to_in, to_keep, to_out, shift),
@@ -100,6 +104,7 @@ def _shortened(outputs: Tensor, cells: Tensor, state: list[Tensor], lengths: Ten
     ends = int32(lengths)
     times = make("Reshape", make("Range", 0, size_of(outputs, 0), 1), [-1, 1, 1])
     going = make("Less", times, make("ExpandDims", ends, 1))
+    # The state at the end of a sequence is at its length, since the initial state comes first.
     where = make("Pack", [ends, make("Range", 0, size_of(outputs, 1), 1)], axis=1)
     with_start = [
         make("ConcatV2", [make("ExpandDims", before, 0), values], 0)
@@ -289,6 +294,7 @@ def _recurrent(
     ways = []
     for number, backwards in enumerate(_DIRECTIONS[node.attr("direction", "forward")]):
         weights, recurrent = part(w, number), part(r, number)
+        # The biases of the input and of the state are added to the same sums, so one vector suffices.
         bias = None if b is None else make("Sum", make("Reshape", part(b, number), [2, -1]), 0)
         cell = kind.cell(number, recurrent, functions[number])
         whole = kind.whole(number) if kind.whole else None
@@ -334,6 +340,7 @@ def _start(state: Tensor | None, x: Tensor, size: int, count: int, batch_first: 
     if state is None:
         zero = make("Fill", shape_of([size_of(x, 1), size]), constant(np.zeros((), x.dtype.np_dtype)))
         return [zero] * count
+    # Unpack needs a known rank: [directions, batch, size], or [batch, directions, size].
     state.set_shape((None, None, None))
     return make_list("Unpack", state, num=count, axis=1 if batch_first else 0)
 
@@ -356,6 +363,7 @@ def _run(way: _Direction, given: _Input, wanted: bool) -> tuple[Tensor | None, l
 def _projected(x: Tensor, way: _Direction) -> Tensor:
     """Return x W' + b of all steps, in one matrix product."""
     weights, _ = way.weights
+    # Steps and batch as the rows of one matrix.
     flat = make("Reshape", x, shape_of([-1, size_of(weights, 1)]))
     flat = way.project(flat)
     flat = flat if way.bias is None else make("BiasAdd", flat, way.bias)
@@ -376,6 +384,7 @@ def _steps(way: _Direction, x: Tensor, lengths: Tensor | None, wanted: bool) -> 
         output = after[0]
         if limits is not None:
             going = make("Less", make("Cast", time, DstT=limits.dtype), limits)
+            # After its end, a sequence returns zeros and keeps its state.
             output = make("SelectV2", going, output, 0)
             after = [make("SelectV2", going, new, old) for new, old in zip(after, before, strict=True)]
         return [time + 1, [array.write(time, output) for array in out], *after]

@@ -124,6 +124,7 @@ def lstm_cell(
 
     def step(x: Tensor, state: Sequence[Tensor]) -> list[Tensor]:
         gates, cell = _split(x + times(state[0]), [3 * size, size])
+        # One activation for the three gates, which are adjacent.
         let_in, let_out, keep = _split(f(gates), [size] * 3)
         return _next_state(let_in, let_out, 1 - let_in if coupled else keep, g(cell), state[1])
 
@@ -133,6 +134,7 @@ def lstm_cell(
         in_, out, forget, cell = _split(x + times(state[0]), [size] * 4)
         let_in = f(in_ + to_in * before)
         keep = 1 - let_in if coupled else f(forget + to_keep * before)
+        # The output gate looks at the new cell, so the gates cannot share one activation here.
         after = keep * before + let_in * g(cell)
         return [f(out + to_out * after) * h(after), after]
 
@@ -158,17 +160,20 @@ def gru_cell(
         (before,) = state
         x_gates, x_hidden = _split(x, [2 * size, size])
         update, reset = _split(f(x_gates + _times(before, to_gates)), [size] * 2)
+        # The product with the hidden weights must wait for the reset gate.
         return _mixed(update, g(x_hidden + _times(reset * before, to_hidden)), before)
 
     def step_linear_first(x: Tensor, state: Sequence[Tensor]) -> list[Tensor]:
         (before,) = state
         x_gates, x_hidden = _split(x, [2 * size, size])
+        # One product with all weights, since the reset gate comes after it.
         h_gates, h_hidden = _split(_times(before, weights), [2 * size, size])
         update, reset = _split(f(x_gates + h_gates), [size] * 2)
         candidate = h_hidden if hidden_bias is None else h_hidden + hidden_bias
         return _mixed(update, g(x_hidden + reset * candidate), before)
 
     def _mixed(update: Tensor, new: Tensor, before: Tensor) -> list[Tensor]:
+        # (1 - update) · new + update · before.
         return [new + update * (before - new)]
 
     return step_linear_first if linear_first else step

@@ -51,6 +51,7 @@ def _stable_log_sum_exp(x: Tensor, axes: Tensor, keep: bool) -> Tensor:
     # The maximum cancels out, so no gradient needs to flow through it.
     greatest = make("StopGradient", make("Max", x, axes, keep_dims=True))
     # An infinite maximum less itself would be NaN.
+    # log Σ exp(x) = log Σ exp(x - max) + max.
     greatest = make("SelectV2", make("IsFinite", greatest), greatest, 0)
     result = make("Log", make("Sum", make("Exp", x - greatest), axes, keep_dims=True)) + greatest
     # The reduced axes have size 1 here: the sum only removes them.
@@ -103,12 +104,14 @@ def _by_input(reduce: _Over) -> Callable[..., Tensor]:
 
 def _all_if_empty(axes: Tensor, x: Tensor) -> Tensor:
     """Return the axes, or all axes if the vector is empty. Its length is known only in the step."""
+    # 1 if the vector is empty, so that the range covers all axes, and otherwise none.
     none = make("Cast", make("Equal", make("Size", axes), 0), DstT=dtypes.int32)
     return make("ConcatV2", [int32(axes), make("Range", 0, make("Rank", x) * none, 1)], 0)
 
 
 for _name, _reduce in _REDUCTIONS.items():
     translation(_name)(_by_attribute(_reduce))
+    # The opset in which the axes became an input.
     translation(_name, since=13 if _name == "ReduceSum" else 18)(_by_input(_reduce))
 
 
@@ -127,6 +130,7 @@ def _where(op: str, node: Node, x: Tensor) -> Tensor:
     if node.attr("select_last_index", 0):
         axis = axis_of(node, x, axis)
         last = make("GatherV2", make("Shape", x, out_type=dtypes.int64), axis, 0) - 1
+        # The first extreme of the reversed axis is the last one of the axis.
         found = last - make(op, make("ReverseV2", x, [axis]), axis)
     else:
         found = make(op, x, axis)

@@ -129,6 +129,7 @@ def _by_sizes(node: Node, x: Tensor, axes: list[int], wanted: Tensor, regions: l
     if policy != "stretch":
         scale = _extreme(scales, policy == "not_larger")
         scales = [scale] * len(axes)
+        # Rounded half up.
         made = [_whole(ops.floor, scale * _float(g) + 0.5) for g in given]
     places = range(len(axes))
     return [_Axis(axes[i], given[i], made[i], scales[i], _region(regions, i, len(axes))) for i in places]
@@ -157,6 +158,7 @@ def _resized(node: Node, x: Tensor, axes: list[_Axis], old: bool) -> Tensor:
     mode = node.attr("mode", "nearest")
     if mode not in ("nearest", "linear", "cubic", "bilinear"):
         raise node.wrong("attribute 'mode'", "nearest, linear or cubic", mode)
+    # Weighted sums of integers or 16-bit floats are computed in float32, nearest elements are only copied.
     y = x if mode == "nearest" or x.dtype in _WIDE else ops.cast(x, "float32")
     outside = None
     for axis in axes:
@@ -164,6 +166,7 @@ def _resized(node: Node, x: Tensor, axes: list[_Axis], old: bool) -> Tensor:
             continue
         at = _coordinates(node, axis, "asymmetric" if old else _mode(node))
         if axis.region is not None:
+            # Only cropping can lead outside; these elements get the extrapolation value.
             beyond = make("LogicalOr", ops.less(at, 0.0), ops.greater(at, _float(axis.given) - 1.0))
             beyond = ops.reshape(beyond, _column(rank_of(node, x), axis.axis))
             outside = beyond if outside is None else make("LogicalOr", outside, beyond)
@@ -208,11 +211,13 @@ def _moved(axis: _Axis, mode: str, y: Tensor, given: _Number, length: _Number) -
     if mode == "tf_half_pixel_for_nn":
         return (y + 0.5) / axis.scale
     if mode == "pytorch_half_pixel":
+        # A single output element is at 0.
         return _if_one(_float(axis.made), y * 0.0, (y + 0.5) / axis.scale - 0.5)
     if mode == "align_corners":
         return _if_one(length, y * 0.0, y * (given - 1) / _not_zero(length - 1))
     if mode == "tf_crop_and_resize" and axis.region is not None:
         begin, end = axis.region
+        # A single element is taken from the middle of the region.
         middle = y * 0.0 + (end - begin) * (given - 1) / 2
         return _if_one(length, middle, y * (end - begin) * (given - 1) / _not_zero(length - 1)) + begin * (given - 1)
     return None
@@ -233,8 +238,10 @@ def _not_zero(value: _Number) -> _Number:
 def _nearest(node: Node, axis: _Axis, at: Tensor, old: bool) -> Tensor:
     mode = "floor" if old else node.attr("nearest_mode", "round_prefer_floor")
     if mode == "round_prefer_floor":
+        # A tie goes to the lower element.
         place = ops.ceil(at - 0.5)
     elif mode == "round_prefer_ceil":
+        # A tie goes to the upper element.
         place = ops.floor(at + 0.5)
     elif mode in ("floor", "ceil"):
         place = ops.floor(at) if mode == "floor" else ops.ceil(at)
@@ -258,15 +265,18 @@ def _weighted(node: Node, x: Tensor, axis: _Axis, at: Tensor, mode: str) -> Tens
     smooth = node.attr("antialias", 0)
     if smooth:
         shrink = ops.minimum(axis.scale, 1.0) if isinstance(axis.scale, Tensor) else min(axis.scale, 1.0)
+        # A kernel that is stretched by 1 / shrink reaches that many more elements.
         reach = _whole(ops.ceil, width / shrink) if isinstance(shrink, Tensor) else math.ceil(width / shrink)
     base = ops.floor(at)
     offsets = ops.range(int64(1 - reach), int64(reach + 1))
+    # Distances from the place to each element, in units of the stretched kernel.
     weights = _kernel(node, (ops.cast(offsets, _PRECISION) - ops.expand_dims(at - base, 1)) * shrink, mode)
     places = ops.expand_dims(ops.cast(base, "int64"), 1) + offsets
     outside = node.attr("exclude_outside", 0)
     if outside:
         weights = weights * ops.cast(ops.logical_and(places >= 0, places < axis.given), _PRECISION)
     if outside or smooth:
+        # The weights sum to 1 again.
         weights = weights / _not_zero(ops.reduce_sum(weights, 1, keepdims=True))
     return _summed(rank_of(node, x), x, axis, _inside(places, axis), ops.cast(weights, x.dtype))
 
@@ -276,6 +286,7 @@ def _summed(rank: int, x: Tensor, axis: _Axis, places: Tensor, weights: Tensor) 
     count = (places.dims or (None, None))[1]
     if count is None or count > _FEW:
         sizes = [axis.made if i == axis.axis else 1 for i in range(rank)]
+        # Gather puts the elements of a place into a new axis behind the resized one.
         sizes.insert(axis.axis + 1, ops.shape(places, out_type="int64")[1])
         shaped = ops.reshape(weights, ops.stack([int64(size) for size in sizes]))
         return ops.reduce_sum(ops.gather(x, places, axis=axis.axis) * shaped, axis.axis + 1)
@@ -292,6 +303,7 @@ def _kernel(node: Node, distance: Tensor, mode: str) -> Tensor:
     if mode == "linear":
         return ops.maximum(1.0 - d, 0.0)
     a = node.attr("cubic_coeff_a", -0.75)
+    # Keys' cubic convolution: (a + 2) d³ - (a + 3) d² + 1 up to 1, a d³ - 5 a d² + 8 a d - 4 a up to 2.
     near = ((a + 2) * d - (a + 3)) * d * d + 1.0
     far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
     return ops.where_v2(d <= 1.0, near, ops.where_v2(d < 2.0, far, ops.zeros_like(d)))

@@ -51,6 +51,7 @@ def _position(node: Node, position: Tensor, length: int) -> int | None:
     if known is None:
         return None
     [at] = known
+    # Insertion may also be at the end, at `length`; other ops notice that themselves.
     if not -length <= at <= length:
         raise node.wrong("the position", f"one in [{-length}, {length}]", at)
     return at + length if at < 0 else at
@@ -110,6 +111,7 @@ def split_to_sequence(node: Node, x: Tensor, split: Tensor | None = None) -> Seq
         return _split_by_the_step(node, x, split, axis, kind)
     if known is None or not known.shape:
         each = 1 if known is None else int(known)
+        # The last part is smaller if the size is no multiple.
         sizes = [each] * (whole // each) + ([whole % each] if whole % each else [])
     else:
         sizes = [int(size) for size in known]
@@ -126,6 +128,7 @@ def _split_by_the_step(node: Node, x: Tensor, split: Tensor | None, axis: int, k
     each = int64(1) if split is None else int64(split)
     ends = each
     if split is None or split.dims == ():
+        # ⌈size / each⌉.
         count = ops.floordiv(size + each - 1, each)
         ends = ops.minimum(ops.range(int64(1), count + 1, int64(1)) * each, size)
     elif split.dims is not None:

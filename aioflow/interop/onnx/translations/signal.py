@@ -31,6 +31,7 @@ def _along_unknown(node: Node, x: Tensor, length: Tensor | None, axis: Tensor) -
     rank = rank_of(node, x)
     order = ops.range(rank)
     wanted = ops.floormod(ops.cast(ops.reshape(axis, []), "int32"), rank)
+    # A swap of two axes is its own inverse.
     swapped = ops.where_v2(ops.equal(order, rank - 2), wanted, ops.where_v2(ops.equal(order, wanted), rank - 2, order))
     moved = with_dims(ops.transpose(x, swapped), (*[None] * (rank - 1), (x.dims or ())[-1]))
     return ops.transpose(_transformed(node, moved, length, -2), swapped)
@@ -44,6 +45,7 @@ def _transformed(node: Node, x: Tensor, length: Tensor | None, axis: int) -> Ten
         raise node.wrong("the signal", "[batch, …, 1 or 2], transformed along one axis before the last", x.dims)
     kind = x.dtype
     wide = x if kind in (dtypes.float32, dtypes.float64) else ops.cast(x, "float32")
+    # The transforms work along the last axis of complex numbers.
     order = [i for i in range(rank - 1) if i != axis] + [axis]
     moved = ops.transpose(wide, [*order, rank - 1])
     inverse, half = node.attr("inverse", 0), node.attr("onesided", 0)
@@ -54,10 +56,12 @@ def _transformed(node: Node, x: Tensor, length: Tensor | None, axis: int) -> Ten
         whole = _complex(moved, parts)
         result = ops.expand_dims(fourier.irfft(whole, None if size is None else [size]), -1)
     elif half and parts == 1:
+        # Real input: the other half of the spectrum is the complex conjugate.
         result = _pairs(fourier.rfft(moved[..., 0], None if size is None else [size]))
     else:
         result = _pairs(_whole(_complex(moved, parts), size, bool(inverse)))
         if half:
+            # The first ⌊n / 2⌋ + 1 frequencies.
             result = ops.gather(result, ops.range(int64(sizes_of(result)[rank - 2]) // 2 + 1), axis=rank - 2)
     back = [order.index(i) for i in range(rank - 1)] + [rank - 1]
     return ops.cast(ops.transpose(result, back), kind)
@@ -105,6 +109,7 @@ def stft(
     elif window is not None:
         length = sizes_of(window)[0]
     hop = ops.reshape(int64(step), [])
+    # Only frames that fit into the signal.
     frames = (int64(samples) - length) // hop + 1
     begins = ops.reshape(ops.range(frames) * hop, [-1, 1])
     places = begins + ops.reshape(ops.range(int64(length)), [1, -1])
@@ -131,7 +136,9 @@ def mel_weight_matrix(node: Node, bins: Tensor, length: Tensor, rate: Tensor, lo
     low, high = (_mel(ops.cast(ops.reshape(each, []), "float64")) for each in (lower, upper))
     places = ops.cast(ops.range(count + 2), "float64")
     mels = places * ((high - low) / ops.cast(count + 2, "float64")) + low
+    # The inverse of mel = 2595 · log₁₀(1 + hertz / 700).
     hertz = 700.0 * ops.expm1(mels / 2595.0 * float(np.log(10)))
+    # Bins of the edges: ⌊(size + 1) · hertz / rate⌋.
     edges = ops.floor(ops.cast(size + 1, "float64") * hertz / ops.cast(ops.reshape(rate, []), "float64"))
     left, middle, right = (ops.slice(edges, [i], ops.reshape(count, [1])) for i in range(3))
     at = ops.expand_dims(ops.cast(ops.range(size // 2 + 1), "float64"), 1)

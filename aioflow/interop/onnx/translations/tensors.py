@@ -64,6 +64,7 @@ def shape(node: Node, x: Tensor) -> Tensor:
         return sizes
     if x.dims is not None:
         start, end, _ = slice(start, end).indices(len(x.dims))
+        # An end before the start means no sizes; a slice would count it from the end.
         end = max(start, end)
     return ops.strided_slice(sizes, [start], [0 if end is None else end], end_mask=int(end is None))
 
@@ -185,6 +186,7 @@ def _unsqueezed(node: Node, x: Tensor, axes: Tensor) -> Tensor:
     """Return the tensor with new axes that are known only in the step."""
     rank = rank_of(node, x) + length_of(node, axes)
     new = _marked(axes, rank)
+    # Exclusive sum: for each axis of the result, the number of the input's axes before it.
     own = ops.cumsum(int64(1) - new, exclusive=True)
     # New axes at the end have the input's rank as index, so that one more size keeps the index valid.
     padded = ops.concat([ops.shape(x, out_type="int64"), int64([1])], 0)
@@ -211,6 +213,7 @@ def split(node: Node, x: Tensor, sizes: Tensor | None = None) -> tuple[Tensor, .
     if given is None and (whole is None or whole % count == 0):
         return tuple(ops.split(x, count, axis))
     if given is None:
+        # ⌈whole / count⌉; the last parts are smaller or empty.
         each = -(-(whole or 0) // count)
         given = [min(each, max((whole or 0) - i * each, 0)) for i in range(count)]
     if len(given) != count:
@@ -275,6 +278,7 @@ def eye_like(node: Node, x: Tensor) -> Tensor:
     dtype = node.dtype("dtype", x.dtype)
     rows, columns = sizes_of(x)
     down, across = _places(rows, 0), _places(columns, 1)
+    # Row + k = column.
     return ops.cast(ops.equal(down + int64(node.attr("k", 0)), across), dtype)
 
 

@@ -37,10 +37,12 @@ def normalizer(node: Node, x: Tensor) -> Tensor:
     words = [word.encode() for word in node.attr("stopwords") or []]
     kept = make("Reshape", x, [-1])
     if words:
+        # Words are compared in lower case, but keep their own until the change of case.
         compared = _in_case("LOWER", kept) if lower else kept
         stops = sorted({word.decode().lower().encode() if lower else word for word in words})
         kept = boolean_mask(kept, make("Less", index_in(stops, compared), 0))
     kept = _in_case(node.attr("case_change_action", "NONE"), kept)
+    # 1 if nothing is left, which is then the number of empty strings appended.
     missing = make("Cast", make("Equal", make("Size", kept), 0), DstT=dtypes.int32)
     filler = make("Fill", make("Reshape", missing, [1]), constant(np.array(b"", object)))
     result = make("ConcatV2", [kept, filler], 0)
@@ -84,12 +86,14 @@ def tf_idf(node: Node, x: Tensor) -> Tensor:
 def _counts(node: Node, x: Tensor) -> Tensor:
     pools, columns = _pools(node), node.required("ngram_indexes")
     width = max(columns) + 1
+    # -1 for a token that no n-gram has.
     tokens = index_in(_vocabulary(node), x)
     rows = make("ExpandDims", make("Range", 0, size_of(x, 0), 1), 1)
     total = make("Fill", shape_of([size_of(x, 0), width]), constant(np.float32(0)))
     for length, pool, wanted in pools:
         for skip in range(_skips(node, length)):
             found = _windows(tokens, length, skip, pool)
+            # `_windows` gives the index `len(wanted)` where no n-gram starts.
             column = make("GatherV2", constant(np.array([*wanted, -1], np.int32)), found, 0)
             # UnsortedSegmentSum ignores negative segments, here positions without an n-gram of the pool.
             place = make("SelectV2", make("Less", column, 0), -1, rows * width + column)
@@ -143,6 +147,7 @@ def _windows(tokens: Tensor, length: int, skip: int, pool: Sequence[tuple[int, .
 
     The tokens are matched one by one. Until the last one, the intermediate result is the index of a prefix.
     """
+    # Distance from the first to the last token.
     reach = (length - 1) * (skip + 1)
     size = size_of(tokens, 1)
     width = max(size - reach, 0) if isinstance(size, int) else make("Maximum", size - reach, 0)
@@ -155,8 +160,10 @@ def _windows(tokens: Tensor, length: int, skip: int, pool: Sequence[tuple[int, .
         longer = pool if i == length - 1 else sorted({gram[: i + 1] for gram in pool})
         number = {prefix: n for n, prefix in enumerate(prefixes)}
         tokens_known = max(gram[i] for gram in pool) + 1
+        # A pair (prefix, token) as one number: prefix · tokens_known + token.
         keys = [number[gram[:i]] * tokens_known + gram[i] for gram in longer]
         code = here if found is None else found * tokens_known + here
+        # A token outside of this range would give the number of another pair.
         known = make("LogicalAnd", make("GreaterEqual", here, 0), make("Less", here, tokens_known))
         if found is not None:
             known = make("LogicalAnd", known, make("GreaterEqual", found, 0))

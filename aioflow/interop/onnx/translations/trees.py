@@ -71,6 +71,7 @@ class _Forest:
         return at
 
     def _holds(self, x: Tensor, at: Tensor) -> Tensor:
+        # One value per row and tree: the column that the tree's current node compares.
         values = make("GatherV2", x, _of(self.features, at), 1, batch_dims=1)
         splits = _of(self.splits.astype(x.dtype.np_dtype), at)
         result: Tensor | None = None
@@ -78,6 +79,7 @@ class _Forest:
             name = _MODES[mode]
             found = self._is_member(values, at) if name == "MEMBER" else make(_COMPARE[name], values, splits)
             chosen = make("Equal", _of(self.modes, at), mode)
+            # All modes in use are computed for all nodes, and each node picks its own.
             result = found if result is None else make("SelectV2", chosen, found, result)
         if result is None:
             return make("ZerosLike", make("IsNan", values))
@@ -99,6 +101,7 @@ class _Forest:
             return reduce_mean(weights, 1)
         reduce, nothing = (reduce_min, np.inf) if aggregate == "MIN" else (reduce_max, -np.inf)
         found = reduce(make("SelectV2", _of(self.votes, at), weights, nothing), 1)
+        # No leaf of any tree voted for the target.
         return make("SelectV2", make("IsInf", found), 0, found)
 
 
@@ -110,10 +113,12 @@ def _depth(roots: Array, yes: Array, no: Array) -> int:
     """Return the depth of the deepest leaf. Raise ValueError if a node is its own descendant."""
     level, depth = np.unique(roots), 0
     while True:
+        # Nodes that are not their own children are no leaves.
         inner = level[(yes[level] != level) | (no[level] != level)]
         if not inner.size:
             return depth
         depth += 1
+        # A path longer than the number of nodes repeats one.
         if depth > len(yes):
             raise ValueError("the nodes of a tree go round in a circle")
         level = np.unique(np.concatenate([yes[inner], no[inner]]))
@@ -137,6 +142,7 @@ def _forest_of_leaves(node: Node) -> _Forest:
 
     def child(name: str) -> Array:
         to, is_leaf = (np.array(node.required(f"nodes_{name}{kind}")) for kind in ("nodeids", "leafs"))
+        # Leaves are numbered after the nodes, and are their own children.
         return np.concatenate([np.where(is_leaf == 1, to + count, to), leaves]).astype(np.int32)
 
     weights = np.zeros((count + len(leaves), node.required("n_targets")), leaf_weights.dtype)
@@ -253,6 +259,7 @@ def _forest_of_nodes(node: Node, kind: str, targets: int) -> _Forest:
     votes = np.zeros(weights.shape, bool)
     ids = (node.required(f"{kind}_{part}") for part in ("treeids", "nodeids", "ids"))
     for tree, number, target, weight in zip(*ids, leaf_weights, strict=True):
+        # A leaf may list one target several times.
         weights[place[tree, number], target] += weight
         votes[place[tree, number], target] = True
     yes, no = child("true"), child("false")
@@ -275,5 +282,6 @@ def _forest_of_nodes(node: Node, kind: str, targets: int) -> _Forest:
 def _roots(trees: Sequence[int], names: Sequence[str], yes: Array, no: Array) -> list[int]:
     """Return the node of each tree that is no child."""
     below = {int(to) for i, name in enumerate(names) if name != "LEAF" for to in (yes[i], no[i])}
+    # Reversed, so that the first such node of a tree is kept.
     found: Mapping[int, int] = {tree: i for i, tree in reversed(list(enumerate(trees))) if i not in below}
     return [found[tree] for tree in sorted(found)]

@@ -53,6 +53,8 @@ def equal(node: Node, x: Value, y: Value) -> Value:
         return node.make("Not", same) if node.op == "NotEqual" else same
 
     if not node.attr("incompatible_shape_error", True):
+        # With this attribute, shapes that do not broadcast give False instead of an error, which ONNX's Equal cannot
+        # do.
         if not (x.is_static and y.is_static):
             node.refuse("incompatible_shape_error=False with shapes that are not known")
         try:
@@ -78,6 +80,7 @@ def add_n(node: Node, *values: Value) -> Value:
 def bias_add(node: Node, value: Value, bias: Value) -> Value:
     """Export the addition of a bias to every channel."""
     if str(node.attr("data_format", "NHWC")).startswith("NC"):
+        # [channels] becomes [channels, 1, …], which broadcasts from the last axis to axis 1.
         shaped = node.unsqueezed(bias, range(1, node.rank(value) - 1))
         return node.make("Add", node.rows(value), shaped)
     return elementwise(node, [value, bias], partial(node.make, "Add"))
@@ -99,6 +102,7 @@ def floor_div(node: Node, x: Value, y: Value) -> Value:
     if x.dtype.is_unsigned:
         return quotient
     zero, one = node.like(0, x), node.like(1, x)
+    # The truncated quotient is one too large if there is a rest of the other sign than the divisor.
     rest = node.make("Sub", x, node.make("Mul", quotient, y))
     inexact = node.make("Not", node.make("Equal", rest, zero))
     lower = node.make("And", inexact, _differ_in_sign(node, rest, y))
@@ -108,6 +112,7 @@ def floor_div(node: Node, x: Value, y: Value) -> Value:
 @of_two("FloorMod")
 def floor_mod(node: Node, x: Value, y: Value) -> Value:
     """Export the remainder with the sign of the divisor."""
+    # ONNX's Mod of integers has the sign of the divisor already; of floats it must be that of the dividend (fmod).
     if x.dtype.is_integer:
         return node.make("Mod", x, y)
     rest = node.make("Mod", x, y, fmod=1)
@@ -131,6 +136,7 @@ def mod(node: Node, x: Value, y: Value) -> Value:
 @of_two("Pow")
 def power(node: Node, x: Value, y: Value) -> Value:
     """Export x to the power of y."""
+    # ONNX has no Pow of these dtypes. Wide integers wrap around as narrow ones do when they are cast back.
     if x.dtype.is_integer and x.dtype.size < 4:
         x, y = (node.cast(v, dtypes.int32) for v in (x, y))
     elif x.dtype.is_unsigned:
@@ -154,6 +160,7 @@ def div_no_nan(node: Node, x: Value, y: Value) -> Value:
 @of_two("MulNoNan")
 def mul_no_nan(node: Node, x: Value, y: Value) -> Value:
     """Export x · y, or 0 where y is 0, whatever x is."""
+    # 0 · ∞ and 0 · NaN would be NaN.
     return _where_zero(node, y, node.make("Mul", x, y))
 
 
@@ -166,6 +173,7 @@ def xdivy(node: Node, x: Value, y: Value) -> Value:
 @of_two("Xlogy")
 def xlogy(node: Node, x: Value, y: Value) -> Value:
     """Export x · log(y), or 0 where x is 0."""
+    # Log(0) is -∞, and 0 · -∞ would be NaN.
     return _where_zero(node, x, node.make("Mul", x, node.make("Log", y)))
 
 
@@ -184,6 +192,7 @@ def atan2(node: Node, y: Value, x: Value) -> Value:
     # Where x is 0, y/x is infinite or NaN: the angle is ±π/2 there, and at the origin ±π or y, by the sign of x.
     zero, pi = node.like(0, x), node.like(3.141592653589793, x)
     angle = node.make("Atan", node.make("Div", y, x))
+    # By the sign bit of y, so that the angle of (-1, -0) is -π.
     turn = node.make("Where", _is_negative(node, y), node.make("Neg", pi), pi)
     turned = node.make("Where", node.make("Less", x, zero), node.make("Add", angle, turn), angle)
     origin = node.make("Where", _is_negative(node, x), turn, y)
@@ -219,6 +228,7 @@ def select_v2(node: Node, condition: Value, t: Value, e: Value) -> Value:
 def select(node: Node, condition: Value, t: Value, e: Value) -> Value:
     """Export the selection between two values; a vector of conditions selects whole rows."""
     rank = t.rank if e.rank is None else e.rank
+    # TensorFlow broadcasts such a vector from the front, ONNX from the back.
     if condition.rank == 1 and rank is None:
         node.refuse("a vector of conditions for values of unknown rank")
     if condition.rank == 1 and rank is not None and rank > 1:

@@ -50,7 +50,9 @@ def _written(node: Node, flow: Value, index: Value, value: Value) -> Value:
         stack = _stack(node, flow)
     else:
         blank = node.joined([flow.rows.size, node.make("Shape", value)])
+        # In the model, rows that are not written are zeros.
         stack = node.make("Expand", node.const(0, value.dtype), blank)
+    # ScatterND takes index vectors, here one of one number, and one row of updates.
     place = node.reshaped(node.int64(index), [1, 1])
     made = node.make("ScatterND", stack, place, node.unsqueezed(value, [0]))
     return replace(made, dims=None if value.dims is None else (None, *value.dims), rows=flow.rows)
@@ -69,6 +71,7 @@ def scatter(node: Node, handle: Value, indices: Value, value: Value, flow: Value
     if flow.rows is None or flow.rows.is_next or flow.rows.is_awaited:
         node.refuse("an array of tensors that a loop writes in parts")
     if not flow.name and _is_all(node, indices):
+        # All rows in order: the written value is the stack.
         return replace(value, rows=flow.rows)
     target = flow
     if not flow.name:

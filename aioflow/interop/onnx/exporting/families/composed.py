@@ -83,7 +83,9 @@ def gelu_by_tanh(node: Node, x: Value) -> Value:
 
 
 def _has_bounds(found: Found, opset: int) -> bool:
+    # Only where onnxruntime runs Clip on the dtype itself: a clip in a wider one gains nothing.
     dtype = found.root.outputs[0].dtype
+    # ONNX's Clip takes scalar bounds only.
     return computed_in("Clip", dtype) is dtype and found.spec("low").dims == () == found.spec("high").dims
 
 
@@ -115,6 +117,7 @@ def _copies_sizes(found: Found, opset: int) -> bool:
         return False
     if any(part[f"{name}_mask"] for name in ("end", "ellipsis", "new_axis", "shrink_axis")):
         return False
+    # The part must be `[:n]` with step 1, where n is the number of wanted sizes.
     whole = (part["begin_mask"] == 1 or begin.tolist() == [0]) and strides.tolist() == [1]
     return whole and end.tolist() == list(count) == list(ones.shape) and bool((ones == 1).all())
 
@@ -141,6 +144,7 @@ def _is_last_axes(found: Found, opset: int) -> bool:
     if x.dims is None or axes is None or not _is_float32(found, opset) or found.number("epsilon") is None:
         return False
     rank = len(x.dims)
+    # LayerNormalization normalizes from one axis to the last, so the axes must be a suffix.
     own = sorted(int(axis) % rank for axis in np.reshape(axes, -1))
     if not own or own != list(range(own[0], rank)) or not all(found.node(n).attrs["keep_dims"] for n in _MEANS):
         return False
@@ -171,6 +175,7 @@ def _is_affine(found: Found, opset: int) -> bool:
     sizes = found.spec("product").dims
     if computed_in("Gemm", dtype) is not dtype or dims is None or sizes is None or len(dims) > 2:
         return False
+    # Gemm broadcasts the offset to the product; an offset that enlarges the product is not allowed.
     return all(own in (1, size) for own, size in zip(dims[::-1], sizes[::-1], strict=False)) and None not in dims
 
 

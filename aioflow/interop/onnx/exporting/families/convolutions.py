@@ -33,6 +33,7 @@ def groups_of(node: Node, images: Value, weights: Value) -> int:
     own = None if weights.dims is None else weights.dims[1]
     if channels is None or own is None:
         return 1
+    # An ONNX filter is [out, in / groups, sizes …].
     return channels // own if own else 1
 
 
@@ -47,6 +48,8 @@ def depthwise(node: Node, x: Value, kernel: Value, bias: Value | None = None) ->
     height, width = (-1 if d is None else d for d in dims[:2])
     if -1 in (height, width):
         node.refuse("the size of the kernel is unknown")
+    # [height, width, channels, multiplier] to [channels, multiplier, height, width], of which the first two axes are
+    # then joined.
     turned = node.transposed(node.rows(kernel), (2, 3, 0, 1))
     weights = node.reshaped(turned, [dims[2] * dims[3], 1, height, width]).of((dims[2] * dims[3], 1, height, width))
     return convolved(node, windows, images, weights, bias, dims[2])
@@ -84,6 +87,7 @@ def transposed_convolution(node: Node, sizes: Value, kernel: Value, x: Value, bi
     pads = windows.window.pads(spatial, own)
     more = []
     for axis, (before, after) in enumerate(pads):
+        # ONNX: output = (input - 1) · stride + span - before - after + output_padding.
         span = (own[axis] - 1) * windows.dilations[axis] + 1
         more.append(spatial[axis] - (given[axis] - 1) * windows.strides[axis] - span + before + after)
     made = node.make(
@@ -105,6 +109,7 @@ def _goes_with_channels(found: Found, opset: int) -> bool:
     if computed_in("Conv", product.outputs[0].dtype) is None:
         return False
     channels_first = str(product.attrs.get("data_format", "N")).startswith("NC")
+    # BiasAdd finds the channels by its own data_format; a plain addition always broadcasts from the last axis.
     if found.root.op.startswith("BiasAdd"):
         return str(found.root.attrs.get("data_format", "N")).startswith("NC") is channels_first
     dims = product.outputs[0].dims

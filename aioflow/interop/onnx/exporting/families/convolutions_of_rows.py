@@ -24,6 +24,7 @@ def _is_of_rows(found: Found, opset: int) -> bool:
     conv, axis, place = found.node("conv"), found.number("axis"), found.number("place")
     if computed_in("Conv", conv.outputs[0].dtype) is None or len(found.spec("x").dims or ()) != 3:
         return False
+    # Height is the axis of size 1 that the pattern inserts, so it must be the second of four.
     if str(conv.attrs["data_format"]) != "NHWC" or axis not in (1, -3):
         return False
     if [int(each) % 4 for each in found.node("cut").attrs["squeeze_dims"]] != [1]:
@@ -59,6 +60,7 @@ def convolution_of_rows(
         both, layout=layout, strides=both.strides[1:], dilations=both.dilations[1:], explicit=both.explicit[1:]
     )
     images, kernel = node.first(x), node.rows(w)
+    # [width, in, out] to ONNX's [out, in, width]; an imported filter is in that order already.
     weights = node.transposed(kernel, (2, 1, 0)) if order is None else kernel
     made = convolved(inner, Windows(along), images, weights, bias, groups_of(inner, images, weights))
     return Value(made.name, made.dtype, node.outputs[0].dims, None, True)

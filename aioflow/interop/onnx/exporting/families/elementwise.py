@@ -58,6 +58,7 @@ unary("Tanh", "Tanh")
 @exporter("Round", any_layout=True)
 def rounded(node: Node, x: Value) -> Value:
     """Export rounding half to even; integers are unchanged."""
+    # ONNX's Round takes floats only.
     return x if x.dtype.is_integer else kept(x, node.make("Round", x))
 
 
@@ -92,6 +93,7 @@ def log1p_of(node: Node, x: Value) -> Value:
     step = node.make("Sub", u, one)
     log = node.make("Log", u)
     scaled = node.make("Mul", log, node.make("Div", x, step))
+    # Where 1 + x rounds to 1, the logarithm is x itself.
     small = node.make("Equal", step, node.like(0, x))
     # The scaled form is NaN (inf / inf) where u is infinite.
     plain = node.make("Or", node.make("IsInf", u), node.make("LessOrEqual", u, node.like(0, x)))
@@ -133,6 +135,7 @@ def sinh(node: Node, x: Value) -> Value:
     """Export sinh(x), as (expm1(x) - expm1(-x)) / 2 for float64, which onnxruntime lacks."""
     if x.dtype is not dtypes.float64:
         return kept(x, node.make("Sinh", x))
+    # Differences of exp would cancel for small x.
     both = node.make("Sub", _expm1(node, x), _expm1(node, node.make("Neg", x)))
     return kept(x, node.make("Mul", both, node.like(0.5, x)))
 
@@ -173,6 +176,7 @@ def elu(node: Node, x: Value) -> Value:
 @exporter("Selu", any_layout=True)
 def selu(node: Node, x: Value) -> Value:
     """Export the scaled ELU of self-normalizing networks."""
+    # The constants of the SELU paper, which TensorFlow fixes; ONNX has them as attributes in float32.
     scale, alpha = 1.0507009873554805, 1.6732632423543772
     if x.dtype is not dtypes.float64:
         return kept(x, node.make("Selu", x, alpha=alpha, gamma=scale))

@@ -26,12 +26,14 @@ def _less_than_one(node: Node, x: Value) -> Value:
 @of_two("TanhGrad")
 def tanh_grad(node: Node, y: Value, dy: Value) -> Value:
     """Export (1 - y²)·dy."""
+    # d tanh(x) / dx = 1 - y².
     return _times(node, _less_than_one(node, _times(node, y, y)), dy)
 
 
 @of_two("SigmoidGrad")
 def sigmoid_grad(node: Node, y: Value, dy: Value) -> Value:
     """Export y·(1 - y)·dy."""
+    # d sigmoid(x) / dx = y (1 - y), so only the result of the forward step is needed.
     return _times(node, y, _less_than_one(node, y), dy)
 
 
@@ -44,6 +46,7 @@ def sqrt_grad(node: Node, y: Value, dy: Value) -> Value:
 @of_two("RsqrtGrad")
 def rsqrt_grad(node: Node, y: Value, dy: Value) -> Value:
     """Export -dy·y³ / 2, or 0 where dy is 0."""
+    # With y = x^(-1/2), dy/dx = -½ x^(-3/2) = -½ y³.
     return _where_any(node, dy, _times(node, dy, y, y, y, -0.5))
 
 
@@ -81,6 +84,7 @@ def leaky_relu_grad(node: Node, dy: Value, x: Value) -> Value:
 @of_two("EluGrad")
 def elu_grad(node: Node, dy: Value, y: Value) -> Value:
     """Export dy, or (y + 1)·dy where y is negative."""
+    # y = exp(x) - 1 for negative x, so y + 1 is the derivative.
     curved = _times(node, node.make("Add", y, node.like(1, y)), dy)
     return node.make("Where", node.make("Less", y, node.like(0, y)), curved, dy)
 
@@ -88,6 +92,7 @@ def elu_grad(node: Node, dy: Value, y: Value) -> Value:
 @of_two("SeluGrad")
 def selu_grad(node: Node, dy: Value, y: Value) -> Value:
     """Export scale · dy, or (y + scale · alpha)·dy where y is negative."""
+    # scale · alpha of SELU. For negative x, y + scale · alpha = scale · alpha · exp(x), the derivative.
     scale, scale_alpha = 1.0507009873554805, 1.7580993408473768
     curved = _times(node, node.make("Add", y, node.like(scale_alpha, y)), dy)
     return node.make("Where", node.make("Less", y, node.like(0, y)), curved, _times(node, dy, scale))
@@ -96,6 +101,7 @@ def selu_grad(node: Node, dy: Value, y: Value) -> Value:
 @of_two("SoftplusGrad")
 def softplus_grad(node: Node, dy: Value, x: Value) -> Value:
     """Export dy / (exp(-x) + 1)."""
+    # 1 / (exp(-x) + 1) is the sigmoid, which does not overflow.
     return _times(node, node.make("Sigmoid", x), dy)
 
 
@@ -120,6 +126,7 @@ def broadcast_gradient_args(node: Node, first: Value, second: Value) -> list[Val
     ranks = [None if shape.dims is None else shape.dims[0] for shape in (first, second)]
     if ranks[0] is None or ranks[1] is None:
         node.refuse("shapes of unknown rank")
+    # Both shapes are filled up with ones at the front, as broadcasting does.
     most = max(ranks[0], ranks[1])
     found = []
     for shape, rank in zip((first, second), (ranks[0], ranks[1]), strict=True):

@@ -90,6 +90,7 @@ def _updating(op: str, reduction: str | None) -> None:
     @exporter(op)
     def made(node: Node, x: Value, indices: Value, updates: Value) -> Value:
         _check_policy(node)
+        # ONNX's reductions have no subtraction.
         change = node.make("Neg", updates) if node.op == "TensorScatterSub" else updates
         return _scattered(node, x, indices, change, reduction)
 
@@ -102,6 +103,7 @@ _updating("TensorScatterMin", "min")
 
 
 def _scattered(node: Node, x: Value, indices: Value, updates: Value, reduction: str | None) -> Value:
+    # ONNX combines no bools or strings.
     if reduction is not None and (x.dtype.is_bool or x.dtype is dtypes.string):
         node.refuse(f"updates of {x.dtype.name} that are combined")
     return node.make("ScatterND", x, node.int64(indices), updates, reduction=reduction)
@@ -111,12 +113,14 @@ def _scattered(node: Node, x: Value, indices: Value, updates: Value, reduction: 
 def where(node: Node, x: Value) -> Value:
     """Export the indices of the true elements, one row each."""
     given = x if x.dtype.is_bool else node.cast(x, dtypes.bool_)
+    # NonZero has one row per axis, TensorFlow one per element.
     return node.make("Transpose", node.make("NonZero", given), perm=[1, 0])
 
 
 @exporter("LowerBound", "UpperBound")
 def bound(node: Node, ordered: Value, values: Value) -> Value:
     """Export the number of elements in each ordered row that are less than a value, or for UpperBound not greater."""
+    # [rows, values, 1] against [rows, 1, elements]: each value is compared with all elements of its row.
     columns, own = node.unsqueezed(values, [2]), node.unsqueezed(ordered, [1])
     before = node.make("Less" if node.op == "LowerBound" else "LessOrEqual", own, columns)
     return node.make("ReduceSum", node.int64(before), node.const([2]), keepdims=0)
@@ -146,6 +150,7 @@ def sparse_to_dense(node: Node, indices: Value, shape: Value, values: Value, def
     places = node.reshaped(indices, [-1, 1]) if indices.rank < 2 else indices
     blank = node.make("Expand", node.scalar(default), node.vector(shape))
     count = node.make("Shape", places, start=0, end=1)
+    # A single value may stand for all positions.
     updates = node.make("Expand", values, count)
     return node.make("ScatterND", blank, node.int64(places), updates)
 
@@ -157,6 +162,7 @@ def one_hot(node: Node, indices: Value, depth: Value, on: Value, off: Value) -> 
     axis = int(node.attr("axis"))
     axis = rank if axis == -1 else axis
     places = node.make("Range", node.const(0), node.int64(node.scalar(depth)), node.const(1))
+    # Not ONNX's OneHot: it counts negative indices from the end.
     shaped = node.unsqueezed(places, [a for a in range(rank + 1) if a != axis])
     chosen = node.make("Equal", node.make("Unsqueeze", node.int64(indices), node.const([axis])), shaped)
     return node.make("Where", chosen, node.scalar(on), node.scalar(off))
@@ -203,10 +209,13 @@ def roll(node: Node, x: Value, shift: Value, axis: Value) -> Value:
         cut = -int(by) if size is None else -int(by) % max(size, 1)
         if size is None and cut:
             count = node.size_of(x, place)
+            # ONNX's Mod has the sign of the divisor, so the start is within the axis; Max keeps an empty axis from a
+            # division by 0.
             start = node.make("Mod", node.const([cut]), node.make("Max", count, node.const([1])))
         else:
             start = node.const([cut])
         at_axis = node.const([place])
+        # A shift by n moves the last n elements to the front.
         tail = node.make("Slice", x, start, node.const([_FAR]), at_axis)
         head = node.make("Slice", x, node.const([0]), start, at_axis)
         x = node.make("Concat", tail, head, axis=place).of(x.dims)

@@ -24,6 +24,7 @@ def concat_v2(node: Node, *inputs: Value) -> Value:
 def _joined(node: Node, values: tuple[Value, ...], axis: Value) -> Value:
     at = int(node.known(axis, "an axis that is not constant").reshape(-1)[0])
     if any(v.channels_first for v in values) and len({v.rank for v in values}) == 1:
+        # The axis is that of the graph's layout, so its place among the channels-first axes is looked up.
         plain, _ = alike(node, values)
         rank = node.rank(values[0])
         made = node.joined(plain, channels_first_order(rank).index(at % rank))
@@ -66,6 +67,7 @@ def unpack(node: Node, value: Value) -> list[Value]:
     axis, count = int(node.attr("axis")), int(node.attr("num"))
     if count == 0:
         return []
+    # Equal parts need the attribute from opset 18 on; earlier ones are not exported.
     parts = node.makes("Split", value, outputs=count, axis=axis, num_outputs=count)
     return [node.squeezed(part, [axis]) for part in parts]
 
@@ -96,6 +98,7 @@ def dynamic_stitch(node: Node, *inputs: Value) -> Value:
             sizes = [node.make("Shape", node.vector(number)), node.const([d for d in dims[own:] if d is not None])]
             rows.append(node.reshaped(data, node.joined(sizes)))
     data = node.joined(rows)
+    # The updates are applied in order, so a later row replaces an earlier one.
     numbers = node.joined([node.vector(n) for n in inputs[:half]])
     # The -1 makes the count 0 if there are no rows.
     greatest = node.make("ReduceMax", node.joined([node.const([-1]), numbers]), node.const([0]), keepdims=1)
@@ -139,6 +142,7 @@ def nth_element(node: Node, x: Value, n: Value) -> Value:
     """Export the value at position n of the last axis in ascending order, with `reverse` in descending order."""
     count = node.make("Add", node.vector(n), node.const([1]))
     values, _ = node.makes("TopK", x, count, outputs=2, largest=int(node.attr("reverse")))
+    # The last of the n + 1 first values in order.
     return node.squeezed(node.make("Slice", values, node.const([-1]), node.const([2**62]), node.const([-1])), [-1])
 
 
@@ -147,5 +151,6 @@ def in_top_k(node: Node, predictions: Value, targets: Value, k: Value | None = N
     """Export whether the target's prediction is among the k greatest of its row; ties count as greatest."""
     limit = node.const(int(node.attr("k"))) if k is None else node.int64(node.scalar(k))
     own = node.make("GatherElements", predictions, node.unsqueezed(node.int64(targets), [1]), axis=1)
+    # The target is among the k greatest if fewer than k predictions are greater.
     greater = node.cast(node.make("Greater", predictions, own), dtypes.int64)
     return node.make("Less", node.make("ReduceSum", greater, node.const([1]), keepdims=0), limit)

@@ -40,6 +40,7 @@ def diagonal_matrix(node: Node, x: Value) -> Value:
         node.refuse("a diagonal of several axes")
     last = node.squeezed(node.size_of(x, rank - 1), [0])
     places = node.make("Range", node.const(0), last, node.const(1))
+    # True on the diagonal, by comparing row and column numbers.
     main = node.make("Equal", node.unsqueezed(places, [1]), node.unsqueezed(places, [0]))
     return node.make("Where", main, node.make("Unsqueeze", x, node.const([rank])), node.like(0, x))
 
@@ -67,6 +68,7 @@ def set_diagonal(node: Node, x: Value, diagonal: Value) -> Value:
     main = node.make("Equal", _distances(node, x), node.const(0))
     rows, columns = node.size_of(x, rank - 2), node.size_of(x, rank - 1)
     count = node.make("Min", rows, columns)
+    # The diagonal is padded at its end to the number of rows; ONNX lists all begins, then all ends.
     pads = [node.const([0] * (2 * (rank - 1) - 1)), node.make("Sub", rows, count)]
     column = node.make("Unsqueeze", node.make("Pad", diagonal, node.joined(pads)), node.const([rank - 1]))
     return node.make("Where", main, column, x)

@@ -28,6 +28,7 @@ def mirror_pad(node: Node, x: Value, paddings: Value) -> Value:
     plain = node.rows(x)
     for axis, (before, after) in enumerate(known.tolist()):
         at, back = node.const([axis]), node.const([-1])
+        # Backwards from element before - 1 to the first. Only an end far below zero includes element 0.
         left = node.make("Slice", plain, node.const([before - 1]), node.const([-(2**62)]), at, back)
         right = node.make("Slice", plain, back, node.const([-after - 1]), at, back)
         plain = node.joined([*([left] if before else []), plain, *([right] if after else [])], axis)
@@ -37,6 +38,7 @@ def mirror_pad(node: Node, x: Value, paddings: Value) -> Value:
 def _padded(node: Node, x: Value, paddings: Value, value: Value | None, mode: str) -> Value:
     known = paddings.constant
     if known is None:
+        # TensorFlow has (before, after) per axis, ONNX all befores followed by all afters.
         columns = node.make("Transpose", node.int64(paddings), perm=[1, 0])
         return node.make("Pad", node.rows(x), node.reshaped(columns, [-1]), value, mode=mode)
     if not x.channels_first:
@@ -71,7 +73,9 @@ def space_to_batch(node: Node, x: Value, block: Value, paddings: Value) -> Value
     for i, size in enumerate(sizes):
         parts += [node.make("Div", _part(node, shape, i + 1), node.const([size])), node.const([size])]
     rest = node.make("Shape", padded, start=count + 1)
+    # [batch, size₁ / block₁, block₁, …, rest].
     spread = node.reshaped(padded, node.joined([*parts, rest]))
+    # All blocks come to the front of the batch; then the reduced sizes, then the rest.
     order = [*range(2, 2 * count + 1, 2), 0, *range(1, 2 * count, 2), *range(2 * count + 1, rank + count)]
     turned = node.transposed(spread, order)
     batch = node.make("Mul", parts[0], node.const([math.prod(sizes)]))
@@ -89,12 +93,14 @@ def batch_to_space(node: Node, x: Value, block: Value, crops: Value) -> Value:
     space = [_part(node, shape, i + 1) for i in range(count)]
     rest = node.make("Shape", x, start=count + 1)
     spread = node.reshaped(x, node.joined([*(node.const([n]) for n in sizes), batch, *space, rest]))
+    # The blocks are the first axes, and each goes behind its own spatial axis.
     order = [count]
     for i in range(count):
         order += [count + 1 + i, i]
     turned = node.transposed(spread, [*order, *range(2 * count + 1, rank + count)])
     whole = [node.make("Mul", part, node.const([n])) for part, n in zip(space, sizes, strict=True)]
     made = node.reshaped(turned, node.joined([batch, *whole, rest]))
+    # An end of -0 would be 0 and give an empty slice.
     starts, ends = known[:, 0].tolist(), [-after if after else 2**62 for after in known[:, 1].tolist()]
     return node.make("Slice", made, node.const(starts), node.const(ends), node.const(list(range(1, count + 1))))
 

@@ -31,6 +31,7 @@ def _fits(x: Dims, scale: Dims, zero: Dims) -> bool:
     if scale is None or None in scale or num_elements(zero) != num_elements(scale):
         return False
     many = [axis for axis, size in enumerate(scale) if size != 1]
+    # QuantizeLinear has one axis.
     return not many or (len(many) == 1 and x is not None and len(scale) <= len(x))
 
 
@@ -50,6 +51,7 @@ def _dequantizes(found: Found, opset: int) -> bool:
     zero = found.spec("zero")
     if zero.dtype is not x.dtype or scale.dtype is not dtypes.float32 or not _fits(x.dims, scale.dims, zero.dims):
         return False
+    # For int32, DequantizeLinear allows no zero point other than 0.
     if x.dtype is dtypes.int32:
         value = found.constant("zero")
         return value is not None and not value.any()
@@ -71,6 +73,7 @@ def _quantizes(found: Found, opset: int) -> bool:
         return False
     if x.dtype is not dtypes.float32 or scale.dtype is not dtypes.float32 or not _is_stored(dtype, opset):
         return False
+    # QuantizeLinear clips to the range of the dtype; any other clip would differ.
     if (found.number("least"), found.number("most")) != (dtype.min, dtype.max):
         return False
     zero = found.spec("zero") if "zero" in found.edges else None
@@ -101,6 +104,7 @@ def _parameters(node: Node, scale: Value, zero: Value | None) -> list[Value]:
 def _axis(node: Node, x: Value, scale: Value) -> int | None:
     dims = scale.dims or ()
     many = [axis for axis, size in enumerate(dims) if size != 1]
+    # The scale broadcasts from the last axis, so its axes are counted from there.
     return node.rank(x) - len(dims) + many[0] if many else None
 
 

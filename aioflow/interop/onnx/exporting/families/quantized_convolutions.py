@@ -109,6 +109,7 @@ def qlinear_conv(
     `factor`, one number or one for each filter, stands for the three scales: it is passed as the scale of the
     filters, and the other two scales are 1.
     """
+    # y = sums · factor, and ONNX computes sums · x_scale · w_scale / y_scale.
     one, of_filters = node.const(1, dtypes.float32), _vector(node, factor)
     zeros = _vector(node, w_zero)
     return _convolved(node, "QLinearConv", x, w, x, one, x_zero, w, of_filters, zeros, one, y_zero, bias)

@@ -67,6 +67,7 @@ def _layer(node: Node, gates: str, forget: float, inputs: tuple[Value, ...]) -> 
     all_steps = steps.constant is not None and x.dims is not None and x.dims[0] == int(steps.constant)
     biases = {gate: node.sliced(bias, i * units, (i + 1) * units) for i, gate in enumerate(gates)}
     if forget:
+        # TensorFlow adds `forget_bias` in every step; as part of the bias it costs nothing.
         biases["f"] = node.make("Add", biases["f"], node.like(forget, bias))
     layer = _Layer(
         x if all_steps else node.make("Slice", x, node.const([0]), node.vector(steps), node.const([0])),
@@ -93,9 +94,11 @@ def _whole(node: Node, layer: _Layer) -> Value:
     """Return h of all steps, computed by an LSTM node."""
     rows = node.transposed(node.joined([layer.columns[gate] for gate in _GATES], axis=1).of((None, None)), (1, 0))
     of_input, of_output = (node.sliced(rows, *ends, axis=1) for ends in ((0, -layer.units), (-layer.units, _REST)))
+    # ONNX has one bias for the input and one for the previous output, which are added; the second is zero here.
     bias = node.joined([*(layer.biases[gate] for gate in _GATES), node.like([0] * 4 * layer.units, layer.x)])
     looks = node.joined([layer.looks[gate] for gate in _LOOKS]) if layer.looks else None
     given = [of_input, of_output, bias, None, *layer.state, looks]
+    # ONNX has an axis of directions in front, of size 1 here.
     directed = [None if each is None else node.unsqueezed(each, [0]) for each in given]
     made = node.make("LSTM", layer.x, *directed, hidden_size=layer.units)
     return node.squeezed(made, [1])
@@ -106,10 +109,12 @@ def _scanned(node: Node, layer: _Layer) -> tuple[Value, ...]:
     order = "ifco"
     columns = node.joined([layer.columns[gate] for gate in order], axis=1)
     of_input, of_output = (node.sliced(columns, *ends) for ends in ((0, -layer.units), (-layer.units, _REST)))
+    # One product for all steps, outside of the Scan; only the product with the previous output is sequential.
     projected = node.make("MatMul", layer.x, of_input)
     projected = node.make("Add", projected, node.joined([layer.biases[gate] for gate in order]))
     inner = copy(node)
     inner.scope = scope = Scope(node.scope.parts, f"{node.name}/step", node.scope)
+    # x is [steps, batch, size].
     batch = None if layer.x.dims is None else layer.x.dims[1]
     output, cells = (scope.input(f"{node.name}/{each}", node.dtype, (batch, layer.units)) for each in ("h", "c"))
     at = scope.input(f"{node.name}/x", node.dtype, (batch, 4 * layer.units))
@@ -120,6 +125,7 @@ def _scanned(node: Node, layer: _Layer) -> tuple[Value, ...]:
     scope.body.outputs += [*state, *found]
     kinds = [node.dtype] * len(scope.body.outputs)
     attrs = {"body": scope.body, "num_scan_inputs": 1}
+    # A Scan returns the last states first; only the stacked results count here.
     return node.scope.nest("Scan", f"{node.name}/Scan", [*layer.state, projected], kinds, attrs)[2:]
 
 
@@ -132,7 +138,9 @@ def _step(node: Node, layer: _Layer, gates: dict[str, Value], cells: Value) -> l
             given = node.make("Add", given, node.make("Mul", seen, layer.looks[name]))
         return node.make("Sigmoid", given)
 
+    # Peepholes of input and forget gates see the old cells, that of the output gate the new ones.
     i, f, ci = gate("i", cells), gate("f", cells), node.make("Tanh", gates["c"])
+    # cs = f · c + i · ci.
     cs = node.make("Add", node.make("Mul", f, cells), node.make("Mul", i, ci))
     if layer.clip > 0:
         cs = node.make("Clip", cs, node.like(-layer.clip, cs), node.like(layer.clip, cs))

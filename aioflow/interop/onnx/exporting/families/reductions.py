@@ -20,10 +20,12 @@ def _reduced(node: Node, op: str, x: Value, axes: Value) -> Value:
     if known is None or rank is None:
         # No axes mean no reduction in TensorFlow, and by default all axes in ONNX.
         return node.make(op, node.rows(x), node.vector(axes), keepdims=int(keep), noop_with_empty_axes=1)
+    # A set, since an axis may be listed twice.
     normal = sorted({int(a) % max(rank, 1) for a in known.reshape(-1)})
     if not normal:
         return x
     spatial = list(range(1, rank - 1))
+    # In all other cases the remaining axes would have no layout of their own, so the plain value is reduced.
     if not x.channels_first or not (keep or normal == spatial):
         return _along(node, op, node.rows(x), normal, keep)
     order = channels_first_order(rank)
@@ -82,6 +84,7 @@ def _extreme(node: Node, op: str, x: Value, axes: Value) -> Value:
     made = _reduced(node, op, node.cast(node.rows(x), wide), axes)
     of_none = wide.min if op == "ReduceMax" else wide.max
     own = x.dtype.min if op == "ReduceMax" else x.dtype.max
+    # A number of the narrow dtype never equals the extreme of the wide one, so only an empty reduction does.
     is_none = node.make("Equal", made, node.const(of_none, wide))
     return node.make("Where", is_none, node.const(own, x.dtype), node.cast(made, x.dtype))
 
@@ -99,6 +102,7 @@ def some(node: Node, x: Value, axes: Value) -> Value:
 
 
 def _some(node: Node, x: Value, axes: Value) -> Value:
+    # ReduceMax takes bool only from opset 20 on.
     count = _reduced(node, "ReduceSum", node.int64(x), axes)
     return node.make("Greater", count, node.const(0))
 
@@ -148,6 +152,7 @@ def cumulative_product(node: Node, x: Value, axis: Value) -> Value:
     else:
         taken = node.make("Less" if node.attr("exclusive") else "LessOrEqual", factor, result)
     last = node.transposed(x, [*(a for a in range(rank) if a != at), at])
+    # […, result, factor]; ONNX has CumProd only in later opsets than those exported.
     spread = node.make("Where", taken, node.make("Unsqueeze", last, node.const([rank - 1])), node.like(1, x))
     made = node.make("ReduceProd", spread, node.const([rank]), keepdims=0)
     back = [*range(at), rank - 1, *range(at, rank - 1)]

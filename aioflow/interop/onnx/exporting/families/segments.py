@@ -29,6 +29,7 @@ def _combined(node: Node, data: Value, ids: Value, count: Value, reduction: str,
     rows = data
     tail = node.make("Shape", data, start=own)
     if own != 1:
+        # Ids of several axes number rows of the remaining axes.
         rows = node.reshaped(data, node.joined([node.make("Shape", numbers), tail]))
     # ONNX counts negative indices from the end, so dropped rows go to an extra last row, which is sliced off.
     beyond = node.make("Where", node.make("Less", numbers, node.const(0)), count, numbers)
@@ -64,6 +65,8 @@ def _sorted(op: str, reduction: str) -> None:
         found = _combined(node, data, ids, count, reduction, _start(node, data, reduction))
         if reduction in ("add", "mul"):
             return found
+        # TensorFlow returns 0 for an empty segment of the sorted ops, and the extreme of the dtype for the unsorted
+        # ones.
         present = node.make("Greater", _counts(node, data, ids, count), node.const(0))
         return node.make("Where", present, found, node.like(0, data))
 
@@ -86,6 +89,7 @@ def segment_mean(node: Node, data: Value, ids: Value) -> Value:
     """Export the mean of the rows of each segment."""
     count = _sorted_count(node, ids)
     total = _combined(node, data, ids, count, "add", node.like(0, data))
+    # Max avoids 0 / 0: the mean of an empty segment is 0.
     rows = node.cast(node.make("Max", _counts(node, data, ids, count), node.const(1)), data.dtype)
     return node.make("Div", total, rows)
 

@@ -45,6 +45,7 @@ def rank_of(node: Node, x: Value) -> Value:
 def reshape(node: Node, x: Value, wanted: Value) -> Value:
     """Export the same elements in another shape."""
     dims = node.outputs[0].dims
+    # The static shape determines the sizes, at most one of them by -1, so the wanted shape needs no nodes.
     if dims is not None and wanted.constant is None and sum(size is None for size in dims) <= 1 and 0 not in dims:
         return node.reshaped(x, [-1 if size is None else size for size in dims])
     if wanted.constant is not None:
@@ -66,6 +67,7 @@ def squeeze(node: Node, x: Value) -> Value:
     axes = [int(axis) for axis in node.attr("squeeze_dims")]
     if axes:
         return node.squeezed(x, axes)
+    # With named axes the rank of the result is known.
     if x.is_static:
         return node.squeezed(x, [i for i, n in enumerate(x.dims or ()) if n == 1])
     return node.make("Squeeze", x)
@@ -114,6 +116,7 @@ def lin_space(node: Node, start: Value, stop: Value, count: Value) -> Value:
     number = node.int64(node.scalar(count))
     places = node.make("Range", node.const(0), number, node.const(1))
     last = node.make("Sub", number, node.const(1))
+    # Max avoids a division by 0 for a single number.
     steps = node.cast(node.make("Max", last, node.const(1)), start.dtype)
     delta = node.make("Div", node.make("Sub", node.scalar(stop), node.scalar(start)), steps)
     made = node.make("Add", node.scalar(start), node.make("Mul", node.cast(places, start.dtype), delta))
@@ -130,7 +133,9 @@ def broadcast_shape(node: Node, first: Value, second: Value) -> Value:
         rank = max(rank or 0 for rank in ranks)
         missing = [node.const([1] * (rank - (own or 0))) for own in ranks]
         left, right = (node.joined([m, node.vector(v)]) for m, v in zip(missing, (first, second), strict=True))
+        # Of each pair of sizes, the one that is not 1.
         return node.make("Where", node.make("Equal", left, node.const(1)), right, left)
+    # Ranks are unknown: let the runtime broadcast arrays of these shapes.
     ones = [node.make("Expand", node.const(1), node.vector(each)) for each in (first, second)]
     return node.make("Shape", node.make("Mul", *ones))
 
@@ -139,4 +144,5 @@ def broadcast_shape(node: Node, first: Value, second: Value) -> Value:
 def invert_permutation(node: Node, x: Value) -> Value:
     """Export the position of each index."""
     places = node.make("Range", node.const(0), node.make("Size", x), node.const(1))
+    # The inverse maps x[i] to i.
     return node.make("ScatterElements", places, node.int64(x), places, axis=0)
