@@ -18,6 +18,7 @@ from aioflow.runtime.device import host, present_devices
 def table(calibration: Calibration) -> Iterator[str]:
     """Yield the calibration as readable lines."""
     for device_type, speeds in calibration.speeds.items():
+        # Seconds are shown in microseconds.
         yield f"{device_type}: {speeds.overhead * 1e6:.2f} µs per node"
         for name, rate in speeds.rates.items():
             yield f"  {name:<15} {rate / 1e9:9.2f} G/s  {RATES[name]}"
@@ -50,6 +51,7 @@ def add_parser(commands: Commands) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     path: Path = arguments.output or calibration_path()
+    # One card of each type: all cards of a type share one entry of the calibration.
     first = {backend.device_type: backend.device(i) for backend, i in present_devices(SessionConfig()) if i == 0}
     cards = [device for device_type, device in first.items() if device_type != HOST]
     with progress("measurement") as shown:

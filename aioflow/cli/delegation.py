@@ -38,6 +38,7 @@ def as_lines(found: Delegation | af.errors.OpError) -> Iterator[str]:
         return
     if found.engine is None:
         return
+    # Nodes of the step are those that an engine computes and those that stay.
     count = sum(map(len, found.parts))
     nodes = tables.plural(count + len(found.stays), "node")
     parts = f", in {tables.plural(len(found.parts), 'part')}" if found.parts else ""
@@ -62,6 +63,7 @@ def _grouped(found: Delegation) -> list[tuple[tuple[str, str], list[str]]]:
     groups: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for name, staying in found.stays.items():
         groups[staying.op, staying.reason].append(name)
+    # The most frequent reasons first.
     return sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
 
 

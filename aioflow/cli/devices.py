@@ -31,6 +31,7 @@ def _run(arguments: argparse.Namespace) -> int:
         print(json.dumps([dataclasses.asdict(device) for device in devices], indent=2))
         return 0
     rows = [("device", "type", "memory", "description"), *map(_row, devices)]
+    # The head of the table is its first row, and counts for the widths.
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -49,5 +50,6 @@ def readable_size(count: int | None) -> str:
     """Return a number of bytes in the largest unit that leaves at least one; "-" for None."""
     if count is None:
         return "-"
+    # ⌊log₂(count) / 10⌋, exact for any integer.
     power = min(max(count.bit_length() - 1, 0) // 10, len(_UNITS) - 1)
     return f"{count / 1024**power:.4g} {_UNITS[power]}"

@@ -96,6 +96,7 @@ def add_parser(commands: Commands) -> None:
 
 def _count(text: str) -> tuple[str, int]:
     name, _, number = text.partition("=")
+    # `float` compares numbers of any length; `int` refuses texts of more than 4300 digits.
     if not name.isalpha() or not number.isdecimal() or not 0 < float(number) <= _MOST_DEVICES:
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form CPU=4, with at most {_MOST_DEVICES}")
     return name.upper(), int(number)
@@ -134,6 +135,7 @@ def _find_devices(counts: Mapping[str, int]) -> None:
 def _explain(arguments: argparse.Namespace) -> Explanation:
     counts = dict(arguments.device_count)
     if arguments.target is None:
+        # Devices need not exist here to be explained.
         devices = tuple(f"{_TASK}/device:{kind}:{i}" for kind, count in counts.items() for i in range(count))
     else:
         devices = run(_devices_at(arguments.target))
@@ -175,8 +177,10 @@ def _read(path: str, names: Sequence[str]) -> _Step:
             tensors.append(element)
         else:
             targets.append(element)
+    # A first pruning without feeds finds the placeholders that the step needs.
     unfed = prune(StepRequest((), tuple(tensors), tuple(targets)))
     placeholders = [name for name, node in unfed.nodes.items() if node.op == "Placeholder"]
+    # All of them are fed with zeros in a measured run.
     feeds = tuple(graph.get_operation_by_name(name).outputs[0] for name in placeholders)
     return _Step(graph, StepRequest(feeds, tuple(tensors), tuple(targets)))
 
@@ -220,11 +224,13 @@ async def _measure(step: _Step, target: str, config: af.SessionConfig, costs: Co
     taken = []
     async with af.Session(target, graph=step.graph, config=config) as session:
         if not target:
+            # Not with a target: the assignments would overwrite the values of the cluster.
             await session.run(_initialized(step.graph, step.request, size))
         for _ in range(_TRACED):
             metadata = af.RunMetadata()
             options = af.RunOptions(trace_level=af.TraceLevel.FULL)
             await session.run(fetches, feeds, options=options, run_metadata=metadata)
+            # Traced steps give the times of nodes; tracing costs time, so untraced steps are timed separately.
             observe_step(costs, metadata.step_stats)
         for _ in range(_TIMED):
             started = perf_counter()

@@ -97,8 +97,10 @@ def _fetches(model: Model, arguments: argparse.Namespace) -> Sequence[af.Tensor 
     fed = {tensor.op for signature in signatures for tensor in signature.inputs.values()}
     # Operations come after their inputs, except for the back edges of loops, so one pass suffices.
     for op in model.graph.get_operations():
+        # `fed` has all operations that depend on an input.
         if any(tensor.op in fed for tensor in op.inputs):
             fed.add(op)
+    # Outputs that depend on no input are left out, unless there are no others.
     return [tensor for tensor in outputs if tensor.op in fed] or outputs
 
 

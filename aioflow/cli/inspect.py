@@ -86,13 +86,16 @@ def _run(arguments: argparse.Namespace) -> int:
 def _found(arguments: argparse.Namespace) -> _Found:
     path, kind = arguments.model, kind_of(arguments.model)
     surveyed = survey(path, kind)
+    # Weights alone have no graph to import.
     if not kind.open:
         return _Found(path, surveyed, None, surveyed.unsupported, {}, {})
+    # The import would fail with the same list.
     if surveyed.unsupported:
         return _Found(path, surveyed, None, surveyed.unsupported, {}, {})
     try:
         with progress(f"loading {path}"):
             model = opened_model(arguments)
+    # Only the import finds unsupported attributes and dtypes.
     except UnsupportedError as error:
         return _Found(path, surveyed, None, error.unsupported, {}, {})
     estimates: dict[str, Estimate | OpError] = {}
@@ -155,6 +158,7 @@ def _weights(surveyed: Survey) -> tuple[int, int]:
     for parameter in surveyed.parameters:
         elements = 1
         for size in parameter.shape:
+            # Python integers, because a damaged file may state sizes whose product overflows int64.
             elements *= size
         count += elements
     return count, sum(parameter.size for parameter in surveyed.parameters)
@@ -168,6 +172,7 @@ def _call(found: _Found, name: str) -> Iterator[str]:
     yield f"signature {name}{f', {signature.method}' if signature.method else ''}"
     coming, made = ({key: t.dims for key, t in each.items()} for each in (signature.inputs, signature.outputs))
     if isinstance(estimate, Estimate):
+        # The estimate has inferred shapes, which state more than those of the file.
         coming, made = dict(estimate.shapes), dict(estimate.made)
     table = [("in", key, t.dtype.name, tables.shape_text(coming[key])) for key, t in signature.inputs.items()]
     table += [("opt", key, t.dtype.name, tables.shape_text(t.dims)) for key, t in signature.optional.items()]

@@ -68,6 +68,7 @@ def all_inputs(signature: Signature, arguments: argparse.Namespace) -> dict[str,
         )
     made = {name: filled(name, signature.inputs[name], shapes[name], arguments.fill) for name in missing}
     values = {**made, **given}
+    # In the order of the signature, whatever the order of the options.
     return {name: values[name] for name in signature.all_inputs if name in values}
 
 
@@ -86,7 +87,9 @@ def add_shape(parser: argparse.ArgumentParser) -> None:
 
 def input_shape(text: str) -> tuple[str, Dims]:
     """Return the name and the sizes of "x=?,3". Raises ArgumentTypeError if the text is not of that form."""
+    # From the right: a name may contain "=", sizes do not.
     name, equals, sizes = text.rpartition("=")
+    # No sizes at all, as in "x=", is the shape of a scalar.
     parts = [part.strip() for part in sizes.split(",") if part]
     if not equals or not name or not all(part.isdecimal() or part in _OPEN for part in parts):
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form x=1,3,224,224, or x=?,3")
@@ -152,6 +155,7 @@ def given_inputs(signature: Signature, texts: Sequence[str]) -> dict[str, Array]
 def _given(signature: Signature, text: str) -> dict[str, Array]:
     name, equals, rest = text.partition("=")
     tensors = signature.all_inputs
+    # Names of inputs take precedence over files whose names contain "=".
     if equals and name in tensors:
         return {name: _value(name, rest, tensors[name])}
     if text.endswith(".npz") and isinstance(arrays := _load(text), Mapping):
@@ -180,6 +184,7 @@ def _value(name: str, text: str, tensor: Tensor) -> Array:
                 raise InvalidArgumentError(
                     f"{text} has several arrays", expected=f"one named {name}", actual=list(loaded)
                 )
+            # A file with one array may call it as it likes.
             loaded = loaded.get(name) if name in loaded else next(iter(loaded.values()))
         return _as(name, loaded, tensor)
     if not text.startswith(_LIKE_JSON) and text not in _WORDS:
@@ -202,6 +207,7 @@ def _as(name: str, value: object, tensor: Tensor) -> Array:
     if isinstance(value, np.ndarray) and value.dtype == np.float64 and tensor.dtype.is_floating:
         value = value.astype(tensor.dtype.np_dtype)
     if isinstance(value, np.ndarray) and value.dtype.kind in "SU":
+        # Texts of a list are encoded by `to_array`.
         value = value.tolist()
     try:
         return to_array(value, tensor.dtype)
@@ -213,6 +219,7 @@ def _as(name: str, value: object, tensor: Tensor) -> Array:
 def _load(path: str) -> Any:
     with file_errors(path), open(path, "rb") as file:  # opened here: NumPy does not close a damaged file
         try:
+            # Pickles execute code of the file.
             loaded = np.load(file, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
                 return loaded
@@ -260,6 +267,7 @@ def _filled(name: str, dtype: DType, shape: list[int], fill: str) -> Array:
         if dtype.is_floating or dtype.is_complex:
             return numbers.random(shape).astype(dtype.np_dtype)
         if dtype.is_bool or dtype.is_integer:
+            # 0 and 1 are valid as indices, masks and tokens of most models.
             return numbers.integers(0, 2, shape).astype(dtype.np_dtype)
     if not (dtype.is_numeric or dtype.is_bool):
         raise DTypeError(f"input {name!r} cannot be generated", expected="numbers, bools or strings", actual=dtype.name)

@@ -88,6 +88,7 @@ def _shown(value: object) -> str:
 def _dtypes(attr: str, allowed: Sequence[DType] | None, kernels: Sequence[KernelDef]) -> list[str]:
     """Return the names of the dtypes that the op allows and a kernel accepts; empty if neither restricts them."""
     limits = [kernel.dtypes.get(attr) for kernel in kernels]
+    # A kernel without a limit accepts every dtype.
     taken = None if None in limits else {dtype for limit in limits if limit is not None for dtype in limit}
     if allowed is None:
         return sorted(dtype.name for dtype in taken or ())

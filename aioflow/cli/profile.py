@@ -153,6 +153,7 @@ def _with_parts(
     for node in nodes:
         part = parts.get(node.node) if node.op == DELEGATED else None
         if part is not None:
+            # The node's own name keeps parts with the same first node apart.
             name = f"{tables.plural(len(part), 'node')}, {part[0]} … {node.node}"
             work[name] = sum(flops.get(each, 0.0) for each in part)
             node = dataclasses.replace(node, op=str(found.engine), node=name)
@@ -165,11 +166,14 @@ def _rows(
 ) -> list[_Row]:
     """Sum up the nodes by `key`, slowest first."""
     found: dict[str, _Row] = {}
+    # 1 avoids a division by 0 if no node has a duration.
     total = sum(node.duration for node in nodes if node.op not in BOUNDARY) or 1.0
     for node in nodes:
+        # Feeds and fetches are no work of the model.
         if node.op in BOUNDARY:
             continue
         row = found.setdefault(key(node), _Row(key(node), node.op))
+        # All steps are in `nodes`, so each counts as its share of one step.
         row.count += 1 / steps
         row.seconds += node.duration / steps
         row.share += node.duration / total
@@ -202,6 +206,7 @@ _HEADS: Final = ("count", "total", "mean", "share", "GFLOP/s")
 
 
 def _cells(row: _Row) -> tuple[str, ...]:
+    # 10⁹ operations per second.
     rate = f"{row.flops / row.seconds / 1e9:,.2f}" if row.flops and row.seconds else ""
     mean = row.seconds / row.count
     return f"{row.count:,.6g}", time_text(row.seconds), time_text(mean), f"{row.share:.1%}", rate

@@ -70,6 +70,7 @@ def run_command(name: str, command: Callable[[], int]) -> int:
         say(name, _in_one_line(error))
         return _WRONG
     except ExceptionGroup as group:
+        # A fault of the program among the errors keeps its traceback.
         mistakes, others = group.split((OpError, OSError))
         if others is not None or mistakes is None:
             raise
@@ -117,6 +118,7 @@ def _in_one_line(error: BaseException) -> str:
         text = error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
     else:
         text = str(error) or type(error).__name__
+    # Line breaks in a message would break the promise of one line.
     return " ".join(text.split())
 
 
@@ -132,6 +134,7 @@ def _give_up_broken_output() -> None:
     except OSError:
         with suppress(OSError, ValueError):
             nowhere = os.open(os.devnull, os.O_WRONLY)
+            # The descriptor is replaced, since the interpreter flushes its own buffer at exit.
             os.dup2(nowhere, sys.stdout.fileno())
             os.close(nowhere)
 
@@ -175,18 +178,22 @@ class _Stop:
 
     async def watched(self, main: Coroutine[object, object, T]) -> T:
         """Run the coroutine in this task. Raises Stopped."""
+        # Signals before this line find no task, and raise in the handler.
         self._task = asyncio.current_task()
         try:
             return await main
         except asyncio.CancelledError:
+            # Not cancelled by the first signal: another cancellation, or one that a second signal overtook.
             if len(self._received) != 1:
                 raise
             raise Stopped(self._received[0]) from None
 
     def __call__(self, number: int, _: FrameType | None) -> None:
         if self._patience is not None:
+            # Armed at the first signal only: a later one must not extend the time.
             _end_within(self._patience)
             self._patience = None
+        # The loop has not started the coroutine yet, so there is nothing to cancel.
         if self._task is None:
             raise Stopped(number)
         if number == signal.SIGTERM and self._on_terminate is not None and not self._received:
@@ -244,6 +251,7 @@ def run_demo(module: str, arguments: Sequence[str], name: str) -> int:
     try:
         status: int = importlib.import_module(module).main(arguments)
     except ModuleNotFoundError as error:
+        # A missing module of the package itself is a fault, not a missing extra.
         if error.name is None or error.name.partition(".")[0] == "aioflow":
             raise
         say(name, f"the demo needs {error.name}, which is not installed: {install_command('demo')}")

@@ -54,6 +54,7 @@ class Progress:
     def _draw(self) -> None:
         if self._is_seen:
             self._drawn = self._clock()
+            # One column less than the terminal: a full line would wrap, and could not be erased.
             text = self._text()[: max(1, shutil.get_terminal_size().columns - 1)]
             self._stream.write(_ERASE + text)
             self._stream.flush()
@@ -64,6 +65,7 @@ class Progress:
         share = self._done / self._total if self._total else 1.0
         bar = "#" * round(share * _BAR)
         passed = self._clock() - self._began
+        # passed / share is the expected total; the rest of it is left.
         left = f", {time_text(passed / share * (1 - share))} left" if self._done else ""
         return f"{self._label} [{bar:-<{_BAR}}] {self._done}/{self._total}{left}"
 

@@ -100,6 +100,7 @@ async def _call(arguments: argparse.Namespace) -> int:
                 await session.prepared()
             if arguments.delegate != AUTO:  # the user wants the results of this engine
                 outputs = await session.run(fetches, feeds)
+        # `first` includes the compilation of the step.
         times = _Times(opened - started, first - opened, await _repeated(session, fetches, feeds, arguments.repeat))
         engine = next(as_lines(session.delegation(fetches, list(feeds))), "") if config.delegate is not None else ""
     for line in _report(model, signature, values, outputs, times):
@@ -158,6 +159,7 @@ def _summary(value: _Output) -> str:
     array = np.asarray(value)
     some = ", ".join(_element(item) for item in array.reshape(-1)[:_SHOWN])
     shown = f"{some}, …" if array.size > _SHOWN else some
+    # "V" is the kind of ml_dtypes' small floats.
     if array.size <= 1 or array.dtype.kind not in "fiu" + "V":
         return shown
     numbers = array.astype(np.float64)
@@ -206,6 +208,7 @@ def _written(arguments: argparse.Namespace, signature: Signature, outputs: Mappi
         with file_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         for name, array in arrays.items():
+            # Names of outputs may contain slashes and colons.
             plain = re.sub(r"[^\w.-]", "_", name)
             yield _write(folder / f"{plain}.npy", {name: array})
 

@@ -174,7 +174,9 @@ def _parsed_limit(text: str) -> tuple[str, float]:
     known = {each.name: each.type for each in fields(service.Limits)}
     name, _, number = text.partition("=")
     try:
+        # Annotations are texts here, because of `from __future__ import annotations`.
         value = {"int": int, "float": float}[str(known[name])](number)
+        # Checks the range at parsing, where argparse names the option.
         service.Limits(**{name: value})
     except (KeyError, ValueError) as error:
         raise InvalidArgumentError(
@@ -216,6 +218,7 @@ async def _serve(arguments: argparse.Namespace, stop: _Stop) -> int:
     # Imported objects stay. Without this, each full collection would traverse them and block the event loop for longer.
     gc.freeze()
     async with _service(arguments, models, where) as server:
+        # From here on, SIGTERM ends the wait in `_until`.
         stop.action = server.stop
         if stop.is_wanted:  # SIGTERM arrived while the service was starting
             server.stop()
@@ -270,6 +273,7 @@ def _service(
     budget = arguments.memory_budget
     if arguments.processes == 1:
         if budget is not None:
+            # With several processes, each one limits itself.
             keep_within(budget)
             limits = limits.within(budget)
         return service.Server(models, options, where, limits=limits, memory_budget=budget)
@@ -313,9 +317,11 @@ def _options(arguments: argparse.Namespace) -> service.ModelOptions:
 
 def _token(path: Path) -> str:
     with file_errors(path), path.open("rb") as file:
+        # The open file is checked, not the path, which could be replaced in between.
         check_private(path, os.fstat(file.fileno()))
         # Two bytes more, for a line end, or to notice a token that is too long.
         found = file.read(_MOST_TOKEN + 2).strip()
+    # Headers carry visible ASCII only.
     if not found or len(found) > _MOST_TOKEN or not found.isascii() or any(byte <= 32 for byte in found):
         raise InvalidArgumentError(f"{path} has no token", expected="printable ASCII without spaces, on one line")
     return found.decode()

@@ -53,6 +53,7 @@ def rows(table: Sequence[Sequence[str]], right: Iterable[int] = (), indent: str 
             for column, (cell, size) in enumerate(zip(row, widths, strict=True))
         ]
         line = (indent + "  ".join(cells)).rstrip()
+        # Output into a file or pipe is complete.
         yield line if limit is None or len(line) <= limit else line[: limit - 1] + "…"
 
 
@@ -61,6 +62,7 @@ def packed(cells: Sequence[tuple[str, str]]) -> Iterator[str]:
     limit = width() or 100
     names, values = (max((len(cell[i]) for cell in cells), default=0) for i in (0, 1))
     across = max(1, (limit + 1) // (names + values + 4))
+    # ⌈cells / columns⌉; each line takes every `height`-th cell.
     height = -(-len(cells) // across)
     for line in range(height):
         shown = [f"{name.ljust(names)} {value.rjust(values)}" for name, value in cells[line::height]]

@@ -87,8 +87,10 @@ async def _reached(arguments: argparse.Namespace) -> RemoteCluster:
     for target in _targets(arguments):
         cluster = RemoteCluster(target, timeout=_ANSWER, credentials=credentials)
         try:
+            # The first server lists the others, so none of them is connected here.
             await cluster.connect(others=False)
         except (UnavailableError, DeadlineExceededError) as away:
+            # Another server of the cluster may answer.
             error = away
             await cluster.close()
         except BaseException:
@@ -116,6 +118,7 @@ async def _again_and_again(arguments: argparse.Namespace, cluster: RemoteCluster
         found = await _look(cluster)
         now = monotonic()
         _show(arguments, found, before, now - looked)
+        # Rates are over the time between two looks, which also includes the wait for slow servers.
         before, looked = found, now
         await asyncio.sleep(arguments.interval)
 
@@ -149,11 +152,13 @@ def _show(
     if arguments.json:
         print(json.dumps(_document(found)), flush=True)
         return
+    # Texts of other machines could contain escape sequences of the terminal.
     lines = [printable(line) for line in _lines(found, before, passed)]
     if arguments.once or not sys.stdout.isatty():
         print("\n".join(lines) + ("" if arguments.once else "\n"), flush=True)
         return
     columns, height = shutil.get_terminal_size()
+    # Full lines would wrap and scroll the screen.
     shown = "\n".join(line[: columns - 1] for line in lines[: height - 1])
     print(_CLEAR + shown, end="", flush=True)
 
@@ -179,6 +184,7 @@ def _row(
         return (task, f"unreachable: {status.message}"[:60], *[""] * 9)
     activity = status.activity
     rate = ""
+    # A server that was restarted counts from 0, and has no rate until the next look.
     if isinstance(before, ServerStatus) and passed and activity.begun >= before.activity.begun:
         rate = f"{(activity.begun - before.activity.begun) / passed:,.1f}"
     return (
@@ -199,6 +205,7 @@ def _row(
 def _duration(value: float) -> str:
     if value < 60:
         return f"{value:.1f} s"
+    # `divmod` gives (hours, minutes).
     minutes, hours = divmod(int(value) // 60, 60)[::-1]
     return f"{hours}:{minutes:02} h" if hours else f"{minutes} min"
 

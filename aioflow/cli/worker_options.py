@@ -128,6 +128,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
 def _limit(text: str) -> tuple[str, int | float]:
     try:
         limit = parse_limit(text)
+        # Checked alone here, to name the option; the result is discarded.
         with_limits(CommOptions(credentials=Credentials()), dict([limit]))
     except (InvalidArgumentError, DTypeError) as error:
         raise argparse.ArgumentTypeError(f"{error.message}: expected {error.expected}, not {error.actual}") from error
@@ -145,6 +146,7 @@ def parse_options(parser: Parser, arguments: Sequence[str], environment: Mapping
         InvalidArgumentError: as in `cluster_task`; or a setting of the file or a credential is wrong.
         NotFoundError: as in `cluster_task`; or a file of a credential cannot be read.
     """
+    # Not `parse_args`, so that the error can mention a range that the shell has expanded.
     known, rest = parser.parse_known_args(arguments)
     if rest:
         is_range = any("=" in word and not word.startswith("-") for word in rest)
@@ -169,10 +171,12 @@ def parse_options(parser: Parser, arguments: Sequence[str], environment: Mapping
         settings = _settings_of_file(flags["config"], found.worker)
         limits = _limits_of_file(flags["config"], found.limits)
         given.append(found.given)
+    # In order of precedence: the command line, the file, the environment.
     task = find_task(given, environment)
     chosen = {name: flags.get(name, settings.get(name, default)) for name, default in _DEFAULTS.items()}
     proofs = {name: flags.get(name, settings.get(name)) for name in CREDENTIALS}
     chosen["until_eof"] = "until_eof" in flags
+    # The command line overrides the file.
     limits = {**limits, **dict(flags.get("limit", ()))}
     return WorkerOptions(task, **chosen, credentials=given_credentials(argparse.Namespace(**proofs)), limits=limits)
 
@@ -212,6 +216,8 @@ def _limits_of_file(path: Path, limits: Mapping[str, Any]) -> Mapping[str, Any]:
 def _as_options(name: str, key: str, value: object) -> Iterator[str]:
     """Yield a setting in the form of command-line options."""
     for one in value if isinstance(value, list) else [value]:
+        # A bool is an int in Python, but no option here takes one.
         if isinstance(one, bool) or not isinstance(one, str | int | float):
             raise InvalidArgumentError(f"{name}: {key}", expected="a text, a number, or a list", actual=brief(value))
+        # In one word, so that a value that begins with "-" is no option.
         yield f"--{key}={one}"
