@@ -48,6 +48,7 @@ def _tensors(graph: Graph, signature: str, given: Any) -> dict[str, Tensor]:
     for name, value in given.items():
         check_kind(name, str, f"a name of signature {signature!r}", "a str")
         tensor: Any = graph.as_graph_element(value, allow_operation=False)
+        # Handles have no meaning outside of the process.
         if tensor.dtype in (dtypes.resource, dtypes.variant):
             raise DTypeError(
                 f"{name!r} of signature {signature!r} is a handle", expected="a tensor of values", actual=tensor.dtype
@@ -68,6 +69,7 @@ def variables_of(graph: Graph, definition: GraphDef) -> tuple[tuple[Weight, ...]
     """Return the variables of a definition, and the operations of their handles."""
     handles = [graph.get_operation_by_name(node.name) for node in definition.nodes if node.op == VARIABLE]
     known = _known(graph)
+    # A variable without an entry in any collection counts as trainable below.
     trained = {v.handle.op for v in graph.get_collection(GraphKeys.TRAINABLE_VARIABLES) if hasattr(v, "handle")}
     weights = [
         Weight(handle.name, handle.attrs["dtype"], handle.attrs["shape"], handle not in known or handle in trained)
@@ -87,6 +89,7 @@ def reads_of(graph: Graph, handles: list[Operation]) -> list[Tensor]:
     reads = []
     for handle in handles:
         variable = known.get(handle)
+        # An existing read is preferred, since a finalized graph takes no new nodes.
         read = plain.get(handle) if variable is None else _value(graph, variable)
         reads.append(_new_read(graph, handle) if read is None else read)
     return reads

@@ -29,6 +29,7 @@ def without_constants(definition: GraphDef) -> tuple[GraphDef, dict[str, Array]]
     def taken(nodes: Iterable[NodeDef], where: str = "") -> tuple[NodeDef, ...]:
         return tuple(_without(node, where, names) for node in nodes)
 
+    # `names` is filled by both calls, so constants of functions and of the graph are shared.
     nodes = taken(definition.nodes)
     functions = tuple(replace(f, nodes=taken(f.nodes, f"{f.name}:")) for f in definition.functions)
     values = {name: data.to_array() for data, name in names.items()}
@@ -41,6 +42,7 @@ def _without(node: NodeDef, where: str, names: dict[TensorData, str]) -> NodeDef
         return node
     attrs: dict[str, Any] = dict(node.attrs)
     for key in large:
+        # Equal constants share the name of the first.
         attrs[_STORED + key] = names.setdefault(attrs.pop(key), f"constant:{where}{node.name}:{key}")
     return replace(node, attrs=attrs)
 
@@ -50,6 +52,7 @@ def _is_large(value: TensorData) -> bool:
 
     Quantized constants stay in the graph: among the weights they would be plain integers.
     """
+    # A tuple holds strings, which are no bytes of a tensor file.
     return not isinstance(value.data, tuple) and len(value.data) >= LARGE and not value.dtype.is_quantized
 
 

@@ -70,6 +70,7 @@ def open_folder(place: Place, kept: ExitStack) -> Contents:
             if latest == data:
                 if failure is not None:
                     raise failure
+                # Only the attempt that succeeded keeps its marks and copies.
                 kept.push(attempt.pop_all())
                 return found
             data = latest
@@ -82,6 +83,7 @@ def open_folder(place: Place, kept: ExitStack) -> Contents:
 
 def _opened(place: Place, data: bytes, kept: ExitStack) -> Contents:
     manifest = Manifest.from_bytes(data, place.path(MANIFEST))
+    # Marked before the files are read, so that a save meanwhile does not delete them.
     place.keep(manifest.graph.name, kept)
     definition = _definition(place, manifest.graph, GraphDef.from_bytes)
     ops = _definition(place, manifest.ops, GraphDef.from_json)
@@ -106,6 +108,7 @@ def _definition(place: Place, file: StoredFile, read: Callable[[bytes], GraphDef
 
 def _assets(place: Place, manifest: Manifest, kept: ExitStack) -> dict[str, str]:
     files = {asset.file.name: asset.file for asset in manifest.assets}
+    # Local assets are read in place, and stay while the version is marked.
     if not place.is_remote:
         for file in files.values():
             place.check(file)
@@ -115,6 +118,7 @@ def _assets(place: Place, manifest: Manifest, kept: ExitStack) -> dict[str, str]
     # tempfile takes a lock of Python's, which must not be held at a fork; see `aioflow_numpy.compiled.process`.
     with not_forked():
         folder = tempfile.mkdtemp(prefix="aioflow-assets-")
+    # Before the first copy, so that a failure removes the folder, too.
     kept.callback(_remove, folder, generation())
     paths = {name: os.path.join(folder, name.removeprefix(f"{ASSETS}/")) for name in files}
     for name, file in files.items():

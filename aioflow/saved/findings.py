@@ -61,6 +61,7 @@ def is_weight(dtype: str, shape: Iterable[int]) -> bool:
     Weights are floating-point or complex numbers, or integers of at most eight bits, as in quantized models, with more
     than one element. Wider integers are sizes, axes and indices; booleans are masks.
     """
+    # Single numbers are parameters of ops, such as an epsilon.
     return dtype not in _NO_WEIGHTS and count(shape) > 1
 
 
@@ -74,6 +75,7 @@ def constants(definition: GraphDef) -> Iterator[Parameter]:
 
 def counted(definition: GraphDef) -> Mapping[str, int]:
     """Return the number of nodes of each op."""
+    # A function counts once, however often it is called.
     nodes = [*definition.nodes, *(node for function in definition.functions for node in function.nodes)]
     return Counter(node.op for node in nodes)
 

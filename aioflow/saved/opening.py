@@ -111,11 +111,14 @@ def checkpoints_in(folder: Path) -> list[str]:
     with file_errors(folder):
         parts = [pattern.fullmatch(str(entry)) for entry in folder.iterdir() for pattern in (_CHECKPOINT_FILE, _SHARD)]
     prefixes = {part[1]: committing_file(part[1]) for part in parts if part is not None and _is_prefix(part[1])}
+    # A prefix has several files; the one written last tells when the checkpoint was complete.
     times = {prefix: Path(file).stat().st_mtime_ns for prefix, file in prefixes.items() if file is not None}
+    # Ties are broken by name, so the order does not depend on the folder's.
     found = sorted(times, key=lambda prefix: (times[prefix], prefix))
     with suppress(OpError):  # a file of another kind may have the state file's name
         if (latest := latest_checkpoint(folder)) is not None:
             newest = str(folder / plain_prefix(Path(latest).name))
+            # The state file is right even if files were copied in another order.
             return [*(prefix for prefix in found if prefix != newest), newest]
     return found
 
@@ -156,6 +159,7 @@ def _kind_of_file(place: Path) -> Kind | None:
         # A safetensors file begins with the length of its JSON header.
         if len(start) > 8 and start[8:9] == b"{" and 2 <= struct.unpack("<Q", start[:8])[0] <= size - 8:
             return WEIGHTS
+        # Our own binary form, JSON, or TensorFlow's text form.
         if start.startswith(MAGIC) or start.lstrip()[:1] == b"{" or _TEXT.match(start):
             return GRAPH
         if _META_TEXT.match(start):
@@ -193,6 +197,7 @@ def _fields(file: BinaryIO, size: int) -> tuple[dict[int, int], bool]:
         kind = tag & 7
         if kind not in (_LENGTH, _VARINT, *_SKIPPED):
             return {}, False
+        # The last occurrence of a field decides; only its wire type matters here.
         found[tag >> 3] = kind
         length = _varint(file) if kind in (_LENGTH, _VARINT) else _SKIPPED[kind]
         if length is None or (kind != _VARINT and file.seek(length, os.SEEK_CUR) > size):
@@ -279,6 +284,7 @@ def open_graph(path: str | os.PathLike[str]) -> Model:
 
 
 def _guessed(graph: Graph, definition: GraphDef) -> Signature:
+    # Only the definition's own nodes: the import may add others.
     own = [graph.get_operation_by_name(node.name) for node in definition.nodes]
     read = {tensor for op in graph.get_operations() for tensor in op.inputs}
     inputs = [op.outputs[0] for op in own if op.type == PLACEHOLDER]

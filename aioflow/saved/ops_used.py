@@ -47,5 +47,6 @@ def _known(nodes: Iterable[NodeDef], defaults: Mapping[str, Mapping[str, AttrVal
 
 def _without(node: NodeDef, defaults: Mapping[str, AttrValue]) -> NodeDef:
     known = OPS.get(node.op).attrs if node.op in OPS else node.attrs
+    # An attribute with another value changes the op's meaning, so it stays and the import reports it.
     new = [key for key in node.attrs if key not in known and key in defaults and node.attrs[key] == defaults[key]]
     return replace(node, attrs={key: value for key, value in node.attrs.items() if key not in new}) if new else node

@@ -80,6 +80,7 @@ class Place:
                 f"{self.path(file.name)} is too large", expected=f"at most {_MAX_GRAPH} bytes", actual=file.size
             )
         contents = BytesIO()
+        # The generator raises after the last piece if the digest differs, before the contents are used.
         contents.writelines(self._checked(file))
         return contents.getvalue()
 
@@ -131,7 +132,9 @@ class Place:
             return
         path = self.path(name)
         with file_errors(path):
+            # Resolved, because a link or ".." may lead outside.
             real = os.path.realpath(path)
+            # With the separator, or "/model-other" would pass as inside of "/model".
             if not real.startswith(os.path.realpath(self.name).rstrip(os.sep) + os.sep):
                 raise PermissionDeniedError(
                     f"{path} is a link that leads out of the folder", expected=f"a file in {self.name}", actual=real

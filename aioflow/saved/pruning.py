@@ -40,12 +40,14 @@ def pruned(graph: Graph, signatures: Mapping[str, Signature], assets: Iterable[T
     paths = {ref_of(tensor): tensor for tensor in assets}
     computed: dict[str, None] = {}
     for signature in signatures.values():
+        # Per signature: an input of one may be computed by another.
         fed = {ref_of(tensor) for tensor in signature.inputs.values()} | set(paths)
         _walk(nodes, [ref_of(tensor) for tensor in signature.outputs.values()], fed, computed)
     given = {ref: tensor for s in signatures.values() for tensor in s.inputs.values() for ref in [ref_of(tensor)]}
     stand_ins = {
         ref.node: _placeholder(ref.node, tensor.dtype, tensor.dims)
         for ref, tensor in {**given, **paths}.items()
+        # A node that another signature computes, or that has other outputs, cannot be replaced.
         if ref.node not in computed and len(tensor.op.outputs) == 1
     }
     for ref in given:
@@ -85,6 +87,7 @@ def _anywhere(node: NodeDef, names: set[str]) -> NodeDef:
     """Return the node without its device, and with only those colocation constraints whose nodes exist."""
     attrs = dict(node.attrs)
     groups: Any = attrs.pop("_class", ())
+    # Colocation with a dropped node would be an error at the import.
     beside = tuple(g for g in groups if not g.startswith("loc:@") or g.removeprefix("loc:@") in names)
     return replace(node, device="", attrs=attrs | ({"_class": beside} if beside else {}))
 

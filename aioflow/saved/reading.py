@@ -133,6 +133,7 @@ def _tensor(graph: Graph, signature: str, info: TensorInfo) -> Tensor:
             actual=f"{tensor.dtype.name} {format_dims(tensor.dims)}",
         )
     if info.shape is not None:
+        # The graph may know less than the writer did.
         tensor.set_shape(info.shape)
     return tensor
 
@@ -144,6 +145,7 @@ def _variables(
     graph: Graph, place: Place, wanted: tuple[Weight, ...], weights: StoredWeights | None
 ) -> dict[str, Variable]:
     handles = {op.name: op for op in graph.get_operations() if op.type == VARIABLE}
+    # The manifest is untrusted: names must match exactly.
     if set(handles) != {weight.name for weight in wanted} or (handles and weights is None):
         raise DataLossError(
             f"the weights in {place.name} do not fit the graph",
@@ -155,6 +157,7 @@ def _variables(
     for weight in wanted:
         _check_weight(handles[weight.name], weight)
     restored = _restored(graph, weights.prefix, wanted)
+    # The read that the writer made represents the variable, so that no second one is added.
     reads = {op.inputs[0].op.name: op.outputs[0] for op in graph.get_operations() if _is_value(op)}
     collections = (GraphKeys.GLOBAL_VARIABLES,)
     found: dict[str, Variable] = {}
@@ -208,6 +211,7 @@ async def _initialize(
     Values in a local file become arrays over the mapped memory, if the variables are in this process.
     """
     mapped = None if weights is None else await in_thread(weights.values, list(variables), effects=False)
+    # Mapped values are assigned below instead, without a copy.
     initializers = [variable.initializer for variable in variables.values()] if mapped is None else []
     try:
         if tables or initializers:

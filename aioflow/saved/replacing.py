@@ -35,7 +35,9 @@ def replace_manifest(place: Place, manifest: Manifest) -> None:
         before = _manifest_before(place)
         present = None if before is None else tuple(before.files)
         earlier = () if before is None else tuple(names for names in before.replaced if _is_there(place, names))
+        # The version that is replaced now becomes the last of the list.
         left = earlier if present is None else (*earlier, present)
+        # From here on, readers find the new version; deletions come afterwards.
         store.put(name, replace(manifest, replaced=left).to_bytes())
         for names in left:
             # A file that cannot be deleted stays in the list, and the next save tries again. The model has been saved.
@@ -88,6 +90,7 @@ def being_written(place: Place, mark: str) -> Iterator[None]:
     with suppress(OSError):  # the cleanup is optional
         for name in os.listdir(folder):
             if (match := _BEING_WRITTEN.fullmatch(name)) and has_writer(folder / name) is False:
+                # The save may have been killed after it wrote the manifest.
                 if not _may_be_present(place, match[1]):
                     _remove_version(place, match[1])
                 (folder / name).unlink(missing_ok=True)

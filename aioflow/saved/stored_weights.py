@@ -25,6 +25,7 @@ class StoredWeights:
     """
 
     def __init__(self, place: Place, weights: StoredFile) -> None:
+        # First the digest of the manifest, then what it says about the files.
         place.check(weights)
         self._reader: CheckpointReader | None = None
         self._store, self._name = place.store(weights.name.removesuffix(CHECKPOINT_MANIFEST))
@@ -40,6 +41,7 @@ class StoredWeights:
         # None in a store, and for a checkpoint with values in blocks.
         self._file = None if place.is_remote or manifest["version"] != 1 else data_file(self.prefix, manifest)
         if self._file is not None:
+            # While the version is known to exist: a mapped file outlives its deletion.
             self._file.map_whole()
 
     def are_there(self) -> bool:

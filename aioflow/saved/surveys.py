@@ -85,7 +85,9 @@ def _variables(prefix: str, metas: Iterable[Message]) -> Iterator[Parameter]:
     names: dict[str, str] = {}
     for saved in (meta.object_graph_def for meta in metas):
         functions = [saved.concrete_functions[name] for name in saved.concrete_functions]
+        # A set: several functions capture the same variables.
         for number in {number for function in functions for number in function.bound_inputs}:
+            # The file is untrusted, so a number may be out of range.
             if number < len(saved.nodes) and saved.nodes[number].HasField("variable"):
                 names.update((key, saved.nodes[number].variable.name) for key in keys.get(number, ()))
     found = [each for each in values(prefix) if not names or each.name in names]
@@ -191,6 +193,7 @@ def _onnx(path: str) -> Survey:
         for node in body.node:
             domain, op = _text(node.domain), _text(node.op_type)
             ops[f"{domain}:{op}" if domain not in ("", "ai.onnx") else op] += 1
+            # Branches and loop bodies are searched, too.
             bodies += [a.g for a in node.attribute if a.HasField("g")] + [g for a in node.attribute for g in a.graphs]
             held = [a.t for a in node.attribute if a.HasField("t") and count(a.t.dims) > 1]
             parameters += [_initializer(onnx, each, node.output[0]) for each in held if node.output]
@@ -212,6 +215,7 @@ def _initializer(onnx: Any, tensor: Any, given: str | bytes) -> Parameter:
     try:
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
     except KeyError:
+        # A type of a later onnx: its size is unknown.
         return Parameter(name, f"type {tensor.data_type}", shape, 0)
     return parameter(name, str(dtype), shape, dtype.itemsize)
 

@@ -29,6 +29,7 @@ def exports(columns: list[SavedColumn]) -> list[Tensor]:
     made: dict[ExportedTable, list[Tensor]] = {}
     for column in columns:
         if column.table not in made:
+            # Outside of control dependencies that may be open in the caller's code.
             with column.graph.as_default(), column.graph.control_dependencies(None):
                 made[column.table] = column.table.exported()
     return [made[column.table][column.index] for column in columns]
@@ -57,6 +58,7 @@ def table_initializers(graph: Graph, prefix: str | None) -> list[Operation]:
         slices = constant([""] * len(columns), dtypes.string, name="slices")
         wanted = [column.dtype for column in columns]
         values = make_list("RestoreV2", constant(prefix, name="prefix"), names, slices, dtypes=wanted)
+        # Each table has two columns, keys and values, in this order.
         made = [table[0].table.imported(*values[2 * i : 2 * i + 2]) for i, table in enumerate(tables)]
     for node in made:
         graph.add_to_collection(GraphKeys.TABLE_INITIALIZERS, node)

@@ -23,6 +23,7 @@ def weights(path: str) -> Survey:
     files = sorted(place.glob("*.safetensors")) if place.is_dir() else [place]
     found = []
     for file in files:
+        # Without an index, several files may use one name for different tensors.
         opened, prefix = safetensors.open(file), f"{file.name}: " if len(files) > 1 else ""
         found += [_described(opened, name, prefix) for name in opened.names()]
     return Survey(WEIGHTS, "", {"files": str(len(files))}, {}, tuple(found))
@@ -40,6 +41,7 @@ def checkpoint(path: str) -> Survey:
         prefix = checkpoint_prefix(place) or path
         return Survey(CHECKPOINT, "", {}, {}, tuple(values(prefix)))
     prefixes = checkpoints_in(place)
+    # `kind_of` returns CHECKPOINT for a folder only if it has one.
     newest = prefixes[-1]
     versions = {"newest": Path(newest).name, "of": str(len(prefixes))}
     return Survey(CHECKPOINT, "", versions, {}, tuple(values(newest)))

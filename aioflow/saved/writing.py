@@ -106,6 +106,7 @@ async def save(
     place, graph = Place(folder), session.graph
     calls = calls_of(graph, signatures)
     paths = assets_of(graph, assets or {})
+    # Fails before the values are read, which may take long.
     await in_thread(_check_free, place, overwrite, effects=False)
     await in_thread(_check_assets, list(paths.values()), effects=False)
     definition = await in_thread(pruned, graph, calls, list(paths), effects=False)
@@ -186,8 +187,10 @@ def _write(place: Place, content: _Content, tensors: Mapping[str, Storable], ove
             new = Place(made.path)
             store, name = new.store(MANIFEST)
             store.put(name, _Writer(new, "").write(content, tensors).to_bytes())
+            # The rename is atomic: other processes see no model or a whole one.
             made.publish()
         return
+    # Random, because another process may save into the folder at the same time.
     mark = f"-{secrets.token_hex(6)}"
     with being_written(place, mark), unless_it_fails(place, mark):
         manifest = _Writer(place, mark).write(content, tensors)
@@ -213,6 +216,7 @@ class _Writer:
         checkpoint()
         graph = self._put(f"graph{self._mark}.aiograph", content.definition.to_bytes())
         ops = self._put(f"ops{self._mark}.json", ops_used(content.definition).to_json().encode())
+        # One file: names of constants contain colons, names of variables do not.
         tensors = {**tensors, **content.constants}
         weights = self._weights(tensors) if tensors else None
         return Manifest(content.signatures, graph, ops, weights, content.variables, assets)
