@@ -39,6 +39,7 @@ def given_credentials(options: argparse.Namespace) -> Credentials:
     files = [options.tls_cert, options.tls_key, options.tls_ca]
     if options.secret_file is None and not any(files):
         return Credentials.from_environment()
+    # A certificate alone would leave the process without a way to verify others.
     if any(files) and not all(files):
         raise InvalidArgumentError("TLS needs three files", expected="--tls-cert, --tls-key and --tls-ca")
     secret = None if options.secret_file is None else read_secret(options.secret_file)

@@ -115,6 +115,7 @@ def _whole(path: Path) -> Weights:
 
 def _by_index(path: Path) -> Weights:
     homes = _index(path)
+    # Each file is opened once, however many tensors it has.
     files = {name: TensorFile(path.parent / name) for name in sorted(set(homes.values()))}
     absent = [
         f"{tensor} in {name}"

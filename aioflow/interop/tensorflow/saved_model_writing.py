@@ -68,6 +68,7 @@ def restoring_nodes(
     dtypes_ = [dtype for _, dtype, _ in variables] + [dtype for _, *both in tables for dtype in both]
     about = ("save/Const", "save/{}/tensor_names", "save/{}/shape_and_slices")
     reads = [f"save/Read_{i}" for i in range(len(variables))]
+    # An export has two outputs, keys and values; the first has no number.
     reads += [f"save/Export_{i}{port}" for i in range(len(tables)) for port in ("", ":1")]
     waits = [f"^save/Assign_{i}" for i in range(len(variables))] + [f"^save/Import_{i}" for i in range(len(tables))]
     save, restore = (tuple(text.format(kind) for text in about) for kind in ("SaveV2", "RestoreV2"))

@@ -151,6 +151,7 @@ def normalizer(node: Node, x: Tensor) -> Tensor:
     elif norm == "L1":
         size = reduce_sum(make("Abs", values), -1, True)
     elif norm == "L2":
+        # √(Σ x²).
         size = make("Sqrt", reduce_sum(make("Square", values), -1, True))
     else:
         return node.refuse(f"norm={norm}")

@@ -51,6 +51,7 @@ def attention(
     if bias is not None:
         projected = make("AddV2", projected, bias)
     count = node.required("num_heads")
+    # [batch, steps, sizes of q, k and v side by side].
     q, k, v = (heads(each, count) for each in _pieces(projected, node.attr("qkv_hidden_sizes", []) or None, 2))
     before: Size = 0
     if past is not None:

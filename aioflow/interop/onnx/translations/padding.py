@@ -117,6 +117,7 @@ def depth_to_space(node: Node, x: Tensor) -> Tensor:
 def space_to_depth(node: Node, x: Tensor) -> Tensor:
     block = node.required("blocksize")
     batch, channels, rows, columns = sizes_of(x)
+    # A block that does not divide the size fails in the reshape.
     high, wide = quotient(rows, block), quotient(columns, block)
     parts = [batch, channels, high, block, wide, block]
     order = [0, 3, 5, 1, 2, 4] if node.attr("mode", "DCR") == "DCR" else [0, 1, 3, 5, 2, 4]

@@ -51,8 +51,8 @@ def _stable_log_sum_exp(x: Tensor, axes: Tensor, keep: bool) -> Tensor:
     # The maximum cancels out, so no gradient needs to flow through it.
     greatest = make("StopGradient", make("Max", x, axes, keep_dims=True))
     # An infinite maximum less itself would be NaN.
-    # log Σ exp(x) = log Σ exp(x - max) + max.
     greatest = make("SelectV2", make("IsFinite", greatest), greatest, 0)
+    # log Σ exp(x) = log Σ exp(x - max) + max.
     result = make("Log", make("Sum", make("Exp", x - greatest), axes, keep_dims=True)) + greatest
     # The reduced axes have size 1 here: the sum only removes them.
     return result if keep else make("Sum", result, axes)

@@ -42,6 +42,7 @@ def _of_sum(
     if bias is not None:
         total = make("AddV2", total, bias)
     y = normal_of_rows(total, scale, shift, node.attr("epsilon", _EPSILON), centered)
+    # None stands for the outputs of mean and deviation, which no node reads.
     return y, None, None, total
 
 
