@@ -225,7 +225,11 @@ def _close(mine: Any, other: Any, rtol: float, atol: float, what: str) -> None:
 
 
 def _aioflow_eval(fetches: list[Any], feeds: Any) -> list[Any]:
-    return list(evaluate(fetches, feeds)) if fetches else []
+    found = list(evaluate(fetches, feeds)) if fetches else []
+    assert [np.asarray(v).dtype for v in found if not isinstance(v, bytes)] == [
+        y.dtype.np_dtype for y, v in zip(fetches, found, strict=True) if not isinstance(v, bytes)
+    ]
+    return found
 
 
 @pytest.fixture(scope="session")
