@@ -1,4 +1,4 @@
-"""Arithmetic: values against NumPy and known facts, gradients by finite differences, error messages."""
+"""Arithmetic: known facts and accuracy, gradients that TensorFlow lacks by finite differences, error messages."""
 
 from __future__ import annotations
 
@@ -44,71 +44,14 @@ def between(low: float, high: float, shape: tuple[int, ...] = (2, 3)) -> Any:
     return RNG.uniform(low, high, shape)
 
 
-def away_from_zero(shape: tuple[int, ...] = (2, 3)) -> Any:
-    return between(0.3, 2, shape) * RNG.choice([-1, 1], shape)
-
-
 # ── gradients ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# Each op with a gradient, and inputs at which it is smooth.
-UNARY: dict[str, Any] = {
-    **dict.fromkeys(("Neg", "Square", "Exp", "Expm1", "Sin", "Cos", "Sinh", "Cosh", "Tanh"), between(-2, 2)),
-    **dict.fromkeys(("Sigmoid", "Asinh", "Atan", "Erf", "Erfc"), between(-2, 2)),
-    **dict.fromkeys(("Abs", "Sign", "Reciprocal", "Inv"), away_from_zero()),
-    **dict.fromkeys(("Sqrt", "Rsqrt", "Log", "Lgamma", "Digamma"), between(0.5, 3)),
-    **dict.fromkeys(("Asin", "Acos", "Atanh", "Erfinv"), between(-0.8, 0.8)),
-    "Log1p": between(-0.5, 2),
-    "Tan": between(-1, 1),
-    "Acosh": between(1.5, 3),
-    "Ndtri": between(0.1, 0.9),
-}
-BINARY: dict[str, Any] = {
-    **dict.fromkeys(("Add", "AddV2", "Sub", "Mul", "SquaredDifference", "Atan2"), away_from_zero),
-    **dict.fromkeys(("Maximum", "Minimum"), away_from_zero),
-    **dict.fromkeys(("Div", "RealDiv", "DivNoNan", "MulNoNan", "Xdivy"), away_from_zero),
-    **dict.fromkeys(("Pow", "Xlogy", "Xlog1py"), lambda shape: between(0.3, 2, shape)),
-    **dict.fromkeys(("FloorMod", "Mod", "TruncateMod"), lambda shape: between(2.1, 2.9, shape)),
-}
-RESULT_GRADS = ("SqrtGrad", "RsqrtGrad", "ReciprocalGrad", "InvGrad", "TanhGrad", "SigmoidGrad")
-
-
-@pytest.mark.parametrize("name", UNARY)
-def test_gradient_of_one_operand(name: str) -> None:
-    check_gradients(op(name), UNARY[name])
-    check_gradients(op(name), UNARY[name][0, 0])
-
-
-@pytest.mark.parametrize("shapes", [((2, 3), (2, 3)), ((2, 3), (3,)), ((2, 1), (3,)), ((), (2, 3)), ((1, 3), ())])
-@pytest.mark.parametrize("name", BINARY)
-def test_gradient_of_two_operands(name: str, shapes: Any) -> None:
-    x, y = (BINARY[name](s) for s in shapes)
-    if "Mod" in name:
-        x = x * 3  # keeps x / y away from whole numbers, at which the remainder jumps
-    if name in ("Maximum", "Minimum"):
-        y = y + 0.01
-    check_gradients(op(name), x, y)
-
-
-@pytest.mark.parametrize("name", RESULT_GRADS)
-def test_gradient_of_gradient_ops(name: str) -> None:
-    check_gradients(op(name), between(0.3, 0.9), between(-1, 1))
-
-
-@pytest.mark.parametrize("name", ["Tanh", "Sigmoid", "Sqrt", "Rsqrt", "Reciprocal", "Exp", "Erf", "Lgamma", "Digamma"])
-def test_second_derivative(name: str) -> None:
-    check_gradients(lambda x: af.gradients(af.extend.make(name, x), x)[0], between(0.5, 0.9), rtol=1e-4)
-
-
-@pytest.mark.parametrize("exponent", [2, 3, 4, 0.5, -0.5, -1, -2, 1, 2.5, 0])
-def test_gradient_of_constant_powers(exponent: float) -> None:
-    check_gradients(lambda x: x**exponent, between(0.5, 2))
-
-
-def test_gradient_of_the_special_functions_of_two_operands() -> None:
-    order, x = np.array([[0.0], [1.0], [3.0]]), between(0.5, 3, (3, 2))
-    check_gradients(lambda x: af.polygamma(af.constant(order), x), x)
-    check_gradients(lambda x: af.zeta(af.constant(order + 1.5), x), x)
-    check_gradients(af.lbeta, between(0.5, 3))
+UNARY = ["Neg", "Square", "Exp", "Expm1", "Sin", "Cos", "Sinh", "Cosh", "Tanh", "Sigmoid", "Asinh", "Atan", "Erf"]
+UNARY += ["Erfc", "Abs", "Sign", "Reciprocal", "Inv", "Sqrt", "Rsqrt", "Log", "Lgamma", "Digamma", "Asin", "Acos"]
+UNARY += ["Atanh", "Erfinv", "Log1p", "Tan", "Acosh", "Ndtri"]
+BINARY = ["Add", "AddV2", "Sub", "Mul", "SquaredDifference", "Atan2", "Maximum", "Minimum", "Div", "RealDiv"]
+BINARY += ["DivNoNan", "MulNoNan", "Xdivy", "Pow", "Xlogy", "Xlog1py", "FloorMod", "Mod", "TruncateMod"]
+RESULT_GRADS = ["SqrtGrad", "RsqrtGrad", "ReciprocalGrad", "InvGrad", "TanhGrad", "SigmoidGrad"]
 
 
 @pytest.mark.parametrize("build", [af.igamma, af.igammac])
@@ -127,40 +70,29 @@ def test_gradient_of_the_incomplete_beta_function(shapes: Any) -> None:
         assert af.gradients(af.betainc(p, q, x), [p, q]) == [None, None]
 
 
-def test_gradient_of_sums_and_limits() -> None:
-    x, y = between(-2, 2), between(-2, 2)
-    check_gradients(lambda x, y: af.add_n([x, y, x]), x, y)
-    check_gradients(lambda x, y: af.accumulate_n([x, y], shape=[2, 3], tensor_dtype="float64"), x, y)
-    check_gradients(lambda x: af.clip_by_value(x, -0.71, 0.73), x)
-    check_gradients(lambda x: af.scalar_mul(3.0, x), x)
-    check_gradients(lambda x: af.math.polyval([1.0, 2.0, 3.0], x), x)
-    check_gradients(lambda x: af.check_numerics(x, "bad") * x, x)
-    check_gradients(lambda x: af.math.nextafter(x, 10.0), x, rtol=1e-4)
+@pytest.mark.parametrize("shapes", [((2, 3), (2, 3)), ((2, 3), (3,)), ((2, 1), (3,)), ((), (2, 3)), ((1, 3), ())])
+@pytest.mark.parametrize("name", ["Mod", "TruncateMod"])
+def test_gradient_of_truncating_remainders(name: str, shapes: Any) -> None:
+    x, y = (between(2.1, 2.9, s) for s in shapes)
+    # The factor keeps x / y away from whole numbers, at which the remainder jumps.
+    check_gradients(op(name), x * 3, y)
+
+
+def test_second_derivative_of_digamma() -> None:
+    check_gradients(lambda x: af.gradients(af.digamma(x), x)[0], between(0.5, 0.9), rtol=1e-4)
 
 
 def parts(z: Any) -> list[Any]:
     return [af.real(z), af.imag(z), af.abs(z), af.angle(z)]
 
 
-@pytest.mark.parametrize("name", ["Mul", "RealDiv", "DivNoNan", "MulNoNan", "Pow", "AddV2", "Sub", "Xdivy", "Xlogy"])
+@pytest.mark.parametrize("name", ["MulNoNan", "Xdivy", "Xlogy"])
 def test_gradient_of_two_complex_operands(name: str) -> None:
     values = [between(0.4, 1.5, s) for s in ((2, 3), (2, 3), (3,), (3,))]
     check_gradients(lambda a, b, c, d: parts(af.extend.make(name, af.complex(a, b), af.complex(c, d))), *values)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("Square", "Sqrt", "Rsqrt", "Reciprocal", "Exp", "Expm1", "Log", "Log1p", "Sin", "Cos", "Tan", "Asin"),
-        *("Acos", "Atan", "Sinh", "Cosh", "Tanh", "Asinh", "Acosh", "Atanh", "Sigmoid", "Conj", "Neg"),
-    ],
-)
-def test_gradient_of_one_complex_operand(name: str) -> None:
-    check_gradients(lambda a, b: parts(af.extend.make(name, af.complex(a, b))), between(0.2, 0.7), between(0.3, 0.8))
-
-
-def test_gradient_of_complex_parts_with_broadcasting() -> None:
-    check_gradients(lambda a, b: parts(af.complex(a, b)), between(0.5, 1, (2, 1)), between(0.5, 1, (3,)))
+def test_gradient_of_casts_to_complex() -> None:
     check_gradients(lambda a: af.real(af.cast(af.cast(a, "complex128") * (1 + 2j), "complex128")), between(-1, 1))
 
 
@@ -347,10 +279,7 @@ def test_integer_division_by_zero_is_an_error_at_the_node(name: str) -> None:
     assert value(z, {x: np.zeros(0, np.int32), y: 0}).shape == (0,)  # nothing was divided
 
 
-def test_floating_division_by_zero_is_infinite() -> None:
-    x = af.constant([1.0, -1.0, 0.0])
-    np.testing.assert_array_equal(value(x / 0.0), [np.inf, -np.inf, np.nan])
-    assert value(af.div_no_nan(x, 0.0)).tolist() == [0, 0, 0]
+def test_reciprocal_of_zero_without_nan_is_zero() -> None:
     assert value(af.math.reciprocal_no_nan([0.0, 2.0])).tolist() == [0.0, 0.5]
 
 
@@ -387,10 +316,7 @@ def test_operators_name_their_nodes() -> None:
     assert names == ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "Neg", "Abs", "Less"]
 
 
-def test_rounding_is_half_to_even() -> None:
-    x = np.array([-2.5, -1.5, -0.5, 0.5, 1.5, 2.5], np.float32)
-    for build in (af.round, af.rint):
-        assert value(build(x)).tolist() == [-2, -2, -0.0, 0, 2, 2]
+def test_rounding_leaves_integers_as_they_are() -> None:
     integers = af.constant([1, 2])
     assert af.round(integers) is integers
     assert value(af.extend.make("Round", integers)).tolist() == [1, 2]
@@ -505,18 +431,10 @@ def test_complex_numbers() -> None:
 # ── bits ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint64])
-def test_bits(dtype: Any) -> None:
-    x, y = np.array([0, 5, 100]).astype(dtype), np.array([3, 6, 7]).astype(dtype)
-    assert np.array_equal(value(af.bitwise.bitwise_and(x, y)), x & y)
-    assert np.array_equal(value(af.bitwise.bitwise_or(x, y)), x | y)
-    assert np.array_equal(value(af.bitwise.bitwise_xor(x, y)), x ^ y)
-    assert np.array_equal(value(af.bitwise.invert(x)), ~x)
-    assert np.array_equal(value(af.bitwise.left_shift(x, y)), x << y)
-    assert np.array_equal(value(af.bitwise.right_shift(x, y)), x >> y)
-    assert value(af.bitwise.right_shift(x, dtype(100))).tolist() == [0, 0, 0]
-    if np.issubdtype(dtype, np.signedinteger):
-        assert np.array_equal(value(af.bitwise.left_shift(x, dtype(-1))), x)
+@pytest.mark.parametrize("dtype", [np.int8, np.int32])
+def test_a_negative_shift_changes_nothing(dtype: Any) -> None:
+    x = np.array([0, 5, 100]).astype(dtype)
+    assert np.array_equal(value(af.bitwise.left_shift(x, dtype(-1))), x)
 
 
 # ── special functions ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -649,13 +567,6 @@ def test_zero_gradient_stays_zero_at_an_infinite_slope(build: Any) -> None:
     found = value(grad, {x: [4.0, 0.0, 9.0]})
     assert found[1] == 0
     assert np.isfinite(found).all()
-
-
-@pytest.mark.parametrize("into", [0.0, 0.25])
-def test_gradient_of_pow_is_finite_if_its_slope_overflows(into: float) -> None:
-    x, y = af.placeholder("float16", []), af.placeholder("float16", [])
-    found = evaluate(dense(af.gradients(af.pow(x, y), [x, y], grad_ys=np.float16(into))), {x: 6.0, y: 6.0})
-    np.testing.assert_allclose(found, [into * 6**6, into * 6**6 * math.log(6)], rtol=2e-3)
 
 
 def test_gradients_of_square_and_quotient_are_finite_if_slopes_overflow() -> None:

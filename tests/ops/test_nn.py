@@ -34,28 +34,6 @@ def run_fed(build: Callable[..., Any], *arrays: Any) -> Any:
         return evaluate([build(*xs)], dict(zip(xs, arrays, strict=True)))[0]
 
 
-X = np.array([-2.0, -0.5, 0.0, 0.5, 3.0, 7.0])
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("relu", [0, 0, 0, 0.5, 3, 7]),
-        ("relu6", [0, 0, 0, 0.5, 3, 6]),
-        ("leaky_relu", [-0.4, -0.1, 0, 0.5, 3, 7]),
-        ("elu", [np.expm1(-2.0), np.expm1(-0.5), 0, 0.5, 3, 7]),
-        ("softplus", np.log1p(np.exp(X))),
-        ("softsign", X / (1 + abs(X))),
-    ],
-)
-@pytest.mark.parametrize("dtype", ["float16", ml_dtypes.bfloat16, "float32", "float64"])
-def test_values(name: str, expected: Any, dtype: Any) -> None:
-    made = value_of(getattr(aioflow.nn, name), X.astype(dtype))
-    assert made.dtype == np.dtype(dtype)
-    tolerance = {2: 1e-2, 4: 1e-6, 8: 1e-8}[made.dtype.itemsize]
-    np.testing.assert_allclose(made.astype("float64"), expected, rtol=tolerance, atol=tolerance)
-
-
 def test_selu_keeps_mean_and_variance() -> None:
     made = value_of(aioflow.nn.selu, array(200_000))
     assert abs(made.mean()) < 0.02
@@ -77,27 +55,15 @@ def test_relu_of_every_size_keeps_nan_and_its_input(size: int, dtype: str) -> No
         np.testing.assert_array_equal(evaluate([aioflow.nn.relu(feed)], {feed: wide})[0], np.maximum(wide, 0))
 
 
+# tests/parity compares the second derivatives of the others.
 SMOOTH: dict[str, Callable[..., Any]] = {
-    "relu": aioflow.nn.relu,
-    "relu6": aioflow.nn.relu6,
-    "leaky_relu": aioflow.nn.leaky_relu,
     "leaky_relu steep": lambda x: aioflow.nn.leaky_relu(x, 1.5),
-    "elu": aioflow.nn.elu,
-    "selu": aioflow.nn.selu,
-    "softplus": aioflow.nn.softplus,
     "softsign": aioflow.nn.softsign,
     "crelu": aioflow.nn.crelu,
-    "softmax": aioflow.nn.softmax,
     "softmax axis": lambda x: aioflow.nn.softmax(x, axis=0),
-    "log_softmax": aioflow.nn.log_softmax,
     "log_softmax axis": lambda x: aioflow.nn.log_softmax(x, axis=0),
     "l2_loss": aioflow.nn.l2_loss,
 }
-
-
-@pytest.mark.parametrize("name", SMOOTH)
-def test_gradient(name: str) -> None:
-    check_gradients(SMOOTH[name], array(3, 4) * 3 + 0.01)
 
 
 @pytest.mark.parametrize("name", SMOOTH)
@@ -109,24 +75,11 @@ def test_second_derivative(name: str) -> None:
     check_gradients(first, array(3, 4) + 0.01, rtol=1e-4, atol=1e-5)
 
 
-GRADIENT_OPS = ["ReluGrad", "Relu6Grad", "LeakyReluGrad", "EluGrad", "SeluGrad", "SoftplusGrad", "SoftsignGrad"]
-
-
-@pytest.mark.parametrize("op", GRADIENT_OPS)
-def test_gradient_of_gradient_op(op: str) -> None:
-    check_gradients(lambda dy, x: make(op, dy, x), array(3, 4), array(3, 4, seed=1))
+def test_gradient_of_softsign_grad() -> None:
+    check_gradients(lambda dy, x: make("SoftsignGrad", dy, x), array(3, 4), array(3, 4, seed=1))
 
 
 # -- bias ------------------------------------------------------------------------------------------------
-
-
-def test_bias_add_gradients() -> None:
-    check_gradients(aioflow.nn.bias_add, array(3, 4), array(4))
-    check_gradients(aioflow.nn.bias_add, array(2, 3, 2, 4), array(4))
-    check_gradients(lambda x, b: aioflow.nn.bias_add(x, b, "NCHW"), array(2, 3, 2, 4), array(3))
-    check_gradients(lambda x: make("BiasAddGrad", x), array(2, 3, 4))
-    check_gradients(lambda x: make("BiasAddGrad", x, data_format="NCHW"), array(2, 3, 4))
-    check_gradients(lambda x, b: make("BiasAddV1", x, b), array(3, 4), array(4))
 
 
 @pytest.mark.parametrize("channels", [1, 3, 32, 64, 65])
@@ -196,13 +149,6 @@ def test_bias_add_grad_sums_rows(dtype: Any) -> None:
 
 
 # -- softmax ---------------------------------------------------------------------------------------------
-
-
-def test_softmax_does_not_overflow() -> None:
-    made = value_of(aioflow.nn.softmax, np.array([[1000.0, 1000.0], [-1000.0, 0.0]], np.float32))
-    np.testing.assert_array_equal(made, [[0.5, 0.5], [0, 1]])
-    logs = value_of(aioflow.nn.log_softmax, np.array([1e4, 0.0], np.float32))
-    np.testing.assert_array_equal(logs, [0, -1e4])
 
 
 def test_softmax_rejects_wrong_ranks_and_axes() -> None:
@@ -283,32 +229,7 @@ def test_dropout_of_integers_is_refused() -> None:
         aioflow.nn.dropout(np.arange(3), rate=0.5)
 
 
-# -- layers and embeddings -------------------------------------------------------------------------------
-
-
-def test_layers() -> None:
-    check_gradients(aioflow.nn.xw_plus_b, array(2, 3), array(3, 4), array(4))
-    check_gradients(aioflow.nn.relu_layer, array(2, 3), array(3, 4), array(4))
-    assert value_of(aioflow.nn.zero_fraction, np.array([[0, 1], [2, 0]])) == 0.5
-
-
-def test_embedding_gradients() -> None:
-    ids = np.array([[0, 2], [2, 1]], np.int32)
-    check_gradients(lambda t: aioflow.nn.embedding_lookup(t, ids), array(4, 3))
-    check_gradients(lambda t: aioflow.nn.embedding_lookup(t, ids, max_norm=1.0), array(4, 3))
-    for strategy in ("mod", "div"):
-        check_gradients(
-            lambda a, b, s=strategy: aioflow.nn.embedding_lookup([a, b], ids, s), array(2, 3), array(2, 3, seed=1)
-        )
-
-
-@pytest.mark.parametrize("strategy", ["mod", "div"])
-def test_embedding_lookup_finds_rows_in_partitions(strategy: str) -> None:
-    rows = np.arange(14.0).reshape(7, 2)
-    parts = [rows[i::3] for i in range(3)] if strategy == "mod" else np.split(rows, [3, 5])
-    ids = np.array([6, 0, 3, 3, 5, 1])
-    made = value_of(lambda *t: aioflow.nn.embedding_lookup(list(t), ids, strategy), *parts)
-    np.testing.assert_array_equal(made, rows[ids])
+# -- embeddings -----------------------------------------------------------------------------------------
 
 
 def test_embedding_gradient_is_sparse() -> None:

@@ -11,9 +11,7 @@ import pytest
 
 import aioflow
 from aioflow.errors import InvalidArgumentError
-from aioflow.ops.apply import make_list
 from aioflow.testing.evaluate import evaluate
-from aioflow.testing.gradcheck import check_gradients
 from tests.dense import dense
 
 
@@ -92,42 +90,6 @@ def test_gradients_in_every_format(data_format: str, training: bool) -> None:
         close(actual, expected, 1e-4)
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_second_derivatives(training: bool) -> None:
-    # Gradients of all outputs of the gradient op are compared with finite differences. The op supports float32 only.
-    dy, x, scale = single(2, 3, 2, 2, seed=1), single(2, 3, 2, 2), single(2, seed=2)
-    weights = [single(2, 3, 2, 2, seed=7), single(2, seed=8), single(2, seed=9)]
-    fixed = [single(2, seed=4), abs(single(2, seed=5)) + 1]
-
-    def loss(dy: Any, x: Any, scale: Any) -> Any:
-        if training:
-            saved = make_list("FusedBatchNormV3", x, scale, np.zeros(2, "f"), np.zeros(0, "f"), np.zeros(0, "f"))[3:]
-            saved = [aioflow.stop_gradient(t) for t in saved]
-        else:
-            saved = [aioflow.constant(v) for v in (*fixed, np.zeros(2, "f"))]
-        made = make_list("FusedBatchNormGradV3", dy, x, scale, *saved, is_training=training)
-        parts = [aioflow.reduce_sum(m * w) for m, w in zip(made[:3], weights, strict=True)]
-        return parts[0] + parts[1] + parts[2]
-
-    arrays = [dy, x, scale]
-    with aioflow.Graph().as_default():
-        ts = [aioflow.placeholder("float32", a.shape) for a in arrays]
-        total = loss(*ts)
-        symbolic = dense(aioflow.gradients(total, ts))
-
-        def at(values: Any) -> float:
-            return float(evaluate([total], dict(zip(ts, values, strict=True)))[0])
-
-        found = evaluate(symbolic, dict(zip(ts, arrays, strict=True)))
-        delta = np.float32(2e-2)
-        for k, actual in enumerate(found):
-            for index in np.ndindex(arrays[k].shape):
-                up, down = ([a.copy() for a in arrays] for _ in range(2))
-                up[k][index] += delta
-                down[k][index] -= delta
-                assert actual[index] == pytest.approx((at(up) - at(down)) / (2 * delta), rel=3e-2, abs=2e-2), (k, index)
-
-
 @pytest.mark.parametrize("dtype", ["float16", ml_dtypes.bfloat16])
 def test_half_precision_keeps_float32_statistics(dtype: Any) -> None:
     x = (single(2, 4, 5, 3) * 2).astype(dtype)
@@ -170,54 +132,9 @@ def test_batch_norm_of_an_empty_batch() -> None:
     assert (y.shape, mean.shape, variance.shape) == ((0, 4, 5, 3), (3,), (3,))
 
 
-@pytest.mark.parametrize(
-    "build",
-    [
-        lambda x: list(aioflow.nn.moments(x, [0, 2])),
-        lambda x: list(aioflow.nn.weighted_moments(x, [0], np.array([[[1.0]], [[2.0]]]))),
-        lambda x: list(aioflow.nn.normalize_moments(*aioflow.nn.sufficient_statistics(x, [1], shift=0.3))),
-        lambda x: aioflow.nn.l2_normalize(x, 1),
-        lambda x: aioflow.nn.l2_normalize(x),
-        lambda x: aioflow.nn.batch_normalization(x, x * 0.1, x * x, 0.5, 2.0, 1e-3),
-    ],
-)
-def test_gradients(build: Any) -> None:
-    check_gradients(build, array(2, 3, 4))
-
-
 @pytest.mark.parametrize("axes", [0, np.int64(0), np.asarray(0), np.asarray([0]), [np.asarray(0)], (0,)])
 def test_axes_of_moments_may_be_arrays(axes: Any) -> None:
     x = aioflow.constant([[1.0, 2.0], [3.0, 4.0]])
     for found in (aioflow.nn.moments(x, axes), aioflow.nn.weighted_moments(x, axes, 1.0)):
         assert [value.tolist() for value in evaluate(found)] == [[2, 3], [1, 1]]
     assert evaluate([aioflow.nn.sufficient_statistics(x, axes)[1]])[0].tolist() == [4, 6]
-
-
-def test_moments_by_hand() -> None:
-    mean, variance = values_of(lambda x: aioflow.nn.moments(x, [0]), np.array([[1.0, 2], [3, 6]]))
-    np.testing.assert_array_equal(mean, [2, 4])
-    np.testing.assert_array_equal(variance, [1, 4])
-
-
-def test_local_response_normalization_gradient() -> None:
-    # The op supports float32 only, so the differences have the precision of float32.
-    x, dy = single(1, 2, 1, 5), single(1, 2, 1, 5, seed=1)
-    how: dict[str, Any] = {"depth_radius": 2, "bias": 1.5, "alpha": 0.4, "beta": 0.75}
-    with aioflow.Graph().as_default():
-        t = aioflow.placeholder("float32", x.shape)
-        y = aioflow.nn.lrn(t, **how)
-        grad = evaluate(dense(aioflow.gradients(y, t, grad_ys=aioflow.constant(dy))), {t: x})[0]
-        for index in np.ndindex(x.shape):
-            up, down = x.copy(), x.copy()
-            up[index] += np.float32(1e-2)
-            down[index] -= np.float32(1e-2)
-            difference = ((evaluate([y], {t: up})[0] - evaluate([y], {t: down})[0]) * dy).sum() / 2e-2
-            assert grad[index] == pytest.approx(difference, rel=1e-2, abs=1e-3)
-
-
-def test_local_response_normalization_by_hand() -> None:
-    x = single(2, 2, 2, 4)
-    made = values_of(lambda x: aioflow.nn.local_response_normalization(x, 1, 1.0, 0.5, 0.5), x)[0]
-    squares = np.pad(x.astype(np.float64) ** 2, [(0, 0)] * 3 + [(1, 1)])
-    total = squares[..., :-2] + squares[..., 1:-1] + squares[..., 2:]
-    close(made, x / np.sqrt(1 + 0.5 * total))
