@@ -143,20 +143,16 @@ RAW_FORMS: dict[str, Any] = {
 
 @pytest.mark.parametrize("little", [True, False])
 @pytest.mark.parametrize("form", RAW_FORMS)
-@pytest.mark.parametrize(
-    "dtype", [af.uint8, af.int16, af.float16, af.int32, af.float64, af.complex64, af.complex128], ids=str
-)
-async def test_decode_raw_of_every_dtype_and_shape(dtype: Any, form: str, little: bool) -> None:
+async def test_decode_raw_of_wide_complex_numbers(form: str, little: bool) -> None:
     # A single element is a special case: its bytes in reverse order are a view.
-    one = bytes(range(1, dtype.size + 1))
-    made = RAW_FORMS[form](one)
+    made = RAW_FORMS[form](bytes(range(1, 17)))
     async with af.Session() as session:
-        found = await session.run(af.decode_raw(made, dtype, little_endian=little))
+        found = await session.run(af.decode_raw(made, af.complex128, little_endian=little))
     strings = np.array(made, dtype=object)
-    wanted = np.dtype(dtype.np_dtype).newbyteorder("<" if little else ">")
+    wanted = np.dtype(np.complex128).newbyteorder("<" if little else ">")
     expected = [np.frombuffer(text, wanted) for text in strings.reshape(-1)]
     np.testing.assert_array_equal(found, np.reshape(expected, (*strings.shape, -1)))
-    assert found.dtype == dtype
+    assert found.dtype == np.complex128
 
 
 async def test_decode_raw_of_empty_and_odd_lengths() -> None:

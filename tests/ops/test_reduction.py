@@ -11,7 +11,7 @@ import pytest
 import aioflow
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.ops.apply import make
-from aioflow.ops.math.reduction import reduce_euclidean_norm, reduce_std, reduce_variance
+from aioflow.ops.math.reduction import reduce_variance
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.gradcheck import check_gradients
 
@@ -33,9 +33,8 @@ def value(build: Any, *arrays: Any) -> Any:
 @pytest.mark.parametrize("name", REDUCTIONS)
 @pytest.mark.parametrize("axis", [None, 0, 1, -1, (0, 1), (1, 2), (0, 2), (2, 0, 1)])
 @pytest.mark.parametrize("keepdims", [False, True])
-@pytest.mark.parametrize("layout", ["C", "F"])
-def test_values(name: str, axis: Any, keepdims: bool, layout: Any) -> None:
-    x = np.asarray(np.random.default_rng(0).standard_normal((3, 4, 5)), np.float32, order=layout)
+def test_values_of_arrays_in_fortran_order(name: str, axis: Any, keepdims: bool) -> None:
+    x = np.asarray(np.random.default_rng(0).standard_normal((3, 4, 5)), np.float32, order="F")
     actual = value(lambda t: getattr(aioflow, name)(t, axis=axis, keepdims=keepdims), x)
     expected = REDUCTIONS[name](x.astype(np.float64), axis=axis, keepdims=keepdims)
     assert actual.dtype == np.float32
@@ -62,16 +61,6 @@ def test_sum_size_may_change_between_runs() -> None:
             assert evaluate([y], {x: np.ones((rows, 3), np.float32)})[0].tolist() == [rows] * 3
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint64", "bool"])
-def test_integers_keep_their_dtype(dtype: str) -> None:
-    x = np.ones((2, 3), dtype)
-    if dtype == "bool":
-        assert value(aioflow.reduce_all, x).dtype == np.bool_
-        return
-    for name in REDUCTIONS:
-        assert value(lambda t, name=name: getattr(aioflow, name)(t, 0), x).dtype == np.dtype(dtype)
-
-
 def test_integer_sums_wrap() -> None:
     assert value(aioflow.reduce_sum, np.array([100, 100], np.int8)) == np.int8(-56)
 
@@ -87,29 +76,12 @@ def test_small_floats_are_summed_in_float32() -> None:
     assert value(aioflow.reduce_mean, np.ones(5000, ml_dtypes.bfloat16)) == 1
 
 
-def test_reductions_of_empty_arrays() -> None:
-    empty = np.zeros((0, 2), np.float32)
-    assert value(lambda t: aioflow.reduce_sum(t, 0), empty).tolist() == [0, 0]
-    assert value(lambda t: aioflow.reduce_prod(t, 0), empty).tolist() == [1, 1]
-    assert value(lambda t: aioflow.reduce_max(t, 0), empty).tolist() == [-np.inf, -np.inf]
-    assert value(lambda t: aioflow.reduce_min(t, 0), empty.astype(np.int8)).tolist() == [127, 127]
-    assert np.isnan(value(lambda t: aioflow.reduce_mean(t, 0), empty)).all()
-    assert value(lambda t: aioflow.reduce_mean(t, 0), empty.astype(np.int32)).tolist() == [0, 0]
+def test_minimum_of_no_small_integers_is_their_largest() -> None:
+    assert value(lambda t: aioflow.reduce_min(t, 0), np.zeros((0, 2), np.int8)).tolist() == [127, 127]
 
 
 def test_boolean_reductions_accept_an_empty_list() -> None:
     assert evaluate([aioflow.reduce_all([]), aioflow.reduce_any([]), aioflow.reduce_all([], 0)]) == [True, False, True]
-
-
-def test_static_shapes() -> None:
-    with aioflow.Graph().as_default():
-        x = aioflow.placeholder("float32", [None, 3])
-        assert aioflow.reduce_sum(x, 0).shape.as_list() == [3]
-        assert aioflow.reduce_sum(x, 1, keepdims=True).shape.as_list() == [None, 1]
-        assert aioflow.reduce_sum(aioflow.placeholder("float32")).shape.as_list() == []
-        fed = aioflow.placeholder("int32", [])
-        assert aioflow.reduce_sum(x, fed).shape.ndims is None
-        assert aioflow.reduce_sum(x, fed, keepdims=True).shape.as_list() == [None, None]
 
 
 @pytest.mark.parametrize(("axis", "actual"), [(2, 2), (-3, -3)])
@@ -181,13 +153,6 @@ def test_scan_rejects_an_axis_out_of_range() -> None:
 X = np.random.default_rng(3).standard_normal((2, 3, 4))
 
 
-@pytest.mark.parametrize("axis", [None, 0, 1, [0, 2], [-1], []])
-@pytest.mark.parametrize("keepdims", [False, True])
-@pytest.mark.parametrize("name", [*REDUCTIONS, "reduce_logsumexp"])
-def test_gradients(name: str, axis: Any, keepdims: bool) -> None:
-    check_gradients(lambda t: getattr(aioflow, name)(t, axis=axis, keepdims=keepdims), X)
-
-
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_gradients_of_unknown_shapes(name: str) -> None:
     def build(t: Any) -> Any:
@@ -204,25 +169,6 @@ def test_second_gradients(name: str) -> None:
         return aioflow.gradients(aioflow.square(getattr(aioflow, name)(t, 1)), t)[0]
 
     check_gradients(build, X)
-
-
-def test_gradients_of_products_with_zeros() -> None:
-    x = X.copy()
-    x[0, 0, 0] = x[1, 0, 0] = x[1, 1, 0] = 0
-    check_gradients(lambda t: aioflow.reduce_prod(t, 1), x)
-
-
-@pytest.mark.parametrize("build", [reduce_euclidean_norm, reduce_variance, reduce_std])
-def test_gradients_of_math_names(build: Any) -> None:
-    check_gradients(lambda t: build(t, 1), X)
-    check_gradients(lambda t: build(t, [0, 2], keepdims=True), X)
-
-
-@pytest.mark.parametrize("name", ["cumsum", "cumprod"])
-@pytest.mark.parametrize("exclusive", [False, True])
-@pytest.mark.parametrize("reverse", [False, True])
-def test_gradients_of_scans(name: str, exclusive: bool, reverse: bool) -> None:
-    check_gradients(lambda t: getattr(aioflow, name)(t, 1, exclusive, reverse), X)
 
 
 def test_bools_have_no_gradient() -> None:

@@ -129,32 +129,6 @@ def test_placeholders() -> None:
 # ── ops ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_against_dense_arithmetic() -> None:
-    rng = np.random.default_rng(4)
-    for _ in range(20):
-        array = rng.standard_normal((4, 5)) * (rng.random((4, 5)) < 0.4)
-        sparse = af.sparse.from_dense(array)
-        other = rng.standard_normal((5, 3))
-        found = evaluate(
-            [
-                af.sparse_tensor_to_dense(sparse),
-                af.sparse_tensor_dense_matmul(sparse, other),
-                af.sparse_reduce_sum(sparse, 0),
-                af.sparse_tensor_to_dense(af.sparse_transpose(sparse)),
-                af.sparse_tensor_to_dense(af.sparse_reshape(sparse, [2, -1])),
-                af.sparse_tensor_to_dense(af.sparse_add(sparse, sparse)),
-                af.sparse_tensor_to_dense(af.sparse_concat(1, [sparse, sparse])),
-                af.sparse_tensor_to_dense(af.sparse_slice(sparse, [1, 1], [2, 9])),
-            ]
-        )
-        expected = [
-            array, array @ other, array.sum(0), array.T, array.reshape(2, -1), 2 * array,
-            np.concatenate([array, array], 1), array[1:3, 1:],
-        ]  # fmt: skip
-        for mine, wanted in zip(found, expected, strict=True):
-            np.testing.assert_allclose(mine, wanted, atol=1e-12)
-
-
 def test_matmul_in_blocks_matches_dense(monkeypatch: pytest.MonkeyPatch) -> None:
     from aioflow.kernels.sparse import math as sparse_math
 
@@ -214,40 +188,22 @@ def test_a_softmax_of_large_values_is_finite() -> None:
 # ── gradients ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 V = np.array([0.5, -1.5, 2.0])
-OTHER = np.array([[0, 0], [1, 0], [2, 3]], np.int64)
 
 
 def sparse(values: Any, indices: Any = INDICES) -> af.SparseTensor:
     return af.SparseTensor(indices, values, [3, 4])
 
 
+# tests/parity compares the gradients of the others.
 GRADIENTS: dict[str, Any] = {
-    "to_dense": lambda v, w, d: af.sparse_tensor_to_dense(sparse(v)),
-    "to_dense default": lambda v, w, d: af.sparse_to_dense(INDICES, [3, 4], v, d[0, 0]),
     "to_dense scalar": lambda v, w, d: af.sparse_to_dense(INDICES, [3, 4], v[0], 1.0),
     "to_dense vector": lambda v, w, d: af.sparse_to_dense([0, 2, 3], [5], v, w[0]),
-    "reorder": lambda v, w, d: af.sparse_reorder(sparse(v, INDICES[::-1].copy())).values * w,
-    "add": lambda v, w, d: af.sparse_add(sparse(v), sparse(w, OTHER)).values,
-    "add dense": lambda v, w, d: af.sparse_add(sparse(v), d),
-    "sum": lambda v, w, d: af.sparse_reduce_sum(sparse(v), 1),
-    "sum keep": lambda v, w, d: af.sparse_reduce_sum(sparse(v), [-2], keepdims=True),
-    "sum all": lambda v, w, d: af.sparse_reduce_sum(sparse(v)),
     "sum of no axes": lambda v, w, d: af.sparse_reduce_sum(sparse(v), np.zeros(0, np.int32)),
-    "slice": lambda v, w, d: af.sparse_slice(sparse(v), [1, 0], [2, 4]).values,
     "fill": lambda v, w, d: af.sparse_fill_empty_rows(sparse(v), w[0])[0].values,
-    "matmul": lambda v, w, d: af.sparse_tensor_dense_matmul(sparse(v), af.transpose(d)),
-    "matmul adjoint b": lambda v, w, d: af.sparse_tensor_dense_matmul(sparse(v), d, adjoint_b=True),
-    "matmul adjoint a": lambda v, w, d: af.sparse_tensor_dense_matmul(sparse(v), d, adjoint_a=True),
-    "softmax": lambda v, w, d: af.sparse_softmax(sparse(v)).values,
-    "mul": lambda v, w, d: (sparse(v) * d).values,
-    "mul row": lambda v, w, d: (sparse(v) * d[0]).values,
-    "mul column": lambda v, w, d: (sparse(v) * d[:, :1]).values,
     "mul scalar": lambda v, w, d: (sparse(v) * w[0]).values,
     "plus": lambda v, w, d: af.raw_ops.SparseDenseCwiseAdd(
         sp_indices=INDICES, sp_values=v, sp_shape=af.constant([3, 4], af.int64), dense=d[:, :1]
     ),
-    "div": lambda v, w, d: (sparse(v) / (d + 3.0)).values,
-    "retain": lambda v, w, d: af.sparse_retain(sparse(v), [True, False, True]).values,
     "second order": lambda v, w, d: af.gradients(af.sparse_softmax(sparse(v)).values ** 2, v)[0],
 }  # fmt: skip
 
@@ -260,8 +216,7 @@ def test_gradients(name: str) -> None:
 # ── as strings ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("value", [np.float32(3), np.zeros((0, 2), np.int64), np.array([[b"a", b""]], object),
-                                   np.array([True]), np.array(1 + 2j)])  # fmt: skip
+@pytest.mark.parametrize("value", [np.array([[b"a", b""]], object), np.array(1 + 2j)])
 def test_tensor_serialization_round_trips(value: Any) -> None:
     tensor = af.constant(value)
     (found,) = evaluate([af.parse_tensor(af.serialize_tensor(tensor), tensor.dtype)])

@@ -144,10 +144,3 @@ def test_width_and_precision_of_as_string_are_bounded(option: str) -> None:
         evaluate([make("AsString", x, **longer)], {x: 1.0})
     with pytest.raises(errors.ResourceExhaustedError):
         evaluate([make("AsString", x, **long)], {x: np.ones((1000, 1000), np.float32)})
-
-
-def test_strings_are_added_with_broadcasting() -> None:
-    x, y = np.array([[b"a"], [b"bc"]], object), np.array([b"x", b"", "ä".encode()], object)
-    both, scalar = evaluate([af.add(x, y), af.add(af.constant("p"), af.constant("q"))])
-    np.testing.assert_array_equal(both, x + y)
-    assert scalar == b"pq"
