@@ -45,6 +45,7 @@ from aioflow.graph.names import NODE_NAME
 from aioflow.graph.opdef import OPS, OpDef
 from aioflow.graph.operators import Operators, SupportsTensorView
 from aioflow.graph.shapes import Dims, ShapeLike, TensorShape, format_dims, merge_dims
+from aioflow.graph.signature.attributes import public_value
 from aioflow.graph.source_lines import user_line
 from aioflow.graph.views import CompositeView
 
@@ -237,7 +238,7 @@ class Operation:
                 self.name, self.type, self.source
             )
         known = self.op_def.attrs.get(name)
-        return _public(self.attrs[name], "" if known is None else known.kind)
+        return public_value(self.attrs[name], "" if known is None else known.kind)
 
     @property
     def colocated_with(self) -> tuple[str, ...]:
@@ -308,17 +309,6 @@ class Operation:
 
     def __repr__(self) -> str:
         return f"<aioflow.Operation {self.name!r} type={self.type}>"
-
-
-def _public(value: Any, kind: str) -> Any:
-    """Return the public form of an attribute's value; internal values are hashable."""
-    if kind == "shape":
-        return TensorShape(value)
-    if isinstance(value, tuple):
-        # The items of "list(shape)" are shapes. Without the kind, a shape could not be told from a list of integers.
-        return [_public(item, kind.removeprefix("list(").removesuffix(")")) for item in value]
-    # In the TensorFlow 1 API attributes of kind "string" are bytes.
-    return value.encode() if isinstance(value, str) else value
 
 
 DeviceLike: TypeAlias = str | DeviceSpec | Callable[[Operation], Any] | None
@@ -435,8 +425,7 @@ class Graph(Collections, scopes.Scoped):
             scope = scopes.current_scope(self)
             full_name = self._node_name(op_type if name is None else name, scope)
             wait = scopes.control_inputs_for(scope, [t.op for t in inputs])
-            # A value from outside a loop or branch enters through a node of its own, so the inputs may differ from
-            # those given.
+            # A value from outside a loop or branch enters through a node of its own: not always the given input.
             read, waited = scopes.through_context(
                 scope.context, full_name, op_type, tuple(inputs), tuple(dict.fromkeys((*control_inputs, *wait)))
             )
@@ -446,8 +435,7 @@ class Graph(Collections, scopes.Scoped):
             # Registered before the node is complete: later nodes of the block that read it need no second control edge.
             for controller in scope.controllers:
                 controller.add(op)
-            # An explicit `_class` of an imported node wins over the scope. Sorting makes equal scopes give equal
-            # definitions.
+            # An imported node's own `_class` wins over the scope. Sorted, so that equal scopes give equal definitions.
             if scope.colocation and "_class" not in op.attrs:
                 op.attrs["_class"] = tuple(f"loc:@{g}" for g in sorted(scope.colocation))
             if op_type in scope.gradients:

@@ -71,7 +71,7 @@ except KeyboardInterrupt:
     [
         ("offer", "kernels/registry.py", (1, 5, 30)),
         ("register", "graph/opdef.py", (2, 100, 200)),
-        ("_register_gradient", "graph/opdef.py", (1, 50, 150)),
+        ("_register_gradient", "graph/gradient_registry.py", (1, 50, 150)),
     ],
 )
 def test_interrupted_import_is_completed_by_the_next(function: str, file: str, counts: tuple[int, ...]) -> None:

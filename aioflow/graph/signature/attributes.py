@@ -11,7 +11,7 @@ import numpy as np
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.definitions import FunctionRef
 from aioflow.graph.dtypes import DType, as_dtype
-from aioflow.graph.shapes import dims_of
+from aioflow.graph.shapes import TensorShape, dims_of
 
 # The attributes of a node by name. The op's signature gives the type of each; `AttrDef.check` has checked it.
 Attrs: TypeAlias = Mapping[str, Any]
@@ -77,6 +77,17 @@ class AttrDef:
             raise error_type(
                 f"attribute {self.name!r} has the wrong type", expected=kind, actual=repr(value)
             ) from error
+
+
+def public_value(value: Any, kind: str) -> Any:
+    """Return the public form of an attribute's value; internal values are hashable."""
+    if kind == "shape":
+        return TensorShape(value)
+    if isinstance(value, tuple):
+        # The items of "list(shape)" are shapes. Without the kind, a shape could not be told from a list of integers.
+        return [public_value(item, kind.removeprefix("list(").removesuffix(")")) for item in value]
+    # In the TensorFlow 1 API attributes of kind "string" are bytes.
+    return value.encode() if isinstance(value, str) else value
 
 
 def _integer(value: Any) -> int:
