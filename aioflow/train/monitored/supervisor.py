@@ -117,15 +117,13 @@ class Supervisor(ModelNodes):
         self._coord = Coordinator()
         self._block = AsyncExitStack()  # holds the coordinator's block if the caller has not entered it
         self._stop_grace_secs = stop_grace_secs
-        # "" means no folder, too.
-        self._logdir = logdir or None if is_chief else None
+        self._logdir = logdir or None if is_chief else None  # "" means no folder, too
         self._save_path = None if self._logdir is None else joined(self._logdir, checkpoint_basename)
         if summary_writer is self.USE_DEFAULT:
             summary_writer = None if self._logdir is None else FileWriter(self._logdir)
         self._summary_writer = summary_writer if is_chief else None
         self._stopped = True  # False while the event file has a START entry without its STOP
-        self._save_model_secs = save_model_secs if is_chief else None
-        # None on workers: only the chief saves.
+        self._save_model_secs = save_model_secs if is_chief else None  # only the chief saves
         self._save_summaries_secs = save_summaries_secs if is_chief else None
         self._session_manager = session_manager or SessionManager(
             local_init_op=self._local_init_op,
@@ -135,8 +133,7 @@ class Supervisor(ModelNodes):
             recovery_wait_secs=recovery_wait_secs,
             local_init_run_options=local_init_run_options,
         )
-        # Last: the defaults above add nodes.
-        self._graph.finalize()
+        self._graph.finalize()  # last: the defaults above add nodes
 
     def _given(self, value: object, key: str, default: Callable[[], object]) -> Any:
         """Return `value` unless it is USE_DEFAULT, else the first entry of a collection, or add a default to it."""
