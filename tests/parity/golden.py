@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import lzma
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import ml_dtypes  # noqa: F401 - makes "bfloat16" a name of a NumPy dtype
 import msgpack
@@ -18,10 +19,11 @@ import numpy as np
 
 FOLDER: Final = Path(__file__).parent.parent / "golden"
 _ARRAY, _STRINGS, _SCALAR, _SAMPLE = 1, 2, 3, 4
-_LARGE: Final = 1 << 15  # bytes of an array of which only a sample is stored
+_LARGE: Final = 1 << 12  # bytes of an array of which only a sample is stored
 
 
-class Sample(NamedTuple):
+@dataclass(frozen=True)
+class Sample:
     """A few elements of a large array.
 
     Attributes:
@@ -74,17 +76,19 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _packed(value: Any) -> msgpack.ExtType:
+    if isinstance(value, Sample):
+        return _ext(_SAMPLE, value.elements, value.shape, value.step)
     array = np.asarray(value)
-    if array.dtype != object and array.nbytes > _LARGE:
-        step = array.nbytes // _LARGE + 1
-        elements = array.ravel()[::step]
-        return msgpack.ExtType(
-            _SAMPLE, msgpack.packb([elements.dtype.name, elements.shape, elements.tobytes(), array.shape, step])
-        )
     if array.dtype == object:
         return msgpack.ExtType(_STRINGS, msgpack.packb([array.shape, array.ravel().tolist()]))
-    kind = _ARRAY if isinstance(value, np.ndarray) else _SCALAR
-    return msgpack.ExtType(kind, msgpack.packb([array.dtype.name, array.shape, array.tobytes()]))
+    if array.nbytes > _LARGE:
+        step = array.nbytes // _LARGE + 1
+        return _ext(_SAMPLE, array.ravel()[::step], array.shape, step)
+    return _ext(_ARRAY if isinstance(value, np.ndarray) else _SCALAR, array)
+
+
+def _ext(kind: int, array: np.ndarray[Any, Any], *more: Any) -> msgpack.ExtType:
+    return msgpack.ExtType(kind, msgpack.packb([array.dtype.name, array.shape, array.tobytes(), *more]))
 
 
 def _unpacked(kind: int, data: bytes) -> Any:
