@@ -197,14 +197,11 @@ class RemoteWorker:
         traceparent = None if step.spans is None else await self._traceparent(step.spans)
         wait = self.steps.wait_for(step)
         step.waiting[wait] = None
+        document = self._document(handle, step, trace, True, traceparent)
         # Before the request: the worker may ask at once whether the step is wanted.
         self.steps.begun(part, step)
         try:
-            reply = await self._reply(self._document(handle, step, trace, True, traceparent), tensors, step)
-        except OpError as error:
-            if not error.may_have_been_applied:
-                self.steps.not_begun(step)
-            raise
+            reply = await self._reply(document, tensors, step)
         except asyncio.CancelledError:  # keep `wait` in the step, so that a timeout names it
             await to_its_end(self.steps.stop(step))  # so that elements taken by the step are put back
             raise
@@ -251,9 +248,12 @@ class RemoteWorker:
         try:
             async with waiting:
                 return await self._channel.calls.ask(document, tensors, step.id)
-        except OpError:
+        except OpError as error:
+            # The error of a stopped step is that of another worker, which knows nothing about changes at this one.
             if waiting.stopped:
                 await to_its_end(self.steps.stop(step))
+            elif not error.may_have_been_applied:
+                self.steps.not_begun(step)
             raise
 
     async def _fetches(self, reply: Reply, trace: TraceProbe | None) -> list[Value]:

@@ -22,7 +22,7 @@ from aioflow.errors import (
 )
 from aioflow.kernels.queues.queues import Queue
 from aioflow.net import worker_service
-from aioflow.net.pending_steps import PendingSteps
+from aioflow.net.pending_steps import PendingCall, PendingSteps
 from aioflow.net.task_worker import WorkerSession
 from aioflow.runtime.step import Step
 from aioflow.runtime.worker import Worker
@@ -283,7 +283,18 @@ async def test_expired_steps_of_a_cluster_report_that_nothing_changed() -> None:
 @pytest.mark.usefixtures("turns_before_an_abort")
 @pytest.mark.parametrize("still_runs", [False, True], ids=["its own part has ended", "its own part still runs"])
 @pytest.mark.parametrize("task", [0, 1], ids=["in the client's process", "elsewhere"])
-async def test_element_that_made_a_kernel_of_another_worker_fail_is_not_returned(task: int, still_runs: bool) -> None:
+@pytest.mark.parametrize("waits", [False, True], ids=["sent at once", "sent later"])
+async def test_element_that_made_a_kernel_of_another_worker_fail_is_not_returned(
+    task: int, still_runs: bool, waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = PendingSteps.begin
+
+    def unless_it_waits(steps: PendingSteps, document: Any, tensors: Any, call: PendingCall) -> bool:
+        # As if earlier messages to this task still waited for the network.
+        return not steps.wait_for(call.step).node.endswith(f"task:{task}") and begin(steps, document, tensors, call)
+
+    if waits:
+        monkeypatch.setattr(PendingSteps, "begin", unless_it_waits)
     with af.device(f"/job:worker/task:{task}"):
         source, empty = af.FIFOQueue(9, [af.float32], [()]), af.FIFOQueue(9, [af.float32], [()])
         fill, take, size = source.enqueue_many([[np.nan, 2.0]]), source.dequeue(), source.size()
