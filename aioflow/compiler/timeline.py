@@ -164,7 +164,7 @@ class Timeline:
         one, other = self.unit_of[source], self.unit_of[target]
         # Edges within a loop do not order units.
         if one != other:
-            # Of several edges between two units, the one with the longest delay counts.
+            # If several edges connect two units, the longest delay counts.
             self.after[one][other] = self.before[other][one] = max(delay, self.after[one].get(other, 0.0))
 
     def _sorted(self) -> list[int]:
@@ -208,7 +208,7 @@ class Timeline:
     def _simulated(self) -> list[float]:
         earliest = self.earliest()
         end = max((start + took for start, took in zip(earliest, self.seconds, strict=True)), default=0.0)
-        # How much later than its earliest start a unit may start without delaying the step.
+        # The slack: the delay after a unit's earliest start that does not delay the step.
         slack = [late - early for late, early in zip(self.latest(end), earliest, strict=True)]
         return _Devices(self, slack).run()
 
@@ -279,7 +279,7 @@ class Timeline:
         changes: dict[str, list[tuple[float, int]]] = {device: [] for device, _ in self.nodes}
         for (device, edge), (begin, until) in lives.items():
             node = self.nodes[device, edge.node]
-            # Of a loop, only the values that leave it count.
+            # Only the values that leave a loop count.
             if self.unit_of[device, edge.node] not in self.loops or node.op == "Exit":
                 size = known_bytes(node.outputs[edge.port]) or 0
                 changes[device] += [(begin, size), (until, -size)]

@@ -247,7 +247,7 @@ def _inner(name: str, above: int, make: bool) -> int:
     # Another program may make the folder at the same time.
     with suppress(FileExistsError):
         os.mkdir(name, dir_fd=above)
-    # What has appeared meanwhile may be a link, too, and is not followed either.
+    # A new entry at this path may be a link, too, and is not followed either.
     return os.open(name, _PASS | _NO_LINK, dir_fd=above)
 
 

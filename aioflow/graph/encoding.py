@@ -111,7 +111,7 @@ def _refuse_extension(code: int, data: bytes) -> Any:
 def _unique(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
-        # Of equal keys another decoder might keep the other one, so two programs could read two graphs.
+        # Other decoders may keep the other of two equal keys, so two programs could read two graphs.
         if not isinstance(key, str) or key in found:
             raise DataLossError("a duplicate key, or one that is not text", actual=repr(key))
         found[key] = value

@@ -6,11 +6,11 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-# What the engine passes from node to node without looking at it: an array, a NumPy scalar, a handle of a resource, a
-# dead value, or what an async source returned.
+# A value that the engine passes from node to node without looking at it: an array, a NumPy scalar, a handle of a
+# resource, a dead value, or the item of an async source.
 Value: TypeAlias = object
 
-# What kernels compute with. Arrays of every backend have NumPy's methods and operators, so kernels are checked against
+# The operands of kernels. Arrays of every backend have NumPy's methods and operators, so kernels are checked against
 # NumPy's types, which are far more exact than a protocol could be. On the CPU a NumPy scalar may stand for a 0-d array.
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 NpDType: TypeAlias = np.dtype[Any]

@@ -145,7 +145,7 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
         if isinstance(error, ssl.SSLError) and self._connected and self._proving is not None:
             self._fail(UnauthenticatedError(f"{self.peer} rejected this process's certificate: {error}"))
         because = ("the connection was lost" if error is None else f"{type(error).__name__}: {error}") + self._perhaps()
-        # Of several errors the first is kept, so this one counts only if nothing else has ended the connection.
+        # The first error is kept, so this one counts only if nothing else has ended the connection.
         self._fail(UnavailableError(f"{self.peer} is no longer reachable: {because}"))
         if self._timer is not None:
             self._timer.cancel()

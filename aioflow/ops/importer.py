@@ -345,7 +345,7 @@ class Import:
         definition = self.graph.functions[node.op].definition
         attrs = {key: value for key, value in node.attrs.items() if key.startswith("_")}
         attrs |= {"Tin": tuple(a.dtype for a in definition.inputs), "Tout": tuple(a.dtype for a in definition.outputs)}
-        # What the function does is not known until its body is built, so the call counts as stateful.
+        # The effects of the function are unknown until its body is built, so the call counts as stateful.
         return replace(node, op="StatefulPartitionedCall", attrs={**attrs, "f": FunctionRef(node.op)})
 
     def _beginning(self, node: NodeDef, data: Tensor) -> Operation:

@@ -203,7 +203,7 @@ class BatchCore:
             for priority, kind, first in self._fronts()
             if first.arrived + self.policy.batch_timeout <= now or self._rows_of(kind) >= self.policy.max_batch_size
         ]
-        # Of all kinds that are due, the most urgent is served, and among equals the one that waits longest.
+        # The most urgent kind that is due is served; among equals, the one that has waited longest.
         return self._gather(min(due, key=lambda each: each[:2])[2]) if due else []
 
     def _gather(self, kind: Hashable) -> list[Piece]:

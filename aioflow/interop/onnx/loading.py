@@ -219,7 +219,7 @@ def _inputs(graph: GraphProto, scope: Scope, walk: Walk, shapes: Mapping[str, Di
     weights = {each.name for each in graph.initializer} | {each.values.name for each in graph.sparse_initializer}
     found = {}
     for each in graph.input:
-        # Those are optional inputs or constants, which `initializers` defines.
+        # These inputs are optional or constants, which `initializers` defines.
         if each.name in weights:
             continue
         kind = kind_of_type(each.type)

@@ -33,7 +33,7 @@ def non_max_suppression(binding: Binding) -> Body:
         if most < 0:
             raise InvalidArgumentError("max_output_size is negative", expected=">= 0", actual=most)
         wide = scores.astype(np.float32, copy=False)
-        # Of equal scores the box with the lower index comes first.
+        # If scores are equal, the box with the lower index comes first.
         order = np.argsort(-wide, kind="stable")
         order = order[wide[order] > least]
         return np.array(_kept(boxes.astype(np.float32, copy=False)[order], order, most, overlap), np.int32)

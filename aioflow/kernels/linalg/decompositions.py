@@ -94,7 +94,7 @@ def _factored(xp: Namespace, x: Array) -> tuple[Array, Array]:
     reflectors, scales = xp.linalg.qr(x, mode="raw")
     diagonal = np.diagonal(reflectors, axis1=-2, axis2=-1) * np.all(x.any(axis=-1), axis=-1)[..., None]
     if x.dtype.kind != "c":
-        # Of a real matrix, each reflection whose scale is not 0 has the determinant -1.
+        # For a real matrix, each reflection whose scale is not 0 has the determinant -1.
         return diagonal, 1 - 2 * (np.count_nonzero(scales, axis=-1) % 2).astype(x.dtype)
     # The determinant of I - τ v vᴴ is 1 - τ |v|². The first element of v is 1 and is not stored.
     squares = 1 + np.sum(np.abs(np.triu(reflectors, 1)) ** 2, axis=-1)

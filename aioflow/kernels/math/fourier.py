@@ -46,7 +46,7 @@ def _of_reals(binding: Binding) -> Callable[[Array, Sizes], Array]:
         _check_rank(x, axes)
         if len(lengths) != len(axes):
             raise InvalidArgumentError("fft_length has a size for each axis", expected=len(axes), actual=list(lengths))
-        # Of n real numbers the transform has n // 2 + 1 numbers of its own; the others are their conjugates.
+        # The transform of n real numbers has n // 2 + 1 independent values; the others are their conjugates.
         last = lengths[-1] if inverse or not lengths[-1] else lengths[-1] // 2 + 1
         made = (*x.shape[: x.ndim - len(axes)], *lengths[:-1], last)
         claim_array(made, dtype, 100.0)

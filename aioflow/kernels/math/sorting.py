@@ -66,7 +66,7 @@ def _top(xp: Namespace, x: Array, k: int, index: NpDType) -> tuple[Array, Array]
     if x.ndim > 2 or (is_large(x) and x.ndim > 1):
         return _top_of_rows(xp, x, k, index)
     if k == 1:
-        # Of equal elements `argmax` returns the first, as the stable sort does.
+        # `argmax` returns the first of equal elements, as the stable sort does.
         best = x.argmax(-1)[..., None]
     elif width > _WIDE and k * 8 <= width:
         best = _top_few(xp, x, k)

@@ -127,7 +127,7 @@ def effects_of_definition(nodes: Iterable[Operation]) -> list[Operation]:
     found: list[Operation] = []
     for op in nodes:
         sources = (*(t.op for t in op.inputs), *op.waits_for)
-        # What follows a Switch or an Enter may not run, until a Merge or an Exit ends the branch or loop.
+        # Nodes behind a Switch or an Enter may not run, until a Merge or an Exit ends the branch or loop.
         if op.type in ("Switch", "Enter") or (op.type not in ("Merge", "Exit") and not inside.isdisjoint(sources)):
             inside.add(op)
         elif op.call is None and op.op_def.traits.effect is Effect.CHANGES:

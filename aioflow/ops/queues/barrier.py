@@ -42,7 +42,7 @@ def _taken(ctx: ShapeContext) -> list[Dims]:
     if size is not None and size < 0:
         raise InvalidArgumentError("cannot take a negative number of elements", expected=">= 0", actual=size)
     if ctx.attrs["allow_small_batch"]:
-        # What is left in a closed barrier may be less than was asked for.
+        # A closed barrier may hold fewer elements than requested.
         size = None
     elements = list(shapes) or [None] * len(ctx.attrs["component_types"])
     return [(size,), (size,), *(None if dims is None else (size, *dims) for dims in elements)]

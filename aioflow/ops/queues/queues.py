@@ -88,7 +88,7 @@ class QueueBase:
                 raise DTypeError("the queues differ in their dtypes", expected=first.dtypes, actual=other.dtypes)
             if other.names != first.names:
                 raise InvalidArgumentError("the queues differ in their names", expected=first.names, actual=other.names)
-        # Which of the queues it is, is known only in a step, so only common sizes hold.
+        # The queue is selected in the step, so only the sizes that all queues share are known.
         dims = [functools.reduce(common_dims, shapes) for shapes in zip(*(q._dims for q in queues), strict=True)]
         handles = make("Pack", [q.queue_ref for q in queues], axis=0)
         handle = make("GatherV2", handles, convert_to_tensor(index), 0)

@@ -26,8 +26,8 @@ from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
 from aioflow.memory.values import Array
 
 # ── Tensor arrays filled by a loop. A loop in ONNX returns the stack of its iterations' results ───────────────────────
-# That stack is the array if the iterations write its rows in order, from the first to the last or in reverse. If every
-# iteration writes the only row of an array, the array is the last row of the stack.
+# The stack equals the array if the iterations write its rows in order, from the first to the last or in reverse. If
+# every iteration writes the only row of an array, the array is the last row of the stack.
 
 
 def awaited(array: Value) -> Value:

@@ -133,7 +133,7 @@ def broadcast_shape(node: Node, first: Value, second: Value) -> Value:
         rank = max(rank or 0 for rank in ranks)
         missing = [node.const([1] * (rank - (own or 0))) for own in ranks]
         left, right = (node.joined([m, node.vector(v)]) for m, v in zip(missing, (first, second), strict=True))
-        # Of each pair of sizes, the one that is not 1.
+        # From each pair of sizes, take the one that is not 1.
         return node.make("Where", node.make("Equal", left, node.const(1)), right, left)
     # Ranks are unknown: let the runtime broadcast arrays of these shapes.
     ones = [node.make("Expand", node.const(1), node.vector(each)) for each in (first, second)]
