@@ -54,7 +54,8 @@ class EndedSteps:
 
     def __init__(self, most: int = _MOST) -> None:
         self._most = most
-        self._ends: dict[int, _End] = {}
+        # A step that has run has one end. One that never began has an end for each client that has aborted it.
+        self._ends: dict[int, tuple[_End, ...]] = {}
         # By client. Finding the oldest key of a dictionary is slow after many deletions, so there is a queue, too.
         self._orders: dict[Hashable, deque[_End]] = {}
         self._count = 0  # of all queues, also of ends that another end of the same step has replaced
@@ -67,23 +68,23 @@ class EndedSteps:
 
     def refuses(self, id: int, client: Hashable) -> bool:
         """Return True if the client may not start the step."""
-        end = self._ends.get(id)
-        return end is not None and (end.whom is None or end.whom == client)
+        return self._find(id, client) is not None
 
-    def error(self, id: int) -> OpError | None:
-        """Return why the step has ended or will not start; None if it is unknown or has ended normally."""
-        end = self._ends.get(id)
+    def error(self, id: int, client: Hashable) -> OpError | None:
+        """Return why the client may not start the step; None if it may, or if the step has ended normally."""
+        end = self._find(id, client)
         return None if end is None else end.error
+
+    def _find(self, id: int, client: Hashable) -> _End | None:
+        return next((end for end in self._ends.get(id, ()) if end.whom is None or end.whom == client), None)
 
     def has_changed(self, id: int) -> bool:
         """Return True if the step has run and has made permanent changes."""
-        end = self._ends.get(id)
-        return end is not None and end.changed
+        return any(end.changed for end in self._ends.get(id, ()))
 
     def set_changed(self, id: int) -> None:
         """Record that the step has made permanent changes after all."""
-        end = self._ends.get(id)
-        if end is not None:
+        for end in self._ends.get(id, ()):
             end.changed = True
 
     def add(
@@ -98,7 +99,9 @@ class EndedSteps:
             whom: The client that may not start it; None for all clients.
             changed: Whether it has made permanent changes.
         """
-        end = self._ends[id] = _End(id, error, whom, changed)
+        end = _End(id, error, whom, changed)
+        others = () if whom is None else (each for each in self._ends.get(id, ()) if each.whom != whom)
+        self._ends[id] = (*others, end)
         self._orders.setdefault(client, deque()).append(end)
         self._count += 1
         if self._count > self._most:
@@ -112,9 +115,10 @@ class EndedSteps:
         for _ in range(min(len(order), 1 + self._most // 100)):
             end = order.popleft()
             self._count -= 1
-            # A later end of the same step may have replaced this one, and has its own place in a queue.
-            if self._ends.get(end.id) is end:
-                del self._ends[end.id]
+            # Other ends of the same step have their own places in queues.
+            others = tuple(each for each in self._ends.pop(end.id, ()) if each is not end)
+            if others:
+                self._ends[end.id] = others
         if not order:
             del self._orders[client]
 
@@ -228,7 +232,7 @@ class StepTable:
             OpError: the step has been aborted, was given up because it began too late, or values for it were dropped.
         """
         if id in self._steps or self._ended.refuses(id, client):
-            raise self._ended.error(id) or AbortedError(
+            raise self._ended.error(id, client) or AbortedError(
                 "the step has already run here", expected="a new step", actual=id
             )
         # Values that arrived before the step are in the rendezvous of this entry.
@@ -334,7 +338,7 @@ class StepTable:
                 return None
             joint.fail(error)
         # Remembered as ended, so that the step is refused if its request arrives after the abort.
-        elif id not in self._ended:
+        elif not self._ended.refuses(id, client):
             self._drop_early(id)
             self._ended.add(id, _shortened(error), client, client)
         return joint

@@ -105,6 +105,29 @@ async def test_abort_does_not_stop_steps_of_other_clients() -> None:
     assert running.requested
 
 
+async def test_abort_is_remembered_for_each_client() -> None:
+    steps = table()
+    for client in (HOSTILE, HONEST):
+        steps.abort(1, CancelledError(f"stopped by {client}"), client)
+        # A second abort by the same client changes nothing.
+        steps.abort(1, CancelledError("again"), client)
+        with pytest.raises(CancelledError, match=f"stopped by {client}"):
+            steps.begin(1, Step(id=1), {}, client=client)
+    with pytest.raises(CancelledError, match=f"stopped by {HOSTILE}"):
+        steps.begin(1, Step(id=1), {}, client=HOSTILE)
+    steps.end(steps.begin(1, Step(id=1), {}, client="another"))
+
+
+def test_abort_of_another_client_does_not_displace_own() -> None:
+    ended = EndedSteps(1000)
+    ended.add(1, ERROR, HOSTILE, HOSTILE)
+    ended.add(1, ERROR, HONEST, HONEST)
+    for id in range(1000, 9000):
+        ended.add(id, ERROR, HOSTILE, HOSTILE)
+    assert ended.refuses(1, HONEST)
+    assert not ended.refuses(1, HOSTILE)
+
+
 async def test_report_and_abort_apply_only_to_own_steps() -> None:
     """Request reports and aborts over a connection of another client."""
     with af.device("/job:ps"):
