@@ -171,6 +171,24 @@ async def test_unbatch_grad_is_zero_for_padding_rows() -> None:
     assert (first.tolist(), last.tolist()) == ([7.0, 8.0, 9.0, 0.0], [])
 
 
+@virtually
+async def test_unbatch_grad_waits_as_long_as_its_step_may() -> None:
+    graph = af.Graph()
+    with graph.as_default():
+        given, grad = af.placeholder(af.float32, [None]), af.placeholder(af.float32, [None])
+        index, number = af.placeholder(af.int64), af.placeholder(af.int64)
+        y = raw_ops.UnbatchGrad(original_input=given, batch_index=index, grad=grad, id=number)
+    carried = {given: np.zeros(2), index: [[1, 0, 1], [2, 1, 2]], grad: [9.0], number: 2}
+    other = {given: np.zeros(0), index: np.zeros((0, 3), np.int64), grad: [7.0], number: 1}
+    async with opened(graph) as session:
+        with pytest.raises(DeadlineExceededError) as caught:
+            await session.run(y, carried, timeout=3600.0)
+        assert "UnbatchGrad" in str(caught.value)
+        assert asyncio.get_running_loop().time() == 3600.0
+        last, _ = await asyncio.gather(session.run(y, carried), session.run(y, other))
+    assert last.tolist() == [7.0, 9.0]
+
+
 # ── state machines ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 

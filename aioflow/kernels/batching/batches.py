@@ -129,6 +129,7 @@ def unbatch_grad(binding: Binding) -> Callable[[Array, Array, Array, int], Array
             # This step carried no batch, so its `original` has no rows.
             return grad[:0]
         finish = partial(_whole, len(original))
+        # Unlike `Unbatch`, the op has no timeout in TensorFlow: the wait is limited by the step's own.
         return Waiting(
             core.submit, core.withdraw, partial(Collecting, tuple(r[0] for r in rows)), core.describe, finish
         )
