@@ -9,6 +9,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from time import perf_counter
 from typing import Final
 
@@ -252,6 +253,7 @@ class _Shared(Call):
             unchecked=True,
         )
         self._single = Single(session, signature, options)
+        self._retried = 0  # requests that have failed in a batch and run again, alone
 
     @property
     def is_batched(self) -> bool:
@@ -267,6 +269,7 @@ class _Shared(Call):
                 # The request itself is valid if the step returned another number of rows: run it again, alone.
                 if self._batched.uneven is None or not await self._batched.is_repeatable():
                     raise
+                self._retried += 1
             else:
                 return found
         # Time that the failed batch has used counts against the client's limit.
@@ -274,7 +277,9 @@ class _Shared(Call):
         return await self._single(arrays, left, priority)
 
     def statistics(self) -> BatchStatistics:
-        return self._batched.statistics() + self._single.statistics()
+        batched = self._batched.statistics()
+        # The second run of a request counts its outcome.
+        return replace(batched, failed=batched.failed - self._retried) + self._single.statistics()
 
     async def warmup(self) -> None:
         await self._batched.warmup()

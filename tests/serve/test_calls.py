@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import aioflow as af
-from aioflow.errors import DeadlineExceededError, DTypeError, InvalidArgumentError
+from aioflow.errors import DeadlineExceededError, DTypeError, InvalidArgumentError, OpError
 from aioflow.interop.model import Signature
 from aioflow.serve.calls import Call, open_call
 from aioflow.serve.options import ModelOptions
@@ -72,7 +72,7 @@ async def test_batching_stops_at_the_first_wrong_row_count(caplog: pytest.LogCap
         assert "share no more steps" in caplog.text
         assert await answers(call, [[1, 2], [-1, 5]], [[-3, 4]], [[3, 4]]) == [[[1, 2]], [], [[3, 4]]]
         found = call.statistics()
-        assert (found.answered, found.failed) == (6, 1)
+        assert (found.answered, found.failed) == (6, 0)
 
 
 async def test_failed_request_to_a_model_with_effects_is_not_repeated() -> None:
@@ -89,6 +89,21 @@ async def test_failed_request_to_a_model_with_effects_is_not_repeated() -> None:
         assert isinstance(error, InvalidArgumentError)
         assert await session.run(count) == 1
         assert await answers(call, [[-1, 5]]) == [[]]
+        assert (call.statistics().answered, call.statistics().failed) == (1, 1)
+
+
+async def test_request_that_fails_in_a_batch_and_alone_is_counted_once() -> None:
+    def refusing(x: Any) -> Any:
+        if len(x) == 1 and x[0, 0] < 0:
+            raise ValueError("no rows like these")
+        return x[:1]
+
+    async with af.Session() as session:
+        call = await opened(session, hidden(refusing), batch="always", max_batch_size=2)
+        found = await answers(call, [[1, 2]], [[-3, 4]])
+        assert found[0] == [[1, 2]]
+        assert isinstance(found[1], OpError)
+        assert (call.statistics().answered, call.statistics().failed) == (1, 1)
 
 
 async def test_waiting_requests_to_a_model_with_effects_are_answered_after_a_mixed_batch() -> None:
