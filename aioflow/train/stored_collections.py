@@ -28,8 +28,6 @@ _OF_VARIABLES: Final = frozenset(
         GraphKeys.METRIC_VARIABLES,
         GraphKeys.MOVING_AVERAGE_VARIABLES,
         GraphKeys.GLOBAL_STEP,
-        GraphKeys.WEIGHTS,
-        GraphKeys.BIASES,
     }
 )
 # Collections handled separately: branches and loops, and savers, which the import of a meta graph creates.
@@ -43,7 +41,8 @@ def written_collections(graph: Graph, names: Iterable[object], nodes: set[str], 
     """Write collections into a map of CollectionDef messages.
 
     Variables, runners, savers, nodes, strings and numbers can be stored. A collection with anything else, or of several
-    kinds, is left out and logged.
+    kinds, is left out and logged. As in TensorFlow, variables and runners in collections of other names than its own
+    are stored as nodes.
 
     Args:
         graph: The graph.
@@ -53,7 +52,7 @@ def written_collections(graph: Graph, names: Iterable[object], nodes: set[str], 
     """
     # Keys that are not text have no place in the message's map.
     for name in sorted(name for name in names if isinstance(name, str) and not name.startswith(_OWN)):
-        items = [_form(item, nodes) for item in graph.get_collection(name)]
+        items = [_form(name, item, nodes) for item in graph.get_collection(name)]
         # A CollectionDef holds one kind of list.
         kinds = sorted({kind for kind, _ in items if kind})
         if len(kinds) > 1 or _NONE in kinds:
@@ -76,18 +75,22 @@ def written_contexts(graph: Graph, names: Iterable[object] | None, nodes: set[st
             into[name].bytes_list.value.extend(to_bytes(each) for each in defs)
 
 
-def _form(item: object, nodes: set[str]) -> tuple[str, object]:
-    """Return the list kind and the stored value of an item.
+def _form(name: str, item: object, nodes: set[str]) -> tuple[str, object]:
+    """Return the list kind and the stored value of an item of a collection.
 
     The kind is "" for an item to leave out, such as a node that is not stored, and `_NONE` for an unsupported item.
     """
     if isinstance(item, Variable):
-        return "bytes_list", to_bytes(item.to_proto())
+        if name in _OF_VARIABLES:
+            return "bytes_list", to_bytes(item.to_proto())
+        item = item.snapshot
     if isinstance(item, QueueRunner):
-        return "bytes_list", to_bytes(_runner_def(item))
+        if name == GraphKeys.QUEUE_RUNNERS:
+            return "bytes_list", to_bytes(_runner_def(item))
+        item = item.queue.queue_ref.op
     if isinstance(item, MutableHashTable):
         return "", None  # the restore nodes identify the table
-    if hasattr(item, "as_saver_def"):
+    if name == GraphKeys.SAVERS and hasattr(item, "as_saver_def"):
         stored = item.as_saver_def()
         return ("bytes_list", to_bytes(stored)) if stored is not None else ("", None)
     if isinstance(item, Tensor | Operation):
@@ -125,7 +128,9 @@ class Collections:
         self._variables: dict[str, Variable] = {}
 
     def add(self, stored: Mapping[str, Message]) -> None:
-        """Add the contents of the messages to the graph. Strings come back as bytes.
+        """Add the contents of the messages to the graph.
+
+        Strings come back as bytes, and the value of a variable as the variable if another collection holds that.
 
         Raises:
             NotFoundError: a message refers to a node that the graph lacks.
@@ -136,7 +141,8 @@ class Collections:
             for name, kind in CONTEXTS.items()
         )
         take_up_contexts(self.graph, conds, loops, self.scope)
-        for name in sorted(set(stored) - _LEFT):
+        # Variables first: other collections refer to them.
+        for name in sorted(set(stored) - _LEFT, key=lambda name: (name not in _OF_VARIABLES, name)):
             kind = stored[name].WhichOneof("kind")
             # An `any_list` holds objects of arbitrary types, which only their own programs can decode.
             if kind is None or kind == "any_list":
@@ -150,7 +156,9 @@ class Collections:
 
     def _item(self, name: str, kind: str, value: Any) -> object:
         if kind == "node_list":
-            return self.graph.as_graph_element(self.scope + value)
+            element = self.graph.as_graph_element(self.scope + value)
+            variable = self.graph.variable_of(element) if isinstance(element, Tensor) else None
+            return element if variable is None else variable
         if kind != "bytes_list":
             return value
         if name in _OF_VARIABLES:

@@ -309,6 +309,36 @@ def test_export_drops_mixed_collections_with_a_warning(caplog: pytest.LogCapture
     assert "'objects'" in said[1]
 
 
+@pytest.mark.parametrize("scope", [None, "inner"])
+async def test_variables_and_runners_in_own_collections_are_stored_as_nodes(
+    scope: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    with af.Graph().as_default():
+        v = af.get_variable("v", initializer=1.0)
+        w = af.get_variable("w", initializer=2.0, collections=["alone"])
+        queue = af.FIFOQueue(8, [af.float32], [[]], name="queue")
+        af.train.add_queue_runner(af.train.QueueRunner(queue, [queue.enqueue(3.0)]), collection="mine/runners")
+        af.get_collection_ref("all").extend([v, af.identity(v, name="y"), v.initializer])
+        af.add_to_collection(af.GraphKeys.WEIGHTS, v)
+        af.add_to_collection("mine/savers", af.train.Saver([v]))
+        meta = af.train.export_meta_graph()
+        runners = meta.collection_def["mine/runners"]
+        assert list(runners.node_list.value) == ["queue"]
+        assert "mine/savers" in caplog.text
+    prefix = "" if scope is None else f"{scope}/"
+    with af.Graph().as_default() as graph:
+        af.train.import_meta_graph(meta, import_scope=scope)
+        (variable,) = af.global_variables()
+        assert af.get_collection(af.GraphKeys.WEIGHTS) == [variable]
+        assert af.get_collection("all") == [variable, graph.get_tensor_by_name(f"{prefix}y:0"), variable.initializer]
+        assert af.get_collection("mine/runners") == [graph.get_operation_by_name(f"{prefix}queue")]
+        assert af.get_collection("mine/savers") == []
+        (value,) = af.get_collection("alone")
+        async with af.Session() as session:
+            await session.run(f"{prefix}{w.initializer.name}")
+            assert await session.run(value) == 2
+
+
 def test_import_without_variables_returns_no_saver() -> None:
     with af.Graph().as_default():
         af.constant(1.0, name="c")
