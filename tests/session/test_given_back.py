@@ -162,6 +162,14 @@ async def test_expired_step_that_only_takes_or_puts_has_changed_nothing() -> Non
         assert await session.run(source.size()) == 1
 
 
+async def test_expired_step_that_has_put_some_elements_has_changed_something() -> None:
+    sink = af.FIFOQueue(2, [af.float32], [()])
+    put = sink.enqueue_many([[1.0, 2.0, 3.0]])
+    async with af.Session() as session:
+        assert await told(session, put, DeadlineExceededError, timeout=0.05)
+        assert await session.run(sink.size()) == 2
+
+
 async def test_element_that_may_have_been_used_is_not_returned() -> None:
     source = af.FIFOQueue(9, [af.float32], [()])
     fill, never = source.enqueue_many([[1.0, 2.0, 3.0]]), af.FIFOQueue(1, [af.float32], [()]).dequeue()
