@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 import aioflow as af
 from aioflow import errors, raw_ops
+from aioflow.kernels.array.tensor_array import TensorArrayValue
 from aioflow.ops import nest
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.gradcheck import check_gradients
@@ -521,9 +523,29 @@ def test_gradient_arrays_of_two_gradients_calls_are_separate(graph: af.Graph) ->
 def test_a_closed_array_is_refused(graph: af.Graph) -> None:
     made = array(size=1).write(0, 1.0)
     with af.control_dependencies([made.flow]), af.control_dependencies([made.close()]):
-        after = made.identity().read(0)
-    with pytest.raises(errors.InvalidArgumentError, match="is closed"):
-        value(after)
+        after = made.identity()
+        refused = [after.read(0), after.concat(), raw_ops.TensorArraySizeV3(handle=made.handle, flow_in=after.flow)]
+    for each in refused:
+        with pytest.raises(errors.InvalidArgumentError, match="is closed"):
+            value(each)
+
+
+def test_array_that_is_closed_during_a_write_keeps_the_write_whole() -> None:
+    attrs = {"dtype": af.float32, "element_shape": (), "dynamic_size": False}
+    made = TensorArrayValue("a", 1, {**attrs, "clear_after_read": False, "identical_element_shapes": True})
+    made.adds_up = True
+    closing = threading.Thread(target=made.close)
+
+    class Closing(np.ndarray[Any, Any]):
+        def __add__(self, other: Any) -> Any:
+            closing.start()
+            closing.join(0.05)  # waits for the write, which is not over
+            return 3.0
+
+    made.write(0, np.zeros(()).view(Closing))
+    made.write(0, np.float32(1.0))
+    closing.join()
+    assert made.closed
 
 
 async def test_steps_do_not_share_an_array(graph: af.Graph) -> None:

@@ -117,15 +117,27 @@ class TensorArrayValue:
             return found
 
     @property
+    def size(self) -> int:
+        """The number of elements. Raises InvalidArgumentError if the array is closed."""
+        with self.lock:
+            self._check_open()
+            return len(self.items)
+
+    @property
     def joined(self) -> int:
-        """The number of elements that a concat joins; for the gradient of a split array, the number of parts."""
+        """The number of elements that a concat joins; for the gradient of a split array, the number of parts.
+
+        Raises:
+            InvalidArgumentError: the array is closed.
+        """
         parts = None if self.forward is None else self.forward.parts
-        return len(self.items) if parts is None else parts
+        return self.size if parts is None else parts
 
     def close(self) -> None:
         """Close the array and drop its tensors."""
-        self.closed = True
-        self.items = []
+        with self.lock:
+            self.closed = True
+            self.items = []
 
     def _zeros(self, xp: Namespace, index: int) -> Array:
         """Return zeros for an element that was never written. Raise InvalidArgumentError if its shape is unknown."""
@@ -288,9 +300,9 @@ def split(handle: TensorArrayValue, value: Array, lengths: Sequence[int], flow: 
     # The parts may differ in their first size.
     handle.prepare_for(len(lengths), (None, *np.shape(value)[1:]))
     handle.parts = len(lengths)
-    if len(lengths) != len(handle.items):
+    if len(lengths) != handle.size:
         raise InvalidArgumentError(
-            f"tensor array {handle.name} is not of that size", expected=len(handle.items), actual=len(lengths)
+            f"tensor array {handle.name} is not of that size", expected=handle.size, actual=len(lengths)
         )
     start = 0
     for index, length in enumerate(lengths):
@@ -333,7 +345,7 @@ def _alike(handle: TensorArrayValue, items: list[Array], axis: int) -> list[Arra
 
 @kernel("TensorArraySizeV3", fresh=True, takes=TensorArrayValue)
 def size(handle: TensorArrayValue, flow: Array) -> np.int32:
-    return np.int32(len(handle.items))
+    return np.int32(handle.size)
 
 
 @kernel("TensorArrayCloseV3", takes=TensorArrayValue)
