@@ -89,6 +89,17 @@ async def test_same_padding_of_dilated_windows(mode: str, known_shapes: bool) ->
         np.testing.assert_array_equal(y, [[expected]])
 
 
+@pytest.mark.parametrize("known_shapes", [False, True])
+@pytest.mark.parametrize("least", [np.float32(-np.inf), np.float32(np.nan), np.int8(-128), np.uint8(0)], ids=repr)
+async def test_max_pool_finds_the_first_element_of_windows_of_the_least_value(least: Any, known_shapes: bool) -> None:
+    x = np.full((1, 2, 3, 3), least)
+    x[0, 1, 2, 2] = 1
+    how: dict[str, Any] = {"kernel_shape": [2, 2], "strides": [2, 2], "pads": [1, 1, 0, 0]}
+    y, places = await given("MaxPool", {"x": x}, ("y", "places"), known_shapes=known_shapes, **how)
+    np.testing.assert_array_equal(places, [[[[0, 1], [3, 4]], [[9, 10], [12, 13 if np.isnan(least) else 17]]]])
+    np.testing.assert_array_equal(y, x.reshape(-1)[places])
+
+
 @pytest.mark.parametrize("spatial", [(5,), (4, 5), (3, 4, 5)])
 async def test_conv_groups_without_known_shapes(spatial: tuple[int, ...]) -> None:
     x = np.random.default_rng(0).standard_normal((2, 4, *spatial)).astype(np.float32)

@@ -111,13 +111,16 @@ def _max_and_places(node: Node, x: Tensor, windows: Windows) -> tuple[Tensor, Te
     values, found = None, None
     of_values = _parts(framed(x, windows, _least(x)), windows)
     # Padding has the least value, so its place never replaces that of an element.
-    of_places = _parts(framed(places, windows, 0), windows)
+    of_places = _parts(framed(places, windows, -1), windows)
     for value, place in zip(of_values, of_places, strict=True):
         if values is None or found is None:
             values, found = value, place
             continue
         # Strictly greater, so the first of equal elements stays.
         better = ops.greater(value, values)
+        if windows.padded:
+            # An element may have the least value, too.
+            better = ops.logical_or(better, ops.less(found, int64(0)))
         values, found = ops.where_v2(better, value, values), ops.where_v2(better, place, found)
     if values is None or found is None:
         raise node.wrong("the kernel", "a size", "none")
