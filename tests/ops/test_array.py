@@ -308,6 +308,20 @@ def test_unique_slices_of_strings_match_those_of_numbers(axis: int) -> None:
     assert same_places.tolist() == places.tolist()
 
 
+@pytest.mark.parametrize("axis", [[1], [-2], [0, 0]], ids=str)
+def test_unique_rejects_an_axis_that_a_vector_lacks(axis: list[int]) -> None:
+    with pytest.raises(af.errors.InvalidArgumentError, match="axis"):
+        make_list("UniqueV2", [3, 1, 3], axis)
+    fed = af.placeholder("int64")
+    with pytest.raises(af.errors.InvalidArgumentError, match="axis"):
+        evaluate([*make_list("UniqueV2", [3, 1, 3], fed)], {fed: axis})
+
+
+def test_unique_of_a_vector_counts_its_axis_from_the_end() -> None:
+    values, places = evaluate([*make_list("UniqueV2", [3, 1, 3], [-1])])
+    assert (values.tolist(), places.tolist()) == ([3, 1], [0, 1, 0])
+
+
 def test_select_accepts_large_arrays_of_many_dimensions() -> None:
     x = np.arange(2**19, dtype=np.float32).reshape(2**10, *(1,) * 38, 2**9)
     with af.Graph().as_default():

@@ -236,11 +236,13 @@ def unique_v2(binding: Binding) -> Body:
     xp, dtype = binding.xp, binding.output_dtypes[1].np_dtype
 
     def distinct(value: Array, axis: tuple[int, ...]) -> tuple[Array, Array]:
+        if len(axis) > 1:
+            raise InvalidArgumentError("unique has one axis", expected="at most 1", actual=list(axis))
         if not axis:
             _check_vector(value)
+        position = check_axis(axis[0], value.ndim) if axis else 0
         # The slices of a vector are its elements.
-        position = None if value.ndim == 1 else check_axis(axis[0], value.ndim)
-        return _distinct(xp, value, dtype, position)[:2]
+        return _distinct(xp, value, dtype, None if value.ndim == 1 else position)[:2]
 
     return distinct
 

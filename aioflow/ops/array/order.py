@@ -225,13 +225,16 @@ def _unique_shape(ctx: ShapeContext) -> list[Dims]:
 
 
 def _unique_v2_shape(ctx: ShapeContext) -> list[Dims]:
+    ctx.require_rank("axis", 1)
     dims, axes = ctx.dims("x"), ctx.value("axis")
     if axes is None or dims is None:
         return [None if dims is None else (None,) * len(dims), (None,)]
     if axes.size == 0:
         length = ctx.require_rank("x", 1) or (None,)
         return [(None,), length]
-    position = check_axis(int(axes.reshape(-1)[0]), len(dims))
+    if axes.size > 1:
+        raise InvalidArgumentError("unique has one axis", expected="at most 1", actual=axes.tolist())
+    position = check_axis(int(axes[0]), len(dims))
     return [(None,) * len(dims), (dims[position],)]
 
 
