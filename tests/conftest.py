@@ -26,16 +26,16 @@ from aioflow.graph.opdef import OPS
 from aioflow.kernels.registry import KERNELS
 from aioflow_numpy.compiled.compiler import SETTING
 from aioflow_numpy.compiled.wanted import BACKGROUND
-from tests.audit import seen
-from tests.loop_watch import BUSY, IDLE, watched
-from tests.retries import Retries
+from tests.support.audit import seen
+from tests.support.loop_watch import BUSY, IDLE, watched
+from tests.support.retries import Retries
 
 _MEMORY = Path("/dev/shm")
 
 # Tests run in tiers. A unit test is one process, and neither the order of tests nor the machine's speed changes its
 # outcome. System tests start processes, servers and clusters, and run after the units. Sweeps call every op, or replay
 # many seeds; `--sweep-share` takes a sample of them. Folders of the system tests and the sweeps:
-_SYSTEM: Final = ("browser", "cli", "demo", "distributed", "examples", "system", "types")
+_SYSTEM: Final = ("browser", "cli", "distributed", "examples", "system", "types")
 _SWEEP: Final = ("sweep",)
 # Tests with one of these markers are in no tier: each has a tox environment of its own.
 _APART: Final = ("parity", "bench", "soak", "sim", "fuzz", "onnx", "browser")
@@ -94,6 +94,7 @@ _ALIKE: Final = (
     "system/test_benchmark_tables.py",
     "system/test_blocked_loops.py",
     "system/test_cluster_page.py",
+    "system/test_demo.py",
     "system/test_docs.py",
     "system/test_elastic.py",
     "system/test_every_test_ends.py",
@@ -185,7 +186,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if (limit := config.getoption("--flaky-limit")) is not None:
         config.pluginmanager.register(Retries(limit))
     if config.getoption("--delegated"):
-        importlib.import_module("tests.delegating").delegate_all()
+        importlib.import_module("tests.support.delegating").delegate_all()
     OPS.load()
     KERNELS.load()
     importlib.import_module("aioflow_numpy.backend")

@@ -13,7 +13,7 @@ import tokenize
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, cast
 
-from tests.source_modules import ROOT, Modules, imported, read_tree
+from tests.support.source_modules import ROOT, Modules, imported, read_tree
 from tests.wording import findings
 
 _OWN: Final = ("self", "cls", "super", "mcs")

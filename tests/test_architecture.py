@@ -20,7 +20,7 @@ from aioflow.graph.boundary import ARG, RECV, RETVAL, SEND
 from aioflow.graph.opdef import OPS
 from aioflow_numpy.namespace import OTHERS
 from tests.measures import private_accesses
-from tests.source_modules import Module, Modules, imported, parse, read_tree
+from tests.support.source_modules import Module, Modules, imported, parse, read_tree
 
 # Imports point downhill: a module imports from lower ranks, and from its own rank only within its own package. The key
 # is the second part of the module's name ("" is aioflow/__init__.py). A module that is not listed fails `ranks`.

@@ -15,7 +15,7 @@ import pytest
 
 import aioflow as af
 from tests import compatibility
-from tests.processes import SECONDS
+from tests.support.processes import SECONDS
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])

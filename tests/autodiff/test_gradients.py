@@ -19,8 +19,8 @@ from aioflow.kernels.resources import ResourceManager
 from aioflow.ops.apply import make, make_list
 from aioflow.ops.sparse.indexed_slices import convert_n_to_tensor_or_indexed_slices
 from aioflow.testing.evaluate import evaluate
-from tests.dense import dense
-from tests.work import calls
+from tests.support.dense import dense
+from tests.support.work import calls
 
 define_op("TestWithoutGradient", "x: T", "y: T", ["T: type"], shape=lambda ctx: ctx.tensors[0].dims)
 define_op("TestWrongGradient", "x: T", "y: T", ["T: type"], shape=lambda ctx: ctx.tensors[0].dims)

@@ -18,7 +18,7 @@ from aioflow.kernels.registry import kernel
 from aioflow.ops.apply import make
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.gradcheck import check_gradients
-from tests.dense import dense
+from tests.support.dense import dense
 
 X, W = np.array([0.5, 0.3]), np.array([0.7, -0.4])
 

@@ -22,7 +22,7 @@ from aioflow_numpy.blas import loaded_blas
 from aioflow_numpy.blas_threads import alone, blas_threads
 from aioflow_numpy.compiled.wanted import BACKGROUND
 from aioflow_numpy.products import matmul
-from tests.waiting import until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.skipif(not loaded_blas(), reason="only OpenBLAS has a count that is held")
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 import aiohttp
 import pytest
 
-from tests.processes import process_on_loop
+from tests.support.processes import process_on_loop
 
 __all__ = ["Chromium", "Tab", "chromium"]
 

@@ -16,7 +16,7 @@ from aioflow.net.cluster_spec import free_addresses
 from aioflow.observe import chrome_trace
 from tests.browser.chromium import Tab, chromium
 from tests.net.clusters import cluster
-from tests.processes import program_on_loop
+from tests.support.processes import program_on_loop
 
 pytestmark = pytest.mark.browser
 

@@ -16,7 +16,7 @@ from aioflow import extend
 from aioflow.cli import main
 from aioflow.graph.opdef import OPS
 from aioflow.kernels.registry import KERNELS
-from tests import processes
+from tests.support import processes
 
 _MODULE = """
 from aioflow import extend

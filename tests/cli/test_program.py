@@ -24,7 +24,7 @@ import aioflow.worker
 from aioflow.net.cluster_spec import free_addresses
 from aioflow.runtime.calibrate import calibrate
 from aioflow.train import write_graph
-from tests.processes import SECONDS, program
+from tests.support.processes import SECONDS, program
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals and pipes")
 

@@ -15,7 +15,7 @@ import pytest
 import aioflow as af
 from aioflow.cli.progress import Progress
 from aioflow.train import write_graph
-from tests.processes import SECONDS, program
+from tests.support.processes import SECONDS, program
 
 
 class Terminal(io.StringIO):

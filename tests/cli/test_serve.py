@@ -21,8 +21,8 @@ import pytest
 import aioflow
 import aioflow.serve
 from aioflow.cli import main
-from tests import processes
 from tests.serve.folders import SECONDS, rows, save_model, scaled, slow
+from tests.support import processes
 
 
 @contextlib.asynccontextmanager

@@ -23,8 +23,8 @@ from aioflow.net.remote_cluster import RemoteCluster
 from aioflow.net.status.document import pack_status, unpack_status
 from aioflow.net.status.server import Activity, RunningStep, ServerStatus
 from tests.net.clusters import cluster
-from tests.processes import SECONDS, program_on_loop
-from tests.waiting import until_waiting
+from tests.support.processes import SECONDS, program_on_loop
+from tests.support.waiting import until_waiting
 
 PS, WORKER = (f"/job:{job}/replica:0/task:0" for job in ("ps", "worker"))
 

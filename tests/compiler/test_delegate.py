@@ -25,11 +25,11 @@ from aioflow.graph.arrays import to_array
 from aioflow.ops.delegated import DELEGATED
 from aioflow.runtime.step import Step
 from aioflow.runtime.worker import Worker
-from tests.random_examples import examples
 from tests.runtime.flow_programs import random_flow_program
 from tests.runtime.programs import random_program
 from tests.runtime.split import CPU, scattered
 from tests.runtime.test_partition import bits
+from tests.support.random_examples import examples
 
 
 class Engine:

@@ -25,9 +25,9 @@ from aioflow.graph.boundary import RECV, SEND
 from aioflow.net.remote_cluster import RemoteCluster
 from aioflow.runtime.step import Step
 from tests.net.clusters import cluster
-from tests.random_examples import examples
 from tests.runtime.flow_programs import random_flow_program
 from tests.runtime.programs import random_program
+from tests.support.random_examples import examples
 
 PS, WORKER = "/job:ps/task:0", "/job:worker/task:0"
 TASKS = ("/job:ps/replica:0/task:0", "/job:worker/replica:0/task:0")

@@ -19,8 +19,8 @@ from aioflow.compiler.place.placement import place
 from aioflow.compiler.prune import StepRequest, prune
 from aioflow.compiler.verify import verify
 from aioflow.errors import InternalError
-from tests.random_examples import examples
 from tests.runtime.programs import random_program
+from tests.support.random_examples import examples
 
 CLUSTER = ClusterView(("/job:localhost/replica:0/task:0/device:CPU:0",))
 CHECKED = CompileOptions(verify=True)

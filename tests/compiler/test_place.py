@@ -25,8 +25,8 @@ from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.graph.opdef import OPS, define_op
 from aioflow.kernels.registry import KERNELS, kernel
 from aioflow.ops.apply import make
-from tests.dense import dense
-from tests.random_examples import examples
+from tests.support.dense import dense
+from tests.support.random_examples import examples
 
 TASK = "/job:localhost/replica:0/task:0"
 CPU0, CPU1, GPU0 = (f"{TASK}/device:{d}" for d in ("CPU:0", "CPU:1", "GPU:0"))

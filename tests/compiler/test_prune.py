@@ -14,7 +14,7 @@ from aioflow.compiler.ir import ClientGraph, Edge
 from aioflow.compiler.prune import StepRequest, prune
 from aioflow.compiler.verify import verify
 from aioflow.errors import InvalidArgumentError
-from tests.work import calls
+from tests.support.work import calls
 
 
 def _prune(fetches: Any = (), feeds: Any = (), targets: Any = ()) -> ClientGraph:

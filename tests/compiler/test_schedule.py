@@ -24,9 +24,9 @@ from aioflow.graph.boundary import RECV, SEND
 from aioflow.graph.dtypes import float32
 from aioflow.runtime.step import Step
 from aioflow.runtime.worker import Worker
-from tests.random_examples import examples
 from tests.runtime.flow_programs import random_flow_program
 from tests.runtime.split import CPU, scattered
+from tests.support.random_examples import examples
 
 HERE, THERE = CPU.format(0), CPU.format(1)
 ELSEWHERE = "/job:worker/replica:0/task:1/device:CPU:0"

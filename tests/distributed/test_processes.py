@@ -23,7 +23,7 @@ from aioflow.distributed.starting.supervising import wanted
 from aioflow.errors import InvalidArgumentError, OpError, UnauthenticatedError, UnavailableError
 from aioflow.net.cluster_spec import ClusterSpec, Task
 from aioflow.net.credentials import Credentials
-from tests.processes import SECONDS, program_on_loop
+from tests.support.processes import SECONDS, program_on_loop
 
 KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
 

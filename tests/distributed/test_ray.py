@@ -22,7 +22,7 @@ from aioflow.errors import DeadlineExceededError, OpError, UnavailableError
 from examples import train_cluster as example
 from tests.distributed import seen_cards
 from tests.examples.test_train_cluster import check
-from tests.processes import SECONDS
+from tests.support.processes import SECONDS
 
 ray: Any = pytest.importorskip("ray", reason="Ray is of the extra `ray`")
 

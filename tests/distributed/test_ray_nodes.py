@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.distributed.lost_node import LOST_AT
-from tests.processes import SECONDS, program
+from tests.support.processes import SECONDS, program
 
 pytest.importorskip("ray", reason="Ray is of the extra `ray`")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8")

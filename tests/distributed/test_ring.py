@@ -16,7 +16,7 @@ from aioflow.distributed import all_reduce
 from aioflow.graph.boundary import SEND
 from aioflow.testing.gradcheck import check_gradients
 from tests.net.clusters import cluster
-from tests.random_examples import examples
+from tests.support.random_examples import examples
 
 NUMPY = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 

@@ -14,7 +14,7 @@ import pytest
 
 import aioflow as af
 from examples import input_pipeline
-from tests.processes import SECONDS, program
+from tests.support.processes import SECONDS, program
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from aioflow.errors import DataLossError
 from aioflow.formats.protobuf import write_number
 from aioflow.formats.snappy import decompress
-from tests.random_examples import examples
+from tests.support.random_examples import examples
 
 LIMIT = 1 << 16
 

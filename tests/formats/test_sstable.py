@@ -12,7 +12,7 @@ from aioflow.errors import DataLossError, InvalidArgumentError
 from aioflow.formats.checksum import masked_crc32c
 from aioflow.formats.protobuf import write_number
 from aioflow.formats.sstable import MAGIC, Table, write_table
-from tests.random_examples import examples
+from tests.support.random_examples import examples
 
 ENTRIES = st.dictionaries(st.binary(max_size=20), st.binary(max_size=50), max_size=60)
 

@@ -25,7 +25,7 @@ from aioflow.formats.protobuf import write_number, write_piece
 from aioflow.formats.sstable import Table, write_table
 from aioflow.formats.tensor_bundle import TensorBundle
 from aioflow.formats.tensor_bundle_writer import write_bundle
-from tests.random_examples import examples
+from tests.support.random_examples import examples
 
 VALUES: dict[str, Any] = {
     "a": np.arange(12, dtype=np.float32).reshape(3, 4),

@@ -16,7 +16,7 @@ import pytest
 
 import aioflow as af
 from aioflow.graph.scopes import current_scope
-from tests.waiting import until_collected
+from tests.support.waiting import until_collected
 
 _PATIENCE = 10.0
 

@@ -23,7 +23,7 @@ from aioflow.errors import (
     OpError,
 )
 from aioflow.graph import source_lines as lines_module
-from tests.waiting import until_collected
+from tests.support.waiting import until_collected
 
 # -- names ---------------------------------------------------------------------------------------------------------
 

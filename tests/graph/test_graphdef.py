@@ -22,7 +22,7 @@ import aioflow as af
 from aioflow import errors
 from aioflow.graph import dtypes, encoding
 from aioflow.graph.graphdef import GraphDef, InputRef, NodeDef, TensorData
-from tests.random_examples import examples
+from tests.support.random_examples import examples
 
 FIXED = [d for d in dtypes.ALL if d.is_plain or d.is_quantized]
 

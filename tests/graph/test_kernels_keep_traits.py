@@ -26,7 +26,7 @@ from aioflow.runtime.bind import BoundNode, bind_graph, gather
 from aioflow.runtime.device import host
 from tests.compiler.optimize.fused_runs import pruned
 from tests.graph.test_traits import BUILT_IN
-from tests.random_examples import examples
+from tests.support.random_examples import examples
 from tests.sweep.hostile.arguments import Arguments, Array, accepted, implied_attrs, items_of
 
 OPS_TO_TRY = [op.name for op in BUILT_IN if op.made_by == "user" and is_pure_op(op.name) and op.inputs]

@@ -15,7 +15,7 @@ from aioflow.errors import DataLossError
 from aioflow.formats import example as example_format
 from aioflow.formats.example import Kind, Layouts, Place, decode_example, encode_example, values_at
 from aioflow.formats.protobuf import write_number, write_piece
-from tests.random_examples import examples
+from tests.support.random_examples import examples
 
 FIELDS: dict[Kind, int] = {"bytes": 1, "float": 2, "int64": 3}
 

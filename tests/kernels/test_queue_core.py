@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from aioflow import errors
 from aioflow.sync.queue import Close, Dequeue, Enqueue, FIFOStore, PriorityStore, QueueCore, ShuffleStore, Store
 from aioflow.sync.waiting import Ticket
-from tests.random_examples import examples
+from tests.support.random_examples import examples
 
 
 def fifo(capacity: int = 2) -> QueueCore:

@@ -18,7 +18,7 @@ from aioflow.sync.fair_lock import Turns
 from aioflow.sync.queue import Dequeue
 from aioflow.sync.staging import Get, Peek, Put, StagingCore
 from aioflow.sync.waiting import Ticket
-from tests.random_examples import examples
+from tests.support.random_examples import examples
 
 SETTINGS = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
 

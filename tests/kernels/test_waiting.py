@@ -23,7 +23,7 @@ from aioflow.sync.fair_lock import Turns
 from aioflow.sync.queue import Close, Dequeue, Enqueue, FIFOStore, PriorityStore, QueueCore, ShuffleStore
 from aioflow.sync.staging import Get, Put, StagingCore
 from aioflow.sync.waiting import Ticket, Waiting, wake_all
-from tests.random_examples import examples
+from tests.support.random_examples import examples
 
 SETTINGS = settings(max_examples=examples(200), deadline=None)
 

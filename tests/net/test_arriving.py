@@ -26,7 +26,7 @@ from aioflow.net.limits import Limits
 from aioflow.net.proving import Hello
 from aioflow.net.transports import connect, listen
 from tests.net.test_framing import PREFIX, feed, frame
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 ANY = "tcp://127.0.0.1:0"
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}

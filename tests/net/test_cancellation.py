@@ -21,8 +21,8 @@ from aioflow.net.status.page import serve_status
 from aioflow.net.task_worker import WorkerSession
 from aioflow.net.transports import connect, listen
 from aioflow.sync.background import Background
-from tests.cancelling import LOOPS, cancel_at_each_turn, run_on, turns_until_ended
 from tests.net.clusters import cluster, inproc
+from tests.support.cancelling import LOOPS, cancel_at_each_turn, run_on, turns_until_ended
 
 Loop = Callable[[], asyncio.AbstractEventLoop]
 

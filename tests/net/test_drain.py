@@ -15,7 +15,7 @@ from aioflow.net.server import Server
 from aioflow.testing.sim_cluster import SIMULATED, SimCluster
 from aioflow.testing.sim_net import SimNet, simulate
 from tests.net.clusters import cluster
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 SECONDS = 60.0
 

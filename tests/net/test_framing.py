@@ -19,7 +19,7 @@ from aioflow.graph.dtypes import ALL
 from aioflow.net.decoder import Decoder
 from aioflow.net.framing import CHUNK_BYTES, INLINE_BYTES, Kind, Message, bare_frame, encode
 from aioflow.net.limits import Limits
-from tests.random_examples import examples
+from tests.support.random_examples import examples
 
 PREFIX = struct.Struct("<4sBBHQIIQ")  # written out: the format is a promise to other versions
 

@@ -35,10 +35,10 @@ from aioflow.net.limits import Limits
 from aioflow.net.plan_codec import decode_part, encode_part
 from aioflow.runtime.step import Step
 from aioflow.runtime.worker import Worker
-from tests.random_examples import examples
 from tests.runtime.flow_programs import random_flow_program
 from tests.runtime.programs import random_program
 from tests.runtime.split import split_plan
+from tests.support.random_examples import examples
 
 
 def over_the_wire(part: Part) -> Part:

@@ -16,7 +16,7 @@ from aioflow.net.decoder import Decoder
 from aioflow.net.framing import CHUNK_BYTES, Kind, Message, bare_frame, encode
 from aioflow.net.proving import Proving, Role, client_secret, is_client_secret
 from aioflow.net.sealing import Seal
-from tests.random_examples import examples
+from tests.support.random_examples import examples
 
 SECRET = bytes(range(32))
 HELLO = struct.Struct("<8sHHIQQ")  # written out: the format is a promise to other versions

@@ -31,10 +31,10 @@ from aioflow.net.server import Server
 from aioflow.runtime.step import Step
 from aioflow.sync.background import Background
 from tests.net.clusters import cluster, given_up_at_once, inproc
-from tests.random_examples import examples
 from tests.runtime.flow_programs import random_flow_program
 from tests.runtime.programs import random_program
-from tests.waiting import time_runs_out
+from tests.support.random_examples import examples
+from tests.support.waiting import time_runs_out
 
 PS, WORKER = "/job:ps/task:0", "/job:worker/task:0"
 TASKS = ("/job:ps/replica:0/task:0", "/job:worker/replica:0/task:0")

@@ -31,7 +31,7 @@ from aioflow.net.shared_memory.ring import Ring
 from aioflow.net.shared_memory.sharing import Sharing
 from aioflow.testing.check_comm import connected
 from tests.net.clusters import cluster
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(not has_segments(), reason="no sealed files in memory here, or /proc is not there")
 

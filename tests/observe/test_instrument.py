@@ -15,7 +15,7 @@ from aioflow.net import messages, worker_service
 from aioflow.observe import instrument
 from tests.net.clusters import cluster
 from tests.net.plain_client import PlainClient
-from tests.waiting import until_waiting
+from tests.support.waiting import until_waiting
 
 pytest.importorskip("opentelemetry.sdk", reason="opentelemetry-sdk is not installed")
 

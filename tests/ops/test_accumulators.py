@@ -10,7 +10,7 @@ import pytest
 
 import aioflow as af
 from aioflow import errors
-from tests.waiting import time_runs_out, until_waiting
+from tests.support.waiting import time_runs_out, until_waiting
 
 
 async def test_take_grad_waits_for_enough_gradients_and_returns_their_mean(graph: af.Graph) -> None:

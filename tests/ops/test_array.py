@@ -12,7 +12,7 @@ import aioflow as af
 from aioflow.ops.apply import make, make_list
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.gradcheck import check_gradients
-from tests.dense import dense
+from tests.support.dense import dense
 
 RNG = np.random.default_rng(3)
 

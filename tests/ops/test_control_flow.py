@@ -16,7 +16,7 @@ from aioflow.kernels.array.tensor_array import TensorArrayValue
 from aioflow.ops import nest
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.gradcheck import check_gradients
-from tests.dense import dense
+from tests.support.dense import dense
 
 
 def value(tensor: Any, feeds: Any = None) -> Any:

@@ -18,7 +18,7 @@ from aioflow.ops.function.copying import inline
 from aioflow.ops.function.library import find_function
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.gradcheck import check_gradients
-from tests.dense import dense
+from tests.support.dense import dense
 
 X = np.array([0.5, -1.2, 2.0])
 Y = np.array([1.5, 0.3, -0.7])

@@ -18,7 +18,7 @@ from aioflow.formats.png import MOST_PIXELS
 from aioflow.ops.apply import make
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.gradcheck import check_gradients
-from tests.dense import dense
+from tests.support.dense import dense
 
 RNG = np.random.default_rng(2)
 SMALL = RNG.integers(0, 256, (5, 4, 3), dtype=np.uint8)

@@ -18,7 +18,7 @@ from aioflow.graph.graphdef import GraphDef, NodeDef, TensorData
 from aioflow.graph.opdef import OpDef
 from aioflow.graph.signature.attributes import AttrDef
 from aioflow.testing.evaluate import evaluate
-from tests.random_examples import examples
+from tests.support.random_examples import examples
 
 F32 = af.float32
 

@@ -13,7 +13,7 @@ import aioflow as af
 from aioflow import errors
 from aioflow.sync.fair_lock import Turns
 from aioflow.sync.waiting import Ticket
-from tests.waiting import until_waiting
+from tests.support.waiting import until_waiting
 
 
 @pytest.fixture(autouse=True)

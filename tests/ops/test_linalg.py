@@ -12,7 +12,7 @@ from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.ops.apply import make
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.gradcheck import check_gradients
-from tests.dense import dense
+from tests.support.dense import dense
 
 RNG = {"now": np.random.default_rng(0)}
 FLAGS = [(False, False), (True, False), (False, True), (True, True)]

@@ -25,7 +25,7 @@ from aioflow.runtime.bind import bind_graph
 from aioflow.runtime.device import host
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.gradcheck import check_gradients
-from tests.dense import dense
+from tests.support.dense import dense
 
 RNG = np.random.default_rng(5)
 EPSILON: dict[Any, float] = {np.float16: 2**-10, ml_dtypes.bfloat16: 2**-7, np.float32: 2**-23, np.float64: 2**-52}

@@ -14,7 +14,7 @@ from aioflow.errors import AioflowError, DTypeError, InvalidArgumentError
 from aioflow.ops.apply import make
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.gradcheck import check_gradients
-from tests.dense import dense
+from tests.support.dense import dense
 
 
 def array(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:

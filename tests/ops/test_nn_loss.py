@@ -13,7 +13,7 @@ from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.ops.apply import make_list
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.gradcheck import check_gradients
-from tests.dense import dense as dense_gradients
+from tests.support.dense import dense as dense_gradients
 
 
 def array(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:

@@ -12,7 +12,7 @@ import pytest
 import aioflow
 from aioflow.errors import InvalidArgumentError
 from aioflow.testing.evaluate import evaluate
-from tests.dense import dense
+from tests.support.dense import dense
 
 
 def array(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:

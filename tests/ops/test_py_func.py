@@ -14,7 +14,7 @@ import pytest
 import aioflow as af
 from aioflow.graph.python_functions import find_function
 from aioflow.testing.evaluate import evaluate
-from tests.waiting import until_collected
+from tests.support.waiting import until_collected
 
 _WHO: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")
 

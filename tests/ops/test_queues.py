@@ -15,7 +15,7 @@ import aioflow as af
 from aioflow import errors
 from aioflow.sync.queue import Dequeue, Enqueue, FIFOStore, QueueCore
 from aioflow.sync.waiting import Waiting, wake_all
-from tests.waiting import time_runs_out, until_waiting
+from tests.support.waiting import time_runs_out, until_waiting
 
 
 async def failure(run: Awaitable[Any]) -> Exception:

@@ -16,7 +16,7 @@ from aioflow.kernels.registry import KERNELS, Binding
 from aioflow.ops.apply import make
 from aioflow.runtime.device import host
 from aioflow.testing.evaluate import evaluate
-from tests.dense import dense
+from tests.support.dense import dense
 
 
 def draw(build: Callable[[], Any], state: dict[str, Any] | None = None) -> np.ndarray[Any, Any]:

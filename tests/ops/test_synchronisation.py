@@ -11,7 +11,7 @@ import pytest
 
 import aioflow as af
 from aioflow import errors, raw_ops
-from tests.waiting import time_runs_out, until_waiting
+from tests.support.waiting import time_runs_out, until_waiting
 
 
 async def failure(run: Awaitable[Any]) -> Exception:

@@ -9,7 +9,7 @@ import pytest
 
 import aioflow as af
 from aioflow.testing.evaluate import evaluate
-from tests.unknown_ranks import CASES
+from tests.support.unknown_ranks import CASES
 
 
 def _run(build: Any, values: tuple[Any, ...], known: bool) -> list[Any]:

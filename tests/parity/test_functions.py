@@ -13,8 +13,8 @@ import pytest
 
 import aioflow as af
 from aioflow.testing.evaluate import evaluate
-from tests.dense import dense
 from tests.parity.test_graphdef import from_tensorflow, to_tensorflow
+from tests.support.dense import dense
 
 A = np.array([0.5, -1.2, 2.0], np.float32)
 B = np.array([1.5, 0.3, -0.7], np.float32)

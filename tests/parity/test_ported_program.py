@@ -11,8 +11,8 @@ from typing import Final
 import pytest
 
 import aioflow as af
-from tests.follow import agrees, blocks
-from tests.processes import SECONDS
+from tests.support.follow import agrees, blocks
+from tests.support.processes import SECONDS
 
 pytestmark = pytest.mark.parity
 

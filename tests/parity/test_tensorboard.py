@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import aioflow as af
-from tests.processes import end, start
+from tests.support.processes import end, start
 
 pytest.importorskip("tensorboard.version", reason="tensorboard is the oracle: pip install 'aioflow-engine[parity]'")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unknown_ranks import CASES
+from tests.support.unknown_ranks import CASES
 
 # TensorFlow rejects these, although the fed values are valid.
 OURS_ALONE = {"softmax cross entropy", "repeat along -1"}

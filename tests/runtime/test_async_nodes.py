@@ -12,7 +12,7 @@ import aioflow as af
 from aioflow.graph.opdef import OPS, define_op
 from aioflow.kernels.registry import KERNELS, kernel
 from aioflow.ops.apply import make
-from tests.waiting import time_runs_out, until_waiting
+from tests.support.waiting import time_runs_out, until_waiting
 
 _GATES: dict[str, asyncio.Event] = {}
 

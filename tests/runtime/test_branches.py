@@ -17,8 +17,8 @@ from aioflow.runtime.bind import BoundNode, bind_graph
 from aioflow.runtime.branches import raise_branches
 from aioflow.runtime.device import host
 from aioflow.runtime.loop_raising import raise_loops
-from tests.random_examples import examples
 from tests.runtime.flow_programs import FlowProgram, random_flow_program
+from tests.support.random_examples import examples
 
 PRIMITIVE = af.SessionConfig(executor="reference")
 FORMS = [af.SessionConfig(), af.SessionConfig(inline_budget=0), af.SessionConfig(inline_budget=10)]

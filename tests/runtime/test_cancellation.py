@@ -12,7 +12,7 @@ import aioflow as af
 from aioflow.graph.opdef import OPS, define_op
 from aioflow.kernels.registry import KERNELS, kernel
 from aioflow.ops.apply import make
-from tests.waiting import clock_put_forward
+from tests.support.waiting import clock_put_forward
 
 _NODES = 12
 _reached = threading.Event()

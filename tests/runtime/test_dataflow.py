@@ -20,7 +20,7 @@ from aioflow.graph.opdef import OPS, define_op
 from aioflow.kernels.registry import KERNELS, kernel
 from aioflow.ops.apply import make
 from benchmarks.primitive_form import primitive_form
-from tests.waiting import until_waiting
+from tests.support.waiting import until_waiting
 
 _RAN: list[tuple[int, Any]] = []  # thread and value of each run
 _AT: dict[int, Any] = {}  # value -> action when that value arrives

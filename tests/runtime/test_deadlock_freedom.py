@@ -33,10 +33,10 @@ from aioflow.runtime.worker import Worker
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.virtual_clock import VirtualClockLoop, run_virtual
 from aioflow_numpy.backend import NumpyDevice
-from tests.random_examples import seeds
 from tests.runtime.flow_programs import FlowProgram, random_flow_program
 from tests.runtime.programs import Program, random_program
 from tests.runtime.split import split_plan
+from tests.support.random_examples import seeds
 
 T = TypeVar("T")
 

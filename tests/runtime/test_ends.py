@@ -10,7 +10,7 @@ import pytest
 from aioflow.errors import InternalError
 from aioflow.runtime.step import Step
 from aioflow.sync.fair_lock import Turns
-from tests.waiting import until_collected
+from tests.support.waiting import until_collected
 
 
 async def test_finish_wakes_waiters_even_if_a_release_fails() -> None:

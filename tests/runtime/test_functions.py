@@ -31,8 +31,8 @@ from aioflow.runtime.loop_code import LoopCode
 from aioflow.runtime.loop_raising import raise_loops
 from aioflow.runtime.strand_code import StrandCode
 from aioflow.runtime.tasks import Task, constant_values, split
-from tests.random_examples import examples
 from tests.runtime.programs import random_program
+from tests.support.random_examples import examples
 
 AS_WRITTEN = af.SessionConfig(optimizations=False)
 INLINE = af.SessionConfig(optimizations=False, inline_budget=60.0)

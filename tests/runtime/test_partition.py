@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 import aioflow as af
 from aioflow.compiler.ir import ClientGraph
 from aioflow.graph.boundary import RECV, SEND
-from tests.random_examples import examples
 from tests.runtime.flow_programs import random_flow_program
 from tests.runtime.programs import random_program
 from tests.runtime.split import CPU, run_split, split_plan
+from tests.support.random_examples import examples
 
 TWO = af.SessionConfig(device_count={"CPU": 2})
 

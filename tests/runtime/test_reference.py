@@ -28,9 +28,9 @@ from aioflow.runtime.device import host
 from aioflow.runtime.executor import shared_threads
 from aioflow.runtime.reference import Reference
 from aioflow.runtime.step import Step
-from tests.random_examples import examples
 from tests.runtime.flow_programs import random_flow_program
-from tests.waiting import time_runs_out, until_waiting
+from tests.support.random_examples import examples
+from tests.support.waiting import time_runs_out, until_waiting
 
 _PATIENCE = 10.0  # seconds: the longest wait of a test's thread
 _DO: dict[str, Callable[[Any], Any]] = {}  # node name -> the function that its kernel calls

@@ -16,8 +16,8 @@ from aioflow.graph.opdef import OPS, define_op
 from aioflow.kernels.registry import KERNELS, kernel
 from aioflow.ops.apply import make
 from aioflow.runtime import strand
-from tests.random_examples import examples
 from tests.runtime.programs import random_program
+from tests.support.random_examples import examples
 
 _COMPUTES: list[Callable[[], None]] = []
 

@@ -22,10 +22,10 @@ from aioflow.formats.stores import store_at
 from aioflow.formats.temporary_files import temporary_file
 from aioflow.saved import Model, Signature, load, save, writing
 from aioflow.saved.places import Place
-from tests.cancelling import LOOPS, cancel_at_each_turn, run_on
-from tests.full_disk import room_for
 from tests.saved.models import calling
-from tests.waiting import until, until_collected
+from tests.support.cancelling import LOOPS, cancel_at_each_turn, run_on
+from tests.support.full_disk import room_for
+from tests.support.waiting import until, until_collected
 
 PATIENCE = 30  # seconds
 

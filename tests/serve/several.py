@@ -14,7 +14,7 @@ import pytest
 
 from tests.serve.folders import SECONDS, rows
 from tests.serve.service import asked, httpx, post
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 pytest.importorskip("httptools", reason="httptools is not installed")
 

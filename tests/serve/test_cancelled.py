@@ -14,10 +14,10 @@ from aioflow import errors
 from aioflow.serve import Repository
 from aioflow.serve.calls import Turns
 from aioflow.web import until_disconnect
-from tests.cancelling import LOOPS, cancel_at_each_turn, run_on
 from tests.serve.folders import SECONDS, save_model, scaled
 from tests.serve.service import Server, ServerOptions, create_app
-from tests.waiting import eventually
+from tests.support.cancelling import LOOPS, cancel_at_each_turn, run_on
+from tests.support.waiting import eventually
 
 # The head of a request with a body of nine bytes, of which only the first is sent.
 HEAD = b"POST /v2/repository/index HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{"

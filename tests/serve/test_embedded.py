@@ -16,7 +16,7 @@ pytest.importorskip("uvicorn", reason="aioflow-engine[serve] is not installed")
 pytest.importorskip("httptools", reason="aioflow-engine[serve] is not installed")
 
 from aioflow.serve.embedded import EmbeddedServer, EmbeddedSettings  # after importorskip: it needs uvicorn
-from tests.cancelling import LOOPS, cancel_at_each_turn, run_on
+from tests.support.cancelling import LOOPS, cancel_at_each_turn, run_on
 
 Loop = Callable[[], asyncio.AbstractEventLoop]
 loops = pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)

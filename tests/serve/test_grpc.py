@@ -19,7 +19,7 @@ from aioflow.serve.grpc.messages import message, pool
 from aioflow.serve.grpc.methods import Methods
 from tests.serve.folders import SECONDS, rows, save_model, scaled, slow
 from tests.serve.grpc_client import Client, asking, client_of, grpc, infer_request, over_grpc, raw_values
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 Code = grpc.StatusCode
 SERVING, NOT_SERVING, SERVICE_UNKNOWN = b"\x08\x01", b"\x08\x02", b"\x08\x03"  # statuses of health.proto

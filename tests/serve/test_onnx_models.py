@@ -19,11 +19,11 @@ from aioflow.serve.protocol import InferRequest, MalformedRequestError
 
 pytest.importorskip("onnx", reason="aioflow-engine[onnx] is not installed")
 
-from tests.cancelling import LOOPS, cancel_at_each_turn, run_on
 from tests.interop.onnx.test_maps import ROWS, X, zip_map
 from tests.interop.onnx.test_optional_inputs import parse
 from tests.interop.onnx.test_shapes import hard
 from tests.serve.folders import save_model, scaled
+from tests.support.cancelling import LOOPS, cancel_at_each_turn, run_on
 
 ADD = "g (float[N, 2] x, float[2] w, float[2] v) => (float[N, 2] y) <float[2] w = {10, 20}, float[2] v = {0, 0}>"
 

@@ -43,9 +43,9 @@ from aioflow.serve.processes.whole_service import (
     request_inside,
     sum_of_statistics,
 )
-from tests.cancelling import LOOPS, run_on
 from tests.serve.folders import SECONDS
-from tests.waiting import clock_put_forward, eventually
+from tests.support.cancelling import LOOPS, run_on
+from tests.support.waiting import clock_put_forward, eventually
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="processes hand no sockets to one another there")
 

@@ -35,7 +35,7 @@ from tests.serve.service import (
     serving,
     values,
 )
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 
 @pytest.fixture

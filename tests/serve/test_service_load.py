@@ -15,7 +15,7 @@ import aioflow as af
 from aioflow.serve import Limits, ModelOptions
 from tests.serve.folders import SECONDS, rows, save_model, scaled, slow
 from tests.serve.service import Server, ServerOptions, asked, families, httpx, post, serving, values
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import numpy as np
 import psutil
 import pytest
 
-from tests import processes
 from tests.serve.folders import rows, save_model, scaled
 from tests.serve.service import asked, families, httpx, post, values
+from tests.support import processes
 
 MINUTES: Final = 10
 GROWTH: Final = 16 << 20  # bytes

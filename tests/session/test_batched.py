@@ -29,7 +29,7 @@ from aioflow.session.batching.rows import RowsIn, RowsOut
 from aioflow.sync.background import Background
 from aioflow.sync.batches import BatchPolicy
 from aioflow.testing.virtual_clock import run_virtual
-from tests.cancelling import LOOPS, cancel_at_each_turn, run_on
+from tests.support.cancelling import LOOPS, cancel_at_each_turn, run_on
 
 
 class Service:

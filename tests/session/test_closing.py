@@ -17,7 +17,7 @@ from aioflow.errors import CancelledError, ClosedSessionError
 from aioflow.runtime import cluster
 from aioflow.session.streaming import Stream
 from aioflow.sync.background import Background
-from tests.cancelling import LOOPS, cancel_at_each_turn, run_on
+from tests.support.cancelling import LOOPS, cancel_at_each_turn, run_on
 
 _LIMIT = 60.0  # seconds
 _ROW = np.ones((1, 2), np.float32)

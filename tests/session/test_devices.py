@@ -7,7 +7,7 @@ import pytest
 
 import aioflow as af
 from aioflow.errors import InvalidArgumentError
-from tests.waiting import time_runs_out
+from tests.support.waiting import time_runs_out
 
 FOUR = af.SessionConfig(device_count={"CPU": 4})
 CPU = "/job:localhost/replica:0/task:0/device:CPU:{}"

@@ -28,9 +28,9 @@ from aioflow.runtime.step import Step
 from aioflow.runtime.worker import Worker
 from aioflow.sync.queue import Enqueue, FIFOStore
 from aioflow.sync.waiting import tell, wake_all
-from tests.cancelling import LOOPS, run_on
 from tests.net.clusters import cluster
-from tests.waiting import eventually
+from tests.support.cancelling import LOOPS, run_on
+from tests.support.waiting import eventually
 
 COUNT = 12
 SECONDS = 60.0

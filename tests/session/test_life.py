@@ -20,7 +20,7 @@ from aioflow.net.server import Server
 from aioflow.net.transports import listen
 from aioflow.runtime.step import Step
 from tests.net.clusters import given_up_at_once
-from tests.waiting import until_collected
+from tests.support.waiting import until_collected
 
 WHO: contextvars.ContextVar[str] = contextvars.ContextVar("WHO", default="nobody")
 

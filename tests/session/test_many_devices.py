@@ -21,7 +21,7 @@ import aioflow as af
 from aioflow.errors import CancelledError, ClosedSessionError, DeadlineExceededError, InvalidArgumentError, UnknownError
 from aioflow.runtime.worker import Worker
 from tests.session.busy_steps import EXECUTORS, LIMIT, at, busy_step, is_idle, on, outcome
-from tests.waiting import until_waiting
+from tests.support.waiting import until_waiting
 
 # -- stopping ----------------------------------------------------------------------------------------------------------
 

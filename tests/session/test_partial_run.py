@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import aioflow as af
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 REFUSED = af.errors.InvalidArgumentError
 

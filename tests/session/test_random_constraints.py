@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 import aioflow as af
 from aioflow.compiler.optimize.passes import ORDER_MEMORY, PASSES, RECOMPUTE, SCHEDULE_RECEIVES
 from aioflow.errors import InvalidArgumentError
-from tests.random_examples import examples
 from tests.runtime.flow_programs import random_flow_program
 from tests.runtime.programs import random_program
+from tests.support.random_examples import examples
 
 FOUR: Final = {"CPU": 4}
 SWITCHES: Final = [*(p.name for p in PASSES if p.exact), RECOMPUTE, SCHEDULE_RECEIVES, ORDER_MEMORY]

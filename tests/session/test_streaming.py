@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import aioflow as af
 from aioflow.errors import FailedPreconditionError
 from aioflow.kernels.function.async_source import SourceCore
-from tests.random_examples import examples
+from tests.support.random_examples import examples
 
 
 class Numbers:

@@ -11,7 +11,7 @@ import aioflow as af
 from aioflow.errors import DeadlineExceededError
 from aioflow.runtime.step import Step
 from aioflow.session.time_limit import TimeLimit
-from tests.waiting import clock_put_forward
+from tests.support.waiting import clock_put_forward
 
 
 async def _run_out(step: Step | None = None) -> str:

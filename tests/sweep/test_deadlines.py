@@ -20,9 +20,9 @@ import pytest
 import aioflow as af
 from aioflow.concurrency.stopping import doing
 from aioflow.errors import CancelledError, DeadlineExceededError, InvalidArgumentError, ResourceExhaustedError
-from tests.processes import SECONDS, program
 from tests.session.slow_steps import GROWING, SLOW, Slow, SlowStep, forget
-from tests.waiting import clock_put_forward
+from tests.support.processes import SECONDS, program
+from tests.support.waiting import clock_put_forward
 
 _SHORT: Final = 0.1  # time limit in seconds that slow steps exceed on most machines
 _PATIENCE: Final = 30.0  # seconds that a short operation may take on a busy machine

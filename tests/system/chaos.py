@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from tests.processes import program_on_loop
+from tests.support.processes import program_on_loop
 
 __all__ = ["Crowd", "Member"]
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 
 import pytest
 
-from tests.processes import program_on_loop
+from tests.support.processes import program_on_loop
 
 __all__ = ["Machine", "Network", "machines"]
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from tests.processes import program_on_loop
+from tests.support.processes import program_on_loop
 
 __all__ = ["arguments_of", "worker_process", "workers"]
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.processes import SECONDS
+from tests.support.processes import SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import SECONDS
+from tests.support.processes import SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -17,7 +17,7 @@ TESTS = """
 import asyncio, threading, time
 import pytest
 import pytest_asyncio
-from tests import loop_watch
+from tests.support import loop_watch
 
 loop_watch.BUSY, loop_watch.IDLE = 0.2, 2.0
 

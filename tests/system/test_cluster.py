@@ -15,7 +15,7 @@ import aioflow as af
 from aioflow.net.cluster_spec import free_addresses
 from aioflow.net.server import client_options
 from aioflow.worker import main
-from tests.processes import SECONDS, program, program_on_loop
+from tests.support.processes import SECONDS, program, program_on_loop
 from tests.system.processes import worker_process, workers
 
 PS = "/job:ps/replica:0/task:0"

@@ -16,7 +16,7 @@ import pytest
 
 from aioflow.cli.worker_options import WorkerOptions, make_parser, parse_options
 from aioflow.net.cluster_sources.toml_file import parse_toml
-from tests.processes import SECONDS, program
+from tests.support.processes import SECONDS, program
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "cluster.md"
 TEXT: Final = PAGE.read_text(encoding="utf-8")

@@ -19,7 +19,7 @@ import pytest
 
 import aioflow as af
 from aioflow.demo.digits import load_digits
-from tests.processes import SECONDS, program
+from tests.support.processes import SECONDS, program
 
 ROOT = Path(__file__).resolve().parents[2]
 _FENCE = re.compile(r"^(```+|~~~+)[ \t]*([\w-]*)[^\n]*\n(.*?)^\1[ \t]*$", re.MULTILINE | re.DOTALL)

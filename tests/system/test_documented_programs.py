@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import aioflow as af
-from tests.follow import blocks
-from tests.processes import SECONDS, program
+from tests.support.follow import blocks
+from tests.support.processes import SECONDS, program
 
 pytest.importorskip("prometheus_client", reason="needs the extra `serve`")
 

@@ -11,7 +11,7 @@ import pytest
 
 import aioflow as af
 from aioflow.net.cluster_spec import free_addresses
-from tests.processes import program_on_loop
+from tests.support.processes import program_on_loop
 from tests.system.elastic_training import Model
 from tests.system.processes import worker_process
 from tests.system.sync_training import jobs_of

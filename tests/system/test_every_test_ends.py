@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import SECONDS
+from tests.support.processes import SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -126,7 +126,7 @@ def endless(tree: ast.AST) -> Iterator[tuple[int, str]]:
             if not any(keyword.arg == "timeout" for keyword in call.keywords):
                 yield call.lineno, f"{name} without a timeout"
         elif name.rpartition(".")[2] in ("Popen", "create_subprocess_exec", "create_subprocess_shell"):
-            yield call.lineno, f"{name}: start it by tests/processes.py"
+            yield call.lineno, f"{name}: start it by tests/support/processes.py"
 
 
 def test_endless_finds_processes_without_a_limit() -> None:

@@ -21,7 +21,7 @@ from aioflow.net.transports import listen
 from tests.net.certificates import Authority
 from tests.net.intruders import UNAUTHENTICATED, Place, Silent, exchange, hostile_frames, recorded_words
 from tests.net.recording import Stream, recorded
-from tests.processes import program_on_loop
+from tests.support.processes import program_on_loop
 from tests.system.test_plain_client import address_of
 
 SECRET: Final = b"0123456789abcdef0123456789abcdef"

@@ -14,7 +14,7 @@ import pytest
 import aioflow as af
 from aioflow.net.cluster_spec import free_addresses
 from aioflow.observe import instrument
-from tests.processes import program_on_loop
+from tests.support.processes import program_on_loop
 
 pytest.importorskip("opentelemetry.sdk", reason="opentelemetry-sdk is not installed")
 

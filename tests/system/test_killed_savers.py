@@ -16,7 +16,7 @@ import pytest
 
 import aioflow as af
 from aioflow.formats.checkpoint import CheckpointReader, write_checkpoint
-from tests.processes import program
+from tests.support.processes import program
 
 PROGRAM = Path(__file__).with_name("looping_saver.py")
 KILLS = 3  # per kind

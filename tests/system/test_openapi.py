@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from aioflow.serve import Repository
-from tests.processes import program_on_loop
 from tests.serve.folders import SECONDS, rows, save_model, scaled
 from tests.serve.service import ServerOptions, asked, create_app, httpx, serving
+from tests.support.processes import program_on_loop
 
 from starlette.routing import Route  # isort: skip  # after the import that skips these tests if it fails
 

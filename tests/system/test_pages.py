@@ -18,8 +18,8 @@ import pytest
 import yaml
 
 from aioflow import cli, worker
-from tests.follow import Reader, agrees, blocks, missing_packages
-from tests.processes import SECONDS
+from tests.support.follow import Reader, agrees, blocks, missing_packages
+from tests.support.processes import SECONDS
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 DOCS: Final = ROOT / "docs"

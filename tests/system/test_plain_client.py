@@ -17,7 +17,7 @@ from aioflow.net.cluster_spec import free_addresses
 from tests.net.certificates import Authority
 from tests.net.plain_client import PS, WORKER, Failed, Part, PlainClient, doubling
 from tests.net.plain_wire import Tensor, client_secret
-from tests.processes import program_on_loop
+from tests.support.processes import program_on_loop
 from tests.system.processes import arguments_of
 
 SECRET = b"0123456789abcdef0123456789abcdef"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import SECONDS
+from tests.support.processes import SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 

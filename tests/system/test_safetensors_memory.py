@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from aioflow.interop import safetensors
-from tests.processes import SECONDS, program
+from tests.support.processes import SECONDS, program
 
 SIZE = 160 << 20  # bytes of the file; variables take more if they are cast to a wider dtype
 PROGRAM = Path(__file__).with_name("large_safetensors.py")

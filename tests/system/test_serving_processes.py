@@ -24,7 +24,7 @@ from tests.net.certificates import Authority
 from tests.serve.folders import rows, save_model, scaled, slow
 from tests.serve.service import asked, families, httpx, values
 from tests.serve.several import LONG, loaded, several
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="processes hand sockets to one another"),

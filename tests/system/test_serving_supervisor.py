@@ -20,12 +20,12 @@ from aioflow.errors import ClosedSessionError, UnavailableError
 from aioflow.serve import Processes, ServerOptions  # after importorskip: it needs these packages
 from aioflow.serve.processes import accepting, child, supervisor
 from aioflow.serve.processes.child import Child
-from tests.cancelling import LOOPS, cancel_at_each_turn, run_on
 from tests.net.certificates import Authority
 from tests.serve.folders import SECONDS
 from tests.serve.test_process_parts import serving_process
+from tests.support.cancelling import LOOPS, cancel_at_each_turn, run_on
+from tests.support.waiting import eventually
 from tests.system import light_serving_process
-from tests.waiting import eventually
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes hand sockets to one another")
 

@@ -13,7 +13,7 @@ import pytest
 from aioflow.concurrency.stopping import (
     largest_value,
 )
-from tests.processes import SECONDS, program
+from tests.support.processes import SECONDS, program
 
 _AT_THE_END = """
 import atexit

@@ -18,8 +18,8 @@ from aioflow.memory.segments import NAME, SHARED, has_segments
 from aioflow.net.comm import Comm, CommOptions
 from aioflow.net.transports import connect
 from tests.net.test_shared_memory import filled, push, received
-from tests.processes import program_on_loop
-from tests.waiting import eventually
+from tests.support.processes import program_on_loop
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(not has_segments(), reason="no sealed files in memory here, or /proc is not there")
 SHARES: Final = CommOptions(shared_memory=True)

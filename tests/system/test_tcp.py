@@ -18,7 +18,7 @@ from aioflow.errors import (
 from aioflow.net.comm import Comm, CommOptions
 from aioflow.net.framing import Kind, Message
 from aioflow.net.transports import connect
-from tests.processes import program_on_loop
+from tests.support.processes import program_on_loop
 
 CHILD = """
 import asyncio, sys

@@ -25,7 +25,7 @@ from aioflow.net.transports import connect, listen
 from aioflow.testing.check_comm import CHECKS, Check, connected
 from tests.net.certificates import Authority
 from tests.net.test_credentials import between
-from tests.processes import program_on_loop
+from tests.support.processes import program_on_loop
 
 ANY = "tcp://127.0.0.1:0"
 SECRET = b"0123456789abcdef0123456789abcdef"

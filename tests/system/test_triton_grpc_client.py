@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import aioflow as af
-from tests import processes
 from tests.serve.folders import SECONDS, rows, save_model, scaled, slow
 from tests.serve.triton_grpc import triton_grpc
+from tests.support import processes
 
 triton = triton_grpc()
 asynchronous = triton_grpc(".aio")

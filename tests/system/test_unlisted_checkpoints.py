@@ -15,7 +15,7 @@ import pytest
 import aioflow as af
 from aioflow.formats.checkpoint import CheckpointReader
 from aioflow.train import unlisted
-from tests.processes import program
+from tests.support.processes import program
 from tests.train.test_unlisted_checkpoints import checkpoints, go_on, left
 
 PROGRAM = Path(__file__).with_name("unlisting_saver.py")

@@ -23,7 +23,7 @@ from aioflow.extend import make
 from aioflow.graph.opdef import OPS
 from aioflow.kernels.registry import KERNELS
 from aioflow.net.cluster_spec import free_addresses
-from tests.processes import SECONDS, program_on_loop
+from tests.support.processes import SECONDS, program_on_loop
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")
 TASK: Final = "/job:worker/replica:0/task:0"

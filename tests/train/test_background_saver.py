@@ -17,8 +17,8 @@ import aioflow as af
 from aioflow.errors import AbortedError, FailedPreconditionError, OpError
 from aioflow.formats import checkpoint as checkpoint_format
 from aioflow.formats.tensor_file import write_tensors
-from tests.cancelling import LOOPS, cancel_at_each_turn, run_on
 from tests.net.clusters import cluster
+from tests.support.cancelling import LOOPS, cancel_at_each_turn, run_on
 from tests.train.test_cancelled_saves import check
 from tests.train.test_saver import listing
 

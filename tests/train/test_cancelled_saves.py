@@ -19,7 +19,7 @@ from aioflow.kernels.io import checkpoints
 from aioflow.train import saver as saver_module
 from aioflow.train.graph_beside import GraphBeside
 from aioflow.train.unlisted import UnlistedCheckpoint
-from tests.cancelling import LOOPS, cancel_at_each_turn, run_on
+from tests.support.cancelling import LOOPS, cancel_at_each_turn, run_on
 
 KINDS: dict[str, dict[str, Any]] = {"plain": {}, "blocks": {"incremental": True}, "bundle": {"write_version": 2}}
 ON_EACH_LOOP = pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)

@@ -16,7 +16,7 @@ import pytest
 import aioflow as af
 from aioflow.testing.sim_cluster import SIMULATED, SimCluster
 from aioflow.testing.sim_net import SimNet, simulate
-from tests.random_examples import seeds
+from tests.support.random_examples import seeds
 
 WORKERS = 3
 STEP = 0.05  # mean virtual seconds that a worker computes

@@ -14,7 +14,7 @@ from aioflow.errors import NotFoundError, ResourceExhaustedError
 from aioflow.formats.checkpoint import CheckpointReader, write_checkpoint
 from aioflow.formats.stores import store_at
 from aioflow.formats.tensor_bundle_writer import write_bundle
-from tests.full_disk import room_for
+from tests.support.full_disk import room_for
 from tests.train.test_cancelled_saves import KINDS, OF_EACH_KIND
 
 OLD, NEW = {"v": np.zeros(600, np.float32)}, {"v": np.ones(600, np.float32)}

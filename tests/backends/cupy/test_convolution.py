@@ -15,7 +15,7 @@ from aioflow_cupy import convolution, cudnn
 from aioflow_cupy.windows import Windows
 from tests.backends.cupy.evaluation import evaluator
 from tests.backends.cupy.fakes import PlainDevice
-from tests.dense import dense
+from tests.support.dense import dense
 
 RNG = np.random.default_rng(3)
 ON_GPU: list[str] = []

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from aioflow_cupy.namespace import Namespace
 from tests.backends.cupy.fake_arrays import FakeCupy
-from tests.random_examples import examples
+from tests.support.random_examples import examples
 
 FAKE = FakeCupy()
 XP = Namespace(FAKE, FAKE)

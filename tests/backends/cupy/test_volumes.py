@@ -16,7 +16,7 @@ from aioflow.testing.evaluate import evaluate
 from aioflow_cupy.taps import Taps
 from tests.backends.cupy.evaluation import evaluator
 from tests.backends.cupy.fakes import PlainDevice
-from tests.dense import dense
+from tests.support.dense import dense
 
 RNG: Final = np.random.default_rng(5)
 ON_GPU: Final[dict[str, int]] = {}

@@ -14,7 +14,7 @@ import aioflow as af
 from aioflow_onnxruntime.kernels import Delegated
 from tests.backends.onnxruntime.steps import BY_ONNXRUNTIME, floats
 from tests.interop.onnx_out.running import same
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 ROWS = floats(4, 64)
 RUNS = 20  # runs; more than a variable must stay unchanged after its first change

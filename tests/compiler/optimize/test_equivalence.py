@@ -22,9 +22,9 @@ from aioflow.compiler.optimize.shapes import shapes
 from aioflow.compiler.optimize.transposes import transposes
 from tests.compiler.optimize.redundant_programs import redundant_program
 from tests.compiler.optimize.steps import EXECUTORS, OptimizationPass, assert_same_bits, optimized, run, step
-from tests.random_examples import examples
 from tests.runtime.flow_programs import random_flow_program
 from tests.runtime.programs import random_program
+from tests.support.random_examples import examples
 
 PASSES: list[OptimizationPass] = [
     shapes,

@@ -17,7 +17,7 @@ from aioflow.compiler.optimize.fuse_elementwise import fuse_elementwise
 from aioflow.errors import InvalidArgumentError
 from aioflow_numpy import fused_blocks
 from tests.compiler.optimize.fused_runs import check, never, ops, pruned, run
-from tests.random_examples import examples
+from tests.support.random_examples import examples
 
 CHAIN = "_ElementwiseChain"
 

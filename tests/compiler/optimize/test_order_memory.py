@@ -17,8 +17,8 @@ from aioflow.compiler.optimize.fuse_elementwise import fuse_elementwise
 from aioflow.compiler.optimize.order_memory import order_memory, peak_bytes
 from aioflow.compiler.verify import verify
 from tests.compiler.optimize.fused_runs import never, pruned, run, same_bits
-from tests.random_examples import examples
 from tests.runtime.programs import random_program
+from tests.support.random_examples import examples
 
 
 def simulated(graph: ClientGraph, order: Iterable[str]) -> int:

@@ -18,7 +18,7 @@ from aioflow.compiler.optimize.fuse_bias import fuse_bias
 from aioflow.compiler.optimize.transposes import transposes
 from aioflow_numpy import convolution, kernels
 from tests.compiler.optimize.steps import assert_equivalent, assert_same_bits, fetched, ops, optimized, run, step
-from tests.random_examples import examples
+from tests.support.random_examples import examples
 
 FIRST, LAST = [0, 3, 1, 2], [0, 2, 3, 1]  # the orders that put channels first and last
 

@@ -18,7 +18,7 @@ from aioflow.compiler.place.constraints import Group, feasible_groups
 from aioflow.errors import InvalidArgumentError, OpError, SourceLine, UnimplementedError
 from aioflow.graph.dtypes import as_dtype
 from aioflow.kernels.registry import KernelDef, KernelRegistry
-from tests.random_examples import examples
+from tests.support.random_examples import examples
 
 TASK = "/job:localhost/replica:0/task:0"
 CPU0, CPU1, GPU0 = (f"{TASK}/device:{d}" for d in ("CPU:0", "CPU:1", "GPU:0"))

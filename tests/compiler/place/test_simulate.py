@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from aioflow.compiler.place.calibration import Link
 from aioflow.compiler.place.simulate import Schedule, simulate_placement
 from tests.compiler.place.graphs import CPU0, CPU1, CPU2, GPU0, Cost, random_cost
-from tests.random_examples import examples
+from tests.support.random_examples import examples
 
 LINK = Link(latency=2.0, bandwidth=8.0, overhead=1.0)
 

@@ -15,7 +15,7 @@ from aioflow.compiler.place.simulate import simulate_placement
 from aioflow.compiler.place.strategies import STRATEGIES, Placement, choose, heft_is_affordable
 from aioflow.errors import InternalError, InvalidArgumentError
 from tests.compiler.place.graphs import CPU0, CPU1, CPU2, GPU0, Cost, cluster, random_cost
-from tests.random_examples import examples
+from tests.support.random_examples import examples
 
 BOTH = (CPU0, CPU1)
 SEARCHING = ("greedy", "heft", "auto")

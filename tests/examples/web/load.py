@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 
 from tests.examples.web.services import IMAGES, Service
-from tests.processes import SECONDS
+from tests.support.processes import SECONDS
 
 __all__ = [
     "Api",

@@ -20,7 +20,7 @@ import psutil
 import safetensors.numpy
 
 from aioflow.demo.digits import load_digits
-from tests.processes import SECONDS, program_on_loop
+from tests.support.processes import SECONDS, program_on_loop
 
 __all__ = ["IMAGES", "Oracle", "Service", "serving", "uvicorn"]
 

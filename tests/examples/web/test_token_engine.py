@@ -22,7 +22,7 @@ from examples.gpt2.model import Config, Model
 from examples.web.tokens.computing import Gpt2
 from examples.web.tokens.engine import Choice, Engine, Tokens, running
 from examples.web.tokens.slots import Slots, Stream
-from tests.random_examples import examples
+from tests.support.random_examples import examples
 
 VOCABULARY, POSITIONS = 11, 40
 

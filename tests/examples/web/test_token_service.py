@@ -17,7 +17,7 @@ from benchmarks.plain_gpt2 import PlainModel
 from examples.gpt2.model import Config
 from tests.examples.web.load import post
 from tests.examples.web.services import Service, serving, uvicorn
-from tests.processes import SECONDS
+from tests.support.processes import SECONDS
 
 CONFIG = Config(n_layer=2, n_head=2, n_embd=32, n_positions=128, vocab_size=256)
 COMMAND = uvicorn("examples.web.tokens.service:app")

@@ -16,7 +16,7 @@ import safetensors.numpy
 from examples.web.saved_models import make_models
 from tests.examples.web.load import Api, Load, answered_although_it_ends, rows_by_chance
 from tests.examples.web.services import IMAGES, serving, uvicorn
-from tests.processes import SECONDS
+from tests.support.processes import SECONDS
 
 pytest.importorskip("prometheus_client")
 

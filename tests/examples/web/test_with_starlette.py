@@ -14,7 +14,7 @@ from tests.examples.web.load import (
     gone_before_they_are_computed,
 )
 from tests.examples.web.services import IMAGES, Oracle, Service, serving, uvicorn
-from tests.processes import SECONDS
+from tests.support.processes import SECONDS
 
 COMMAND = uvicorn("examples.web.with_starlette:app")
 

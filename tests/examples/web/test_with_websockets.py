@@ -15,7 +15,7 @@ import pytest
 from examples.web.with_websockets import IN_FLIGHT
 from tests.examples.web.load import rows_by_chance
 from tests.examples.web.services import IMAGES, Oracle, Service, serving, uvicorn
-from tests.processes import SECONDS
+from tests.support.processes import SECONDS
 
 client = pytest.importorskip("websockets.asyncio.client")
 ConnectionClosed: Any = pytest.importorskip("websockets.exceptions").ConnectionClosed

@@ -23,7 +23,7 @@ from aioflow.errors import (
 )
 from aioflow.interop import onnx
 from tests.interop.onnx.test_loading import parse
-from tests.random_examples import examples
+from tests.support.random_examples import examples
 
 W = np.arange(6, dtype=np.float32).reshape(2, 3)
 

@@ -19,7 +19,7 @@ from aioflow.interop import onnx
 from aioflow.interop.model import Model
 from aioflow.interop.onnx import backend
 from aioflow.interop.unsupported import UnsupportedError
-from tests.cancelling import LOOPS, cancel_at_each_turn, run_on
+from tests.support.cancelling import LOOPS, cancel_at_each_turn, run_on
 
 X = np.array([[0.25, 0.75], [0.5, 0.125]], np.float32)
 ROWS = [{"a": 0.75, "b": 0.25}, {"a": 0.125, "b": 0.5}]

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from aioflow.errors import AioflowError
 from aioflow.formats.tensor_file import TensorFile
 from aioflow.interop import safetensors
-from tests.random_examples import examples
+from tests.support.random_examples import examples
 
 NUMBERS = st.one_of(
     st.integers(-2, 20), st.sampled_from([2**31, 2**53, 2**62, 2**63, 2**64, 10**40, -1, True, 0.0, 4.0])

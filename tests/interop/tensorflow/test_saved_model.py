@@ -20,7 +20,7 @@ from aioflow.interop import Model, Signature
 from aioflow.interop.tensorflow import load_saved_model, save_saved_model
 from aioflow.interop.unsupported import UnsupportedError
 from aioflow.protos import message, parse, parse_text, to_bytes
-from tests.random_examples import examples
+from tests.support.random_examples import examples
 
 DATA = Path(__file__).parent / "data"
 

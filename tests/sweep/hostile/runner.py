@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tests.processes import SECONDS, end, start
+from tests.support.processes import SECONDS, end, start
 
 __all__ = ["Outcome", "Patience", "run_calls", "table"]
 

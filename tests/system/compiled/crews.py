@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from aioflow_numpy.crew import Crew
-from tests.processes import SECONDS
+from tests.support.processes import SECONDS
 
 __all__ = ["helpers", "noting"]
 

@@ -25,7 +25,7 @@ from aioflow_numpy.compiled.code import Function, Programs
 from aioflow_numpy.compiled.pieces import Piece, program
 from aioflow_numpy.compiled.wanted import BACKGROUND
 from aioflow_numpy.fused_blocks import BlockChain
-from tests.random_examples import examples
+from tests.support.random_examples import examples
 from tests.system.compiled.chains import GATE, Array, F, Step, chain, compiled, compiler, gate, gate_inputs, same
 
 pytestmark = compiler

@@ -25,7 +25,7 @@ from aioflow_numpy.blas_threads import alone
 from aioflow_numpy.compiled.crew import SINGLE, crew_program
 from aioflow_numpy.compiled.wanted import BACKGROUND
 from aioflow_numpy.crew import Crew
-from tests.processes import SECONDS
+from tests.support.processes import SECONDS
 from tests.system.compiled.chains import Array, compiler
 from tests.system.compiled.crews import helpers, noting
 

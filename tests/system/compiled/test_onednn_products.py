@@ -18,7 +18,7 @@ from aioflow_numpy.account import Account
 from aioflow_numpy.crew import Crew
 from aioflow_onednn import products
 from aioflow_onednn.library import library
-from tests.processes import SECONDS
+from tests.support.processes import SECONDS
 from tests.system.compiled.chains import compiler
 from tests.system.compiled.crews import helpers, noting
 

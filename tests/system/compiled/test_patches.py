@@ -19,7 +19,7 @@ from aioflow_numpy.conv_patches import Block, whole, window_rows
 from aioflow_numpy.conv_shapes import Windows, windows
 from aioflow_numpy.convolution import conv2d
 from aioflow_numpy.crew import Crew
-from tests.processes import SECONDS
+from tests.support.processes import SECONDS
 from tests.system.compiled.chains import Array, compiler, same
 from tests.system.compiled.crews import helpers, noting
 

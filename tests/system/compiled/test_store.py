@@ -15,7 +15,7 @@ from aioflow.errors import ResourceExhaustedError
 from aioflow_numpy.compiled import store as module
 from aioflow_numpy.compiled.code import Programs, describe
 from aioflow_numpy.compiled.store import Store
-from tests import processes
+from tests.support import processes
 from tests.system.compiled.chains import compiler
 
 TEXT = "void piece0(long rows, long width, int *out) { *out = rows + width; }"

@@ -22,7 +22,7 @@ from aioflow_numpy.compiled.wanted import BACKGROUND
 from aioflow_numpy.compiled_updates import CompiledUpdate
 from aioflow_numpy.crew import Crew
 from aioflow_numpy.threads import for_each
-from tests.processes import SECONDS
+from tests.support.processes import SECONDS
 from tests.system.compiled.chains import Array, compiler, same
 from tests.system.compiled.crews import helpers, noting
 

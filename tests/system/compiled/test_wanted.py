@@ -10,7 +10,7 @@ from aioflow_numpy.compiled import wanted as module
 from aioflow_numpy.compiled.code import Programs
 from aioflow_numpy.compiled.store import Store
 from aioflow_numpy.compiled.wanted import BACKGROUND, Spent, Wanted
-from tests.processes import SECONDS
+from tests.support.processes import SECONDS
 from tests.system.compiled.chains import compiler
 
 TEXT = "void piece0(long m, long n, int *out) { *out = m + n; }"

@@ -15,7 +15,7 @@ import aioflow as af
 from aioflow.errors import FailedPreconditionError, NotFoundError, OutOfRangeError
 from aioflow.runtime.worker import Worker
 from aioflow.testing.virtual_clock import run_virtual
-from tests.cancelling import LOOPS, cancel_at_each_turn, run_on
+from tests.support.cancelling import LOOPS, cancel_at_each_turn, run_on
 from tests.train.monitored.lost_peers import NoSession
 
 

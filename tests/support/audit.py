@@ -27,7 +27,7 @@ _CHANGES: Final = {
 }  # fmt: skip
 _SHOWN: Final = 5  # frames of the caller
 _WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT
-_ROOT: Final = str(Path(__file__).resolve().parents[1]) + os.sep
+_ROOT: Final = str(Path(__file__).resolve().parents[2]) + os.sep
 # Folders and files that tools write: bytecode, caches, temporary folders of tox, coverage data.
 _TOOLS: Final = ("__pycache__", ".git", ".hypothesis", ".mypy_cache", ".pytest_cache", ".tox", ".venv")
 

@@ -30,11 +30,11 @@ from typing import Any, Final
 import pytest
 
 import aioflow as af
-from tests.processes import SECONDS, end, start
+from tests.support.processes import SECONDS, end, start
 
 __all__ = ["Block", "Reader", "agrees", "blocks", "missing_packages"]
 
-ROOT: Final = Path(__file__).resolve().parents[1]
+ROOT: Final = Path(__file__).resolve().parents[2]
 _FENCE: Final = re.compile(
     r'^```(?P<language>[\w-]*)(?: title="(?P<title>[^"]+)")?[^\n]*\n(?P<code>.*?)^```[ \t]*$', re.MULTILINE | re.DOTALL
 )

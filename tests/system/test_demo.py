@@ -19,7 +19,7 @@ import aioflow as af
 from aioflow.demo.main import History, Options, run_demo
 from aioflow.demo.model import build
 from aioflow.demo.service import make_app, serving
-from tests.processes import SECONDS, program
+from tests.support.processes import SECONDS, program
 
 
 async def _run(folder: Path, steps: int) -> tuple[str, float, int]:
