@@ -97,7 +97,7 @@ KERNEL_FILES: Final = (  # in addition to modules that register kernels
     "aioflow_onednn.epilogues",
 )
 # Modules that map ops of other programs, or of older versions, to ops of aioflow.
-TRANSLATIONS: Final = ("aioflow.interop.", "aioflow.graph.older.")
+TRANSLATIONS: Final = ("aioflow.interop.", "aioflow.formats.graphs.older.")
 # Collections of op names that hold no facts about ops: patterns of rewrite rules, and samples.
 PATTERNS: Final = frozenset(
     {
@@ -115,9 +115,7 @@ PATTERNS: Final = frozenset(
         "aioflow.compiler.optimize.shapes._VALUES",
         "aioflow.compiler.optimize.transposes._RULES",
         "aioflow.interop.onnx.exporting.runnable.KERNELS",
-        "aioflow.graph.older.forms._NAMED",
-        "aioflow.graph.older.forms._RULES",
-        "aioflow.graph.lowering._RULES",
+        "aioflow.formats.graphs.lowering._RULES",
         "aioflow.runtime.calibrate._RATES",
         "aioflow.testing.check_backend._KERNELS",
     }

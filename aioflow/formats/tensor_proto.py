@@ -21,9 +21,9 @@ from aioflow.formats.protobuf import (
     write_number,
     write_piece,
 )
+from aioflow.formats.tensor_fields import CONTENT, STRINGS, Field, check_fields, elements, field_of, strings
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType, as_dtype
-from aioflow.graph.tensor_fields import CONTENT, STRINGS, Field, check_fields, elements, field_of, strings
 from aioflow.memory.copying import native
 from aioflow.memory.values import Array, Value
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from importlib import import_module
+from typing import Any, Final
 
 import numpy as np
 
-from aioflow import protos
-from aioflow.errors import DataLossError, FailedPreconditionError, OpError
-from aioflow.graph import encoding
+from aioflow.concurrency.forking import not_forked
+from aioflow.errors import FailedPreconditionError, OpError
 from aioflow.graph.calls import visible
 from aioflow.graph.definitions import FunctionArg as FunctionArg
 from aioflow.graph.definitions import FunctionDef as FunctionDef
@@ -19,10 +19,7 @@ from aioflow.graph.definitions import InputRef as InputRef
 from aioflow.graph.definitions import NodeDef as NodeDef
 from aioflow.graph.definitions import TensorData as TensorData
 from aioflow.graph.definitions import require
-from aioflow.graph.documents import VERSION, from_document, to_document
 from aioflow.graph.dtypes import DType
-from aioflow.graph.foreign import refuse_foreign
-from aioflow.graph.published.graphs import definition_of, message_of
 from aioflow.graph.views import NodeView
 
 __all__ = [
@@ -38,6 +35,15 @@ __all__ = [
     "graph_def_of",
     "node_def_of",
 ]
+
+VERSION: Final = 1  # of the ops that definitions are written for
+
+
+def _codec() -> Any:
+    """Return the module that reads and writes definitions. It imports this one, and is loaded with the first use."""
+    # In a child forked during the import, the module's lock would stay locked.
+    with not_forked():
+        return import_module("aioflow.formats.graphs.codec")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +82,13 @@ class GraphDef:
 
     def SerializeToString(self) -> bytes:
         """Return the bytes of the published message, the same for equal definitions."""
-        return protos.to_bytes(message_of(self.nodes, self.functions))
+        data: bytes = _codec().to_published(self)
+        return data
 
     def to_text(self) -> str:
         """Return the published message as text (.pbtxt)."""
-        return protos.to_text(message_of(self.nodes, self.functions))
+        text: str = _codec().to_published_text(self)
+        return text
 
     @classmethod
     def FromString(cls, data: bytes) -> GraphDef:
@@ -95,27 +103,12 @@ class GraphDef:
             DTypeError, UnimplementedError: aioflow has no equivalent for a part of it.
             ResourceExhaustedError: its constants are much larger than the data.
         """
-        # The formats are told apart by their first bytes.
-        if data.startswith(encoding.MAGIC):
-            return cls.from_bytes(data)
-        if data.lstrip()[:1] == b"{":
-            return cls.from_json(data)
-        # A MetaGraphDef or SavedModel is refused first: its reader gives the better error.
-        refuse_foreign(data)
-        graph = protos.read("GraphDef", data)
-        # Protocol buffers skip unknown fields, so bytes of another message decode to a GraphDef without fields.
-        if data and not graph.ListFields():
-            raise DataLossError("not a graph definition", actual=data[:20])
-        return cls.from_message(graph)
+        return cls(*_codec().read(data))
 
     @classmethod
-    def from_message(cls, graph: protos.Message) -> GraphDef:
+    def from_message(cls, graph: Any) -> GraphDef:
         """Return the definition in a TensorFlow message, from any library's message class. Raises like `FromString`."""
-        # A class of another library: convert by way of the bytes.
-        if not isinstance(graph, protos.message("GraphDef")):
-            graph = protos.parse("GraphDef", graph.SerializeToString())
-        nodes, functions = definition_of(graph)
-        return cls(nodes, VERSION, functions)
+        return cls(*_codec().from_message(graph))
 
     def ParseFromString(self, data: bytes) -> int:
         """Fill this definition, which must be empty like `GraphDef()`. Only this method changes a definition.
@@ -140,12 +133,14 @@ class GraphDef:
     # -- the format of the first releases ------------------------------------------------------------------------------
 
     def to_bytes(self) -> bytes:
-        """Return a compact encoding with a checksum: see `aioflow.graph.encoding`."""
-        return encoding.to_bytes(to_document(self.nodes, self.version, self.functions))
+        """Return a compact encoding with a checksum: see `aioflow.formats.graphs.documents`."""
+        data: bytes = _codec().to_bytes(self)
+        return data
 
     def to_json(self) -> str:
         """Return readable JSON text, with constants in base64."""
-        return encoding.to_text(to_document(self.nodes, self.version, self.functions))
+        text: str = _codec().to_json(self)
+        return text
 
     @classmethod
     def from_bytes(cls, data: bytes) -> GraphDef:
@@ -156,16 +151,12 @@ class GraphDef:
             InvalidArgumentError: the data is well formed, but not a graph definition.
             UnimplementedError: reading it requires a later release.
         """
-        return cls(*from_document(encoding.from_bytes(data)))
+        return cls(*_codec().from_bytes(data))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> GraphDef:
         """Decode the output of `to_json`. Raises like `from_bytes`."""
-        try:
-            return cls(*from_document(encoding.from_text(text)))
-        except DataLossError as error:
-            error.message = f"not a graph definition of aioflow: {error.message}"
-            raise
+        return cls(*_codec().from_json(text))
 
 
 # ── from nodes of a graph ────────────────────────────────────────────────────────────────────────────────────────────

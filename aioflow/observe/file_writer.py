@@ -12,10 +12,10 @@ from aioflow.checks.brief import brief
 from aioflow.checks.numbers import check_number, check_whole
 from aioflow.concurrency.threads import in_thread
 from aioflow.errors import DataLossError, DTypeError, InvalidArgumentError, OpError, UnimplementedError
+from aioflow.formats.graphs.lowering import importable
 from aioflow.graph.argument_kinds import check_text
 from aioflow.graph.graph import Graph
 from aioflow.graph.graphdef import GraphDef
-from aioflow.graph.lowering import importable
 from aioflow.observe.event_log import EventLog
 from aioflow.protos import Message, is_message, message, parse
 from aioflow.runtime.stats import NodeStats, RunMetadata

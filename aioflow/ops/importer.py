@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, Final, overload
 
 from aioflow.errors import AlreadyExistsError, DTypeError, InvalidArgumentError, OpError
+from aioflow.formats.graphs.older.references import modernized
 from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.calls import EXPANDERS
 from aioflow.graph.default_graph import default_graph
@@ -22,7 +23,6 @@ from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.graphdef import VERSION, FunctionDef, FunctionRef, GraphDef, InputRef, NodeDef, TensorData
-from aioflow.graph.older.references import modernized
 from aioflow.graph.opdef import OPS, OpDef
 from aioflow.graph.scopes import enter_scope
 from aioflow.graph.shapes import Dims, dims_of, merge_dims

@@ -17,10 +17,10 @@ from typing import BinaryIO, Final, NamedTuple
 from aioflow.errors import InvalidArgumentError, NotFoundError, OpError
 from aioflow.formats.checkpoint import checkpoint_exists, committing_file
 from aioflow.formats.files import file_errors
+from aioflow.formats.graphs.documents import MAGIC
 from aioflow.formats.manifests import MANIFEST as MANIFEST_SUFFIX
 from aioflow.formats.slice_tables import plain_prefix
 from aioflow.formats.stores import is_url, local_path
-from aioflow.graph.encoding import MAGIC
 from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.graphdef import GraphDef
 from aioflow.graph.opdef import OPS, traits_of

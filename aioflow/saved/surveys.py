@@ -16,10 +16,10 @@ from aioflow.checks.brief import brief
 from aioflow.errors import DataLossError, InvalidArgumentError, UnimplementedError
 from aioflow.formats.checkpoint import checkpoint_exists
 from aioflow.formats.files import file_errors, open_file
+from aioflow.formats.graphs.older.references import modernized
 from aioflow.formats.stores import is_url, store_at
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graphdef import GraphDef, NodeDef
-from aioflow.graph.older.references import modernized
 from aioflow.interop.tensorflow.definitions import definition_and_refused
 from aioflow.interop.tensorflow.pruning import pruned
 from aioflow.interop.tensorflow.restored import checkpointed_values

@@ -14,13 +14,13 @@ import numpy as np
 
 from aioflow.errors import DTypeError, UnimplementedError
 from aioflow.formats.files import file_errors
+from aioflow.formats.graphs.lowering import lowered
+from aioflow.formats.graphs.published.graphs import message_of
 from aioflow.formats.stores import is_url, store_of
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import Graph, GraphKeys
 from aioflow.graph.graphdef import GraphDef, NodeDef, TensorData
-from aioflow.graph.lowering import lowered
 from aioflow.graph.opdef import OPS
-from aioflow.graph.published.graphs import message_of
 from aioflow.protos import Message, message, to_bytes, to_text
 from aioflow.train.stored_collections import written_collections, written_contexts
 

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from aioflow.errors import DTypeError, InvalidArgumentError, OpError, UnimplementedError
+from aioflow.formats.graphs.older.references import modernized
+from aioflow.formats.graphs.published.graphs import definition_of
 from aioflow.formats.stores import store_of
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import GraphKeys, Operation
 from aioflow.graph.graphdef import VERSION, GraphDef, NodeDef
-from aioflow.graph.older.references import modernized
 from aioflow.graph.opdef import OPS
-from aioflow.graph.published.graphs import definition_of
 from aioflow.graph.tensor_like import TensorLike
 from aioflow.ops.importer import import_graph_def
 from aioflow.protos import Message, is_message, parse, read, to_bytes

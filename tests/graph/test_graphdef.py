@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 import aioflow as af
 from aioflow import errors
-from aioflow.graph import dtypes, encoding
+from aioflow.formats.graphs import documents
+from aioflow.graph import dtypes
 from aioflow.graph.graphdef import GraphDef, InputRef, NodeDef, TensorData
 from tests.support.random_examples import examples
 
@@ -89,7 +90,7 @@ def test_an_altered_or_truncated_file_is_data_loss(graph_def: GraphDef, data: st
 
 def sealed(body: bytes) -> bytes:
     """Return a file with a valid header and checksum, so that the decoder reads the body."""
-    return struct.pack("<8sHIQ", encoding.MAGIC, 1, zlib.crc32(body), len(body)) + body
+    return struct.pack("<8sHIQ", documents.MAGIC, 1, zlib.crc32(body), len(body)) + body
 
 
 @settings(max_examples=examples(200))
@@ -170,9 +171,9 @@ HOSTILE: dict[str, Any] = {
 @pytest.mark.parametrize("wrong", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_well_formed_file_with_other_content_is_an_invalid_argument(wrong: Any) -> None:
     with pytest.raises(errors.InvalidArgumentError):
-        GraphDef.from_bytes(encoding.to_bytes(wrong))
+        GraphDef.from_bytes(documents.to_bytes(wrong))
     with pytest.raises(errors.InvalidArgumentError):
-        GraphDef.from_json(encoding.to_text(wrong))
+        GraphDef.from_json(documents.to_text(wrong))
 
 
 BODIES: dict[str, bytes] = {
@@ -271,9 +272,9 @@ def test_a_document_with_any_value_replaced_is_read_or_rejected(other: Any) -> N
 def test_optional_additions_of_a_later_release_are_ignored() -> None:
     node = {"name": "a", "op": "NoOp", "inputs": [], "device": "", "attrs": {}, "comment": "later"}
     later = {"version": 7, "min_reader": 1, "min_release": "0.1.0", "nodes": [node], "origin": {"by": "later"}}
-    definition = GraphDef.from_bytes(encoding.to_bytes(later))
+    definition = GraphDef.from_bytes(documents.to_bytes(later))
     assert definition == GraphDef((NodeDef("a", "NoOp"),))
-    assert GraphDef.from_json(encoding.to_text(later)) == definition
+    assert GraphDef.from_json(documents.to_text(later)) == definition
 
 
 @pytest.mark.parametrize(
@@ -285,12 +286,12 @@ def test_optional_additions_of_a_later_release_are_ignored() -> None:
 )
 def test_a_definition_that_needs_a_later_release_names_it(more: dict[str, Any]) -> None:
     with pytest.raises(errors.UnimplementedError, match=r"aioflow 3\.1\.4 or later"):
-        GraphDef.from_json(encoding.to_text({"version": 1, "nodes": []} | more))
+        GraphDef.from_json(documents.to_text({"version": 1, "nodes": []} | more))
 
 
 def test_the_error_for_a_later_version_names_it() -> None:
     with pytest.raises(errors.UnimplementedError) as caught:
-        GraphDef.from_bytes(encoding.to_bytes({"version": 2, "nodes": []}))
+        GraphDef.from_bytes(documents.to_bytes({"version": 2, "nodes": []}))
     assert "has version 2, newer than this release reads: at most 1" in caught.value.message
     later = bytearray(GraphDef().to_bytes())
     later[8] = 9
@@ -300,7 +301,7 @@ def test_the_error_for_a_later_version_names_it() -> None:
 
 def test_an_error_names_the_node() -> None:
     with pytest.raises(errors.InvalidArgumentError) as caught:
-        GraphDef.from_bytes(encoding.to_bytes(document(name="scope/bad", attrs={"T": {"$dtype": "?"}})))
+        GraphDef.from_bytes(documents.to_bytes(document(name="scope/bad", attrs={"T": {"$dtype": "?"}})))
     assert "scope/bad" in str(caught.value)
     with pytest.raises(errors.InvalidArgumentError) as caught:
         NodeDef("scope/bad", "NoOp", attrs={"f": len})  # type: ignore[dict-item]  # the mistake under test

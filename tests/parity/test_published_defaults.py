@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from aioflow.formats.graphs.published.attributes import write_attributes
+from aioflow.formats.graphs.published.tensors import Room, tensor_of
 from aioflow.graph.opdef import OPS
-from aioflow.graph.published.attributes import write_attributes
-from aioflow.graph.published.tensors import Room, tensor_of
 from aioflow.protos import Message, message, parse, to_bytes
 
 pytestmark = pytest.mark.parity

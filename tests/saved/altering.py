@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from aioflow.formats import manifests
-from aioflow.graph import encoding
+from aioflow.formats.graphs import documents
 from aioflow.saved.manifest import MANIFEST, sealed
 
 __all__ = ["Change", "change_checkpoint", "change_graph", "change_manifest", "change_ops", "put", "read_manifest"]
@@ -37,9 +37,9 @@ def put(folder: Path, entry: str, data: bytes) -> None:
 
 
 def change_graph(folder: Path, change: Change) -> None:
-    document = encoding.from_bytes((folder / read_manifest(folder)["graph"]["name"]).read_bytes())
+    document = documents.from_bytes((folder / read_manifest(folder)["graph"]["name"]).read_bytes())
     change(document)
-    put(folder, "graph", encoding.to_bytes(document))
+    put(folder, "graph", documents.to_bytes(document))
 
 
 def change_ops(folder: Path, change: Change) -> None:

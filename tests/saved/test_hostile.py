@@ -21,8 +21,8 @@ import pytest
 import aioflow as af
 from aioflow import errors
 from aioflow.formats.checkpoint import write_checkpoint
+from aioflow.formats.graphs import documents
 from aioflow.formats.tensor_file import TensorFile
-from aioflow.graph import encoding
 from aioflow.saved import Signature, load, save
 from aioflow.saved.manifest import MANIFEST
 from tests.saved.altering import (
@@ -285,7 +285,7 @@ def _damage(folder: Path, rng: random.Random) -> list[str]:
         data = bytearray((folder / "graph.aiograph").read_bytes())
         body = data[22:]
         body[rng.randrange(len(body))] = rng.randrange(256)
-        head = struct.pack("<8sHIQ", encoding.MAGIC, encoding.FORMAT_VERSION, zlib.crc32(body), len(body))
+        head = struct.pack("<8sHIQ", documents.MAGIC, documents.FORMAT_VERSION, zlib.crc32(body), len(body))
         put(folder, "graph", head + body)
         return [MANIFEST, "graph.aiograph"]
     where, name = rng.choice(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from aioflow.formats.graphs.older.references import modernized
+from aioflow.formats.graphs.published.graphs import definition_of
 from aioflow.graph.graphdef import VERSION, FunctionDef, GraphDef, NodeDef
-from aioflow.graph.older.references import modernized
 from aioflow.graph.opdef import OPS
-from aioflow.graph.published.graphs import definition_of
 from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
 from aioflow.protos import Message
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from aioflow.formats.graphs.lowering import lowered
 from aioflow.graph.graph import Graph
 from aioflow.graph.graphdef import GraphDef
-from aioflow.graph.lowering import lowered
 from aioflow.graph.opdef import OPS
 from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
 

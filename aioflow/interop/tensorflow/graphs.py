@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 from aioflow import protos
 from aioflow.errors import DataLossError, OpError, ResourceExhaustedError
+from aioflow.formats.graphs.codec import refuse_foreign
 from aioflow.formats.stores import store_of
-from aioflow.graph.foreign import refuse_foreign
 from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.graphdef import GraphDef, NodeDef
 from aioflow.graph.tensor_like import TensorLike

@@ -15,6 +15,7 @@ import numpy as np
 
 from aioflow.concurrency.threads import in_thread
 from aioflow.errors import AlreadyExistsError, DTypeError, InvalidArgumentError
+from aioflow.formats.graphs.published.graphs import message_of
 from aioflow.formats.stores import joined, store_at, store_of
 from aioflow.formats.tensor_bundle_writer import write_bundle
 from aioflow.graph import dtypes
@@ -24,7 +25,6 @@ from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Graph, GraphKeys, Operation, Tensor
 from aioflow.graph.graphdef import NodeDef, TensorData
 from aioflow.graph.opdef import OPS
-from aioflow.graph.published.graphs import message_of
 from aioflow.graph.shapes import Dims
 from aioflow.graph.signature.attributes import Attrs
 from aioflow.interop.assets import asset_names, assets_of, keeping_assets

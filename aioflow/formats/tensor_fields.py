@@ -1,7 +1,7 @@
 """The encoding rules of TensorProto: the field of each dtype's elements, and the values of omitted elements.
 
-Two readers share these rules: of bytes (`formats.tensor_proto`) and of messages (`graph.published.tensors`). Both pass
-the contents of a field as an array of the field's own number type.
+Two readers share these rules: of bytes (`formats.tensor_proto`) and of messages (`formats.graphs.published.tensors`).
+Both pass the contents of a field as an array of the field's own number type.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from aioflow.errors import InvalidArgumentError
+from aioflow.formats.graphs.older.forms import VARIABLES, expanded, newer_form
 from aioflow.graph.definitions import InputRef, NodeDef
 from aioflow.graph.dtypes import DType, int32, resource
-from aioflow.graph.older.forms import VARIABLES, expanded, newer_form
 from aioflow.graph.opdef import OPS
 
 _MANY_EDGES: Final = 1 << 8

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from aioflow.errors import InvalidArgumentError, UnimplementedError
+from aioflow.formats.graphs.published.tensors import dtype_of, shape_of, write_shape
 from aioflow.graph.definitions import FunctionArg, FunctionDef, InputRef, NodeDef
 from aioflow.graph.opdef import OPS
-from aioflow.graph.published.tensors import dtype_of, shape_of, write_shape
 from aioflow.graph.traits import Effect
 from aioflow.protos import Message
 

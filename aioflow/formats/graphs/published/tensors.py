@@ -8,9 +8,9 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError, ResourceExhaustedError
+from aioflow.formats.tensor_fields import STRINGS, check_fields, elements, field_of, strings
 from aioflow.graph.definitions import TensorData
 from aioflow.graph.dtypes import DType, as_dtype
-from aioflow.graph.tensor_fields import STRINGS, check_fields, elements, field_of, strings
 from aioflow.memory.values import Array
 from aioflow.protos import Message
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from aioflow.errors import DTypeError, InvalidArgumentError, OpError, UnimplementedError
+from aioflow.formats.graphs.published.attributes import attributes_of, value_of, write_attributes
+from aioflow.formats.graphs.published.functions import function_of, write_function
+from aioflow.formats.graphs.published.tensors import Room
 from aioflow.graph.definitions import FunctionDef, NodeDef
 from aioflow.graph.dtypes import int64
 from aioflow.graph.opdef import OPS
-from aioflow.graph.published.attributes import attributes_of, value_of, write_attributes
-from aioflow.graph.published.functions import function_of, write_function
-from aioflow.graph.published.tensors import Room
 from aioflow.protos import Message, message
 
 # Conversion of priority queues: in aioflow the first component is the priority; the published definition omits it

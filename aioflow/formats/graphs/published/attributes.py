@@ -12,10 +12,10 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError, UnimplementedError
+from aioflow.formats.graphs.published.tensors import Room, dtype_of, shape_of, tensor_of, write_shape, write_tensor
 from aioflow.graph.definitions import FunctionRef, TensorData
 from aioflow.graph.dtypes import DType
 from aioflow.graph.opdef import OPS
-from aioflow.graph.published.tensors import Room, dtype_of, shape_of, tensor_of, write_shape, write_tensor
 from aioflow.graph.signature.attributes import item_kind
 from aioflow.protos import Message
 
