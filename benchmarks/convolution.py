@@ -26,7 +26,7 @@ blas.choose_core_type()
 
 import numpy as np  # noqa: E402 - the core type must be chosen before NumPy is imported
 
-from aioflow.graph.windows import same_padding  # noqa: E402
+from aioflow.ops.nn.geometry import same_padding  # noqa: E402
 from aioflow_numpy import convolution, pooling  # noqa: E402
 
 try:

@@ -32,22 +32,23 @@ RANKS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("protos",), 4),
     **dict.fromkeys(("graph",), 5),
     **dict.fromkeys(("formats", "sync"), 6),
-    **dict.fromkeys(("ops", "kernels"), 7),
-    **dict.fromkeys(("autodiff", "compiler"), 8),
-    **dict.fromkeys(("runtime",), 9),
-    **dict.fromkeys(("net", "observe"), 10),
-    **dict.fromkeys(("session",), 11),
-    **dict.fromkeys(("train", "distributed"), 12),
-    **dict.fromkeys(("interop",), 13),
-    **dict.fromkeys(("saved", "web"), 14),
-    **dict.fromkeys(("serve",), 15),
+    **dict.fromkeys(("ops",), 7),
+    **dict.fromkeys(("kernels", "autodiff"), 8),
+    **dict.fromkeys(("compiler",), 9),
+    **dict.fromkeys(("runtime",), 10),
+    **dict.fromkeys(("net", "observe"), 11),
+    **dict.fromkeys(("session",), 12),
+    **dict.fromkeys(("train", "distributed"), 13),
+    **dict.fromkeys(("interop",), 14),
+    **dict.fromkeys(("saved", "web"), 15),
+    **dict.fromkeys(("serve",), 16),
     # Public namespaces, which re-export names, and entry points.
-    **dict.fromkeys(("", "nn", "math", "bitwise", "linalg", "lookup", "random", "losses", "initializers"), 16),
-    **dict.fromkeys(("mixed_precision", "summary"), 16),
+    **dict.fromkeys(("", "nn", "math", "bitwise", "linalg", "lookup", "random", "losses", "initializers"), 17),
+    **dict.fromkeys(("mixed_precision", "summary"), 17),
     **dict.fromkeys(
-        ("dtypes", "io", "raw_ops", "extend", "strings", "signal", "sparse", "image", "traits", "typing"), 16
+        ("dtypes", "io", "raw_ops", "extend", "strings", "signal", "sparse", "image", "traits", "typing"), 17
     ),
-    **dict.fromkeys(("__main__", "cli", "compatibility", "demo", "worker", "testing"), 16),
+    **dict.fromkeys(("__main__", "cli", "compatibility", "demo", "worker", "testing"), 17),
 }
 TOP: Final = max(RANKS.values())
 # A backend may import the engine up to the runtime, which has its devices, but nothing above.

@@ -19,19 +19,22 @@ import numpy as np
 from aioflow.checks.brief import brief
 from aioflow.errors import DTypeError, InvalidArgumentError, OpError
 from aioflow.graph.dtypes import DType, as_dtype, string
-from aioflow.graph.names import NAME, NODE_NAME
 from aioflow.graph.shapes import Dims
 from aioflow.memory.frozen import is_frozen
 from aioflow.memory.values import Array
 
 AttrValue: TypeAlias = "bool | int | float | str | DType | TensorData | FunctionRef | tuple[AttrValue, ...] | None"
 
+_NAME: Final = r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*"
+NODE_NAME: Final = re.compile(_NAME)
+# A nested scope's name follows "parent/", so any of these characters may be its first.
+SCOPE_NAME: Final = re.compile(r"[A-Za-z0-9_.\\/>-]*")
 _OP: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.>]*")
 _FUNCTION: Final = re.compile(r"[\x21-\x7e]+")  # Python puts "<lambda>" into names
 _ARGUMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 _ATTR: Final = re.compile(r"\w+", re.ASCII)
 _DEVICE: Final = re.compile(r"[A-Za-z0-9_.:/@*-]*")
-_INPUT: Final = re.compile(rf"(\^?)({NAME})(?::([0-9]{{1,9}}))?")
+_INPUT: Final = re.compile(rf"(\^?)({_NAME})(?::([0-9]{{1,9}}))?")
 _MAX_NAME: Final = 4096
 _MAX_RANK: Final = 64  # NumPy's limit
 _MAX_BYTES: Final = 2**63 - 1

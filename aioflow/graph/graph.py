@@ -25,12 +25,12 @@ from aioflow.errors import (
 from aioflow.graph import scopes
 from aioflow.graph.argument_kinds import check_kind, check_text
 from aioflow.graph.calls import EXPANDERS
-from aioflow.graph.collections import Collections
+from aioflow.graph.collections import Collections, GraphKeys
 from aioflow.graph.default_session import StepRunner, session_for
+from aioflow.graph.definitions import NODE_NAME
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graphdef import GraphDef, graph_def_of
-from aioflow.graph.keys import GraphKeys
 from aioflow.graph.lookup_errors import (
     misused,
     needs_tensor,
@@ -41,7 +41,6 @@ from aioflow.graph.lookup_errors import (
     not_an_element,
     of_another_graph,
 )
-from aioflow.graph.names import NODE_NAME
 from aioflow.graph.opdef import OPS, OpDef
 from aioflow.graph.operators import Operators, SupportsTensorView
 from aioflow.graph.shapes import Dims, ShapeLike, TensorShape, format_dims, merge_dims

@@ -16,8 +16,8 @@ from weakref import ref
 from aioflow.concurrency.context_stack import ContextStack, Entry
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.argument_kinds import check_kind, check_text
+from aioflow.graph.definitions import NODE_NAME, SCOPE_NAME
 from aioflow.graph.device_spec import DeviceSpec
-from aioflow.graph.names import NODE_NAME, SCOPE_NAME
 from aioflow.graph.views import NodeView
 
 Node = TypeVar("Node", bound=NodeView)

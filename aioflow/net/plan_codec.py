@@ -38,11 +38,11 @@ from aioflow.graph.boundary import ARG, BOUNDARY, RETVAL
 from aioflow.graph.dtypes import ALL, DType
 from aioflow.graph.graphdef import FunctionRef
 from aioflow.graph.opdef import OPS, traits_of
-from aioflow.graph.python_functions import is_proof, proof
 from aioflow.memory.values import Array
 from aioflow.net.frame_header import Document
 from aioflow.net.limits import DEFAULT_LIMITS, Limits
 from aioflow.net.tensor_format import Destination, parse_spec, to_wire
+from aioflow.ops.function.python_functions import is_proof, proof
 
 PartMessage: TypeAlias = tuple[dict[str, Any], list[Array]]
 

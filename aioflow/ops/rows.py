@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from aioflow.graph.einsum import parse_equation
 from aioflow.graph.rows import (
     FIXED,
     NO_RANK,
@@ -29,8 +28,9 @@ from aioflow.graph.rows import (
     each_element,
     passed,
 )
-from aioflow.graph.strided import spelled_out, strided_index
 from aioflow.memory.values import Array
+from aioflow.ops.array.strided import spelled_out, strided_index
+from aioflow.ops.linalg.einsum import parse_equation
 
 __all__ = [
     "apart_from",

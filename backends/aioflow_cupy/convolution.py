@@ -1,6 +1,6 @@
 """Convolutions as matrix products: windows become rows (im2col), which cuBLAS multiplies.
 
-Images and filters are as in `aioflow.graph.windows`; groups are a batched product. A depthwise convolution is a sum
+Images and filters are as in `aioflow.ops.nn.geometry`; groups are a batched product. A depthwise convolution is a sum
 over the kernel positions instead, because the inner size of its products would be only a few elements. The code uses an
 array namespace, so the tests compare it with the CPU's convolutions without a GPU.
 """
@@ -11,11 +11,11 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from aioflow.graph.windows import Shape
 from aioflow.kernels.convert import as_ints
 from aioflow.kernels.nn.windows import Convolution, expect_shape
 from aioflow.kernels.registry import Binding, Body, binder
 from aioflow.memory.values import Array, Namespace, Value
+from aioflow.ops.nn.geometry import Shape
 from aioflow_cupy import cudnn
 from aioflow_cupy.windows import Windows
 

@@ -12,9 +12,9 @@ from functools import cache, lru_cache
 from typing import Any, Final, TypeAlias
 
 from aioflow.graph import dtypes
-from aioflow.graph.windows import Shape
 from aioflow.kernels.registry import Binding, Body
 from aioflow.memory.values import Array, Namespace
+from aioflow.ops.nn.geometry import Shape
 from aioflow_cupy.windows import Windows
 
 Convolution: TypeAlias = Body

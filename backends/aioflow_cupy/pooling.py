@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from aioflow.graph.windows import Shape
 from aioflow.kernels.convert import as_ints
 from aioflow.kernels.nn.windows import Pool, expect_shape
 from aioflow.kernels.registry import Binding, Body, binder
 from aioflow.memory.values import Array, Namespace, NpDType
+from aioflow.ops.nn.geometry import Shape
 from aioflow_cupy.taps import Part
 from aioflow_cupy.windows import Windows
 

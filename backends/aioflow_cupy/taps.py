@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from aioflow.graph.windows import Fit
 from aioflow.memory.values import Array, Function, Namespace
+from aioflow.ops.nn.geometry import Fit
 
 Part = tuple[slice, ...]
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from aioflow.graph.windows import Shape
 from aioflow.kernels.convert import as_ints
 from aioflow.kernels.nn.windows import Convolution, Pool, expect_shape
 from aioflow.kernels.registry import Binding, Body, binder
 from aioflow.memory.values import Array, Namespace, NpDType
+from aioflow.ops.nn.geometry import Shape
 from aioflow_cupy import convolution
 from aioflow_cupy.taps import Taps, picked, pooled, routed, spread
 from aioflow_cupy.windows import Windows

@@ -1,6 +1,6 @@
 """Windows over image batches, for arrays of any namespace: positions read, padding, and views of all windows.
 
-Everything here is NHWC. `aioflow.graph.windows` defines the geometry itself (sizes, padding schemes, errors).
+Everything here is NHWC. `aioflow.ops.nn.geometry` defines the geometry itself (sizes, padding schemes, errors).
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from aioflow.graph.windows import Fit, Pair
 from aioflow.memory.values import Array, Namespace
+from aioflow.ops.nn.geometry import Fit, Pair
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
-from aioflow.graph.windows import Layout
 from aioflow.kernels.convert import as_ints
 from aioflow.kernels.nn.windows import Convolution, Pool, expect_shape
 from aioflow.kernels.registry import Binding, binder
 from aioflow.memory.values import Array
+from aioflow.ops.nn.geometry import Layout
 from aioflow_numpy import pooling, volumes
 from aioflow_numpy.volumes import Geometry
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from aioflow.concurrency.stopping import batches
-from aioflow.graph.windows import Fit
 from aioflow.memory.values import Array, NpDType
+from aioflow.ops.nn.geometry import Fit
 from aioflow_numpy import convolution, pooling
 from aioflow_numpy.conv_numbers import float_numbers
 from aioflow_numpy.conv_shapes import Padding, overlap

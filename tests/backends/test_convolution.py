@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from aioflow.concurrency.stopping import Stoppable, Stopped, current_work, doing
-from aioflow.graph.windows import same_padding
+from aioflow.ops.nn.geometry import same_padding
 from aioflow_numpy import conv_core
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.convolution import (

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from aioflow.graph.windows import same_padding
+from aioflow.ops.nn.geometry import same_padding
 from aioflow_numpy import pooling
 from aioflow_numpy.pooling import avg_pool, avg_pool_grad, max_pool, max_pool_grad
 

@@ -12,13 +12,13 @@ import aioflow as af
 from aioflow.compiler.ir import ClientGraph, Node, OutputSpec, Part
 from aioflow.errors import InvalidArgumentError, OpError, PermissionDeniedError
 from aioflow.extend import define_op, kernel
-from aioflow.graph.python_functions import proof
 from aioflow.net.channel import Channel, Reply, Request
 from aioflow.net.comm import Comm, CommOptions
 from aioflow.net.messages import HELLO, REGISTER, config_document
 from aioflow.net.plan_codec import encode_part
 from aioflow.net.server import Server
 from aioflow.net.transports import listen
+from aioflow.ops.function.python_functions import proof
 from tests.net.clusters import cluster, inproc
 from tests.net.test_hostile_clients import TASK, hostile_client
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import aioflow as af
-from aioflow.graph.python_functions import find_function
+from aioflow.ops.function.python_functions import find_function
 from aioflow.testing.evaluate import evaluate
 from tests.support.waiting import until_collected
 

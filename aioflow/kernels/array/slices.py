@@ -7,12 +7,12 @@ from typing import Final
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.strided import IndexItem, strided_index
 from aioflow.kernels.blockwise import claim_array
 from aioflow.kernels.convert import as_ints, as_sizes
 from aioflow.kernels.registry import Binding, Body, binder
 from aioflow.memory.copying import put
 from aioflow.memory.values import Array
+from aioflow.ops.array.strided import IndexItem, strided_index
 
 Index = tuple[IndexItem, ...]
 

@@ -16,10 +16,10 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from aioflow.errors import CancelledError, DTypeError, FailedPreconditionError, OutOfRangeError
-from aioflow.graph.python_functions import PythonFunction, find_function
 from aioflow.kernels.function.py_func import ResultCheck, call_error, is_cancelled
 from aioflow.kernels.registry import Binding, binder
 from aioflow.memory.values import Array, Value
+from aioflow.ops.function.python_functions import PythonFunction, find_function
 from aioflow.sync.background import Background, background_of
 from aioflow.sync.waiting import StepAccount
 

@@ -30,11 +30,11 @@ from aioflow.graph import dtypes
 from aioflow.graph.arrays import takes_long, to_array
 from aioflow.graph.dtypes import DType
 from aioflow.graph.opdef import OPS
-from aioflow.graph.python_functions import PythonFunction, RetryPolicy, find_function
 from aioflow.graph.shapes import Dims, format_dims, is_compatible
 from aioflow.kernels.registry import Binding, binder
 from aioflow.memory.copying import copied, native
 from aioflow.memory.values import Array, Value
+from aioflow.ops.function.python_functions import PythonFunction, RetryPolicy, find_function
 
 # ── values ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 

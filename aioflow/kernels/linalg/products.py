@@ -15,10 +15,10 @@ import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.einsum import Equation, Label, parse_equation
 from aioflow.kernels.convert import broadcast_shape
 from aioflow.kernels.registry import Binding, Body, binder, kernel
 from aioflow.memory.values import Array, Namespace, NpDType
+from aioflow.ops.linalg.einsum import Equation, Label, parse_equation
 
 _Product: TypeAlias = Callable[[Array, Array], Array]
 _Contraction: TypeAlias = Callable[[Sequence[Array]], Array]

@@ -19,13 +19,13 @@ from aioflow.graph.operators import OPERATORS
 from aioflow.graph.shapes import Dimension, Dims
 from aioflow.graph.signature.attributes import Attrs
 from aioflow.graph.static_value import constant_value, moving
-from aioflow.graph.strided import strided_dims, strided_index
 from aioflow.graph.traits import opaque, view
 from aioflow.memory.values import Array
 from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.array.selection import boolean_mask
 from aioflow.ops.array.static_shapes import int_constant, known_dims, shape_of
+from aioflow.ops.array.strided import strided_dims, strided_index
 
 __all__ = ["newaxis", "slice", "strided_slice"]
 

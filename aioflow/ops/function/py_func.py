@@ -14,10 +14,10 @@ from aioflow.graph.dtypes import DTypeLike
 from aioflow.graph.gradient_registry import not_differentiable
 from aioflow.graph.graph import Tensor
 from aioflow.graph.opdef import ShapeContext, define_op
-from aioflow.graph.python_functions import PythonFunction, RetryPolicy, keep_function
 from aioflow.graph.shapes import Dims, ShapeLike, dims_of
 from aioflow.graph.traits import Effect, python_function
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make_list, make_op
+from aioflow.ops.function.python_functions import PythonFunction, RetryPolicy, keep_function
 
 __all__ = ["from_async_iterator", "numpy_function", "py_coroutine", "py_func"]
 

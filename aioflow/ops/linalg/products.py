@@ -15,7 +15,6 @@ import numpy as np
 from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.graph.costs import Cost, Operand
 from aioflow.graph.dtypes import DTypeLike, as_dtype
-from aioflow.graph.einsum import ELLIPSIS, Equation, Label, parse_equation
 from aioflow.graph.gradient_registry import gradient
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op
@@ -25,6 +24,7 @@ from aioflow.graph.signature.attributes import Attrs
 from aioflow.graph.traits import Half, opaque, product
 from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_list
+from aioflow.ops.linalg.einsum import ELLIPSIS, Equation, Label, parse_equation
 from aioflow.ops.math.broadcasting import same_dtype
 from aioflow.ops.scoping import name_scope
 

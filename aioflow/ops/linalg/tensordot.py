@@ -13,12 +13,12 @@ import numpy as np
 
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.argument_kinds import check_kind, whole_numbers
-from aioflow.graph.einsum import Equation
 from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import check_axis
 from aioflow.graph.static_value import constant_value
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_list
 from aioflow.ops.array.static_shapes import int_constant
+from aioflow.ops.linalg.einsum import Equation
 from aioflow.ops.linalg.products import matmul
 from aioflow.ops.scoping import name_scope
 

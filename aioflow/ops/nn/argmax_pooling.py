@@ -14,9 +14,9 @@ from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims
 from aioflow.graph.signature.attributes import Attrs
 from aioflow.graph.traits import opaque
-from aioflow.graph.windows import Window, pool_dims
 from aioflow.ops.apply import TensorLike, make, make_list
 from aioflow.ops.nn.activations import renamed
+from aioflow.ops.nn.geometry import Window, pool_dims
 from aioflow.ops.nn.windows import Ints, per_axis
 
 _HOW: Final = [

@@ -12,10 +12,10 @@ from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, format_dims, is_compatible
 from aioflow.graph.signature.attributes import Attrs
 from aioflow.graph.traits import Half, product
-from aioflow.graph.windows import Window, conv_dims, depthwise_dims
 from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.nn.activations import renamed
+from aioflow.ops.nn.geometry import Window, conv_dims, depthwise_dims
 from aioflow.ops.nn.windows import (
     Ints,
     Padding,

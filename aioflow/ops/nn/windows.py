@@ -17,10 +17,10 @@ from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext
 from aioflow.graph.shapes import Dims, format_dims, merge_dims
 from aioflow.graph.signature.attributes import Attrs
-from aioflow.graph.windows import Window, conv_dims, pool_dims
 from aioflow.ops.apply import make
 from aioflow.ops.array.static_shapes import shape_of
 from aioflow.ops.nn.activations import zeros_like
+from aioflow.ops.nn.geometry import Window, conv_dims, pool_dims
 
 Ints: TypeAlias = int | Sequence[int]  # see `per_axis`
 Padding: TypeAlias = str | Sequence[Sequence[int]]  # see `padding_attrs`

@@ -12,9 +12,9 @@ from typing import TypeVar
 
 from aioflow.graph.shapes import Dims
 from aioflow.graph.signature.attributes import Attrs
-from aioflow.graph.windows import Window, same_padding
 from aioflow.interop.onnx.exporting.node import Node
 from aioflow.interop.onnx.exporting.values import Value
+from aioflow.ops.nn.geometry import Window, same_padding
 
 _T = TypeVar("_T")
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from itertools import product
 from typing import Final
 
-from aioflow.graph.windows import Layout
 from aioflow.interop.onnx.exporting.families.convolutions import convolved, groups_of
 from aioflow.interop.onnx.exporting.node import Node
 from aioflow.interop.onnx.exporting.patterns import Found
@@ -14,6 +13,7 @@ from aioflow.interop.onnx.exporting.rules import composed
 from aioflow.interop.onnx.exporting.runnable import computed_in
 from aioflow.interop.onnx.exporting.values import Value
 from aioflow.interop.onnx.exporting.windows import Windows, windows_of
+from aioflow.ops.nn.geometry import Layout
 
 # The second form is the result of importing ONNX's filters.
 _KERNELS: Final = ("ExpandDims(w, place)", "Transpose(ExpandDims(w, place), order)")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from aioflow.graph.signature.attributes import Attrs
-from aioflow.graph.windows import pool_kernel
 from aioflow.interop.onnx.exporting.node import Node
 from aioflow.interop.onnx.exporting.rules import exporter
 from aioflow.interop.onnx.exporting.values import Value
 from aioflow.interop.onnx.exporting.windows import windows_of
+from aioflow.ops.nn.geometry import pool_kernel
 
 
 @exporter("MaxPool", "MaxPool3D", any_layout=True)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from aioflow import errors
-from aioflow.graph.windows import Window, conv_dims, layout_of, pool_dims
+from aioflow.ops.nn.geometry import Window, conv_dims, layout_of, pool_dims
 
 LAYOUTS = ["NHWC", "NCHW", "NDHWC", "NCDHW"]
 
