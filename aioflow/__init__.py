@@ -15,7 +15,6 @@ _run_preload_hooks()
 # ruff: noqa: E402, F403
 # NumPy may be imported only after the preload hooks.
 
-from aioflow.loading.later import Later as _Later
 from aioflow.loading.later import homes as _homes
 from aioflow.loading.later import load_later as _load_later
 from aioflow.ops.public import _BUILDERS
@@ -165,7 +164,6 @@ _LATER = {
     **_BUILDERS,
 }
 
-_Later.answers = f"{__name__}.compatibility.missing_names"
 _load_later(__name__, _LATER)
 _load_later(f"{__name__}.errors")  # a module of the lowest layer, which cannot import this function
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any, ClassVar, Final, TypeAlias
 
-from aioflow.checks.numbers import check_number, check_seconds, check_whole, wrong_kind
+from aioflow.arguments import check_number, check_seconds, check_whole, wrong_kind
 from aioflow.errors import InvalidArgumentError
 
 __all__ = ["AUTO", "RunOptions", "SessionConfig", "TraceLevel"]

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Final
 
 import aioflow as af
-from aioflow.compatibility.tensorflow_names import MODULES, NAMES
+from aioflow.loading.tensorflow_names import MODULES, NAMES
 from tests.test_public_names import DIFFERENT
 
 __all__ = ["DOCUMENT", "tables", "written"]

@@ -26,7 +26,7 @@ from tests.support.source_modules import Module, Modules, imported, parse, read_
 # is the second part of the module's name ("" is aioflow/__init__.py). A module that is not listed fails `ranks`.
 RANKS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("errors", "release"), 0),
-    **dict.fromkeys(("checks",), 1),
+    **dict.fromkeys(("arguments",), 1),
     **dict.fromkeys(("concurrency", "config"), 2),
     **dict.fromkeys(("loading", "memory"), 3),
     **dict.fromkeys(("protos",), 4),
@@ -48,7 +48,7 @@ RANKS: Final[Mapping[str, int]] = {
     **dict.fromkeys(
         ("dtypes", "io", "raw_ops", "extend", "strings", "signal", "sparse", "image", "traits", "typing"), 17
     ),
-    **dict.fromkeys(("__main__", "cli", "compatibility", "demo", "worker", "testing"), 17),
+    **dict.fromkeys(("__main__", "cli", "demo", "worker", "testing"), 17),
 }
 TOP: Final = max(RANKS.values())
 # A backend may import the engine up to the runtime, which has its devices, but nothing above.

@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, ParamSpec, TypeVar
 
+from aioflow.arguments import check_text
 from aioflow.errors import DTypeError, InvalidArgumentError
-from aioflow.graph.argument_kinds import check_text
 from aioflow.graph.gradient_registry import gradient, not_differentiable
 from aioflow.graph.graph import GraphKeys, Operation, Tensor
 from aioflow.ops.apply import convert_to_tensor, make_list

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
 import aioflow
-from aioflow.checks.brief import brief
+from aioflow.arguments import brief
 from aioflow.cli.arguments import Parser, add_imports, count, file, patience, port, positive, stored_file, up_to
 from aioflow.cli.cluster import parse_cluster
 from aioflow.cli.credentials import CREDENTIALS, add_credentials, given_credentials

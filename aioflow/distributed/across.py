@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from aioflow.checks.numbers import check_whole
+from aioflow.arguments import check_list, check_text, check_whole
 from aioflow.distributed.packing import COMBINE, Column, by_dtype, check_op, cut, length_of, unpack
 from aioflow.errors import InvalidArgumentError
-from aioflow.graph.argument_kinds import check_list, check_text
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.dtypes import int64
 from aioflow.graph.graph import Operation, Tensor

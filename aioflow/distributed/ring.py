@@ -13,10 +13,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from aioflow.checks.numbers import check_whole
+from aioflow.arguments import check_list, check_whole
 from aioflow.distributed.packing import COMBINE, Column, by_dtype, check_op, cut, length_of, unpack
 from aioflow.errors import InvalidArgumentError
-from aioflow.graph.argument_kinds import check_list
 from aioflow.graph.graph import Tensor
 from aioflow.ops.apply import convert_to_tensor
 from aioflow.ops.core import identity

@@ -1,7 +1,7 @@
 """The checkpoint manifest, `PREFIX.manifest.json`: a checkpoint exists only if its manifest does.
 
 Version 1 describes one file with all values. Version 2 describes values in blocks, which may be in files of earlier
-checkpoints. `checks/versions.py` states which versions can be read.
+checkpoints. `formats/versions.py` states which versions can be read.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from types import UnionType
 from typing import Any, Final, TypeAlias
 
-from aioflow.checks.versions import readable_version
 from aioflow.errors import DataLossError, NotFoundError, OpError, UnknownNameError
 from aioflow.formats.stores import Store
 from aioflow.formats.tensor_encoding import Storable
+from aioflow.formats.versions import readable_version
 from aioflow.graph.dtypes import as_dtype
 
 MANIFEST: Final = ".manifest.json"

@@ -21,7 +21,7 @@ from typing import BinaryIO, Final
 
 import numpy as np
 
-from aioflow.checks.brief import brief
+from aioflow.arguments import brief
 from aioflow.concurrency.stopping import reserve
 from aioflow.errors import AbortedError, DataLossError, InvalidArgumentError, NotFoundError, UnimplementedError
 from aioflow.formats.files import file_errors, open_file, read_into, read_up_to

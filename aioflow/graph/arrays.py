@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aioflow.checks.brief import brief
+from aioflow.arguments import brief
 from aioflow.concurrency.stopping import batches, blocks
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from aioflow.arguments import check_kind, check_text
 from aioflow.concurrency.forking import Locked
-from aioflow.graph.argument_kinds import check_kind, check_text
 
 
 class GraphKeys:

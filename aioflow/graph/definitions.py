@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from aioflow.checks.brief import brief
+from aioflow.arguments import brief
 from aioflow.errors import DTypeError, InvalidArgumentError, OpError
 from aioflow.graph.dtypes import DType, as_dtype, string
 from aioflow.graph.shapes import Dims

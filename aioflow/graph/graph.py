@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from numpy.typing import NDArray
 
+from aioflow.arguments import check_kind, check_text
 from aioflow.concurrency.context_stack import ContextStack
 from aioflow.errors import (
     AlreadyExistsError,
@@ -23,7 +24,6 @@ from aioflow.errors import (
     UnknownNameError,
 )
 from aioflow.graph import scopes
-from aioflow.graph.argument_kinds import check_kind, check_text
 from aioflow.graph.calls import EXPANDERS
 from aioflow.graph.collections import Collections, GraphKeys
 from aioflow.graph.default_session import StepRunner, session_for

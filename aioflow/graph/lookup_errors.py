@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from aioflow.arguments import did_you_mean, near_names
 from aioflow.errors import DTypeError, InvalidArgumentError, OpError, UnknownNameError
-from aioflow.graph.suggestions import did_you_mean, near_names
 from aioflow.graph.views import NodeView, TensorView
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from aioflow.arguments import did_you_mean, near_names
 from aioflow.concurrency.forking import not_forked
 from aioflow.concurrency.stopping import reserve
 from aioflow.errors import AlreadyRegisteredError, InvalidArgumentError, NotFoundError
@@ -26,7 +27,6 @@ from aioflow.graph.signature.arguments import ArgDef
 from aioflow.graph.signature.attributes import AttrDef
 from aioflow.graph.signature.reading import read_signature
 from aioflow.graph.static_value import StaticValue, constant_value, partial_shape, partial_value
-from aioflow.graph.suggestions import did_you_mean, near_names
 from aioflow.graph.traits import UNSTATED, Effect, Traits
 from aioflow.loading.importing import Globals, gives_way, importing
 

@@ -13,9 +13,9 @@ from types import MappingProxyType
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 from weakref import ref
 
+from aioflow.arguments import check_kind, check_text
 from aioflow.concurrency.context_stack import ContextStack, Entry
 from aioflow.errors import DTypeError, InvalidArgumentError
-from aioflow.graph.argument_kinds import check_kind, check_text
 from aioflow.graph.definitions import NODE_NAME, SCOPE_NAME
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.views import NodeView

@@ -7,10 +7,10 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from aioflow.arguments import check_kind
 from aioflow.errors import InvalidArgumentError
 from aioflow.formats.stores import store_of
 from aioflow.graph import dtypes
-from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.graph import Graph, Tensor
 
 

@@ -1,1 +1,1 @@
-"""Lazy imports, entry points of distributions, and hooks that run before NumPy is imported."""
+"""Lazy imports, errors of missing names, entry points of distributions, and hooks that run before NumPy is imported."""

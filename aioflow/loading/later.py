@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from aioflow.concurrency.forking import not_forked
 from aioflow.errors import UnimplementedError
@@ -26,12 +26,7 @@ class Later:
         homes: For each name, its module; "module:own" if the module calls it `own`. If the name is that of a module in
             the package, the module itself.
         extra: The package that the names need, which is also the name of aioflow's extra that installs it.
-
-    Attributes:
-        answers: The module whose `refuse` raises AttributeError with suggestions, for an unknown name.
     """
-
-    answers: ClassVar[str] = ""
 
     def __init__(self, package: str, homes: Mapping[str, str], extra: str | None = None) -> None:
         self._package = package
@@ -63,8 +58,11 @@ class Later:
         return sorted({*vars(sys.modules[self._package]), *self._homes})
 
     def _refuse(self, name: str) -> NoReturn:
-        if self.answers and not name.startswith("_"):
-            import_module(self.answers).refuse(self._package, name)
+        if not name.startswith("_"):
+            # Imported here: only error messages need it.
+            from aioflow.loading.missing_names import refuse
+
+            refuse(self._package, name)
         raise AttributeError(f"module {self._package!r} has no attribute {name!r}")
 
 

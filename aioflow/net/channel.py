@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-from aioflow.checks.numbers import check_seconds
+from aioflow.arguments import check_seconds
 from aioflow.errors import DeadlineExceededError, OpError, UnavailableError
 from aioflow.memory.values import Value
 from aioflow.net.calls import Calls

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self, TypeAlias
 
-from aioflow.checks.numbers import check_number, check_whole
+from aioflow.arguments import check_number, check_whole
 from aioflow.errors import DTypeError, InvalidArgumentError, OpError, UnavailableError
 from aioflow.net.chance import fresh_number
 from aioflow.net.credentials import Credentials

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from aioflow.checks.brief import brief
+from aioflow.arguments import brief
 from aioflow.errors import DataLossError, InvalidArgumentError, ResourceExhaustedError
 from aioflow.graph.device_spec import DeviceSpec, task_of
 from aioflow.memory.values import Array

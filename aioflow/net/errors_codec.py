@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from aioflow import errors
-from aioflow.checks.brief import brief
+from aioflow.arguments import brief
 from aioflow.errors import CancelledError, DataLossError, DeadlineExceededError, OpError, SourceLine, UnknownError
 from aioflow.net.frame_header import Document
 from aioflow.net.limits import DEFAULT_LIMITS

@@ -7,7 +7,7 @@ from typing import Any, Final, NoReturn, TypeAlias
 
 import msgpack
 
-from aioflow.checks.brief import brief
+from aioflow.arguments import brief
 from aioflow.errors import DataLossError, InvalidArgumentError, OpError, ResourceExhaustedError
 from aioflow.net.limits import Limits
 from aioflow.net.tensor_format import Buffer, TensorSpec, parse_spec

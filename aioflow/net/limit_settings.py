@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from aioflow.checks.brief import brief
+from aioflow.arguments import brief
 from aioflow.errors import InvalidArgumentError
 from aioflow.net.comm import CommOptions
 from aioflow.net.limits import Limits

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Final
 
-from aioflow.checks.numbers import check_seconds, check_whole
+from aioflow.arguments import check_seconds, check_whole
 from aioflow.errors import InvalidArgumentError
 
 _MOST_HEADER_BYTES: Final = 1 << 20  # upper bound of the setting `header_bytes`

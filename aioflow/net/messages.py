@@ -29,7 +29,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from aioflow.checks.brief import brief
+from aioflow.arguments import brief
 from aioflow.config import SessionConfig
 from aioflow.errors import DataLossError, InvalidArgumentError
 from aioflow.memory.values import Array, Value

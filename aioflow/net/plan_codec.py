@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Final, NoReturn, TypeAlias
 import msgpack
 import numpy as np
 
-from aioflow.checks.brief import brief
+from aioflow.arguments import brief
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec, Part
 from aioflow.compiler.verify import verify
 from aioflow.errors import (

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from contextlib import AsyncExitStack, contextmanager
 from typing import Final, TypeVar
 
-from aioflow.checks.numbers import check_number
+from aioflow.arguments import check_number
 from aioflow.compiler.ir import Plan
 from aioflow.compiler.messages import unanswered
 from aioflow.config import SessionConfig

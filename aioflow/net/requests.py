@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import Final
 
-from aioflow.checks.brief import brief
+from aioflow.arguments import brief
 from aioflow.errors import DataLossError, OpError, ResourceExhaustedError, UnavailableError, UnimplementedError
 from aioflow.net.comm import bare
 from aioflow.net.errors_codec import encode_error

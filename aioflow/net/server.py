@@ -19,7 +19,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Final, Self
 
-from aioflow.checks.numbers import check_number
+from aioflow.arguments import check_number
 from aioflow.concurrency.forking import check_process, generation
 from aioflow.config import SessionConfig
 from aioflow.errors import (

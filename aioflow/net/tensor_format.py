@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from aioflow.checks.brief import brief
+from aioflow.arguments import brief
 from aioflow.concurrency.forking import renew_in_child
 from aioflow.errors import DataLossError, DTypeError, ResourceExhaustedError
 from aioflow.graph.dtypes import ALL, DType, string

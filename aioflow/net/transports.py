@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Final, NamedTuple
 
-from aioflow.checks.numbers import check_seconds
+from aioflow.arguments import check_seconds
 from aioflow.errors import DeadlineExceededError, InvalidArgumentError, UnavailableError
 from aioflow.net.addresses import split_address
 from aioflow.net.comm import Comm, CommOptions, Handler, Listener

@@ -8,12 +8,10 @@ from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import Any, Final, SupportsInt
 
-from aioflow.checks.brief import brief
-from aioflow.checks.numbers import check_number, check_whole
+from aioflow.arguments import brief, check_number, check_text, check_whole
 from aioflow.concurrency.threads import in_thread
 from aioflow.errors import DataLossError, DTypeError, InvalidArgumentError, OpError, UnimplementedError
 from aioflow.formats.graphs.lowering import importable
-from aioflow.graph.argument_kinds import check_text
 from aioflow.graph.graph import Graph
 from aioflow.graph.graphdef import GraphDef
 from aioflow.observe.event_log import EventLog

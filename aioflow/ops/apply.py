@@ -14,10 +14,10 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
+from aioflow.arguments import check_callable, check_kind
 from aioflow.concurrency.forking import not_forked
 from aioflow.errors import DTypeError, InvalidArgumentError, OpError, ResourceExhaustedError
 from aioflow.graph import dtypes
-from aioflow.graph.argument_kinds import check_callable, check_kind
 from aioflow.graph.arrays import check_depth, to_array
 from aioflow.graph.default_graph import default_graph, graph_of
 from aioflow.graph.dtypes import DType, DTypeLike

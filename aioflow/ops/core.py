@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any, Final
 
+from aioflow.arguments import check_kind
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.arrays import check_depth
 from aioflow.graph.default_graph import graph_of
 from aioflow.graph.dtypes import DTypeLike

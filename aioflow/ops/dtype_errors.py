@@ -7,7 +7,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aioflow.checks.brief import brief
+from aioflow.arguments import brief
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Tensor

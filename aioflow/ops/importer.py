@@ -13,9 +13,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, Final, overload
 
+from aioflow.arguments import check_kind
 from aioflow.errors import AlreadyExistsError, DTypeError, InvalidArgumentError, OpError
 from aioflow.formats.graphs.older.references import modernized
-from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.calls import EXPANDERS
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.definitions import AttrValue

@@ -7,11 +7,11 @@ import keyword
 from collections.abc import Callable
 from typing import Any, Final
 
+from aioflow.arguments import did_you_mean, near_names
 from aioflow.graph.dtypes import DType
 from aioflow.graph.opdef import OPS, OpDef
 from aioflow.graph.signature.arguments import ArgDef
 from aioflow.graph.signature.attributes import AttrDef
-from aioflow.graph.suggestions import did_you_mean, near_names
 from aioflow.ops.apply import apply_op
 
 _BUILDERS: Final[dict[str, Callable[..., object]]] = {}

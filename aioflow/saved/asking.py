@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from aioflow.arguments import check_kind
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.graph import Graph, GraphKeys, Operation, Tensor
 from aioflow.graph.graphdef import GraphDef
 from aioflow.interop.model import DEFAULT_SIGNATURE, Signature

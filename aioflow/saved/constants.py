@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from aioflow.checks.brief import brief
+from aioflow.arguments import brief
 from aioflow.errors import DataLossError
 from aioflow.graph.graphdef import GraphDef, NodeDef, TensorData
 from aioflow.memory.values import Array

@@ -1,6 +1,6 @@
 """The manifest of a model folder, `aioflow.json`: its files, its signatures, and the releases that can read it.
 
-It is written last, and holds size and SHA-256 of every other file. `checks/versions.py` states which versions can be
+It is written last, and holds size and SHA-256 of every other file. `formats/versions.py` states which versions can be
 read. The content is untrusted: each name must be that of a file in the folder.
 """
 
@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeVar
 
-from aioflow.checks.brief import brief
-from aioflow.checks.versions import readable_version
+from aioflow.arguments import brief
 from aioflow.errors import DataLossError, OpError
 from aioflow.formats.manifests import Document, digest_of
+from aioflow.formats.versions import readable_version
 from aioflow.graph.dtypes import ALL, DType
 from aioflow.graph.shapes import Dims
 from aioflow.release import RELEASE

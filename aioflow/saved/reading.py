@@ -15,11 +15,10 @@ from functools import partial
 
 import numpy as np
 
-from aioflow.checks.brief import brief
+from aioflow.arguments import brief, check_kind
 from aioflow.concurrency.threads import in_thread
 from aioflow.errors import AbortedError, DataLossError, NotFoundError, OpError
 from aioflow.graph import dtypes
-from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.arrays import string_array
 from aioflow.graph.graph import Graph, GraphKeys, Operation, Tensor
 from aioflow.graph.graphdef import GraphDef, InputRef, NodeDef, TensorData

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from aioflow.checks.brief import brief
+from aioflow.arguments import brief
 from aioflow.errors import DataLossError, InvalidArgumentError, UnimplementedError
 from aioflow.formats.checkpoint import checkpoint_exists
 from aioflow.formats.files import file_errors, open_file

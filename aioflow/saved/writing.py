@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
+from aioflow.arguments import check_kind
 from aioflow.concurrency.stopping import checkpoint
 from aioflow.concurrency.threads import in_thread
 from aioflow.errors import AlreadyExistsError, ClosedSessionError, NotFoundError, UnimplementedError
@@ -24,7 +25,6 @@ from aioflow.formats.manifests import MANIFEST as CHECKPOINT_MANIFEST
 from aioflow.formats.stores import store_of
 from aioflow.formats.temporary_folders import temporary_folder
 from aioflow.formats.tensor_encoding import Storable
-from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.default_session import check_session
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.graphdef import GraphDef

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias, get_args
 
-from aioflow.checks.numbers import check_number, check_seconds, check_whole
+from aioflow.arguments import check_kind, check_number, check_seconds, check_whole
 from aioflow.config import AUTO, SessionConfig
 from aioflow.errors import InvalidArgumentError
-from aioflow.graph.argument_kinds import check_kind
 from aioflow.sync.batches import check_batch_sizes
 
 _BY_ENGINE: Final = SessionConfig(delegate=AUTO)

@@ -20,7 +20,7 @@ from functools import partial
 from types import TracebackType
 from typing import Final, TypeVar
 
-from aioflow.checks.numbers import check_whole
+from aioflow.arguments import check_whole
 from aioflow.concurrency.threads import although_cancelled, in_thread
 from aioflow.errors import ClosedSessionError, InvalidArgumentError, NotFoundError, OpError, UnavailableError
 from aioflow.saved.opening import kind_of, open_model

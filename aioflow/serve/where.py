@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from aioflow.checks.numbers import check_seconds
+from aioflow.arguments import check_seconds
 from aioflow.errors import InvalidArgumentError
 from aioflow.net.addresses import is_loopback
 

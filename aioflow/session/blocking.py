@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
+from aioflow.arguments import check_kind
 from aioflow.errors import FailedPreconditionError
-from aioflow.graph.argument_kinds import check_kind
 
 T = TypeVar("T")
 

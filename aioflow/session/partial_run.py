@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from aioflow.checks.numbers import check_seconds
+from aioflow.arguments import check_seconds
 from aioflow.compiler.ir import ClientGraph, Node, Plan
 from aioflow.compiler.prune import StepRequest
 from aioflow.concurrency.stopping import OffloadToThread

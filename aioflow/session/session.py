@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from types import NoneType, TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
+from aioflow.arguments import check_kind, check_list
 from aioflow.compiler.delegate import Delegation
 from aioflow.compiler.ir import Plan
 from aioflow.compiler.prune import StepRequest
@@ -29,7 +30,6 @@ from aioflow.errors import (
     NotFoundError,
     OpError,
 )
-from aioflow.graph.argument_kinds import check_kind, check_list
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.default_session import SESSIONS, current_session
 from aioflow.graph.graph import GRAPHS, Graph

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, I
 from contextlib import suppress
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from aioflow.checks.numbers import check_seconds, check_whole
+from aioflow.arguments import check_seconds, check_whole
 from aioflow.errors import CancelledError, DTypeError, FailedPreconditionError, OutOfRangeError
 from aioflow.runtime.step import Step
 from aioflow.session.fetches import Feeds

@@ -9,7 +9,7 @@ import asyncio
 from types import TracebackType
 from typing import Self
 
-from aioflow.checks.numbers import check_seconds
+from aioflow.arguments import check_seconds
 from aioflow.concurrency.threads import AbandonedError
 from aioflow.errors import DeadlineExceededError
 from aioflow.runtime.step import Step

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Final, NamedTuple
 
-from aioflow.checks.numbers import wrong_kind
+from aioflow.arguments import wrong_kind
 from aioflow.errors import InvalidArgumentError, ResourceExhaustedError
 
 _NEVER: Final = float("inf")

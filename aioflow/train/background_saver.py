@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import TracebackType
 
+from aioflow.arguments import check_kind
 from aioflow.errors import FailedPreconditionError
-from aioflow.graph.argument_kinds import check_kind
 from aioflow.session.session import Session
 from aioflow.sync.background import Background
 from aioflow.train.saver import PendingCheckpoint, Saver, StepNumber

@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from aioflow.arguments import check_kind, check_list
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.argument_kinds import check_kind, check_list
 from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import Dims, format_dims
 from aioflow.graph.static_value import constant_value

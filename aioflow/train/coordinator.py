@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Final, TypeAlias
 
-from aioflow.checks.numbers import check_number, check_seconds
+from aioflow.arguments import check_number, check_seconds
 from aioflow.concurrency.context_stack import ContextStack, Entry
 from aioflow.errors import DTypeError, FailedPreconditionError, OutOfRangeError
 

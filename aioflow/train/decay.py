@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from aioflow.arguments import check_list
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.argument_kinds import check_list
 from aioflow.graph.graph import Tensor
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make
 from aioflow.ops.scoping import name_scope

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import cycle
 from typing import Any
 
-from aioflow.checks.numbers import check_whole
+from aioflow.arguments import check_whole
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.device_spec import DeviceSpec

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from aioflow.checks.numbers import check_whole
+from aioflow.arguments import check_whole
 from aioflow.graph import dtypes
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.dtypes import DType

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from aioflow.arguments import check_kind
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.graph import GraphKeys, Operation, Tensor
 from aioflow.graph.shapes import ShapeLike, dims_of, format_dims, merge_dims, num_elements
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Self, TypeAlias
 
-from aioflow.checks.numbers import check_number, check_whole, wrong_kind
+from aioflow.arguments import check_number, check_whole, wrong_kind
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.graph import Operation, Tensor

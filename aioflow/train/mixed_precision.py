@@ -6,10 +6,10 @@ sessions of a graph.
 
 from __future__ import annotations
 
+from aioflow.arguments import check_kind
 from aioflow.compiler.optimize.passes import MIXED_PRECISION
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.dtypes import DTypeLike, as_dtype
 from aioflow.train.loss_scale import LossScaleLike

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
+from aioflow.arguments import wrong_kind
 from aioflow.autodiff.gradients import gradients
-from aioflow.checks.numbers import wrong_kind
 from aioflow.errors import DTypeError, InvalidArgumentError, UnimplementedError
 from aioflow.graph import dtypes
 from aioflow.graph.default_graph import default_graph, graph_of

@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
+from aioflow.arguments import check_kind
 from aioflow.errors import InvalidArgumentError, OpError, OutOfRangeError, UnimplementedError
-from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.default_session import check_session, session_for
 from aioflow.graph.graph import GraphKeys, Operation

@@ -9,9 +9,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from aioflow.arguments import check_kind, check_text
 from aioflow.errors import DTypeError, InvalidArgumentError, NotFoundError
 from aioflow.formats.checkpoint import CheckpointReader
-from aioflow.graph.argument_kinds import check_kind, check_text
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import GraphKeys, Tensor
 from aioflow.graph.shapes import TensorShape

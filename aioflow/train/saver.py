@@ -19,10 +19,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from aioflow.checks.numbers import check_number
+from aioflow.arguments import check_kind, check_list, check_number
 from aioflow.concurrency.threads import in_thread
 from aioflow.errors import InvalidArgumentError, UnimplementedError
-from aioflow.graph.argument_kinds import check_kind, check_list
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.default_session import check_session
 from aioflow.graph.graph import Operation, Tensor

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from aioflow.arguments import check_kind
 from aioflow.errors import AlreadyExistsError, DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import Graph, GraphKeys, Tensor
 from aioflow.ops.variables.getting import get_variable

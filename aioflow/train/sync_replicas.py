@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from aioflow.checks.numbers import check_whole
+from aioflow.arguments import check_whole
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.device_spec import DeviceSpec

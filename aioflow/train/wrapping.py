@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from aioflow.graph.argument_kinds import check_kind
+from aioflow.arguments import check_kind
 from aioflow.graph.graph import Graph, GraphKeys, Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.ops.control.branches_and_loops import cond

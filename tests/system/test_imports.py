@@ -197,9 +197,9 @@ def test_cupy_backend_imports_without_cupy_and_explains_what_to_install() -> Non
 def test_tensorflow_names_are_loaded_on_first_use() -> None:
     code = """if True:
         import sys, aioflow
-        assert "aioflow.compatibility.tensorflow_names" not in sys.modules
+        assert "aioflow.loading.tensorflow_names" not in sys.modules
         assert not hasattr(aioflow, "metrics")
-        assert "aioflow.compatibility.tensorflow_names" in sys.modules
+        assert "aioflow.loading.tensorflow_names" in sys.modules
         assert "metrics" not in dir(aioflow)
         for name, text in (
             ("data", "see docs/compatibility.md"),

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from aioflow.checks.brief import brief
-from aioflow.checks.numbers import check_number, check_whole, wrong_kind
+from aioflow.arguments import brief, check_number, check_whole, wrong_kind
 from aioflow.config import SessionConfig
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.net.cluster_spec import ClusterSpec, Task

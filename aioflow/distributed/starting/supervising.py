@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Final
 
-from aioflow.checks.numbers import check_number, check_whole
+from aioflow.arguments import check_number, check_whole
 from aioflow.distributed.starting.cluster import StartedCluster
 from aioflow.distributed.starting.host import Host, Wanted
 from aioflow.distributed.starting.jobs import Jobs, read_jobs

@@ -19,9 +19,9 @@ from typing import Any, Final, TypeAlias
 
 import msgpack
 
-from aioflow.checks.brief import brief
-from aioflow.checks.versions import readable_version
+from aioflow.arguments import brief
 from aioflow.errors import DataLossError, InvalidArgumentError, OpError, UnimplementedError
+from aioflow.formats.versions import readable_version
 from aioflow.graph.definitions import MAX_DEPTH, FunctionArg, FunctionDef, FunctionRef, NodeDef, TensorData, require
 from aioflow.graph.dtypes import ALL, DType
 from aioflow.graph.graphdef import VERSION, GraphDef
@@ -315,7 +315,7 @@ def _dtype(name: Any) -> DType:
 
 
 def _known_fields(value: Any, what: str, *names: str) -> dict[str, Any]:
-    """Return the map, which must have at least these keys. Later releases may add others: see `checks/versions.py`."""
+    """Return the map, which must have at least these keys. Later releases may add others: see `formats/versions.py`."""
     # Only the known fields are checked: unknown ones come from a later release, which `readable_version` judges.
     known = {key: value[key] for key in names if key in value} if isinstance(value, dict) else value
     _fields(known, what, *names)

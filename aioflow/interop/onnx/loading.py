@@ -10,10 +10,10 @@ from typing import Final
 from google.protobuf.message import DecodeError
 from onnx import IR_VERSION, GraphProto, ModelProto, TypeProto
 
+from aioflow.arguments import check_kind
 from aioflow.errors import DataLossError, InvalidArgumentError, NotFoundError, UnimplementedError
 from aioflow.formats.files import file_errors
 from aioflow.graph import dtypes
-from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.graph import Graph, Tensor
 from aioflow.graph.shapes import Dims, ShapeLike, dims_of, format_dims, is_compatible, merge_dims
 from aioflow.interop.model import DEFAULT_SIGNATURE, Model, Signature

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from aioflow.checks.brief import brief
+from aioflow.arguments import brief
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.ops.variables.variable import Variable
 

@@ -8,11 +8,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, Final
 
-from aioflow.checks.brief import brief
+from aioflow.arguments import brief, check_kind
 from aioflow.errors import DataLossError, NotFoundError
 from aioflow.formats.files import file_errors, open_file
 from aioflow.formats.tensor_file import StoredTensor, TensorFile
-from aioflow.graph.argument_kinds import check_kind
 from aioflow.memory.values import Array
 
 _FILE: Final = "model.safetensors"

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
+from aioflow.arguments import check_kind, check_text
 from aioflow.concurrency.threads import in_thread
 from aioflow.errors import DTypeError
 from aioflow.formats.temporary_files import replacing
 from aioflow.formats.tensor_file import write_tensors
-from aioflow.graph.argument_kinds import check_kind, check_text
 from aioflow.memory.values import Array
 
 

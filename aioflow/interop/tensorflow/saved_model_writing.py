@@ -13,13 +13,13 @@ from typing import Final
 
 import numpy as np
 
+from aioflow.arguments import check_kind
 from aioflow.concurrency.threads import in_thread
 from aioflow.errors import AlreadyExistsError, DTypeError, InvalidArgumentError
 from aioflow.formats.graphs.published.graphs import message_of
 from aioflow.formats.stores import joined, store_at, store_of
 from aioflow.formats.tensor_bundle_writer import write_bundle
 from aioflow.graph import dtypes
-from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.default_session import check_session
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Graph, GraphKeys, Operation, Tensor

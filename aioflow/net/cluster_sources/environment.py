@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from aioflow.checks.brief import brief
+from aioflow.arguments import brief
 from aioflow.errors import InvalidArgumentError
 from aioflow.net.cluster_sources.sources import Source
 

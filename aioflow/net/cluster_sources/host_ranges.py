@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from aioflow.checks.brief import brief
+from aioflow.arguments import brief
 from aioflow.errors import InvalidArgumentError
 
 _MOST: Final = 1 << 16  # names: the maximum number of tasks of a job

@@ -10,8 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from aioflow.checks.brief import brief
-from aioflow.checks.numbers import check_whole
+from aioflow.arguments import brief, check_whole
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.net.cluster_sources.environment import environment_number
 from aioflow.net.cluster_sources.host_ranges import expand_hostlist

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from aioflow.checks.numbers import check_whole
+from aioflow.arguments import check_whole
 from aioflow.errors import InvalidArgumentError
 from aioflow.net.cluster_sources.environment import numbered_task, tf_config
 from aioflow.net.cluster_sources.slurm import FIRST_PORT, slurm

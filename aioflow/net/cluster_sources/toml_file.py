@@ -19,8 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from aioflow.checks.brief import brief
-from aioflow.checks.numbers import check_whole
+from aioflow.arguments import brief, check_whole
 from aioflow.errors import InvalidArgumentError, NotFoundError
 from aioflow.net.cluster_sources.slurm import FIRST_PORT
 from aioflow.net.cluster_sources.sources import AUTO, Given

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from aioflow.checks.brief import brief
+from aioflow.arguments import brief
 from aioflow.errors import DataLossError, ResourceExhaustedError
 from aioflow.graph.dtypes import string
 from aioflow.memory.segments import TRAILER, is_forking, spoil_at_fork

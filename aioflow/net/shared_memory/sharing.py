@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from aioflow.checks.brief import brief
+from aioflow.arguments import brief
 from aioflow.errors import DataLossError, OpError, ResourceExhaustedError
 from aioflow.graph.dtypes import DType
 from aioflow.memory.segments import SHARED, has_segments, loan_of

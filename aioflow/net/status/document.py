@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aioflow.checks.brief import brief
+from aioflow.arguments import brief
 from aioflow.errors import DataLossError
 from aioflow.memory.values import Array
 from aioflow.net.status.server import Activity, RunningStep, ServerStatus

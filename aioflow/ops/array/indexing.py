@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from aioflow.arguments import check_kind
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.dtypes import DType
 from aioflow.graph.gradient_registry import gradient
 from aioflow.graph.graph import Operation, Tensor

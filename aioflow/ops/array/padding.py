@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from aioflow.arguments import check_text
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.argument_kinds import check_text
 from aioflow.graph.arrays import blank
 from aioflow.graph.gradient_registry import gradient
 from aioflow.graph.graph import Operation, Tensor

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aioflow.arguments import check_kind
 from aioflow.errors import DTypeError, InvalidArgumentError
-from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
 from aioflow.graph.gradient_registry import gradient, not_differentiable
 from aioflow.graph.graph import Graph, Operation, Tensor

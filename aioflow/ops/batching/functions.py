@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from aioflow.checks.numbers import check_whole
+from aioflow.arguments import check_whole
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.calls import expander
 from aioflow.graph.default_graph import graph_of

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar, overload
 
-from aioflow.checks.numbers import check_number, check_whole
+from aioflow.arguments import check_number, check_whole
 from aioflow.errors import DTypeError, InvalidArgumentError, UnavailableError
 from aioflow.graph import dtypes
 from aioflow.graph.default_graph import default_graph, graph_of

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from aioflow.arguments import whole_number, whole_numbers
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.argument_kinds import whole_number, whole_numbers
 from aioflow.graph.dtypes import DTypeLike, as_dtype
 from aioflow.graph.graph import Tensor
 from aioflow.graph.static_value import constant_value

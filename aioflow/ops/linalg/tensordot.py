@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from aioflow.arguments import check_kind, whole_numbers
 from aioflow.errors import DTypeError, InvalidArgumentError
-from aioflow.graph.argument_kinds import check_kind, whole_numbers
 from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import check_axis
 from aioflow.graph.static_value import constant_value

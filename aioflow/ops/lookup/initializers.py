@@ -6,9 +6,9 @@ import os
 from abc import ABC, abstractmethod
 from typing import Any, Final
 
+from aioflow.arguments import check_kind
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.default_graph import graph_of
 from aioflow.graph.dtypes import DType, DTypeLike
 from aioflow.graph.graph import GraphKeys, Operation, Tensor

@@ -6,9 +6,9 @@ import uuid
 from abc import abstractmethod
 from typing import Any, overload
 
+from aioflow.arguments import check_kind
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.default_graph import default_graph, graph_of
 from aioflow.graph.dtypes import DType, DTypeLike
 from aioflow.graph.graph import Operation, Tensor

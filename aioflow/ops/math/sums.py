@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import overload
 
+from aioflow.arguments import check_list
 from aioflow.errors import InvalidArgumentError
-from aioflow.graph.argument_kinds import check_list
 from aioflow.graph.dtypes import DTypeLike
 from aioflow.graph.gradient_registry import gradient
 from aioflow.graph.graph import Operation, Tensor

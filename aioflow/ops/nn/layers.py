@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from aioflow.arguments import check_kind
 from aioflow.errors import InvalidArgumentError
-from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import Dims, ShapeLike, format_dims
 from aioflow.graph.static_value import constant_value

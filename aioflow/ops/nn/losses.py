@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from aioflow.arguments import check_kind
 from aioflow.errors import InvalidArgumentError
-from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import GraphKeys, Tensor
 from aioflow.graph.shapes import Dims, format_dims, is_compatible, merge_dims, num_elements

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from aioflow.arguments import whole_numbers
 from aioflow.errors import InvalidArgumentError
-from aioflow.graph.argument_kinds import whole_numbers
 from aioflow.graph.dtypes import DType
 from aioflow.graph.gradient_registry import gradient
 from aioflow.graph.graph import Operation, Tensor

@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
+from aioflow.arguments import whole_numbers
 from aioflow.errors import DTypeError, InvalidArgumentError
-from aioflow.graph.argument_kinds import whole_numbers
 from aioflow.graph.costs import Cost, Operand
 from aioflow.graph.gradient_registry import gradient
 from aioflow.graph.graph import Operation, Tensor

@@ -11,9 +11,9 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+from aioflow.arguments import check_list
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes as _dtypes
-from aioflow.graph.argument_kinds import check_list
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.dtypes import DType, DTypeLike
 from aioflow.graph.graph import Operation, Tensor

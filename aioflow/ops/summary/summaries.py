@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+from aioflow.arguments import check_text
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.argument_kinds import check_text
 from aioflow.graph.gradient_registry import not_differentiable
 from aioflow.graph.graph import GraphKeys, Tensor
 from aioflow.graph.graphdef import NodeDef

@@ -16,7 +16,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Final, NoReturn
 
-from aioflow.checks.numbers import check_number, check_whole
+from aioflow.arguments import check_number, check_whole
 from aioflow.distributed.starting.restarts import Restarts
 from aioflow.errors import (
     ClosedSessionError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
-from aioflow.checks.numbers import check_number, check_whole
+from aioflow.arguments import check_number, check_whole
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Se
 from time import perf_counter
 from typing import Final, Generic, Self, TypeAlias, TypeVar
 
-from aioflow.checks.numbers import check_seconds, check_whole
+from aioflow.arguments import check_seconds, check_whole
 from aioflow.concurrency.stopping import OffloadToThread
 from aioflow.concurrency.threads import in_thread
 from aioflow.errors import (

@@ -6,12 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from aioflow.checks.numbers import check_number, check_whole
+from aioflow.arguments import check_list, check_number, check_whole
 from aioflow.compiler.ir import Plan
 from aioflow.compiler.rows import row_verdict
 from aioflow.concurrency.threads import in_thread
 from aioflow.errors import InvalidArgumentError
-from aioflow.graph.argument_kinds import check_list
 from aioflow.graph.graph import Graph
 from aioflow.graph.opdef import traits_of
 from aioflow.graph.traits import Effect

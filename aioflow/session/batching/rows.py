@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from aioflow.checks.numbers import check_whole
+from aioflow.arguments import check_whole
 from aioflow.errors import DTypeError, InvalidArgumentError, OpError
 from aioflow.graph import dtypes
 from aioflow.graph.arrays import blank, to_array

@@ -11,10 +11,9 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, It
 from contextlib import asynccontextmanager
 from typing import Any, Final, Protocol
 
-from aioflow.checks.numbers import check_number
+from aioflow.arguments import check_callable, check_number, check_text
 from aioflow.errors import AbortedError, DataLossError, DeadlineExceededError, OutOfRangeError, UnavailableError
 from aioflow.graph import dtypes
-from aioflow.graph.argument_kinds import check_callable, check_text
 from aioflow.ops.core import placeholder
 from aioflow.ops.variables.getting import get_variable
 from aioflow.ops.variables.initializers import constant_initializer

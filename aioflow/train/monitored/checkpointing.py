@@ -9,10 +9,10 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final
 
+from aioflow.arguments import check_text
 from aioflow.concurrency.threads import in_thread
 from aioflow.errors import FailedPreconditionError, InvalidArgumentError
 from aioflow.formats.stores import joined
-from aioflow.graph.argument_kinds import check_text
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import GraphKeys
 from aioflow.session.session import Session

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self
 
-from aioflow.checks.numbers import check_number
+from aioflow.arguments import check_number
 from aioflow.config import RunOptions, SessionConfig
 from aioflow.errors import (
     AbortedError,

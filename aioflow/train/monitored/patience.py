@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from aioflow.checks.numbers import check_number
+from aioflow.arguments import check_number
 from aioflow.errors import DeadlineExceededError, InvalidArgumentError
 
 _FIRST: Final = 0.05  # seconds

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from aioflow.arguments import check_kind
 from aioflow.errors import FailedPreconditionError
-from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import GraphKeys, Operation, Tensor
 from aioflow.graph.tensor_like import NodeLike

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
-from aioflow.checks.numbers import check_seconds
+from aioflow.arguments import check_seconds
 from aioflow.config import SessionConfig
 from aioflow.graph.default_graph import default_graph
 from aioflow.runtime.worker import Worker

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from aioflow.checks.numbers import check_number, check_seconds
+from aioflow.arguments import check_number, check_seconds
 from aioflow.concurrency.threads import in_thread
 from aioflow.config import RunOptions, SessionConfig
 from aioflow.errors import (

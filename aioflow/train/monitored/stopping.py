@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import Final
 
-from aioflow.checks.numbers import check_number, check_whole
+from aioflow.arguments import check_number, check_whole
 from aioflow.errors import DeadlineExceededError, InvalidArgumentError
 from aioflow.session.session import Session
 from aioflow.train.coordinator import Coordinator

@@ -9,12 +9,11 @@ from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanag
 from pathlib import Path
 from typing import Any, Final
 
-from aioflow.checks.numbers import check_number
+from aioflow.arguments import check_callable, check_number
 from aioflow.concurrency.threads import in_thread
 from aioflow.config import RunOptions, SessionConfig
 from aioflow.errors import FailedPreconditionError, OpError
 from aioflow.formats.stores import joined
-from aioflow.graph.argument_kinds import check_callable
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import Graph, GraphKeys, Tensor
 from aioflow.graph.tensor_like import NodeLike

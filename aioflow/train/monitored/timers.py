@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from aioflow.checks.numbers import check_number
+from aioflow.arguments import check_number
 from aioflow.errors import InvalidArgumentError
 
 

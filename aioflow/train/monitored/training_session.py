@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from aioflow.checks.numbers import check_seconds
+from aioflow.arguments import check_seconds
 from aioflow.config import SessionConfig
 from aioflow.errors import InvalidArgumentError
 from aioflow.runtime.worker import Worker

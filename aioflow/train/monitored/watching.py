@@ -9,9 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from aioflow.checks.numbers import check_number
+from aioflow.arguments import check_kind, check_number
 from aioflow.errors import InvalidArgumentError, UnknownNameError
-from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.dtypes import resource
 from aioflow.graph.graph import Graph, GraphKeys, Operation, Tensor

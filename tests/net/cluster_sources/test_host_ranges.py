@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from aioflow.checks.brief import brief
+from aioflow.arguments import brief
 from aioflow.errors import InvalidArgumentError
 from aioflow.net.cluster_sources.host_ranges import expand_addresses, expand_hostlist
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import aioflow as af
-from aioflow.checks.brief import brief
+from aioflow.arguments import brief
 from aioflow.distributed import ClusterTask, cluster_task
 from aioflow.errors import InvalidArgumentError, NotFoundError, OpError
 from aioflow.net.cluster_sources.toml_file import parse_toml

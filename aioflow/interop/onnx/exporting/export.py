@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 import onnx
 from onnx import ModelProto
 
-from aioflow.checks.brief import brief
+from aioflow.arguments import brief
 from aioflow.compiler.ir import ClientGraph, Edge
 from aioflow.compiler.prune import StepRequest, prune
 from aioflow.concurrency.threads import in_thread

@@ -13,8 +13,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Final, NoReturn
 
-import aioflow
-from aioflow.graph.suggestions import did_you_mean, near_names
+from aioflow.arguments import did_you_mean, near_names
 
 # ── The location of the documents that messages name ──────────────────────────────────────────────────────────────────
 
@@ -48,7 +47,7 @@ def _answer(module: str, name: str) -> str:
 
 def _modules() -> Iterator[str]:
     yield _PACKAGE
-    files = {file.name for file in iter_modules(aioflow.__path__)}
+    files = {file.name for file in iter_modules(import_module(_PACKAGE).__path__)}
     yield from (f"{_PACKAGE}.{name}" for name in _public(_PACKAGE) if name in files)
 
 
@@ -59,7 +58,7 @@ def _public(module: str) -> list[str]:
 
 def _is_tensorflows(module: str, name: str) -> bool:
     # A large table that only error messages need.
-    from aioflow.compatibility.tensorflow_names import INNER_MODULES, MODULES, NAMES
+    from aioflow.loading.tensorflow_names import INNER_MODULES, MODULES, NAMES
 
     modules = INNER_MODULES.get(module, "") if module else MODULES
     return name in NAMES.get(module, "").split() or name in modules.split()

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from aioflow.checks.brief import brief
+from aioflow.arguments import brief
 from aioflow.errors import DataLossError, UnimplementedError
 from aioflow.release import RELEASE
 

@@ -1,1 +1,0 @@
-"""Error messages for TensorFlow's names that aioflow does not have."""
