@@ -505,7 +505,7 @@ def test_if_and_while_reject_wrong_arguments() -> None:
         af.While([x], lambda a: a < 1.0, lambda a: [a, a])
     with pytest.raises(errors.InvalidArgumentError, match="one scalar"):
         af.While([x], lambda a: [a < 1.0, a], lambda a: a)
-    with pytest.raises(errors.DTypeError, match="not a function"):
+    with pytest.raises(errors.DTypeError, match="wrong type for the function"):
         af.If(True, [x], lambda a: a, 3)  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(errors.DTypeError, match="must be a list"):
         af.If(True, x, lambda a: a, lambda a: a)  # type: ignore[arg-type]  # wrong on purpose

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias, overload
 
 import numpy as np
 
+from aioflow.arguments import check_callable
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.composite import CompositeTensor
 from aioflow.graph.dtypes import DTypeLike
@@ -85,7 +86,7 @@ def map_fn(
         DTypeError, InvalidArgumentError: the results of `fn` do not match `dtype`, or `elems` has no tensors, or
             tensors of different first dimensions.
     """
-    _check_function(fn)
+    check_callable(fn, "fn")
     wanted = dtype if fn_output_signature is None else fn_output_signature
     rows = _rows(elems)
     with name_scope(name, "map", rows):
@@ -197,7 +198,7 @@ def foldr(
 def _fold(
     fn: _Folder, elems: object, initializer: object, options: Mapping[str, Any], name: str, backwards: bool
 ) -> object:
-    _check_function(fn)
+    check_callable(fn, "fn")
     rows = _rows(elems)
     with name_scope(name, values=rows):
         count, static = _count(rows)
@@ -275,7 +276,7 @@ def scan(
         InvalidArgumentError: there is neither a row nor an initializer, or the first dimensions differ.
         DTypeError: `fn` is not callable, or its results have other dtypes than the ones before.
     """
-    _check_function(fn)
+    check_callable(fn, "fn")
     rows = _rows(elems)
     with name_scope(name, "scan", rows):
         count, static = _count(rows)
@@ -315,11 +316,6 @@ def scan(
             maximum_iterations=count - first,
         )
         return nest.pack(structure, [_stacked(ta, static) for ta in arrays])
-
-
-def _check_function(fn: object) -> None:
-    if not callable(fn):
-        raise DTypeError("not a function", expected="fn as a function", actual=repr(fn))
 
 
 def _rows(elems: object) -> list[Tensor]:

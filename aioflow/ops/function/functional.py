@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from aioflow.arguments import check_callable
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.default_graph import graph_of
@@ -208,18 +209,17 @@ def _tensors(values: Sequence[TensorLike]) -> list[Tensor]:
     return [convert_to_tensor(v, name=f"input_{i}") for i, v in enumerate(values)]
 
 
-def _traced(graph: Graph, given: object, inputs: Sequence[Tensor]) -> Function:
+def _traced(graph: Graph, given: Callable[..., object], inputs: Sequence[Tensor]) -> Function:
     """Return the function for these inputs; trace it if it is a Python function."""
     specs = [TensorSpec(t.dims, t.dtype) for t in inputs]
     if isinstance(given, PolymorphicFunction):
         with graph.as_default():
             given = given.get_concrete_function(*specs)
-    elif callable(given) and not isinstance(given, ConcreteFunction):
+    elif not isinstance(given, ConcreteFunction):
+        check_callable(given, "the function")
         # The name of a lambda is "<lambda>".
         name = getattr(given, "__name__", "branch").strip("<>")
         given = trace(graph, name, _returned(given), specs, [f"x_{i}" for i in range(len(specs))])
-    if not isinstance(given, ConcreteFunction):
-        raise DTypeError("not a function", expected="a function", actual=repr(given))
     made = given.function
     check_call(made, [*inputs, *made.captured])
     return made

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar, overload
 
-from aioflow.arguments import check_number, check_whole
+from aioflow.arguments import check_callable, check_number, check_whole
 from aioflow.errors import DTypeError, InvalidArgumentError, UnavailableError
 from aioflow.graph import dtypes
 from aioflow.graph.default_graph import default_graph, graph_of
@@ -342,8 +342,7 @@ def _call_node(
 
 
 def _callable(function: _Callable) -> _Callable:
-    if not callable(function):
-        raise DTypeError("not a function", expected="a callable", actual=type(function).__name__)
+    check_callable(function, "the function")
     return function
 
 

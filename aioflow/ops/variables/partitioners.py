@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from aioflow.arguments import check_callable
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
@@ -112,7 +113,7 @@ def _bytes_of(dtype: DTypeLike, string: int) -> int:
     return string if element is dtypes.string else element.size
 
 
-def partitions_of(partitioner: object, dims: Dims, dtype: DType) -> list[int]:
+def partitions_of(partitioner: Partitioner, dims: Dims, dtype: DType) -> list[int]:
     """Return the number of parts along each axis that a partitioner chooses for a variable of this shape.
 
     Raises:
@@ -120,14 +121,11 @@ def partitions_of(partitioner: object, dims: Dims, dtype: DType) -> list[int]:
             splits more than one axis.
         DTypeError: the partitioner is not a function, or does not return integers.
     """
-    if not callable(partitioner):
-        raise DTypeError(
-            "a partitioner must be a function", expected="a function of shape and dtype", actual=repr(partitioner)
-        )
+    check_callable(partitioner, "partitioner")
     sizes = _known(dims)
     if not sizes:
         raise InvalidArgumentError("a scalar cannot be partitioned", expected="rank >= 1", actual="rank 0")
-    partitions = partitioner(shape=TensorShape(sizes), dtype=dtype)
+    partitions: object = partitioner(shape=TensorShape(sizes), dtype=dtype)
     if not isinstance(partitions, Sequence) or not all(isinstance(count, int) for count in partitions):
         raise DTypeError(
             "a partitioner must return a list of numbers of parts",
