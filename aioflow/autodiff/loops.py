@@ -101,7 +101,9 @@ class GradientLoop(WhileContext):
         found: list[Tensor] = []
 
         def take(items: Tensor) -> Tensor:
-            rest, last = pop(items, tensor.dtype, tensor.dims)
+            # A tensor of a branch has its shape where the branch is taken; elsewhere the item is a hole.
+            in_branch = tensor.op.control_flow_context is not self._forward
+            rest, last = pop(items, tensor.dtype, None if in_branch else tensor.dims)
             found.append(last)
             return rest
 

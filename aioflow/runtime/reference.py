@@ -244,7 +244,7 @@ class Reference:
             raise failure from failure.__cause__
         if result is DEAD:  # a Recv has received it
             return DEAD
-        outputs = _declared(bound, result, tag)
+        outputs = _declared(bound, result)
         if report is not None:
             report(bound, outputs)
         return outputs
@@ -309,7 +309,7 @@ def _call(bound: BoundNode, inputs: Mapping[Edge, Value], step: Step, tag: str) 
             inputs = _copies(inputs)
         if bound.is_waited_for:
             work.begin_critical()
-        outputs = _declared(bound, _called(bound, inputs, step, tag), tag)
+        outputs = _declared(bound, _called(bound, inputs, step, tag))
         work.end_critical()
     except Exception as error:
         failure = kernel_error(error, bound.node)
@@ -327,8 +327,8 @@ def _called(bound: BoundNode, inputs: Mapping[Edge, Value], step: Step, tag: str
         return bound.call(*gather(bound, inputs), **extra)
 
 
-def _declared(bound: BoundNode, result: Value, tag: str) -> Outputs:
-    """Return the outputs of a node from its kernel's result. In loops, only their dtypes are compared, not the shapes.
+def _declared(bound: BoundNode, result: Value) -> Outputs:
+    """Return the outputs of a node from its kernel's result.
 
     Raises:
         InternalError: the result is not what the op declares.
@@ -338,14 +338,11 @@ def _declared(bound: BoundNode, result: Value, tag: str) -> Outputs:
         actual = f"{len(result)} of them" if isinstance(result, tuple | list) else type(result).__name__
         raise _undeclared(node, "outputs", f"a tuple of {len(node.outputs)} outputs", actual)
     outputs: Sequence[Any] = bound.outputs_of(result)
-    # In a loop, gradients may compute with the placeholder of a branch that was not taken (`tensor_list.hole`). Its
-    # shape is not the declared one, and the results are not used.
-    in_loop = tag != ""
     for position, (value, spec) in enumerate(zip(outputs, node.outputs, strict=True)):
         if value is DEAD or spec.dtype.np_dtype.hasobject:  # strings and handles have several representations
             continue
         dtype = getattr(value, "dtype", None)
-        if dtype != spec.dtype.np_dtype or not (in_loop or is_compatible(spec.dims, tuple(value.shape))):
+        if dtype != spec.dtype.np_dtype or not is_compatible(spec.dims, tuple(value.shape)):
             expected = f"{spec.dtype.name} of shape {format_dims(spec.dims)}"
             actual = type(value).__name__ if dtype is None else f"{dtype} of shape {value.shape}"
             raise _undeclared(node, f"output {position}", expected, actual)

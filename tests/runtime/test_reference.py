@@ -422,6 +422,31 @@ async def test_kernel_with_an_output_unlike_its_op_is_reported(returned: Any, ac
     assert caught.value.expected == "float32 of shape (2,)"
 
 
+async def test_kernel_with_an_output_unlike_its_op_is_reported_in_a_loop(graph: af.Graph) -> None:
+    x = np.zeros(2, np.float32)
+    count = af.while_loop(lambda x: True, lambda x: [_doing("wrong", lambda _: np.float32(0), x)], [x])
+    async with _session() as session:
+        with pytest.raises(errors.InternalError, match="TestDo does not return the output 0") as caught:
+            await session.run(count)
+    assert caught.value.actual == "float32 of shape ()"
+
+
+async def test_gradients_of_branches_in_a_loop_have_the_declared_shapes(graph: af.Graph) -> None:
+    x = af.constant([0.5, -0.5])
+
+    def body(i: Any, x: Any) -> Any:
+        return i + 1, af.cond(af.equal(i % 2, 0), lambda: af.tanh(x) * x, lambda: x * 2.0)
+
+    y = af.while_loop(lambda i, _: i < 3, body, [0, x])[1]
+    (first,) = af.gradients(y, x)
+    (second,) = af.gradients(first, x)
+    found = []
+    for config in (af.SessionConfig(), af.SessionConfig(executor="reference")):
+        async with af.Session(config=config) as session:
+            found.append(await session.run([first, second]))
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
+
+
 @pytest.mark.parametrize(("returned", "actual"), [(np.zeros(2, np.float32), "ndarray"), ((1, 2, 3), "3 of them")])
 async def test_array_is_not_unpacked_into_outputs(returned: Any, actual: str) -> None:
     define_op("TestTwo", "x: T", "y: T, z: T", ["T: type"], stateful=True)

@@ -240,7 +240,11 @@ class CondContext(ControlFlowContext):
         # Both branches have the same predicate, and no frame lies between them: no Switch is needed.
         if forward is not None and enclosing_loop(forward) is enclosing_loop(self) and forward.holds(tensor.op):
             return tensor
-        return super().capture(tensor, reader)
+        inside = super().capture(tensor, reader)
+        if forward is not None and tensor.op.control_flow_context is forward:
+            # From a stack of the loop, where a hole may have any shape.
+            inside.set_shape(tensor.dims)
+        return inside
 
     def receive(self, outside: Tensor, dims: Dims) -> Tensor:
         """Bring `outside` inside with the static shape `dims`, which may differ in the other branch."""
