@@ -325,11 +325,10 @@ class QueueCore:
         free = min(wanted, store.available(wanted, self.capacity, self.closed))
         for _ in range(free):
             taken.append(store.pop())
-        short = len(taken) < ticket.count
-        if short and self.closed and not self._writers:
-            self._end_short(ticket)
-        elif not short:
+        if len(taken) == ticket.count:
             ticket.resolve(store.arrange(taken))
+        elif self.closed:  # and so without writers, which are served first
+            self._end_short(ticket)
         return ticket.resolved
 
     def _end_short(self, ticket: Dequeue) -> None:
