@@ -35,7 +35,8 @@ from aioflow.memory.values import Array
 def sparse_to_dense(indices: Array, shape: Array, values: Array, default: Array, *, validate_indices: bool) -> Array:
     check_rank("output_shape", shape, 1)
     sizes, values, default = int64_array(as_sizes(shape)), as_vector(values), as_vector(default)
-    claim_array(tuple(sizes.tolist()), values.dtype)
+    wanted = tuple(sizes.tolist())
+    claim_array(wanted, values.dtype)
     places = int64_array(indices)
     places = places.reshape(-1, 1) if places.ndim < 2 else places
     if places.shape[1] != sizes.size:
@@ -49,8 +50,6 @@ def sparse_to_dense(indices: Array, shape: Array, values: Array, default: Array,
     check_bounds(places, sizes)
     if validate_indices:
         _check_order(places)
-    wanted = tuple(sizes.tolist())
-    claim_array(wanted, values.dtype)
     made = full(np, wanted, default.item() if default.dtype == object else default, values.dtype)
     if sizes.size:
         for part in row_blocks(places):
