@@ -29,18 +29,20 @@ def create_slot(
 
     Args:
         primary: The owner.
-        initial_value: A tensor, or a callable that makes one, of `dtype`.
+        initial_value: A tensor or values, or a callable that makes them.
         name: Name of the slot.
-        dtype: Dtype of the slot; by default that of the initial value.
+        dtype: Dtype of the slot; by default that of the initial value, or of `primary` if this has none.
         shape: Static shape, if that of the initial value is unknown.
 
     Raises:
         InvalidArgumentError: the variable scope only reuses variables, and has none of that name.
     """
     graph = primary.graph
+    # Python numbers, lists and callables have no dtype.
+    element = getattr(initial_value, "dtype", primary.dtype) if dtype is None else dtype
 
     def initial() -> Tensor:
-        start = convert_to_tensor(initial_value() if callable(initial_value) else initial_value, dtype)
+        start = convert_to_tensor(initial_value() if callable(initial_value) else initial_value, element)
         start.set_shape(shape)
         return start
 
@@ -53,7 +55,6 @@ def create_slot(
         graph.colocate_with(primary.op),
     ):
         scope.set_partitioner(None)  # a slot is never partitioned: its owner may itself be a part
-        element = initial_value.dtype if dtype is None else dtype
         slot = get_variable("", dtype=element, initializer=initial, trainable=False, validate_shape=known)
     _join_slices(slot, primary)
     return slot

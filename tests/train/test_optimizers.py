@@ -349,6 +349,22 @@ def test_update_of_non_contiguous_arrays(order: str) -> None:
     assert np.array_equal(variable.read(), base - 1.0)
 
 
+@pytest.mark.parametrize(
+    ("initial", "dtype"),
+    [
+        (0, "float64"),
+        ([1, 2], "float64"),
+        (lambda: 3, "float64"),
+        (np.zeros(2, np.float32), "float32"),
+        (lambda: np.zeros(2), "float64"),
+    ],
+)
+def test_slot_of_values_without_a_dtype_has_that_of_its_variable(initial: Any, dtype: str) -> None:
+    v = aioflow.Variable([1.0, 2.0], dtype="float64", name="v")
+    slot = aioflow.train.GradientDescentOptimizer(0.1)._get_or_make_slot(v, initial, "slot", "Slot")
+    assert (slot.name, slot.dtype.name) == ("v/Slot:0", dtype)
+
+
 def test_variable_cannot_be_its_own_slot() -> None:
     (variable,) = held([np.zeros(3, np.float32)])
     with pytest.raises(InvalidArgumentError):
