@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from aioflow.errors import InvalidArgumentError, NotFoundError, OpError
 from aioflow.formats.allowed_folders import ANYWHERE, AllowedFolders
 from aioflow.kernels.resources import VariableResource
 from aioflow.kernels.snapshots import Snapshot
-from aioflow.memory.values import Value
+from aioflow.memory.values import Array, Value
 from aioflow.runtime.device import make_devices
 from aioflow.runtime.executable import Executable, make_executable
 from aioflow.runtime.host_copies import with_host_copies
@@ -240,7 +240,7 @@ class Worker:
             for container in [None] if containers is None else containers:
                 device.resources.clear(container)
 
-    def snapshots(self, names: Sequence[tuple[str, str]]) -> list[Any] | None:
+    def snapshots(self, names: Sequence[tuple[str, str]]) -> list[Array | Snapshot] | None:
         """Return the current values of variables without a copy, to be read later (`VariableResource.snapshot`).
 
         Args:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,7 +133,7 @@ async def save(
     return place.name
 
 
-async def _values(session: Session, handles: list[Operation], entries: list[Tensor]) -> list[Array]:
+async def _values(session: Session, handles: list[Operation], entries: list[Tensor]) -> Sequence[Storable]:
     """Return the values of variables and tables at one moment.
 
     Without tables, variables of this process are returned as snapshots, read when the file is written. Tables are
