@@ -74,7 +74,7 @@ def on_host(xp: Namespace) -> bool:
     return xp.ndarray is np.ndarray
 
 
-def taken(xp: Namespace, values: Array, indices: Array, axis: int = 0) -> Array:
+def taken(values: Array, indices: Array, axis: int = 0) -> Array:
     """Return `values.take(indices, axis)`, for indices in range.
 
     Raises:

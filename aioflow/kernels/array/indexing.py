@@ -39,7 +39,7 @@ def gather(xp: Namespace, params: Array, indices: Array) -> Array:
     if not params.ndim:
         raise InvalidArgumentError("a scalar has no rows to gather", expected="rank >= 1", actual="rank 0")
     _check_range(xp, indices, params.shape[0])
-    return taken(xp, params, indices)
+    return taken(params, indices)
 
 
 @binder("GatherV2", host={"axis": as_int}, fresh=True)
@@ -53,7 +53,7 @@ def gather_v2(binding: Binding) -> Body:
             # A negative `batch_dims` counts from the rank of the indices, as in TensorFlow.
             batch = batch_dims + indices.ndim if batch_dims < 0 else batch_dims
             return _batched(xp, params, indices, position, batch)
-        return taken(xp, params, indices, position)
+        return taken(params, indices, position)
 
     return pick
 
@@ -71,7 +71,7 @@ def _batched(xp: Namespace, params: Array, indices: Array, axis: int, batch: int
     order = [*range(batch), axis, *range(batch, axis), *range(axis + 1, params.ndim)]
     rows = params.transpose(order).reshape((count * places, *outer, *inner))
     flat = indices.reshape(count, -1).astype(np.int64) if indices.size else xp.zeros((count, 0), np.int64)
-    chosen = taken(xp, rows, flat + xp.arange(count)[:, None] * places)
+    chosen = taken(rows, flat + xp.arange(count)[:, None] * places)
     picked = indices.shape[batch:]
     chosen = chosen.reshape((*lead, *picked, *outer, *inner))
     # `chosen` is [batch, picked, outer, inner]; TensorFlow's order is [batch, outer, picked, inner].
@@ -113,7 +113,7 @@ def gather_nd(binding: Binding) -> Callable[[Array, Array], Array]:
             params.reshape((-1, *inner)) if params.size else params.reshape((math.prod(params.shape[:length]), *inner))
         )
         if good is None:
-            return taken(xp, flat, rows).reshape(shape)
+            return taken(flat, rows).reshape(shape)
         # Under the policy IGNORE the result of a bad index is zeros.
         result = xp.zeros((len(good), *inner), dtype)
         result[good] = flat[rows]

@@ -167,7 +167,7 @@ def _distinct_slices(value: Array, dtype: NpDType, axis: int) -> tuple[Array, Ar
             number = places[place] = numbers.setdefault(key, len(first))
             if number == len(first):
                 first.append(place)
-    distinct = np.moveaxis(taken(np, slices, np.array(first, np.int64)), 0, axis)
+    distinct = np.moveaxis(taken(slices, np.array(first, np.int64)), 0, axis)
     return distinct, places, _counted(places, len(first), dtype)
 
 
@@ -185,7 +185,7 @@ def _keys(rows: Array, start: int) -> list[Any]:
 
 def _distinct_numbers(value: Array, dtype: NpDType) -> tuple[Array, Array, Array]:
     order = order_of(value)
-    ordered = taken(np, value, order)
+    ordered = taken(value, order)
     # A run of equal numbers begins where one differs from its predecessor. NaN differs from NaN, so each is a run.
     begins = np.concatenate(
         [part.start + np.flatnonzero(_differs(ordered, part)) for part in blocks(len(order), BLOCK)]
@@ -197,7 +197,7 @@ def _distinct_numbers(value: Array, dtype: NpDType) -> tuple[Array, Array, Array
     for part in blocks(len(order), BLOCK):
         # `begins` ascends, so a binary search finds the run of each sorted position.
         places[order[part]] = rank[np.searchsorted(begins, np.arange(part.start, part.stop), "right") - 1]
-    return taken(np, value, np.sort(first)), places, _counted(places, len(first), dtype)
+    return taken(value, np.sort(first)), places, _counted(places, len(first), dtype)
 
 
 def _differs(ordered: Array, part: slice) -> Array:
@@ -315,7 +315,7 @@ def dynamic_partition(binding: Binding) -> Callable[[Array, Array], tuple[Array,
         # A stable sort, so that each partition keeps the order of its rows.
         order = order_of(flat)
         ends = np.searchsorted(flat[order], np.arange(count), "right").tolist()
-        return tuple(taken(np, rows, order[a:b]) for a, b in batches(zip([0, *ends], ends, strict=False), 1))
+        return tuple(taken(rows, order[a:b]) for a, b in batches(zip([0, *ends], ends, strict=False), 1))
 
     return sort_out
 

@@ -22,7 +22,7 @@ from aioflow.memory.values import Array, Namespace
 _FEW: Final = 512  # elements up to which `ufunc.at` is faster, measured with NumPy 2.4
 
 
-def in_bounds(xp: Namespace, indices: Array, limit: int) -> bool:
+def in_bounds(indices: Array, limit: int) -> bool:
     """Return True if every index is in [0, limit)."""
     if indices.size == 0:
         return True
@@ -39,7 +39,7 @@ def checked_rows(xp: Namespace, indices: Array, limit: int) -> Array:
     """
     given = xp.asarray(indices)
     flat: Array = given.reshape(-1)
-    if not in_bounds(xp, flat, limit):
+    if not in_bounds(flat, limit):
         bad = int(xp.flatnonzero((flat < 0) | (flat >= limit))[0])
         where = ",".join(str(int(i)) for i in np.unravel_index(bad, given.shape)) if given.ndim else ""
         raise InvalidArgumentError(

@@ -79,7 +79,7 @@ def serialize_many_sparse(binding: Binding) -> Callable[[Array, Array, Array], A
         reserve(3 * count * LEAST_STRING)
         # Entries may come in any order. The stable sort keeps it inside each slice.
         order = order_of(indices[:, 0])
-        numbers = taken(np, indices[:, 0], order)
+        numbers = taken(indices[:, 0], order)
         made: list[bytes] = []
         start = 0
         for some in blocks(count, _SLICES):

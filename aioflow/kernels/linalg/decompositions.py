@@ -29,7 +29,7 @@ def _adjoint(xp: Namespace, x: Array) -> Array:
     return xp.conj(turned) if x.dtype.kind == "c" else turned
 
 
-def _computable(xp: Namespace, x: Array) -> Array:
+def _computable(x: Array) -> Array:
     """Return the array in a dtype that LAPACK supports."""
     return x.astype(np.float32) if x.dtype.itemsize == 2 else x
 
@@ -72,7 +72,7 @@ def _singular(error: Exception) -> InvalidArgumentError:
 @kernel("MatrixInverse", fresh=True)
 def matrix_inverse(xp: Namespace, input: Array, *, adjoint: bool) -> Array:
     _require_square(input)
-    x = _computable(xp, input)
+    x = _computable(input)
     try:
         inverse: Array = _in_batches(xp, xp.linalg.inv, _adjoint(xp, x) if adjoint else x)
         return inverse.astype(input.dtype, copy=False)
@@ -119,7 +119,7 @@ def _slogdet_by_qr(xp: Namespace, x: Array) -> tuple[Array, Array]:
 def matrix_determinant(xp: Namespace, input: Array) -> Array:
     _require_square(input)
     det = partial(_det_by_qr, xp) if _holds_the_interpreter(input) else xp.linalg.det
-    found: Array = _in_batches(xp, det, _computable(xp, input))
+    found: Array = _in_batches(xp, det, _computable(input))
     return found.astype(input.dtype)
 
 
@@ -127,7 +127,7 @@ def matrix_determinant(xp: Namespace, input: Array) -> Array:
 def log_matrix_determinant(xp: Namespace, input: Array) -> tuple[Array, Array]:
     _require_square(input)
     slogdet = partial(_slogdet_by_qr, xp) if _holds_the_interpreter(input) else xp.linalg.slogdet
-    sign, log = _in_batches(xp, slogdet, _computable(xp, input))
+    sign, log = _in_batches(xp, slogdet, _computable(input))
     return sign.astype(input.dtype), log.astype(input.dtype)
 
 
@@ -149,7 +149,7 @@ def _require_solvable(matrix: Array, rhs: Array, spread: bool) -> None:
 @kernel("MatrixSolve", fresh=True)
 def matrix_solve(xp: Namespace, matrix: Array, rhs: Array, *, adjoint: bool) -> Array:
     _require_solvable(matrix, rhs, False)
-    a, b = _computable(xp, matrix), _computable(xp, rhs)
+    a, b = _computable(matrix), _computable(rhs)
     try:
         found: Array = _in_batches(xp, xp.linalg.solve, _adjoint(xp, a) if adjoint else a, b)
         return found.astype(matrix.dtype, copy=False)
@@ -160,7 +160,7 @@ def matrix_solve(xp: Namespace, matrix: Array, rhs: Array, *, adjoint: bool) -> 
 @kernel("MatrixTriangularSolve", fresh=True, synchronises=True)
 def matrix_triangular_solve(xp: Namespace, matrix: Array, rhs: Array, *, lower: bool, adjoint: bool) -> Array:
     _require_solvable(matrix, rhs, True)
-    a, b = _computable(xp, matrix), _computable(xp, rhs)
+    a, b = _computable(matrix), _computable(rhs)
     if (xp.diagonal(a, axis1=-2, axis2=-1) == 0).any():
         raise InvalidArgumentError(
             "Input matrix is not invertible.", expected="no zero on the diagonal", actual="a zero"
@@ -191,7 +191,7 @@ def _substitute(xp: Namespace, a: Array, b: Array, lower: bool) -> Array:
 def cholesky(xp: Namespace, input: Array) -> Array:
     _require_square(input)
     try:
-        factor: Array = _in_batches(xp, xp.linalg.cholesky, _computable(xp, input))
+        factor: Array = _in_batches(xp, xp.linalg.cholesky, _computable(input))
         return factor.astype(input.dtype, copy=False)
     except np.linalg.LinAlgError as error:
         raise InvalidArgumentError(
@@ -206,7 +206,7 @@ def cholesky_grad(xp: Namespace, l: Array, grad: Array) -> Array:  # noqa: E741 
     _require_square(l)
     if grad.shape != l.shape:
         raise InvalidArgumentError("the gradient does not have the factor's shape", expected=l.shape, actual=grad.shape)
-    factor, flowing = _computable(xp, l), xp.tril(_computable(xp, grad))
+    factor, flowing = _computable(l), xp.tril(_computable(grad))
     # The result is (S + Sᵀ) / 2, where S = L⁻ᵀ Φ(LᵀG) L⁻¹ and Φ takes the lower triangle with half of the diagonal.
     middle = xp.tril(xp.matmul(factor.swapaxes(-1, -2), flowing))
     middle = middle - xp.eye(l.shape[-1], dtype=middle.dtype) * middle / 2
@@ -219,7 +219,7 @@ def cholesky_grad(xp: Namespace, l: Array, grad: Array) -> Array:  # noqa: E741 
 @kernel("SelfAdjointEigV2", fresh=True, synchronises=True)
 def self_adjoint_eig(xp: Namespace, input: Array, *, compute_v: bool) -> tuple[Array, Array]:
     _require_square(input)
-    x = _computable(xp, input)
+    x = _computable(input)
     if not xp.isfinite(xp.tril(x)).all():  # values above the diagonal are not read
         raise _not_decomposed()
     try:
@@ -242,7 +242,7 @@ def _not_decomposed() -> InvalidArgumentError:
 @kernel("Svd", fresh=True, synchronises=True)
 def svd(xp: Namespace, input: Array, *, compute_uv: bool, full_matrices: bool) -> tuple[Array, Array, Array]:
     _require_matrices(input)
-    x, own = _computable(xp, input), input.dtype
+    x, own = _computable(input), input.dtype
     finite = xp.all(xp.isfinite(x), axis=(-2, -1), keepdims=True)
     # LAPACK may not terminate for values that are not finite. Their results are NaN, as in TensorFlow.
     if not finite.all():

@@ -33,7 +33,7 @@ def _same(x: Array) -> Array:
     return x
 
 
-def _in_float32(xp: Namespace, multiply: _Product, own: NpDType) -> _Product:
+def _in_float32(multiply: _Product, own: NpDType) -> _Product:
     def product(a: Array, b: Array) -> Array:
         return multiply(a.astype(np.float32), b.astype(np.float32)).astype(own)
 
@@ -45,7 +45,7 @@ def bind_matmul(binding: Binding) -> Body:
     multiply: _Product = binding.xp.matmul
     transpose_a, transpose_b = binding.attrs["transpose_a"], binding.attrs["transpose_b"]
     if binding.output_dtypes[0] in _SMALL_FLOATS:
-        multiply = _in_float32(binding.xp, multiply, binding.output_dtypes[0].np_dtype)
+        multiply = _in_float32(multiply, binding.output_dtypes[0].np_dtype)
     body: _Product
     match transpose_a, transpose_b:
         case False, False:
@@ -86,7 +86,7 @@ def _checked_matmul(body: _Product, a_axis: int, b_axis: int) -> Body:
 def bind_batch_matmul(binding: Binding) -> Body:
     xp, dtype = binding.xp, binding.output_dtypes[0]
     adj_x, adj_y, same = binding.attrs["adj_x"], binding.attrs["adj_y"], binding.op_type == "BatchMatMul"
-    multiply = _in_float32(xp, xp.matmul, dtype.np_dtype) if dtype in _SMALL_FLOATS else xp.matmul
+    multiply = _in_float32(xp.matmul, dtype.np_dtype) if dtype in _SMALL_FLOATS else xp.matmul
     conjugate = xp.conj if dtype.is_complex else _same
 
     def product(x: Array, y: Array) -> Array:

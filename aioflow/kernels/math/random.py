@@ -165,14 +165,14 @@ def shuffle(binding: Binding) -> Callable[[Array], Array]:
             return value.copy()
         count = value.shape[0]
         if in_blocks and count > _MANY_ROWS:
-            return taken(xp, value, _large_permutation(stream, count))
+            return taken(value, _large_permutation(stream, count))
         with critical_section(), stream.lock:
             if hasattr(stream.generator, "permutation"):
                 order = stream.generator.permutation(count)
             else:
                 # The order of random keys is a permutation, too.
                 order = xp.argsort(stream.generator.random(count))
-        return taken(xp, value, order)
+        return taken(value, order)
 
     return body
 

@@ -173,7 +173,7 @@ def bind_unsorted_segment(binding: Binding) -> Body:
             # NumPy sorts 16-bit keys by radix, several times faster than wider ones.
             keys = flat.astype(np.uint16) if count <= 1 << 16 else flat
             order = order_of(keys) if is_long(keys) else xp.argsort(keys, kind="stable")
-            flat, rows = flat[order], taken(xp, rows, order)
+            flat, rows = flat[order], taken(rows, order)
         return reducer.into(rows, flat, count).astype(reducer.own, copy=False)
 
     return segments

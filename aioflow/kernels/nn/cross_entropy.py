@@ -69,7 +69,7 @@ def sparse(binding: Binding) -> Callable[[Array, Array], tuple[Array, Array]]:
             )
         # Viewed as unsigned, a negative label is large, so one pass finds both.
         if batch and int(labels.view(unsigned).max()) >= classes:
-            _refuse_label(xp, labels, classes)
+            _refuse_label(labels, classes)
         shifted, backprop, total = parts(features)
         # Read once, because a concurrent step may replace it.
         rows = last[0]
@@ -83,7 +83,7 @@ def sparse(binding: Binding) -> Callable[[Array, Array], tuple[Array, Array]]:
     return body
 
 
-def _refuse_label(xp: Namespace, labels: Array, classes: int) -> None:
+def _refuse_label(labels: Array, classes: int) -> None:
     wrong = labels[(labels < 0) | (labels >= classes)]
     raise InvalidArgumentError(
         f"received a label value of {int(wrong[0])} which is outside the valid range of [0, {classes})",

@@ -19,7 +19,7 @@ def checked_ids(binding: Binding) -> Callable[[Array], Array]:
 
     def checked(ids: Array) -> Array:
         given = xp.asarray(ids)
-        if in_bounds(xp, given, rows):
+        if in_bounds(given, rows):
             return ids
         bad = int(given[(given < 0) | (given >= rows)][0])
         raise InvalidArgumentError(

@@ -138,7 +138,7 @@ def batch_norm_grad(binding: Binding) -> Callable[..., tuple[Array, ...]]:
 @kernel("LRN", fresh=True)
 def lrn(xp: Namespace, input: Array, *, depth_radius: int, bias: float, alpha: float, beta: float) -> Array:
     x = _images4(input)
-    return narrow(x * _shrunk(xp, _norm(xp, x, depth_radius, bias, alpha), beta), input.dtype)
+    return narrow(x * _shrunk(xp, _norm(x, depth_radius, bias, alpha), beta), input.dtype)
 
 
 @kernel("LRNGrad", fresh=True)
@@ -158,9 +158,9 @@ def lrn_grad(
         raise InvalidArgumentError(
             "all three inputs must have the same shape", expected=x.shape, actual=(dy.shape, y.shape)
         )
-    norm = _norm(xp, x, depth_radius, bias, alpha)
+    norm = _norm(x, depth_radius, bias, alpha)
     # y = x · norm^-β, hence dx = dy · norm^-β - 2αβ · x · Σ dy · y / norm over the window.
-    shares = _window_sum(xp, dy * y / norm, depth_radius)
+    shares = _window_sum(dy * y / norm, depth_radius)
     made = dy * _shrunk(xp, norm, beta) - x * shares * np.float32(2 * alpha * beta)
     return narrow(made, grads.dtype)
 
@@ -171,8 +171,8 @@ def _images4(value: Array) -> Array:
     return widen(value)
 
 
-def _norm(xp: Namespace, x: Array, radius: int, bias: float, alpha: float) -> Array:
-    return _window_sum(xp, x * x, radius) * np.float32(alpha) + np.float32(bias)
+def _norm(x: Array, radius: int, bias: float, alpha: float) -> Array:
+    return _window_sum(x * x, radius) * np.float32(alpha) + np.float32(bias)
 
 
 def _shrunk(xp: Namespace, norm: Array, beta: float) -> Array:
@@ -186,7 +186,7 @@ def _shrunk(xp: Namespace, norm: Array, beta: float) -> Array:
     return norm ** np.float32(-beta)
 
 
-def _window_sum(xp: Namespace, x: Array, radius: int) -> Array:
+def _window_sum(x: Array, radius: int) -> Array:
     """Return, for each channel, the sum over the channels at most `radius` away."""
     depth = x.shape[-1]
     total = x.copy()

@@ -100,9 +100,9 @@ def row_major(indices: Array) -> Array:
     # `lexsort` of a large matrix could not be stopped, so sort by one column after the other, the last one first.
     order = np.arange(len(indices))
     for column in reversed(range(indices.shape[1])):
-        keys = taken(np, indices[:, column], order)
+        keys = taken(indices[:, column], order)
         if not _ascends(keys):
-            order = taken(np, order, order_of(keys))
+            order = taken(order, order_of(keys))
     return order
 
 

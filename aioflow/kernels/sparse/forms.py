@@ -92,7 +92,7 @@ def sparse_reorder(indices: Array, values: Array, shape: Array) -> tuple[Array, 
     check_entries(indices, values, shape)
     check_bounds(indices, shape)
     order = row_major(indices)
-    return taken(np, indices, order), taken(np, values, order)
+    return taken(indices, order), taken(values, order)
 
 
 @kernel("SparseReshape", device="CPU", fresh=True)
@@ -173,7 +173,7 @@ def sparse_concat(
     shape[axis] = sum(lengths)
     # Along an inner dimension the entries of the parts interleave.
     order = row_major(whole)
-    return taken(np, whole, order), taken(np, rows, order), shape
+    return taken(whole, order), taken(rows, order), shape
 
 
 @kernel("SparseSplit", device="CPU", fresh=True, host={"split_dim": as_int})
@@ -239,7 +239,7 @@ def sparse_slice_grad(grad: Array, indices: Array, start: Array, output_indices:
     groups = group(joined([output_indices + start, indices]))
     table = np.zeros(groups.total, dtype=grad.dtype)
     put_rows(table, groups.number[:count], grad)
-    return taken(np, table, groups.number[count:])
+    return taken(table, groups.number[count:])
 
 
 # ── rows without entries ─────────────────────────────────────────────────────────────────────────────────────────────

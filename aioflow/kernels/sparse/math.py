@@ -59,7 +59,7 @@ def sparse_add(
     folded_in(np.add, sums, groups.number, values)
     count = counted(groups.number, groups.total)
     kept = written(sums.shape, np.dtype(bool), lambda part: _stays(count[part], sums[part], thresh))
-    return taken(np, indices, rows_chosen(groups.first, kept)), rows_chosen(sums, kept), a_shape.copy()
+    return taken(indices, rows_chosen(groups.first, kept)), rows_chosen(sums, kept), a_shape.copy()
 
 
 def _stays(count: Array, sums: Array, thresh: Array) -> Array:
@@ -82,7 +82,7 @@ def sparse_add_grad(grad: Array, a_indices: Array, b_indices: Array, sum_indices
     table = np.zeros(groups.total, dtype=grad.dtype)
     of_sum, of_a, of_b = np.split(groups.number, [len(sum_indices), len(sum_indices) + len(a_indices)])
     put_rows(table, of_sum, grad)
-    return taken(np, table, of_a), taken(np, table, of_b)
+    return taken(table, of_a), taken(table, of_b)
 
 
 @kernel("SparseTensorDenseAdd", device="CPU", fresh=True)
@@ -108,7 +108,7 @@ def _combined(combine: Callable[[Array, Array], Array], *parts: Array) -> tuple[
         side = np.zeros(groups.total, dtype=values.dtype)
         put_rows(side, numbers, values)
         sides.append(side)
-    return taken(np, indices, groups.first), combine(*sides)
+    return taken(indices, groups.first), combine(*sides)
 
 
 @kernel("SparseSparseMaximum", device="CPU", fresh=True)
@@ -152,7 +152,7 @@ class _Reduction:
                 put_rows(made, groups.number, values)
             folded_in(ufunc, made, groups.number, values.astype(made.dtype, copy=False))
         self.values = made.astype(values.dtype, copy=False)
-        own = taken(np, indices, groups.first)
+        own = taken(indices, groups.first)
         own[:, sorted(reduced)] = 0
         self.indices = own if keep else own[:, kept]
         sizes = [1 if axis in reduced else int(shape[axis]) for axis in range(rank)]
@@ -280,7 +280,7 @@ def _product(rows: Array, columns: Array, values: Array, dense: Array, height: i
     claim_array((height, dense.shape[1]), wide)
     made = np.zeros((height, dense.shape[1]), dtype=wide)
     order = order_of(rows)
-    rows, columns, values = (taken(np, part, order) for part in (rows, columns, values.astype(wide, copy=False)))
+    rows, columns, values = (taken(part, order) for part in (rows, columns, values.astype(wide, copy=False)))
     dense = dense.astype(wide, copy=False)
     block = max(1, _BLOCK // max(1, dense.shape[1]))
     for part in blocks(len(rows), block):
