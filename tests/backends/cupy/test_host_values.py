@@ -102,6 +102,17 @@ def test_host_value_that_meets_a_device_array_is_uploaded() -> None:
     assert packed.raw.tolist() == [[1], [5]]
 
 
+@pytest.mark.parametrize("is_strict", [True, False])
+def test_device_array_is_compared_with_a_host_scalar(is_strict: bool) -> None:
+    for pair in ((on_device([1.0, 2.0]), np.float64(1)), (np.array(1.0), on_device([1.0, 2.0]))):
+        made = run("Equal", *pair, incompatible_shape_error=is_strict)
+        assert isinstance(made, FakeArray)
+        assert made.raw.tolist() == [True, False]
+    unequal = run("Equal", on_device([1.0, 2.0]), np.ones(3), incompatible_shape_error=False)
+    both = run("LogicalOr", unequal, on_device([True, False]))
+    assert both.raw.tolist() == [True, False]
+
+
 def test_host_argument_of_a_kernel_stays_on_the_host() -> None:
     before = BACKEND.waited
     made = run("Reshape", on_device(np.arange(6.0)), np.array([2, 3], np.int32))
